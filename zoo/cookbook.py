@@ -1,0 +1,89 @@
+"""Find and read recipes: packaged YAML files that `zoo fit NAME` runs without a path."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from zoo.errors import UsageError
+from zoo.registry import suggest
+
+SUFFIXES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One packaged recipe and what its header says."""
+
+    name: str
+    path: Path
+
+    @property
+    def header(self) -> list[str]:
+        """The comment lines at the top of the file, without their marks."""
+        lines: list[str] = []
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            if not line.startswith("#"):
+                break
+            lines.append(line.lstrip("#").strip())
+        return [line for line in lines if line]
+
+    @property
+    def summary(self) -> str:
+        """The first comment line."""
+        return next(iter(self.header), "")
+
+
+def folders() -> list[Path]:
+    """Where packaged recipes lie: inside an installed wheel, or beside the package in a checkout."""
+    package = Path(__file__).parent
+    return [path for path in (package / "recipes", package.parent / "recipes") if path.is_dir()]
+
+
+def recipes() -> list[Recipe]:
+    """Every packaged recipe, sorted by name."""
+    found: dict[str, Recipe] = {}
+    for folder in folders():
+        for path in sorted(folder.rglob("*")):
+            if path.suffix in SUFFIXES:
+                name = path.relative_to(folder).with_suffix("").as_posix()
+                found.setdefault(name, Recipe(name, path))
+    return sorted(found.values(), key=lambda recipe: recipe.name)
+
+
+def packaged(name: str) -> Recipe | None:
+    """The packaged recipe of that name, ignoring case, or None."""
+    return next((recipe for recipe in recipes() if recipe.name.lower() == name.lower()), None)
+
+
+def find(name: str) -> Path:
+    """The file of a packaged recipe's name or of a path. Raises UsageError that names the nearest recipe."""
+    path = Path(name).expanduser()
+    recipe = packaged(name)
+    if recipe and not path.is_file():
+        return recipe.path
+    if path.is_dir() and (path / "config.yaml").is_file():
+        return path / "config.yaml"
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise UsageError(f"{name!r} is a folder without a config.yaml, neither a recipe nor a run.")
+    hint = suggest(name, [recipe.name for recipe in recipes()])
+    raise UsageError(f"no recipe or file {name!r}.{hint} See them all: zoo recipes")
+
+
+def copy(name: str, destination: str, force: bool = False) -> Path:
+    """Copy a packaged recipe to a file or into a folder, and return where it went."""
+    source = find(name)
+    target = Path(destination).expanduser()
+    if target.is_dir() or destination.endswith("/"):
+        target = target / source.name
+    if target.exists() and not force:
+        raise UsageError(f"{target} exists. Overwrite it: zoo cp {name} {destination} --force")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+    except (OSError, shutil.SameFileError) as error:
+        raise UsageError(f"cannot write {target}: {error}") from error
+    return target

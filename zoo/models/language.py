@@ -1,0 +1,47 @@
+"""A causal language model."""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from zoo.models.init import initialise
+from zoo.models.stack import LayerCache, Stack
+from zoo.parts.position import Extent
+
+
+class LanguageModel(nn.Module):
+    """Logits of the next token, from all tokens so far: the decoder-only Transformer (GPT, LLaMA)."""
+
+    def __init__(
+        self,
+        vocab_size: int,
+        max_length: int = 1024,
+        tie: bool = True,
+        scale_embedding: bool = False,
+        seed: int = 0,
+        **stack,
+    ):
+        """
+        Args:
+            vocab_size: number of tokens.
+            max_length: longest sequence the model is made for.
+            tie: use the embedding matrix for the output as well (Press and Wolf, 2017).
+            scale_embedding: multiply embeddings by sqrt(dim), as in the original Transformer.
+            seed: of the initial weights.
+        """
+        super().__init__()
+        self.vocab_size, self.max_length = vocab_size, max_length
+        self.stack = Stack(Extent((max_length,), causal=True), **stack)
+        self.dim: int = self.stack.dim
+        self.embedding = nn.Embedding(vocab_size, self.dim)
+        self.head = None if tie else nn.Linear(self.dim, vocab_size, bias=False)
+        self.scale = self.dim**0.5 if scale_embedding else 1.0
+        initialise(self, seed)
+
+    def forward(self, tokens: Tensor, valid: Tensor | None = None, caches: list[LayerCache] | None = None) -> Tensor:
+        """Tokens (B, T) to logits (B, T, vocab_size).
+
+        ``valid`` (B, S) marks real tokens, cached ones included; padding may stand on the left or on the right.
+        """
+        pos = None if valid is None else (valid.cumsum(1) - 1).clamp(min=0)[:, -tokens.size(1) :]
+        x = self.stack(self.embedding(tokens) * self.scale, valid, caches=caches, pos=pos)
+        return F.linear(x, self.embedding.weight) if self.head is None else self.head(x)

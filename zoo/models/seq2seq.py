@@ -1,0 +1,68 @@
+"""An encoder-decoder."""
+
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from zoo.errors import UsageError
+from zoo.models.init import initialise
+from zoo.models.stack import LayerCache, Memory, Stack
+from zoo.parts.position import Extent
+
+
+class Seq2Seq(nn.Module):
+    """Logits of the next target token, from a source and the target so far (Vaswani et al., 2017)."""
+
+    def __init__(
+        self,
+        source_vocab_size: int,
+        target_vocab_size: int,
+        max_length: int = 1024,
+        tie: Literal["none", "output", "all"] = "output",
+        scale_embedding: bool = True,
+        decoder_depth: int | None = None,
+        depth: int = 6,
+        seed: int = 0,
+        **stack,
+    ):
+        """
+        Args:
+            source_vocab_size: number of source tokens.
+            target_vocab_size: number of target tokens.
+            max_length: longest source or target the model is made for.
+            tie: which matrices are one: the target embedding and the output, or the source embedding too.
+            scale_embedding: multiply embeddings by sqrt(dim), as in the original Transformer.
+            decoder_depth: number of decoder blocks; as many as the encoder has unless given.
+            depth: number of encoder blocks.
+            seed: of the initial weights.
+        """
+        super().__init__()
+        if tie == "all" and source_vocab_size != target_vocab_size:
+            raise UsageError(
+                f"tie=all needs one vocabulary for both sides, got {source_vocab_size} source and {target_vocab_size} "
+                "target tokens. Use tie=output, or data with a shared vocabulary."
+            )
+        self.max_length = max_length
+        self.encoder = Stack(Extent((max_length,)), padded=True, depth=depth, **stack)
+        # a decoder needs no mask for its own padding: it stands on the right, where causality hides it
+        self.decoder = Stack(Extent((max_length,), causal=True), cross=True, depth=decoder_depth or depth, **stack)
+        self.dim: int = self.encoder.dim
+        self.target_embedding = nn.Embedding(target_vocab_size, self.dim)
+        self.source_embedding = self.target_embedding if tie == "all" else nn.Embedding(source_vocab_size, self.dim)
+        self.head = nn.Linear(self.dim, target_vocab_size, bias=False) if tie == "none" else None
+        self.scale = self.dim**0.5 if scale_embedding else 1.0
+        initialise(self, seed)
+
+    def encode(self, source: Tensor, valid: Tensor | None = None) -> Memory:
+        """Source tokens (B, S) to what a decoder looks at."""
+        return Memory(self.encoder(self.source_embedding(source) * self.scale, valid), valid)
+
+    def decode(self, target: Tensor, memory: Memory, caches: list[LayerCache] | None = None) -> Tensor:
+        """Target tokens (B, T), after those in the caches, to logits (B, T, target_vocab_size)."""
+        x = self.decoder(self.target_embedding(target) * self.scale, memory=memory, caches=caches)
+        return F.linear(x, self.target_embedding.weight) if self.head is None else self.head(x)
+
+    def forward(self, source: Tensor, target: Tensor, source_valid: Tensor | None = None) -> Tensor:
+        """Source (B, S) and target (B, T) to logits (B, T, target_vocab_size)."""
+        return self.decode(target, self.encode(source, source_valid))

@@ -1,0 +1,196 @@
+"""Blocks and stacks: one Block for encoders, decoders and encoder-decoders."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from zoo.models.refusal import refuse_unserved, too_long
+from zoo.parts.attention import Attention, MultiHead
+from zoo.parts.backend import Backend
+from zoo.parts.cache import Cache, MemoryCache
+from zoo.parts.ffn import FFN, Plain
+from zoo.parts.norm import LayerNorm, Norm
+from zoo.parts.pattern import Bias, Pattern
+from zoo.parts.position import Extent, Position, RoPE
+
+
+class LayerCache(NamedTuple):
+    """What one block remembers between steps of decoding."""
+
+    own: Cache
+    memory: MemoryCache
+
+
+class Memory(NamedTuple):
+    """What a decoder may look at: states (B, S, dim), and which of them are not padding."""
+
+    states: Tensor
+    valid: Tensor | None = None
+
+
+class Branch(nn.Module):
+    """x + dropout(part(norm(x))), or norm(x + dropout(part(x))) in a post-norm model."""
+
+    def __init__(self, part: nn.Module, norm: Norm, prenorm: bool, dropout: float):
+        super().__init__()
+        self.part, self.norm, self.prenorm, self.dropout = part, norm, prenorm, nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, *args, **kwargs) -> Tensor:
+        if self.prenorm:
+            return x + self.dropout(self.part(self.norm(x), *args, **kwargs))
+        return self.norm(x + self.dropout(self.part(x, *args, **kwargs)))
+
+
+class RealTokens(nn.Module):
+    """A feed-forward that is shown no padding: (B, T, dim) is packed to (tokens, dim) around it."""
+
+    def __init__(self, ffn: FFN):
+        super().__init__()
+        self.ffn = ffn
+
+    def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        if valid is None:
+            return self.ffn(x)
+        return torch.zeros_like(x).index_put((valid,), self.ffn(x[valid]))
+
+
+class Block(nn.Module):
+    """Self-attention, cross-attention where there is a memory, feed-forward: each on a residual branch."""
+
+    def __init__(self, attend: Branch, cross: Branch | None, ffn: Branch):
+        super().__init__()
+        self.attend, self.cross, self.ffn = attend, cross, ffn
+
+    def forward(
+        self,
+        x: Tensor,
+        pattern: Pattern,
+        position: Position,
+        memory: Memory | None,
+        tokens: Tensor | None,
+        cache: LayerCache | None,
+    ) -> Tensor:
+        x = self.attend(x, pattern=pattern, position=position, cache=cache and cache.own)
+        if self.cross is not None and memory is not None:
+            seen = Pattern(valid=memory.valid)
+            x = self.cross(x, memory.states, pattern=seen, cache=cache and cache.memory)
+        return self.ffn(x, tokens) if isinstance(self.ffn.part, RealTokens) else self.ffn(x)
+
+
+class Stack(nn.Module):
+    """``depth`` blocks of parts: an encoder, a decoder (causal extent), or a decoder that looks at a memory (cross).
+
+    Here, and nowhere else, parts and their defaults are declared: models and tasks forward ``**stack``.
+    """
+
+    def __init__(
+        self,
+        extent: Extent,
+        *,
+        cross: bool = False,
+        padded: bool = False,
+        dim: int = 512,
+        depth: int = 6,
+        heads: int = 8,
+        hidden: int | None = None,
+        position: Callable[[int, int, Extent], Position] = RoPE,
+        backend: Callable[[], Backend] | None = None,
+        attention: Callable[[int, int, Backend | None, float], Attention] = MultiHead,
+        norm: Callable[[int], Norm] = LayerNorm,
+        ffn: Callable[[int, int], FFN] = Plain,
+        prenorm: bool = True,
+        window: int | None = None,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+    ):
+        """
+        Args:
+            extent: where tokens can stand, given by the model.
+            cross: whether the blocks look at a memory, given by the model.
+            padded: whether batches will hold padding, given by the model.
+            dim: width of a token.
+            depth: number of blocks.
+            heads: number of attention heads.
+            hidden: width of the feed-forward as a budget: gated ones use two thirds of it; 4 * dim unless given.
+            position: how a token knows where it stands.
+            backend: how attention is computed; the attention's own choice unless given.
+            attention: what attention computes.
+            norm: the normalisation.
+            ffn: the feed-forward.
+            prenorm: normalise in front of each part and once at the end, or after each residual sum.
+            window: how many tokens back (and ahead, unless causal) attention reaches, itself included.
+            dropout: rate on embeddings and residual branches.
+            attention_dropout: rate on attention weights.
+        """
+        super().__init__()
+        self.dim = dim
+        hidden = 4 * dim if hidden is None else hidden
+        self.position = position(dim, heads, extent)
+
+        def attend() -> Branch:
+            part = attention(dim, heads, backend() if backend else None, attention_dropout)
+            return Branch(part, norm(dim), prenorm, dropout)
+
+        def feed() -> Branch:
+            part = ffn(dim, hidden)
+            return Branch(RealTokens(part) if part.real_tokens else part, norm(dim), prenorm, dropout)
+
+        self.blocks = nn.ModuleList(Block(attend(), attend() if cross else None, feed()) for _ in range(depth))
+        self.norm = norm(dim) if prenorm else nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+        self.causal, self.window = extent.causal, window
+        refuse_unserved(self, padded, attention_dropout)
+
+    def attentions(self) -> Iterator[tuple[Attention, bool]]:
+        """Every attention, and whether it looks at a memory."""
+        for block in cast(Iterable[Block], self.blocks):
+            yield cast(Attention, block.attend.part), False
+            if block.cross is not None:
+                yield cast(Attention, block.cross.part), True
+
+    def pattern(self, valid: Tensor | None = None, offset: int = 0) -> Pattern:
+        """The pattern of self-attention for tokens of which the first is number ``offset``."""
+        return Pattern(causal=self.causal, window=self.window, valid=valid, bias=self._bias(), offset=offset)
+
+    def _bias(self) -> Bias | None:
+        position, special = self.position, self.position.extent.special
+        if not position.biases:
+            return None
+        return (
+            (lambda head, query, key: position.bias(head, query - special, key - special)) if special else position.bias
+        )
+
+    def caches(self, capacity: int) -> list[LayerCache]:
+        """Empty caches for decoding up to ``capacity`` tokens."""
+        return [LayerCache(Cache(capacity), MemoryCache()) for _ in self.blocks]
+
+    def forward(
+        self,
+        x: Tensor,
+        valid: Tensor | None = None,
+        memory: Memory | None = None,
+        caches: list[LayerCache] | None = None,
+        pos: Tensor | None = None,
+    ) -> Tensor:
+        """x (B, T, dim) to the same shape.
+
+        ``valid`` (B, S) is False at padding, over cached tokens too. ``pos`` (T,) or (B, T) says where the tokens stand
+        when that is not in order from the first uncached one, as with padding on the left.
+        """
+        offset = caches[0].own.length if caches else 0
+        self._check_length(offset + x.size(1))
+        if pos is None:
+            pos = torch.arange(offset, offset + x.size(1), device=x.device) - self.position.extent.special
+        x = self.dropout(self.position.embed(x, pos))
+        pattern = self.pattern(valid, offset)
+        tokens = None if valid is None else valid[:, offset:]
+        for number, block in enumerate(self.blocks):
+            x = block(x, pattern, self.position, memory, tokens, caches[number] if caches else None)
+        return self.norm(x)
+
+    def _check_length(self, length: int) -> None:
+        position, limit = self.position, self.position.limit
+        if limit is not None and length > limit + position.extent.special:
+            raise too_long(position, length, limit)

@@ -1,0 +1,79 @@
+"""A Vision Transformer."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from zoo.errors import UsageError
+from zoo.models.init import initialise
+from zoo.models.stack import Stack
+from zoo.parts.attention import nearest
+from zoo.parts.position import Extent
+
+
+class ViT(nn.Module):
+    """Logits of an image's class, from its patches as tokens (Dosovitskiy et al., 2021)."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        image_size: int = 224,
+        channels: int = 3,
+        patch: int = 16,
+        pool: Literal["mean", "cls"] = "mean",
+        seed: int = 0,
+        **stack,
+    ):
+        """
+        Args:
+            num_classes: number of classes.
+            image_size: height and width of an image in pixels.
+            channels: 1 for grey, 3 for colour.
+            patch: height and width of a patch in pixels.
+            pool: what the classifier reads, the mean of all patches or an extra class token.
+            seed: of the initial weights.
+        """
+        super().__init__()
+        if image_size % patch:
+            raise UsageError(
+                f"image_size={image_size} is not divisible by patch={patch}. Try {nearest(image_size, patch, 'patch')}."
+            )
+        self.image_size, self.channels, self.patch, side = image_size, channels, patch, image_size // patch
+        special = 1 if pool == "cls" else 0
+        self.stack = Stack(Extent((side, side), special), **stack)
+        self.dim: int = self.stack.dim
+        self.embedding = nn.Linear(channels * patch * patch, self.dim)
+        self.cls = ClassToken(self.dim) if special else None
+        self.head = nn.Linear(self.dim, num_classes)
+        initialise(self, seed)
+
+    def patches(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) to (B, patches, C * patch * patch), row by row."""
+        size = self.patch
+        grid = images.unfold(2, size, size).unfold(3, size, size)  # (B, C, rows, columns, patch, patch)
+        return grid.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W) to logits (B, num_classes)."""
+        x = self.embedding(self.patches(images))
+        if self.cls is not None:
+            x = torch.cat([self.cls(len(x)), x], 1)
+        x = self.stack(x)
+        return self.head(x.mean(1) if self.cls is None else x[:, 0])
+
+
+class ClassToken(nn.Module):
+    """One learned token put in front of the patches."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(1, 1, dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, batch: int) -> Tensor:
+        """(batch, 1, dim)."""
+        return self.weight.expand(batch, -1, -1)

@@ -1,0 +1,198 @@
+"""Attention: which function of queries, keys and values a layer computes."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from zoo.errors import UsageError
+from zoo.parts.backend import SDPA, Backend, Naive, masked_softmax
+from zoo.parts.cache import Cache, MemoryCache
+from zoo.parts.pattern import Pattern
+from zoo.parts.position import Position
+
+
+class Attention(nn.Module):
+    """Projections, heads, positions and cache around a score; the base of every attention.
+
+    A subclass says what its heads compute in ``attend`` and ``weigh``. ``groups`` key/value heads serve ``heads``
+    queries: as many is multi-head, one is multi-query (Shazeer, 2019), between is grouped (Ainslie et al., 2023).
+    """
+
+    kind = "attention"
+    own_backend: type[Backend] = SDPA  # what computes when no backend is named
+    rotates = True  # turned queries and keys make sense to this score
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        backend: Backend | None = None,
+        dropout: float = 0.0,
+        groups: int | None = None,
+        head_dim: int | None = None,
+        bias: bool = True,
+    ):
+        super().__init__()
+        if head_dim is None and dim % heads:
+            raise UsageError(f"dim={dim} is not divisible by heads={heads}. Try {nearest(dim, heads)}.")
+        groups = groups or heads
+        if heads % groups:
+            tried = nearest(heads, groups, "groups")
+            raise UsageError(f"heads={heads} is not divisible by groups={groups}. Try {tried}.")
+        self.heads, self.groups, self.dropout = heads, groups, dropout
+        self.backend = backend or self.own_backend()
+        self.head_dim = head_dim or dim // heads
+        self.qkv = nn.Linear(dim, (heads + 2 * groups) * self.head_dim, bias=bias)
+        self.out = nn.Linear(heads * self.head_dim, dim, bias=bias)
+
+    def missing(self, needs: frozenset[str]) -> frozenset[str]:
+        """Which of these needs neither this attention nor its backend can serve."""
+        return needs - self.backend.lowers - ({"rotate"} if self.rotates else frozenset())
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern) -> Tensor:
+        """(B, H, T, D), (B, G, S, D), (B, G, S, D) to (B, H, T, D)."""
+        raise NotImplementedError
+
+    def weigh(self, q: Tensor, k: Tensor, pattern: Pattern) -> Tensor:
+        """The attention weights behind ``attend``, (B, H, T, S)."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        pattern: Pattern,
+        position: Position | None = None,
+        cache: Cache | MemoryCache | None = None,
+    ) -> Tensor:
+        """x (B, T, dim) looks at itself, or at memory (B, S, dim); the result is shaped like x."""
+        q, k, v = self.project(x, memory, pattern, position, cache)
+        return self.out(self.attend(q, k, v, pattern).transpose(1, 2).flatten(2))
+
+    def weights(self, x: Tensor, memory: Tensor | None = None, *, pattern: Pattern, position: Position | None = None):
+        """The attention weights (B, H, T, S) of a forward with the same arguments, on any backend."""
+        q, k, _ = self.project(x, memory, pattern, position, None)
+        return self.weigh(q, k, pattern)
+
+    def project(self, x, memory, pattern, position, cache) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (B, H, T, D), keys and values (B, G, S, D), turned and cached."""
+        if memory is not None:
+            q = self._heads(x, 0, self.heads)
+            k, v = cache.once(lambda: self._keys(memory)) if isinstance(cache, MemoryCache) else self._keys(memory)
+            return q, k, v
+        packed = self.qkv(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        turned, v = packed.split([self.heads + self.groups, self.groups], 1)
+        if position is not None and position.rotates:
+            pos = torch.arange(pattern.offset, pattern.offset + x.size(1), device=x.device)
+            turned = position.rotate(turned, pos - position.extent.special)
+        q, k = turned.split([self.heads, self.groups], 1)
+        if isinstance(cache, Cache):
+            k, v = cache.extend(k, v)
+        return q, k, v
+
+    def _heads(self, x: Tensor, first: int, count: int) -> Tensor:
+        """Project to ``count`` heads of the fused matrix, from number ``first`` on: (B, count, T, D)."""
+        rows = slice(first * self.head_dim, (first + count) * self.head_dim)
+        bias = None if self.qkv.bias is None else self.qkv.bias[rows]
+        return F.linear(x, self.qkv.weight[rows], bias).unflatten(-1, (count, -1)).transpose(1, 2)
+
+    def _keys(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        k, v = self._heads(memory, self.heads, 2 * self.groups).chunk(2, 1)
+        return k, v
+
+
+class MultiHead(Attention):
+    """Concat_h(softmax(q_h k_h' / sqrt(D) + bias) v_h) W_O (Vaswani et al., 2017)."""
+
+    def attend(self, q, k, v, pattern):
+        return self.backend(q, k, v, pattern, self.dropout if self.training else 0.0)
+
+    def weigh(self, q, k, pattern):
+        return Naive().weights(q, k, pattern)
+
+
+class Gaussian(Attention):
+    """softmax(-|q_h - k_h|^2 / (2 sigma^2) + bias) v_h: Nadaraya-Watson regression with a Gaussian kernel (1964).
+
+    |q|^2 is the same for all keys and cancels, so the score is (q k' - |k|^2 / 2) / sigma^2, a dot product with one
+    more feature, and any backend serves it. sigma is D^(1/4) by default: keys of equal length give scaled dot products.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        backend: Backend | None = None,
+        dropout: float = 0.0,
+        groups: int | None = None,
+        sigma: float | None = None,
+        bias: bool = True,
+    ):
+        super().__init__(dim, heads, backend, dropout, groups, bias=bias)
+        if sigma is not None and not sigma > 0:
+            raise UsageError(f"attention Gaussian needs a kernel width sigma above 0, got {sigma}.")
+        self.sigma = self.head_dim**0.25 if sigma is None else sigma
+
+    @staticmethod
+    def _widen(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        wide = torch.promote_types(k.dtype, torch.float32)
+        length = k.to(wide).square().sum(-1, keepdim=True).to(k.dtype)
+        return torch.cat([q, q.new_full((*q.shape[:-1], 1), -0.5)], -1), torch.cat([k, length], -1)
+
+    def attend(self, q, k, v, pattern):
+        q, k = self._widen(q, k)
+        v = F.pad(v, (0, 1))  # fused kernels want values as wide as keys
+        return self.backend(q, k, v, pattern, self.dropout if self.training else 0.0, self.sigma**-2)[..., :-1]
+
+    def weigh(self, q, k, pattern):
+        return Naive().weights(*self._widen(q, k), pattern, self.sigma**-2)
+
+
+class Additive(Attention):
+    """softmax(u_h' tanh(q_h + k_h) + bias) v_h (Bahdanau et al., 2015), with T x S x D numbers in memory.
+
+    It has no dot product: it takes no backend but Naive, and no position that turns queries and keys.
+    """
+
+    own_backend = Naive
+    rotates = False
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        backend: Backend | None = None,
+        dropout: float = 0.0,
+        groups: int | None = None,
+        bias: bool = True,
+    ):
+        if backend is not None and not isinstance(backend, Naive):
+            raise UsageError(
+                f"attention Additive has no dot product, which is all that backend {type(backend).__name__} computes. "
+                "Works with: Naive, or no backend named."
+            )
+        super().__init__(dim, heads, backend, dropout, groups, bias=bias)
+        self.score = nn.Parameter(torch.empty(heads, self.head_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        bound = self.head_dim**-0.5
+        nn.init.uniform_(self.score, -bound, bound)
+
+    def attend(self, q, k, v, pattern):
+        v = v.repeat_interleave(self.heads // self.groups, dim=1)
+        return F.dropout(self.weigh(q, k, pattern), self.dropout, self.training).to(v.dtype) @ v
+
+    def weigh(self, q, k, pattern):
+        k = k.repeat_interleave(self.heads // self.groups, dim=1)
+        hidden = torch.tanh(q.unsqueeze(3) + k.unsqueeze(2))  # (B, H, T, S, D)
+        return masked_softmax(torch.einsum("bhtsd,hd->bhts", hidden, self.score.to(hidden.dtype)), pattern)
+
+
+def nearest(total: int, wanted: int, name: str = "heads") -> str:
+    """The divisors of ``total`` around ``wanted``, as options to try."""
+    divisors = [n for n in range(1, total + 1) if total % n == 0]
+    below = max((n for n in divisors if n < wanted), default=None)
+    above = min((n for n in divisors if n > wanted), default=None)
+    return " or ".join(f"{name}={n}" for n in (below, above) if n is not None)

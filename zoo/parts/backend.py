@@ -1,0 +1,165 @@
+"""Kernels for softmax(q k' scale + bias) v: one function, at different costs."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
+
+from zoo.errors import UsageError
+from zoo.parts.pattern import Pattern
+
+
+class Backend:
+    """q is (B, H, T, D); k and v are (B, G, S, D), H a multiple of G; the result is (B, H, T, D of v).
+
+    A query that may see no key gets zeros. ``scale`` is 1/sqrt(D) unless given. ``lowers`` names the features of a
+    pattern (and "dropout" of the weights) that a backend serves; a stack that needs more refuses it.
+    """
+
+    kind = "backend"
+    lowers: frozenset[str] = frozenset({"causal", "window", "valid", "bias", "dropout"})
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, dropout: float = 0.0, scale: float | None = None
+    ) -> Tensor:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return type(self).__name__
+
+
+class Naive(Backend):
+    """The textbook: scores, softmax, weighted sum, with a T x S matrix in memory and weights to look at."""
+
+    def weights(self, q: Tensor, k: Tensor, pattern: Pattern, scale: float | None = None) -> Tensor:
+        """The attention weights, (B, H, T, S), in at least float32; each row sums to one, or to zero without keys."""
+        k = k.repeat_interleave(q.size(1) // k.size(1), dim=1)
+        scores = q @ k.mT * (q.size(-1) ** -0.5 if scale is None else scale)
+        return masked_softmax(scores, pattern)
+
+    def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
+        v = v.repeat_interleave(q.size(1) // v.size(1), dim=1)
+        return F.dropout(self.weights(q, k, pattern, scale), dropout).to(v.dtype) @ v
+
+
+def masked_softmax(scores: Tensor, pattern: Pattern) -> Tensor:
+    """Weights of (B, H, T, S) scores under a pattern, in at least float32; a row without keys is zeros."""
+    mask, bias = pattern.dense(scores.size(1), scores.size(2), scores.size(3), scores.device)
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
+    if mask is None:
+        return scores.softmax(-1)
+    # the lowest number, not -inf: softmax over nothing but -inf is nan, and so is its gradient
+    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    return scores.softmax(-1).masked_fill(~mask, 0.0)
+
+
+class SDPA(Backend):
+    """torch's scaled_dot_product_attention: the fastest kernel that torch finds for the call."""
+
+    def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
+        T, S = q.size(2), k.size(2)
+        options = {"dropout_p": dropout, "scale": scale, "enable_gqa": q.size(1) != k.size(1)}
+        if pattern.needs == {"causal"} and pattern.offset == 0 and T == S:
+            # said in words, so that the flash kernel stays eligible; torch aligns it upper left, hence the conditions
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True, **options)
+        if pattern.needs == {"causal"} and T == 1 and pattern.offset == S - 1:  # the newest token sees all the rest
+            return F.scaled_dot_product_attention(q, k, v, **options)
+        mask, bias = pattern.dense(q.size(1), T, S, q.device)
+        if bias is not None:
+            bias = bias.to(q.dtype)
+            mask = bias if mask is None else torch.where(mask, bias, float("-inf"))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
+
+
+class Flash(SDPA):
+    """Only the flash kernel: O(N) memory, no padding, window or bias; it fails rather than fall back."""
+
+    def __init__(self) -> None:
+        self.lowers = frozenset({"causal", "dropout"} if torch.cuda.is_available() else {"causal"})
+
+    def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
+        T, S = q.size(2), k.size(2)
+        unmet = pattern.needs - self.lowers or ({"dropout"} - self.lowers if dropout else set())
+        if unmet or (pattern.causal and pattern.offset + T != S):
+            raise UsageError(f"backend Flash cannot lower {', '.join(sorted(unmet)) or 'keys after the last query'}.")
+        lead = pattern.offset if pattern.causal and 1 < T < S else 0
+        if lead:  # the kernel aligns causality at the upper left: rows in front, dropped again, move it down
+            q, pattern = F.pad(q, (0, 0, lead, 0)), Pattern(causal=True)
+        try:
+            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                return super().__call__(q, k, v, pattern, dropout, scale)[:, :, lead:]
+        except RuntimeError as error:
+            if "No available kernel" not in str(error):
+                raise
+            raise UsageError(
+                f"backend Flash has no kernel for {q.dtype} on {q.device.type} with head width {q.size(-1)}. "
+                "Use SDPA, Tiled or Naive."
+            ) from error
+
+
+class Tiled(Backend):
+    """The flash algorithm in plain torch (Dao et al., 2022): tiles of keys, a running maximum and sum, O(N) memory.
+
+    Per query, m' = max(m, max s), l' = l e^(m-m') + sum e^(s-m'), o' = o e^(m-m') + e^(s-m') v, and o / l at the end.
+    The backward pass computes each tile of queries again instead of keeping its scores.
+    """
+
+    def __init__(self, tile: int = 128):
+        if tile < 1:
+            raise UsageError(f"backend Tiled needs tiles of at least 1 row, got tile={tile}.")
+        self.tile = tile
+
+    def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
+        scale = q.size(-1) ** -0.5 if scale is None else scale
+        groups = k.size(1)
+        # heads that share keys become rows of one matrix: (B, G, H/G, T, D) against (B, G, 1, S, D)
+        q, k, v = q.unflatten(1, (groups, -1)), k.unsqueeze(2), v.unsqueeze(2)
+        rows = [
+            checkpoint(self._row, q[..., i : i + self.tile, :], k, v, pattern, i, (dropout, scale), use_reentrant=False)
+            for i in range(0, q.size(-2), self.tile)
+        ]
+        return torch.cat(rows, -2).flatten(1, 2)
+
+    def _row(self, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, start: int, rates: tuple[float, float]) -> Tensor:
+        """One tile of queries, of which the first is number ``start``, against all tiles of keys."""
+        dropout, scale = rates
+        wide = torch.promote_types(q.dtype, torch.float32)
+        first = pattern.offset + start
+        query = torch.arange(first, first + q.size(-2), device=q.device)
+        low = q.new_full((*q.shape[:-1], 1), torch.finfo(wide).min, dtype=wide)
+        top, total, out = low, torch.zeros_like(low), q.new_zeros((*q.shape[:-1], v.size(-1)), dtype=wide)
+        for begin, end in self._reach(pattern, first, first + q.size(-2) - 1, k.size(-2)):
+            key = torch.arange(begin, end, device=q.device)
+            score = self._score(q, k[..., begin:end, :], pattern, query, key, scale)
+            peak = torch.maximum(top, score.amax(-1, keepdim=True)).detach()
+            weight = (score - peak).exp()
+            shrink = (top - peak).exp()
+            total = total * shrink + weight.sum(-1, keepdim=True)
+            kept = F.dropout(weight, dropout) if dropout else weight
+            out, top = out * shrink + kept.to(v.dtype) @ v[..., begin:end, :], peak
+        # the largest score of a row counts e^0 = 1, so only a row without keys is below one: it stays zero
+        return (out / total.clamp(min=1.0)).to(v.dtype)
+
+    def _reach(self, pattern: Pattern, first: int, last: int, keys: int) -> list[tuple[int, int]]:
+        """The tiles of keys that queries first..last can see at all."""
+        begin = 0 if pattern.window is None else max(0, first - pattern.window + 1)
+        end = keys if pattern.window is None else min(keys, last + pattern.window)
+        end = min(end, last + 1) if pattern.causal else end
+        return [(i, min(i + self.tile, end)) for i in range(begin, end, self.tile)]
+
+    @staticmethod
+    def _score(q: Tensor, k: Tensor, pattern: Pattern, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        """Scores of one tile, (B, G, H/G, rows, keys), -inf where a query may not look."""
+        groups, share = q.size(1), q.size(2)
+        score = q @ k.mT * scale
+        score = score.to(torch.promote_types(score.dtype, torch.float32))
+        cost = pattern.cost(groups * share, query, key)
+        if cost is not None:
+            score = score + cost.unflatten(0, (groups, share)).to(score.dtype)
+        mask = pattern.mask(query, key)
+        if mask is None:
+            return score
+        return score.masked_fill(~(mask if mask.dim() == 2 else mask.unsqueeze(1)), float("-inf"))

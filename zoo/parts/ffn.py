@@ -1,0 +1,141 @@
+"""Feed-forwards: what each token computes on its own."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from zoo.errors import UsageError
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "swish": F.silu}
+Activation = Literal["relu", "gelu", "swish"]
+
+
+class FFN(nn.Module):
+    """x of shape (..., dim) to the same shape, token by token.
+
+    ``hidden`` is a budget: the width of a plain two-matrix feed-forward with that many parameters. A part that needs
+    padding removed sets ``real_tokens`` and gets (tokens, dim). A part with a loss of its own leaves it, weighted, in
+    ``side_loss`` after a forward in training.
+    """
+
+    kind = "ffn"
+    real_tokens = False
+    side_loss: Tensor | None = None
+
+    def __init__(self, dim: int, hidden: int):
+        super().__init__()
+        self.dim, self.hidden = dim, hidden
+
+
+class Plain(FFN):
+    """W2 act(W1 x + b1) + b2 (Vaswani et al., 2017)."""
+
+    def __init__(self, dim: int, hidden: int, activation: Activation = "gelu", bias: bool = True):
+        super().__init__(dim, hidden)
+        self.activation = activation
+        self.up = nn.Linear(dim, hidden, bias=bias)
+        self.down = nn.Linear(hidden, dim, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(ACTIVATIONS[self.activation](self.up(x)))
+
+
+class Gated(FFN):
+    """W3 (gate(W1 x) * W2 x) (Shazeer, 2020), two thirds as wide as the budget, rounded up to ``multiple``."""
+
+    def __init__(self, dim: int, hidden: int, bias: bool = False, multiple: int = 1):
+        super().__init__(dim, hidden)
+        width = -(-(2 * hidden // 3) // multiple) * multiple
+        self.up = nn.Linear(dim, 2 * width, bias=bias)  # gate and value side by side: one matrix product
+        self.down = nn.Linear(width, dim, bias=bias)
+
+    def gate(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, value = self.up(x).chunk(2, -1)
+        return self.down(self.gate(gate) * value)
+
+
+class SwiGLU(Gated):
+    """W3 (swish(W1 x) * W2 x), two thirds as wide as the budget, rounded up to ``multiple`` (Shazeer, 2020)."""
+
+    def gate(self, x: Tensor) -> Tensor:
+        return F.silu(x)
+
+
+class GEGLU(Gated):
+    """W3 (gelu(W1 x) * W2 x), two thirds as wide as the budget, rounded up to ``multiple`` (Shazeer, 2020)."""
+
+    def gate(self, x: Tensor) -> Tensor:
+        return F.gelu(x)
+
+
+class ReGLU(Gated):
+    """W3 (relu(W1 x) * W2 x), two thirds as wide as the budget, rounded up to ``multiple`` (Shazeer, 2020)."""
+
+    def gate(self, x: Tensor) -> Tensor:
+        return F.relu(x)
+
+
+class Bilinear(Gated):
+    """W3 (W1 x * W2 x), two thirds as wide as the budget, rounded up to ``multiple`` (Shazeer, 2020)."""
+
+    def gate(self, x: Tensor) -> Tensor:
+        return x
+
+
+class MoE(FFN):
+    """sum of p_e(x) expert_e(x) over the ``active`` best of ``experts``, p renormalised over them (Mixtral).
+
+    Every token reaches exactly ``active`` experts: there is no capacity, so none is dropped. The side loss is
+    ``balance`` * experts * sum_e (share of choices for e) * (mean probability of e), 1 * balance at uniform load
+    (Fedus et al., 2021). ``load`` counts the tokens each expert has served in training.
+    """
+
+    real_tokens = True
+    load: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: int,
+        experts: int = 8,
+        active: int = 2,
+        balance: float = 0.01,
+        expert: Callable[[int, int], FFN] = SwiGLU,
+    ):
+        super().__init__(dim, hidden)
+        if not 1 <= active <= experts:
+            raise UsageError(f"ffn MoE sends each token to active={active} of experts={experts}: at most all of them.")
+        self.active, self.balance = active, balance
+        self.router = nn.Linear(dim, experts, bias=False)
+        self.experts = nn.ModuleList(expert(dim, hidden) for _ in range(experts))
+        self.register_buffer("load", torch.zeros(experts, dtype=torch.long), persistent=False)
+
+    def route(self, tokens: Tensor) -> Tensor:
+        """Probability of each expert, (tokens, experts), in at least float32: tiny differences decide."""
+        wide = torch.promote_types(tokens.dtype, torch.float32)
+        with torch.autocast(tokens.device.type, enabled=False):
+            return F.linear(tokens.to(wide), self.router.weight.to(wide)).softmax(-1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.reshape(-1, self.dim)
+        probability = self.route(tokens)
+        weight, choice = probability.topk(self.active, -1)
+        weight = (weight / weight.sum(-1, keepdim=True)).to(x.dtype)
+        out = torch.zeros_like(tokens)
+        for number, expert in enumerate(self.experts):
+            row, slot = (choice == number).nonzero(as_tuple=True)
+            # an expert without tokens still runs, on none: its gradients are zeros and not missing
+            out = out.index_add(0, row, expert(tokens[row]).to(x.dtype) * weight[row, slot, None])
+        if self.training:
+            count = F.one_hot(choice, len(self.experts)).sum((0, 1))
+            self.load += count
+            share = count / count.sum().clamp(min=1)
+            mean = probability.mean(0) if len(tokens) else probability.sum(0)
+            self.side_loss = self.balance * len(self.experts) * (share * mean).sum()
+        return out.view_as(x)

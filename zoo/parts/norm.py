@@ -1,0 +1,54 @@
+"""Normalisation over the last dimension."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Norm(nn.Module):
+    """x of shape (..., dim) to the same shape and dtype."""
+
+    kind = "norm"
+
+    def __init__(self, dim: int, eps: float):
+        super().__init__()
+        self.dim, self.eps = dim, eps
+
+    def extra_repr(self) -> str:
+        return f"{self.dim}, eps={self.eps}"
+
+
+class LayerNorm(Norm):
+    """(x - mean) / sqrt(variance + eps) * weight + bias (Ba et al., 2016)."""
+
+    def __init__(self, dim: int, eps: float = 1e-5, bias: bool = True):
+        super().__init__(dim, eps)
+        self.weight = nn.Parameter(torch.empty(dim))
+        self.bias = nn.Parameter(torch.empty(dim)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = torch.promote_types(x.dtype, self.weight.dtype)
+        return F.layer_norm(x.to(wide), (self.dim,), self.weight, self.bias, self.eps).to(x.dtype)
+
+
+class RMSNorm(Norm):
+    """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, 2019)."""
+
+    def __init__(self, dim: int, eps: float = 1e-6):
+        super().__init__(dim, eps)
+        self.weight = nn.Parameter(torch.empty(dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # the mean of squares overflows float16 from |x| = 256 on
+        wide = torch.promote_types(x.dtype, torch.float32)
+        return F.rms_norm(x.to(wide), (self.dim,), self.weight.to(wide), self.eps).to(x.dtype)

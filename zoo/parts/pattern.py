@@ -1,0 +1,67 @@
+"""What one attention call asks for, said in words instead of in a T x S tensor."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+Bias = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""bias(head, query, key): elementwise in a head's number and two positions.
+
+Dense backends call it once with tensors that broadcast to (heads, T, S); a kernel compiler may call it with scalars.
+"""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pattern:
+    """Who may look at whom, and how much it costs.
+
+    Keys stand at positions 0..S-1 and queries at offset..offset+T-1: a cache puts queries later than its first keys.
+    """
+
+    causal: bool = False
+    window: int | None = None  # a query sees this many keys back (and, unless causal, ahead), itself included
+    valid: Tensor | None = None  # (B, S) bool, False where a key is padding
+    bias: Bias | None = None
+    offset: int = 0
+    _memo: dict = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The features a backend must be able to lower."""
+        features = {"causal": self.causal, "window": self.window, "valid": self.valid is not None, "bias": self.bias}
+        return frozenset(name for name, wanted in features.items() if wanted)
+
+    def allowed(self, query: Tensor, key: Tensor) -> Tensor:
+        """Elementwise: may a query at this position see a key at that one? (Padding aside.)"""
+        yes = key >= 0
+        if self.causal:
+            yes = yes & (key <= query)
+        if self.window is not None:
+            yes = yes & ((query - key).abs() < self.window)
+        return yes
+
+    def mask(self, query: Tensor, key: Tensor) -> Tensor | None:
+        """True where attention is allowed, (T, S) or (B, 1, T, S), for positions (T,) and (S,); None: everywhere."""
+        restricted = self.causal or self.window is not None
+        mask = self.allowed(query[:, None], key[None]) if restricted else None
+        if self.valid is not None:
+            valid = self.valid[:, key][:, None, None]
+            mask = valid if mask is None else mask & valid
+        return mask
+
+    def cost(self, heads: int, query: Tensor, key: Tensor) -> Tensor | None:
+        """The bias for positions (T,) and (S,), shaped (heads, T, S); None where there is no bias."""
+        if self.bias is None:
+            return None
+        return self.bias(torch.arange(heads, device=query.device)[:, None, None], query[:, None], key[None])
+
+    def dense(self, heads: int, T: int, S: int, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
+        """Mask and bias of a whole call, computed once and shared by all layers of one forward."""
+        asked = (heads, T, S, device)
+        if asked not in self._memo:
+            query = torch.arange(self.offset, self.offset + T, device=device)
+            key = torch.arange(S, device=device)
+            self._memo[asked] = self.mask(query, key), self.cost(heads, query, key)
+        return self._memo[asked]

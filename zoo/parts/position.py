@@ -1,0 +1,204 @@
+"""The three places where position can enter a Transformer, one method each; a scheme overrides the one it uses."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from zoo.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Where the tokens of a stack can stand.
+
+    ``sizes`` is (max_length,) for text and (rows, columns) for a grid, and a position is a flat index into it, so every
+    scheme serves both. Special tokens (a ViT's class token) stand outside, at positions -special..-1.
+    """
+
+    sizes: tuple[int, ...]
+    special: int = 0
+    causal: bool = False
+
+    def axes(self, pos: Tensor) -> list[Tensor]:
+        """One coordinate per axis for flat positions; special tokens stand at the origin."""
+        rest, out = pos.clamp(min=0), []
+        for size in reversed(self.sizes[1:]):
+            out.append(rest % size)
+            rest = rest // size
+        return [rest, *reversed(out)]
+
+
+class Position(nn.Module):
+    """No position at all, and the base of every scheme.
+
+    A stack builds one scheme, which all its layers share. A scheme overrides ``embed``, ``rotate`` or ``bias``.
+    """
+
+    kind = "position"
+    limit: int | None = None  # positions from here on do not exist; None: any length runs
+
+    def __init__(self, dim: int, heads: int, extent: Extent):
+        super().__init__()
+        self.dim, self.heads, self.extent = dim, heads, extent
+
+    @property
+    def rotates(self) -> bool:
+        """Whether queries and keys are turned."""
+        return type(self).rotate is not Position.rotate
+
+    @property
+    def biases(self) -> bool:
+        """Whether scores get an addition."""
+        return type(self).bias is not Position.bias
+
+    def embed(self, x: Tensor, pos: Tensor) -> Tensor:
+        """Once, at the input: x is (B, T, dim), pos is (T,) or (B, T)."""
+        return x
+
+    def rotate(self, x: Tensor, pos: Tensor) -> Tensor:
+        """In every self-attention, to queries and keys alike: x is (B, H, T, D), pos is (T,) or (B, 1, T)."""
+        return x
+
+    def bias(self, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """What a head adds to the score of two positions; elementwise in its arguments, which broadcast."""
+        raise NotImplementedError
+
+    def check(self, head_dim: int) -> None:
+        """Raise UsageError when heads of this width cannot be served."""
+
+    def _split(self, width: int, what: str) -> None:
+        axes = len(self.extent.sizes)
+        if width % (2 * axes):
+            raise UsageError(
+                f"position {type(self).__name__} needs {what} divisible by {2 * axes} for {axes} axes, got {width}."
+            )
+
+
+class NoPosition(Position):
+    """No position at all: attention sees a set."""
+
+
+def angles(pos: Tensor, width: int, base: float, dtype: torch.dtype) -> Tensor:
+    """Position times a geometric series of frequencies, (..., width / 2), in at least float32.
+
+    bfloat16 angles are wrong by more than a radian from position 4097 on.
+    """
+    dtype = torch.promote_types(dtype, torch.float32)
+    exponent = torch.arange(0, width, 2, device=pos.device, dtype=dtype) / width
+    return pos[..., None].to(dtype) * base**-exponent
+
+
+class Sinusoidal(Position):
+    """PE(p, 2i) = sin(p / base^(2i/dim)), PE(p, 2i+1) = cos(same), added to the embeddings (Vaswani et al., 2017)."""
+
+    def __init__(self, dim: int, heads: int, extent: Extent, base: float = 10000.0):
+        super().__init__(dim, heads, extent)
+        self.base = base
+        self._split(dim, "dim")
+
+    def embed(self, x: Tensor, pos: Tensor) -> Tensor:
+        axes = self.extent.axes(pos)
+        waves = [angles(axis, self.dim // len(axes), self.base, x.dtype) for axis in axes]
+        table = torch.cat([torch.stack([wave.sin(), wave.cos()], -1).flatten(-2) for wave in waves], -1)
+        return x + table.to(x.dtype)
+
+
+class Learned(Position):
+    """One learned vector per position, added to the embeddings (GPT-2, BERT, ViT)."""
+
+    def __init__(self, dim: int, heads: int, extent: Extent):
+        super().__init__(dim, heads, extent)
+        self.limit = math.prod(extent.sizes)
+        self.table = nn.Embedding(self.limit + extent.special, dim)  # special tokens first
+
+    def embed(self, x: Tensor, pos: Tensor) -> Tensor:
+        return x + self.table(pos + self.extent.special).to(x.dtype)
+
+
+class RoPE(Position):
+    """Turn each pair (i, i + D/2) of query and key features by pos * base^(-2i/D) (Su et al., 2021); axial on grids."""
+
+    def __init__(self, dim: int, heads: int, extent: Extent, base: float = 10000.0):
+        super().__init__(dim, heads, extent)
+        self.base = base
+
+    def check(self, head_dim: int) -> None:
+        self._split(head_dim, "a head width")
+
+    def rotate(self, x: Tensor, pos: Tensor) -> Tensor:
+        axes = self.extent.axes(pos)
+        turn = torch.cat([angles(axis, x.size(-1) // len(axes), self.base, x.dtype) for axis in axes], -1)
+        cos, sin = turn.cos(), turn.sin()
+        left, right = x.to(turn.dtype).chunk(2, -1)
+        return torch.cat([left * cos - right * sin, left * sin + right * cos], -1).to(x.dtype)
+
+
+class ALiBi(Position):
+    """-slope(head) * distance added to the scores, slopes 2^(-8h/H) for H a power of two (Press et al., 2022).
+
+    For other H the missing slopes are every second one of the next power of two. On a grid the distance is Manhattan's.
+    """
+
+    slope: Tensor
+
+    def __init__(self, dim: int, heads: int, extent: Extent):
+        super().__init__(dim, heads, extent)
+        self.register_buffer("slope", torch.empty(heads), persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """The slopes are constants; they are written here so that a stack built on the meta device gets them too."""
+        if not self.slope.is_meta:
+            self.slope.copy_(torch.tensor(slopes(self.heads)))
+
+    def bias(self, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        pairs = zip(self.extent.axes(query), self.extent.axes(key), strict=True)
+        distance = sum((q - k).abs() for q, k in pairs) * ((query >= 0) & (key >= 0))
+        return -self.slope[head] * distance
+
+
+def slopes(heads: int) -> list[float]:
+    """The published list of ALiBi slopes for a number of heads."""
+    power = 2 ** math.floor(math.log2(heads))
+    base = [2.0 ** (-8.0 * (h + 1) / power) for h in range(power)]
+    between = [2.0 ** (-4.0 * (h + 1) / power) for h in range(0, 2 * power, 2)]
+    return base + between[: heads - power]
+
+
+class T5(Position):
+    """A learned addition to the score per head and bucket of key minus query (Raffel et al., 2020).
+
+    Near distances have a bucket each, farther ones share logarithmically wider buckets up to ``reach``. A causal stack
+    spends all buckets on the past. On a grid each axis has a table of its own.
+    """
+
+    def __init__(self, dim: int, heads: int, extent: Extent, buckets: int = 32, reach: int = 128):
+        super().__init__(dim, heads, extent)
+        self.buckets, self.reach = buckets, reach
+        # Flat order is time only on one axis: on a grid a causal token still sees keys to its right, a row above.
+        self.sided = extent.causal and len(extent.sizes) == 1
+        exact = buckets // (2 if self.sided else 4)
+        if exact < 1 or reach <= exact:
+            raise UsageError(f"position T5 needs at least {2 if self.sided else 4} buckets and reach above {exact}.")
+        self.table = nn.Parameter(torch.empty(len(extent.sizes), buckets, heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.table, std=0.02)
+
+    def bucket(self, gap: Tensor) -> Tensor:
+        """Bucket numbers of key minus query, elementwise."""
+        span = self.buckets if self.sided else self.buckets // 2
+        distance = (-gap).clamp(min=0) if self.sided else gap.abs()
+        exact = span // 2
+        far = distance.clamp(min=1).to(torch.float32)
+        log = exact + (torch.log(far / exact) / math.log(self.reach / exact) * (span - exact)).long()
+        number = torch.where(distance < exact, distance, log.clamp(max=span - 1))
+        return number if self.sided else number + span * (gap > 0)
+
+    def bias(self, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        pairs = zip(self.extent.axes(query), self.extent.axes(key), strict=True)
+        added = sum(self.table[axis, self.bucket(k - q), head] for axis, (q, k) in enumerate(pairs))
+        return added * ((query >= 0) & (key >= 0))
