@@ -16,8 +16,11 @@ def initialise(net: nn.Module, seed: int = 0) -> nn.Module:
     for name, module in net.named_modules():
         owned = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
         if owned and not any(tensor.is_meta for tensor in owned):
-            with torch.random.fork_rng(devices={tensor.device for tensor in owned if tensor.is_cuda}):
-                torch.manual_seed(named_seed(seed, name))
+            cuda = {tensor.device for tensor in owned if tensor.is_cuda}
+            with torch.random.fork_rng(cuda):
+                # not torch.manual_seed: it seeds every GPU, and fork_rng gives back only those named
+                for generator in (torch.default_generator, *(torch.cuda.default_generators[d.index] for d in cuda)):
+                    generator.manual_seed(named_seed(seed, name))
                 reset(module)
     return net
 

@@ -30,7 +30,7 @@ class LanguageModel(nn.Module):
         """
         super().__init__()
         self.vocab_size, self.max_length = vocab_size, max_length
-        self.stack = Stack(Extent((max_length,), causal=True), **stack)
+        self.stack = Stack(Extent((max_length,), causal=True), cross=False, padded=False, **stack)
         self.dim: int = self.stack.dim
         self.embedding = nn.Embedding(vocab_size, self.dim)
         self.head = None if tie else nn.Linear(self.dim, vocab_size, bias=False)
@@ -42,6 +42,5 @@ class LanguageModel(nn.Module):
 
         ``valid`` (B, S) marks real tokens, cached ones included; padding may stand on the left or on the right.
         """
-        pos = None if valid is None else (valid.cumsum(1) - 1).clamp(min=0)[:, -tokens.size(1) :]
-        x = self.stack(self.embedding(tokens) * self.scale, valid, caches=caches, pos=pos)
+        x = self.stack(self.embedding(tokens) * self.scale, valid, caches=caches)
         return F.linear(x, self.embedding.weight) if self.head is None else self.head(x)

@@ -44,9 +44,10 @@ class Seq2Seq(nn.Module):
                 "target tokens. Use tie=output, or data with a shared vocabulary."
             )
         self.max_length = max_length
-        self.encoder = Stack(Extent((max_length,)), padded=True, depth=depth, **stack)
+        self.encoder = Stack(Extent((max_length,)), cross=False, padded=True, depth=depth, **stack)
         # a decoder needs no mask for its own padding: it stands on the right, where causality hides it
-        self.decoder = Stack(Extent((max_length,), causal=True), cross=True, depth=decoder_depth or depth, **stack)
+        extent = Extent((max_length,), causal=True)
+        self.decoder = Stack(extent, cross=True, padded=False, depth=decoder_depth or depth, **stack)
         self.dim: int = self.encoder.dim
         self.target_embedding = nn.Embedding(target_vocab_size, self.dim)
         self.source_embedding = self.target_embedding if tie == "all" else nn.Embedding(source_vocab_size, self.dim)

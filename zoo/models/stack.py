@@ -172,18 +172,19 @@ class Stack(nn.Module):
         valid: Tensor | None = None,
         memory: Memory | None = None,
         caches: list[LayerCache] | None = None,
-        pos: Tensor | None = None,
     ) -> Tensor:
         """x (B, T, dim) to the same shape.
 
-        ``valid`` (B, S) is False at padding, over cached tokens too. ``pos`` (T,) or (B, T) says where the tokens stand
-        when that is not in order from the first uncached one, as with padding on the left.
+        ``valid`` (B, S) is False at padding, over cached tokens too. It may stand on the left or on the right: the
+        first real token is the first to the position scheme.
         """
         offset = caches[0].own.length if caches else 0
         self._check_length(offset + x.size(1))
-        if pos is None:
-            pos = torch.arange(offset, offset + x.size(1), device=x.device) - self.position.extent.special
-        x = self.dropout(self.position.embed(x, pos))
+        if valid is None:
+            place = torch.arange(offset, offset + x.size(1), device=x.device)
+        else:
+            place = (valid.cumsum(1) - 1).clamp(min=0)[:, offset:]
+        x = self.dropout(self.position.embed(x, place - self.position.extent.special))
         pattern = self.pattern(valid, offset)
         tokens = None if valid is None else valid[:, offset:]
         for number, block in enumerate(self.blocks):

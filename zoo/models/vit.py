@@ -41,7 +41,7 @@ class ViT(nn.Module):
             )
         self.image_size, self.channels, self.patch, side = image_size, channels, patch, image_size // patch
         special = 1 if pool == "cls" else 0
-        self.stack = Stack(Extent((side, side), special), **stack)
+        self.stack = Stack(Extent((side, side), special), cross=False, padded=False, **stack)
         self.dim: int = self.stack.dim
         self.embedding = nn.Linear(channels * patch * patch, self.dim)
         self.cls = ClassToken(self.dim) if special else None

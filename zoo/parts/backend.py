@@ -140,8 +140,9 @@ class Tiled(Backend):
             total = total * shrink + weight.sum(-1, keepdim=True)
             kept = F.dropout(weight, dropout) if dropout else weight
             out, top = out * shrink + kept.to(v.dtype) @ v[..., begin:end, :], peak
-        # the largest score of a row counts e^0 = 1, so only a row without keys is below one: it stays zero
-        return (out / total.clamp(min=1.0)).to(v.dtype)
+        # the largest score of a row counts e^0 = 1, so only a row without keys has no sum: it stays zero. Not a clamp
+        # at 1: a row with one key sums to exactly 1, where a clamp drops the gradient
+        return (out / total.masked_fill(total == 0, 1.0)).to(v.dtype)
 
     def _reach(self, pattern: Pattern, first: int, last: int, keys: int) -> list[tuple[int, int]]:
         """The tiles of keys that queries first..last can see at all."""

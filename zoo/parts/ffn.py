@@ -114,7 +114,12 @@ class MoE(FFN):
         self.active, self.balance = active, balance
         self.router = nn.Linear(dim, experts, bias=False)
         self.experts = nn.ModuleList(expert(dim, hidden) for _ in range(experts))
-        self.register_buffer("load", torch.zeros(experts, dtype=torch.long), persistent=False)
+        self.register_buffer("load", torch.empty(experts, dtype=torch.long), persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Nobody has been served; written here so that a model built on the meta device starts at zero too."""
+        self.load.zero_()
 
     def route(self, tokens: Tensor) -> Tensor:
         """Probability of each expert, (tokens, experts), in at least float32: tiny differences decide."""

@@ -1,0 +1,88 @@
+"""What a run measures about itself, and what it says while it goes on."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from zoo.study.cost import Cost
+from zoo.tasks.task import Task
+
+
+class CostMeter(Callback):
+    """Logs parameters and FLOPs once, speed (median over steady windows) and peak memory with every validation."""
+
+    def __init__(self, cost: Cost):
+        self.cost = cost
+        self.rates: list[float] = []
+        self._mark: tuple[float, int] | None = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._log(trainer, {"params_m": self.cost.parameters / 1e6, "mflops_per_token": self.cost.flops / 1e6})
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step % trainer.log_every_n_steps:  # type: ignore[attr-defined]
+            return
+        now, seen = time.perf_counter(), int(pl_module.tokens_seen)
+        if self._mark is not None and seen > self._mark[1]:
+            self.rates.append((seen - self._mark[1]) / (now - self._mark[0]))
+        self._mark = now, seen
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._mark = None  # the time of a validation is not the time of a step
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.sanity_checking and self.rates:
+            self._log(trainer, {"tokens_per_s": self.speed(), "peak_memory_mb": peak_memory() / 2**20})
+
+    def speed(self) -> float:
+        """Predictions per second over all processes; the first window, which warms up, is left out."""
+        return statistics.median(self.rates[1:] or self.rates)
+
+    @staticmethod
+    def _log(trainer: Trainer, figures: dict[str, float]) -> None:
+        for logger in trainer.loggers:
+            logger.log_metrics({f"cost/{name}": value for name, value in figures.items()}, trainer.global_step)
+
+
+def peak_memory() -> int:
+    """The most bytes this process has held: on its GPU where it has one, of the machine's memory elsewhere."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+class Lines(Callback):
+    """One line per validation, for logs and pipes, where a progress bar would draw itself again and again."""
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.sanity_checking or not trainer.is_global_zero or not isinstance(pl_module, Task):
+            return
+        figures = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
+        goals = {f"val/{goal}" for goal in pl_module.goals}
+        told = " · ".join(f"{name} {value:.4g}" for name, value in figures.items() if name in goals)
+        steps = int(trainer.estimated_stepping_batches)
+        print(f"step {trainer.global_step}/{steps} · {told}", flush=True)
+
+
+def checkpoints(task: Task, folder: Path) -> ModelCheckpoint:
+    """Keep the last state and the best one by the task's first goal, in ``folder``."""
+    name, goal = next(iter(task.goals.items()))
+    return ModelCheckpoint(
+        folder,
+        filename="best",
+        monitor=f"val/{name}",
+        mode=goal,
+        save_last=True,
+        auto_insert_metric_name=False,
+        enable_version_counter=False,
+    )

@@ -1,0 +1,81 @@
+"""TensorBoard for comparing variants: one row of HParams per variant, one column per part."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_only
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2, summary_v2
+
+LAYOUT = {
+    "quality": {
+        "loss": ["Multiline", ["val/loss", "train/loss"]],
+        "by tokens seen": ["Multiline", ["val_by_tokens/.*"]],
+        "best so far": ["Multiline", ["best/.*"]],
+    },
+    "cost": {"speed": ["Multiline", ["cost/tokens_per_s"]], "memory": ["Multiline", ["cost/peak_memory_mb"]]},
+}
+
+
+class RunLogger(TensorBoardLogger):
+    """Writes one run into its folder.
+
+    ``variant`` names what the seeds of one variant share: TensorBoard's HParams page shows one row for it, with the
+    mean over its seeds. ``choices`` are its hyper-parameters, a part as one value.
+    """
+
+    def __init__(
+        self, folder: Path, variant: str, choices: dict[str, str | float | bool], purge_step: int | None = None
+    ):
+        super().__init__(save_dir=folder, name="", version="", default_hp_metric=False, purge_step=purge_step)
+        self.variant, self.choices, self.open = variant, choices, False
+
+    @rank_zero_only
+    def start(self) -> None:
+        """Announce the run. No experiment is declared: TensorBoard would take the columns of the first run for all."""
+        self._add(summary_v2.hparams_pb(self.choices, trial_id=self.variant))
+        self.experiment.add_custom_scalars(LAYOUT)
+        self.open = True
+
+    @rank_zero_only
+    def log_hyperparams(self, params: Any = None, metrics: Any = None, step: int | None = None) -> None:
+        """Nothing: ``start`` has said what differs between variants, and Lightning would add the rest."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+        """Scalars at an optimiser step; Lightning's chart of the epoch number is left out."""
+        kept = {name: value for name, value in metrics.items() if name != "epoch"}
+        if kept:
+            super().log_metrics(kept, step)
+
+    def save(self) -> None:
+        """Nothing: the run's folder has its configuration already, and an empty hparams.yaml says less."""
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """Close the session with what became of it."""
+        if self.open:
+            self._add(session_end(api_pb2.STATUS_SUCCESS if status == "success" else api_pb2.STATUS_FAILURE))
+            self.open = False
+        super().finalize(status)
+
+    def _add(self, event: Any) -> None:
+        self.experiment._get_file_writer().add_summary(event)
+        self.experiment.flush()
+
+
+def session_end(status: int) -> Summary:
+    """TensorBoard's own function for this message imports TensorFlow."""
+    info = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=time.time())
+    content = plugin_data_pb2.HParamsPluginData(session_end_info=info)
+    event = Summary()
+    event.value.add(
+        tag=metadata.SESSION_END_INFO_TAG,
+        metadata=metadata.create_summary_metadata(content),
+        tensor=metadata.NULL_TENSOR,
+    )
+    return event

@@ -1,0 +1,89 @@
+"""Image classification."""
+
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.optim import AdamW
+from torchmetrics.classification import MulticlassAccuracy
+
+from zoo.models.vit import ViT
+from zoo.tasks.schedule import Cosine
+from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known
+
+
+class Classification(Task):
+    """Name the class of an image; reports loss (nats per image), top-1 and top-5 accuracy."""
+
+    goals: ClassVar[Goals] = {"top1": "max", "loss": "min"}
+    net: ViT
+
+    def __init__(
+        self,
+        num_classes: int | None = None,
+        image_size: int | None = None,
+        channels: int | None = None,
+        label_smoothing: float = 0.0,
+        mix: Literal["none", "mixup", "cutmix", "both"] = "none",
+        lr: float = 1e-3,
+        optimizer: OptimizerFactory = AdamW,
+        schedule: ScheduleFactory = Cosine,
+        **model,
+    ):
+        """
+        Args:
+            num_classes: number of classes; what the data has unless given.
+            image_size: height and width in pixels; what the data has unless given.
+            channels: 1 for grey, 3 for colour; what the data has unless given.
+            label_smoothing: share of the target spread over all classes.
+            mix: blend images and labels of a batch (mixup), paste patches between them (cutmix), or either by chance.
+            lr: learning rate at its peak.
+            optimizer: the optimiser; matrices decay, gains and biases never.
+            schedule: how the learning rate moves.
+        """
+        classes = known(num_classes, "num_classes")
+        size, depth = known(image_size, "image_size"), known(channels, "channels")
+        super().__init__(ViT(classes, size, depth, seed=torch.initial_seed(), **model), lr, optimizer, schedule)
+        self.label_smoothing, self.mix = label_smoothing, mixer(mix, classes)
+        self.top1 = MulticlassAccuracy(classes, average="micro")
+        self.top5 = MulticlassAccuracy(classes, average="micro", top_k=min(5, classes))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W) to logits (B, num_classes)."""
+        return self.net(images)
+
+    def loss(self, batch: dict[str, Tensor]) -> Loss:
+        images, labels = batch["images"], batch["labels"]
+        size = torch.tensor(len(images), device=images.device)
+        if self.mix is not None:
+            images, labels = self.mix(images, labels)
+        logits = self(images).float()
+        return Loss(F.cross_entropy(logits, labels, reduction="sum", label_smoothing=self.label_smoothing), size)
+
+    def evaluate(self, batch: dict[str, Tensor]) -> Loss:
+        labels = batch["labels"]
+        logits = self(batch["images"]).float()
+        self.top1.update(logits, labels)
+        self.top5.update(logits, labels)
+        return Loss(F.cross_entropy(logits, labels, reduction="sum"), torch.tensor(len(labels), device=labels.device))
+
+    def figures(self, loss: float) -> dict[str, float]:
+        found = {"top1": float(self.top1.compute()), "top5": float(self.top5.compute())}
+        self.top1.reset()
+        self.top5.reset()
+        return found
+
+    def example(self) -> tuple[tuple[Tensor, ...], int]:
+        size = self.net.image_size
+        return (torch.zeros(1, self.net.channels, size, size, device="meta"),), 1
+
+
+def mixer(mix: str, classes: int):
+    """torchvision's MixUp, CutMix or a random choice of both; None to leave batches alone."""
+    if mix == "none":
+        return None
+    from torchvision.transforms.v2 import CutMix, MixUp, RandomChoice
+
+    mixers = {"mixup": MixUp(num_classes=classes), "cutmix": CutMix(num_classes=classes)}
+    return RandomChoice(list(mixers.values())) if mix == "both" else mixers[mix]

@@ -1,0 +1,71 @@
+"""Causal language modelling."""
+
+import math
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.optim import AdamW
+from torchmetrics import MeanMetric
+
+from zoo.models.language import LanguageModel
+from zoo.tasks.schedule import Cosine
+from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known
+
+
+class CausalLM(Task):
+    """Predict each next token; reports loss (nats per token), perplexity, and bits per byte of the text itself.
+
+    Bits per byte do not depend on how the text was cut into tokens, so they compare across tokenizers.
+    """
+
+    goals: ClassVar[Goals] = {"loss": "min", "bits_per_byte": "min"}
+    net: LanguageModel
+
+    def __init__(
+        self,
+        vocab_size: int | None = None,
+        max_length: int | None = None,
+        lr: float = 1e-3,
+        optimizer: OptimizerFactory = AdamW,
+        schedule: ScheduleFactory = Cosine,
+        **model,
+    ):
+        """
+        Args:
+            vocab_size: number of tokens; what the data has unless given.
+            max_length: longest sequence; what the data has unless given.
+            lr: learning rate at its peak.
+            optimizer: the optimiser; matrices decay, gains and biases never.
+            schedule: how the learning rate moves.
+        """
+        vocab_size, max_length = known(vocab_size, "vocab_size"), known(max_length, "max_length")
+        net = LanguageModel(vocab_size, max_length, seed=torch.initial_seed(), **model)
+        super().__init__(net, lr, optimizer, schedule)
+        self.bits_per_byte = MeanMetric()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Tokens (B, T) to logits (B, T, vocab_size)."""
+        return self.net(tokens)
+
+    def loss(self, batch: dict[str, Tensor]) -> Loss:
+        targets = batch["targets"]
+        logits = self(batch["inputs"]).flatten(0, 1).float()
+        return Loss(F.cross_entropy(logits, targets.flatten(), reduction="sum"), (targets >= 0).sum())
+
+    def evaluate(self, batch: dict[str, Tensor]) -> Loss:
+        total, size = self.loss(batch)
+        length = batch["bytes"].sum()
+        if length > 0:
+            self.bits_per_byte.update(total / math.log(2) / length, length)
+        return Loss(total, size)
+
+    def figures(self, loss: float) -> dict[str, float]:
+        bits = float(self.bits_per_byte.compute())
+        self.bits_per_byte.reset()
+        return {"perplexity": math.exp(min(loss, 700.0)), "bits_per_byte": bits}
+
+    def example(self) -> tuple[tuple[Tensor, ...], int]:
+        length = self.net.max_length
+        return (torch.zeros(1, length, dtype=torch.long, device="meta"),), length

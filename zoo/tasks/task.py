@@ -1,0 +1,192 @@
+"""What every task shares: a loss per real token, an optimiser with its schedule, and the logging of both."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NamedTuple, cast
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from torchmetrics import MeanMetric
+
+from zoo.errors import UsageError
+from zoo.models.init import named_seed
+from zoo.parts.ffn import FFN
+from zoo.tasks.schedule import Schedule
+
+OptimizerFactory = Callable[[list, float], Optimizer]
+ScheduleFactory = Callable[[int], Schedule]
+Goals = dict[str, Literal["min", "max"]]
+
+
+class Loss(NamedTuple):
+    """A sum over the predictions of a batch, and how many there are."""
+
+    total: Tensor
+    size: Tensor
+
+
+class Task(LightningModule):
+    """Trains ``net``; a subclass says what its loss is and what else is worth measuring.
+
+    The gradient is that of the mean loss over all predictions of one optimiser step, so that neither the size of a
+    batch, its padding, gradient accumulation, nor the number of processes changes it.
+    """
+
+    kind = "task"
+    goals: ClassVar[Goals] = {"loss": "min"}  # validation figures, the first one decides
+    tokens_seen: Tensor
+
+    def __init__(self, net: nn.Module, lr: float, optimizer: OptimizerFactory, schedule: ScheduleFactory):
+        super().__init__()
+        if not lr > 0:
+            raise UsageError(f"model.lr must be above 0, got {lr}.")
+        self.net, self.lr, self.optimizer_factory, self.schedule_factory = net, lr, optimizer, schedule
+        self.register_buffer("tokens_seen", torch.zeros((), dtype=torch.long))
+        self.eval_loss = MeanMetric()
+        self.best: dict[str, float] = {}
+        self._seed = torch.initial_seed()
+        self._window: list[Tensor] = []  # predictions per batch since the last optimiser step, over all processes
+        self._recent: list[Loss] = []  # losses since the last line of the log
+
+    @abstractmethod
+    def loss(self, batch: Any) -> Loss:
+        """The training loss of a batch."""
+
+    @abstractmethod
+    def evaluate(self, batch: Any) -> Loss:
+        """The loss of a batch as it is reported, after updating the metrics of the task."""
+
+    @abstractmethod
+    def example(self) -> tuple[tuple[Tensor, ...], int]:
+        """Arguments of ``net`` for one sample on the meta device, and the tokens (or images) in it."""
+
+    def figures(self, loss: float) -> dict[str, float]:
+        """What the metrics of the task came to, besides the loss; resets them."""
+        return {}
+
+    # training
+
+    def on_fit_start(self) -> None:
+        # building a part consumes random numbers: without this, dropout would differ between variants of a model
+        torch.manual_seed(named_seed(self._seed, f"rank {self.global_rank}"))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        total, size = self.loss(batch)
+        for side in side_losses(self.net):
+            total = total + side * size
+        self._recent.append(Loss(total.detach(), size))
+        everywhere = self._sum_over_processes(size)
+        self._window.append(everywhere)
+        self.tokens_seen += everywhere
+        # Lightning divides by the batches to accumulate, and its strategies average over processes; neither knows how
+        # many predictions each batch holds, so both are undone here
+        undo = self.trainer.accumulate_grad_batches * self.trainer.world_size
+        return total * (undo / self._window[0].clamp(min=1))
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        if len(self._window) > 1:
+            factor = self._window[0].clamp(min=1) / torch.stack(self._window).sum().clamp(min=1)
+            grads = [p.grad for p in self.parameters() if p.grad is not None]
+            torch._foreach_mul_(grads, factor.to(grads[0].dtype))
+        self._window.clear()
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        step = self.trainer.global_step
+        if self._window or step % cast(Any, self.trainer).log_every_n_steps:
+            return
+        total = torch.stack([loss.total for loss in self._recent]).double().sum()
+        size = torch.stack([loss.size for loss in self._recent]).sum()
+        self._recent.clear()
+        mean = (self._sum_over_processes(total) / self._sum_over_processes(size).clamp(min=1)).item()
+        rate = self.trainer.optimizers[0].param_groups[0]["lr"]
+        self._write({"train/loss": mean, "train/lr": rate}, step)
+        self.log("loss", mean, prog_bar=True, logger=False)
+
+    def _sum_over_processes(self, value: Tensor) -> Tensor:
+        return cast(Tensor, self.all_gather(value)).sum() if self.trainer.world_size > 1 else value
+
+    def _write(self, figures: dict[str, float], step: int) -> None:
+        for logger in self.loggers:
+            logger.log_metrics(figures, step)
+
+    # evaluation
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        total, size = self.evaluate(batch)
+        if size > 0:
+            self.eval_loss.update(total / size, size)
+
+    def on_validation_epoch_end(self) -> None:
+        self._report("val")
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.validation_step(batch, batch_idx)
+
+    def on_test_epoch_end(self) -> None:
+        self._report("test")
+
+    def _report(self, split: str) -> None:
+        # every process computes every figure, so that none waits for another; nan is what nobody measured
+        loss = float(self.eval_loss.compute())
+        self.eval_loss.reset()
+        figures = {name: value for name, value in {"loss": loss, **self.figures(loss)}.items() if value == value}
+        if self.trainer.sanity_checking:
+            return
+        for name, value in figures.items():
+            self.log(f"{split}/{name}", value, prog_bar=name in self.goals, logger=split == "test")
+        if split == "val":
+            self._write_validation(figures)
+
+    def _write_validation(self, figures: dict[str, float]) -> None:
+        goals = {name: goal for name, goal in self.goals.items() if name in figures}
+        for name, goal in goals.items():
+            pick = min if goal == "min" else max
+            self.best[name] = pick(self.best.get(name, figures[name]), figures[name])
+        best = {f"best/{name}": value for name, value in self.best.items()}
+        self._write({f"val/{name}": value for name, value in figures.items()} | best, self.trainer.global_step)
+        self._write({f"val_by_tokens/{name}": figures[name] for name in goals}, int(self.tokens_seen))
+
+    # optimiser
+
+    def configure_optimizers(self) -> Any:
+        trained = [p for p in self.parameters() if p.requires_grad]
+        groups: list[dict[str, Any]] = [
+            {"params": [p for p in trained if p.dim() > 1]},
+            # gains and biases have no redundancy that decay could remove
+            {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0},
+        ]
+        steps = self.trainer.estimated_stepping_batches
+        if steps == float("inf"):
+            raise UsageError("a run needs an end, for its schedule too: set trainer.max_steps or trainer.max_epochs.")
+        optimizer = self.optimizer_factory([group for group in groups if group["params"]], self.lr)
+        factor = self.schedule_factory(int(steps))
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step"},
+        }
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["best"] = self.best
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.best = checkpoint.get("best", {})
+
+
+def side_losses(net: nn.Module) -> list[Tensor]:
+    """The losses that feed-forwards left in this forward, taken from them."""
+    found = []
+    for module in net.modules():
+        if isinstance(module, FFN) and module.side_loss is not None:
+            found.append(module.side_loss)
+            module.side_loss = None
+    return found
+
+
+def known(value: int | None, name: str) -> int:
+    """A size that was given or filled in from the data. Raises UsageError when it is neither."""
+    if value is None:
+        raise UsageError(f"model.{name} is not known. Give it, or train with data that knows it.")
+    return value

@@ -1,0 +1,143 @@
+"""Translation from pairs of sentences."""
+
+import math
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.optim import AdamW
+from torchmetrics import MeanMetric
+from torchmetrics.text import CHRFScore, SacreBLEUScore
+
+from zoo.models.decode import greedy
+from zoo.models.seq2seq import Seq2Seq
+from zoo.models.watch import watch
+from zoo.tasks.schedule import InverseSqrt
+from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known
+
+
+class Translation(Task):
+    """Predict each next target token; reports loss (nats per target token), BLEU, chrF, exact matches and alignment.
+
+    BLEU and chrF are measured on detokenised text, which is decoded greedily for the samples that the data marks.
+    Alignment is the share of target tokens whose cross-attention (last layer, mean over heads) is strongest within the
+    source tokens that they translate, where the data knows which those are.
+    """
+
+    goals: ClassVar[Goals] = {"loss": "min", "bleu": "max", "exact": "max"}
+    net: Seq2Seq
+
+    def __init__(
+        self,
+        source_vocab_size: int | None = None,
+        target_vocab_size: int | None = None,
+        max_length: int | None = None,
+        label_smoothing: float = 0.1,
+        bleu_tokenize: Literal["13a", "zh", "char", "intl", "none"] = "13a",
+        lr: float = 1e-3,
+        optimizer: OptimizerFactory = AdamW,
+        schedule: ScheduleFactory = InverseSqrt,
+        **model,
+    ):
+        """
+        Args:
+            source_vocab_size: number of source tokens; what the data has unless given.
+            target_vocab_size: number of target tokens; what the data has unless given.
+            max_length: longest source or target; what the data has unless given.
+            label_smoothing: share of the target spread over all tokens.
+            bleu_tokenize: how SacreBLEU cuts text into words; zh for Chinese.
+            lr: learning rate at its peak.
+            optimizer: the optimiser; matrices decay, gains and biases never.
+            schedule: how the learning rate moves.
+        """
+        sizes = known(source_vocab_size, "source_vocab_size"), known(target_vocab_size, "target_vocab_size")
+        length = known(max_length, "max_length")
+        super().__init__(Seq2Seq(*sizes, length, seed=torch.initial_seed(), **model), lr, optimizer, schedule)
+        self.label_smoothing = label_smoothing
+        self.bleu, self.chrf = SacreBLEUScore(tokenize=bleu_tokenize), CHRFScore(n_word_order=0)
+        self.exact, self.alignment = MeanMetric(), MeanMetric()
+        self.exact_by_type: dict[str, list[float]] = {}
+
+    def forward(self, source: Tensor, target: Tensor, source_valid: Tensor | None = None) -> Tensor:
+        """Source (B, S) and target (B, T) to logits (B, T, target_vocab_size)."""
+        return self.net(source, target, source_valid)
+
+    def loss(self, batch: dict[str, Any]) -> Loss:
+        return self._loss(batch, self.label_smoothing)
+
+    def _loss(self, batch: dict[str, Any], smoothing: float) -> Loss:
+        target, valid = batch["target"], batch["target_valid"][:, 1:]
+        logits = self(batch["source"], target[:, :-1], batch["source_valid"]).float()
+        wanted = target[:, 1:].masked_fill(~valid, -100)
+        total = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="sum", label_smoothing=smoothing)
+        return Loss(total, valid.sum())
+
+    def evaluate(self, batch: dict[str, Any]) -> Loss:
+        with watch(self.net.decoder) as seen:
+            loss = self._loss(batch, 0.0)
+        if len(batch["slots"]):
+            self._align(list(seen.values())[-1].mean(1), batch["slots"])
+        if batch["decode"].any():
+            self._score(batch)
+        return loss
+
+    def _align(self, weights: Tensor, slots: Tensor) -> None:
+        """Count target tokens of slots whose strongest weight, of (B, T, S), lies in the source tokens of the slot."""
+        strongest = weights.argmax(-1)
+        hits = []
+        for row, source_from, source_to, target_from, target_to in slots.tolist():
+            looked = strongest[row, target_from:target_to]
+            hits.append((looked >= source_from) & (looked < source_to))
+        self.alignment.update(torch.cat(hits).float())
+
+    def translate(self, source: Tensor, valid: Tensor) -> list[str]:
+        """Translations of source tokens (B, S), greedily."""
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        ends = data.target_tokenizer.bos, data.target_tokenizer.eos
+        # an untrained model never stops: twice the source and a few is more than any real translation needs
+        tokens = greedy(self.net, source, valid, ends, 2 * valid.sum(1) + 10)
+        stop = (tokens == ends[1]).int().argmax(1).where((tokens == ends[1]).any(1), tokens.size(1))
+        return [data.detokenize(row[:n]) for row, n in zip(tokens.tolist(), stop.tolist(), strict=True)]
+
+    def _score(self, batch: dict[str, Any]) -> None:
+        rows = batch["decode"].nonzero()[:, 0]
+        said = self.translate(batch["source"][rows], batch["source_valid"][rows])
+        wanted = [batch["text"][row] for row in rows.tolist()]
+        kinds = [batch["type"][row] for row in rows.tolist()]
+        self.bleu.update(said, [[text] for text in wanted])
+        self.chrf.update(said, [[text] for text in wanted])
+        for got, text, kind in zip(said, wanted, kinds, strict=True):
+            self.exact.update(float(got == text))
+            if kind:
+                self.exact_by_type.setdefault(kind, []).append(float(got == text))
+
+    def figures(self, loss: float) -> dict[str, float]:
+        found = {"perplexity": math.exp(min(loss, 700.0))}
+        for name in ("exact", "alignment"):
+            found[name] = float(getattr(self, name).compute())
+            getattr(self, name).reset()
+        if found["exact"] == found["exact"]:  # something was decoded, here or in another process
+            found["bleu"] = 100 * float(cast(Tensor, self.bleu.compute()))
+            found["chrf"] = 100 * float(cast(Tensor, self.chrf.compute()))
+        self.bleu.reset()
+        self.chrf.reset()
+        return found | self._exact_by_type()
+
+    def _exact_by_type(self) -> dict[str, float]:
+        everywhere: list[Any] = [self.exact_by_type]
+        if self.trainer.world_size > 1:
+            everywhere = [None] * self.trainer.world_size
+            torch.distributed.all_gather_object(everywhere, self.exact_by_type)
+        kinds = sorted({kind for part in everywhere for kind in part})
+        hits = {kind: [hit for part in everywhere for hit in part.get(kind, [])] for kind in kinds}
+        self.exact_by_type = {}
+        return {f"exact_{kind}": sum(found) / len(found) for kind, found in hits.items()}
+
+    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[str]:
+        return self.translate(batch["source"], batch["source_valid"])
+
+    def example(self) -> tuple[tuple[Tensor, ...], int]:
+        length = min(self.net.max_length, 32)
+        tokens = torch.zeros(1, length, dtype=torch.long, device="meta")
+        return (tokens, tokens), length
