@@ -5,7 +5,9 @@ torch's default scale at any width. Biases: zero. Everything else: the module's 
 module draws from (seed, its name), two variants start equal wherever they have the same parts.
 """
 
+import contextlib
 import hashlib
+from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -23,6 +25,15 @@ def initialise(net: nn.Module, seed: int = 0) -> nn.Module:
                     generator.manual_seed(named_seed(seed, name))
                 reset(module)
     return net
+
+
+@contextlib.contextmanager
+def unmoved() -> Iterator[None]:
+    """Build a model in here: torch's layers draw when they are made, how much depends on the parts, and dropout and
+    shuffling would differ after it.
+    """
+    with torch.random.fork_rng(range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []):
+        yield
 
 
 def reset(module: nn.Module) -> None:

@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from zoo.models.init import initialise
+from zoo.models.init import initialise, unmoved
 from zoo.models.stack import LayerCache, Stack
 from zoo.parts.position import Extent
 
@@ -29,13 +29,14 @@ class LanguageModel(nn.Module):
             seed: of the initial weights.
         """
         super().__init__()
-        self.vocab_size, self.max_length = vocab_size, max_length
-        self.stack = Stack(Extent((max_length,), causal=True), cross=False, padded=False, **stack)
-        self.dim: int = self.stack.dim
-        self.embedding = nn.Embedding(vocab_size, self.dim)
-        self.head = None if tie else nn.Linear(self.dim, vocab_size, bias=False)
-        self.scale = self.dim**0.5 if scale_embedding else 1.0
-        initialise(self, seed)
+        with unmoved():
+            self.vocab_size, self.max_length = vocab_size, max_length
+            self.stack = Stack(Extent((max_length,), causal=True), cross=False, padded=False, **stack)
+            self.dim: int = self.stack.dim
+            self.embedding = nn.Embedding(vocab_size, self.dim)
+            self.head = None if tie else nn.Linear(self.dim, vocab_size, bias=False)
+            self.scale = self.dim**0.5 if scale_embedding else 1.0
+            initialise(self, seed)
 
     def forward(self, tokens: Tensor, valid: Tensor | None = None, caches: list[LayerCache] | None = None) -> Tensor:
         """Tokens (B, T) to logits (B, T, vocab_size).

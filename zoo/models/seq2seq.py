@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
-from zoo.models.init import initialise
+from zoo.models.init import initialise, unmoved
 from zoo.models.stack import LayerCache, Memory, Stack
 from zoo.parts.position import Extent
 
@@ -43,17 +43,18 @@ class Seq2Seq(nn.Module):
                 f"tie=all needs one vocabulary for both sides, got {source_vocab_size} source and {target_vocab_size} "
                 "target tokens. Use tie=output, or data with a shared vocabulary."
             )
-        self.max_length = max_length
-        self.encoder = Stack(Extent((max_length,)), cross=False, padded=True, depth=depth, **stack)
-        # a decoder needs no mask for its own padding: it stands on the right, where causality hides it
-        extent = Extent((max_length,), causal=True)
-        self.decoder = Stack(extent, cross=True, padded=False, depth=decoder_depth or depth, **stack)
-        self.dim: int = self.encoder.dim
-        self.target_embedding = nn.Embedding(target_vocab_size, self.dim)
-        self.source_embedding = self.target_embedding if tie == "all" else nn.Embedding(source_vocab_size, self.dim)
-        self.head = nn.Linear(self.dim, target_vocab_size, bias=False) if tie == "none" else None
-        self.scale = self.dim**0.5 if scale_embedding else 1.0
-        initialise(self, seed)
+        with unmoved():
+            self.max_length = max_length
+            self.encoder = Stack(Extent((max_length,)), cross=False, padded=True, depth=depth, **stack)
+            # a decoder needs no mask for its own padding: it stands on the right, where causality hides it
+            extent = Extent((max_length,), causal=True)
+            self.decoder = Stack(extent, cross=True, padded=False, depth=decoder_depth or depth, **stack)
+            self.dim: int = self.encoder.dim
+            self.target_embedding = nn.Embedding(target_vocab_size, self.dim)
+            self.source_embedding = self.target_embedding if tie == "all" else nn.Embedding(source_vocab_size, self.dim)
+            self.head = nn.Linear(self.dim, target_vocab_size, bias=False) if tie == "none" else None
+            self.scale = self.dim**0.5 if scale_embedding else 1.0
+            initialise(self, seed)
 
     def encode(self, source: Tensor, valid: Tensor | None = None) -> Memory:
         """Source tokens (B, S) to what a decoder looks at."""

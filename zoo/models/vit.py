@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
-from zoo.models.init import initialise
+from zoo.models.init import initialise, unmoved
 from zoo.models.stack import Stack
 from zoo.parts.attention import nearest
 from zoo.parts.position import Extent
@@ -39,14 +39,15 @@ class ViT(nn.Module):
             raise UsageError(
                 f"image_size={image_size} is not divisible by patch={patch}. Try {nearest(image_size, patch, 'patch')}."
             )
-        self.image_size, self.channels, self.patch, side = image_size, channels, patch, image_size // patch
-        special = 1 if pool == "cls" else 0
-        self.stack = Stack(Extent((side, side), special), cross=False, padded=False, **stack)
-        self.dim: int = self.stack.dim
-        self.embedding = nn.Linear(channels * patch * patch, self.dim)
-        self.cls = ClassToken(self.dim) if special else None
-        self.head = nn.Linear(self.dim, num_classes)
-        initialise(self, seed)
+        with unmoved():
+            self.image_size, self.channels, self.patch, side = image_size, channels, patch, image_size // patch
+            special = 1 if pool == "cls" else 0
+            self.stack = Stack(Extent((side, side), special), cross=False, padded=False, **stack)
+            self.dim: int = self.stack.dim
+            self.embedding = nn.Linear(channels * patch * patch, self.dim)
+            self.cls = ClassToken(self.dim) if special else None
+            self.head = nn.Linear(self.dim, num_classes)
+            initialise(self, seed)
 
     def patches(self, images: Tensor) -> Tensor:
         """(B, C, H, W) to (B, patches, C * patch * patch), row by row."""

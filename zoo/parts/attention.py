@@ -103,7 +103,7 @@ class Attention(nn.Module):
 
 
 class MultiHead(Attention):
-    """Concat_h(softmax(q_h k_h' / sqrt(D) + bias) v_h) W_O (Vaswani et al., 2017)."""
+    """Scaled dot products: Concat_h(softmax(q_h k_h' / sqrt(D) + bias) v_h) W_O (Vaswani et al., 2017)."""
 
     def attend(self, q, k, v, pattern):
         return self.backend(q, k, v, pattern, self.dropout if self.training else 0.0)
@@ -113,7 +113,7 @@ class MultiHead(Attention):
 
 
 class Gaussian(Attention):
-    """softmax(-|q_h - k_h|^2 / (2 sigma^2) + bias) v_h: Nadaraya-Watson regression with a Gaussian kernel (1964).
+    """Nadaraya-Watson regression with a Gaussian kernel: softmax(-|q_h - k_h|^2 / (2 sigma^2) + bias) v_h (1964).
 
     |q|^2 is the same for all keys and cancels, so the score is (q k' - |k|^2 / 2) / sigma^2, a dot product with one
     more feature, and any backend serves it. sigma is D^(1/4) by default: keys of equal length give scaled dot products.
@@ -150,9 +150,10 @@ class Gaussian(Attention):
 
 
 class Additive(Attention):
-    """softmax(u_h' tanh(q_h + k_h) + bias) v_h (Bahdanau et al., 2015), with T x S x D numbers in memory.
+    """A small network as the score: softmax(u_h' tanh(q_h + k_h) + bias) v_h (Bahdanau et al., 2015).
 
-    It has no dot product: it takes no backend but Naive, and no position that turns queries and keys.
+    It keeps T x S x D numbers in memory. It has no dot product: it takes no backend but Naive, and no position that
+    turns queries and keys.
     """
 
     own_backend = Naive

@@ -75,7 +75,7 @@ class SDPA(Backend):
 
 
 class Flash(SDPA):
-    """Only the flash kernel: O(N) memory, no padding, window or bias; it fails rather than fall back."""
+    """Only torch's flash kernel: O(N) memory; it refuses padding, windows and biases rather than fall back."""
 
     def __init__(self) -> None:
         self.lowers = frozenset({"causal", "dropout"} if torch.cuda.is_available() else {"causal"})
@@ -101,10 +101,11 @@ class Flash(SDPA):
 
 
 class Tiled(Backend):
-    """The flash algorithm in plain torch (Dao et al., 2022): tiles of keys, a running maximum and sum, O(N) memory.
+    """The flash algorithm in plain torch (Dao et al., 2022): O(N) memory, readable, on any device.
 
-    Per query, m' = max(m, max s), l' = l e^(m-m') + sum e^(s-m'), o' = o e^(m-m') + e^(s-m') v, and o / l at the end.
-    The backward pass computes each tile of queries again instead of keeping its scores.
+    Over tiles of keys it keeps a running maximum and sum: per query m' = max(m, max s), l' = l e^(m-m') + sum e^(s-m'),
+    o' = o e^(m-m') + e^(s-m') v, and o / l at the end. The backward pass computes each tile of queries again instead
+    of keeping its scores.
     """
 
     def __init__(self, tile: int = 128):

@@ -31,7 +31,7 @@ class FFN(nn.Module):
 
 
 class Plain(FFN):
-    """W2 act(W1 x + b1) + b2 (Vaswani et al., 2017)."""
+    """Two matrices and an activation: W2 act(W1 x + b1) + b2 (Vaswani et al., 2017)."""
 
     def __init__(self, dim: int, hidden: int, activation: Activation = "gelu", bias: bool = True):
         super().__init__(dim, hidden)
@@ -44,7 +44,7 @@ class Plain(FFN):
 
 
 class Gated(FFN):
-    """W3 (gate(W1 x) * W2 x) (Shazeer, 2020), two thirds as wide as the budget, rounded up to ``multiple``."""
+    """W3 (gate(W1 x) * W2 x), two thirds as wide as the budget, rounded up to ``multiple`` (Shazeer, 2020)."""
 
     def __init__(self, dim: int, hidden: int, bias: bool = False, multiple: int = 1):
         super().__init__(dim, hidden)
@@ -61,37 +61,38 @@ class Gated(FFN):
 
 
 class SwiGLU(Gated):
-    """W3 (swish(W1 x) * W2 x), two thirds as wide as the budget, rounded up to ``multiple`` (Shazeer, 2020)."""
+    """Gated by swish: W3 (swish(W1 x) * W2 x), at two thirds of the width (Shazeer, 2020)."""
 
     def gate(self, x: Tensor) -> Tensor:
         return F.silu(x)
 
 
 class GEGLU(Gated):
-    """W3 (gelu(W1 x) * W2 x), two thirds as wide as the budget, rounded up to ``multiple`` (Shazeer, 2020)."""
+    """Gated by GELU: W3 (gelu(W1 x) * W2 x), at two thirds of the width (Shazeer, 2020)."""
 
     def gate(self, x: Tensor) -> Tensor:
         return F.gelu(x)
 
 
 class ReGLU(Gated):
-    """W3 (relu(W1 x) * W2 x), two thirds as wide as the budget, rounded up to ``multiple`` (Shazeer, 2020)."""
+    """Gated by ReLU: W3 (relu(W1 x) * W2 x), at two thirds of the width (Shazeer, 2020)."""
 
     def gate(self, x: Tensor) -> Tensor:
         return F.relu(x)
 
 
 class Bilinear(Gated):
-    """W3 (W1 x * W2 x), two thirds as wide as the budget, rounded up to ``multiple`` (Shazeer, 2020)."""
+    """Gated without an activation: W3 (W1 x * W2 x), at two thirds of the width (Shazeer, 2020)."""
 
     def gate(self, x: Tensor) -> Tensor:
         return x
 
 
 class MoE(FFN):
-    """sum of p_e(x) expert_e(x) over the ``active`` best of ``experts``, p renormalised over them (Mixtral).
+    """A mixture of experts: each token is computed by the few that a router likes best (Jiang et al., 2024).
 
-    Every token reaches exactly ``active`` experts: there is no capacity, so none is dropped. The side loss is
+    The result is the sum of p_e(x) expert_e(x) over the ``active`` likeliest, p renormalised over them. Every token
+    reaches exactly ``active`` experts: there is no capacity, so none is dropped. The side loss is
     ``balance`` * experts * sum_e (share of choices for e) * (mean probability of e), 1 * balance at uniform load
     (Fedus et al., 2021). ``load`` counts the tokens each expert has served in training.
     """

@@ -19,7 +19,7 @@ class Norm(nn.Module):
 
 
 class LayerNorm(Norm):
-    """(x - mean) / sqrt(variance + eps) * weight + bias (Ba et al., 2016)."""
+    """Zero mean and unit variance: (x - mean) / sqrt(variance + eps) * weight + bias (Ba et al., 2016)."""
 
     def __init__(self, dim: int, eps: float = 1e-5, bias: bool = True):
         super().__init__(dim, eps)
@@ -38,7 +38,7 @@ class LayerNorm(Norm):
 
 
 class RMSNorm(Norm):
-    """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, 2019)."""
+    """Unit root mean square: x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, 2019)."""
 
     def __init__(self, dim: int, eps: float = 1e-6):
         super().__init__(dim, eps)

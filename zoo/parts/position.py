@@ -91,7 +91,10 @@ def angles(pos: Tensor, width: int, base: float, dtype: torch.dtype) -> Tensor:
 
 
 class Sinusoidal(Position):
-    """PE(p, 2i) = sin(p / base^(2i/dim)), PE(p, 2i+1) = cos(same), added to the embeddings (Vaswani et al., 2017)."""
+    """Sines and cosines added to the embeddings (Vaswani et al., 2017).
+
+    PE(p, 2i) = sin(p / base^(2i/dim)) and PE(p, 2i+1) = cos(p / base^(2i/dim)); on a grid each axis has half of dim.
+    """
 
     def __init__(self, dim: int, heads: int, extent: Extent, base: float = 10000.0):
         super().__init__(dim, heads, extent)
@@ -118,7 +121,10 @@ class Learned(Position):
 
 
 class RoPE(Position):
-    """Turn each pair (i, i + D/2) of query and key features by pos * base^(-2i/D) (Su et al., 2021); axial on grids."""
+    """Queries and keys turned by angles that grow with position (Su et al., 2021).
+
+    The pair of features (i, i + D/2) turns by p * base^(-2i/D); on a grid each axis turns its share of the pairs.
+    """
 
     def __init__(self, dim: int, heads: int, extent: Extent, base: float = 10000.0):
         super().__init__(dim, heads, extent)
@@ -136,9 +142,10 @@ class RoPE(Position):
 
 
 class ALiBi(Position):
-    """-slope(head) * distance added to the scores, slopes 2^(-8h/H) for H a power of two (Press et al., 2022).
+    """A penalty on the scores that grows with distance, steeper in some heads (Press et al., 2022).
 
-    For other H the missing slopes are every second one of the next power of two. On a grid the distance is Manhattan's.
+    The bias is -slope(h) * |q - k| with slope(h) = 2^(-8h/H) for H a power of two; for other H the missing slopes are
+    every second one of the next power of two. On a grid the distance is Manhattan's.
     """
 
     slope: Tensor
@@ -168,7 +175,7 @@ def slopes(heads: int) -> list[float]:
 
 
 class T5(Position):
-    """A learned addition to the score per head and bucket of key minus query (Raffel et al., 2020).
+    """A learned addition to the scores per head and bucket of distance (Raffel et al., 2020).
 
     Near distances have a bucket each, farther ones share logarithmically wider buckets up to ``reach``. A causal stack
     spends all buckets on the past. On a grid each axis has a table of its own.

@@ -1,9 +1,10 @@
 """What a model costs: parameters and floating-point operations, counted without running it."""
 
+import copy
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from zoo.tasks.task import Task
@@ -19,11 +20,11 @@ class Cost(NamedTuple):
 def cost(task: Task) -> Cost:
     """Count on the meta device: nothing is computed, and no memory is taken for any size of model."""
     arguments, tokens = task.example()
-    state = {**dict(task.net.named_parameters()), **dict(task.net.named_buffers())}
-    ghosts: dict[str, Tensor] = {name: tensor.detach().to("meta") for name, tensor in state.items()}
-    training = task.net.training
+    # a copy whose tensors, tied ones once, are ghosts: deepcopy takes what its memo already holds
+    ghosts: dict[int, object] = {id(p): nn.Parameter(p.detach().to("meta")) for p in task.net.parameters()}
+    ghosts |= {id(b): b.to("meta") for b in task.net.buffers()}
+    net = copy.deepcopy(task.net, ghosts).eval()
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        torch.func.functional_call(task.net.eval(), ghosts, arguments)
-    task.net.train(training)
+        net(*arguments)
     parameters = sum(p.numel() for p in task.net.parameters() if p.requires_grad)
     return Cost(parameters, counter.get_total_flops() / tokens)

@@ -1,0 +1,83 @@
+"""Neither batch size, padding, accumulation nor the number of processes changes what a step learns."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.tasks.training import build, train
+from zoo.parts.ffn import MoE
+
+TASKS = ["lm", "translation", "classification"]
+
+
+def close(got, want, **tolerance):
+    torch.testing.assert_close(torch.as_tensor(got), torch.as_tensor(want), **{"atol": 2e-6, "rtol": 1e-5, **tolerance})
+
+
+@pytest.mark.parametrize("task", ["lm", "classification"])
+def test_accumulating_small_batches_equals_large_ones(task, tmp_path):
+    whole = train(task, 12, tmp_path)
+    parts = train(task, 4, tmp_path, accumulate_grad_batches=3)
+    close(parts.curve("train/loss"), whole.curve("train/loss"))
+    close(parts.weights, whole.weights, atol=2e-5)
+
+
+def test_accumulated_gradient_is_that_of_all_tokens_however_uneven(tmp_path):
+    module, data = build("translation", 4, tmp_path, dropout=0.0)
+    data.setup()
+    batches = [batch for _, batch in zip(range(3), data.train_dataloader(), strict=False)]
+    assert len({int(batch["target_valid"].sum()) for batch in batches}) > 1
+    total = sum(module.loss(batch).total for batch in batches)
+    size = sum(int(module.loss(batch).size) for batch in batches)
+    want = torch.autograd.grad(total / size, list(module.net.parameters()))
+    got = gradient_before_step(module, batches)
+    for mine, right in zip(got, want, strict=True):
+        close(mine, right)
+
+
+def gradient_before_step(module, batches):
+    """What the optimiser is given, with Lightning's division by the accumulated batches done by hand."""
+
+    class FakeTrainer:
+        accumulate_grad_batches, world_size = len(batches), 1
+
+    module._trainer = FakeTrainer()
+    for number, batch in enumerate(batches):
+        (module.training_step(batch, number) / len(batches)).backward()
+    module.on_before_optimizer_step(None)
+    module._trainer = None
+    return [p.grad for p in module.net.parameters()]
+
+
+def test_padding_does_not_change_the_loss_even_of_a_mixture_of_experts(tmp_path):
+    module, data = build("translation", 4, tmp_path, ffn=MoE)
+    data.setup()
+    batch = next(iter(data.train_dataloader()))
+    wider = dict(batch)
+    for side in ("source", "target"):
+        wider[side] = torch.nn.functional.pad(batch[side], (0, 8))
+        wider[f"{side}_valid"] = torch.nn.functional.pad(batch[f"{side}_valid"], (0, 8))
+    module.train()
+    close(module.loss(wider).total, module.loss(batch).total)
+    assert module.loss(wider).size == module.loss(batch).size
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_two_processes_equal_one_with_twice_the_batch(task, tmp_path):
+    script = Path(__file__).parent / "training.py"
+    root = Path(__file__).parents[2]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
+    for world, rows in ((1, 8), (2, 4)):
+        command = [sys.executable, str(script), task, str(rows), str(tmp_path), str(world)]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr[-3000:]
+    one, two = (json.loads((tmp_path / f"{task}-{world}.json").read_text()) for world in (1, 2))
+    assert [line[:2] for line in one[0]] == [line[:2] for line in two[0]]
+    for (step, name, mine), (_, _, right) in zip(two[0], one[0], strict=True):
+        assert mine == pytest.approx(right, rel=1e-4, abs=1e-5), (step, name)
+    close(two[1], one[1], atol=1e-4)

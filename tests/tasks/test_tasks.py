@@ -1,0 +1,148 @@
+"""What the tasks report, how they optimise, and what they refuse."""
+
+import math
+
+import pytest
+import torch
+from torchmetrics.text import CHRFScore, SacreBLEUScore
+
+from tests.tasks.training import build, train
+from zoo.errors import UsageError
+from zoo.tasks.classification import Classification
+from zoo.tasks.lm import CausalLM
+from zoo.tasks.schedule import Constant, Cosine, InverseSqrt, Linear
+from zoo.tasks.translation import Translation
+
+
+def test_bits_per_byte_are_those_of_the_text_whatever_the_tokenizer(tmp_path):
+    module, data = build("lm", 5, tmp_path)
+    data.setup()
+    total = size = 0.0
+    with torch.no_grad():
+        for batch in data.val_dataloader():
+            total += float(module.loss(batch).total)
+            size += int(batch["bytes"].sum())
+    diary = train("lm", 5, tmp_path, max_steps=1, val_check_interval=1, options={"lr": 1e-12})
+    assert diary.curve("val/bits_per_byte")[0] == pytest.approx(total / math.log(2) / size, rel=1e-4)
+    assert diary.curve("val/perplexity")[0] == pytest.approx(math.exp(diary.curve("val/loss")[0]), rel=1e-5)
+
+
+def test_validation_counts_each_prediction_once(tmp_path):
+    module, data = build("lm", 5, tmp_path)
+    data.setup()
+    found = sum(int(module.loss(batch).size) for batch in data.val_dataloader())
+    assert found == len(data.datasets["val"].tokens) - 1
+
+
+@pytest.mark.parametrize("tie", [True, False])
+def test_loss_at_the_start_is_that_of_a_guess(tie):
+    module = CausalLM(1000, 32, dim=64, depth=3, heads=4, tie=tie)
+    tokens = torch.randint(1000, (16, 33))
+    with torch.no_grad():
+        loss = module.loss({"inputs": tokens[:, :-1], "targets": tokens[:, 1:]})
+    assert float(loss.total / loss.size) == pytest.approx(math.log(1000), rel=0.05)
+
+
+def test_translation_scores_what_it_says(tmp_path, monkeypatch):
+    """A model that repeats the reference, but for every third sentence, scores what torchmetrics gives these pairs."""
+    said, wanted = [], []
+
+    def parrot(self, batch):
+        rows = batch["decode"].nonzero()[:, 0].tolist()
+        texts = [batch["text"][row] for row in rows]
+        answers = ["nonsense" if (len(wanted) + i) % 3 == 0 else text for i, text in enumerate(texts)]
+        said.extend(answers)
+        wanted.extend(texts)
+        monkeypatch.setattr(Translation, "translate", lambda *_: answers)
+        original(self, batch)
+
+    original = Translation._score
+    monkeypatch.setattr(Translation, "_score", parrot)
+    diary = train("translation", 8, tmp_path, max_steps=1, val_check_interval=1)
+    pairs = said, [[text] for text in wanted]
+    assert len(said) == 7  # eval_limit bounds what is decoded during fit
+    assert diary.curve("val/bleu") == [pytest.approx(100 * float(SacreBLEUScore()(*pairs)))]
+    assert diary.curve("val/chrf") == [pytest.approx(100 * float(CHRFScore(n_word_order=0)(*pairs)))]
+    assert diary.curve("val/exact") == [pytest.approx(sum(a == b for a, b in zip(said, wanted, strict=True)) / 7)]
+
+
+def test_alignment_counts_strongest_weights_inside_the_slot(tmp_path):
+    module, _ = build("translation", 8, tmp_path)
+    weights = torch.zeros(1, 4, 5)
+    weights[0, 0, 2] = weights[0, 1, 3] = weights[0, 2, 0] = weights[0, 3, 4] = 1.0
+    module._align(weights, torch.tensor([[0, 2, 4, 0, 3]]))  # target tokens 0..2 translate source tokens 2..3
+    assert float(module.alignment.compute()) == pytest.approx(2 / 3)
+
+
+def test_training_loss_falls_and_is_logged_by_optimiser_step(tmp_path):
+    diary = train("classification", 16, tmp_path, max_steps=60, val_check_interval=30, options={"lr": 1e-2})
+    losses = [(step, value) for step, name, value in diary.lines if name == "train/loss"]
+    assert [step for step, _ in losses] == list(range(1, 61))
+    assert sum(value for _, value in losses[-5:]) < 0.8 * sum(value for _, value in losses[:5])
+    assert [step for step, name, _ in diary.lines if name == "val/top1"] == [30, 60]
+    tokens = [step for step, name, _ in diary.lines if name == "val_by_tokens/top1"]
+    assert tokens == [30 * 16, 60 * 16 - 8]  # 600 images: the last batch of an epoch holds 8
+    best = diary.curve("best/top1")
+    assert best[1] == max(diary.curve("val/top1"))
+
+
+@pytest.mark.parametrize("mix", ["mixup", "cutmix", "both"])
+def test_mixed_images_train(mix, tmp_path):
+    diary = train("classification", 16, tmp_path, options={"mix": mix, "label_smoothing": 0.1})
+    assert all(math.isfinite(value) for value in diary.curve("train/loss"))
+
+
+def test_variants_see_the_same_dropout_whatever_their_construction_drew(tmp_path):
+    plain = train("lm", 8, tmp_path, options={"dropout": 0.5})
+    torch.rand(7)
+    again = train("lm", 8, tmp_path, options={"dropout": 0.5})
+    assert plain.curve("train/loss") == again.curve("train/loss")
+
+
+def test_matrices_decay_and_vectors_do_not(tmp_path):
+    module, data = build("lm", 8, tmp_path)
+
+    class FakeTrainer:
+        estimated_stepping_batches = 10
+
+    module._trainer = FakeTrainer()
+    decay, free = module.configure_optimizers()["optimizer"].param_groups
+    module._trainer = None
+    assert decay["weight_decay"] > 0
+    assert free["weight_decay"] == 0
+    assert all(p.dim() > 1 for p in decay["params"])
+    assert all(p.dim() <= 1 for p in free["params"])
+    assert len(decay["params"]) + len(free["params"]) == len(list(module.parameters()))
+
+
+def test_schedules_follow_their_formulas():
+    cosine = Cosine(110, warmup=10, floor=0.1)
+    assert [cosine(0), cosine(9)] == pytest.approx([0.1, 1.0])
+    assert [cosine(10), cosine(60), cosine(110), cosine(500)] == pytest.approx([1.0, 0.55, 0.1, 0.1])
+    linear = Linear(110, warmup=10)
+    assert [linear(10), linear(60), linear(110)] == pytest.approx([1.0, 0.5, 0.0])
+    root = InverseSqrt(1000, warmup=100)
+    assert [root(100), root(400)] == pytest.approx([1.0, 0.5])
+    assert Constant(10)(7) == 1.0
+    with pytest.raises(UsageError, match="warmup"):
+        Cosine(10, warmup=-1)
+
+
+def test_a_run_without_an_end_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="max_steps"):
+        train("lm", 8, tmp_path, max_steps=-1, max_epochs=-1)
+
+
+@pytest.mark.parametrize(
+    ("make", "word"),
+    [
+        (lambda: CausalLM(max_length=8), "vocab_size"),
+        (lambda: CausalLM(vocab_size=8), "max_length"),
+        (lambda: Translation(source_vocab_size=8, max_length=8), "target_vocab_size"),
+        (lambda: Classification(num_classes=3, image_size=8), "channels"),
+        (lambda: CausalLM(8, 8, lr=0.0), "lr"),
+    ],
+)
+def test_what_is_missing_is_named(make, word):
+    with pytest.raises(UsageError, match=word):
+        make()
