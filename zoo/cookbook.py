@@ -31,8 +31,8 @@ class Recipe:
 
     @property
     def summary(self) -> str:
-        """The first comment line."""
-        return next(iter(self.header), "")
+        """The first comment line, without the recipe's own name."""
+        return next(iter(self.header), "").removeprefix(f"{self.name}: ")
 
 
 def folders() -> list[Path]:

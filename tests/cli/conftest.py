@@ -1,0 +1,66 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from zoo import registry
+from zoo.cli import args, document, layers
+from zoo.cli.names import Names, allowed_roots
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from cli_parts import TOYS, part
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """Replace the registry's parts by those given."""
+
+    def use(*parts: registry.Part) -> None:
+        def listed(kind: str) -> tuple[registry.Part, ...]:
+            return tuple(sorted((one for one in parts if one.kind == kind), key=lambda one: one.name.lower()))
+
+        monkeypatch.setattr(registry, "parts", listed)
+        allowed_roots.cache_clear()
+
+    yield use
+    allowed_roots.cache_clear()
+
+
+@pytest.fixture
+def toys(install):
+    install(*(part(kind, name, f"cli_toys:{name}") for kind, names in TOYS.items() for name in names))
+
+
+@pytest.fixture
+def resolve(toys, tmp_path):
+    """Resolve YAML texts and options against the toys."""
+    import cli_toys
+
+    from zoo.cli import resolve as module
+    from zoo.cli.slots import Param
+
+    schema = module.Schema(
+        cli_toys.Task, cli_toys.Data, cli_toys.Trainer, (Param("seed_everything", int, 1, None, None),)
+    )
+
+    def run(*texts: str, options: str = "") -> module.Resolved:
+        found = [document.parse(text, f"r{index}.yaml") for index, text in enumerate(texts)]
+        command = args.parse("fit", options.split())
+        return module.resolve([*found, *layers.from_options(command.options)], schema, Names(command.allow))
+
+    return run
+
+
+@pytest.fixture
+def zoo(capsys):
+    """Run a command in this process: its exit code, output and errors."""
+    from zoo.cli import main
+
+    def run(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(list(words))
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run

@@ -1,0 +1,108 @@
+import pytest
+
+from zoo.cli import document, layers
+from zoo.cli.layers import MISSING
+from zoo.errors import UsageError
+
+
+def test_values_know_their_line():
+    root = document.parse("model:\n  class_path: A\n  init_args:\n    lr: 1.5\n    norm: B\ndata: C\n", "r.yaml")
+    model = root.children["model"]
+    assert (model.value, model.origin) == ("A", "r.yaml:2")
+    assert (model.children["lr"].value, model.children["lr"].origin) == (1.5, "r.yaml:4")
+    assert (root.children["data"].value, root.children["data"].origin) == ("C", "r.yaml:6")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("3e-4", 3e-4), ("1e3", 1e3), ("010", "010"), ("no", "no"), ("on", "on"), ("true", True), ("null", None),
+     ("~", None), ("-3", -3), ("1_000", 1000), (".5", 0.5), ("2020-01-01", "2020-01-01"), ("12:30", "12:30"),
+     ("0x10", "0x10"), ("1.5e", "1.5e")],
+)  # fmt: skip
+def test_scalars_mean_what_they_look_like(text, value):
+    found = document.parse(f"a: {text}", "r").children["a"].value
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_syntax_error_shows_line_and_caret():
+    with pytest.raises(UsageError) as caught:
+        document.parse("model: A\ndata: {path: [1, 2\ntrainer: 1\n", "my.yaml")
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith("my.yaml is not valid YAML: line ")
+    assert "column" in lines[0]
+    assert lines[2].strip() == "^"
+    assert len(lines) == 3
+
+
+def test_caret_stands_below_the_column():
+    with pytest.raises(UsageError) as caught:
+        document.parse("a: 1\nb: one: two\n", "my.yaml")
+    first, line, caret = str(caught.value).splitlines()
+    assert "line 2, column 7" in first
+    assert line[caret.index("^")] == ":"
+
+
+def test_duplicate_keys_name_both_lines():
+    with pytest.raises(UsageError, match=r"key 'lr' is written twice: r.yaml:2 and r.yaml:4"):
+        document.parse("model:\n  lr: 1\n  dim: 2\n  lr: 3\n", "r.yaml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a [1,1,1,1,1,1,1,1,1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\n"
+        "d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\n",
+        "a: &a [*a]",
+        "a: " + "[" * 60 + "]" * 60,
+        "a: " + "[" * 20_000,
+        "a: !!python/object/apply:os.system [echo]",
+        "a: !!binary aGk=",
+        "a: !!int x",
+        "? [a, b]\n: 1",
+        "base: &b {x: 1}\nm:\n  <<: *b\n",
+        "a: \x01",
+        "a: b\n---\nc: d\n",
+    ],
+)
+def test_bombs_and_tags_are_refused_in_few_lines(text):
+    with pytest.raises(UsageError) as caught:
+        document.parse(text, "r.yaml")
+    assert len(str(caught.value).splitlines()) <= 4
+    assert "r.yaml" in str(caught.value)
+
+
+def test_files_that_are_no_recipe(tmp_path):
+    file = tmp_path / "r.yaml"
+    for data, words in (
+        (b"\xff\xfea\x00", "not UTF-8"), (b"a: \xe9\n", "line 1 holds byte 0xe9"),
+        (b"- a\n", "a list"), (b"word", "'word'"),
+        (b"#" * 1_000_001, "bytes"),
+    ):  # fmt: skip
+        file.write_bytes(data)
+        with pytest.raises(UsageError, match=words):
+            document.read(file)
+    file.write_bytes(b"")
+    assert document.read(file).children == {}
+    with pytest.raises(UsageError, match="cannot read"):
+        document.read(tmp_path)
+
+
+def test_options_become_layers_with_their_text():
+    found = layers.from_options([("model.norm.eps", "1", "--model.norm.eps 1"), ("data.x", "[1, a]", "--data.x")])
+    leaf = found[0].children["model"].children["norm"].children["eps"]
+    assert (leaf.value, leaf.origin, leaf.typed) == ("1", "--model.norm.eps 1", False)
+    assert found[0].children["model"].value is MISSING
+    assert found[1].children["data"].children["x"].plain() == [1, "a"]
+
+
+def test_long_form_of_options():
+    options = [
+        ("model.class_path", "A", ""),
+        ("model.init_args.norm.class_path", "B", ""),
+        ("model.init_args.x", "1", ""),
+    ]
+    roots = layers.from_options(options)
+    assert roots[0].children["model"].value == "A"
+    assert roots[1].children["model"].children["norm"].value == "B"
+    assert roots[2].children["model"].children["x"].value == "1"

@@ -1,0 +1,265 @@
+"""Whole commands on the real parts, in this process, with a text of a few kilobytes."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from zoo import cookbook
+from zoo.cli import folder
+
+RECIPE = """\
+# a toy language model
+model:
+  class_path: CausalLM
+  init_args: {dim: 16, depth: 1, heads: 2, lr: 1e-3}
+data:
+  class_path: TextFiles
+  init_args: {path: text.txt, max_length: 16, batch_size: 4}
+trainer: {max_steps: 3, limit_val_batches: 1, accelerator: cpu, enable_progress_bar: false}
+"""
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch, cache):
+    """A folder with a recipe and a text, and a study layer that adds nothing."""
+    import zoo.cli.run as run
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZOO_CACHE", str(cache))
+    (tmp_path / "text.txt").write_text("all work and no play makes a dull toy " * 60)
+    (tmp_path / "lm-toy.yaml").write_text(RECIPE)
+    monkeypatch.setattr(cookbook, "folders", lambda: [tmp_path])
+    monkeypatch.setattr(run, "equipment", lambda *_: {"logger": False})
+    return tmp_path
+
+
+def refused(zoo, *words, code=2):
+    found, _, err = zoo("fit", "lm-toy", *words)
+    assert found == code, err
+    assert len(err.splitlines()) <= 4
+    assert err.startswith("error: ")
+    assert not Path("runs").exists() or not list(Path("runs").rglob("config.yaml"))
+    return err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--model.backend", "sdap"], "unknown backend 'sdap'. Did you mean 'SDPA'?"),
+        (["--model.attention", "spda"], "SDPA is a backend: --model.backend SDPA"),
+        (["--model.position.bse", "3"], "position 'RoPE' has no option 'bse'. Did you mean 'base'?"),
+        (["--model.leraning_rate", "3"], "unknown key 'model.leraning_rate'. Did you mean 'model.lr'?"),
+        (["--model.hidden_size", "3"], "Did you mean 'model.dim'?"),
+        (["--trainer.max_epoch", "3"], "unknown key 'trainer.max_epoch'. Did you mean 'trainer.max_epochs'?"),
+        (["--model.lr", "3e-x"], "'model.lr' must be a number, got '3e-x'. ← --model.lr 3e-x"),
+        (["--trainer.precision", "bf17"], "Did you mean 'bf16'?"),
+        (["--model.dim", "64", "--model.heads", "5"], "Try heads=4 or heads=8. ← --model.dim 64, --model.heads 5"),
+        (["--model.backend", "flash", "--model.position", "alibi"], "cannot take. Works with: Naive, SDPA, Tiled. ← "),
+        (["--model.max_length", "8", "--model.position", "learned"], "sequence length 16 exceeds max_length=8"),
+        (["--model.vocab_size", "3"], "model.vocab_size is 3 but the data has"),
+        (["--model.dim", "-4"], "cannot be built with these options"),
+        (["--data.batch_size", "0"], "batch_size is 0"),
+        (["--data.path", "nope.txt"], "nope.txt"),
+        (["--trainer.accelerator", "tpuu"], "tpuu"),
+        (["--seed", "-1"], "'seed_everything' must be at least 0"),
+        (["--seed", "x"], "'seed_everything' must be a whole number, got 'x'. ← --seed x"),
+        (["--ckpt_path", "http://x/y.ckpt"], "no checkpoint file 'http://x/y.ckpt'"),
+        (["--resume"], "nothing to resume"),
+        (["--model", "torch.nn.Linear"], "'torch.nn.Linear' is not a task"),
+        (["--trainer.callbacks", "os.system"], "the class path 'os.system' is not imported"),
+        (["-c", "no.yaml"], "no recipe or file 'no.yaml'"),
+    ],
+)
+def test_refusals(zoo, work, words, said):
+    assert said in refused(zoo, *words)
+
+
+def test_a_recipe_cannot_run_code(zoo, work):
+    (work / "evil.yaml").write_text(
+        "trainer:\n  logger: {class_path: subprocess.Popen, init_args: {args: [touch, harmed]}}\n"
+    )
+    err = refused(zoo, "-c", "evil.yaml")
+    assert "the class path 'subprocess.Popen' is not imported" in err
+    assert "evil.yaml:2" in err
+    (work / "evil.yaml").write_text(
+        "model: {init_args: {lr: {class_path: os.system, init_args: {command: touch harmed}}}}"
+    )
+    assert "'model.lr' takes a plain value, not a class" in refused(zoo, "-c", "evil.yaml")
+    assert not (work / "harmed").exists()
+
+
+def test_jsonargparse_itself_imports_only_what_is_allowed():
+    from jsonargparse import ArgumentParser
+
+    from zoo.cli.run import import_policy
+
+    import_policy()
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--any", type=object)
+    found = parser.parse_object({"any": {"class_path": "subprocess.Popen", "init_args": {"args": ["true"]}}})
+    assert not isinstance(parser.instantiate(found).any, subprocess.Popen)
+
+
+def test_messages_name_the_line_of_the_recipe(zoo, work):
+    (work / "lm-toy.yaml").write_text(RECIPE.replace("lr: 1e-3", "lr: x"))
+    assert f"← {work / 'lm-toy.yaml'}:4" in refused(zoo)
+    (work / "lm-toy.yaml").write_text(RECIPE.replace("dim: 16", "dim: 16, dim: 17"))
+    assert "written twice" in refused(zoo)
+    (work / "lm-toy.yaml").write_text(RECIPE.replace("heads: 2,", "heads: 2:"))
+    err = refused(zoo)
+    assert "is not valid YAML: line 4, column" in err
+    assert err.splitlines()[-1].strip() == "^"
+
+
+def test_the_printed_configuration_is_complete_and_reproduces_itself(zoo, work):
+    code, out, _ = zoo("fit", "lm-toy", "--model.norm", "rmsnorm", "--seed", "7", "--print_config")
+    assert code == 0
+    config = yaml.safe_load(out)
+    assert config["model"]["init_args"]["norm"]["class_path"] == "zoo.parts.norm.RMSNorm"
+    assert config["model"]["init_args"]["position"]["init_args"] == {"base": 10000.0}
+    assert config["seed_everything"] == 7
+    (work / "again.yaml").write_text(out)
+    assert zoo("fit", "again.yaml", "--print_config")[1].splitlines()[1:] == out.splitlines()[1:]
+
+
+@pytest.mark.parametrize("name", [recipe.name for recipe in cookbook.recipes()])
+def test_every_packaged_recipe_resolves(zoo, name):
+    code, out, err = zoo("fit", name, "--print_config")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"# zoo run: {name}/default\n")
+
+
+def test_fit_makes_a_folder_that_reproduces_the_run(zoo, work):
+    code, _, err = zoo("fit", "LM-Toy", "--model.position", "alibi", "--seed", "2")
+    assert (code, err) == (0, "")
+    home = work / "runs/lm-toy/position=alibi/s2"
+    assert json.loads((home / "finished.json").read_text())["step"] == 3
+    text = (home / "config.yaml").read_text()
+    assert text.startswith("# zoo run: lm-toy/position=alibi\n")
+    config = yaml.safe_load(text)
+    assert config["model"]["init_args"]["vocab_size"] > 3  # filled by the data
+    assert config["model"]["init_args"]["max_length"] == 16
+
+    code, _, err = zoo("fit", "lm-toy", "--model.position", "alibi", "--seed", "2")
+    assert code == 2
+    assert len(err.splitlines()) == 2
+    assert "--resume" in err
+    code, _, err = zoo("fit", str(home))
+    assert (code, "is finished" in err) == (2, True)
+
+    first = next(home.rglob("*.ckpt"))
+    assert zoo("fit", str(home / "config.yaml"), "--runs", "again")[0] == 0
+    second = next((work / "again/lm-toy/position=alibi/s2").rglob("*.ckpt"))
+    weights = [torch.load(path, weights_only=True)["state_dict"] for path in (first, second)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_evaluate_and_resume(zoo, work):
+    assert zoo("fit", "lm-toy")[0] == 0
+    assert zoo("fit", "lm-toy", "--overwrite")[0] == 0
+    code, out, err = zoo("validate", "runs/lm-toy/default/s1")
+    assert (code, err) == (0, "")
+    assert "val/loss" in out
+    code, _, err = zoo("test", "lm-toy", "--name", "never-trained")
+    assert (code, "Train first" in err) == (2, True)
+
+    home = work / "runs/lm-toy/default/s1"
+    (work / "lm-toy.yaml").write_text(RECIPE.replace("max_steps: 3", "max_steps: 5"))
+    code, _, err = zoo("fit", "lm-toy", "--resume")
+    assert (code, err) == (0, "")
+    assert json.loads((home / "finished.json").read_text())["step"] == 5
+
+    (work / "lm-toy.yaml").write_text(RECIPE.replace("dim: 16", "dim: 32"))
+    code, _, err = zoo("fit", "lm-toy", "--resume")
+    assert code == 2
+    assert err == "error: cannot resume: model.dim is 16 in the checkpoint and 32 in your config.\n"
+
+
+def test_a_checkpoint_never_beats_the_command_line(zoo, work, monkeypatch):
+    assert zoo("fit", "lm-toy")[0] == 0
+    checkpoint = next((work / "runs").rglob("*.ckpt"))
+    data = torch.load(checkpoint, weights_only=True)
+    data["hyper_parameters"] = {"_class_path": "subprocess.Popen", "lr": 123.0}
+    torch.save(data, checkpoint)
+    code, out, err = zoo("fit", "lm-toy", "--model.lr", "5e-4", "--ckpt_path", str(checkpoint))
+    assert (code, err) == (0, "")
+    assert "model.lr: 0.001 → 0.0005" in out
+    config = yaml.safe_load((work / "runs/lm-toy/lr=0.0005/s1/config.yaml").read_text())
+    assert config["model"]["init_args"]["lr"] == 5e-4
+
+
+def test_a_refused_run_leaves_no_folder(zoo, work):
+    refused(zoo, "--model.max_length", "8", "--model.position", "learned")
+    assert not list((work / "runs").rglob("s1")) if (work / "runs").exists() else True
+    assert zoo("fit", "lm-toy", "--trainer.fast_dev_run")[0] == 0
+    assert not list(work.rglob("finished.json"))
+
+
+def test_impossible_parts_are_refused_before_the_data_is_prepared(zoo, work, monkeypatch):
+    from zoo.data.text import TextFiles
+
+    def prepare(self):
+        raise AssertionError("prepared")
+
+    monkeypatch.setattr(TextFiles, "sizes", prepare)
+    assert "not divisible" in refused(zoo, "--model.heads", "5")
+
+
+def test_errors_in_the_middle_of_a_run_are_bugs_with_a_traceback(zoo, work, monkeypatch):
+    from zoo.tasks.lm import CausalLM
+
+    def broken(self, batch):
+        raise KeyError("inputs")
+
+    monkeypatch.setattr(CausalLM, "loss", broken)
+    code, _, err = zoo("fit", "lm-toy")
+    assert code == 1
+    assert "Traceback" in err
+    assert "looks like a bug" in err
+
+
+def test_ctrl_c_exits_with_130(zoo, work, monkeypatch):
+    from zoo.tasks.lm import CausalLM
+
+    def interrupted(self, batch):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CausalLM, "loss", interrupted)
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        assert zoo("fit", "lm-toy")[0] == 130
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert not list(work.rglob("finished.json"))
+
+
+def test_help_all_lists_the_options_of_a_recipe(zoo, work):
+    code, out, _ = zoo("fit", "lm-toy", "--help-all")
+    assert code == 0
+    for option in ("--model.lr", "--model.position.base", "--data.path", "--trainer.max_steps"):
+        assert option in out
+    code, out, _ = zoo("fit", "--help-all")
+    assert (code, "--trainer.devices" in out) == (0, True)
+
+
+def test_a_whole_run_is_quiet(work, cache):
+    """With the real study layer, in a process of its own: no warnings, no advertising, nothing on standard error."""
+    words = [sys.executable, "-m", "zoo", "fit", "lm-toy.yaml", "--model.norm", "rmsnorm"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert not any(word in done.stdout for word in ("Tip", "GPU available", "Warning", "LOCAL_RANK"))
+    home = work / "runs/lm-toy/norm=rmsnorm/s1"
+    assert (home / folder.FINISHED).exists()
+    assert str(home.relative_to(work)) in done.stdout

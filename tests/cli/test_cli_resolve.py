@@ -1,0 +1,214 @@
+import cli_toys
+import pytest
+from cli_parts import TOYS, part
+
+from zoo.errors import UsageError
+
+BASE = """\
+model:
+  class_path: Toy
+  init_args:
+    lr: 3e-4
+    norm: {class_path: Layer, init_args: {eps: 1e-3}}
+data:
+  class_path: Text
+  init_args: {path: a.txt}
+trainer:
+  max_steps: 5
+"""
+
+
+def options(found):
+    return found.config["model"]["init_args"]
+
+
+def error(resolve, *texts, **given):
+    with pytest.raises(UsageError) as caught:
+        resolve(*texts, **given)
+    assert len(str(caught.value).splitlines()) <= 4
+    return str(caught.value)
+
+
+def test_names_ignore_case_and_become_class_paths(resolve):
+    found = resolve(BASE, options="--model.norm rms --model toy --data TEXT")
+    assert found.config["model"]["class_path"] == "cli_toys.Toy"
+    assert options(found)["norm"] == {"class_path": "cli_toys.RMS", "init_args": {"eps": 1e-6}}
+    assert found.config["data"]["class_path"] == "cli_toys.Text"
+
+
+def test_class_paths_work_as_names(resolve):
+    found = resolve(BASE, options="--model.norm cli_toys.RMS")
+    assert options(found)["norm"]["class_path"] == "cli_toys.RMS"
+
+
+def test_the_registered_part_alone_is_imported(resolve, install):
+    names = [part(kind, name, f"cli_toys:{name}") for kind, listed in TOYS.items() for name in listed]
+    install(*names, part("norm", "Broken", "no_such_module:Broken"))
+    assert options(resolve(BASE))["norm"]["class_path"] == "cli_toys.Layer"
+
+
+def test_a_new_part_forgets_the_options_of_the_old(resolve):
+    assert options(resolve(BASE, options="--model.norm rms"))["norm"]["init_args"] == {"eps": 1e-6}
+    again = resolve(BASE, options="--model.norm rms --model.norm Layer")
+    assert options(again)["norm"]["init_args"] == {"eps": 1e-5, "bias": True}
+    assert "model.norm.eps" not in again.origins
+
+
+def test_the_same_part_keeps_and_merges_options(resolve):
+    found = options(resolve(BASE, options="--model.norm layer --model.norm.bias false"))
+    assert found["norm"]["init_args"] == {"eps": 1e-3, "bias": False}
+
+
+def test_defaults_of_the_default_part_do_not_leak(resolve):
+    # jsonargparse would give Layer the 1e-6 of RMS, the default of the slot
+    found = resolve("model: Toy\ndata: {class_path: Text, init_args: {path: a}}", options="--model.norm layer")
+    assert options(found)["norm"]["init_args"]["eps"] == 1e-5
+
+
+def test_an_option_of_the_default_part(resolve):
+    found = resolve("model: Toy\ndata: {class_path: Text, init_args: {path: a}}", options="--model.norm.eps 1e-2")
+    assert options(found)["norm"] == {"class_path": "cli_toys.RMS", "init_args": {"eps": 1e-2}}
+
+
+def test_forgetting_for_model_data_and_optimizer(resolve):
+    assert resolve(BASE, options="--model other").config["model"]["init_args"] == {"smooth": 0.0}
+    found = options(resolve(BASE, options="--model.optimizer.momentum 0.9"))
+    assert found["optimizer"]["class_path"] == "torch.optim.SGD"
+    assert found["optimizer"]["init_args"]["momentum"] == 0.9
+    found = options(resolve(BASE, options="--model.optimizer.momentum 0.9 --model.optimizer adamw"))
+    assert "momentum" not in found["optimizer"]["init_args"]
+
+
+def test_later_files_and_options_win(resolve):
+    found = resolve(BASE, "model: {init_args: {lr: 1}}\ntrainer: {max_steps: 7}\n", options="--model.lr=2")
+    assert options(found)["lr"] == 2.0
+    assert found.config["trainer"] == {"max_steps": 7}
+    assert found.origins["model.lr"] == "--model.lr=2"
+    assert found.origins["trainer.max_steps"] == "r1.yaml:2"
+    assert found.origins["model.norm.eps"] == "r0.yaml:5"
+
+
+def test_null_and_optional_slots(resolve):
+    assert options(resolve(BASE, options="--model.backend fast"))["backend"]["init_args"] == {"tile": 3}
+    assert options(resolve(BASE, options="--model.backend fast --model.backend null"))["backend"] is None
+    assert "must name a norm" in error(resolve, BASE, options="--model.norm null")
+    assert "no backend is chosen" in error(resolve, BASE, options="--model.backend.tile 3")
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("--model.attention slidin", "unknown attention 'slidin'. Did you mean 'Sliding'?"),
+        ("--model.attention.windw 3", "attention 'Sliding' has no option 'windw'. Did you mean 'window'?"),
+        ("--model.leraning_rate 1", "unknown key 'model.leraning_rate'. Did you mean 'model.lr'?"),
+        ("--model.learning_rate 1", "Did you mean 'model.lr'?"),
+        ("--model.d_model 1", "Did you mean 'model.dim'?"),
+        ("--model.num_heads 1", "Did you mean 'model.heads'?"),
+        ("--trainer.epochs 1", "Did you mean 'trainer.max_epochs'?"),
+        ("--trainer.max_epoch 1", "unknown key 'trainer.max_epoch'. Did you mean 'trainer.max_epochs'?"),
+        ("--trainer.max_ste 1", "unknown key 'trainer.max_ste'"),
+        ("--data.batchsize 1", "Did you mean 'data.batch_size'?"),
+        ("--model.norm.dim 1", "'dim' of norm 'Layer' is set by the model."),
+        ("--model.optimizer sdg", "Did you mean 'SGD'?"),
+        ("--model.schedule step", "unknown plan 'step'. Did you mean 'Steep'?"),
+        ("--model.norm [a]", "takes one norm, not a list"),
+        ("--model.norm cli_toys.Fast", "'cli_toys.Fast' is not a norm"),
+        ("--model.norm cli_toys.Norm", "is the base of every norm"),
+        ("--model.norm cli_toys.Nothing", "cannot be imported"),
+        ("--model.lr.x 1", "'model.lr' must be a number"),
+        ("--trainer 3", "'trainer' must hold keys"),
+    ],
+)
+def test_messages_name_the_option_and_what_is_right(resolve, written, said):
+    message = error(resolve, BASE, options=written)
+    assert said in message
+    assert message.endswith(f"← {written}")
+
+
+def test_messages_name_file_and_line(resolve):
+    assert error(resolve, BASE + "modle: 1\n") == "unknown key 'modle'. Did you mean 'model'? ← r0.yaml:11"
+    changed = BASE.replace("3e-4", "3e-x")
+    assert error(resolve, changed) == "'model.lr' must be a number, got '3e-x'. ← r0.yaml:4"
+    assert error(resolve, BASE.replace("Layer", "Lay")).endswith("← r0.yaml:5")
+    assert error(resolve, BASE.replace("lr: 3e-4", "dict_kwargs: {a: 1}")).startswith("unknown key 'model.dict_kwargs'")
+
+
+def test_required_options_are_asked_for(resolve):
+    assert "Text needs a value for 'data.path'. Add --data.path" in error(resolve, "model: Toy\ndata: Text\n")
+    assert "no data is chosen" in error(resolve, "model: Toy\n")
+    assert "no model is chosen" in error(resolve, "data: Text\n")
+
+
+def test_groups_of_values(resolve):
+    found = resolve(BASE, options="--data.extra.lower false")
+    assert found.config["data"]["init_args"]["extra"] == {"lower": False, "share": 0.5}
+    assert "Did you mean 'data.extra.lower'?" in error(resolve, BASE, options="--data.extra.lowr 1")
+    assert "must be a number" in error(resolve, BASE, options="--data.extra.share x")
+
+
+def test_lists_of_parts_and_loose_slots(resolve):
+    text = BASE + "  callbacks:\n    - Flat\n    - {class_path: steep, init_args: {power: 3}}\n"
+    callbacks = {"trainer": {"max_steps": 5}}
+    path = "cli_toys."
+    flat = {"class_path": f"{path}Flat", "init_args": {"total": 1, "warmup": 0}}
+    with pytest.raises(UsageError, match=r"Flat needs a value for 'trainer.callbacks\[0\].total'"):
+        resolve(text)
+    text = text.replace("- Flat", "- {class_path: Flat, init_args: {total: 1}}").replace("{power: 3}", "{total: 2}")
+    found = resolve(text).config["trainer"]
+    assert found["callbacks"] == [flat, {"class_path": f"{path}Steep", "init_args": {"total": 2, "power": 2.0}}]
+    assert found["max_steps"] == callbacks["trainer"]["max_steps"]
+    assert resolve(text, options="--trainer.callbacks []").config["trainer"]["callbacks"] == []
+    assert resolve(BASE, options="--trainer.strategy ddp").config["trainer"]["strategy"] == "ddp"
+    assert resolve(BASE, options="--trainer.devices 2").config["trainer"]["devices"] == 2
+    assert resolve(BASE, options="--trainer.devices [0,1]").config["trainer"]["devices"] == [0, 1]
+
+
+def test_slots_follow_kwargs_through_the_models():
+    # guards the private function of jsonargparse that zoo.cli.slots uses
+    from zoo.cli.slots import parameters
+
+    found = parameters(cli_toys.Toy)
+    assert list(found)[-5:] == ["dim", "heads", "norm", "backend", "attention"]
+    assert "extent" not in found
+    assert found["norm"].slot.base is cli_toys.Norm
+    assert found["norm"].slot.given == 1
+    assert found["backend"].slot.optional
+    assert found["lr"].slot is None
+    assert found["norm"].owner is cli_toys.Stack
+
+
+@pytest.mark.parametrize("path", ["os.system", "subprocess.Popen", "builtins.eval", "json.decoder.JSONDecoder"])
+@pytest.mark.parametrize("option", ["--model.norm", "--model", "--data", "--model.schedule", "--model.optimizer"])
+def test_foreign_class_paths_are_not_imported(resolve, monkeypatch, path, option):
+    import importlib
+
+    def refuse(name, *_):
+        raise AssertionError(f"imported {name}")
+
+    monkeypatch.setattr(importlib, "import_module", refuse)
+    message = error(resolve, BASE, options=f"{option} {path}")
+    assert f"the class path {path!r} is not imported" in message
+    assert "--allow-import" not in message
+
+
+@pytest.mark.parametrize(
+    "path", ["zoo.cli.tensorboard.subprocess.Popen", "cli_toys.Path", "torch.os.system", "a..b", "."]
+)
+def test_foreign_classes_behind_allowed_modules(resolve, path):
+    assert path in error(resolve, BASE, options=f"--model.norm {path}")
+
+
+def test_allow_import_admits_one_module(resolve, tmp_path, monkeypatch):
+    text = "import cli_toys\nclass Mine(cli_toys.Norm):\n    def __init__(self, dim: int, a: int = 1): ...\n"
+    (tmp_path / "mymod_zoo_test.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    path = "mymod_zoo_test.Mine"
+    assert "add: --allow-import mymod_zoo_test" in error(resolve, BASE, options=f"--model.norm {path}")
+    found = resolve(BASE, options=f"--model.norm {path} --model.norm.a 3 --allow-import mymod_zoo_test")
+    assert options(found)["norm"] == {"class_path": path, "init_args": {"a": 3}}
+
+
+def test_nothing_is_built_while_resolving(resolve):
+    cli_toys.BUILT.clear()
+    resolve(BASE)
+    assert cli_toys.BUILT == []

@@ -1,0 +1,77 @@
+"""The commands `zoo` and `lightning`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+RUN = ("fit", "validate", "test", "predict")
+READ = ("list", "show", "recipes", "cp", "tensorboard", "doctor")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
+    try:
+        return _dispatch(words, Path(sys.argv[0]).stem)
+    except (Exception, KeyboardInterrupt) as error:
+        from zoo.cli.failure import report
+
+        return report(error, debug)
+
+
+def _dispatch(words: list[str], program: str) -> int:
+    from zoo.errors import UsageError
+
+    if words[:1] == ["--version"]:
+        from importlib.metadata import version
+
+        print(f"zoo {version('zoo-transformers')}")
+        return 0
+    if not words or words[0] in ("-h", "--help", "help"):
+        from zoo.cli import helptext
+
+        print(helptext.overview())
+        return 0
+    command, rest = words[0], words[1:]
+    if command in RUN:
+        return _train(command, rest)
+    if command in READ:
+        from zoo.cli import reading
+
+        return reading.run(command, rest)
+    if program == "lightning":
+        from zoo.cli import forward
+
+        return forward.run(words)
+    from zoo.registry import suggest
+
+    raise UsageError(f"unknown command {command!r}.{suggest(command, [*RUN, *READ])} See: zoo --help")
+
+
+def _train(command: str, rest: list[str]) -> int:
+    """fit, validate, test, predict: check everything that needs no torch first."""
+    from zoo.cli import args, doctor, plan, quiet
+
+    if "-h" in rest or "--help" in rest:
+        from zoo.cli import helptext
+
+        print(helptext.run(command))
+        return 0
+    parsed = args.parse(command, rest)
+    draft = plan.draft(parsed) if "help-all" not in parsed.flags or parsed.recipe else plan.Draft([], None, 0)
+    doctor.check_torch()
+    quiet.quiet(parsed.debug)
+    schema = plan.schema()
+    if "help-all" in parsed.flags:
+        from zoo.cli import fullhelp
+
+        return fullhelp.run(parsed, draft, schema)
+    made = plan.plan(parsed, draft, schema)
+    if "print_config" in parsed.flags:
+        print(plan.text(made), end="")
+        return 0
+    from zoo.cli import run
+
+    return run.execute(made, schema)

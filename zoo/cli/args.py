@@ -1,0 +1,104 @@
+"""Split a command line into a recipe, dotted options and the few options of zoo itself. Needs no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from zoo.errors import UsageError
+from zoo.registry import suggest
+
+FLAGS = {"overwrite", "resume", "debug", "print_config", "help", "help-all"}
+VALUED = {"name", "runs", "config"}
+LISTED = {"config", "allow-import"}
+SHORT = {"-c": "config", "-h": "help"}
+ALIASES = {"seed": "seed_everything", "print-config": "print_config", "allow_import": "allow-import"}
+CONFIG = ("seed_everything", "ckpt_path", "return_predictions")
+SECTIONS = ("model", "data", "trainer")
+# what people write most often at the top level, and what they mean
+COMMON = (
+    "model.lr", "model.dim", "model.depth", "model.heads", "model.position", "model.attention", "model.norm",
+    "model.ffn", "model.backend", "model.optimizer", "model.dropout", "data.batch_size", "data.path",
+    "trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "trainer.devices", "trainer.precision",
+    "trainer.accelerator", "trainer.strategy", "trainer.accumulate_grad_batches", "trainer.gradient_clip_val",
+)  # fmt: skip
+
+
+@dataclass
+class Command:
+    """A parsed command line of fit, validate, test or predict."""
+
+    subcommand: str
+    recipe: str | None = None
+    configs: list[str] = field(default_factory=list)
+    options: list[tuple[str, str | bool, str]] = field(default_factory=list)  # dotted key, value, text
+    allow: list[str] = field(default_factory=list)
+    flags: set[str] = field(default_factory=set)
+    name: str | None = None
+    runs: str = "runs"
+
+    @property
+    def debug(self) -> bool:
+        return "debug" in self.flags
+
+
+def parse(subcommand: str, argv: list[str]) -> Command:
+    """Read everything after the subcommand. Raises UsageError for what zoo does not know."""
+    command = Command(subcommand)
+    rest = list(argv)
+    while rest:
+        token = rest.pop(0)
+        if not token.startswith("-") or token == "-":
+            if command.recipe is not None:
+                raise UsageError(f"one recipe at a time: got {command.recipe!r} and {token!r}. Add files with -c FILE.")
+            command.recipe = token
+            continue
+        word, equals, value = token.partition("=")
+        key = SHORT.get(word) or (word[2:] if word.startswith("--") else "")
+        key = ALIASES.get(key, key)
+        if key in FLAGS:
+            if equals:
+                raise UsageError(f"'{word}' takes no value.")
+            command.flags.add(key)
+            continue
+        _check(word, key)
+        given: str | bool = value if equals else _next(rest)
+        text = token if equals or given is True else f"{word} {given}"
+        _store(command, key, given, text, word)
+    return command
+
+
+def _next(rest: list[str]) -> str | bool:
+    """The option's value, or True for a bare one."""
+    if not rest or rest[0].startswith("--") or rest[0] in SHORT:
+        return True
+    return rest.pop(0)
+
+
+def _check(word: str, key: str) -> None:
+    if key in VALUED or key in LISTED or key in CONFIG or key.partition(".")[0] in SECTIONS:
+        return
+    by_last = {name.rpartition(".")[2]: name for name in COMMON}
+    own = [*FLAGS, *VALUED, *LISTED, *CONFIG, "seed"]
+    last = key.rpartition(".")[2]
+    if last in by_last:
+        hint = f" Did you mean '--{by_last[last]}'?"
+    else:
+        near = suggest(last, [*own, *by_last]).removeprefix(" Did you mean '").removesuffix("'?")
+        hint = f" Did you mean '--{by_last.get(near, near)}'?" if near else ""
+    raise UsageError(f"unknown option {word!r}.{hint} See: zoo fit --help")
+
+
+def _store(command: Command, key: str, value: str | bool, text: str, word: str) -> None:
+    if key not in VALUED and key not in LISTED:
+        command.options.append((key, value, text))
+        return
+    if not isinstance(value, str):
+        raise UsageError(f"{word!r} needs a value.")
+    if key == "config":
+        command.configs.append(value)
+    elif key == "allow-import":
+        command.allow.append(value)
+    elif key == "name":
+        command.name = value
+    else:
+        command.runs = value

@@ -1,0 +1,125 @@
+"""Turn the name of a class, as a person writes it, into the class; import nothing that is not allowed."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import sys
+from collections.abc import Iterable, Iterator
+
+from zoo import registry
+from zoo.cli.layers import Node, where
+from zoo.cli.slots import Slot
+from zoo.errors import PartError, PluginError, UsageError
+
+ROOTS = ("zoo", "lightning", "pytorch_lightning", "torch", "torchvision", "torchmetrics")
+PREFERRED = ("zoo.", "torch.optim.", "lightning.pytorch.")
+
+
+@functools.cache
+def allowed_roots(extra: tuple[str, ...] = ()) -> list[str]:
+    """What a class path may start with: zoo, its installed plugins, the Lightning family and what was allowed."""
+    plugins = {part.target.partition(":")[0] for kind in registry.KINDS for part in registry.parts(kind)}
+    packages = {name.partition(".")[0] for name in plugins}
+    return list(dict.fromkeys([*ROOTS, *sorted(packages), *extra]))
+
+
+def path_of(cls: type) -> str:
+    """The shortest class path under which this class can be imported."""
+    pieces = cls.__module__.split(".")
+    for end in range(1, len(pieces) + 1):
+        module = sys.modules.get(".".join(pieces[:end]))
+        if getattr(module, cls.__name__, None) is cls:
+            return ".".join([*pieces[:end], cls.__name__])
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+class Names:
+    """Finds classes by registered name, by name among imported classes, or by class path."""
+
+    def __init__(self, allow: Iterable[str] = ()) -> None:
+        self.allow = tuple(allow)
+
+    def find(self, slot: Slot, node: Node) -> type:
+        """The class that a node names for a slot. Raises with the origin of the name."""
+        name = str(node.value)
+        try:
+            return self._by_path(slot, name) if "." in name else self._by_name(slot, name)
+        except (PartError, PluginError, UsageError) as error:
+            raise type(error)(f"{error}{where(node.origin)}") from error.__cause__
+
+    def _by_name(self, slot: Slot, name: str) -> type:
+        if slot.kind:
+            try:
+                return self._fits(slot, registry.get(slot.kind, name), name)
+            except PartError as error:
+                local = _pick(name, subclasses(slot.base))
+                if local is None or "two packages" in str(error):
+                    raise
+                return local  # a class of the user's own script, which no package registers
+        known = list(subclasses(slot.base))
+        found = _pick(name, known)
+        if found is None:
+            names = sorted({cls.__name__ for cls in known if not cls.__name__.startswith("_")})
+            listed = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
+            raise PartError(f"unknown {slot.word} {name!r}.{registry.suggest(name, names)} Available: {listed}")
+        return found
+
+    def _by_path(self, slot: Slot, path: str) -> type:
+        module, _, name = path.rpartition(".")
+        self._refuse(path, path)
+        try:
+            found = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise UsageError(f"{slot.word} {path!r} cannot be imported: {error}") from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise PluginError(f"{slot.word} {path!r} cannot be imported: {reason}") from error
+        if isinstance(found, type):
+            self._refuse(f"{found.__module__}.{found.__qualname__}", path)
+        return self._fits(slot, found, path)
+
+    def _refuse(self, path: str, written: str) -> None:
+        if all(piece.isidentifier() for piece in path.split(".")):
+            roots = allowed_roots(self.allow)
+            if any(path == root or path.startswith(root + ".") for root in roots):
+                return
+        module = path.rpartition(".")[0]
+        risky = module.partition(".")[0] in sys.stdlib_module_names  # no part lives there, but much that does harm
+        raise UsageError(
+            f"the class path {written!r} is not imported: a recipe may only name zoo, its plugins, lightning, torch, "
+            "torchvision and torchmetrics." + ("" if risky else f"\nIf you trust it, add: --allow-import {module}")
+        )
+
+    @staticmethod
+    def _fits(slot: Slot, found: object, name: str) -> type:
+        if found is slot.base and (slot.kind or inspect.isabstract(found)):
+            raise UsageError(f"{name!r} is the base of every {slot.word}, not one of them.")
+        if isinstance(found, type) and issubclass(found, slot.base):
+            return found
+        raise UsageError(f"{name!r} is not a {slot.word}: it is no subclass of {slot.base.__name__}.")
+
+
+def subclasses(base: type) -> Iterator[type]:
+    """Every imported subclass, each once."""
+    seen: set[type] = set()
+    waiting = [base]
+    while waiting:
+        for cls in type.__subclasses__(waiting.pop()):
+            if cls not in seen:
+                seen.add(cls)
+                waiting.append(cls)
+                yield cls
+
+
+def _pick(name: str, known: Iterable[type]) -> type | None:
+    """The one class of that name: an exact match before one that differs in case, the usual home before others."""
+    matches = [cls for cls in known if cls.__name__.lower() == name.lower()]
+    return min(
+        matches,
+        key=lambda cls: (cls.__name__ != name, not cls.__module__.startswith(PREFERRED), cls.__module__),
+        default=None,
+    )

@@ -1,0 +1,186 @@
+"""From a command to a complete configuration: read layers, check names without torch, then resolve."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoo import cookbook, registry
+from zoo.cli import args, document, folder, layers
+from zoo.cli.layers import MISSING, Node, where
+from zoo.cli.sizes import BLANKS
+from zoo.errors import PartError, UsageError
+
+if TYPE_CHECKING:
+    from zoo.cli.resolve import Resolved, Schema
+
+SEED = 1
+KINDS_OF_PARTS = tuple(kind for kind in registry.KINDS if kind not in ("task", "data"))
+
+
+@dataclass
+class Draft:
+    """The layers of a command, and the file its run is named after."""
+
+    layers: list[Node]
+    recipe: Path | None
+    files: int  # how many of the layers are files
+
+
+def draft(command: args.Command) -> Draft:
+    """Read every layer and check what can be checked without importing torch."""
+    paths = [cookbook.find(name) for name in [command.recipe, *command.configs] if name]
+    files = [document.read(path) for path in paths]
+    found = Draft([*files, *layers.from_options(command.options)], paths[0] if paths else None, len(files))
+    check_names(found.layers)
+    return found
+
+
+def check_names(found: list[Node]) -> None:
+    """Refuse unknown parts by the registry alone, in milliseconds: `--model.position` names a `position`."""
+    for layer in found:
+        for section, kind in (("model", "task"), ("data", "data")):
+            node = layer.children.get(section)
+            if node is None:
+                continue
+            _check_name(kind, node)
+            if section == "model":
+                for name in registry.KINDS:
+                    if name in node.children:
+                        _check_name(name, node.children[name])
+
+
+def _check_name(kind: str, node: Node) -> None:
+    name = node.value
+    if name is MISSING or not isinstance(name, str) or not name or "." in name or name.lower() in ("null", "none"):
+        return
+    try:
+        registry.find(kind, name)
+    except PartError as error:
+        elsewhere = [
+            f". {part.name} is a {part.kind}: --model.{part.kind} {part.name}"
+            for other in KINDS_OF_PARTS
+            for part in registry.parts(other)
+            if other != kind and difflib.get_close_matches(name.lower(), [part.name.lower()], 1, cutoff=0.75)
+        ]
+        hint = elsewhere[0] if elsewhere and "Did you mean" not in str(error) else ""
+        raise PartError(f"{error}{hint}{where(node.origin)}") from error
+
+
+@dataclass
+class Plan:
+    """Everything a run needs: its configuration with origins, and where it goes."""
+
+    command: args.Command
+    resolved: Resolved
+    run: folder.Run
+    source: Path | None = None
+    claimed: bool = False  # this process made the run's folder
+
+    @property
+    def reuse(self) -> tuple[bool, bool]:
+        """Whether an existing folder is to be deleted, and whether it is to be continued."""
+        return "overwrite" in self.command.flags, "resume" in self.command.flags
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self.resolved.config
+
+    @property
+    def seed(self) -> int:
+        return self.config["seed_everything"]
+
+
+def schema() -> Schema:
+    """The classes that configurations are checked against; imports torch and Lightning."""
+    from lightning.pytorch import Trainer
+
+    from zoo.cli.resolve import Schema
+    from zoo.cli.slots import Param
+    from zoo.data.data import Data
+    from zoo.tasks.task import Task
+
+    extra = (
+        Param("seed_everything", int, SEED, None, None),
+        Param("ckpt_path", str | None, None, None, None),
+        Param("return_predictions", bool | None, None, None, None),
+    )
+    return Schema(Task, Data, Trainer, extra)
+
+
+def plan(command: args.Command, found: Draft, against: Schema | None = None) -> Plan:
+    """Resolve a draft against the real classes."""
+    from zoo.cli.names import Names
+    from zoo.cli.resolve import Resolved, resolve
+
+    against = against or schema()
+    names = Names(command.allow)
+    full = resolve(found.layers, against, names)
+    seed = full.config.setdefault("seed_everything", SEED)
+    if not 0 <= seed < 2**32:
+        raise UsageError(f"'seed_everything' must be at least 0 and below 2**32, got {seed}.")
+    try:
+        base = resolve(found.layers[:1], against, names) if found.files else Resolved()
+    except UsageError:
+        base = Resolved()  # a recipe that leaves something to the command line is no configuration by itself
+    recipe, earlier = folder.recipe_of(found.recipe, full.classes["model"].__name__)
+    changes = folder.differences(full.values, base.values, full.defaults)
+    variant = folder.variant(changes)
+    if command.name:
+        variant = folder.check_name(command.name)
+    elif earlier:
+        variant = earlier if not changes else f"{earlier},{variant}".removeprefix("default,")
+    return Plan(command, full, folder.Run(Path(command.runs), recipe, variant, seed), found.recipe)
+
+
+def text(made: Plan) -> str:
+    """The configuration as YAML that reproduces the run; its first line names recipe and variant."""
+    import yaml
+
+    order = ("seed_everything", "model", "data", "trainer")
+    config = {key: as_yaml(made.config[key]) for key in order if made.config.get(key) not in (None, {})}
+    body = yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=120)
+    return f"{folder.HEADER}{made.run.title}\n{body}"
+
+
+def as_yaml(value: object) -> object:
+    """Tuples as lists and other objects as text, which is all that YAML's safe form knows."""
+    if isinstance(value, dict):
+        return {str(name): as_yaml(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_yaml(item) for item in value]
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def flat(value: object, key: str = "") -> dict[str, object]:
+    """A configuration as dotted keys: a class stands under its slot's key, its options below."""
+    if isinstance(value, dict) and "class_path" in value:
+        return {key: str(value["class_path"]).rpartition(".")[2], **flat(value.get("init_args") or {}, key)}
+    if isinstance(value, dict):
+        found: dict[str, object] = {}
+        for name, item in value.items():
+            found.update(flat(item, f"{key}.{name}" if key else str(name)))
+        return found
+    return {key: [as_yaml(item) for item in value] if isinstance(value, (list, tuple)) else value}
+
+
+def check_resume(made: Plan, against: Path, training: frozenset[str]) -> list[str]:
+    """Compare with the configuration a checkpoint was trained with: refuse another architecture, return the rest."""
+    old = flat(document.read(against).plain())
+    new = flat(as_yaml(made.config))
+    changed = [
+        key
+        for key in sorted({*old, *new})
+        if key.partition(".")[0] in ("model", "data")
+        and old.get(key) != new.get(key)
+        and not (new.get(key) is None and key.removeprefix("model.") in BLANKS)  # not yet filled by the data
+    ]
+    model = [key for key in changed if key.startswith("model") and key.removeprefix("model.") not in training]
+    model = [key for key in model if not any(key.startswith(f"model.{name}.") for name in training)]
+    if model:
+        shown = [f"{key} is {old.get(key)} in the checkpoint and {new.get(key)} in your config" for key in model[:2]]
+        more = f", and {len(model) - 2} more" if len(model) > 2 else ""
+        raise UsageError(f"cannot resume: {'; '.join(shown)}{more}.")
+    return [f"{key}: {old.get(key)} → {new.get(key)}" for key in changed]

@@ -1,0 +1,247 @@
+"""Bind a plan to LightningCLI: build data and model, fill blanks, make the run's folder, train."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import Namespace, set_parsing_settings
+from lightning.pytorch import LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import Checkpoint, ProgressBar
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+
+from zoo.cli import folder, sizes
+from zoo.cli.failure import blamed
+from zoo.cli.layers import where
+from zoo.cli.names import allowed_roots
+from zoo.cli.plan import Plan, check_resume, text
+from zoo.cli.quiet import quiet
+from zoo.cli.resolve import Schema
+from zoo.cli.slots import parameters
+from zoo.errors import UsageError
+
+TRAINER: dict[str, Any] = {
+    "accelerator": "auto",
+    "use_distributed_sampler": False,  # zoo's loaders deal batches to processes, and resume inside an epoch
+    "enable_autolog_hparams": False,  # it fills TensorBoard with `hp_metric = -1`
+    "enable_model_summary": False,
+}
+
+
+class Parser(LightningArgumentParser):
+    """Raises instead of printing usage and leaving."""
+
+    def error(self, message: str, ex: Exception | None = None):
+        raise UsageError(_first_line(message)) from ex
+
+
+class ZooCLI(LightningCLI):
+    """LightningCLI that is given a finished configuration instead of a command line."""
+
+    def __init__(self, plan: Plan, schema: Schema) -> None:
+        self.plan, self.run_folder, command = plan, plan.run.folder, plan.command.subcommand
+        self.dry = bool(plan.config["trainer"].get("fast_dev_run"))  # a try of a few batches that leaves nothing
+        super().__init__(
+            schema.model, schema.data, save_config_callback=None, trainer_class=schema.trainer,
+            trainer_defaults={**TRAINER, "default_root_dir": str(self.run_folder)},
+            seed_everything_default=plan.seed, parser_class=Parser, subclass_mode_model=True, subclass_mode_data=True,
+            auto_configure_optimizers=False, load_from_checkpoint_support=False,
+            args={"subcommand": command, command: plan.config},
+        )  # fmt: skip
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Take the configuration; LightningCLI's own method warns that it does not come from sys.argv."""
+        try:
+            self.config = parser.parse_object(args)
+        except TypeError as error:
+            raise UsageError(_first_line(str(error))) from error
+
+    def _parse_ckpt_path(self) -> None:
+        """Do nothing: what a checkpoint says about the model must never beat the command line."""
+
+    def _set_seed(self) -> None:
+        seed_everything(self.plan.seed, workers=True, verbose=False)
+
+    def before_instantiate_classes(self) -> None:
+        """Refuse impossible models at once, then let the data fill the blanks."""
+        parser, config = self._parser(self.subcommand), self.config[str(self.subcommand)]
+        with blamed():
+            self._build(parser, config)
+
+    def _build(self, parser: LightningArgumentParser, config: Namespace) -> None:
+        self.data = parser.instantiate(Namespace(data=config.data)).data
+        limit = getattr(self.data, "max_length", None)
+        options = self.plan.config["model"]["init_args"]
+        trial = copy.deepcopy(config.model)
+        trial.init_args.update(Namespace(**sizes.placeholders(options, limit)))
+        sizes.rehearse(lambda: parser.instantiate(Namespace(model=trial)))
+        known = self.data.sizes()
+        sizes.check(options, known, self.plan.resolved.origins)
+        config.model.init_args.update(Namespace(**sizes.fill(options, known, limit)))
+        seed_everything(self.plan.seed, workers=True, verbose=False)  # as if nothing had been built before
+
+    def instantiate_classes(self) -> None:
+        """Build the model; the data exists already."""
+        config = copy.deepcopy(self.config)
+        del config[str(self.subcommand)]["data"]
+        with blamed():
+            self.config_init = self.parser.instantiate(config)
+        self.datamodule = self.data
+        self.model = self._get(self.config_init, "model")
+        self.trainer = self.instantiate_trainer()
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """The trainer, with what a run carries where the configuration says nothing else."""
+        written = self.plan.config["trainer"]
+        if self.subcommand == "fit":
+            carried = equipment(self.model, self.run_folder, self.plan)
+            callbacks = [item for item in carried.pop("callbacks", []) if wanted(item, written)]
+            bars = any(isinstance(item, ProgressBar) for item in callbacks)
+            carried = {**({} if bars else {"enable_progress_bar": False}), **carried}
+        else:
+            callbacks, carried = [], {"logger": False, "enable_checkpointing": False}
+        self.trainer_defaults["callbacks"] = callbacks
+        with blamed():
+            return super().instantiate_trainer(**{key: carried[key] for key in carried if key not in written}, **kwargs)
+
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        """Never unpickle: a checkpoint holds tensors and plain values. Print figures ourselves, without a box."""
+        quietly = {"verbose": False} if subcommand in ("validate", "test") else {}
+        return {**super()._prepare_subcommand_kwargs(subcommand), "weights_only": True, **quietly}
+
+    def before_fit(self) -> None:
+        """Make the folder, now that nothing can be refused any more, and keep the configuration in it."""
+        if self.dry:
+            return
+        folder.claim(self.plan.run, *self.plan.reuse)
+        self.plan.claimed = True
+        if folder.first_rank() and "resume" not in self.plan.command.flags:
+            (self.run_folder / folder.CONFIG).write_text(text(self.plan), encoding="utf-8")
+
+    def after_fit(self) -> None:
+        """Mark the run as finished and say what to do next."""
+        if self.dry or not self.trainer.is_global_zero or self.trainer.interrupted:
+            return
+        done = self.run_folder / folder.FINISHED
+        if not done.exists() or "resume" in self.plan.command.flags:
+            figures = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
+            done.write_text(json.dumps({"step": self.trainer.global_step, **figures}) + "\n", encoding="utf-8")
+        print(f"finished at step {self.trainer.global_step}. Next: zoo tensorboard {self.plan.run.root}", flush=True)
+
+    def after_validate(self) -> None:
+        """Print what was measured."""
+        if self.trainer.is_global_zero:
+            for name, value in sorted(self.trainer.callback_metrics.items()):
+                print(f"{name} {float(value):.5g}")
+
+    after_test = after_validate
+
+
+def import_policy(allow: tuple[str, ...] = ()) -> None:
+    """Let jsonargparse import what a recipe may name and nothing else; it would run any class path otherwise."""
+    set_parsing_settings(
+        import_path_denylist=["*"],
+        import_path_allowlist=[root for root in allowed_roots(allow) if root.partition(".")[0] != "jsonargparse"],
+        instantiate_subclass_spec_in_any=False,
+        config_read_mode_fsspec_enabled=False,
+        config_read_mode_urls_enabled=False,
+    )
+
+
+def equipment(task: Any, home: Path, plan: Plan) -> dict[str, Any]:
+    """Logger, callbacks and plugins of a training run; says on one line what is about to be trained."""
+    from zoo.study.cost import cost
+    from zoo.study.run import equip
+
+    counted = cost(task)
+    if folder.first_rank():
+        unit = "image" if "image_size" in plan.config["model"]["init_args"] else "token"
+        size = f"{counted.parameters / 1e6:.3g} M parameters, {counted.flops / 1e6:.3g} MFLOP per {unit}"
+        print(f"{plan.run.title}, seed {plan.seed}: {size} → {home}", flush=True)
+    return equip(task, counted, home, plan.config["model"])
+
+
+def wanted(callback: object, written: dict[str, Any]) -> bool:
+    """Whether a callback that zoo adds agrees with what the configuration switched off."""
+    if isinstance(callback, ProgressBar):
+        return written.get("enable_progress_bar") is not False
+    return not isinstance(callback, Checkpoint) or written.get("enable_checkpointing") is not False
+
+
+def training_options(model: type) -> frozenset[str]:
+    """The options of a task that say how it learns, not what it is: those its LightningModules declare."""
+    return frozenset(
+        name
+        for name, param in parameters(model).items()
+        if param.owner is not None and issubclass(param.owner, LightningModule) and name not in sizes.BLANKS
+    )
+
+
+def choose_checkpoint(plan: Plan) -> None:
+    """Find the checkpoint to resume from or to evaluate, and refuse one of another architecture."""
+    command, given = plan.command, plan.config.get("ckpt_path")
+    resume, evaluate = "resume" in command.flags, command.subcommand != "fit"
+    home = plan.source.parent if plan.source and plan.source.name == folder.CONFIG else plan.run.folder
+    if given is None and (resume or evaluate):
+        place = plan.run.folder if resume else home
+        if resume and not place.is_dir():
+            raise UsageError(f"nothing to resume: {place} does not exist. Start it without --resume.")
+        found = folder.checkpoint(place, best=evaluate) if place.is_dir() else None
+        if found is None:
+            hint = "Start over: --overwrite" if resume else "Train first, or add --ckpt_path FILE"
+            raise UsageError(f"no checkpoint in {place}. {hint}")
+        given = plan.config["ckpt_path"] = str(found)
+    if given is None:
+        return
+    path = Path(str(given))
+    if "://" in str(given) or not path.is_file():
+        raise UsageError(f"no checkpoint file {str(given)!r}.")
+    config = next(
+        (above / folder.CONFIG for above in path.resolve().parents[:3] if (above / folder.CONFIG).is_file()), None
+    )
+    if config is not None:
+        changes = check_resume(plan, config, training_options(plan.resolved.classes["model"]))
+        for line in changes if folder.first_rank() else ():
+            print(f"differs from the checkpoint's run: {line}")
+
+
+def execute(plan: Plan, schema: Schema) -> int:
+    """Run a plan to its end."""
+    quiet(plan.command.debug)
+    import_policy(tuple(plan.command.allow))
+    choose_checkpoint(plan)
+    if plan.command.subcommand == "fit":
+        folder.check(plan.run, *plan.reuse)
+    try:
+        ZooCLI(plan, schema)
+    except SystemExit as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            kept = plan.claimed and folder.checkpoint(plan.run.folder)
+            print("interrupted." + (" Continue: the same command with --resume" if kept else ""), file=sys.stderr)
+            return 130
+        if type(error).__name__ == "SIGTERMException":
+            return 143
+        return error.code if isinstance(error.code, int) else 1
+    except UsageError as error:
+        if plan.claimed and "resume" not in plan.command.flags:
+            folder.release(plan.run)
+        raise type(error)(f"{error}{written_at(str(error), plan.resolved.origins)}") from error
+    return 0
+
+
+def written_at(message: str, origins: Mapping[str, str]) -> str:
+    """Where the options that a part's own message names were written."""
+    words = set(re.findall(r"\w+", message))
+    named = [key for key in origins if key.startswith(("model.", "data.")) and key.rpartition(".")[2] in words]
+    return "" if "←" in message else where(", ".join(dict.fromkeys(origins[key] for key in named[:3])))
+
+
+def _first_line(message: str) -> str:
+    """The first line of a parser's message that says something."""
+    lines = [line.strip(" -") for line in message.splitlines() if line.strip(" -")]
+    return " ".join(lines[:2])[:400]

@@ -1,0 +1,144 @@
+"""The commands that read: list, show, recipes, cp. They import no part and no torch."""
+
+from __future__ import annotations
+
+import fnmatch
+from pathlib import Path
+
+from zoo import cookbook, registry
+from zoo.cli import output
+from zoo.cli.layers import MISSING, Node, where
+from zoo.describe import Option, describe
+from zoo.errors import UsageError
+from zoo.registry import Part
+
+
+def check_kind(kind: str) -> str:
+    """A kind's name in its right form. Raises UsageError that lists the kinds."""
+    if kind.lower().rstrip("s") in registry.KINDS:
+        return kind.lower().rstrip("s")
+    if kind.lower() in registry.KINDS:
+        return kind.lower()
+    raise UsageError(
+        f"unknown kind {kind!r}.{registry.suggest(kind, registry.KINDS)} Kinds: {', '.join(registry.KINDS)}"
+    )
+
+
+def list_parts(words: list[str], json: bool) -> int:
+    """`zoo list [kind] [glob]`."""
+    kinds = list(registry.KINDS)
+    if words and not any(mark in words[0] for mark in "*?["):
+        kinds = [check_kind(words.pop(0))]
+    pattern = words[0].lower() if words else "*"
+    if len(words) > 1:
+        raise UsageError("usage: zoo list [kind] [glob] [--json]")
+    found = [part for kind in kinds for part in registry.parts(kind) if fnmatch.fnmatch(part.name.lower(), pattern)]
+    if not found:
+        raise UsageError(f"no part matches {pattern!r}. See all: zoo list")
+    if json:
+        output.as_json([_summary(part) for part in found])
+        return 0
+    rows = [[part.kind, part.name, _brief(part), part.origin] for part in found]
+    output.table(["kind", "name", "what it is", "from"], rows)
+    return 0
+
+
+def show(words: list[str], json: bool) -> int:
+    """`zoo show KIND NAME` or `zoo show RECIPE`."""
+    if len(words) == 1:
+        return _show_recipe(words[0], json)
+    if len(words) != 2:
+        raise UsageError("usage: zoo show KIND NAME, or zoo show RECIPE")
+    kind = check_kind(words[0])
+    part = registry.find(kind, words[1])
+    about = describe(part)
+    if json:
+        output.as_json({**_summary(part), **about.as_dict()})
+        return 0
+    print(f"{part.kind} {part.name} ({part.origin}, {part.path})")
+    print(about.summary or "Its source cannot be found.")
+    section = {"task": "model", "data": "data"}.get(kind, f"model.{kind}")
+    print(f"\nUse it: --{section} {part.name}")
+    if about.options:
+        print("Options:")
+        output.table(["option", "type", "default"], [_row(section, option) for option in about.options])
+    return 0
+
+
+def list_recipes(words: list[str], json: bool) -> int:
+    """`zoo recipes [glob]`."""
+    pattern = words[0].lower() if words else "*"
+    found = [recipe for recipe in cookbook.recipes() if fnmatch.fnmatch(recipe.name.lower(), pattern)]
+    if json:
+        output.as_json([{"name": item.name, "header": item.header, "path": str(item.path)} for item in found])
+        return 0
+    if not found:
+        print("no recipes" if pattern == "*" else f"no recipe matches {pattern!r}")
+        return 0
+    output.table(["recipe", "what it does"], [[recipe.name, recipe.summary] for recipe in found])
+    return 0
+
+
+def copy(words: list[str], force: bool) -> int:
+    """`zoo cp RECIPE DEST`."""
+    if len(words) != 2:
+        raise UsageError("usage: zoo cp RECIPE DEST [--force]")
+    target = cookbook.copy(words[0], words[1], force)
+    print(f"{target}\nTrain it: zoo fit {target}")
+    return 0
+
+
+def _summary(part: Part) -> dict[str, str]:
+    fields = {"kind": part.kind, "name": part.name, "path": part.path}
+    return {
+        **fields, "distribution": part.distribution, "version": part.version, "summary": describe(part).summary
+    }  # fmt: skip
+
+
+def _brief(part: Part) -> str:
+    text = describe(part).summary
+    return text if len(text) <= 90 else text[:89] + "…"
+
+
+def _row(section: str, option: Option) -> list[str]:
+    kind = option.type if option.name not in registry.KINDS else f"one of: zoo list {option.name}"
+    return [f"--{section}.{option.name}", kind, "required" if option.default is None else option.default]
+
+
+def _show_recipe(name: str, json: bool) -> int:
+    """A recipe's text, then every value with its line and the part that a name stands for."""
+    if name.lower() in registry.KINDS:
+        return list_parts([name], json)
+    from zoo.cli import document
+
+    path = cookbook.find(name)
+    leaves = list(_leaves(document.read(path), ""))
+    if json:
+        values = [{"key": key, "value": node.plain_value(), "origin": node.origin} for key, node in leaves]
+        output.as_json({"recipe": name, "path": str(path), "text": path.read_text("utf-8"), "values": values})
+        return 0
+    print(path.read_text("utf-8").rstrip())
+    print()
+    for key, node in leaves:
+        origin = where(node.origin.replace(str(path), Path(path).name))
+        print(f"{key} = {node.plain_value()}{_owner(key, node)}{origin}")
+    return 0
+
+
+def _leaves(node: Node, key: str):
+    """Every key that holds a value, in the order of the file."""
+    if node.value is not MISSING and key:
+        yield key, node
+    for name, child in node.children.items():
+        yield from _leaves(child, f"{key}.{name}" if key else name)
+
+
+def _owner(key: str, node: Node) -> str:
+    """Which package a part's name comes from."""
+    kind = {"model": "task", "data": "data"}.get(key, key.rpartition(".")[2] if key.startswith("model.") else "")
+    if kind not in registry.KINDS or not isinstance(node.value, str) or "." in node.value:
+        return ""
+    try:
+        return f" ({registry.find(kind, node.value).origin})"
+    except UsageError:
+        return " (not installed)"
