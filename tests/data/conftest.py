@@ -1,0 +1,20 @@
+"""One cache for all tests of data, so that the standard library is read once."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path_factory.getbasetemp() / "zoo-cache"
+    folder.mkdir(exist_ok=True)
+    monkeypatch.setenv("ZOO_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of the test's own."""
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "own-cache"))
+    return tmp_path / "own-cache"

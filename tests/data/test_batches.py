@@ -1,0 +1,107 @@
+import numpy as np
+import pytest
+import torch
+
+from zoo.data.batches import Batches, RowPlan, TokenPlan, uniforms
+from zoo.errors import UsageError
+
+LENGTHS = np.random.default_rng(0).integers(1, 60, 500)
+
+
+def dealt(plan, epoch=0):
+    """Per process, its batches."""
+    found = []
+    for rank in range(plan.world):
+        batches = Batches(plan, rank)
+        batches.set_epoch(epoch)
+        found.append(list(batches))
+        assert len(found[-1]) == len(batches)
+    return found
+
+
+def plans(world, seed):
+    yield RowPlan(103, 4 * world, world, seed)
+    yield TokenPlan(LENGTHS, 256 * world, world, seed)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 7])
+def test_evaluation_deals_every_sample_once_in_equally_many_batches(world):
+    for plan in plans(world, None):
+        per_rank = dealt(plan)
+        flat = [i for batches in per_rank for batch in batches for i in batch]
+        assert sorted(flat) == list(range(plan.edges[-1]))
+        assert len({len(batches) for batches in per_rank}) == 1
+
+
+@pytest.mark.parametrize("items", range(1, 30))
+def test_a_last_batch_too_small_for_all_joins_the_one_before(items):
+    per_rank = dealt(RowPlan(items, 4, 4, None))
+    flat = [i for batches in per_rank for batch in batches for i in batch]
+    assert sorted(flat) == list(range(items))
+    assert len({len(batches) for batches in per_rank}) == 1 or items < 4
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_training_loses_fewer_samples_than_there_are_processes(world):
+    for plan in plans(world, 5):
+        flat = [i for batches in dealt(plan) for batch in batches for i in batch]
+        assert len(set(flat)) == len(flat)
+        assert plan.edges[-1] == len(flat)
+        assert len(flat) > {RowPlan: 103, TokenPlan: len(LENGTHS)}[type(plan)] - world
+
+
+def test_two_processes_share_the_global_batches_of_one():
+    for alone, shared in [
+        (RowPlan(103, 8, 1, 5), RowPlan(103, 8, 2, 5)),
+        (TokenPlan(LENGTHS, 512, 1, 5), TokenPlan(LENGTHS, 512, 2, 5)),
+    ]:
+        single, double = dealt(alone, 3)[0], dealt(shared, 3)
+        for whole, left, right in zip(single, *double, strict=True):
+            assert sorted(whole) == sorted(left + right)
+
+
+def test_order_depends_on_seed_and_epoch_only():
+    for first, second, other in zip(plans(1, 5), plans(1, 5), plans(1, 6), strict=True):
+        assert dealt(first, 2) == dealt(second, 2)
+        assert dealt(first, 2) != dealt(first, 3)
+        assert dealt(first, 2) != dealt(other, 2)
+        state = torch.get_rng_state()
+        dealt(first, 4)
+        assert torch.equal(state, torch.get_rng_state())
+
+
+def test_token_budget_holds_and_lengths_are_alike():
+    plan = TokenPlan(LENGTHS, 256, 1, 5)
+    counts = set()
+    for epoch in range(3):
+        batches = dealt(plan, epoch)[0]
+        counts.add(len(batches))
+        padded = sum(len(batch) * (-(-LENGTHS[batch].max() // 8) * 8) for batch in batches)
+        assert all(len(batch) * (-(-LENGTHS[batch].max() // 8) * 8) <= 256 for batch in batches)
+        assert padded < 1.35 * LENGTHS.sum()
+        widths = [LENGTHS[batch].max() for batch in batches]
+        assert widths != sorted(widths)
+    assert len(counts) == 1  # Lightning asks for the length once
+
+
+def test_a_sample_beyond_the_budget_is_refused():
+    with pytest.raises(UsageError, match="max_tokens=32"):
+        TokenPlan(np.array([5, 33]), 64, 2, 0)
+
+
+def test_frozen_batches_repeat_the_first_epoch():
+    batches = Batches(RowPlan(50, 5, 1, 0), frozen=True)
+    first = list(batches)
+    batches.set_epoch(4)
+    assert list(batches) == first
+
+
+def test_uniform_draws_are_uniform_and_independent():
+    draws = uniforms(3, 1, np.arange(20000), 4)
+    assert draws.min() >= 0
+    assert draws.max() < 1
+    assert np.abs(draws.mean(0) - 0.5).max() < 0.01
+    assert np.abs(np.corrcoef(draws.T) - np.eye(4)).max() < 0.03
+    assert abs(np.corrcoef(draws[:-1, 0], draws[1:, 0])[0, 1]) < 0.03
+    assert not np.array_equal(draws, uniforms(3, 2, np.arange(20000), 4))
+    assert np.array_equal(draws[[7, 3]], uniforms(3, 1, np.array([7, 3]), 4))

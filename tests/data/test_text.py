@@ -1,0 +1,195 @@
+import gzip
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from zoo.data.batches import Batches, Loader
+from zoo.data.stdlib import StdlibDocs
+from zoo.data.text import TextFiles, cut
+from zoo.errors import UsageError
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "input.txt"
+    path.write_text("".join(chr(97 + (i * i) % 26) + ("\n" if i % 9 == 8 else "") for i in range(900)))
+    return path
+
+
+def loader(data, split, rank, world):
+    plan = data.plan(split, world, data.seed if split == "train" else None)
+    return Loader(data.datasets[split], Batches(plan, rank))
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("length", [16, 17, 200])
+def test_validation_predicts_each_token_once_over_all_processes(file, world, length):
+    data = TextFiles(str(file), max_length=length, batch_size=2, seed=0)
+    data.setup()
+    stream = np.asarray(data.datasets["val"].tokens)
+    predicted, total = [], 0
+    for rank in range(world):
+        for batch in loader(data, "val", rank, world):
+            real = batch["targets"] >= 0
+            predicted += batch["targets"][real].tolist()
+            total += int(batch["bytes"].sum())
+            assert batch["inputs"].shape == batch["targets"].shape
+            assert torch.equal(batch["inputs"][:, 1:][real[:, 1:]], batch["targets"][:, :-1][real[:, 1:]])
+    assert sorted(predicted) == sorted(stream[1:].tolist())
+    assert total == len(stream) - 1  # every character is one byte
+
+
+def test_training_blocks_move_with_the_epoch_and_never_overlap(file):
+    data = TextFiles(str(file), max_length=16, batch_size=4, seed=3)
+    data.setup()
+    stream, seen = np.asarray(data.datasets["train"].tokens), set()
+    rows = data.datasets["train"]
+    for epoch in range(8):
+        block = rows.batch(np.arange(len(rows)), epoch)
+        assert (block["targets"] >= 0).all()
+        flat = np.append(block["inputs"].flatten().numpy(), block["targets"][-1, -1])
+        places = [i for i in range(len(stream) - len(flat) + 1) if np.array_equal(stream[i : i + len(flat)], flat)]
+        seen.add(tuple(places))
+        assert places
+        assert len(stream) - len(flat) < 32
+    assert len(seen) > 3
+
+
+def test_the_last_part_is_validation_as_in_nanogpt(file):
+    data = TextFiles(str(file), seed=0)
+    data.setup()
+    text, tokens = file.read_text(), data.datasets
+    edge = int(len(text) * 0.9)
+    assert data.tokenizer.decode(tokens["train"].tokens) == text[:edge]
+    assert data.tokenizer.decode(tokens["val"].tokens) == text[edge:]
+    assert data.sizes() == {"vocab_size": len(set(text))}  # no special token for one document
+    assert data.datasets["test"] is data.datasets["val"]
+
+
+def test_shakespeare_would_have_65_tokens(tmp_path):
+    letters = "".join(map(chr, itertools.chain(range(65, 91), range(97, 123)))) + "\n !$&',-.3:;?"
+    (tmp_path / "s.txt").write_text(letters * 30)
+    assert TextFiles(str(tmp_path / "s.txt"), seed=0).sizes() == {"vocab_size": 65}
+
+
+@pytest.mark.parametrize("scheme", ["chars", "bytes", "bpe"])
+def test_several_files_are_separated(tmp_path, scheme):
+    for name, text in [
+        ("b.md", "second 文件 " * 40),
+        ("a.txt", "first one " * 41),
+        (".hidden.txt", "no"),
+        ("x.png", "no"),
+    ]:
+        (tmp_path / name).write_text(text, "utf-8")
+    data = TextFiles(str(tmp_path), tokenizer=scheme, vocab_size=270, val_fraction=0.5, seed=0)
+    data.setup()
+    stream = np.concatenate([np.asarray(data.datasets[split].tokens) for split in ("train", "val")])
+    assert data.tokenizer.decode(stream) == "first one " * 41 + "second 文件 " * 40
+    assert (stream == data.tokenizer.eos).sum() == 1
+    listed = TextFiles([str(tmp_path / "a.txt"), str(tmp_path / "b.m*")], scheme, 270, val_fraction=0.5, seed=0)
+    listed.setup()
+    assert listed.fingerprint() == data.fingerprint()
+
+
+def test_bytes_count_utf8_not_characters(tmp_path):
+    (tmp_path / "zh.txt").write_text("文" * 100, "utf-8")
+    data = TextFiles(str(tmp_path / "zh.txt"), max_length=4, val_fraction=0.5, seed=0)
+    data.setup()
+    assert sum(int(batch["bytes"].sum()) for batch in data.val_dataloader()) == 49 * 3
+
+
+def test_marks_and_line_ends_are_normalised(tmp_path):
+    (tmp_path / "dos.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n" * 1 + b"three\r\n" * 20)
+    data = TextFiles(str(tmp_path / "dos.txt"), seed=0)
+    data.setup()
+    assert set(data.tokenizer.tokens) == set("onetwhr\n")
+
+
+def test_own_validation_and_test_files(tmp_path, file):
+    (tmp_path / "val.txt").write_text("abc" * 10)
+    (tmp_path / "test.txt.gz").write_bytes(gzip.compress(b"xyz!" * 9))
+    data = TextFiles(str(file), val_path=str(tmp_path / "val.txt"), test_path=str(tmp_path / "test.txt.gz"), seed=0)
+    data.setup()
+    assert data.tokenizer.decode(data.datasets["train"].tokens) == file.read_text()
+    assert data.tokenizer.decode(data.datasets["val"].tokens) == "abc" * 10
+    assert data.tokenizer.decode(data.datasets["test"].tokens) == "xyz!" * 9
+
+
+def test_fingerprint_follows_content_tokenizer_and_split(tmp_path, file):
+    def of(path=file, **options):
+        return TextFiles(str(path), **options, seed=0).fingerprint()
+
+    copy = tmp_path / "copy.txt"
+    copy.write_text(file.read_text())
+    assert of() == of(copy) == of(max_length=32, batch_size=3)
+    copy.write_text(file.read_text() + "z")
+    assert len({of(), of(copy), of(tokenizer="bytes"), of(val_fraction=0.2)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"one\ntwo\nth\xffree\n", r"bad\.txt:3: byte 0xff is not UTF-8"),
+        (b"", r"bad\.txt is empty"),
+        ("utf-16".encode("utf-16"), r"bad\.txt:1: byte 0xff"),
+        (b"ab", "the (train|val) split has"),
+    ],
+)
+def test_bad_files_are_named(tmp_path, content, message):
+    (tmp_path / "bad.txt").write_bytes(content)
+    with pytest.raises(UsageError, match=message) as caught:
+        TextFiles(str(tmp_path / "bad.txt"), seed=0).setup()
+    assert len(str(caught.value).splitlines()) <= 4
+
+
+def test_missing_files_name_the_recipe(tmp_path):
+    for path in (tmp_path / "none.txt", tmp_path / "*.txt"):
+        with pytest.raises(UsageError, match="Recipes with embedded data: lm-tiny"):
+            TextFiles(str(path)).setup()
+    with pytest.raises(UsageError, match="has no text file"):
+        TextFiles(str(tmp_path)).setup()
+    for options in (
+        {"tokenizer": "words"},
+        {"val_fraction": 0.0},
+        {"max_length": 0},
+        {"batch_size": 0},
+        {"workers": -1},
+    ):
+        with pytest.raises(UsageError):
+            TextFiles("x.txt", **options)
+
+
+def test_cut_may_divide_a_document():
+    assert cut(["abcd", "efgh"], 0.25) == {"train": ["abcd", "ef"], "val": ["gh"]}
+
+
+def test_the_seed_defaults_to_torchs(file):
+    torch.manual_seed(77)
+    assert TextFiles(str(file)).seed == 77
+
+
+def test_save_writes_the_tokenizer(file, tmp_path):
+    data = TextFiles(str(file), seed=0)
+    data.save(tmp_path)
+    assert (tmp_path / "tokenizer.json").read_text("utf-8") == data.tokenizer.to_json()
+
+
+def test_the_standard_library_is_text(tmp_path):
+    data = StdlibDocs(seed=0)
+    assert 90 <= data.sizes()["vocab_size"] <= 100
+    train, val = (np.asarray(data.datasets[split].tokens) for split in ("train", "val"))
+    assert 1.2e6 < len(train) + len(val) < 3e6
+    assert 0.1 <= len(val) / (len(train) + len(val)) < 0.12
+    documents = data.documents().splits
+    assert not set(documents["train"]) & set(documents["val"])
+    assert all(text.isascii() for texts in documents.values() for text in texts)
+    assert data.fingerprint() == StdlibDocs(seed=1).fingerprint()
+
+
+def test_a_python_without_sources_says_so(monkeypatch, tmp_path, fresh_cache):
+    for folder in (tmp_path, tmp_path / "none"):
+        monkeypatch.setattr("sysconfig.get_paths", lambda folder=folder: {"stdlib": str(folder)})
+        with pytest.raises(UsageError, match="carries no sources"):
+            StdlibDocs().setup()

@@ -1,0 +1,128 @@
+import json
+
+import pytest
+
+from zoo.data.tokenizer import BOS, EOS, PAD, Tokenizer
+from zoo.errors import UsageError
+
+TEXT = "To be, or not to be 2018! 2018年4月20日星期五\n  naïve 👍🏽\t<eos> \r\n"
+CORPUS = [TEXT * 3, "the cat sat on the mat, the cat sat"]
+MAKERS = {
+    "chars": lambda: Tokenizer.chars(CORPUS, [EOS]),
+    "bytes": lambda: Tokenizer.bytes([EOS]),
+    "bpe": lambda: Tokenizer.bpe(CORPUS, 300, [PAD, BOS, EOS], split_digits=True, split_ideographs=True),
+}
+
+
+@pytest.fixture(params=MAKERS, ids=str)
+def tokenizer(request):
+    return MAKERS[request.param]()
+
+
+def test_what_is_encoded_decodes_to_the_same(tokenizer):
+    ids = tokenizer.encode(TEXT)
+    assert tokenizer.decode(ids) == TEXT
+    assert tokenizer.eos not in ids  # "<eos>" in a text is plain text
+    assert tokenizer.decode([tokenizer.eos, *ids, tokenizer.eos]) == TEXT
+    assert tokenizer.encode_batch([TEXT, "cat"]) == [ids, tokenizer.encode("cat")]
+
+
+def test_the_fast_path_agrees_with_the_library(tokenizer):
+    assert tokenizer.encode(TEXT) == tokenizer.inner.encode(TEXT).ids
+
+
+def test_byte_lengths_add_up_to_the_text(tokenizer):
+    lengths = tokenizer.byte_lengths()
+    assert lengths[tokenizer.encode(TEXT)].sum() == len(TEXT.encode())
+    assert lengths[tokenizer.eos] == 0
+    assert len(lengths) == tokenizer.vocab_size
+
+
+def test_offsets_cover_the_text(tokenizer):
+    ids, spans = tokenizer.offsets(TEXT)
+    assert ids == tokenizer.encode(TEXT)
+    covered = {place for start, end in spans for place in range(start, end)}
+    assert covered == set(range(len(TEXT)))
+
+
+def test_a_saved_tokenizer_is_the_same(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "tokenizer.json")
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert loaded.to_json() == tokenizer.to_json()
+    assert loaded.encode(TEXT) == tokenizer.encode(TEXT)
+    assert (loaded.pad, loaded.bos, loaded.eos) == (tokenizer.pad, tokenizer.bos, tokenizer.eos)
+    assert loaded.decode(loaded.encode("<eos>")) == "<eos>"
+
+
+def test_pairs_have_their_special_tokens_first():
+    tokenizer = MAKERS["bpe"]()
+    assert (tokenizer.pad, tokenizer.bos, tokenizer.eos) == (0, 1, 2)
+    assert Tokenizer.bytes().eos is None
+    assert Tokenizer.bytes().vocab_size == 256
+
+
+def test_digits_and_ideographs_are_single_tokens():
+    tokenizer = Tokenizer.bpe(["20182018 星期五星期五 " * 50], 400, split_digits=True, split_ideographs=True)
+    _, spans = tokenizer.offsets("2018星期五")
+    assert spans == [(i, i + 1) for i in range(7)]
+
+
+def test_an_unknown_character_is_named():
+    with pytest.raises(UsageError, match=r"'ö' \(U\+00F6\) at index 4"):
+        Tokenizer.chars(["Hello"]).encode("Hellö")
+    with pytest.raises(UsageError, match="U\\+10FFFF"):
+        Tokenizer.chars(["Hello"]).encode("\U0010ffff")
+
+
+def test_too_small_a_vocabulary_is_refused():
+    with pytest.raises(UsageError, match="at least 257"):
+        Tokenizer.bpe(["abc"], 256)
+
+
+def hole(content):
+    content["model"]["vocab"]["t"] += 1000
+
+
+def twice(content):
+    content["model"]["vocab"]["t"] = content["model"]["vocab"]["e"]
+
+
+def not_special(content):
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != EOS]
+
+
+def two_numbers(content):
+    content["added_tokens"][0]["id"] = 5
+
+
+def other_model(content):
+    content["model"]["type"] = "Unigram"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (hole, "without a hole"),
+        (twice, "the same number"),
+        (not_special, "must be listed in added_tokens"),
+        (two_numbers, "two numbers"),
+        (other_model, "WordLevel or byte-level BPE"),
+    ],
+)
+def test_a_damaged_file_is_refused(damage, message, tmp_path):
+    file = tmp_path / "tokenizer.json"
+    content = json.loads(MAKERS["bpe"]().to_json())
+    damage(content)
+    file.write_text(json.dumps(content))
+    with pytest.raises(UsageError, match=message):
+        Tokenizer.load(file)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", "\x00", '{"model": {"vocab": {}, "vocab": {}}}'])
+def test_what_is_no_tokenizer_is_refused(text, tmp_path):
+    file = tmp_path / "tokenizer.json"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=r"tokenizer\.json"):
+        Tokenizer.load(file)
+    with pytest.raises(UsageError, match="not on disk"):
+        Tokenizer.load(tmp_path / "none.json")

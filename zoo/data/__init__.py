@@ -1,0 +1,1 @@
+"""Data modules: they know tokenizers, sizes and splits, and nothing of any model."""

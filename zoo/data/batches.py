@@ -1,0 +1,237 @@
+"""Which samples make a batch, in which order, and which of them a process gets.
+
+The order is a pure function of (seed, epoch). It is cut into *global* batches, and process r of w takes every w-th
+sample of each, from the r-th: the number of processes does not change what a global batch contains.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch.utilities import rank_zero_only
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from zoo.errors import UsageError
+
+log = logging.getLogger(__name__)
+MULTIPLE = 8
+
+
+class Indices(list[int]):
+    """The samples of one batch, and the epoch they are drawn in, which augmentation depends on."""
+
+    def __init__(self, items: list[int], epoch: int) -> None:
+        super().__init__(items)
+        self.epoch = epoch
+
+    def __reduce__(self) -> tuple[type[Indices], tuple[list[int], int]]:
+        return Indices, (list(self), self.epoch)
+
+
+class Plan(ABC):
+    """Global batches of one split. `count` is the same in every epoch: Lightning asks for it only once.
+
+    Training (`seed` is given): a last incomplete batch is kept if every process gets a sample of it, else dropped; the
+    epoch's order decides which samples that are. Evaluation (`seed` is None): always the same order, every sample
+    exactly once; a last batch too small for all processes joins the one before, so that all get equally many batches.
+    """
+
+    def __init__(self, edges: list[int], world: int, seed: int | None) -> None:
+        """Batch i holds the samples ``edges[i]`` to ``edges[i + 1]`` of the epoch's order."""
+        if len(edges) > 1 and edges[-1] - edges[-2] < world:
+            if seed is not None:
+                edges = edges[:-1]
+            elif len(edges) > 2:
+                edges = [*edges[:-2], edges[-1]]
+        self.edges, self.world, self.seed = np.array(edges), world, seed
+
+    @property
+    def count(self) -> int:
+        """Global batches in an epoch."""
+        return len(self.edges) - 1
+
+    def batches(self, epoch: int) -> Iterator[np.ndarray]:
+        """The global batches of an epoch: sample numbers."""
+        order, turns = self.order(epoch)
+        for turn in turns:
+            yield order[self.edges[turn] : self.edges[turn + 1]]
+
+    @abstractmethod
+    def order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """The order of the samples, and the order of the batches cut from it."""
+
+    @abstractmethod
+    def identity(self) -> list[int | None]:
+        """Numbers that agree where two plans give the same batches."""
+
+
+class RowPlan(Plan):
+    """Batches of `rows` samples, all processes together."""
+
+    def __init__(self, items: int, rows: int, world: int, seed: int | None) -> None:
+        super().__init__([*range(0, items, rows), items], world, seed)
+        self.items, self.rows = items, rows
+
+    def order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        order = np.arange(self.items) if self.seed is None else random(self.seed, epoch).permutation(self.items)
+        return order, np.arange(self.count)
+
+    def identity(self) -> list[int | None]:
+        return [self.items, self.rows, self.seed]
+
+
+class TokenPlan(Plan):
+    """Batches of samples of like length: rows × the longest, rounded up to a multiple of 8, is at most `tokens`.
+
+    Samples are sorted by rounded length, in random order where it is equal, and the batches are shuffled. The sorted
+    lengths are the same in every epoch, so the number of batches is too, which shuffled pools could not promise. A
+    process's share of a batch exceeds ``tokens / world`` by less than one row. Raises UsageError for a sample longer
+    than one process's budget.
+    """
+
+    def __init__(self, lengths: np.ndarray, tokens: int, world: int, seed: int | None) -> None:
+        self.width = round_up(np.asarray(lengths))
+        self.tokens = tokens
+        longest = int(self.width.max(initial=0))
+        if longest * world > tokens:
+            raise UsageError(
+                f"a sample of {longest} tokens (rounded up to a multiple of {MULTIPLE}) does not fit max_tokens="
+                f"{tokens // world}. Raise max_tokens or lower max_length."
+            )
+        super().__init__(self._cut(np.sort(self.width).tolist()), world, seed)
+
+    def _cut(self, width: list[int]) -> list[int]:
+        edges = [0]
+        for i, wide in enumerate(width):
+            if (i - edges[-1] + 1) * wide > self.tokens:
+                edges.append(i)
+        return [*edges, len(width)] if width else edges
+
+    def order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        if self.seed is None:
+            return np.argsort(self.width, kind="stable"), np.arange(self.count)
+        draw = random(self.seed, epoch)
+        order = draw.permutation(len(self.width))
+        return order[np.argsort(self.width[order], kind="stable")], draw.permutation(self.count)
+
+    def identity(self) -> list[int | None]:
+        return [len(self.width), int(self.width.sum()), self.tokens, self.seed]
+
+
+class Batches(Sampler[Indices]):
+    """One process's share of a plan; the `batch_sampler` of a loader."""
+
+    def __init__(self, plan: Plan, rank: int = 0, frozen: bool = False) -> None:
+        self.plan, self.rank, self.frozen = plan, rank, frozen
+        self.epoch = 0
+        self.first = 0  # global batches that the next pass leaves out
+
+    @property
+    def sampler(self) -> Batches:
+        """Itself: Lightning calls set_epoch of ``loader.batch_sampler.sampler``, not of the batch sampler."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order; `frozen` keeps the first one, as Lightning's overfit_batches expects."""
+        self.epoch = 0 if self.frozen else epoch
+
+    def __len__(self) -> int:
+        # only a split smaller than the number of processes leaves one without a batch
+        return self.plan.count if self.plan.edges[-1] > self.rank else 0
+
+    def __iter__(self) -> Iterator[Indices]:
+        first, self.first = self.first, 0
+        for number, batch in enumerate(self.plan.batches(self.epoch)):
+            mine = batch[self.rank :: self.plan.world]
+            if number >= first and len(mine):
+                yield Indices(mine.tolist(), self.epoch)
+
+
+class BatchDataset(Dataset[dict[str, Any]], ABC):
+    """Samples that are made a whole batch at a time."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def batch(self, indices: np.ndarray, epoch: int) -> dict[str, Any]:
+        """The batch of these samples, as they look in this epoch."""
+
+    def __getitems__(self, indices: list[int]) -> dict[str, Any]:
+        return self.batch(np.asarray(indices, dtype=np.int64), getattr(indices, "epoch", 0))
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.batch(np.array([index], dtype=np.int64), 0)
+
+
+class Loader(DataLoader[dict[str, Any]]):
+    """A loader that leaves the global random state alone and resumes in the middle of an epoch, bit for bit."""
+
+    def __init__(self, dataset: BatchDataset, batch_sampler: Batches, workers: int = 0, **options: Any) -> None:
+        """`options` are DataLoader's own, which Lightning gives when it makes the loader anew for prediction."""
+        super().__init__(
+            dataset,
+            batch_sampler=batch_sampler,
+            num_workers=workers,
+            collate_fn=_whole,
+            generator=torch.Generator().manual_seed(0),  # else iter() would draw from the global one
+            pin_memory=torch.cuda.is_available(),
+            persistent_workers=workers > 0,
+            **options,
+        )
+        self.batches = batch_sampler
+        self.served = 0
+        self.resume: tuple[int, int] | None = None
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:  # type: ignore[override]
+        # A generator starts at its first batch. Lightning makes the iterator before it calls set_epoch, and workers
+        # started then would repeat the first epoch's order after every resume.
+        epoch, served = self.resume or (-1, 0)
+        self.resume = None
+        self.served = self.batches.first = served if epoch == self.batches.epoch else 0
+        for batch in super().__iter__():
+            self.served += 1
+            yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where in the epoch training stands: batches handed out, not those fetched ahead."""
+        return {"epoch": self.batches.epoch, "served": self.served, "plan": self.batches.plan.identity()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken; with other data or batches the epoch starts anew, with a warning."""
+        if list(state["plan"]) == self.batches.plan.identity():
+            self.resume = int(state["epoch"]), int(state["served"])
+        else:
+            rank_zero_only(log.warning)(
+                "the data, the seed or the batches changed since the checkpoint: its epoch starts anew"
+            )
+
+
+def _whole(batch: Any) -> Any:
+    return batch  # __getitems__ has made it already
+
+
+def random(*seed: int) -> np.random.Generator:
+    """A generator that depends on these numbers only."""
+    return np.random.default_rng([number % 2**64 for number in seed])
+
+
+def uniforms(seed: int, epoch: int, indices: np.ndarray, count: int) -> np.ndarray:
+    """(B, count) float64 in [0, 1): a hash (splitmix64) of seed, epoch and sample, for a whole batch at once."""
+    base = random(seed, epoch).integers(0, 2**63, dtype=np.uint64)
+    x = base + indices.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(count, dtype=np.uint64)
+    x = x * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((x ^ (x >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) / 2.0**53
+
+
+def round_up(length: Any, most: int | None = None) -> Any:
+    """The next multiple of 8, but not above `most`: few distinct widths keep the CPU's bfloat16 memory flat."""
+    rounded = -(-length // MULTIPLE) * MULTIPLE
+    return rounded if most is None else np.minimum(rounded, most)

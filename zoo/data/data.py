@@ -1,0 +1,110 @@
+"""The base of all data modules."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from lightning.pytorch import LightningDataModule
+
+from zoo.data.batches import BatchDataset, Batches, Loader, Plan, RowPlan
+from zoo.errors import UsageError
+
+
+class Data(LightningDataModule, ABC):
+    """A data set with its splits, its order and what a model must know of it.
+
+    Build the Trainer with ``use_distributed_sampler=False``: the loaders deal batches to the processes themselves.
+    Every process must use the same seed, which is torch's initial seed unless given.
+    """
+
+    kind: ClassVar[str] = "data"
+
+    def __init__(self, batch_size: int = 1, workers: int = 0, seed: int | None = None) -> None:
+        """`batch_size` is the number of samples per process; `workers` the number of loading processes."""
+        super().__init__()
+        at_least(1, batch_size=batch_size)
+        at_least(0, workers=workers)
+        self.batch_size, self.workers = batch_size, workers
+        self.seed = torch.initial_seed() if seed is None else seed
+        # a process may get nothing of an evaluation split with fewer samples than processes
+        self.allow_zero_length_dataloader_with_multiple_devices = True
+        self.datasets: dict[str, BatchDataset] = {}  # "train", "val", "test" and perhaps "predict"
+
+    @abstractmethod
+    def load(self) -> None:
+        """Fill `datasets`, building the caches that are missing. Called once; any process may call it at any time."""
+
+    @abstractmethod
+    def sizes(self) -> dict[str, int]:
+        """What a model must know, by the names of its options."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """sha256 of content, tokenizer and split: equal exactly where two runs learn from the same data."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write what a trained model needs later to be used on new inputs."""
+
+    def prepare_data(self) -> None:
+        """Build the caches; Lightning calls this in one process per machine."""
+        self.ready()
+
+    def setup(self, stage: str | None = None) -> None:
+        """Load the caches; Lightning calls this in every process."""
+        self.ready()
+
+    def ready(self) -> None:
+        """Prepare and load, unless that was done before."""
+        if not self.datasets:
+            self.load()
+
+    def plan(self, split: str, world: int, seed: int | None) -> Plan:
+        """The batches of a split; `seed` is None where the order must not change."""
+        return RowPlan(len(self.datasets[split]), self.batch_size * world, world, seed)
+
+    def train_dataloader(self) -> Loader:
+        return self._loader("train", self.seed)
+
+    def val_dataloader(self) -> Loader:
+        return self._loader("val", None)
+
+    def test_dataloader(self) -> Loader:
+        return self._loader("test", None)
+
+    def predict_dataloader(self) -> Loader:
+        """The test split."""
+        # it cannot know that Batches leaves out nothing
+        warnings.filterwarnings("ignore", "You are using a custom batch sampler `Batches`")
+        return self._loader("predict" if "predict" in self.datasets else "test", None)
+
+    def _loader(self, split: str, seed: int | None) -> Loader:
+        self.ready()
+        rank, world, frozen = 0, 1, False
+        if self.trainer is not None:
+            rank, world = self.trainer.global_rank, self.trainer.world_size
+            frozen = bool(getattr(self.trainer, "overfit_batches", 0))
+        plan = self.plan(split, world, seed)
+        if not plan.count:
+            found = len(self.datasets[split])
+            raise UsageError(f"the {split} split has {found} samples: too few for {world} processes to get one each")
+        # by keyword: Lightning makes the loader of prediction anew, with other values
+        return Loader(dataset=self.datasets[split], batch_sampler=Batches(plan, rank, frozen), workers=self.workers)
+
+
+def at_least(least: int, **options: int) -> None:
+    """Raise UsageError for the first option below `least`."""
+    for name, value in options.items():
+        if value < least:
+            raise UsageError(f"{name} is {value}: it must be at least {least}")
+
+
+def a_fraction(**options: float) -> None:
+    """Raise UsageError for the first option outside of the open interval (0, 1)."""
+    for name, value in options.items():
+        if not 0 < value < 1:
+            raise UsageError(f"{name} is {value}: it must lie between 0 and 1, both excluded")

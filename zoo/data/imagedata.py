@@ -1,0 +1,217 @@
+"""Labelled images: the part that all image data share."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from zoo.data.augment import WAYS, Augment, augmented
+from zoo.data.batches import BatchDataset
+from zoo.data.cache import cached, digest, write_json
+from zoo.data.data import Data, at_least
+from zoo.errors import UsageError
+
+SAMPLED = 2000  # images that mean and deviation are computed from where they must be decoded one by one
+
+
+class Pixels(ABC):
+    """The images of a split: square, all of one size."""
+
+    count: int
+    channels: int
+    size: int
+
+    @abstractmethod
+    def fetch(self, indices: np.ndarray) -> Tensor:
+        """uint8 (B, C, H, W)."""
+
+    @abstractmethod
+    def digest(self) -> str:
+        """Equal where the images are."""
+
+    def sample(self) -> np.ndarray:
+        """The images that stand for the split's brightness."""
+        return np.unique(np.linspace(0, self.count - 1, SAMPLED).astype(np.int64))
+
+
+class ArrayPixels(Pixels):
+    """Images in memory: uint8 (N, C, H, W)."""
+
+    def __init__(self, images: Tensor) -> None:
+        self.images = images.contiguous()
+        self.count, self.channels, self.size = images.shape[0], images.shape[1], images.shape[2]
+
+    def fetch(self, indices: np.ndarray) -> Tensor:
+        return self.images[torch.from_numpy(indices)]
+
+    def digest(self) -> str:
+        return hashlib.sha256(self.images.numpy().tobytes() + str(tuple(self.images.shape)).encode()).hexdigest()
+
+    def sample(self) -> np.ndarray:
+        return np.arange(self.count)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images and the number of the class of each."""
+
+    pixels: Pixels
+    labels: np.ndarray
+
+
+class Images(BatchDataset):
+    """Normalised images with their labels; `seed` is None where they must not be augmented."""
+
+    def __init__(self, split: Split, mean: Tensor, std: Tensor, augment: Augment, seed: int | None) -> None:
+        self.pixels, self.labels = split.pixels, torch.from_numpy(split.labels.astype(np.int64))
+        self.scale, self.shift = (1 / (255 * std)).view(-1, 1, 1), (mean / std).view(-1, 1, 1)
+        self.augment, self.seed = augment, seed
+
+    def __len__(self) -> int:
+        return self.pixels.count
+
+    def batch(self, indices: np.ndarray, epoch: int) -> dict[str, Any]:
+        """``images`` (B, C, H, W) float32 of mean 0 and deviation 1 over the training split; ``labels`` (B,)."""
+        images = self.pixels.fetch(indices)
+        if self.seed is not None:
+            images = augmented(images, self.augment, self.seed, epoch, indices)
+        normal = images.float().mul_(self.scale).sub_(self.shift)
+        return {"images": normal, "labels": self.labels[torch.from_numpy(indices)]}
+
+
+class ImageData(Data):
+    """Labelled images in batches, normalised by the training images' mean and deviation per channel."""
+
+    names: list[str]
+    mean: list[float]
+    std: list[float]
+
+    def __init__(
+        self, image_size: int | None, batch_size: int, augment: Augment, workers: int, seed: int | None
+    ) -> None:
+        super().__init__(batch_size, workers, seed)
+        if augment not in WAYS:
+            raise UsageError(f"augment is {augment!r}: it must be one of {', '.join(WAYS)}")
+        if image_size is not None:
+            at_least(1, image_size=image_size)
+        self.image_size = image_size
+        self.augment: Augment = augment
+
+    @abstractmethod
+    def read(self) -> tuple[dict[str, Split], list[str]]:
+        """The splits "train", "val" and perhaps "test", and the names of the classes."""
+
+    def load(self) -> None:
+        splits, self.names = self.read()
+        for name, split in splits.items():
+            check_labels(name, split, len(self.names))
+        self._fingerprint = digest(
+            {name: [s.pixels.digest(), _labels_digest(s)] for name, s in splits.items()} | {"names": self.names}
+        )
+        train = splits["train"].pixels
+
+        def measure(folder: Path) -> None:
+            mean, std = moments(train)
+            write_json(folder / "moments.json", {"mean": mean, "std": std})
+
+        entry = cached("moments", {"format": 1, "train": train.digest()}, measure)
+        found = json.loads((entry / "moments.json").read_text("utf-8"))
+        self.mean, self.std = found["mean"], found["std"]
+        self.image_size, self.channels = train.size, train.channels
+        mean, std = torch.tensor(self.mean), torch.tensor(self.std)
+        rows = {
+            name: Images(split, mean, std, self.augment, self.seed if name == "train" else None)
+            for name, split in splits.items()
+        }
+        self.datasets = {"test": rows["val"], **rows}
+
+    def sizes(self) -> dict[str, int]:
+        self.ready()
+        assert self.image_size is not None
+        return {"num_classes": len(self.names), "image_size": self.image_size, "channels": self.channels}
+
+    def fingerprint(self) -> str:
+        self.ready()
+        return self._fingerprint
+
+    def save(self, folder: Path) -> None:
+        """images.json: the classes' names, and how an image is normalised."""
+        self.ready()
+        found = {"names": self.names, "mean": self.mean, "std": self.std}
+        write_json(folder / "images.json", {**found, "image_size": self.image_size, "channels": self.channels})
+
+
+def moments(pixels: Pixels) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation per channel, of values in [0, 1]."""
+    counts = np.zeros((pixels.channels, 256))
+    for part in np.array_split(pixels.sample(), -(-pixels.count // 256)):
+        images = pixels.fetch(part).numpy()
+        counts += [np.bincount(images[:, c].ravel(), minlength=256) for c in range(pixels.channels)]
+    share, values = counts / counts.sum(1, keepdims=True), np.arange(256) / 255
+    mean = share @ values
+    std = np.sqrt(np.maximum(share @ values**2 - mean**2, 0))
+    return mean.tolist(), np.where(std < 1 / 255, 1.0, std).tolist()  # a constant channel is only centred
+
+
+def squares(images: np.ndarray, size: int | None, where: str) -> ArrayPixels:
+    """Images (N, H, W) or (N, H, W, C) of uint8, resized to `size` where given. Raises UsageError for other arrays."""
+    if images.dtype != np.uint8 or images.ndim not in (3, 4):
+        raise UsageError(f"{where}: images are {images.dtype} {images.shape}: uint8 (N, H, W) or (N, H, W, C) is right")
+    array = images[..., None] if images.ndim == 3 else images
+    count, height, width, channels = array.shape
+    if channels not in (1, 3, 4) or not (height and width):
+        raise UsageError(f"{where}: images are {images.shape}: the last of (N, H, W, C) must be 1, 3 or 4 channels")
+    if not count:
+        raise UsageError(f"{where} has no images")
+    if height != width and size is None:
+        raise UsageError(f"{where}: images are {height} × {width}: give image_size to make them square")
+    tensor = torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
+    if size is None or (height, width) == (size, size):
+        return ArrayPixels(tensor)
+    parts = [resized(part, size) for part in tensor.split(256)]
+    return ArrayPixels(torch.cat(parts))
+
+
+def resized(images: Tensor, size: int) -> Tensor:
+    """uint8 (B, C, H, W) to (B, C, size, size), smoothed."""
+    larger = F.interpolate(images.float(), (size, size), mode="bilinear", antialias=True)
+    return larger.round().clamp(0, 255).byte()
+
+
+def check_labels(where: str, split: Split, classes: int) -> None:
+    """Raise UsageError unless there is one label in range for each image."""
+    labels = split.labels
+    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+        raise UsageError(f"{where}: labels are {labels.dtype} {labels.shape}: integers (N,) are right")
+    if len(labels) != split.pixels.count:
+        raise UsageError(f"{where}: {split.pixels.count} images but {len(labels)} labels: they must agree")
+    wrong = np.flatnonzero((labels < 0) | (labels >= classes))
+    if len(wrong):
+        raise UsageError(
+            f"{where}: the label of image {wrong[0]} is {labels[wrong[0]]}: "
+            f"with {classes} classes labels run from 0 to {classes - 1}"
+        )
+
+
+def stratified(labels: np.ndarray, fraction: float, seed: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of the rest and of a random `fraction` of each class, both in the order of the data."""
+    draw = np.random.default_rng(seed)
+    held = np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        held[draw.permutation(members)[: round(len(members) * fraction)]] = True
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def _labels_digest(split: Split) -> str:
+    return hashlib.sha256(split.labels.astype(np.int64).tobytes()).hexdigest()

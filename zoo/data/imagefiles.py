@@ -1,0 +1,83 @@
+"""Images that stay on disk and are decoded when they are needed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from zoo.data.cache import digest
+from zoo.data.imagedata import Pixels
+from zoo.errors import UsageError
+
+MOST_PIXELS = 64 * 10**6  # a file of kilobytes can unpack to gigabytes
+UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+
+
+class FilePixels(Pixels):
+    """RGB squares: the short side is made `size` long, and the middle kept."""
+
+    channels = 3
+
+    def __init__(self, count: int, size: int, image: Callable[[int], Image.Image], identity: object) -> None:
+        """`image(i)` opens an image; `identity` is JSON that agrees where the images do."""
+        self.count, self.size, self.image, self.identity = count, size, image, identity
+
+    def fetch(self, indices: np.ndarray) -> Tensor:
+        return torch.stack([self._one(int(i)) for i in indices])
+
+    def digest(self) -> str:
+        return digest([self.identity, self.count, self.size])
+
+    def _one(self, index: int) -> Tensor:
+        from torchvision.transforms.functional import center_crop, pil_to_tensor, resize
+
+        image = self.image(index)
+        try:
+            image.draft("RGB", (self.size, self.size))  # lets JPEG leave out what is not needed
+            colours = image.convert("RGB")
+        except UNREADABLE as error:
+            name = getattr(image, "filename", "") or f"image {index}"
+            raise UsageError(f"{name} cannot be read as an image: {error}") from error
+        return pil_to_tensor(center_crop(resize(colours, [self.size]), [self.size]))  # type: ignore[arg-type]
+
+
+class Files:
+    """Opens the images of a list of paths."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = list(paths)
+
+    def __call__(self, index: int) -> Image.Image:
+        return header(self.paths[index])
+
+
+class Items:
+    """The images of some items of a data set of torchvision."""
+
+    def __init__(self, dataset: Any, part: np.ndarray) -> None:
+        self.dataset, self.part = dataset, part
+
+    def __call__(self, index: int) -> Image.Image:
+        return self.dataset[int(self.part[index])][0]
+
+
+def header(path: str) -> Image.Image:
+    """The image, its size known and nothing decoded. Raises UsageError when it is no image, or a huge one."""
+    try:
+        with warnings.catch_warnings():  # Pillow's own limit is higher and only a warning
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            image = Image.open(path)
+    except UNREADABLE as error:
+        raise UsageError(f"{path} cannot be read as an image: {error}") from error
+    if image.width * image.height > MOST_PIXELS:
+        raise UsageError(
+            f"{path} has {image.width} × {image.height} pixels, more than {MOST_PIXELS // 10**6} million: "
+            "shrink it or take it out"
+        )
+    return image

@@ -1,0 +1,208 @@
+"""Labelled images from files: torchvision's data sets, folders of images, and arrays."""
+
+from __future__ import annotations
+
+import inspect
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zoo.data.augment import Augment
+from zoo.data.cache import cached, write_json
+from zoo.data.data import a_fraction
+from zoo.data.imagedata import ImageData, Split, squares, stratified
+from zoo.data.imagefiles import FilePixels, Files, Items, header
+from zoo.data.read import missing
+from zoo.errors import UsageError
+from zoo.registry import suggest
+
+RECIPES = "vit-tiny, vit-glyphs"
+SPLIT = (20170612,)
+
+
+class ImageFolder(ImageData):
+    """Folders of images: ``root/train/CLASS/…``, ``root/val/CLASS/…`` and perhaps ``root/test/CLASS/…``.
+
+    Images become RGB squares: the short side is made `image_size` long and the middle kept. Every header is checked
+    once before training. Mean and deviation come from 2,000 training images, evenly over the classes. The fingerprint
+    covers names and sizes of the files. The test split is the validation split when there is no test folder.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        image_size: int = 224,
+        batch_size: int = 64,
+        augment: Augment = "none",
+        workers: int = 0,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(image_size, batch_size, augment, workers, seed)
+        self.root, self.side = Path(root).expanduser(), image_size
+
+    def read(self) -> tuple[dict[str, Split], list[str]]:
+        from torchvision.datasets import ImageFolder as Folder
+
+        splits, names = {}, []
+        for name in ("train", "val", "test"):
+            folder = self.root / name
+            if not folder.is_dir():
+                if name == "test":
+                    continue
+                raise missing(f"the folder {folder}, with a folder of images for each class,", RECIPES)
+            try:
+                found = Folder(str(folder))
+            except FileNotFoundError as error:  # no class, or a class without images
+                raise UsageError(f"{folder}: {str(error).splitlines()[0]}") from error
+            names = names or found.classes
+            if found.classes != names:
+                more, less = set(found.classes) - set(names), set(names) - set(found.classes)
+                told = [f"{', '.join(sorted(s)[:5])} only in {w}" for s, w in ((less, "train"), (more, name)) if s]
+                raise UsageError(f"{self.root}: the classes of train and {name} differ: {'; '.join(told)}")
+            splits[name] = self._split(folder, found.samples)
+        return splits, names
+
+    def _split(self, folder: Path, samples: list[tuple[str, int]]) -> Split:
+        paths = [path for path, _ in samples]
+        files = [[str(Path(path).relative_to(folder)), Path(path).stat().st_size] for path in paths]
+
+        def check(entry: Path) -> None:
+            for path in paths:
+                header(path).close()
+            write_json(entry / "checked.json", len(paths))
+
+        times = [Path(path).stat().st_mtime_ns for path in paths]
+        cached("headers", {"format": 1, "folder": str(folder.resolve()), "files": files, "times": times}, check)
+        pixels = FilePixels(len(paths), self.side, Files(paths), files)
+        return Split(pixels, np.array([label for _, label in samples]))
+
+
+class NpzImages(ImageData):
+    """NumPy archives with ``images`` uint8 (N, H, W[, C]), ``labels`` (N,) and perhaps ``names`` of the classes.
+
+    The test split is the validation split unless `test` is given.
+    """
+
+    def __init__(
+        self,
+        train: str,
+        val: str,
+        test: str | None = None,
+        image_size: int | None = None,
+        batch_size: int = 64,
+        augment: Augment = "none",
+        workers: int = 0,
+        seed: int | None = None,
+    ) -> None:
+        """`image_size` resizes; None leaves the images as they are."""
+        super().__init__(image_size, batch_size, augment, workers, seed)
+        self.files = {"train": train, "val": val} | ({"test": test} if test else {})
+
+    def read(self) -> tuple[dict[str, Split], list[str]]:
+        splits, names = {}, []
+        for name, file in self.files.items():
+            arrays = _npz(Path(file).expanduser())
+            splits[name] = Split(squares(arrays["images"], self.image_size, file), arrays["labels"])
+            if name == "train":
+                names = [str(one) for one in arrays.get("names", ())]
+            pixels, first = splits[name].pixels, splits["train"].pixels
+            if (pixels.size, pixels.channels) != (first.size, first.channels):
+                raise UsageError(
+                    f"{file}: images of size {pixels.size} with {pixels.channels} channels, but {self.files['train']} "
+                    f"has {first.size} with {first.channels}"
+                )
+        labels = splits["train"].labels
+        return splits, names or [str(n) for n in range(int(labels.max(initial=-1)) + 1)]
+
+
+def _npz(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in ("images", "labels", "names") if name in archive.files}
+            present = archive.files
+    except FileNotFoundError as error:
+        raise missing(str(path), RECIPES) from error
+    except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        raise UsageError(f"{path} is not a whole .npz archive of plain arrays: {error}") from error
+    for name in ("images", "labels"):
+        if name not in arrays:
+            raise UsageError(f"{path} has no array {name!r}, only {', '.join(present) or 'nothing'}")
+    return arrays
+
+
+class TorchvisionImages(ImageData):
+    """A data set of torchvision by its class name, such as CIFAR10, MNIST or FashionMNIST, from files on disk.
+
+    Nothing is downloaded. `val_fraction` of each class of the training images, drawn by a seed fixed for all, is the
+    validation split; the test split is torchvision's.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        root: str,
+        image_size: int | None = None,
+        batch_size: int = 64,
+        augment: Augment = "none",
+        val_fraction: float = 0.1,
+        workers: int = 0,
+        seed: int | None = None,
+    ) -> None:
+        """`image_size` is needed where images differ in size; None leaves the others as they are."""
+        super().__init__(image_size, batch_size, augment, workers, seed)
+        a_fraction(val_fraction=val_fraction)
+        self.dataset, self.root, self.val_fraction = name, Path(root).expanduser(), val_fraction
+
+    def read(self) -> tuple[dict[str, Split], list[str]]:
+        train, test = self._open("train"), self._open("test")
+        labels = _labels(train)
+        kept, held = stratified(labels, self.val_fraction, SPLIT)
+        splits = {
+            "train": self._split(train, labels, kept, "train"),
+            "val": self._split(train, labels, held, "train"),
+            "test": self._split(test, _labels(test), np.arange(len(test)), "test"),
+        }
+        names = [str(name) for name in getattr(train, "classes", ())]
+        return splits, names or [str(n) for n in range(int(labels.max()) + 1)]
+
+    def _split(self, found: Any, labels: np.ndarray, part: np.ndarray, split: str) -> Split:
+        data = np.asarray(getattr(found, "data", ()))
+        if data.dtype == np.uint8 and data.ndim in (3, 4) and len(data) == len(labels):
+            if data.ndim == 4 and data.shape[1] in (1, 3) and data.shape[3] not in (1, 3):
+                data = data.transpose(0, 2, 3, 1)  # SVHN and STL10 put channels first
+            return Split(squares(data[part], self.image_size, self.dataset), labels[part])
+        if self.image_size is None:
+            raise UsageError(f"the images of {self.dataset} may differ in size: give image_size")
+        identity = [self.dataset, split, len(labels), part.tolist()]
+        return Split(FilePixels(len(part), self.image_size, Items(found, part), identity), labels[part])
+
+    def _open(self, split: str) -> Any:
+        from torchvision import datasets
+
+        cls = getattr(datasets, self.dataset, None)
+        if not isinstance(cls, type):
+            known = [name for name in datasets.__all__ if isinstance(getattr(datasets, name), type)]
+            raise UsageError(f"torchvision has no data set {self.dataset!r}.{suggest(self.dataset, known)}")
+        options = inspect.signature(cls).parameters
+        if "train" in options:
+            chosen: dict[str, Any] = {"train": split == "train"}
+        elif "split" in options:
+            chosen = {"split": split}
+        else:
+            raise UsageError(f"torchvision's {self.dataset} has no train and test split: use ImageFolder or NpzImages")
+        chosen |= {"download": False} if "download" in options else {}
+        try:
+            return cls(str(self.root), **chosen)
+        except (RuntimeError, OSError) as error:
+            raise missing(f"the {split} split of the data set {self.dataset} in {self.root}", RECIPES) from error
+
+
+def _labels(found: Any) -> np.ndarray:
+    """The labels of a data set of torchvision, which have several names there."""
+    for name in ("targets", "labels", "_labels"):
+        labels = getattr(found, name, None)
+        if labels is not None and len(labels) == len(found):
+            return np.asarray(labels)
+    return np.array([found[i][1] for i in range(len(found))])

@@ -1,0 +1,277 @@
+"""Pairs of sentences for translation: the part that files and generated corpora share."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from lightning.pytorch.utilities import rank_zero_only
+
+from zoo.data.batches import BatchDataset, Plan, TokenPlan, round_up
+from zoo.data.cache import cached, write_json
+from zoo.data.data import Data, at_least
+from zoo.data.tokenizer import BOS, EOS, PAD, Tokenizer
+from zoo.errors import UsageError
+
+log = logging.getLogger(__name__)
+SPECIALS = (PAD, BOS, EOS)  # 0, 1, 2
+Span: TypeAlias = tuple[int, int]  # [start, end)
+TooLong: TypeAlias = Literal["error", "skip"]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A sentence, its translation, what kind of pair it is, and which of their characters say the same."""
+
+    source: str
+    target: str
+    kind: str = ""
+    slots: tuple[tuple[Span, Span], ...] = ()
+
+
+class Side:
+    """The token numbers of all sentences of one side, one after the other."""
+
+    def __init__(self, ids: np.ndarray, edges: np.ndarray) -> None:
+        self.ids, self.edges = ids, edges
+        self.lengths = np.diff(edges)
+
+    @classmethod
+    def load(cls, folder: Path, name: str) -> Side:
+        return cls(np.load(folder / f"{name}.ids.npy", mmap_mode="r"), np.load(folder / f"{name}.edges.npy"))
+
+    @staticmethod
+    def save(folder: Path, name: str, sentences: Sequence[Sequence[int]]) -> None:
+        edges = np.cumsum([0, *map(len, sentences)], dtype=np.int64)
+        flat = np.fromiter((number for one in sentences for number in one), np.int32, count=int(edges[-1]))
+        np.save(folder / f"{name}.ids.npy", flat)
+        np.save(folder / f"{name}.edges.npy", edges)
+
+    def rows(self, indices: np.ndarray, width: int) -> np.ndarray:
+        """(B, width) int64: the sentences, padded with <pad>."""
+        places = self.edges[indices][:, None] + np.arange(width)
+        inside = places < self.edges[indices + 1][:, None]
+        if not len(self.ids):
+            return np.zeros(inside.shape, np.int64)
+        return np.where(inside, self.ids[np.minimum(places, len(self.ids) - 1)], 0).astype(np.int64)
+
+
+class Pairs(BatchDataset):
+    """Encoded pairs; `extra` holds what evaluation wants to know of each: texts, kind, token slots and `decode`."""
+
+    def __init__(
+        self, source: Side, target: Side, kept: np.ndarray, max_length: int, extra: dict[str, list[Any]] | None
+    ) -> None:
+        self.source, self.target, self.kept, self.max_length, self.extra = source, target, kept, max_length, extra
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def all_decoded(self) -> Pairs:
+        """The same pairs, all marked for decoding."""
+        extra = None if self.extra is None else {**self.extra, "decode": [True] * len(self.source.lengths)}
+        return Pairs(self.source, self.target, self.kept, self.max_length, extra)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of the longer side, its closing <eos> included."""
+        return np.maximum(self.source.lengths, self.target.lengths)[self.kept] + 1
+
+    def batch(self, indices: np.ndarray, epoch: int) -> dict[str, Any]:
+        """``source`` (B, S): tokens, <eos>. ``target`` (B, T): <bos>, tokens, <eos>. ``…_valid``: False at padding.
+
+        S and T - 1, what encoder and decoder see, are multiples of 8 or `max_length`. For evaluation also
+        ``source_text``, ``text``, ``type``, ``decode`` (B,) bool, and ``slots`` (K, 5): rows [row, s0, s1, t0, t1] say
+        that source tokens [s0, s1) mean the same as target[:, 1:]'s tokens [t0, t1).
+        """
+        chosen = self.kept[indices]
+        batch: dict[str, Any] = {}
+        for name, side, start in (("source", self.source, 0), ("target", self.target, 1)):
+            lengths = side.lengths[chosen]
+            width = int(round_up(int(lengths.max()) + 1, self.max_length)) + start
+            ids = np.ones((len(chosen), width), np.int64)  # <bos> in the first column of target
+            ids[:, start:] = side.rows(chosen, width - start)
+            ids[np.arange(len(chosen)), start + lengths] = 2  # <eos>
+            valid = np.arange(width) <= (start + lengths)[:, None]
+            batch |= {name: torch.from_numpy(ids), f"{name}_valid": torch.from_numpy(valid)}
+        return batch if self.extra is None else batch | self._extra(self.extra, chosen)
+
+    @staticmethod
+    def _extra(extra: dict[str, list[Any]], chosen: np.ndarray) -> dict[str, Any]:
+        found = {name: [values[i] for i in chosen] for name, values in extra.items()}
+        slots = [(row, *slot) for row, every in enumerate(found["slots"]) for slot in every]
+        return {
+            "source_text": found["source"],
+            "text": found["target"],
+            "type": found["kind"],
+            "slots": torch.tensor(slots, dtype=torch.int64).reshape(-1, 5),
+            "decode": torch.tensor(found["decode"], dtype=torch.bool),
+        }
+
+
+class PairData(Data):
+    """Sentence pairs in batches of like length.
+
+    One byte-level BPE for both sides or one for each, learned from the training pairs. Pairs with a side longer than
+    `max_length` tokens are left out with a warning that counts them, or are an error; nothing is cut off.
+    """
+
+    shared = True
+    split_digits = False
+    split_ideographs = False
+    too_long: TooLong = "skip"
+
+    def __init__(
+        self,
+        vocab_size: int,
+        max_tokens: int,
+        max_length: int,
+        eval_limit: int,
+        workers: int,
+        seed: int | None,
+    ) -> None:
+        """`max_tokens` limits a batch per process, padding included, counting the longer side.
+
+        `max_length` counts a sentence's tokens and its <eos>. `eval_limit` validation pairs, evenly over the kinds,
+        are marked for decoding; all test pairs are.
+        """
+        super().__init__(1, workers, seed)
+        at_least(2, max_length=max_length)
+        at_least(0, eval_limit=eval_limit)
+        at_least(int(round_up(max_length)), max_tokens=max_tokens)
+        self.vocab_size, self.max_tokens, self.max_length = vocab_size, max_tokens, max_length
+        self.eval_limit = eval_limit
+
+    @abstractmethod
+    def origin(self) -> dict[str, Any]:
+        """What the corpus depends on: JSON that is cheap to find."""
+
+    def maker(self) -> str:
+        """The library and version that made the sentences, a part of the fingerprint; empty for files."""
+        return ""
+
+    @abstractmethod
+    def corpus(self) -> dict[str, list[Pair]]:
+        """The pairs of "train", "val" and perhaps "test"."""
+
+    def load(self) -> None:
+        coding = [self.vocab_size, self.shared, self.split_digits, self.split_ideographs]
+        entry = cached("pairs", {"format": 1, "origin": self.origin(), "coding": coding}, self._encode)
+        self.source_tokenizer = Tokenizer.load(entry / "source-tokenizer.json")
+        self.target_tokenizer = Tokenizer.load(entry / "target-tokenizer.json")
+        meta = json.loads((entry / "meta.json").read_text("utf-8"))
+        self._fingerprint: str = meta["fingerprint"]
+        found = {split: self._split(entry, split) for split in meta["splits"]}
+        self.datasets = {"test": found["val"].all_decoded(), **found}
+
+    def _encode(self, folder: Path) -> None:
+        corpus = self.corpus()
+        source, target = self._train(corpus["train"])
+        content = hashlib.sha256((self.maker() + source.to_json() + target.to_json()).encode())
+        for split, pairs in sorted(corpus.items()):
+            Side.save(folder, f"{split}.source", source.encode_batch([pair.source for pair in pairs]))
+            Side.save(folder, f"{split}.target", target.encode_batch([pair.target for pair in pairs]))
+            for pair in pairs:
+                content.update(json.dumps([split, pair.source, pair.target]).encode())
+            if split != "train":
+                texts = {"source": [p.source for p in pairs], "target": [p.target for p in pairs]}
+                slots = [token_slots(pair, source, target) for pair in pairs]
+                write_json(folder / f"{split}.json", {**texts, "kind": [p.kind for p in pairs], "slots": slots})
+        source.save(folder / "source-tokenizer.json")
+        target.save(folder / "target-tokenizer.json")
+        write_json(folder / "meta.json", {"fingerprint": content.hexdigest(), "splits": sorted(corpus)})
+
+    def _train(self, pairs: list[Pair]) -> tuple[Tokenizer, Tokenizer]:
+        def learn(texts: list[str]) -> Tokenizer:
+            return Tokenizer.bpe(texts, self.vocab_size, SPECIALS, self.split_digits, self.split_ideographs)
+
+        source, target = [pair.source for pair in pairs], [pair.target for pair in pairs]
+        if self.shared:
+            both = learn(source + target)
+            return both, both
+        return learn(source), learn(target)
+
+    def _split(self, entry: Path, split: str) -> Pairs:
+        source, target = Side.load(entry, f"{split}.source"), Side.load(entry, f"{split}.target")
+        longest = np.maximum(source.lengths, target.lengths) + 1
+        kept = np.flatnonzero(longest <= self.max_length)
+        if len(kept) < len(longest):
+            self._tell(split, longest)
+        if split == "train":
+            return Pairs(source, target, kept, self.max_length, None)
+        extra = json.loads((entry / f"{split}.json").read_text("utf-8"))
+        chosen = set(spread(extra["kind"], kept, self.eval_limit))
+        extra["decode"] = [i in chosen for i in range(len(longest))]
+        pairs = Pairs(source, target, kept, self.max_length, extra)
+        return pairs.all_decoded() if split == "test" else pairs
+
+    def _tell(self, split: str, longest: np.ndarray) -> None:
+        long = np.flatnonzero(longest > self.max_length)
+        if self.too_long == "error":
+            raise UsageError(
+                f"pair {long[0] + 1} of the {split} split has {longest[long[0]]} tokens, more than max_length="
+                f"{self.max_length}; {len(long)} of {len(longest)} pairs are too long.\n"
+                "Raise max_length, or leave them out with too_long: skip."
+            )
+        if len(long) == len(longest):
+            raise UsageError(f"all {len(long)} pairs of the {split} split are longer than max_length={self.max_length}")
+        rank_zero_only(log.warning)(
+            "%d of %d %s pairs are longer than max_length=%d tokens and are left out",
+            *(len(long), len(longest), split, self.max_length),
+        )
+
+    def plan(self, split: str, world: int, seed: int | None) -> Plan:
+        pairs = self.datasets[split]
+        assert isinstance(pairs, Pairs)
+        return TokenPlan(pairs.lengths, self.max_tokens * world, world, seed)
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """The target-side text of tokens, special tokens left out."""
+        self.ready()
+        return self.target_tokenizer.decode(ids)
+
+    def sizes(self) -> dict[str, int]:
+        self.ready()
+        sizes = self.source_tokenizer.vocab_size, self.target_tokenizer.vocab_size
+        return {"source_vocab_size": sizes[0], "target_vocab_size": sizes[1]}
+
+    def fingerprint(self) -> str:
+        self.ready()
+        return self._fingerprint
+
+    def save(self, folder: Path) -> None:
+        """Two files, also where both sides share one tokenizer."""
+        self.ready()
+        self.source_tokenizer.save(folder / "source-tokenizer.json")
+        self.target_tokenizer.save(folder / "target-tokenizer.json")
+
+
+def token_slots(pair: Pair, source: Tokenizer, target: Tokenizer) -> list[list[int]]:
+    """A pair's slots as [s0, s1, t0, t1]: the tokens that hold at least one character of the slot."""
+    if not pair.slots:
+        return []
+    left, right = source.offsets(pair.source)[1], target.offsets(pair.target)[1]
+    return [[*_tokens(left, ours), *_tokens(right, theirs)] for ours, theirs in pair.slots]
+
+
+def _tokens(offsets: list[Span], span: Span) -> Span:
+    inside = [i for i, (start, end) in enumerate(offsets) if start < span[1] and end > span[0]]
+    return inside[0], inside[-1] + 1
+
+
+def spread(kinds: list[str], kept: np.ndarray, limit: int) -> list[int]:
+    """The first `limit` of `kept`, taking the kinds in turn."""
+    seen: dict[str, int] = {}
+    turn = []
+    for i in kept:
+        seen[kinds[i]] = seen.get(kinds[i], 0) + 1
+        turn.append(seen[kinds[i]])
+    return [int(kept[i]) for i in np.argsort(turn, kind="stable")[:limit]]

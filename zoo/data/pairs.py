@@ -1,0 +1,170 @@
+"""Parallel files: a sentence per line, the translation on the same line of another file or in a second column."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zoo.data.batches import random
+from zoo.data.data import a_fraction
+from zoo.data.pairdata import Pair, PairData, TooLong
+from zoo.data.read import missing, read_bytes, read_lines
+from zoo.errors import UsageError
+
+RECIPES = "translation-tiny"
+VAL_NAMES = ("val", "valid", "dev")
+SPLIT = 20170612  # the seed of the split, the same for everybody
+
+
+@dataclass(frozen=True)
+class PairOptions:
+    """What is seldom changed.
+
+    `shared`: one tokenizer for both languages. `split_digits`: every digit is a token. `too_long`: leave pairs longer
+    than max_length out, or raise an error. `val`, `test`: prefixes of files elsewhere. `val_fraction`: what is taken
+    from the training pairs for validation where there are no files for it.
+    """
+
+    shared: bool = True
+    split_digits: bool = False
+    too_long: TooLong = "skip"
+    val: str | None = None
+    test: str | None = None
+    val_fraction: float = 0.02
+
+
+class ParallelFiles(PairData):
+    """Two parallel files, or one with two columns, for each split.
+
+    `path` is a folder with ``train.en`` and ``train.de``, ``val.*`` (or ``valid.*``, ``dev.*``) and perhaps ``test.*``;
+    or a prefix, ``corpus`` for ``corpus.en`` and ``corpus.de``. Every name may end in ``.gz``. Instead of two files
+    there may be one ``train.tsv``: source, a tab, target. Where both exist, files for each language win over a table,
+    and plain files over compressed ones. Without validation files, `options.val_fraction` of the training pairs is
+    set aside, all pairs with the same source sentence on the same side; without test files, test is validation.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        source: str = "en",
+        target: str = "de",
+        vocab_size: int = 8000,
+        max_tokens: int = 4096,
+        max_length: int = 128,
+        eval_limit: int = 200,
+        workers: int = 0,
+        seed: int | None = None,
+        options: PairOptions | None = None,
+    ) -> None:
+        """`source` and `target` are the endings of the files' names."""
+        super().__init__(vocab_size, max_tokens, max_length, eval_limit, workers, seed)
+        self.path, self.languages = Path(path).expanduser(), (source, target)
+        self.options = options or PairOptions()
+        a_fraction(val_fraction=self.options.val_fraction)
+        if source == target:
+            raise UsageError(f"source and target are both {source!r}: they must name two languages")
+        if self.options.too_long not in ("error", "skip"):
+            raise UsageError(f"too_long is {self.options.too_long!r}: it must be error or skip")
+        self.shared, self.split_digits = self.options.shared, self.options.split_digits
+        self.too_long = self.options.too_long
+
+    def files(self) -> dict[str, list[Path]]:
+        """The one or two files of each split that has any. Raises UsageError for a split that was named but lacks."""
+        named = {"val": self.options.val, "test": self.options.test}
+        inside = self.path.is_dir()
+        found = {"train": self._find(self.path / "train" if inside else self.path)}
+        for split, prefix in named.items():
+            if prefix is not None:
+                found[split] = self._find(Path(prefix).expanduser())
+            elif inside:
+                names = VAL_NAMES if split == "val" else (split,)
+                if files := self._look([self.path / name for name in names]):
+                    found[split] = files
+        return found
+
+    def _look(self, prefixes: list[Path]) -> list[Path]:
+        """The files of the first prefix that has any."""
+        for prefix in prefixes:
+            columns = [self._plain_or_gz(f"{prefix}.{language}") for language in self.languages]
+            table = self._plain_or_gz(f"{prefix}.tsv") or (prefix if prefix.is_file() and _is_table(prefix) else None)
+            if columns[0] and columns[1]:
+                return [columns[0], columns[1]]
+            if table:
+                return [table]
+            if columns[0] or columns[1]:
+                lacking = self.languages[0 if columns[1] else 1]
+                raise missing(f"{prefix}.{lacking} (or .gz), the other half of {columns[0] or columns[1]},", RECIPES)
+        return []
+
+    def _find(self, prefix: Path) -> list[Path]:
+        files = self._look([prefix])
+        if not files:
+            first, second = self.languages
+            raise missing(f"{prefix}.{first} and .{second} (or .gz, or {prefix.name}.tsv)", RECIPES)
+        return files
+
+    @staticmethod
+    def _plain_or_gz(name: str) -> Path | None:
+        return next((file for file in (Path(name), Path(f"{name}.gz")) if file.is_file()), None)
+
+    def origin(self) -> dict[str, Any]:
+        digests = {
+            split: [hashlib.sha256(read_bytes(file, RECIPES)).hexdigest() for file in files]
+            for split, files in self.files().items()
+        }
+        return {"files": digests, "val_fraction": None if "val" in digests else self.options.val_fraction}
+
+    def corpus(self) -> dict[str, list[Pair]]:
+        corpus = {split: _read(files) for split, files in self.files().items()}
+        return corpus if "val" in corpus else corpus | set_aside(corpus["train"], self.options.val_fraction)
+
+
+def set_aside(pairs: list[Pair], fraction: float) -> dict[str, list[Pair]]:
+    """Training and validation pairs, drawn by a fixed seed; no source sentence is in both."""
+    sources = list(dict.fromkeys(pair.source for pair in pairs))
+    count = max(1, round(len(sources) * fraction))
+    if count >= len(sources):
+        raise UsageError(f"{len(sources)} different source sentences are too few to set some aside for validation")
+    held = {sources[i] for i in random(SPLIT).permutation(len(sources))[:count]}
+    return {
+        "train": [pair for pair in pairs if pair.source not in held],
+        "val": [pair for pair in pairs if pair.source in held],
+    }
+
+
+def _is_table(path: Path) -> bool:
+    return path.name.removesuffix(".gz").endswith(".tsv")
+
+
+def _read(files: list[Path]) -> list[Pair]:
+    if len(files) == 1:
+        return _read_table(files[0])
+    left, right = (read_lines(file, RECIPES) for file in files)
+    if len(left) != len(right):
+        raise UsageError(
+            f"{files[1].name} has {len(right)} lines and {files[0].name} has {len(left)}: they must be parallel."
+        )
+    if not left:
+        raise UsageError(f"{files[0]} and {files[1].name} are empty: they must hold a sentence per line")
+    for file, lines in zip(files, (left, right), strict=True):
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                raise UsageError(f"{file}:{number} is blank: every line needs a sentence on both sides")
+    return [Pair(*both) for both in zip(left, right, strict=True)]
+
+
+def _read_table(file: Path) -> list[Pair]:
+    pairs = []
+    for number, line in enumerate(read_lines(file, RECIPES), 1):
+        columns = line.split("\t")
+        if len(columns) != 2:
+            raise UsageError(f"{file}:{number} has {len(columns)} columns: it must have two, source, a tab, target")
+        if not all(column.strip() for column in columns):
+            side = "source" if not columns[0].strip() else "target"
+            raise UsageError(f"{file}:{number}: the {side} is blank: every line needs a sentence on both sides")
+        pairs.append(Pair(columns[0], columns[1]))
+    if not pairs:
+        raise UsageError(f"{file} is empty: it must hold a pair per line")
+    return pairs

@@ -1,0 +1,99 @@
+"""Translation without files: pairs that Babel's CLDR data say in both languages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zoo.data.data import at_least
+from zoo.data.pairdata import Pair, PairData
+from zoo.errors import UsageError
+from zoo.registry import suggest
+
+KINDS = [
+    "date",
+    "date_time",
+    "countries",
+    "countries_or",
+    "languages",
+    "unit",
+    "units",
+    "relative_time",
+    "money",
+    "country_money",
+    "country_date",
+    "language_country",
+]
+HELD = 1000  # validation pairs, and as many test pairs
+TRIES = 20  # per pair, before the kinds count as exhausted
+
+
+class Phrasebook(PairData):
+    """Dates, lists, quantities and names in two languages, of twelve kinds, generated from Unicode's CLDR data.
+
+    The corpus depends on its own seed and on Babel's version only: `size` training, 1,000 validation and 1,000 test
+    pairs, of which no two share a source sentence. Digits are tokens of their own, and so are Chinese and Japanese
+    characters. Dates know their alignment: weekday, month, day and year on both sides.
+    """
+
+    corpus_seed = 20170612
+    split_digits = True
+    split_ideographs = True
+
+    def __init__(
+        self,
+        source: str = "en",
+        target: str = "de",
+        size: int = 20000,
+        kinds: list[str] | None = None,
+        vocab_size: int = 2000,
+        max_tokens: int = 2048,
+        max_length: int = 96,
+        eval_limit: int = 200,
+        workers: int = 0,
+        seed: int | None = None,
+    ) -> None:
+        """`source` and `target` are locales; `kinds` chooses from the twelve, all by default."""
+        super().__init__(vocab_size, max_tokens, max_length, eval_limit, workers, seed)
+        at_least(1, size=size)
+        self.languages, self.size = (source, target), size
+        self.kinds = list(KINDS if kinds is None else kinds)
+        if not self.kinds:
+            raise UsageError(f"kinds is empty: choose from {', '.join(KINDS)}")
+        for kind in self.kinds:
+            if kind not in KINDS:
+                raise UsageError(f"unknown kind {kind!r}.{suggest(kind, KINDS)} Available: {', '.join(KINDS)}")
+
+    def maker(self) -> str:
+        import babel
+
+        return f"babel {babel.__version__}"
+
+    def origin(self) -> dict[str, Any]:
+        return {
+            "maker": self.maker(),
+            "languages": self.languages,
+            "size": self.size,
+            "kinds": self.kinds,
+            "seed": self.corpus_seed,
+        }
+
+    def corpus(self) -> dict[str, list[Pair]]:
+        """Raises UsageError when the kinds have fewer different sentences than asked for."""
+        from zoo.data.cldr import Book
+
+        book = Book(*self.languages, self.corpus_seed)
+        wanted, found = self.size + 2 * HELD, {}
+        for _ in range(TRIES * wanted):
+            pair = book.pair(book.random.choice(self.kinds))
+            if pair is not None:
+                found.setdefault(pair.source, pair)
+                if len(found) == wanted:
+                    break
+        if len(found) < wanted:
+            raise UsageError(
+                f"the kinds {', '.join(self.kinds)} give about {len(found)} different sentences, {wanted} are needed: "
+                f"size and 2 × {HELD} for validation and test.\nChoose a smaller size or more kinds."
+            )
+        pairs = list(found.values())
+        book.random.shuffle(pairs)  # kinds with few sentences are used up early
+        return {"test": pairs[:HELD], "val": pairs[HELD : 2 * HELD], "train": pairs[2 * HELD :]}

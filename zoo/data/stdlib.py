@@ -1,0 +1,139 @@
+"""English text that every Python brings along: the documentation of its standard library."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import platform
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from zoo.data.batches import random
+from zoo.data.cache import cached, write_json
+from zoo.data.text import Corpus, Scheme, TextData
+from zoo.errors import UsageError
+
+SKIPPED = frozenset(
+    [
+        "site-packages",
+        "dist-packages",
+        "test",
+        "tests",
+        "idlelib",
+        "lib2to3",
+        "turtledemo",
+        "tkinter",
+        "ensurepip",
+        "pydoc_data",
+        "__pycache__",
+    ]
+)
+SHORTEST = 60  # characters: shorter docstrings are mostly names and signatures
+LEAST_TEXTS = 1000  # a complete library has four times as many
+ORDER = 20170612  # the order of documents, the same for everybody
+TYPOGRAPHY = str.maketrans({"’": "'", "‘": "'", "”": '"', "“": '"', "…": "...", "—": "--", "–": "-", "´": "'"})
+
+
+class StdlibDocs(TextData):
+    """Docstrings and language topics of the running Python's standard library: about 1.85 MB of English.
+
+    The text differs between Python versions: compare runs only where their fingerprints agree. Only ASCII is left:
+    typographic marks become their ASCII forms, any other character a question mark. Between two documents stands
+    ``<eos>``. A text that occurs twice counts once. Documents are shuffled in an order fixed for all before the last
+    `val_fraction` of the characters becomes the validation split, at the end of a document: so both splits cover all
+    modules and no document is in both. The test split is the validation split.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Scheme = "chars",
+        vocab_size: int = 8192,
+        max_length: int = 64,
+        batch_size: int = 12,
+        val_fraction: float = 0.1,
+        workers: int = 0,
+        seed: int | None = None,
+    ) -> None:
+        """`vocab_size` is for bpe only; `max_length` is the model's context length."""
+        super().__init__(tokenizer, vocab_size, max_length, batch_size, val_fraction, workers, seed)
+
+    def source(self) -> dict[str, Any]:
+        """Names, sizes and times of the library's files: finding them takes milliseconds, reading them seconds."""
+        library = _library()
+        listing = hashlib.sha256()
+        for file in _sources(library):
+            state = file.stat()
+            listing.update(f"{file.relative_to(library)} {state.st_size} {state.st_mtime_ns}\n".encode())
+        return {"python": platform.python_version(), "files": listing.hexdigest()}
+
+    def documents(self) -> Corpus:
+        def extract(folder: Path) -> None:
+            write_json(folder / "texts.json", texts_of(_library()))
+
+        entry = cached("stdlib", {"format": 1, **self.source()}, extract)
+        texts: list[str] = json.loads((entry / "texts.json").read_text("utf-8"))
+        shuffled = [texts[i] for i in random(ORDER).permutation(len(texts))]
+        wanted = sum(map(len, texts)) * self.val_fraction
+        first, held = len(shuffled), 0
+        while held < wanted:
+            first -= 1
+            held += len(shuffled[first])
+        return Corpus({"train": shuffled[:first], "val": shuffled[first:]}, separate=True)
+
+
+def texts_of(library: Path) -> list[str]:
+    """Docstrings of the modules under a folder, and the topics of Python's own help, each once, in ASCII.
+
+    Raises UsageError when the running Python has no sources.
+    """
+    texts = [text for file in _sources(library) for text in _docstrings(file)]
+    if len(texts) < LEAST_TEXTS:
+        raise _no_sources()
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as error:
+        raise _no_sources() from error
+    texts += [topics[name] for name in sorted(topics)]
+    # translated first: two texts may differ by a mark only
+    return list(dict.fromkeys(text.translate(TYPOGRAPHY).encode("ascii", "replace").decode() for text in texts))
+
+
+def _docstrings(file: Path) -> Iterator[str]:
+    try:
+        with warnings.catch_warnings():  # about invalid escapes in the library's own strings
+            warnings.simplefilter("ignore")
+            tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):
+        return  # the library ships a few files that are wrong on purpose
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text and len(text) > SHORTEST:
+                yield text
+
+
+def _library() -> Path:
+    library = Path(sysconfig.get_paths()["stdlib"])
+    if not library.is_dir():
+        raise _no_sources()
+    return library
+
+
+def _sources(library: Path) -> list[Path]:
+    found = []
+    for folder, inside, files in os.walk(library):
+        inside[:] = [name for name in inside if name not in SKIPPED]
+        found += [Path(folder, name) for name in files if name.endswith(".py")]
+    return sorted(found)
+
+
+def _no_sources() -> UsageError:
+    return UsageError(
+        "this Python carries no sources of its standard library (it is zipped or frozen), so there are no docstrings.\n"
+        "Use TextFiles with a text file of yours, or an ordinary Python installation."
+    )

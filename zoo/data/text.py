@@ -1,0 +1,269 @@
+"""Text for language models: blocks of consecutive tokens."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+
+from zoo.data.batches import BatchDataset, random
+from zoo.data.cache import cached, write_json
+from zoo.data.data import Data, a_fraction, at_least
+from zoo.data.read import missing, read_bytes, read_text
+from zoo.data.tokenizer import EOS, Tokenizer
+from zoo.errors import UsageError
+
+Scheme: TypeAlias = Literal["chars", "bytes", "bpe"]
+IGNORE = -100
+RECIPES = "lm-tiny"
+SUFFIXES = frozenset(
+    [
+        ".txt",
+        ".text",
+        ".md",
+        ".rst",
+        ".tex",
+        ".csv",
+        ".json",
+        ".jsonl",
+        ".html",
+        ".xml",
+        ".py",
+        ".c",
+        ".h",
+        ".cpp",
+        ".js",
+        ".java",
+        ".rs",
+        ".go",
+        ".sh",
+    ]
+)
+
+
+class Corpus(NamedTuple):
+    """The documents of "train", "val" and perhaps "test", and whether <eos> stands between two documents."""
+
+    splits: dict[str, list[str]]
+    separate: bool
+
+
+class Blocks(BatchDataset):
+    """Rows of `length` tokens and the tokens that follow them.
+
+    In evaluation (`seed` is None) row i starts at token i × length, so that every token but the first is predicted
+    exactly once; the last row is padded. In training the first row starts at a token drawn from (seed, epoch), so that
+    every epoch cuts elsewhere; up to two rows' worth of tokens at the ends are not used in an epoch.
+    """
+
+    def __init__(self, tokens: np.ndarray, byte_lengths: np.ndarray, length: int, seed: int | None) -> None:
+        self.tokens, self.byte_lengths, self.length, self.seed = tokens, byte_lengths, length, seed
+        predicted = len(tokens) - 1
+        whole = max(1, predicted // length - (predicted >= 2 * length))
+        self.slack = min(length - 1, max(0, predicted - whole * length))
+        self.rows = -(-predicted // length) if seed is None else whole
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def batch(self, indices: np.ndarray, epoch: int) -> dict[str, Any]:
+        """``inputs`` and ``targets`` (B, T), -100 where there is nothing to predict, and ``bytes`` (B,) of targets."""
+        # the 1 makes these numbers other than those of the order
+        offset = 0 if self.seed is None else int(random(self.seed, epoch, 1).integers(0, self.slack + 1))
+        places = (offset + indices * self.length)[:, None] + np.arange(self.length + 1)
+        last = len(self.tokens) - 1
+        window = torch.from_numpy(self.tokens[np.minimum(places, last)].astype(np.int64))
+        real = torch.from_numpy(places[:, 1:] <= last)
+        sizes = torch.from_numpy(self.byte_lengths)[window[:, 1:]]
+        return {
+            "inputs": window[:, :-1].contiguous(),
+            "targets": window[:, 1:].masked_fill(~real, IGNORE),
+            "bytes": (sizes * real).sum(1),
+        }
+
+
+class TextData(Data):
+    """Documents packed into one stream of tokens per split."""
+
+    def __init__(
+        self,
+        tokenizer: Scheme,
+        vocab_size: int,
+        max_length: int,
+        batch_size: int,
+        val_fraction: float,
+        workers: int,
+        seed: int | None,
+    ) -> None:
+        super().__init__(batch_size, workers, seed)
+        if tokenizer not in ("chars", "bytes", "bpe"):
+            raise UsageError(f"tokenizer is {tokenizer!r}: it must be chars, bytes or bpe")
+        at_least(1, max_length=max_length)
+        a_fraction(val_fraction=val_fraction)
+        self.scheme, self.vocab_size = tokenizer, vocab_size
+        self.max_length, self.val_fraction = max_length, val_fraction
+
+    @abstractmethod
+    def source(self) -> dict[str, Any]:
+        """What the documents depend on: JSON that is cheap to find."""
+
+    @abstractmethod
+    def documents(self) -> Corpus:
+        """The text of each split."""
+
+    def load(self) -> None:
+        key = {"format": 1, "source": self.source(), "tokenizer": self.scheme, "val_fraction": self.val_fraction}
+        if self.scheme == "bpe":
+            key["vocab_size"] = self.vocab_size
+        entry = cached("text", key, self._pack)
+        self.tokenizer = Tokenizer.load(entry / "tokenizer.json")
+        self._fingerprint: str = json.loads((entry / "meta.json").read_text("utf-8"))["fingerprint"]
+        sizes = self.tokenizer.byte_lengths()
+        streams = {file.stem: np.load(file, mmap_mode="r") for file in sorted(entry.glob("*.npy"))}
+        for split, stream in streams.items():
+            if len(stream) < 2:
+                raise UsageError(
+                    f"the {split} split has {len(stream)} tokens: at least 2 are needed.\n"
+                    "Give more text, another val_fraction or a val_path."
+                )
+        rows = {
+            split: Blocks(stream, sizes, self.max_length, self.seed if split == "train" else None)
+            for split, stream in streams.items()
+        }
+        self.datasets = {"test": rows["val"], **rows}
+
+    def _pack(self, folder: Path) -> None:
+        documents, separate = self.documents()
+        tokenizer = self._train_tokenizer(documents, separate)
+        content = hashlib.sha256(tokenizer.to_json().encode())
+        for split, texts in sorted(documents.items()):
+            pieces = []
+            for text in texts:
+                if pieces and separate:
+                    pieces.append(np.array([tokenizer.eos]))
+                pieces.append(tokenizer.encode_array(text))
+                content.update(f"{split} {len(text)} ".encode() + text.encode())
+            kind = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
+            np.save(folder / f"{split}.npy", np.concatenate(pieces).astype(kind) if pieces else np.zeros(0, kind))
+        tokenizer.save(folder / "tokenizer.json")
+        write_json(folder / "meta.json", {"fingerprint": content.hexdigest()})
+
+    def _train_tokenizer(self, documents: dict[str, list[str]], separate: bool) -> Tokenizer:
+        """Characters are those of all splits, since an unknown one could not be scored; BPE learns from training."""
+        specials = (EOS,) if separate else ()
+        if self.scheme == "chars":
+            return Tokenizer.chars((text for texts in documents.values() for text in texts), specials)
+        if self.scheme == "bytes":
+            return Tokenizer.bytes(specials)
+        return Tokenizer.bpe(documents["train"], self.vocab_size)
+
+    def sizes(self) -> dict[str, int]:
+        self.ready()
+        return {"vocab_size": self.tokenizer.vocab_size}
+
+    def fingerprint(self) -> str:
+        self.ready()
+        return self._fingerprint
+
+    def save(self, folder: Path) -> None:
+        self.ready()
+        self.tokenizer.save(folder / "tokenizer.json")
+
+
+class TextFiles(TextData):
+    r"""Text files, one document each.
+
+    Files must be UTF-8. A byte-order mark is removed and ``\r\n`` becomes ``\n``; all else stays as it is. The last
+    `val_fraction` of the characters, files in order, is the validation split unless `val_path` is given; the test split
+    is the validation split unless `test_path` is given. Between two files stands the token ``<eos>``.
+    """
+
+    def __init__(
+        self,
+        path: str | list[str],
+        tokenizer: Scheme = "chars",
+        vocab_size: int = 8192,
+        max_length: int = 64,
+        batch_size: int = 12,
+        val_fraction: float = 0.1,
+        val_path: str | None = None,
+        test_path: str | None = None,
+        workers: int = 0,
+        seed: int | None = None,
+    ) -> None:
+        """`path` is a file, a glob pattern, a list of these, or a folder, whose text files are taken in sorted order.
+
+        `vocab_size` is for bpe only; `max_length` is the model's context length.
+        """
+        super().__init__(tokenizer, vocab_size, max_length, batch_size, val_fraction, workers, seed)
+        self.paths = {"train": path, "val": val_path, "test": test_path}
+
+    def source(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for split, path in self.paths.items():
+            if path is not None:
+                digests = [hashlib.sha256(read_bytes(file, RECIPES)).hexdigest() for file in text_files(path)]
+                found[split] = digests
+        return found
+
+    def documents(self) -> Corpus:
+        documents: dict[str, list[str]] = {}
+        for split, path in self.paths.items():
+            if path is not None:
+                documents[split] = [_text(file) for file in text_files(path)]
+        separate = any(len(texts) > 1 for texts in documents.values())
+        if "val" not in documents:
+            documents |= cut(documents["train"], self.val_fraction)
+        return Corpus(documents, separate)
+
+
+def text_files(path: str | list[str]) -> list[Path]:
+    """The files that a path option means. Raises UsageError when there are none."""
+    if isinstance(path, list):
+        if not path:
+            raise UsageError("path is an empty list: name at least one file")
+        return [file for one in path for file in text_files(one)]
+    here = Path(path).expanduser()
+    if here.is_dir():
+        inside = [file for file in sorted(here.rglob("*")) if _is_text(file, here)]
+        if not inside:
+            raise UsageError(f"the folder {path} has no text file with content, such as *.txt, *.md or *.py")
+        return inside
+    if here.exists() or not glob.has_magic(str(here)):
+        if not here.exists():
+            raise missing(path, RECIPES)
+        return [here]
+    matches = [Path(name) for name in sorted(glob.glob(str(here), recursive=True)) if Path(name).is_file()]
+    if not matches:
+        raise UsageError(f"no file matches {path}. Recipes with embedded data: {RECIPES}")
+    return matches
+
+
+def cut(texts: list[str], fraction: float) -> Mapping[str, list[str]]:
+    """Texts up to the last `fraction` of their characters, and that last part."""
+    left = int(sum(map(len, texts)) * (1 - fraction))
+    train, val = [], []
+    for text in texts:
+        train.append(text[:left])
+        val.append(text[left:])
+        left = max(0, left - len(text))
+    return {"train": [text for text in train if text], "val": [text for text in val if text]}
+
+
+def _is_text(file: Path, folder: Path) -> bool:
+    hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+    return file.suffix.lower() in SUFFIXES and not hidden and file.is_file() and file.stat().st_size > 0
+
+
+def _text(file: Path) -> str:
+    text = read_text(file, RECIPES)
+    if not text:
+        raise UsageError(f"{file} is empty: a language model needs text")
+    return text

@@ -1,0 +1,232 @@
+"""Text to token numbers and back: one class around `tokenizers`, kept in its standard file tokenizer.json."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
+
+from zoo.data.cache import write_file
+from zoo.errors import UsageError
+
+# Forked loader workers would each print a warning, although they never tokenize.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
+ALPHABET_SIZE = 256
+IDEOGRAPH = r"[\p{Han}\p{Hiragana}\p{Katakana}]"
+
+
+class Tokenizer:
+    """Characters, bytes or byte-level BPE.
+
+    Text that looks like a special token is plain text: only the data layer puts special tokens in. Decoding what was
+    encoded gives the same text; a tokenizer of characters refuses those it has not seen.
+    """
+
+    def __init__(self, inner: tokenizers.Tokenizer) -> None:
+        inner.encode_special_tokens = True  # "<eos>" in a text must stay five characters
+        self.inner = inner
+        vocabulary = inner.get_vocab(with_added_tokens=True)
+        self.tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+        self.specials = {token.content: number for number, token in inner.get_added_tokens_decoder().items()}
+        self.pad, self.bos, self.eos = (self.specials.get(name) for name in (PAD, BOS, EOS))
+        self.scheme = _scheme(inner)
+        self._table = self._lookup() if self.scheme == "chars" else None
+
+    @classmethod
+    def chars(cls, texts: Iterable[str], specials: Sequence[str] = ()) -> Tokenizer:
+        """One token per character of `texts`, sorted, after the special tokens."""
+        characters = sorted(set().union(*map(set, texts)))
+        vocabulary = {token: number for number, token in enumerate([*specials, *characters])}
+        inner = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))  # not a token: unknown raises
+        inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        inner.decoder = decoders.Fuse()
+        return cls(_with_specials(inner, specials))
+
+    @classmethod
+    def bytes(cls, specials: Sequence[str] = ()) -> Tokenizer:
+        """Token n is the byte n of UTF-8; the special tokens follow."""
+        vocabulary = {token: byte for byte, token in enumerate(_byte_tokens())}
+        inner = _byte_level(models.BPE(vocabulary, []), [])
+        return cls(_with_specials(inner, specials))
+
+    @classmethod
+    def bpe(
+        cls,
+        texts: Iterable[str],
+        vocab_size: int,
+        specials: Sequence[str] = (EOS,),
+        split_digits: bool = False,
+        split_ideographs: bool = False,
+    ) -> Tokenizer:
+        """Byte-level BPE learned from `texts`: the special tokens, 256 bytes, then merges.
+
+        `split_digits` makes every digit a token, `split_ideographs` keeps Chinese and Japanese characters apart. The
+        vocabulary is smaller than `vocab_size` when the texts have no more pairs to merge.
+        """
+        least = ALPHABET_SIZE + len(specials)
+        if vocab_size < least:
+            raise UsageError(f"vocab_size is {vocab_size}: byte-level BPE needs at least {least}, one for each byte")
+        split: list[pre_tokenizers.PreTokenizer] = []
+        if split_ideographs:
+            split.append(pre_tokenizers.Split(Regex(IDEOGRAPH), "isolated"))
+        if split_digits:
+            split.append(pre_tokenizers.Digits(individual_digits=True))
+        inner = _byte_level(models.BPE(), split)
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size,
+            special_tokens=list(specials),
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        )
+        inner.train_from_iterator(texts, trainer)
+        return cls(inner)
+
+    @classmethod
+    def load(cls, path: Path | str) -> Tokenizer:
+        """Read a tokenizer.json. Raises UsageError unless its numbers are 0 to V-1, each once, and its parts agree."""
+        path = Path(path)
+        try:
+            text = path.read_text("utf-8")
+            _check(path, text)
+            return cls(tokenizers.Tokenizer.from_str(text))
+        except UsageError:
+            raise
+        except FileNotFoundError as error:
+            raise UsageError(f"{path} is not on disk: a tokenizer.json was expected there") from error
+        except Exception as error:  # the library raises bare Exception
+            raise UsageError(f"{path} is not a tokenizer of the library 'tokenizers': {error}") from error
+
+    def save(self, path: Path | str) -> None:
+        """Write a tokenizer.json that any user of the library can load."""
+        write_file(Path(path), self.to_json().encode())
+
+    def to_json(self) -> str:
+        """The content of tokenizer.json."""
+        return self.inner.to_str()
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.tokens)
+
+    def encode(self, text: str) -> list[int]:
+        """Raises UsageError that names the first character a tokenizer of characters does not know."""
+        return self.encode_array(text).tolist()
+
+    def encode_array(self, text: str) -> np.ndarray:
+        """The same as one int array; for characters and bytes a hundred times faster than the library."""
+        if self._table is not None:
+            codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+            numbers = self._table[np.minimum(codes, len(self._table) - 1)]
+            if (numbers < 0).any():
+                place = int(np.argmax(numbers < 0))
+                raise UsageError(
+                    f"character {text[place]!r} (U+{ord(text[place]):04X}) at index {place} is not in the vocabulary "
+                    f"of {self.vocab_size} characters.\nUse tokenizer: bytes or bpe, which know every text."
+                )
+            return numbers
+        if self.scheme == "bytes":
+            return np.frombuffer(text.encode(), np.uint8).astype(np.int64)
+        return np.array(self.inner.encode(text, add_special_tokens=False).ids, dtype=np.int64)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        if self.scheme != "bpe":
+            return [self.encode(text) for text in texts]
+        return [encoding.ids for encoding in self.inner.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of these tokens; special tokens are left out."""
+        return self.inner.decode([int(number) for number in ids], skip_special_tokens=True)
+
+    def offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """The tokens, and for each the characters [start, end) it stands for, at least in part."""
+        encoding = self.inner.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
+    def byte_lengths(self) -> np.ndarray:
+        """(V,) int64: the bytes of UTF-8 that each token stands for; 0 for special tokens."""
+        special = set(self.specials.values())
+        size = (lambda token: len(token.encode())) if self.scheme == "chars" else len  # byte-level: a letter per byte
+        return np.array([0 if n in special else size(token) for n, token in enumerate(self.tokens)], dtype=np.int64)
+
+    def _lookup(self) -> np.ndarray:
+        known = {ord(token): n for n, token in enumerate(self.tokens) if token not in self.specials}
+        table = np.full(max(known, default=0) + 2, -1, dtype=np.int64)  # the last place stands for all above
+        table[list(known)] = list(known.values())
+        return table
+
+
+def _byte_level(model: models.Model, split: list[pre_tokenizers.PreTokenizer]) -> tokenizers.Tokenizer:
+    inner = tokenizers.Tokenizer(model)
+    inner.pre_tokenizer = pre_tokenizers.Sequence([*split, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    inner.decoder = decoders.ByteLevel()
+    return inner
+
+
+def _byte_tokens() -> list[str]:
+    """The letter that byte-level BPE writes for each byte, in the order of bytes."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(ALPHABET_SIZE) if byte not in printable]
+    letters = {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}
+    return [letters[byte] for byte in range(ALPHABET_SIZE)]
+
+
+def _with_specials(inner: tokenizers.Tokenizer, specials: Sequence[str]) -> tokenizers.Tokenizer:
+    inner.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in specials])
+    return inner
+
+
+def _scheme(inner: tokenizers.Tokenizer) -> str:
+    content = json.loads(inner.to_str())
+    model = content["model"]
+    if model["type"] == "WordLevel" and (content["pre_tokenizer"] or {}).get("type") == "Split":
+        return "chars"
+    if model["type"] == "BPE" and not model["merges"] and len(model["vocab"]) == ALPHABET_SIZE:
+        in_order = all(model["vocab"].get(token) == byte for byte, token in enumerate(_byte_tokens()))
+        return "bytes" if in_order else "bpe"
+    return "bpe"
+
+
+def _check(path: Path, text: str) -> None:
+    """Raise UsageError where numbers have holes or clash: the library itself loads such files without a word."""
+    content = json.loads(text, object_pairs_hook=_unique_keys(path))
+    vocabulary = content["model"]["vocab"]
+    if not isinstance(vocabulary, dict) or content["model"].get("type") not in ("WordLevel", "BPE"):
+        raise UsageError(f"{path}: the model must be WordLevel or byte-level BPE, as zoo writes them")
+    numbers = dict(vocabulary)
+    for token in content["added_tokens"]:
+        name, number = token["content"], token["id"]
+        if numbers.setdefault(name, number) != number:
+            raise UsageError(f"{path}: {name!r} has two numbers, {numbers[name]} and {number}")
+    by_number: dict[int, str] = {}
+    for token, number in numbers.items():
+        other = by_number.setdefault(number, token)
+        if other != token:
+            raise UsageError(f"{path}: {other!r} and {token!r} have the same number {number}")
+    if sorted(by_number) != list(range(len(by_number))):
+        hole = next((n for n in range(len(by_number)) if n not in by_number), 0)
+        raise UsageError(f"{path}: numbers must run from 0 to {len(by_number) - 1} without a hole, but {hole} is free")
+    added = {token["content"] for token in content["added_tokens"]}
+    lost = {PAD, BOS, EOS} & set(vocabulary) - added
+    if lost:
+        raise UsageError(f"{path}: {', '.join(sorted(lost))} must be listed in added_tokens as special")
+    if not all(token.get("special") for token in content["added_tokens"]):
+        raise UsageError(f"{path}: every added token must be special")
+
+
+def _unique_keys(path: Path) -> Callable[[list[tuple[str, object]]], dict[str, object]]:
+    def pairs(items: list[tuple[str, object]]) -> dict[str, object]:
+        found = dict(items)
+        if len(found) != len(items):
+            names = [name for name, _ in items]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise UsageError(f"{path}: {twice!r} stands twice in the same object")
+        return found
+
+    return pairs
