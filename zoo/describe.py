@@ -100,11 +100,11 @@ def _find(module: str, name: str, hops: int = MAX_HOPS) -> _Found | None:
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == name:
             return _Found(module, node)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            for alias in node.names:
+    for inner in ast.walk(tree):
+        if isinstance(inner, ast.ImportFrom):
+            for alias in inner.names:
                 if (alias.asname or alias.name) == name:
-                    return _find(_absolute(module, node), alias.name, hops - 1)
+                    return _find(_absolute(module, inner), alias.name, hops - 1)
     return None
 
 

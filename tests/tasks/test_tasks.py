@@ -100,7 +100,7 @@ def test_variants_see_the_same_dropout_whatever_their_construction_drew(tmp_path
 
 
 def test_matrices_decay_and_vectors_do_not(tmp_path):
-    module, data = build("lm", 8, tmp_path)
+    module, _ = build("lm", 8, tmp_path)
 
     class FakeTrainer:
         estimated_stepping_batches = 10

@@ -55,13 +55,14 @@ def doctor(json: bool) -> int:
     mismatch = torch_mismatch()
     plugins = _plugins()
     owners = lightning_owners()
+    devices = ["unknown: torch cannot be imported safely"] if mismatch else _devices()
     report = {
         "python": f"{platform.python_version()} ({sys.executable})",
         "system": platform.platform(),
         "versions": versions,
         "torch_matches_torchvision": mismatch is None,
         "problem": mismatch,
-        "devices": ["unknown: torch cannot be imported safely"] if mismatch else _devices(),
+        "devices": devices,
         "plugins": plugins,
         "lightning_command": owners,
     }
@@ -73,7 +74,7 @@ def doctor(json: bool) -> int:
     for name, found in versions.items():
         print(f"{name:<18} {found}")
     print(f"torch and torchvision  {mismatch or 'fit'}")
-    print(f"devices      {'; '.join(report['devices'])}")
+    print(f"devices      {'; '.join(devices)}")
     print(f"`lightning`  {owners}")
     print(f"plugins      {'none' if not plugins else ''}")
     for plugin in plugins:

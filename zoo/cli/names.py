@@ -108,7 +108,8 @@ def subclasses(base: type) -> Iterator[type]:
     seen: set[type] = set()
     waiting = [base]
     while waiting:
-        for cls in type.__subclasses__(waiting.pop()):
+        found: list[type] = type.__subclasses__(waiting.pop())
+        for cls in found:
             if cls not in seen:
                 seen.add(cls)
                 waiting.append(cls)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from zoo import cookbook, registry
 from zoo.cli import args, document, folder, layers
 from zoo.cli.layers import MISSING, Node, where
-from zoo.cli.sizes import BLANKS
 from zoo.errors import PartError, UsageError
 
 if TYPE_CHECKING:
@@ -168,6 +167,7 @@ def flat(value: object, key: str = "") -> dict[str, object]:
 
 def check_resume(made: Plan, against: Path, training: frozenset[str]) -> list[str]:
     """Compare with the configuration a checkpoint was trained with: refuse another architecture, return the rest."""
+    blanks = made.resolved.classes["model"].blanks
     old = flat(document.read(against).plain())
     new = flat(as_yaml(made.config))
     changed = [
@@ -175,7 +175,7 @@ def check_resume(made: Plan, against: Path, training: frozenset[str]) -> list[st
         for key in sorted({*old, *new})
         if key.partition(".")[0] in ("model", "data")
         and old.get(key) != new.get(key)
-        and not (new.get(key) is None and key.removeprefix("model.") in BLANKS)  # not yet filled by the data
+        and not (new.get(key) is None and key.removeprefix("model.") in blanks)  # not yet filled by the data
     ]
     model = [key for key in changed if key.startswith("model") and key.removeprefix("model.") not in training]
     model = [key for key in model if not any(key.startswith(f"model.{name}.") for name in training)]

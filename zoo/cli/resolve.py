@@ -38,7 +38,7 @@ class Resolved:
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
     defaults: dict[str, Any] = field(default_factory=dict)
-    classes: dict[str, type] = field(default_factory=dict)
+    classes: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import copy
 import json
 import re
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from lightning.pytorch import LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from zoo.cli import folder, sizes
+from zoo.cli import folder, report, sizes
 from zoo.cli.failure import blamed
 from zoo.cli.layers import where
 from zoo.cli.names import allowed_roots
@@ -78,11 +79,12 @@ class ZooCLI(LightningCLI):
         limit = getattr(self.data, "max_length", None)
         options = self.plan.config["model"]["init_args"]
         trial = copy.deepcopy(config.model)
-        trial.init_args.update(Namespace(**sizes.placeholders(options, limit)))
+        task = self.plan.resolved.classes["model"]
+        trial.init_args.update(Namespace(**sizes.placeholders(task, options, limit)))
         sizes.rehearse(lambda: parser.instantiate(Namespace(model=trial)))
         known = self.data.sizes()
         sizes.check(options, known, self.plan.resolved.origins)
-        config.model.init_args.update(Namespace(**sizes.fill(options, known, limit)))
+        config.model.init_args.update(Namespace(**sizes.fill(task, options, known, limit)))
         seed_everything(self.plan.seed, workers=True, verbose=False)  # as if nothing had been built before
 
     def instantiate_classes(self) -> None:
@@ -122,6 +124,10 @@ class ZooCLI(LightningCLI):
         self.plan.claimed = True
         if folder.first_rank() and "resume" not in self.plan.command.flags:
             (self.run_folder / folder.CONFIG).write_text(text(self.plan), encoding="utf-8")
+            self.data.save(self.run_folder)
+        if folder.first_rank():
+            print(report.device(self.trainer), flush=True)
+        self.started = time.monotonic()
 
     def after_fit(self) -> None:
         """Mark the run as finished and say what to do next."""
@@ -131,7 +137,7 @@ class ZooCLI(LightningCLI):
         if not done.exists() or "resume" in self.plan.command.flags:
             figures = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
             done.write_text(json.dumps({"step": self.trainer.global_step, **figures}) + "\n", encoding="utf-8")
-        print(f"finished at step {self.trainer.global_step}. Next: zoo tensorboard {self.plan.run.root}", flush=True)
+        print(report.summary(self.plan.run, self.trainer, self.model, time.monotonic() - self.started), flush=True)
 
     def after_validate(self) -> None:
         """Print what was measured."""
@@ -154,15 +160,13 @@ def import_policy(allow: tuple[str, ...] = ()) -> None:
 
 
 def equipment(task: Any, home: Path, plan: Plan) -> dict[str, Any]:
-    """Logger, callbacks and plugins of a training run; says on one line what is about to be trained."""
+    """Logger, callbacks and plugins of a training run; says what is about to be trained."""
     from zoo.study.cost import cost
     from zoo.study.run import equip
 
     counted = cost(task)
     if folder.first_rank():
-        unit = "image" if "image_size" in plan.config["model"]["init_args"] else "token"
-        size = f"{counted.parameters / 1e6:.3g} M parameters, {counted.flops / 1e6:.3g} MFLOP per {unit}"
-        print(f"{plan.run.title}, seed {plan.seed}: {size} → {home}", flush=True)
+        print(report.header(plan.run, task, counted, plan.config["model"]["init_args"]), flush=True)
     return equip(task, counted, home, plan.config["model"])
 
 
@@ -173,12 +177,12 @@ def wanted(callback: object, written: dict[str, Any]) -> bool:
     return not isinstance(callback, Checkpoint) or written.get("enable_checkpointing") is not False
 
 
-def training_options(model: type) -> frozenset[str]:
+def training_options(task: Any) -> frozenset[str]:
     """The options of a task that say how it learns, not what it is: those its LightningModules declare."""
     return frozenset(
         name
-        for name, param in parameters(model).items()
-        if param.owner is not None and issubclass(param.owner, LightningModule) and name not in sizes.BLANKS
+        for name, param in parameters(task).items()
+        if param.owner is not None and issubclass(param.owner, LightningModule) and name not in task.blanks
     )
 
 

@@ -1,4 +1,4 @@
-"""Fill what only the data knows into a model's blanks, and refuse impossible models before the data is prepared."""
+"""Fill what only the data knows into a task's blanks, and refuse impossible models before the data is prepared."""
 
 from __future__ import annotations
 
@@ -7,30 +7,26 @@ from typing import Any
 
 from zoo.cli.layers import where
 from zoo.errors import UsageError
-
-BLANKS = ("vocab_size", "source_vocab_size", "target_vocab_size", "num_classes", "image_size", "channels", "max_length")
-SMALL = {"num_classes": 10, "channels": 3, "image_size": 32, "max_length": 64}
-VOCABULARY = 64
+from zoo.tasks.task import Task
 
 
-def blanks(options: Mapping[str, object]) -> list[str]:
-    """The sizes a model leaves open."""
-    return [name for name in BLANKS if name in options and options[name] is None]
+def blanks(task: type[Task], options: Mapping[str, object]) -> list[str]:
+    """The sizes a configuration leaves open."""
+    return [name for name in task.blanks if name in options and options[name] is None]
 
 
-def placeholders(options: Mapping[str, Any], limit: object = None) -> dict[str, int]:
-    """Small sizes with which a model can be built to see whether its parts fit."""
-    patch = options.get("patch")
-    small = {**SMALL, **({"image_size": 2 * patch} if isinstance(patch, int) else {})}
-    if isinstance(limit, int):
-        small["max_length"] = limit
-    return {name: small.get(name, VOCABULARY) for name in blanks(options)}
+def placeholders(task: type[Task], options: Mapping[str, Any], limit: object = None) -> dict[str, int]:
+    """Small sizes with which a task can be built to see whether its parts fit."""
+    small = task.small_sizes(options) | ({"max_length": limit} if isinstance(limit, int) else {})
+    return {name: small[name] for name in blanks(task, options)}
 
 
-def fill(options: dict[str, Any], sizes: Mapping[str, int], max_length: object = None) -> dict[str, int]:
+def fill(
+    task: type[Task], options: dict[str, Any], sizes: Mapping[str, int], max_length: object = None
+) -> dict[str, int]:
     """Write the data's sizes into the blanks and return what was written."""
     known = {**({"max_length": max_length} if isinstance(max_length, int) else {}), **sizes}
-    found = {name: known[name] for name in blanks(options) if name in known}
+    found = {name: known[name] for name in blanks(task, options) if name in known}
     options.update(found)
     return found
 

@@ -224,7 +224,7 @@ def random(*seed: int) -> np.random.Generator:
 def uniforms(seed: int, epoch: int, indices: np.ndarray, count: int) -> np.ndarray:
     """(B, count) float64 in [0, 1): a hash (splitmix64) of seed, epoch and sample, for a whole batch at once."""
     base = random(seed, epoch).integers(0, 2**63, dtype=np.uint64)
-    x = base + indices.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(count, dtype=np.uint64)
+    x: np.ndarray = base + indices.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(count, dtype=np.uint64)
     x = x * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -44,7 +44,7 @@ class FilePixels(Pixels):
         except UNREADABLE as error:
             name = getattr(image, "filename", "") or f"image {index}"
             raise UsageError(f"{name} cannot be read as an image: {error}") from error
-        return pil_to_tensor(center_crop(resize(colours, [self.size]), [self.size]))  # type: ignore[arg-type]
+        return pil_to_tensor(center_crop(resize(colours, [self.size]), [self.size]))
 
 
 class Files:

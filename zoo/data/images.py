@@ -45,7 +45,8 @@ class ImageFolder(ImageData):
     def read(self) -> tuple[dict[str, Split], list[str]]:
         from torchvision.datasets import ImageFolder as Folder
 
-        splits, names = {}, []
+        splits: dict[str, Split] = {}
+        names: list[str] = []
         for name in ("train", "val", "test"):
             folder = self.root / name
             if not folder.is_dir():

@@ -82,7 +82,8 @@ class Phrasebook(PairData):
         from zoo.data.cldr import Book
 
         book = Book(*self.languages, self.corpus_seed)
-        wanted, found = self.size + 2 * HELD, {}
+        wanted = self.size + 2 * HELD
+        found: dict[str, Pair] = {}
         for _ in range(TRIES * wanted):
             pair = book.pair(book.random.choice(self.kinds))
             if pair is not None:

@@ -144,7 +144,7 @@ class TextData(Data):
         tokenizer = self._train_tokenizer(documents, separate)
         content = hashlib.sha256(tokenizer.to_json().encode())
         for split, texts in sorted(documents.items()):
-            pieces = []
+            pieces: list[np.ndarray] = []
             for text in texts:
                 if pieces and separate:
                     pieces.append(np.array([tokenizer.eos]))

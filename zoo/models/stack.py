@@ -6,6 +6,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from zoo.errors import UsageError
 from zoo.models.refusal import refuse_unserved, too_long
 from zoo.parts.attention import Attention, MultiHead
 from zoo.parts.backend import Backend
@@ -125,6 +126,9 @@ class Stack(nn.Module):
             attention_dropout: rate on attention weights.
         """
         super().__init__()
+        for name, number in (("dim", dim), ("depth", depth), ("heads", heads)):
+            if number < 1:
+                raise UsageError(f"{name} must be at least 1, got {number}.")
         self.dim = dim
         hidden = 4 * dim if hidden is None else hidden
         self.position = position(dim, heads, extent)

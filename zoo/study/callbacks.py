@@ -61,6 +61,17 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+class EndsWithValidation(Callback):
+    """Validates after the last step of a run too, wherever ``val_check_interval`` falls: no result is lost."""
+
+    def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        accumulated = (batch_idx + 1) % trainer.accumulate_grad_batches == 0 or trainer.is_last_batch
+        if trainer.global_step + 1 == trainer.max_steps and accumulated:
+            loop = trainer.fit_loop.epoch_loop
+            seen = batch_idx if trainer.check_val_every_n_epoch is not None else loop.total_batch_idx
+            trainer.val_check_batch = seen + 1
+
+
 class Lines(Callback):
     """One line per validation, for logs and pipes, where a progress bar would draw itself again and again."""
 
@@ -83,6 +94,7 @@ def checkpoints(task: Task, folder: Path) -> ModelCheckpoint:
         monitor=f"val/{name}",
         mode=goal,
         save_last=True,
+        save_on_exception=True,
         auto_insert_metric_name=False,
         enable_version_counter=False,
     )

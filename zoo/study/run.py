@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import RichProgressBar
 
-from zoo.study.callbacks import CostMeter, Lines, checkpoints
+from zoo.study.callbacks import CostMeter, EndsWithValidation, Lines, checkpoints
 from zoo.study.cost import Cost
 from zoo.study.tensorboard import RunLogger
 from zoo.tasks.task import Task
@@ -25,7 +26,7 @@ def equip(task: Task, cost: Cost, folder: Path, model: Mapping[str, Any]) -> dic
     """
     logger = RunLogger(folder, "/".join(folder.parts[-3:-1]), choices(model))
     progress: Callback = RichProgressBar() if sys.stderr.isatty() and sys.stdout.isatty() else Lines()
-    callbacks = [checkpoints(task, folder / "checkpoints"), CostMeter(cost), progress]
+    callbacks = [checkpoints(task, folder / "checkpoints"), CostMeter(cost), EndsWithValidation(), progress]
     return {"logger": logger, "callbacks": callbacks}
 
 
@@ -35,11 +36,20 @@ def choices(model: Mapping[str, Any]) -> dict[str, Choice]:
 
 
 def told(value: Any) -> Choice:
-    """A value of a configuration as a person would say it."""
+    """A value of a configuration as a person would say it: a part by its name and the options that it changes."""
     if isinstance(value, Mapping) and "class_path" in value:
-        options = ", ".join(f"{name}={told(option)}" for name, option in (value.get("init_args") or {}).items())
-        name = str(value["class_path"]).rsplit(".", 1)[-1]
+        usual = defaults(str(value["class_path"]))
+        changed = {n: v for n, v in (value.get("init_args") or {}).items() if n not in usual or usual[n] != v}
+        options = ", ".join(f"{name}={told(option)}" for name, option in changed.items())
+        name = str(value["class_path"]).rpartition(".")[2]
         return f"{name}({options})" if options else name
-    if isinstance(value, str) and value.count(".") > 1 and value.replace(".", "").replace("_", "").isalnum():
-        return value.rsplit(".", 1)[-1]  # a class path
     return value if isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def defaults(class_path: str) -> dict[str, Any]:
+    """The default options of a class that has been imported."""
+    module, _, name = class_path.rpartition(".")
+    cls = getattr(sys.modules.get(module), name, None)
+    if cls is None:
+        return {}
+    return {name: parameter.default for name, parameter in inspect.signature(cls).parameters.items()}

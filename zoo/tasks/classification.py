@@ -1,6 +1,7 @@
 """Image classification."""
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,8 @@ from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task,
 class Classification(Task):
     """Name the class of an image; reports loss (nats per image), top-1 and top-5 accuracy."""
 
+    unit = "image"
+    blanks: ClassVar = {"num_classes": 10, "image_size": 32, "channels": 3}
     goals: ClassVar[Goals] = {"top1": "max", "loss": "min"}
     net: ViT
 
@@ -48,6 +51,10 @@ class Classification(Task):
         self.label_smoothing, self.mix = label_smoothing, mixer(mix, classes)
         self.top1 = MulticlassAccuracy(classes, average="micro")
         self.top5 = MulticlassAccuracy(classes, average="micro", top_k=min(5, classes))
+
+    @classmethod
+    def small_sizes(cls, options: Mapping[str, Any]) -> dict[str, int]:
+        return {**cls.blanks, "image_size": 2 * int(options.get("patch") or 16)}
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) to logits (B, num_classes)."""

@@ -20,6 +20,7 @@ class CausalLM(Task):
     Bits per byte do not depend on how the text was cut into tokens, so they compare across tokenizers.
     """
 
+    blanks: ClassVar = {"vocab_size": 64, "max_length": 64}
     goals: ClassVar[Goals] = {"loss": "min", "bits_per_byte": "min"}
     net: LanguageModel
 

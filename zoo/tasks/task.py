@@ -1,7 +1,7 @@
 """What every task shares: a loss per real token, an optimiser with its schedule, and the logging of both."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
@@ -36,6 +36,8 @@ class Task(LightningModule):
     """
 
     kind = "task"
+    unit = "token"  # what a prediction is about, and a cost is per
+    blanks: ClassVar[dict[str, int]] = {}  # options that the data fills in where they are None, and a small value each
     goals: ClassVar[Goals] = {"loss": "min"}  # validation figures, the first one decides
     tokens_seen: Tensor
 
@@ -50,6 +52,11 @@ class Task(LightningModule):
         self._seed = torch.initial_seed()
         self._window: list[Tensor] = []  # predictions per batch since the last optimiser step, over all processes
         self._recent: list[Loss] = []  # losses since the last line of the log
+
+    @classmethod
+    def small_sizes(cls, options: Mapping[str, Any]) -> dict[str, int]:
+        """Values for ``blanks`` with which a task of these options can be built to see whether its parts fit."""
+        return dict(cls.blanks)
 
     @abstractmethod
     def loss(self, batch: Any) -> Loss:

@@ -1,0 +1,68 @@
+"""Tiny models of every kind, and the installed parts to build them from."""
+
+import itertools
+
+import torch
+
+from zoo import registry
+from zoo.errors import UsageError
+from zoo.models import LanguageModel, Seq2Seq, ViT
+from zoo.models.init import initialise
+from zoo.models.stack import Stack
+
+KINDS = ("position", "backend", "attention", "norm", "ffn")
+SIZES = {"dim": 16, "depth": 2, "heads": 2, "hidden": 24}
+WORDS = 19
+
+
+def names(kind):
+    """The names of all installed parts of a kind."""
+    return [part.name for part in registry.parts(kind)]
+
+
+def combinations(*kinds):
+    """Every choice of one installed part per kind, as {kind: name}."""
+    return [dict(zip(kinds, row, strict=True)) for row in itertools.product(*map(names, kinds))]
+
+
+def chosen(parts):
+    """{kind: class} for {kind: name}."""
+    return {kind: registry.get(kind, name) for kind, name in parts.items()}
+
+
+def language(**options):
+    return LanguageModel(WORDS, 16, **SIZES | options)
+
+
+def seq2seq(**options):
+    return Seq2Seq(WORDS, WORDS, 16, **SIZES | options)
+
+
+def vit(**options):
+    return ViT(5, 12, channels=1, patch=4, **{"pool": "cls"} | SIZES | options)
+
+
+def stack(extent, **options):
+    """A stack on its own, with weights large enough that everything matters."""
+    return spread(Stack(extent, **SIZES | options))
+
+
+def spread(net):
+    """Initialise, then move every bias, table and scale away from zero and one, where they would hide."""
+    initialise(net)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    return net
+
+
+def built(build, parts, **options):
+    """The model in evaluation, or None where a sentence refuses the parts: tests/models/test_matrix.py judges those."""
+    try:
+        return spread(build(**chosen(parts), **options)).eval()
+    except UsageError:
+        return None
+
+
+def tokens(*shape):
+    return torch.randint(WORDS, shape)

@@ -1,0 +1,226 @@
+"""How parts are put together: residuals, norms, dropout, padding and experts, patches and class tokens, precision."""
+
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from small import SIZES, built, chosen, combinations, language, names, seq2seq, spread, stack, tokens, vit
+from torch import nn
+from torch.testing import assert_close
+
+from zoo.errors import UsageError
+from zoo.models import LanguageModel, Seq2Seq, ViT
+from zoo.models.stack import Branch, Memory
+from zoo.parts.ffn import MoE
+from zoo.parts.norm import LayerNorm
+from zoo.parts.position import ALiBi, Extent, Learned, NoPosition
+
+pytestmark = pytest.mark.usefixtures("double")
+same = partial(assert_close, atol=1e-10, rtol=0)
+SCORES = [parts for parts in combinations("position", "backend", "attention") if built(vit, parts, depth=1)]
+LOW = combinations("norm", "ffn") + SCORES
+
+
+def label(parts):
+    return "-".join(parts.values())
+
+
+def test_a_prenorm_branch_adds_to_the_unnormalised_stream_and_a_postnorm_branch_normalises_the_sum():
+    part, norm, x = nn.Linear(4, 4), LayerNorm(4), torch.randn(3, 4)
+    same(Branch(part, norm, True, 0.0)(x), x + part(norm(x)))
+    same(Branch(part, norm, False, 0.0)(x), norm(x + part(x)))
+
+
+@pytest.mark.parametrize("prenorm", [True, False])
+def test_without_branches_a_prenorm_stack_is_its_last_norm_and_a_postnorm_one_its_norms(prenorm):
+    net, x = stack(Extent((9,)), prenorm=prenorm, position=NoPosition), torch.randn(2, 5, SIZES["dim"])
+    expected = x
+    for block in net.blocks:
+        for branch in (block.attend, block.ffn):
+            last = branch.part.out if branch is block.attend else branch.part.down
+            for parameter in last.parameters():
+                nn.init.zeros_(parameter)
+            expected = expected if prenorm else branch.norm(expected)
+    same(net(x), net.norm(expected))
+    assert isinstance(net.norm, LayerNorm if prenorm else nn.Identity)
+
+
+@pytest.mark.parametrize("build", [language, seq2seq, vit])
+def test_dropout_is_on_in_training_and_leaves_evaluation_and_its_generator_alone(build):
+    torch.set_default_dtype(torch.float32)
+    model, twin = build(dropout=0.5, attention_dropout=0.5), build()
+    inputs = {vit: (torch.randn(2, 1, 12, 12),), seq2seq: (tokens(2, 5), tokens(2, 4))}.get(build, (tokens(2, 5),))
+    assert not torch.equal(model(*inputs), model(*inputs))
+    model.eval()
+    state = torch.get_rng_state()
+    assert torch.equal(model(*inputs), twin(*inputs))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_dropout_falls_on_embeddings_and_on_every_branch():
+    net, x = stack(Extent((9,)), dropout=0.5, depth=1), torch.randn(1, 5, SIZES["dim"])
+    seen = []
+    for name, module in net.named_modules():
+        if isinstance(module, nn.Dropout):
+            module.register_forward_hook(lambda m, inputs, out, name=name: seen.append(name))
+    net(x)
+    assert seen == ["dropout", "blocks.0.attend.dropout", "blocks.0.ffn.dropout"]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_reaches_no_expert_and_changes_neither_outputs_nor_counts(side):
+    net = stack(Extent((9,)), ffn=partial(MoE, experts=4, balance=1.0), position=NoPosition)
+    rows = [torch.randn(n, SIZES["dim"]) for n in (6, 3)]
+    batch, valid = torch.full((2, 6, SIZES["dim"]), 1e3), torch.zeros(2, 6, dtype=torch.bool)
+    for b, row in enumerate(rows):
+        place = slice(0, len(row)) if side == "right" else slice(6 - len(row), 6)
+        batch[b, place], valid[b, place] = row, True
+    experts = [module for module in net.modules() if isinstance(module, MoE)]
+    padded = net(batch, valid)
+    counts = [moe.load.clone() for moe in experts]
+    assert [count.sum().item() for count in counts] == [9 * 2] * SIZES["depth"]
+    for moe in experts:
+        moe.load.zero_()
+    for b, row in enumerate(rows):
+        same(padded[b][valid[b]], net(row[None])[0])
+    assert all(torch.equal(moe.load, count) for moe, count in zip(experts, counts, strict=True))
+
+
+def test_the_side_loss_of_padded_batches_is_that_of_the_real_tokens():
+    net = stack(Extent((9,)), ffn=partial(MoE, experts=4, balance=1.0), position=NoPosition, depth=1)
+    x, valid = torch.randn(1, 6, SIZES["dim"]), torch.arange(6)[None] < 4
+    (moe,) = (module for module in net.modules() if isinstance(module, MoE))
+    net(x, valid)
+    with_padding = moe.side_loss
+    net(x[:, :4])
+    same(with_padding, moe.side_loss)
+
+
+def test_a_decoder_looks_at_its_memory_and_only_where_that_is_real():
+    net = stack(Extent((9,), causal=True), cross=True)
+    x, memory = torch.randn(1, 4, SIZES["dim"]), torch.randn(1, 6, SIZES["dim"])
+    valid, rubbish = torch.arange(6)[None] < 4, memory.clone()
+    rubbish[:, 4:] = 1e3
+    same(net(x, memory=Memory(rubbish, valid)), net(x, memory=Memory(memory[:, :4])))
+    assert (net(x, memory=Memory(memory)) - net(x, memory=Memory(memory[:, :4]))).abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_patches_and_a_matrix_are_a_strided_convolution(channels):
+    model, images = ViT(5, 12, channels, patch=4, **SIZES), torch.randn(2, channels, 12, 12)
+    kernel = model.embedding.weight.unflatten(1, (channels, 4, 4))
+    expected = F.conv2d(images, kernel, model.embedding.bias, stride=4).flatten(2).mT
+    same(model.embedding(model.patches(images)), expected)
+
+
+@pytest.mark.parametrize("pool", ["mean", "cls"])
+@pytest.mark.parametrize("position", names("position"))
+def test_the_place_of_a_patch_matters_except_without_position(pool, position):
+    model, images = built(vit, {"position": position}, pool=pool), torch.randn(1, 1, 12, 12)
+    change = (model(images.roll(4, 2)) - model(images)).abs().max()
+    assert (change < 1e-10) == (position == "NoPosition")
+
+
+def test_mean_pooling_reads_all_patches_and_a_class_token_reads_itself():
+    for pool in ("mean", "cls"):
+        model, images = spread(vit(pool=pool)), torch.randn(2, 1, 12, 12)
+        x = model.embedding(model.patches(images))
+        if pool == "cls":
+            x = torch.cat([model.cls.weight.expand(2, 1, -1), x], 1)
+        states = model.stack(x)
+        same(model(images), model.head(states.mean(1) if pool == "mean" else states[:, 0]))
+
+
+def test_a_class_token_stands_outside_the_grid_in_every_scheme():
+    seen = {}
+
+    class Watched(ALiBi):
+        def bias(self, head, query, key):
+            seen["query"], seen["key"] = query.flatten().tolist(), key.flatten().tolist()
+            return super().bias(head, query, key)
+
+        def embed(self, x, pos):
+            seen["embed"] = pos.tolist()
+            return x
+
+        def rotate(self, x, pos):
+            seen["rotate"] = pos.tolist()
+            return x
+
+    vit(position=Watched, pool="cls", depth=1)(torch.randn(1, 1, 12, 12))
+    assert seen == {hook: list(range(-1, 9)) for hook in ("embed", "rotate", "query", "key")}
+
+
+def test_without_a_class_token_the_first_patch_is_number_zero():
+    model = vit(position=Learned, pool="mean")
+    assert model.stack.position.table.num_embeddings == 9
+    assert vit(position=Learned, pool="cls").stack.position.table.num_embeddings == 10
+
+
+@pytest.mark.parametrize("scale", [True, False])
+def test_the_original_scales_its_embeddings_by_the_root_of_the_width(scale):
+    seen = []
+    for build in (language, seq2seq):
+        model = spread(build(scale_embedding=scale))
+        sides = [("stack", "embedding")]
+        if build is seq2seq:
+            sides = [("encoder", "source_embedding"), ("decoder", "target_embedding")]
+        for part, table in ((getattr(model, part), getattr(model, table)) for part, table in sides):
+            part.register_forward_pre_hook(lambda m, inputs, table=table: seen.append((inputs[0], table)))
+        x = torch.arange(4)[None]
+        model(*([x] if build is language else [x, x]))
+    assert len(seen) == 3
+    for given, table in seen:
+        same(given[0], table.weight[:4] * (4.0 if scale else 1.0))
+
+
+def test_a_translation_is_scaled_and_a_language_model_is_not_unless_asked():
+    assert (language().scale, seq2seq().scale) == (1.0, 4.0)
+
+
+@pytest.mark.parametrize("tie", ["none", "output", "all"])
+def test_tied_matrices_are_one_and_the_same(tie):
+    model = Seq2Seq(19, 19, 16, tie=tie, **SIZES)
+    assert (model.source_embedding is model.target_embedding) == (tie == "all")
+    assert (model.head is None) == (tie != "none")
+    x = tokens(2, 4)
+    states = model.decoder(model.target_embedding(x) * 4, memory=model.encode(x))
+    same(model(x, x), states @ (model.head or model.target_embedding).weight.T)
+
+
+def test_a_decoder_may_be_deeper_than_its_encoder():
+    model = seq2seq(decoder_depth=3, depth=1)
+    assert (len(model.encoder.blocks), len(model.decoder.blocks)) == (1, 3)
+
+
+@pytest.mark.parametrize(("build", "words"), [
+    (lambda: Seq2Seq(5, 6, tie="all"), "tie=all needs one vocabulary for both sides, got 5 source and 6 target tokens"),
+    (lambda: ViT(5, 12, patch=5), r"image_size=12 is not divisible by patch=5. Try patch=4 or patch=6\."),
+    (lambda: LanguageModel(5, 6, dim=10, heads=4), r"dim=10 is not divisible by heads=4. Try heads=2 or heads=5\."),
+])  # fmt: skip
+def test_sizes_that_cannot_work_are_refused_with_sizes_that_do(build, words):
+    with pytest.raises(UsageError, match=words):
+        build()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("build", [language, vit])
+@pytest.mark.parametrize("parts", LOW, ids=label)
+def test_a_model_in_low_precision_computes_in_it(build, parts, dtype):
+    model = built(build, parts, depth=1)
+    dtypes = set()
+    for module in model.to(dtype).modules():
+        module.register_forward_hook(lambda m, inputs, out: dtypes.add(out.dtype))
+    model(tokens(2, 5) if build is language else torch.randn(2, 1, 12, 12).to(dtype))
+    assert dtypes == {dtype}
+
+
+@pytest.mark.parametrize("parts", combinations("position", "norm", "ffn"), ids=label)
+def test_autocast_trains_float32_weights(parts):
+    torch.set_default_dtype(torch.float32)
+    model, x = language(depth=1, **chosen(parts)), tokens(2, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = F.cross_entropy(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten())
+    loss.backward()
+    assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in model.parameters())

@@ -1,0 +1,128 @@
+"""Initial weights depend on the seed and on a module's name, and on nothing else."""
+
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from small import KINDS, chosen, language, names, seq2seq, tokens, vit
+
+from zoo.models import LanguageModel
+from zoo.models.init import initialise
+from zoo.parts.norm import RMSNorm
+
+MODELS = {"LanguageModel": language, "Seq2Seq": seq2seq, "ViT": vit}
+models = pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
+# what a kind owns in a model's state
+OWNED = {"position": ".position.", "backend": None, "attention": ".attend.part.", "norm": "norm.", "ffn": ".ffn.part."}
+
+
+def every_tensor(model):
+    return dict(itertools.chain(model.named_parameters(), model.named_buffers()))
+
+
+@models
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_swap_of_one_part_leaves_every_other_tensor_bit_identical(build, kind):
+    def state(name):
+        return every_tensor(build(**chosen({"position": "NoPosition", kind: name})))
+
+    owned = (OWNED[kind], ".cross.part.") if kind == "attention" else (OWNED[kind],)
+    fixed = None
+    for name in names(kind):
+        if kind == "backend" and name == "Flash" and build is seq2seq:
+            continue  # it takes no padding
+        rest = {key: value for key, value in state(name).items() if not any(mine and mine in key for mine in owned)}
+        fixed = rest if fixed is None else fixed
+        assert rest.keys() == fixed.keys(), name
+        assert [key for key in rest if not torch.equal(rest[key], fixed[key])] == [], name
+    assert len(fixed) > 5
+
+
+@models
+def test_a_deeper_model_starts_with_the_blocks_of_a_shallow_one(build):
+    shallow, deep = every_tensor(build(depth=1)), every_tensor(build(depth=3))
+    assert shallow.keys() < deep.keys()
+    assert all(torch.equal(value, deep[key]) for key, value in shallow.items())
+
+
+@models
+@pytest.mark.parametrize("position", names("position"))
+@pytest.mark.parametrize("ffn", ["Plain", "MoE"])
+def test_the_global_generator_is_neither_used_nor_moved(build, position, ffn):
+    states = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        model = build(**chosen({"position": position, "ffn": ffn}))
+        initialise(model)
+        states.append(every_tensor(model))
+        assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
+
+
+def test_generators_of_other_devices_are_left_alone(monkeypatch):
+    """torch.manual_seed seeds every GPU, present or to come: its dropout would be the same whatever the user's seed."""
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("seeded the GPUs"))
+    language()
+
+
+@models
+def test_another_seed_is_another_start(build):
+    one, two = every_tensor(build(seed=0)), every_tensor(build(seed=1))
+    drawn = [key for key, value in one.items() if value.dim() > 1]
+    assert drawn
+    assert not any(torch.equal(one[key], two[key]) for key in drawn)
+
+
+@models
+@pytest.mark.parametrize("parts", [{"position": p} for p in names("position")] + [{"ffn": f} for f in names("ffn")]
+                         + [{"attention": a, "position": "Learned"} for a in names("attention")], ids=str)  # fmt: skip
+def test_a_model_planned_on_the_meta_device_becomes_the_same_model(build, parts):
+    with torch.device("meta"):
+        planned = build(**chosen(parts))
+    assert all(tensor.is_meta for tensor in every_tensor(planned).values())
+    planned.to_empty(device="cpu")
+    for tensor in every_tensor(planned).values():
+        tensor.detach().fill_(7)  # whatever the memory held
+    initialise(planned)
+    usual = every_tensor(build(**chosen(parts)))
+    assert [key for key, value in every_tensor(planned).items() if not torch.equal(value, usual[key])] == []
+
+
+def test_matrices_have_the_documented_spread_biases_are_zero_and_norms_are_one():
+    model = LanguageModel(400, 16, dim=128, depth=2, heads=2, tie=False, norm=RMSNorm)
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            assert (parameter == 1).all(), name
+        elif name.endswith("bias"):
+            assert (parameter == 0).all(), name
+        else:
+            assert parameter.std().item() == pytest.approx((3 * parameter.size(1)) ** -0.5, rel=0.03), name
+            assert abs(parameter.mean().item()) < 0.003, name
+
+
+@pytest.mark.parametrize("tie", [True, False])
+@pytest.mark.parametrize("scale", [True, False])
+@pytest.mark.parametrize("prenorm", [True, False])
+@pytest.mark.parametrize("position", ["RoPE", "Learned"])
+@torch.no_grad()
+def test_the_first_loss_of_a_language_model_is_that_of_guessing(tie, scale, prenorm, position):
+    words = 50257
+    model = LanguageModel(
+        words, 64, tie, scale, dim=64, depth=3, heads=4, prenorm=prenorm, **chosen({"position": position})
+    )
+    x = torch.randint(words, (8, 33))
+    loss = F.cross_entropy(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten())
+    assert loss.item() == pytest.approx(math.log(words), rel=0.05)
+
+
+@models
+def test_a_saved_model_loads_into_a_new_one_and_computes_the_same(build, tmp_path):
+    model, other = build(seed=0).eval(), build(seed=1).eval()
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    other.load_state_dict(torch.load(tmp_path / "weights.pt", weights_only=True))
+    torch.manual_seed(0)
+    inputs = {vit: (torch.randn(2, 1, 12, 12),), seq2seq: (tokens(2, 5), tokens(2, 4))}.get(build, (tokens(2, 5),))
+    assert torch.equal(model(*inputs), other(*inputs))

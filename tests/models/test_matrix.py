@@ -1,0 +1,158 @@
+"""Every combination of installed parts trains, or is refused when it is built by a sentence that names the culprits."""
+
+import itertools
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+from small import chosen, language, names, seq2seq, tokens, vit
+
+from zoo import registry
+from zoo.errors import UsageError
+from zoo.parts.ffn import FFN
+
+MODELS = {"LanguageModel": language, "Seq2Seq": seq2seq, "ViT": vit}
+models = pytest.mark.parametrize("model", MODELS)
+
+
+def logits(model):
+    """Of random input, with padding wherever the model takes some, and random answers."""
+    if hasattr(model, "patch"):
+        return model(torch.randn(3, 1, 12, 12)), torch.randint(5, (3,))
+    target = tokens(3, 6)
+    if hasattr(model, "encode"):
+        out = model(tokens(3, 7), target[:, :-1], torch.arange(7) < torch.tensor([[7], [2], [5]]))
+    else:
+        out = model(target[:, :-1])
+    return out.flatten(0, 1), target[:, 1:].flatten()
+
+
+def complaint(model):
+    """What went wrong in two optimiser steps, or nothing."""
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(2):
+        loss = F.cross_entropy(*logits(model))
+        loss = loss + sum(m.side_loss for m in model.modules() if isinstance(m, FFN) and m.side_loss is not None)
+        optimiser.zero_grad()
+        loss.backward()
+        if bad := [n for n, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]:
+            return f"no finite gradient for {bad}"
+        optimiser.step()
+    still = [n for n, p in model.named_parameters() if torch.equal(p, before[n]) or not p.isfinite().all()]
+    return still and f"does not learn: {still}"
+
+
+def named(sentence, parts):
+    """Which of the chosen kinds a refusal blames, before it lists what would work."""
+    said = sentence.split("Works with")[0]
+    return {kind for kind, name in parts.items() if re.search(rf"\b{name}\b", said)}
+
+
+def blames_fairly(sentence, parts):
+    guilty = named(sentence, parts)
+    return len(guilty) > 1 or ("backend" in guilty and "pads" in sentence)
+
+
+def judge(model, parts):
+    """What is wrong with this combination, or nothing."""
+    try:
+        net = MODELS[model](depth=1, **chosen(parts))
+    except UsageError as refusal:
+        return not blames_fairly(str(refusal), parts) and f"is refused by {refusal}"
+    try:
+        return complaint(net.train())
+    except Exception as error:  # any other end is a failure, and it must name the combination
+        return f"breaks: {type(error).__name__}: {error}"
+
+
+def wrong(model, *choices):
+    combinations = [
+        dict(choice) for choice in itertools.product(*([(kind, n) for n in found] for kind, found in choices))
+    ]
+    return [f"{'+'.join(parts.values())}: {said}" for parts in combinations if (said := judge(model, parts))]
+
+
+@models
+@pytest.mark.parametrize("position", names("position"))
+@pytest.mark.parametrize("backend", names("backend"))
+def test_every_position_backend_norm_and_feed_forward_trains_or_is_refused(model, position, backend):
+    fixed = ("position", [position]), ("backend", [backend])
+    assert wrong(model, *fixed, ("norm", names("norm")), ("ffn", names("ffn"))) == []
+
+
+@models
+@pytest.mark.parametrize("attention", names("attention"))
+def test_every_attention_trains_or_is_refused_with_every_position_and_backend(model, attention):
+    fixed = ("attention", [attention]), ("position", names("position"))
+    assert wrong(model, *fixed) == []
+    assert wrong(model, *fixed, ("backend", names("backend"))) == []
+
+
+def ours(kind):
+    return [part.name for part in registry.parts(kind) if part.distribution == registry.BUILTIN]
+
+
+@models
+def test_our_own_parts_refuse_each_other_only_where_they_must(model):
+    refused = set()
+    for position, backend, attention in itertools.product(ours("position"), ours("backend"), ours("attention")):
+        try:
+            MODELS[model](depth=1, **chosen({"position": position, "backend": backend, "attention": attention}))
+        except UsageError:
+            refused.add((position, backend, attention))
+    assert refused == {
+        (position, backend, attention)
+        for position, backend, attention in itertools.product(ours("position"), ours("backend"), ours("attention"))
+        if (attention == "Additive" and (backend != "Naive" or position == "RoPE"))
+        or (backend == "Flash" and (position in ("ALiBi", "T5") or model == "Seq2Seq"))
+    }
+
+
+SENTENCES = {
+    (
+        "LanguageModel",
+        "position=ALiBi backend=Flash",
+        "backend",
+    ): "position ALiBi adds a bias to the scores, which backend Flash",
+    (
+        "ViT",
+        "position=RoPE attention=Additive",
+        "attention",
+    ): "position RoPE turns queries and keys, which attention Add",
+    (
+        "Seq2Seq",
+        "position=RoPE backend=Flash",
+        "backend",
+    ): "this model pads its batches, which backend Flash cannot take",
+    (
+        "ViT",
+        "position=T5 backend=SDPA attention=Additive",
+        "backend",
+    ): "Additive has no dot product, which is all .* SDPA",
+}
+
+
+@pytest.mark.parametrize(("case", "words"), SENTENCES.items(), ids=str)
+def test_a_refusal_says_who_asks_who_cannot_and_what_works(case, words):
+    model, parts, kind = case[0], dict(word.split("=") for word in case[1].split()), case[2]
+    with pytest.raises(UsageError, match=words) as refusal:
+        MODELS[model](**chosen(parts))
+    assert blames_fairly(str(refusal.value), parts)
+    assert re.search(r"Works with: \w+", str(refusal.value))
+    for name in re.findall(r"\w+", str(refusal.value).split("Works with:")[1].split(", or")[0]):
+        assert judge(model, parts | {kind: name}) in ([], False)  # the alternatives do work
+
+
+@pytest.mark.parametrize("option", ["window", "attention_dropout"])
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the CUDA flash kernel drops weights")
+def test_options_that_a_backend_cannot_take_are_refused(option):
+    said = {"window": "window=3 hides keys, which backend Flash", "attention_dropout": "drops attention weights, which"}
+    with pytest.raises(UsageError, match=said[option]):
+        language(**{option: 3 if option == "window" else 0.1}, **chosen({"backend": "Flash"}))
+
+
+def test_a_position_that_cannot_split_a_head_is_refused():
+    with pytest.raises(UsageError, match="position RoPE needs a head width divisible by 4 for 2 axes, got 2"):
+        vit(heads=8, **chosen({"position": "RoPE"}))

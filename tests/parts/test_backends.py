@@ -1,0 +1,227 @@
+"""Every backend is softmax(q k' scale + bias) v, values and gradients, for all it claims, and refuses the rest."""
+
+from functools import lru_cache, partial
+
+import oracle
+import pytest
+import torch
+from torch.testing import assert_close
+
+from zoo.errors import UsageError
+from zoo.parts.backend import SDPA, Flash, Naive, Tiled
+from zoo.parts.pattern import Pattern
+
+pytestmark = pytest.mark.usefixtures("double")
+BACKENDS = {"Naive": Naive, "SDPA": SDPA, "Flash": Flash} | {f"Tiled{n}": partial(Tiled, n) for n in (1, 2, 3, 4, 128)}
+FEATURES = {"causal": {"causal": True}, "window": {"window": 2}, "valid": {"valid": True}, "bias": {"bias": True}}
+PATTERNS = ["", "causal", "window", "valid", "bias", "causal window", "causal valid", "causal window valid bias",
+            "window valid bias", "causal bias", "valid bias"]  # fmt: skip
+# queries, keys, offset: a whole sequence, a new token, a chunk after a prefix, a memory, keys still to come, one token
+SHAPES = {"whole": (5, 5, 0), "step": (1, 6, 5), "chunk": (3, 7, 4), "few": (2, 7, 0), "many": (6, 3, 0),
+          "ahead": (2, 7, 3), "one": (1, 1, 0)}  # fmt: skip
+backends = pytest.mark.parametrize("backend", BACKENDS)
+claims_masks = pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "Flash"])
+
+
+def leaves(T, S, groups, heads=4, width=3, out=3):
+    make = torch.Generator().manual_seed(100 * T + S)
+    shapes = (2, heads, T, width), (2, groups, S, width), (2, groups, S, out), (heads,)
+    return [torch.randn(shape, generator=make).requires_grad_() for shape in shapes]
+
+
+def padding(S):
+    """The first row has nothing but padding, the second has it on the left and inside."""
+    return torch.stack([torch.zeros(S, dtype=torch.bool), torch.arange(S) % 3 != 0])
+
+
+def pattern_of(words, S, offset, table):
+    asked = {key: value for word in words.split() for key, value in FEATURES[word].items()}
+    if "valid" in asked:
+        asked["valid"] = padding(S)
+    if "bias" in asked:  # neither symmetric nor a function of the distance
+        asked["bias"] = lambda head, query, key: table[head] * (query - 2 * key)
+    return Pattern(offset=offset, **asked)
+
+
+def loss(out):
+    return (out * torch.arange(out.numel(), dtype=out.dtype).sin().view(out.shape)).sum()
+
+
+@lru_cache
+def truth(words, shape, groups):
+    """The oracle's values and gradients."""
+    T, S, offset = SHAPES[shape]
+    q, k, v, table = leaves(T, S, groups)
+
+    def allowed(b, t, s):
+        window = FEATURES["window"]["window"] if "window" in words else None
+        real = padding(S)[b, s] if "valid" in words else True
+        return bool(real) and oracle.sees(t + offset, s, "causal" in words, window)
+
+    def bias(h, t, s):
+        return table[h] * (t + offset - 2 * s) if "bias" in words else 0.0
+
+    out, _ = oracle.attend(q, k, v, oracle.dot(3**-0.5), allowed, bias)
+    return out.detach(), torch.autograd.grad(loss(out), [q, k, v, table], allow_unused=True, materialize_grads=True)
+
+
+@backends
+@pytest.mark.parametrize("groups", [4, 2, 1])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("words", PATTERNS)
+def test_a_backend_is_the_formula_or_refuses(backend, words, shape, groups):
+    T, S, offset = SHAPES[shape]
+    part, (q, k, v, table) = BACKENDS[backend](), leaves(T, S, groups)
+    pattern = pattern_of(words, S, offset, table)
+    if not pattern.needs <= part.lowers or (backend == "Flash" and words == "causal" and offset + T != S):
+        with pytest.raises(UsageError, match="backend Flash cannot lower"):
+            part(q, k, v, pattern)
+        return
+    out = part(q, k, v, pattern)
+    grads = torch.autograd.grad(loss(out), [q, k, v, table], allow_unused=True, materialize_grads=True)
+    expected, slopes = truth(words, shape, groups)
+    assert_close(out, expected, atol=1e-10, rtol=0)
+    for grad, slope in zip(grads, slopes, strict=True):
+        assert_close(grad, slope, atol=1e-10, rtol=0)
+
+
+def test_only_flash_claims_less_than_everything():
+    everything = frozenset(FEATURES) | {"dropout"}
+    assert [Naive().lowers, SDPA().lowers, Tiled().lowers] == [everything] * 3
+    assert Flash().lowers == ({"causal", "dropout"} if torch.cuda.is_available() else {"causal"})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the CUDA kernel drops weights")
+def test_flash_refuses_dropout_on_a_processor():
+    with pytest.raises(UsageError, match="backend Flash cannot lower dropout"):
+        Flash()(*leaves(5, 5, 4)[:3], Pattern(), 0.1)
+
+
+@pytest.mark.filterwarnings("ignore:Flash attention")
+def test_flash_runs_the_flash_kernel_or_says_that_there_is_none():
+    q, k, v, _ = leaves(5, 5, 4)
+    with pytest.raises(UsageError, match=r"no kernel for torch.float64 on cpu with head width 3"):
+        Flash()(q, k, v[..., :2], Pattern())  # values narrower than keys
+
+
+@backends
+@pytest.mark.parametrize("words", ["", "causal", "causal window", "window valid bias"])
+@pytest.mark.parametrize(("T", "S", "offset"), [(37, 37, 0), (11, 41, 30), (1, 129, 128)])
+def test_a_backend_equals_naive_at_odd_sizes(backend, words, T, S, offset):
+    part, results = BACKENDS[backend](), []
+    if not pattern_of(words, S, offset, None).needs <= part.lowers:
+        return
+    for each in (part, Naive()):
+        q, k, v, table = leaves(T, S, 2, heads=6, width=5, out=5)
+        out = each(q, k, v, pattern_of(words, S, offset, table))
+        grads = torch.autograd.grad(loss(out), [q, k, v, table], allow_unused=True, materialize_grads=True)
+        results.append((out, *grads))
+    for mine, naive in zip(*results, strict=True):
+        assert_close(mine, naive, atol=1e-10, rtol=0)
+
+
+@claims_masks
+def test_values_may_be_wider_or_narrower_than_keys_and_the_scale_is_a_choice(backend):
+    for out in (2, 7):
+        q, k, v, _ = leaves(5, 6, 2, out=out)
+        expected, _ = oracle.attend(q, k, v, oracle.dot(0.7), lambda b, t, s: True)
+        assert_close(BACKENDS[backend]()(q, k, v, Pattern(), 0.0, 0.7), expected, atol=1e-10, rtol=0)
+
+
+@claims_masks
+@pytest.mark.parametrize("words", ["valid", "window", "valid bias", "causal window valid bias"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_a_query_without_keys_gets_zeros_and_finite_gradients(backend, words, dtype):
+    inputs = [leaf.detach().to(dtype).requires_grad_() for leaf in leaves(6, 3, 2)]
+    out = BACKENDS[backend]()(*inputs[:3], pattern_of(words, 3, 0, inputs[3]))
+    blind = out[0] if "valid" in words else out[:, :, 5:]
+    assert out.dtype == dtype
+    assert torch.equal(blind, torch.zeros_like(blind))
+    assert out.abs().sum() > 0
+    (out * torch.randn_like(out)).sum().backward()
+    assert all(leaf.grad is None or leaf.grad.isfinite().all() for leaf in inputs)
+
+
+@backends
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_scores_of_ten_thousand_stay_finite_and_right(backend, sign, dtype):
+    q = torch.full((1, 1, 4, 4), 100.0, dtype=dtype, requires_grad=True)
+    k = (sign * torch.tensor([50.0, 20.0, 50.0, 10.0], dtype=dtype)[:, None].repeat(1, 1, 1, 4)).requires_grad_()
+    v = torch.tensor([1.0, 8.0, 2.0, 4.0], dtype=dtype)[:, None].repeat(1, 1, 1, 4)
+    out = BACKENDS[backend]()(q, k, v, Pattern())  # scores are +-10000 to +-2000
+    out.sum().backward()
+    assert_close(out, torch.full_like(out, 1.5 if sign > 0 else 4.0), atol=1e-6, rtol=0)
+    assert q.grad.isfinite().all()
+    assert k.grad.isfinite().all()
+
+
+@claims_masks
+def test_the_lowest_scores_still_beat_a_mask(backend):
+    """A mask of -10000 or -1e9 would let a key of score -1e12 lose to padding."""
+    q, k = torch.full((1, 1, 1, 1), 1e6), torch.tensor([-1e6, 5.0]).view(1, 1, 2, 1)
+    v, pattern = torch.tensor([1.0, 1e6]).view(1, 1, 2, 1), Pattern(valid=torch.tensor([[True, False]]))
+    out = BACKENDS[backend]()(q, k, v, pattern)
+    assert out.item() == 1.0
+
+
+@claims_masks
+@pytest.mark.parametrize("words", ["", "causal valid"])
+def test_dropout_of_weights_keeps_their_mean(backend, words):
+    q, k, v = (leaf.detach()[:1].expand(3000, *leaf.shape[1:]) for leaf in leaves(4, 4, 4)[:3])
+    pattern = Pattern(causal=True, valid=torch.tensor([[True, False, True, True]])) if words else Pattern()
+    part = BACKENDS[backend]()
+    drawn, kept = part(q, k, v, pattern, 0.3), part(q[:1], k[:1], v[:1], pattern)
+    error = drawn.std(0) / 3000**0.5
+    assert ((drawn.mean(0) - kept[0]).abs() <= 5 * error + 1e-12).all()
+    assert (drawn.std(0)[:, -1] > 0.05).all()  # and it does drop
+
+
+@claims_masks
+def test_dropout_in_the_backward_pass_is_that_of_the_forward_pass(backend):
+    part, (q, k, v, table) = BACKENDS[backend](), leaves(5, 5, 2)
+
+    def seeded(q, k, v, table):
+        torch.manual_seed(3)
+        return part(q, k, v, pattern_of("causal bias", 5, 0, table), 0.4)
+
+    assert torch.autograd.gradcheck(seeded, (q, k, v, table), fast_mode=True)
+
+
+@backends
+def test_inputs_are_left_as_they_were(backend):
+    inputs = [leaf.detach() for leaf in leaves(3, 7, 2)[:3]]
+    before = [leaf.clone() for leaf in inputs]
+    BACKENDS[backend]()(*inputs, Pattern(causal=True, offset=4))
+    assert all(torch.equal(a, b) for a, b in zip(inputs, before, strict=True))
+
+
+@pytest.mark.parametrize("backend", ["Flash", "Tiled128"])
+def test_memory_grows_with_the_keys_and_not_with_their_square(backend):
+    """The bytes kept for the backward pass, from 256 to 1024 tokens: 4 times as many, where Naive keeps 16."""
+
+    def kept(name, T):
+        sizes, inputs = {}, [torch.randn(1, 1, T, 4, requires_grad=True) for _ in range(3)]
+
+        def pack(tensor):
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            BACKENDS[name]()(*inputs, Pattern(causal=True))
+        return sum(sizes.values())
+
+    assert kept(backend, 1024) <= 4.1 * kept(backend, 256)
+    assert kept("Naive", 1024) >= 10 * kept("Naive", 256)
+
+
+def test_a_tile_without_rows_is_refused():
+    with pytest.raises(UsageError, match="backend Tiled needs tiles of at least 1 row, got tile=0"):
+        Tiled(0)
+
+
+def test_naive_weights_sum_to_one_or_to_zero_without_keys():
+    q, k, _, table = leaves(5, 5, 2)
+    sums = Naive().weights(q, k, pattern_of("causal valid bias", 5, 0, table)).sum(-1)
+    assert_close(sums[1], torch.tensor([0.0, 1.0, 1.0, 1.0, 1.0]).expand(4, 5), atol=1e-12, rtol=0)
+    assert torch.equal(sums[0], torch.zeros(4, 5))

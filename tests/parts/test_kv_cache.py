@@ -1,0 +1,48 @@
+"""A cache returns what was put in, in order, and forgets the rows that are not selected."""
+
+import pytest
+import torch
+
+from zoo.parts.cache import Cache, MemoryCache
+
+
+def test_a_cache_holds_all_so_far_in_order():
+    cache, k, v = Cache(5), torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 6)
+    for begin, end in ((0, 2), (2, 3), (3, 5)):
+        keys, values = cache.extend(k[:, :, begin:end], v[:, :, begin:end])
+        assert cache.length == end
+        assert torch.equal(keys, k[:, :, :end])
+        assert torch.equal(values, v[:, :, :end])
+
+
+def test_a_cache_refuses_more_than_its_capacity():
+    cache = Cache(3)
+    cache.extend(torch.zeros(1, 1, 2, 4), torch.zeros(1, 1, 2, 4))
+    with pytest.raises(IndexError, match="a cache for 3 positions was asked to hold 4"):
+        cache.extend(torch.zeros(1, 1, 2, 4), torch.zeros(1, 1, 2, 4))
+    assert cache.length == 2
+
+
+def test_selected_rows_go_on():
+    cache, k, new = Cache(4), torch.randn(3, 1, 2, 4), torch.randn(2, 1, 1, 4)
+    cache.select(torch.tensor([0]))  # empty: nothing to select
+    cache.extend(k, -k)
+    cache.select(torch.tensor([2, 2]))
+    keys, values = cache.extend(new, -new)
+    assert torch.equal(keys, torch.cat([k[[2, 2]], new], 2))
+    assert torch.equal(values, -keys)
+
+
+def test_a_memory_is_projected_once_and_its_rows_can_be_selected():
+    cache, calls, k = MemoryCache(), [], torch.randn(3, 1, 2, 4)
+
+    def project():
+        calls.append(1)
+        return k, -k
+
+    cache.select(torch.tensor([0]))
+    for _ in range(3):
+        assert torch.equal(cache.once(project)[0], k)
+    assert len(calls) == 1
+    cache.select(torch.tensor([1, 0]))
+    assert torch.equal(cache.once(project)[1], -k[[1, 0]])

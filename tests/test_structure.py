@@ -1,0 +1,131 @@
+"""What must not grow: file length, parameters per function, import directions; and what must agree: names."""
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import sys
+import tomllib
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+import zoo
+from zoo import registry
+
+ROOT = Path(__file__).parent.parent
+FILES = sorted((ROOT / "zoo").rglob("*.py"))
+SOURCES = [*FILES, *sorted((ROOT / "plugins").rglob("*.py"))]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DECLARED = [
+    (group, name, target) for group, points in PROJECT["entry-points"].items() for name, target in points.items()
+]
+
+# What the modules of a layer may import: parts of zoo, and packages beside the standard library (None: any).
+MAY_IMPORT = {
+    "errors": ((), ()),
+    "registry": (("errors",), ()),
+    "cookbook": (("errors", "registry"), ()),
+    "parts": (("errors", "parts"), ("torch",)),
+    "models": (("errors", "registry", "parts", "models"), ("torch",)),
+    "data": (("errors", "registry", "cookbook", "data"), None),
+    "tasks": (("errors", "registry", "cookbook", "parts", "models", "data", "tasks"), None),
+}
+
+
+def id_of(path):
+    return str(path.relative_to(ROOT))
+
+
+def imports(path):
+    """Every module that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute here"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def layer(path):
+    return path.relative_to(ROOT / "zoo").with_suffix("").parts[0]
+
+
+@pytest.mark.parametrize("path", FILES, ids=id_of)
+def test_imports_run_one_way(path):
+    inside, outside = MAY_IMPORT.get(layer(path), (None, None))
+    for name in imports(path):
+        top, *rest = name.split(".")
+        if top == "zoo" and inside is not None and rest:
+            assert rest[0] in inside, f"{layer(path)} imports {name}"
+        elif top != "zoo" and outside is not None:
+            assert top in sys.stdlib_module_names or top in outside, f"{layer(path)} imports {name}"
+        if layer(path) != "cli" and path.name not in ("__main__.py", "__init__.py"):
+            assert not name.startswith("zoo.cli"), f"{layer(path)} imports {name}, which is on top"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=id_of)
+def test_a_file_has_at_most_300_lines(path):
+    assert len(path.read_text().splitlines()) <= 300
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=id_of)
+def test_a_function_has_at_most_ten_parameters(path):
+    tree = ast.parse(path.read_text())
+    owners = {child: node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for child in node.body}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            args = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+            count = len([name for name in args if name not in ("self", "cls")])
+            slots = owners.get(node) == "Stack" and node.name == "__init__"  # the one place where parts are declared
+            assert count <= 10 or slots, f"{getattr(node, 'name', 'lambda')} has {count}"
+
+
+@pytest.mark.parametrize(("group", "name", "target"), DECLARED)
+def test_an_entry_point_names_a_documented_class_of_its_kind(group, name, target):
+    module, _, attribute = target.partition(":")
+    cls = getattr(importlib.import_module(module), attribute)
+    assert inspect.isclass(cls)
+    assert cls.__name__ == attribute == name
+    assert f"zoo.{cls.kind}" == group
+    assert cls.__doc__
+    assert registry.get(cls.kind, name) is cls
+
+
+def test_every_kind_has_a_group_and_every_group_is_a_kind():
+    assert sorted(PROJECT["entry-points"]) == sorted(f"zoo.{kind}" for kind in registry.KINDS)
+
+
+def test_what_is_installed_is_what_is_declared():
+    installed = [
+        (point.group, point.name, point.value)
+        for group in PROJECT["entry-points"]
+        for point in entry_points(group=group)
+        if point.dist and point.dist.name == registry.BUILTIN
+    ]
+    assert sorted(set(installed)) == sorted(DECLARED)
+
+
+def modules():
+    """Every module of zoo that can be imported without running a program."""
+    return [info.name for info in pkgutil.walk_packages(zoo.__path__, "zoo.") if not info.name.endswith("__main__")]
+
+
+def is_base(cls):
+    """A kind itself, or a class that leaves a method to its subclasses."""
+    methods = [getattr(cls, name) for name in dir(cls) if inspect.isfunction(getattr(cls, name, None))]
+    ours = [method for method in methods if method.__module__.startswith("zoo.")]
+    open_ones = [method for method in ours if "raise NotImplementedError" in inspect.getsource(method)]
+    return "kind" in vars(cls) or inspect.isabstract(cls) or bool(open_ones)
+
+
+@pytest.mark.parametrize("name", modules())
+def test_a_public_class_of_a_kind_is_an_entry_point_or_a_documented_base(name):
+    targets = {target for _, _, target in DECLARED}
+    for cls in vars(importlib.import_module(name)).values():
+        mine = inspect.isclass(cls) and cls.__module__ == name and not cls.__name__.startswith("_")
+        if not mine or getattr(cls, "kind", None) not in registry.KINDS or f"{name}:{cls.__name__}" in targets:
+            continue
+        assert cls.__doc__, f"{cls.__name__} is neither an entry point nor a documented base"
+        assert is_base(cls), f"{cls.__name__} has no entry point"

@@ -1,0 +1,64 @@
+"""What a run says before it starts and after it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
+
+    from zoo.cli.folder import Run
+    from zoo.study.cost import Cost
+    from zoo.tasks.task import Task
+
+PARTS = ("position", "attention", "backend", "norm", "ffn")
+
+
+def header(run: Run, task: Task, cost: Cost, options: Mapping[str, Any]) -> str:
+    """The run, its parts and its size."""
+    parts = [f"{kind} {told}" for kind in PARTS if (told := part(kind, task, options.get(kind)))]
+    size = f"{cost.parameters / 1e6:.3g} M parameters · {cost.flops / 1e6:.3g} MFLOP per {task.unit}, forward"
+    return "\n".join(
+        [
+            f"{run.title} · seed {run.seed} → {run.folder}",
+            f"  parts   {' · '.join(parts) or 'none that can be swapped'}",
+            f"  size    {size}",
+        ]
+    )
+
+
+def part(kind: str, task: Task, value: Any) -> str:
+    """A part as configured; the backend that an attention chose itself when none is named."""
+    from zoo.parts.attention import Attention
+    from zoo.study.run import told
+
+    if value is None and kind == "backend":
+        used = {repr(module.backend) for module in task.modules() if isinstance(module, Attention)}
+        return "/".join(sorted(used))
+    return "" if value is None else str(told(value))
+
+
+def device(trainer: Trainer) -> str:
+    """Where a run computes, and how."""
+    import torch
+
+    place = str(trainer.strategy.root_device.type)
+    if place == "cuda":
+        place = torch.cuda.get_device_name()
+    threads = f", {torch.get_num_threads()} threads" if place == "cpu" else ""
+    several = f"{trainer.world_size} × " if trainer.world_size > 1 else ""
+    return f"  device  {several}{place}{threads} · {trainer.precision}"
+
+
+def summary(run: Run, trainer: Trainer, task: Task, seconds: float) -> str:
+    """How far a run came, how good it was, and what to do next."""
+    took = f"{int(seconds // 60)} min {seconds % 60:.0f} s" if seconds >= 60 else f"{seconds:.0f} s"
+    best = " · ".join(f"{name} {value:.4g}" for name, value in task.best.items())
+    return "\n".join(
+        [
+            f"finished {trainer.global_step} steps in {took}{f' · best {best}' if best else ''}",
+            f"  look     zoo tensorboard {run.root}",
+            f"  measure  zoo test {run.folder}",
+        ]
+    )
