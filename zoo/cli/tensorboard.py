@@ -6,7 +6,6 @@ import json
 import socket
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
@@ -38,7 +37,7 @@ def tensorboard(words: list[str], port: int | None = None) -> int:
     if not folder.is_dir():
         raise UsageError(f"no folder {str(folder)!r}. Train something first: zoo fit RECIPE")
     port = port or _free_port()
-    print(f"{_address(folder, port)}\nStop it with Ctrl-C.", flush=True)
+    print(f"{link(port=port)}\nStop it with Ctrl-C.", flush=True)
     child = subprocess.Popen(command(folder, port), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         _, errors = child.communicate()
@@ -50,16 +49,6 @@ def tensorboard(words: list[str], port: int | None = None) -> int:
         last = (errors or "").strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
         raise UsageError(f"TensorBoard stopped: {last[0]}")
     return 0
-
-
-def _address(folder: Path, port: int) -> str:
-    """The link that the study layer would print, when it is there."""
-    if find_spec("zoo.study") and find_spec("zoo.study.link"):
-        from importlib import import_module
-
-        made = import_module("zoo.study.link").tensorboard_link(folder)
-        return str(made).replace(":6006", f":{port}")
-    return link(port=port)
 
 
 def _free_port(first: int = 6006, tries: int = 100) -> int:

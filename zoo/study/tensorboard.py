@@ -34,8 +34,7 @@ class RunLogger(TensorBoardLogger):
         super().__init__(save_dir=folder, name="", version="", default_hp_metric=False, purge_step=purge_step)
         self.variant, self.choices, self.open = variant, choices, False
 
-    @rank_zero_only
-    def start(self) -> None:
+    def _start(self) -> None:
         """Announce the run. No experiment is declared: TensorBoard would take the columns of the first run for all."""
         self._add(summary_v2.hparams_pb(self.choices, trial_id=self.variant))
         self.experiment.add_custom_scalars(LAYOUT)
@@ -43,11 +42,13 @@ class RunLogger(TensorBoardLogger):
 
     @rank_zero_only
     def log_hyperparams(self, params: Any = None, metrics: Any = None, step: int | None = None) -> None:
-        """Nothing: ``start`` has said what differs between variants, and Lightning would add the rest."""
+        """Nothing: the first metrics announce what differs between variants, and Lightning would add the rest."""
 
     @rank_zero_only
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
         """Scalars at an optimiser step; Lightning's chart of the epoch number is left out."""
+        if not self.open:
+            self._start()
         kept = {name: value for name, value in metrics.items() if name != "epoch"}
         if kept:
             super().log_metrics(kept, step)

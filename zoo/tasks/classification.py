@@ -1,6 +1,6 @@
 """Image classification."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -48,7 +48,8 @@ class Classification(Task):
         classes = known(num_classes, "num_classes")
         size, depth = known(image_size, "image_size"), known(channels, "channels")
         super().__init__(ViT(classes, size, depth, seed=torch.initial_seed(), **model), lr, optimizer, schedule)
-        self.label_smoothing, self.mix = label_smoothing, mixer(mix, classes)
+        self.num_classes, self.label_smoothing, self.mix = classes, label_smoothing, mix
+        self.mixer: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
         self.top1 = MulticlassAccuracy(classes, average="micro")
         self.top5 = MulticlassAccuracy(classes, average="micro", top_k=min(5, classes))
 
@@ -60,11 +61,15 @@ class Classification(Task):
         """Images (B, C, H, W) to logits (B, num_classes)."""
         return self.net(images)
 
+    def on_fit_start(self) -> None:
+        super().on_fit_start()
+        self.mixer = mixer(self.mix, self.num_classes)
+
     def loss(self, batch: dict[str, Tensor]) -> Loss:
         images, labels = batch["images"], batch["labels"]
         size = torch.tensor(len(images), device=images.device)
-        if self.mix is not None:
-            images, labels = self.mix(images, labels)
+        if self.mixer is not None:
+            images, labels = self.mixer(images, labels)
         logits = self(images).float()
         return Loss(F.cross_entropy(logits, labels, reduction="sum", label_smoothing=self.label_smoothing), size)
 
