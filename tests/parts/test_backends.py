@@ -18,7 +18,7 @@ PATTERNS = ["", "causal", "window", "valid", "bias", "causal window", "causal va
             "window valid bias", "causal bias", "valid bias"]  # fmt: skip
 # queries, keys, offset: a whole sequence, a new token, a chunk after a prefix, a memory, keys still to come, one token
 SHAPES = {"whole": (5, 5, 0), "step": (1, 6, 5), "chunk": (3, 7, 4), "few": (2, 7, 0), "many": (6, 3, 0),
-          "ahead": (2, 7, 3), "one": (1, 1, 0)}  # fmt: skip
+          "ahead": (2, 7, 3), "early": (1, 6, 2), "one": (1, 1, 0)}  # fmt: skip
 backends = pytest.mark.parametrize("backend", BACKENDS)
 claims_masks = pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "Flash"])
 
@@ -142,6 +142,14 @@ def test_a_query_without_keys_gets_zeros_and_finite_gradients(backend, words, dt
     assert all(leaf.grad is None or leaf.grad.isfinite().all() for leaf in inputs)
 
 
+@claims_masks
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+def test_a_query_without_keys_has_no_nan_on_the_way_back_either(backend):
+    q, k, v, table = leaves(6, 3, 2)
+    with torch.autograd.detect_anomaly():  # what a user turns on to find a nan must not find ours
+        loss(BACKENDS[backend]()(q, k, v, pattern_of("causal window valid bias", 3, 0, table))).backward()
+
+
 @backends
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -218,6 +226,16 @@ def test_memory_grows_with_the_keys_and_not_with_their_square(backend):
 def test_a_tile_without_rows_is_refused():
     with pytest.raises(UsageError, match="backend Tiled needs tiles of at least 1 row, got tile=0"):
         Tiled(0)
+
+
+@claims_masks
+def test_one_pattern_serves_calls_of_different_sizes(backend):
+    part, table = BACKENDS[backend](), torch.randn(4)
+    shared = pattern_of("causal window bias", 9, 0, table)
+    for T, S, heads in ((5, 5, 4), (3, 5, 4), (3, 7, 4), (3, 7, 2), (5, 5, 4)):
+        q, k, v, _ = leaves(T, S, 2, heads=heads)
+        fresh = pattern_of("causal window bias", 9, 0, table)
+        assert torch.equal(part(q, k, v, shared), part(q, k, v, fresh))
 
 
 def test_naive_weights_sum_to_one_or_to_zero_without_keys():

@@ -1,0 +1,42 @@
+"""What the documentation shows works as it stands."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+
+
+def block(page: Path, language: str, number: int = 0) -> str:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.S)[number]
+
+
+def test_the_plugin_of_the_docs_is_found_shown_and_trained(tmp_path):
+    site = tmp_path / "site"
+    info = site / "my_norm-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "my_norm.py").write_text(block(DOCS / "plugins.md", "python"))
+    toml = block(DOCS / "plugins.md", "toml")
+    points = re.search(r'entry-points\."(zoo\.norm)"\]\n(.*?)\n\n', toml, re.S)
+    (info / "entry_points.txt").write_text(f"[{points[1]}]\n{points[2].replace(chr(34), '')}\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-norm\nVersion: 0.1.0\n")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), str(ROOT)]), "OMP_NUM_THREADS": "1"}
+
+    def zoo(*words: str) -> str:
+        command = [sys.executable, "-m", "zoo", *words]
+        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "my-norm 0.1.0" in zoo("list", "norm")
+    assert "--model.norm.scale" in zoo("show", "norm", "dyt")
+    words = ["fit", "vit-glyphs", "--model.norm", "dyt", "--model.norm.scale", "0.8", "--trainer.max_steps", "2"]
+    assert "norm DyT(scale=0.8)" in zoo(*words, "--data.size", "300")
+
+
+def test_the_python_of_the_readme_runs():
+    code = block(ROOT / "README.md", "python")
+    exec(compile(code, "README.md", "exec"), {})
