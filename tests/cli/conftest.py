@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from zoo import registry
-from zoo.cli import args, document, layers
+from zoo.cli import args, document
 from zoo.cli.names import Names, allowed_roots
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -47,7 +47,7 @@ def resolve(toys, tmp_path):
     def run(*texts: str, options: str = "") -> module.Resolved:
         found = [document.parse(text, f"r{index}.yaml") for index, text in enumerate(texts)]
         command = args.parse("fit", options.split())
-        return module.resolve([*found, *layers.from_options(command.options)], schema, Names(command.allow))
+        return module.resolve([*found, *document.from_options(command.options)], schema, Names(command.allow))
 
     return run
 

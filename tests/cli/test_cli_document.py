@@ -1,6 +1,6 @@
 import pytest
 
-from zoo.cli import document, layers
+from zoo.cli import document
 from zoo.cli.layers import MISSING
 from zoo.errors import UsageError
 
@@ -89,7 +89,7 @@ def test_files_that_are_no_recipe(tmp_path):
 
 
 def test_options_become_layers_with_their_text():
-    found = layers.from_options([("model.norm.eps", "1", "--model.norm.eps 1"), ("data.x", "[1, a]", "--data.x")])
+    found = document.from_options([("model.norm.eps", "1", "--model.norm.eps 1"), ("data.x", "[1, a]", "--data.x")])
     leaf = found[0].children["model"].children["norm"].children["eps"]
     assert (leaf.value, leaf.origin, leaf.typed) == ("1", "--model.norm.eps 1", False)
     assert found[0].children["model"].value is MISSING
@@ -102,7 +102,7 @@ def test_long_form_of_options():
         ("model.init_args.norm.class_path", "B", ""),
         ("model.init_args.x", "1", ""),
     ]
-    roots = layers.from_options(options)
+    roots = document.from_options(options)
     assert roots[0].children["model"].value == "A"
     assert roots[1].children["model"].children["norm"].value == "B"
     assert roots[2].children["model"].children["x"].value == "1"

@@ -104,6 +104,21 @@ def test_flash_runs_the_flash_kernel_or_says_that_there_is_none():
         Flash()(q, k, v[..., :2], Pattern())  # values narrower than keys
 
 
+@pytest.mark.parametrize("words", ["", "causal"])
+@pytest.mark.parametrize("shape", ["whole", "step", "chunk", "one"])
+def test_flash_never_needs_a_mask_which_the_kernel_of_a_gpu_does_not_take(monkeypatch, words, shape):
+    given, kernel = [], torch.nn.functional.scaled_dot_product_attention
+
+    def watched(*args, attn_mask=None, **options):
+        given.append(attn_mask)
+        return kernel(*args, attn_mask=attn_mask, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    T, S, offset = SHAPES[shape]
+    Flash()(*leaves(T, S, 2)[:3], pattern_of(words, S, offset, None))
+    assert given == [None]
+
+
 @backends
 @pytest.mark.parametrize("words", ["", "causal", "causal window", "window valid bias"])
 @pytest.mark.parametrize(("T", "S", "offset"), [(37, 37, 0), (11, 41, 30), (1, 129, 128)])

@@ -92,5 +92,3 @@ def test_run_names_are_variants_and_seeds_and_there_is_no_epoch_chart(server):
 def test_there_is_a_layout_of_quality_and_cost(server):
     layout = ask(f"{server}/plugin/custom_scalars/layout")
     assert [category["title"] for category in layout["category"]] == ["quality", "cost"]
-
-

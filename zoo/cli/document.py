@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import yaml
 
-from zoo.cli.layers import MISSING, Node
+from zoo.cli.layers import MISSING, Node, put
 from zoo.errors import UsageError
 
 MAX_BYTES, MAX_NODES, MAX_DEPTH = 1_000_000, 5_000, 40
@@ -151,3 +152,20 @@ class _Builder:
         else:
             child.origin = child.origin if child.children or child.explicit else place
             result.children[key] = child
+
+
+def from_options(options: Iterable[tuple[str, str | bool, str]]) -> list[Node]:
+    """One layer per command-line option, so that the later one wins; each is (dotted key, value, text)."""
+    layers: list[Node] = []
+    for key, value, text in options:
+        path = key.split(".")
+        if not all(path):
+            raise UsageError(f"'--{key}' is not an option: a name is missing beside a dot.")
+        if isinstance(value, str) and value[:1] in ("[", "{"):
+            leaf = flow(value, text)
+        else:
+            leaf = Node(value, text, typed=not isinstance(value, str))
+        root = Node()
+        put(root, path, leaf)
+        layers.append(root)
+    return layers

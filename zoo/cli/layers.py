@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from zoo.errors import UsageError
-
 
 class Missing:
     """No value was written."""
@@ -61,22 +59,3 @@ def put(root: Node, path: Iterable[str], leaf: Node) -> None:
         node.value, node.explicit, node.typed = leaf.value, leaf.explicit, leaf.typed
     node.origin = leaf.origin
     node.children.update(leaf.children)
-
-
-def from_options(options: Iterable[tuple[str, str | bool, str]]) -> list[Node]:
-    """One layer per command-line option, so that the later one wins; each is (dotted key, value, text)."""
-    from zoo.cli.document import flow
-
-    layers: list[Node] = []
-    for key, value, text in options:
-        path = key.split(".")
-        if not all(path):
-            raise UsageError(f"'--{key}' is not an option: a name is missing beside a dot.")
-        if isinstance(value, str) and value[:1] in ("[", "{"):
-            leaf = flow(value, text)
-        else:
-            leaf = Node(value, text, typed=not isinstance(value, str))
-        root = Node()
-        put(root, path, leaf)
-        layers.append(root)
-    return layers

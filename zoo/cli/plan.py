@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo import cookbook, registry
-from zoo.cli import args, document, folder, layers
+from zoo.cli import args, document, folder
 from zoo.cli.layers import MISSING, Node, where
 from zoo.errors import PartError, UsageError
 
@@ -32,7 +32,7 @@ def draft(command: args.Command) -> Draft:
     """Read every layer and check what can be checked without importing torch."""
     paths = [cookbook.find(name) for name in [command.recipe, *command.configs] if name]
     files = [document.read(path) for path in paths]
-    found = Draft([*files, *layers.from_options(command.options)], paths[0] if paths else None, len(files))
+    found = Draft([*files, *document.from_options(command.options)], paths[0] if paths else None, len(files))
     check_names(found.layers)
     return found
 

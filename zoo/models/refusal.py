@@ -2,42 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zoo import registry
-from zoo.errors import UsageError, ZooError
+from zoo.errors import UsageError
 from zoo.parts.attention import Attention
+from zoo.parts.pattern import Pattern
 from zoo.parts.position import Position
 
-if TYPE_CHECKING:
-    from zoo.models.stack import Stack
+EVERYWHERE = frozenset({"valid", "dropout"})  # what cross-attention is asked for too
 
 
-def refuse_unserved(stack: Stack, padded: bool, attention_dropout: float) -> None:
-    """Raise UsageError when an attention of the stack, or its backend, cannot serve what the stack will ask of it."""
-    own = stack.pattern().needs | ({"rotate"} if stack.position.rotates else set())
-    always = ({"valid"} if padded else set()) | ({"dropout"} if attention_dropout else set())
-    for attention, cross in stack.attentions():
-        if stack.position.rotates:
-            stack.position.check(attention.head_dim)
-        if missing := attention.missing(frozenset(always if cross else own | always)):
-            raise UsageError(sentence(min(missing), stack, attention))
-
-
-def sentence(feature: str, stack: Stack, attention: Attention) -> str:
-    """Who asks for a feature, who cannot serve it, and who could."""
-    position = type(stack.position).__name__
-    asks = {
-        "bias": f"position {position} adds a bias to the scores",
-        "rotate": f"position {position} turns queries and keys",
+def demands(position: Position, pattern: Pattern, padded: bool, dropout: float) -> dict[str, str]:
+    """What a stack asks of its attentions, and who asks, by the names that attentions and backends know."""
+    name = type(position).__name__
+    said = {
+        "bias": f"position {name} adds a bias to the scores",
+        "rotate": f"position {name} turns queries and keys",
         "valid": "this model pads its batches",
-        "window": f"window={stack.window} hides keys",
-        "dropout": "attention_dropout drops attention weights",
+        "window": f"window={pattern.window} hides keys",
+        "dropout": f"attention_dropout={dropout} drops attention weights",
         "causal": "this model is causal",
     }
-    kind, culprit = ("attention", attention) if feature == "rotate" else ("backend", attention.backend)
-    works = ", ".join(alternatives(kind, feature)) or "none installed"
-    return f"{asks[feature]}, which {kind} {type(culprit).__name__} cannot take. Works with: {works}."
+    extra = {"rotate": position.rotates, "valid": padded, "dropout": dropout > 0}
+    needs = pattern.needs | {feature for feature, wanted in extra.items() if wanted}
+    return {feature: said[feature] for feature in sorted(needs)}
+
+
+def refuse_unserved(attention: Attention, asked: dict[str, str]) -> None:
+    """Raise UsageError when an attention, or its backend, cannot serve what it will be asked for."""
+    missing = sorted(attention.missing(frozenset(asked)))
+    if missing:
+        feature = missing[0]
+        kind, culprit = ("attention", attention) if feature == "rotate" else ("backend", attention.backend)
+        works = ", ".join(alternatives(kind, feature)) or "none installed"
+        raise UsageError(f"{asked[feature]}, which {kind} {type(culprit).__name__} cannot take. Works with: {works}.")
 
 
 def alternatives(kind: str, feature: str) -> list[str]:
@@ -47,7 +46,7 @@ def alternatives(kind: str, feature: str) -> list[str]:
         try:
             cls: Any = part.load()
             serves = {"rotate"} if kind == "attention" and cls.rotates else cls().lowers if kind == "backend" else set()
-        except ZooError:
+        except Exception:  # whatever a stranger's constructor raises must not hide the sentence that is being made
             continue
         if feature in serves:
             names.append(part.name)

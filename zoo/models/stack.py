@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
-from zoo.models.refusal import refuse_unserved, too_long
+from zoo.models.refusal import EVERYWHERE, demands, refuse_unserved, too_long
 from zoo.parts.attention import Attention, MultiHead
 from zoo.parts.backend import Backend
 from zoo.parts.cache import Cache, MemoryCache
@@ -126,7 +126,12 @@ class Stack(nn.Module):
             attention_dropout: rate on attention weights.
         """
         super().__init__()
-        for name, number in (("dim", dim), ("depth", depth), ("heads", heads)):
+        for name, number in (
+            ("dim", dim),
+            ("depth", depth),
+            ("heads", heads),
+            ("window", 1 if window is None else window),
+        ):
             if number < 1:
                 raise UsageError(f"{name} must be at least 1, got {number}.")
         self.dim = dim
@@ -145,7 +150,16 @@ class Stack(nn.Module):
         self.norm = norm(dim) if prenorm else nn.Identity()
         self.dropout = nn.Dropout(dropout)
         self.causal, self.window = extent.causal, window
-        refuse_unserved(self, padded, attention_dropout)
+        self._refuse(padded, attention_dropout)
+
+    def _refuse(self, padded: bool, attention_dropout: float) -> None:
+        """Raise UsageError where parts cannot work together."""
+        asked = demands(self.position, self.pattern(), padded, attention_dropout)
+        memory = {name: who for name, who in asked.items() if name in EVERYWHERE}
+        for attention, cross in self.attentions():
+            if self.position.rotates and not cross:
+                self.position.check(attention.head_dim)
+            refuse_unserved(attention, memory if cross else asked)
 
     def attentions(self) -> Iterator[tuple[Attention, bool]]:
         """Every attention, and whether it looks at a memory."""
