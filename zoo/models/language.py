@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from zoo.models.init import initialise, unmoved
 from zoo.models.stack import LayerCache, Stack
+from zoo.models.states import LanguageState
 from zoo.parts.position import Extent
 
 
@@ -37,6 +38,10 @@ class LanguageModel(nn.Module):
             self.head = None if tie else nn.Linear(self.dim, vocab_size, bias=False)
             self.scale = self.dim**0.5 if scale_embedding else 1.0
             initialise(self, seed)
+
+    def begin(self, capacity: int, valid: Tensor | None = None) -> LanguageState:
+        """A state for writing up to ``capacity`` tokens, prompt included; ``valid`` (B, T) is False at its padding."""
+        return LanguageState(self, capacity, valid)
 
     def forward(self, tokens: Tensor, valid: Tensor | None = None, caches: list[LayerCache] | None = None) -> Tensor:
         """Tokens (B, T) to logits (B, T, vocab_size).

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from zoo.errors import UsageError
 from zoo.models.init import initialise, unmoved
 from zoo.models.stack import LayerCache, Memory, Stack
+from zoo.models.states import Seq2SeqState
 from zoo.parts.position import Extent
 
 
@@ -64,6 +65,10 @@ class Seq2Seq(nn.Module):
         """Target tokens (B, T), after those in the caches, to logits (B, T, target_vocab_size)."""
         x = self.decoder(self.target_embedding(target) * self.scale, memory=memory, caches=caches)
         return F.linear(x, self.target_embedding.weight) if self.head is None else self.head(x)
+
+    def begin(self, source: Tensor, valid: Tensor | None, capacity: int) -> Seq2SeqState:
+        """A state for writing up to ``capacity`` tokens for sources (B, S), which are encoded here, once."""
+        return Seq2SeqState(self, self.encode(source, valid), capacity)
 
     def forward(self, source: Tensor, target: Tensor, source_valid: Tensor | None = None) -> Tensor:
         """Source (B, S) and target (B, T) to logits (B, T, target_vocab_size)."""

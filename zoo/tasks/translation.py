@@ -10,7 +10,7 @@ from torch.optim import AdamW
 from torchmetrics import MeanMetric
 from torchmetrics.text import CHRFScore, SacreBLEUScore
 
-from zoo.models.decode import greedy
+from zoo.models.search import Search, write
 from zoo.models.seq2seq import Seq2Seq
 from zoo.models.watch import watch
 from zoo.tasks.schedule import InverseSqrt
@@ -92,14 +92,17 @@ class Translation(Task):
             hits.append((looked >= source_from) & (looked < source_to))
         self.alignment.update(torch.cat(hits).float())
 
+    @torch.no_grad()
     def translate(self, source: Tensor, valid: Tensor) -> list[str]:
         """Translations of source tokens (B, S), greedily."""
         data = self.trainer.datamodule  # type: ignore[attr-defined]
-        ends = data.target_tokenizer.bos, data.target_tokenizer.eos
         # an untrained model never stops: twice the source and a few is more than any real translation needs
-        tokens = greedy(self.net, source, valid, ends, 2 * valid.sum(1) + 10)
-        stop = (tokens == ends[1]).int().argmax(1).where((tokens == ends[1]).any(1), tokens.size(1))
-        return [data.detokenize(row[:n]) for row, n in zip(tokens.tolist(), stop.tolist(), strict=True)]
+        longest = (2 * valid.sum(1) + 10).clamp(max=self.net.max_length)
+        state = self.net.begin(source, valid, int(longest.max()))
+        first = source.new_full((len(source), 1), data.target_tokenizer.bos)
+        search = Search(max_length=self.net.max_length)
+        found = write(state, first, data.target_tokenizer.eos, search, longest)
+        return [data.detokenize(best.tokens) for best, *_ in found]
 
     def _score(self, batch: dict[str, Any]) -> None:
         rows = batch["decode"].nonzero()[:, 0]

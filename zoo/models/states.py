@@ -1,0 +1,67 @@
+"""What a model remembers while it writes: one small object per model, with the same two methods for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from zoo.models.stack import LayerCache, Memory
+
+if TYPE_CHECKING:
+    from zoo.models.language import LanguageModel
+    from zoo.models.seq2seq import Seq2Seq
+
+
+class State(Protocol):
+    """A model in the middle of writing a batch of sequences."""
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Take the next tokens (B, T); the logits (B, V) of the one after them."""
+        ...
+
+    def select(self, rows: Tensor) -> None:
+        """Go on with these rows of the batch, in this order; a row may occur more than once."""
+        ...
+
+
+def select_caches(caches: Sequence[LayerCache], rows: Tensor) -> None:
+    """Keep these rows in every cache."""
+    for cache in caches:
+        cache.own.select(rows)
+        cache.memory.select(rows)
+
+
+class LanguageState:
+    """A language model and its caches; prompts of different lengths stand with their padding on the left."""
+
+    def __init__(self, model: LanguageModel, capacity: int, valid: Tensor | None = None):
+        self.model, self.valid = model, valid
+        self.caches = model.stack.caches(capacity)
+
+    def step(self, tokens: Tensor) -> Tensor:
+        if self.valid is not None and self.caches[0].own.length:
+            self.valid = torch.cat([self.valid, self.valid.new_ones(tokens.shape)], 1)
+        return self.model(tokens, self.valid, self.caches)[:, -1]
+
+    def select(self, rows: Tensor) -> None:
+        select_caches(self.caches, rows)
+        self.valid = None if self.valid is None else self.valid[rows]
+
+
+class Seq2SeqState:
+    """A decoder, its caches, and the memory of the sources, which were encoded once."""
+
+    def __init__(self, model: Seq2Seq, memory: Memory, capacity: int):
+        self.model, self.memory = model, memory
+        self.caches = model.decoder.caches(capacity)
+
+    def step(self, tokens: Tensor) -> Tensor:
+        return self.model.decode(tokens, self.memory, self.caches)[:, -1]
+
+    def select(self, rows: Tensor) -> None:
+        select_caches(self.caches, rows)
+        states, valid = self.memory
+        self.memory = Memory(states[rows], None if valid is None else valid[rows])
