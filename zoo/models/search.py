@@ -17,9 +17,9 @@ class Search:
     """How to write.
 
     ``temperature`` 0 takes the likeliest token; above it tokens are drawn, from the ``top_k`` likeliest or from the
-    smallest set that holds ``top_p`` of the probability (Holtzman et al., 2020) where these are given. ``beams`` above 1
-    keeps that many sequences at once; finished ones compete by log-probability / length^``length_penalty``. ``n_best``
-    are returned. Lengths count written tokens, the end token included.
+    smallest set that holds ``top_p`` of the probability (Holtzman et al., 2020) where these are given. ``beams`` above
+    1 keeps that many sequences at once; finished ones compete by log-probability / length^``length_penalty``.
+    ``n_best`` are returned. Lengths count written tokens, the end token included.
     """
 
     max_length: int = 128
@@ -52,7 +52,7 @@ class Search:
 
 
 class Written(NamedTuple):
-    """One sequence: its tokens without prompt and end, its log-probability with the end, and whether it ended itself."""
+    """Tokens without prompt and end, their log-probability with the end, and whether the sequence ended itself."""
 
     tokens: list[int]
     score: float
@@ -152,7 +152,7 @@ class _Row:
 def _beam(state: State, first: Tensor, end: int | None, search: Search, limits: list[int]) -> list[list[Written]]:
     width, device = search.beams, first.device
     done = [_Row(search, limit) for limit in limits]
-    told, allowed = _log_probabilities(state, first, end, search.min_length >= 1)
+    _, allowed = _log_probabilities(state, first, end, search.min_length >= 1)
     rows = list(range(len(limits)))
     # sequences of a row stand next to each other; at the start there is one, the empty one
     state.select(torch.arange(len(rows), device=device).repeat_interleave(width))
