@@ -168,9 +168,11 @@ class Stack(nn.Module):
             if block.cross is not None:
                 yield cast(Attention, block.cross.part), True
 
-    def pattern(self, valid: Tensor | None = None, offset: int = 0) -> Pattern:
-        """The pattern of self-attention for tokens of which the first is number ``offset``."""
-        return Pattern(causal=self.causal, window=self.window, valid=valid, bias=self._bias(), offset=offset)
+    def pattern(self, valid: Tensor | None = None, offset: int = 0, start: int = 0) -> Pattern:
+        """The pattern of self-attention for tokens from number ``offset`` on, and keys from number ``start`` on."""
+        valid = None if valid is None else valid[:, start:]
+        bias = self._bias()
+        return Pattern(causal=self.causal, window=self.window, valid=valid, bias=bias, offset=offset, start=start)
 
     def _bias(self) -> Bias | None:
         position, special = self.position, self.position.extent.special
@@ -182,7 +184,7 @@ class Stack(nn.Module):
 
     def caches(self, capacity: int) -> list[LayerCache]:
         """Empty caches for decoding up to ``capacity`` tokens."""
-        return [LayerCache(Cache(capacity), MemoryCache()) for _ in self.blocks]
+        return [LayerCache(Cache(capacity, self.window), MemoryCache()) for _ in self.blocks]
 
     def forward(
         self,
@@ -196,14 +198,14 @@ class Stack(nn.Module):
         ``valid`` (B, S) is False at padding, over cached tokens too. It may stand on the left or on the right: the
         first real token is the first to the position scheme.
         """
-        offset = caches[0].own.length if caches else 0
+        offset, start = (caches[0].own.length, caches[0].own.start) if caches else (0, 0)
         self._check_length(offset + x.size(1))
         if valid is None:
             place = torch.arange(offset, offset + x.size(1), device=x.device)
         else:
             place = (valid.cumsum(1) - 1).clamp(min=0)[:, offset:]
         x = self.dropout(self.position.embed(x, place - self.position.extent.special))
-        pattern = self.pattern(valid, offset)
+        pattern = self.pattern(valid, offset, start)
         tokens = None if valid is None else valid[:, offset:]
         for number, block in enumerate(self.blocks):
             x = block(x, pattern, self.position, memory, tokens, caches[number] if caches else None)

@@ -62,10 +62,10 @@ class SDPA(Backend):
     def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
         T, S = q.size(2), k.size(2)
         options = {"dropout_p": dropout, "scale": scale, "enable_gqa": q.size(1) != k.size(1)}
-        if pattern.needs == {"causal"} and pattern.offset == 0 and T == S:
+        if pattern.needs == {"causal"} and pattern.offset == pattern.start and T == S:
             # said in words, so that the flash kernel stays eligible; torch aligns it upper left, hence the conditions
             return F.scaled_dot_product_attention(q, k, v, is_causal=True, **options)
-        if pattern.needs == {"causal"} and T == 1 and pattern.offset == S - 1:  # the newest token sees all the rest
+        if pattern.sees_all(T, S):
             return F.scaled_dot_product_attention(q, k, v, **options)
         mask, bias = pattern.dense(q.size(1), T, S, q.device)
         if bias is not None:
@@ -83,9 +83,9 @@ class Flash(SDPA):
     def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
         T, S = q.size(2), k.size(2)
         unmet = pattern.needs - self.lowers or ({"dropout"} - self.lowers if dropout else set())
-        if unmet or (pattern.causal and pattern.offset + T != S):
+        if unmet or (pattern.causal and pattern.offset + T != pattern.start + S):
             raise UsageError(f"backend Flash cannot lower {', '.join(sorted(unmet)) or 'keys after the last query'}.")
-        lead = pattern.offset if pattern.causal and 1 < T < S else 0
+        lead = S - T if pattern.causal and T > 1 else 0
         if lead:  # the kernel aligns causality at the upper left: rows in front, dropped again, move it down
             q, pattern = F.pad(q, (0, 0, lead, 0)), Pattern(causal=True)
         try:
@@ -133,7 +133,7 @@ class Tiled(Backend):
         low = q.new_full((*q.shape[:-1], 1), torch.finfo(wide).min, dtype=wide)
         top, total, out = low, torch.zeros_like(low), q.new_zeros((*q.shape[:-1], v.size(-1)), dtype=wide)
         for begin, end in self._reach(pattern, first, first + q.size(-2) - 1, k.size(-2)):
-            key = torch.arange(begin, end, device=q.device)
+            key = torch.arange(pattern.start + begin, pattern.start + end, device=q.device)
             score = self._score(q, k[..., begin:end, :], pattern, query, key, scale)
             peak = torch.maximum(top, score.amax(-1, keepdim=True)).detach()
             weight = (score - peak).exp()
@@ -147,6 +147,7 @@ class Tiled(Backend):
 
     def _reach(self, pattern: Pattern, first: int, last: int, keys: int) -> list[tuple[int, int]]:
         """The tiles of keys that queries first..last can see at all."""
+        first, last = first - pattern.start, last - pattern.start
         begin = 0 if pattern.window is None else max(0, first - pattern.window + 1)
         end = keys if pattern.window is None else min(keys, last + pattern.window)
         end = min(end, last + 1) if pattern.causal else end

@@ -7,27 +7,59 @@ from torch import Tensor
 
 
 class Cache:
-    """Keys and values of one self-attention at positions 0..length-1, in memory allocated once."""
+    """Keys and values of one causal self-attention at positions start..length-1, in memory allocated once.
 
-    def __init__(self, capacity: int):
-        self.capacity, self.length = capacity, 0
-        self.k = self.v = torch.empty(0)
+    With a ``window`` only the keys that a later query can still see are kept, in a buffer of twice the window.
+    """
+
+    def __init__(self, capacity: int, window: int | None = None):
+        self.capacity, self.window = capacity, window
+        self.size = capacity if window is None else min(capacity, 2 * window)
+        self.start = self.length = 0
+        self._at = 0  # where in the buffers the key of position ``start`` lies
+        self._k = self._v = torch.empty(0)
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Append (B, G, T, D) keys and values; all of them so far. Raises IndexError beyond the capacity."""
+        """Append (B, G, T, D) keys and values; all that are kept, from ``start`` on, with the new ones.
+
+        Raises IndexError beyond the capacity.
+        """
+        kept, new = self.length - self.start, k.size(2)
+        if self.length + new > self.capacity:
+            raise IndexError(f"a cache for {self.capacity} positions was asked to hold {self.length + new}")
         if self.length == 0:
-            self.k, self.v = (y.new_empty(*y.shape[:2], self.capacity, y.size(-1)) for y in (k, v))
-        end = self.length + k.size(2)
-        if end > self.capacity:
-            raise IndexError(f"a cache for {self.capacity} positions was asked to hold {end}")
-        self.k[:, :, self.length : end], self.v[:, :, self.length : end] = k, v
-        self.length = end
-        return self.k[:, :, :end], self.v[:, :, :end]
+            self._k, self._v = (y.new_empty(*y.shape[:2], self.size, y.size(-1)) for y in (k, v))
+        if kept + new > self.size:  # a prompt longer than the buffer is seen once and remembered in part
+            k, v = (torch.cat([old, y], 2) for old, y in zip(self._kept(kept), (k, v), strict=True))
+            self._forget(new)
+            kept = self.length - self.start
+            self._at = 0
+            self._k[:, :, :kept], self._v[:, :, :kept] = (y[:, :, y.size(2) - kept :] for y in (k, v))
+            return k, v
+        if self._at + kept + new > self.size:
+            self._k[:, :, :kept], self._v[:, :, :kept] = (old.clone() for old in self._kept(kept))
+            self._at = 0
+        place = slice(self._at + kept, self._at + kept + new)
+        self._k[:, :, place], self._v[:, :, place] = k, v
+        seen = self._kept(kept + new)
+        self._forget(new)
+        return seen
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows of the batch, in this order."""
         if self.length:
-            self.k, self.v = self.k[rows], self.v[rows]
+            self._k, self._v = self._k[rows], self._v[rows]
+
+    def _kept(self, count: int) -> tuple[Tensor, Tensor]:
+        place = slice(self._at, self._at + count)
+        return self._k[:, :, place], self._v[:, :, place]
+
+    def _forget(self, new: int) -> None:
+        """Count the new keys, and let go of those that the next query is too far from."""
+        self.length += new
+        if self.window is not None:
+            gone = max(0, self.length - self.window + 1 - self.start)
+            self.start, self._at = self.start + gone, self._at + gone
 
 
 class MemoryCache:

@@ -17,7 +17,8 @@ Dense backends call it once with tensors that broadcast to (heads, T, S); a kern
 class Pattern:
     """Who may look at whom, and how much it costs.
 
-    Keys stand at positions 0..S-1 and queries at offset..offset+T-1: a cache puts queries later than its first keys.
+    Keys stand at positions start..start+S-1 and queries at offset..offset+T-1: a cache puts queries later than its
+    first keys, and with a window it keeps only the last ones.
     """
 
     causal: bool = False
@@ -25,6 +26,7 @@ class Pattern:
     valid: Tensor | None = None  # (B, S) bool, False where a key is padding
     bias: Bias | None = None
     offset: int = 0
+    start: int = 0
     _memo: dict = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -33,11 +35,15 @@ class Pattern:
         features = {"causal": self.causal, "window": self.window, "valid": self.valid is not None, "bias": self.bias}
         return frozenset(name for name, wanted in features.items() if wanted)
 
+    def sees_all(self, T: int, S: int) -> bool:
+        """Whether the call is one newest query that may look at every key, as in most steps of decoding."""
+        if self.valid is not None or self.bias is not None or not self.causal:
+            return False
+        return T == 1 and self.offset == self.start + S - 1 and (self.window is None or S <= self.window)
+
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
         """Elementwise: may a query at this position see a key at that one? (Padding aside.)"""
-        yes = key >= 0
-        if self.causal:
-            yes = yes & (key <= query)
+        yes = key <= query if self.causal else key >= 0
         if self.window is not None:
             yes = yes & ((query - key).abs() < self.window)
         return yes
@@ -47,7 +53,7 @@ class Pattern:
         restricted = self.causal or self.window is not None
         mask = self.allowed(query[:, None], key[None]) if restricted else None
         if self.valid is not None:
-            valid = self.valid[:, key][:, None, None]
+            valid = self.valid[:, key - self.start][:, None, None]
             mask = valid if mask is None else mask & valid
         return mask
 
@@ -62,6 +68,6 @@ class Pattern:
         asked = (heads, T, S, device)
         if asked not in self._memo:
             query = torch.arange(self.offset, self.offset + T, device=device)
-            key = torch.arange(S, device=device)
+            key = torch.arange(self.start, self.start + S, device=device)
             self._memo[asked] = self.mask(query, key), self.cost(heads, query, key)
         return self._memo[asked]

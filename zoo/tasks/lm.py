@@ -11,7 +11,7 @@ from torchmetrics import MeanMetric
 
 from zoo.models.language import LanguageModel
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known
+from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known, taken
 
 
 class CausalLM(Task):
@@ -63,9 +63,7 @@ class CausalLM(Task):
         return Loss(total, size)
 
     def figures(self, loss: float) -> dict[str, float]:
-        bits = float(self.bits_per_byte.compute())
-        self.bits_per_byte.reset()
-        return {"perplexity": math.exp(min(loss, 700.0)), "bits_per_byte": bits}
+        return {"perplexity": math.exp(min(loss, 700.0)), "bits_per_byte": taken(self.bits_per_byte)}
 
     def example(self) -> tuple[tuple[Tensor, ...], int]:
         length = self.net.max_length

@@ -137,8 +137,7 @@ class Task(LightningModule):
 
     def _report(self, split: str) -> None:
         # every process computes every figure, so that none waits for another; nan is what nobody measured
-        loss = float(self.eval_loss.compute())
-        self.eval_loss.reset()
+        loss = taken(self.eval_loss)
         figures = {name: value for name, value in {"loss": loss, **self.figures(loss)}.items() if value == value}
         if self.trainer.sanity_checking:
             return
@@ -190,6 +189,14 @@ def side_losses(net: nn.Module) -> list[Tensor]:
             found.append(module.side_loss)
             module.side_loss = None
     return found
+
+
+def taken(metric: MeanMetric) -> float:
+    """The mean over all processes, nan where none has measured anything; the metric starts anew."""
+    metric.update(0.0, 0.0)  # torchmetrics warns where a process has nothing to add
+    mean = float(metric.compute())
+    metric.reset()
+    return mean
 
 
 def known(value: int | None, name: str) -> int:
