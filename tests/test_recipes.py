@@ -23,8 +23,14 @@ COUNTS = {
 }
 
 
-def build(name: str) -> Task:
-    """The task of a recipe on the meta device, as `zoo fit` would build it."""
+META = torch.device("meta")
+
+
+SMALL = {"dim": 32, "depth": 2, "heads": 4, "vocab_size": 64, "source_vocab_size": 64, "target_vocab_size": 64}
+
+
+def build(name: str, device: torch.device = META, small: bool = False) -> Task:
+    """The task of a recipe as `zoo fit` would build it, or the same parts at a size that tests can run."""
     parsed = args.parse("fit", [name])
     config = plan.plan(parsed, plan.draft(parsed)).config["model"]
     parser = ArgumentParser(exit_on_error=False)
@@ -34,7 +40,10 @@ def build(name: str) -> Task:
     for key, value in plan.plan(parsed, plan.draft(parsed)).resolved.classes["model"].small_sizes(blanks).items():
         if blanks[key] is None:
             blanks[key] = value
-    with torch.device("meta"):
+    if small:
+        for key in SMALL.keys() & vars(blanks).keys():
+            blanks[key] = SMALL[key]
+    with device:
         return parser.instantiate(filled).model
 
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import isfunction
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from zoo.parts.attention import Attention
 
 
 @contextmanager
@@ -19,7 +19,7 @@ def watch(module: nn.Module) -> Iterator[dict[str, Tensor]]:
     handles = []
 
     def follow(name: str):
-        def hook(attention: Attention, args: tuple, kwargs: dict, _output: Tensor) -> None:
+        def hook(attention: Any, args: tuple, kwargs: dict, _output: Tensor) -> None:
             with torch.no_grad():
                 given = {key: value for key, value in kwargs.items() if key != "cache"}
                 seen[name] = attention.weights(*args, **given)
@@ -27,7 +27,7 @@ def watch(module: nn.Module) -> Iterator[dict[str, Tensor]]:
         return hook
 
     for name, part in module.named_modules():
-        if isinstance(part, Attention):
+        if isfunction(getattr(type(part), "weights", None)):  # an Attention, or what else can say where it looked
             handles.append(part.register_forward_hook(follow(name), with_kwargs=True))
     try:
         yield seen

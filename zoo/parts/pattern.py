@@ -39,7 +39,7 @@ class Pattern:
         """Whether the call is one newest query that may look at every key, as in most steps of decoding."""
         if self.valid is not None or self.bias is not None or not self.causal:
             return False
-        return T == 1 and self.offset == self.start + S - 1 and (self.window is None or S <= self.window)
+        return T == 1 and self.offset == self.start + S - 1 and (self.window is None or self.window >= S)
 
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
         """Elementwise: may a query at this position see a key at that one? (Padding aside.)"""

@@ -1,68 +1,79 @@
 """Translation from pairs of sentences."""
 
 import math
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import AdamW
 from torchmetrics import MeanMetric
 from torchmetrics.text import CHRFScore, SacreBLEUScore
 
 from zoo.models.search import Search, write
 from zoo.models.seq2seq import Seq2Seq
+from zoo.models.states import State
 from zoo.models.watch import watch
 from zoo.tasks.schedule import InverseSqrt
 from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known
 
+BleuTokenizer: TypeAlias = Literal["13a", "zh", "char", "intl", "none"]
 
-class Translation(Task):
+
+class Translator(Protocol):
+    """A network that translates: logits of a target that it is shown, and a state that writes one."""
+
+    max_length: int
+
+    @property
+    def decoder(self) -> nn.Module:
+        """What ``watch`` is shown, for attention to the source."""
+        ...
+
+    def __call__(self, source: Tensor, target: Tensor, source_valid: Tensor | None = None) -> Tensor:
+        """Source (B, S) and target (B, T) to logits (B, T, target_vocab_size)."""
+        ...
+
+    def begin(self, source: Tensor, valid: Tensor | None, capacity: int) -> State:
+        """A state for writing up to ``capacity`` tokens for sources (B, S)."""
+        ...
+
+
+class TranslationTask(Task):
     """Predict each next target token; reports loss (nats per target token), BLEU, chrF, exact matches and alignment.
 
     BLEU and chrF are measured on detokenised text, which is decoded greedily for the samples that the data marks.
     Alignment is the share of target tokens whose cross-attention (last layer, mean over heads) is strongest within the
-    source tokens that they translate, where the data knows which those are.
+    source tokens that they translate, where the data knows which those are and the network has attention.
     """
 
+    kind = "task"  # a base, as Task is: it has no network of its own
     blanks: ClassVar = {"source_vocab_size": 64, "target_vocab_size": 64, "max_length": 64}
     goals: ClassVar[Goals] = {"loss": "min", "bleu": "max", "exact": "max"}
-    net: Seq2Seq
 
     def __init__(
         self,
-        source_vocab_size: int | None = None,
-        target_vocab_size: int | None = None,
-        max_length: int | None = None,
-        label_smoothing: float = 0.1,
-        bleu_tokenize: Literal["13a", "zh", "char", "intl", "none"] = "13a",
-        lr: float = 1e-3,
-        optimizer: OptimizerFactory = AdamW,
-        schedule: ScheduleFactory = InverseSqrt,
-        **model,
+        net: Translator,
+        label_smoothing: float,
+        bleu_tokenize: BleuTokenizer,
+        lr: float,
+        optimizer: OptimizerFactory,
+        schedule: ScheduleFactory,
     ):
-        """
-        Args:
-            source_vocab_size: number of source tokens; what the data has unless given.
-            target_vocab_size: number of target tokens; what the data has unless given.
-            max_length: longest source or target; what the data has unless given.
-            label_smoothing: share of the target spread over all tokens.
-            bleu_tokenize: how SacreBLEU cuts text into words; zh for Chinese.
-            lr: learning rate at its peak.
-            optimizer: the optimiser; matrices decay, gains and biases never.
-            schedule: how the learning rate moves.
-        """
-        sizes = known(source_vocab_size, "source_vocab_size"), known(target_vocab_size, "target_vocab_size")
-        length = known(max_length, "max_length")
-        super().__init__(Seq2Seq(*sizes, length, seed=torch.initial_seed(), **model), lr, optimizer, schedule)
+        super().__init__(cast(nn.Module, net), lr, optimizer, schedule)
         self.label_smoothing = label_smoothing
         self.bleu, self.chrf = SacreBLEUScore(tokenize=bleu_tokenize), CHRFScore(n_word_order=0)
         self.exact, self.alignment = MeanMetric(), MeanMetric()
         self.exact_by_type: dict[str, list[float]] = {}
 
+    @property
+    def translator(self) -> Translator:
+        """The network, by what this task asks of it."""
+        return cast(Translator, self.net)
+
     def forward(self, source: Tensor, target: Tensor, source_valid: Tensor | None = None) -> Tensor:
         """Source (B, S) and target (B, T) to logits (B, T, target_vocab_size)."""
-        return self.net(source, target, source_valid)
+        return self.translator(source, target, source_valid)
 
     def loss(self, batch: dict[str, Any]) -> Loss:
         return self._loss(batch, self.label_smoothing)
@@ -75,9 +86,9 @@ class Translation(Task):
         return Loss(total, valid.sum())
 
     def evaluate(self, batch: dict[str, Any]) -> Loss:
-        with watch(self.net.decoder) as seen:
+        with watch(self.translator.decoder) as seen:
             loss = self._loss(batch, 0.0)
-        if len(batch["slots"]):
+        if seen and len(batch["slots"]):
             self._align(list(seen.values())[-1].mean(1), batch["slots"])
         if batch["decode"].any():
             self._score(batch)
@@ -97,10 +108,10 @@ class Translation(Task):
         """Translations of source tokens (B, S), greedily."""
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         # an untrained model never stops: twice the source and a few is more than any real translation needs
-        longest = (2 * valid.sum(1) + 10).clamp(max=self.net.max_length)
-        state = self.net.begin(source, valid, int(longest.max()))
+        longest = (2 * valid.sum(1) + 10).clamp(max=self.translator.max_length)
+        state = self.translator.begin(source, valid, int(longest.max()))
         first = source.new_full((len(source), 1), data.target_tokenizer.bos)
-        search = Search(max_length=self.net.max_length)
+        search = Search(max_length=self.translator.max_length)
         found = write(state, first, data.target_tokenizer.eos, search, longest)
         return [data.detokenize(best.tokens) for best, *_ in found]
 
@@ -142,6 +153,40 @@ class Translation(Task):
         return self.translate(batch["source"], batch["source_valid"])
 
     def example(self) -> tuple[tuple[Tensor, ...], int]:
-        length = min(self.net.max_length, 32)
+        length = min(self.translator.max_length, 32)
         tokens = torch.zeros(1, length, dtype=torch.long, device="meta")
         return (tokens, tokens), length
+
+
+class Translation(TranslationTask):
+    """Translation by a Transformer; reports loss, BLEU, chrF, exact matches and how well attention is aligned."""
+
+    net: Seq2Seq
+
+    def __init__(
+        self,
+        source_vocab_size: int | None = None,
+        target_vocab_size: int | None = None,
+        max_length: int | None = None,
+        label_smoothing: float = 0.1,
+        bleu_tokenize: BleuTokenizer = "13a",
+        lr: float = 1e-3,
+        optimizer: OptimizerFactory = AdamW,
+        schedule: ScheduleFactory = InverseSqrt,
+        **model,
+    ):
+        """
+        Args:
+            source_vocab_size: number of source tokens; what the data has unless given.
+            target_vocab_size: number of target tokens; what the data has unless given.
+            max_length: longest source or target; what the data has unless given.
+            label_smoothing: share of the target spread over all tokens.
+            bleu_tokenize: how SacreBLEU cuts text into words; zh for Chinese.
+            lr: learning rate at its peak.
+            optimizer: the optimiser; matrices decay, gains and biases never.
+            schedule: how the learning rate moves.
+        """
+        sizes = known(source_vocab_size, "source_vocab_size"), known(target_vocab_size, "target_vocab_size")
+        length = known(max_length, "max_length")
+        net = Seq2Seq(*sizes, length, seed=torch.initial_seed(), **model)
+        super().__init__(net, label_smoothing, bleu_tokenize, lr, optimizer, schedule)

@@ -1,0 +1,243 @@
+"""A model writes what it was trained to: with and without cache, in a batch or alone, padded or not, beam or greedy."""
+
+import itertools
+
+import pytest
+import torch
+
+from tests.test_recipes import RECIPES, build
+from zoo import registry
+from zoo.errors import UsageError
+from zoo.models import LanguageModel, Seq2Seq
+from zoo.models.search import Search, draw, write
+
+V, BEGIN, END = 13, 1, 2
+PARTS = list(
+    itertools.product(
+        *[[part.name for part in registry.parts(kind)] for kind in ("position", "attention", "backend")],
+        [None, 3],
+    )
+)
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def parts(names):
+    position, attention, backend, window = names
+    return {
+        "position": registry.get("position", position),
+        "attention": registry.get("attention", attention),
+        "backend": registry.get("backend", backend),
+        "window": window,
+    }
+
+
+def sharpen(model):
+    """Make likeliest tokens differ, so that equality of tokens says something."""
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(3)
+    return model.eval()
+
+
+def takes_padding(model):
+    return not any(part.missing(frozenset({"valid"})) for part, _ in model.stack.attentions())
+
+
+@torch.no_grad()
+def uncached(model, prompt, length):
+    """The likeliest tokens, each from a forward over everything so far."""
+    tokens = list(prompt)
+    for _ in range(length):
+        tokens.append(int(model(torch.tensor([tokens]))[0, -1].argmax()))
+    return tokens[len(prompt) :]
+
+
+def check_language_model(model, vocabulary):
+    """Raises unless all ways of writing agree; returns how many tokens they agreed on."""
+    prompts = [torch.randint(vocabulary, (n,)).tolist() for n in (3, 5, 5)]
+    length = 6
+    plain = [uncached(model, prompt, length) for prompt in prompts]
+    for beams in (1, 3):
+        search = Search(max_length=length, beams=beams)
+        alone = [write(model.begin(16), torch.tensor([prompt]), None, search)[0][0] for prompt in prompts]
+        both = write(model.begin(16), torch.tensor(prompts[1:]), None, search)
+        assert [row[0].tokens for row in both] == [one.tokens for one in alone[1:]]
+        if beams == 1:
+            assert [one.tokens for one in alone] == plain
+        if takes_padding(model):
+            width = max(map(len, prompts))
+            padded = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts])
+            valid = torch.tensor([[False] * (width - len(prompt)) + [True] * len(prompt) for prompt in prompts])
+            left = write(model.begin(16, valid), padded, None, search)
+            assert [row[0].tokens for row in left] == [one.tokens for one in alone]
+            assert [row[0].score for row in left] == pytest.approx([one.score for one in alone])
+    tokens = torch.tensor([prompts[1] + plain[1]])
+    told = model(tokens)[0].log_softmax(-1)
+    want = sum(float(told[i - 1, tokens[0, i]]) for i in range(len(prompts[1]), tokens.size(1)))
+    got = write(model.begin(16), tokens[:, :5], None, Search(max_length=length))[0][0].score
+    assert got == pytest.approx(want)
+    state = model.begin(tokens.size(1))
+    steps = torch.stack([state.step(tokens[:, i : i + 1])[0] for i in range(tokens.size(1))])
+    torch.testing.assert_close(steps, model(tokens)[0], atol=1e-10, rtol=1e-8)
+
+
+def check_translation(model, vocabulary):
+    source = torch.randint(3, vocabulary, (3, 6))
+    valid = torch.ones(3, 6, dtype=torch.bool)
+    valid[1, 4:] = valid[2, 2:] = False
+    first = torch.full((3, 1), BEGIN)
+    plain = []
+    for row in range(3):
+        tokens = [BEGIN]
+        while len(tokens) < 8 and (len(tokens) == 1 or tokens[-1] != END):
+            logits = model(source[row : row + 1], torch.tensor([tokens]), valid[row : row + 1])
+            tokens.append(int(logits[0, -1].argmax()))
+        plain.append([token for token in tokens[1:] if token != END])
+    for beams in (1, 3):
+        search = Search(max_length=7, beams=beams)
+        batch = [row[0].tokens for row in write(model.begin(source, valid, 8), first, END, search)]
+        alone = [
+            write(model.begin(source[r : r + 1], valid[r : r + 1], 8), first[:1], END, search)[0][0] for r in range(3)
+        ]
+        short = write(model.begin(source[2:, :2], None, 8), first[:1], END, search)[0][0]
+        assert batch == [one.tokens for one in alone]
+        assert short.tokens == batch[2]
+        if beams == 1:
+            assert batch == plain
+    target = torch.tensor([[BEGIN, *torch.randint(3, vocabulary, (6,)).tolist()]] * 3)
+    state = model.begin(source, valid, 8)
+    steps = torch.stack([state.step(target[:, i : i + 1]) for i in range(7)], 1)
+    torch.testing.assert_close(steps, model(source, target, valid), atol=1e-10, rtol=1e-8)
+
+
+@pytest.mark.parametrize("names", PARTS, ids=lambda names: "-".join(map(str, names)))
+@torch.no_grad()
+def test_all_ways_of_writing_agree_for_every_combination_that_constructs(names):
+    size = {"dim": 16, "depth": 2, "heads": 2}
+    try:
+        model = LanguageModel(V, 32, **size, **parts(names))
+    except UsageError:
+        pass
+    else:
+        check_language_model(sharpen(model), V)
+    try:
+        pair = Seq2Seq(V, V, 32, **size, **parts(names))
+    except UsageError:
+        return
+    check_translation(sharpen(pair), V)
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if not name.startswith("vit")])
+@torch.no_grad()
+def test_all_ways_of_writing_agree_for_the_parts_of_every_recipe(name):
+    net = build(name, torch.device("cpu"), small=True).net.double()
+    check = check_language_model if isinstance(net, LanguageModel) else check_translation
+    check(sharpen(net), 64)
+
+
+def toy():
+    torch.manual_seed(0)
+    return sharpen(Seq2Seq(7, 5, 16, dim=16, depth=1, heads=2))
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0])
+@pytest.mark.parametrize("least", [0, 2])
+@torch.no_grad()
+def test_wide_beams_find_what_enumeration_finds(penalty, least):
+    """Every sequence of at most 4 tokens over 5 symbols, scored by one teacher-forced forward each."""
+    model, longest = toy(), 4
+    source, valid = torch.randint(7, (2, 6)), torch.ones(2, 6, dtype=torch.bool)
+    valid[1, 3:] = False
+    search = Search(max_length=longest, min_length=least, beams=400, n_best=5, length_penalty=penalty)
+    found = write(model.begin(source, valid, 16), torch.full((2, 1), BEGIN), END, search)
+    for row in range(2):
+        every = []
+        for length in range(longest + 1):
+            for text in itertools.product([0, 1, 3, 4], repeat=length):
+                ends = length < longest
+                if ends and length + 1 <= least:
+                    continue
+                tokens = torch.tensor([[BEGIN, *text, *([END] if ends else [])]])
+                told = model(source[row : row + 1], tokens[:, :-1], valid[row : row + 1]).log_softmax(-1)
+                score = float(told[0].gather(1, tokens[0, 1:, None]).sum())
+                every.append((score / max(1, length + ends) ** penalty, score, list(text)))
+        every.sort(key=lambda one: -one[0])
+        assert [one.tokens for one in found[row]] == [text for _, _, text in every[:5]]
+        assert [one.score for one in found[row]] == pytest.approx([score for _, score, _ in every[:5]])
+
+
+@torch.no_grad()
+def test_a_source_is_encoded_once_and_its_memory_projected_once():
+    model, calls = toy(), []
+    model.encoder.register_forward_hook(lambda *_: calls.append("encoder"))
+    projections = []
+    cross = model.decoder.blocks[0].cross.part
+    keys = cross._keys
+    cross._keys = lambda memory: projections.append(1) or keys(memory)
+    write(model.begin(torch.randint(7, (2, 6)), None, 16), torch.full((2, 1), BEGIN), END, Search(max_length=9, beams=2))
+    assert calls == ["encoder"]
+    assert len(projections) == 1
+
+
+def test_draws_follow_the_distribution_top_k_and_top_p():
+    logits = torch.tensor([[0.5, 0.25, 0.15, 0.07, 0.03]]).log().expand(20000, -1)
+    generator = torch.Generator().manual_seed(1)
+
+    def shares(**options):
+        return torch.bincount(draw(logits, Search(**options), generator), minlength=5) / 20000
+
+    torch.testing.assert_close(shares(temperature=1.0), logits[0].exp(), atol=0.02, rtol=0)
+    torch.testing.assert_close(shares(temperature=0.5), (logits[0] * 2).softmax(-1), atol=0.02, rtol=0)
+    kept = shares(temperature=1.0, top_k=2)
+    torch.testing.assert_close(kept, torch.tensor([2 / 3, 1 / 3, 0, 0, 0]), atol=0.02, rtol=0, check_dtype=False)
+    assert shares(temperature=1.0, top_p=0.6).nonzero().flatten().tolist() == [0, 1]
+    assert shares(temperature=1.0, top_p=0.2).nonzero().flatten().tolist() == [0]
+
+
+@torch.no_grad()
+def test_sampling_repeats_with_its_seed_and_leaves_the_global_one_alone():
+    model = sharpen(LanguageModel(V, 32, dim=16, depth=1, heads=2))
+    before = torch.get_rng_state()
+    texts = [
+        write(model.begin(24), torch.tensor([[3]]), None, Search(max_length=20, temperature=1.5, seed=seed))[0][0].tokens
+        for seed in (1, 1, 2)
+    ]
+    assert texts[0] == texts[1] != texts[2]
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@torch.no_grad()
+def test_lengths_are_bounded_by_row_and_the_end_comes_not_before_the_least():
+    model = toy()
+    source = torch.randint(7, (3, 6))
+    for beams in (1, 3):
+        search = Search(max_length=9, min_length=3, beams=beams)
+        state = model.begin(source, None, 16)
+        found = write(state, torch.full((3, 1), BEGIN), END, search, torch.tensor([3, 5, 9]))
+        for (best, *_), longest in zip(found, (3, 5, 9), strict=True):
+            assert 3 <= len(best.tokens) + best.ended <= longest
+            assert END not in best.tokens
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_length": 0},
+        {"min_length": 9, "max_length": 3},
+        {"temperature": -1.0},
+        {"top_k": 0},
+        {"top_p": 0.0},
+        {"beams": 0},
+        {"n_best": 2},
+        {"beams": 2, "temperature": 1.0},
+    ],
+)
+def test_impossible_searches_are_refused(options):
+    with pytest.raises(UsageError):
+        Search(**options)
