@@ -67,20 +67,10 @@ def train(task: str, batch: int, folder: Path, options: dict[str, Any] | None = 
     module, data = build(task, batch, folder, **(options or {}))
     diary = Diary()
     settings: dict[str, Any] = {"max_steps": 6, "val_check_interval": 6 * trainer.get("accumulate_grad_batches", 1)}
-    trainer_object = Trainer(
-        **settings | trainer,
-        accelerator="cpu",
-        logger=diary,
-        log_every_n_steps=1,
-        use_distributed_sampler=False,
-        check_val_every_n_epoch=None,
-        num_sanity_val_steps=0,
-        enable_progress_bar=False,
-        enable_checkpointing=False,
-        enable_model_summary=False,
-        default_root_dir=folder,
-    )
-    trainer_object.fit(module, data)
+    settings |= {"enable_checkpointing": False, "default_root_dir": folder}
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
+    own = {"use_distributed_sampler": False, "check_val_every_n_epoch": None, "log_every_n_steps": 1}
+    Trainer(accelerator="cpu", logger=diary, **settings | quiet | own | trainer).fit(module, data)
     diary.weights = torch.cat([p.detach().flatten() for p in module.parameters()])  # type: ignore[attr-defined]
     return diary
 

@@ -1,0 +1,84 @@
+"""What a run measures about itself, and that its last step is validated and kept."""
+
+import math
+
+import pytest
+import torch
+
+from tests.tasks.training import build, train
+from zoo.study.callbacks import CostMeter, EndsWithValidation, Lines, checkpoints
+from zoo.study.cost import Cost, cost
+from zoo.study.run import told
+
+
+def steps(diary, name):
+    return [step for step, found, _ in diary.lines if found == name]
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize(("interval", "want"), [(4, [4, 8, 10]), (100, [10]), (5, [5, 10])])
+def test_a_run_ends_with_a_validation(interval, want, accumulate, tmp_path):
+    diary = train(
+        "lm",
+        4,
+        tmp_path,
+        max_steps=10,
+        val_check_interval=interval * accumulate,
+        accumulate_grad_batches=accumulate,
+        callbacks=[EndsWithValidation()],
+    )
+    assert steps(diary, "val/loss") == want
+
+
+def test_costs_are_logged_as_figures_of_the_run(tmp_path):
+    meter = CostMeter(Cost(2_000_000, 3_000_000.0))
+    diary = train("lm", 4, tmp_path, max_steps=20, val_check_interval=10, callbacks=[meter])
+    assert diary.curve("cost/params_m") == [2.0]
+    assert diary.curve("cost/mflops_per_token") == [3.0]
+    assert all(value > 10 for value in diary.curve("cost/peak_memory_mb"))
+    assert all(0 < value < math.inf for value in diary.curve("cost/tokens_per_s"))
+    assert len(meter.rates) == 18  # a validation lies between two windows, and does not count
+
+
+def test_flops_of_a_language_model_are_those_of_its_matrix_products(tmp_path):
+    module, data = build("lm", 4, tmp_path, dim=16, depth=2, heads=2)
+    found = cost(module)
+    dim, length, vocabulary = 16, 12, data.sizes()["vocab_size"]
+    block = 2 * (4 * dim * dim + 2 * dim * length + 8 * dim * dim)  # projections, scores and sums, feed-forward
+    assert found.flops == 2 * block + 2 * dim * vocabulary
+    assert found.parameters == sum(p.numel() for p in module.net.parameters())
+
+
+def test_counting_leaves_the_model_alone(tmp_path):
+    module, _ = build("translation", 4, tmp_path, tie="all")
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    cost(module)
+    assert module.net.training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+    assert module.net.source_embedding.weight is module.net.target_embedding.weight
+
+
+def test_best_and_last_are_kept(tmp_path):
+    module, _ = build("classification", 8, tmp_path)
+    keeper = checkpoints(module, tmp_path / "kept")
+    options = {"callbacks": [keeper], "enable_checkpointing": True, "max_steps": 20, "val_check_interval": 10}
+    diary = train("classification", 8, tmp_path, **options)
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == {"best.ckpt", "last.ckpt"}
+    assert float(keeper.best_model_score) == pytest.approx(max(diary.curve("val/top1")))
+
+
+def test_a_line_per_validation(tmp_path, capsys):
+    train("lm", 4, tmp_path, max_steps=4, val_check_interval=2, callbacks=[Lines()])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
+    assert [line.split(" · ")[0] for line in lines] == ["step 2/4", "step 4/4"]
+    assert all("val/loss" in line and "val/bits_per_byte" in line for line in lines)
+
+
+def test_a_part_is_told_by_its_name_and_what_it_changes():
+    import zoo.parts.position  # noqa: F401  # defaults are looked up in imported modules only
+
+    rope = "zoo.parts.position.RoPE"
+    assert told({"class_path": rope, "init_args": {"base": 10000.0}}) == "RoPE"
+    assert told({"class_path": rope, "init_args": {"base": 5.0}}) == "RoPE(base=5.0)"
+    assert told(None) == "None"
+    assert told(0.1) == 0.1
