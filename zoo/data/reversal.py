@@ -1,0 +1,53 @@
+"""The task that shows what attention is for: say a random word backwards."""
+
+from __future__ import annotations
+
+import random
+import string
+from typing import Any
+
+from zoo.data.data import at_least
+from zoo.data.pairdata import Pair, PairData
+from zoo.errors import UsageError
+
+HELD = 500  # words for validation, and as many for test
+BYTES = 259  # the smallest vocabulary there is: every letter stays a token
+
+
+class Reversal(PairData):
+    """Random words and the same words backwards; each letter's translation is known, so alignment can be measured."""
+
+    corpus_seed = 20140901
+
+    def __init__(
+        self,
+        length: int = 16,
+        letters: int = 20,
+        size: int = 20000,
+        max_tokens: int = 1536,
+        eval_limit: int = 200,
+        workers: int = 0,
+        seed: int | None = None,
+    ) -> None:
+        """Words of `length` letters out of an alphabet of `letters`; `size` of them to train on."""
+        super().__init__(BYTES, max_tokens, length + 1, eval_limit, workers, seed)
+        at_least(1, size=size)
+        if not 2 <= letters <= len(string.ascii_lowercase):
+            raise UsageError(f"letters is {letters}: it must lie between 2 and {len(string.ascii_lowercase)}")
+        if letters**length < 2 * (size + 2 * HELD):
+            raise UsageError(f"{letters} letters make too few words of {length} for size={size}. Choose more, or longer.")
+        self.length, self.letters, self.size = length, letters, size
+
+    def origin(self) -> dict[str, Any]:
+        return {"reversal": [self.length, self.letters, self.size, self.corpus_seed]}
+
+    def corpus(self) -> dict[str, list[Pair]]:
+        draw = random.Random(self.corpus_seed)
+        alphabet = string.ascii_lowercase[: self.letters]
+        words: dict[str, None] = {}
+        while len(words) < self.size + 2 * HELD:
+            words["".join(draw.choices(alphabet, k=self.length))] = None
+        last = self.length - 1
+        slots = tuple(((i, i + 1), (last - i, last - i + 1)) for i in range(self.length))
+        pairs = [Pair(word, word[::-1], slots=slots) for word in words]
+        return {"test": pairs[:HELD], "val": pairs[HELD : 2 * HELD], "train": pairs[2 * HELD :]}
