@@ -35,7 +35,7 @@ class Reversal(PairData):
         if not 2 <= letters <= len(string.ascii_lowercase):
             raise UsageError(f"letters is {letters}: it must lie between 2 and {len(string.ascii_lowercase)}")
         if letters**length < 2 * (size + 2 * HELD):
-            raise UsageError(f"{letters} letters make too few words of {length} for size={size}. Choose more, or longer.")
+            raise UsageError(f"{letters} letters make too few words of {length} for size={size}. Choose longer words.")
         self.length, self.letters, self.size = length, letters, size
 
     def origin(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,8 +14,6 @@ from zoo.errors import UsageError
 from zoo.models.init import initialise, unmoved
 from zoo.models.stack import Memory
 
-CellName: TypeAlias = Literal["rnn", "gru", "lstm"]
-ScoreName: TypeAlias = Literal["none", "additive", "concat"]
 LAYERS: Mapping[str, Callable[..., nn.Module]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 CELLS: Mapping[str, Callable[..., nn.Module]] = {"rnn": nn.RNNCell, "gru": nn.GRUCell, "lstm": nn.LSTMCell}
 
@@ -24,7 +22,12 @@ class Encoder(nn.Module):
     """h_i from h_{i-1} and x_i; bidirectional: [h_i read from the left; h_i read from the right] (Schuster, 1997)."""
 
     def __init__(
-        self, bidirectional: bool = True, dim: int = 512, depth: int = 1, cell: CellName = "gru", dropout: float = 0.0
+        self,
+        bidirectional: bool = True,
+        dim: int = 512,
+        depth: int = 1,
+        cell: Literal["rnn", "gru", "lstm"] = "gru",
+        dropout: float = 0.0,
     ):
         """
         Args:
@@ -143,42 +146,41 @@ class Carried(NamedTuple):
 
 
 class Decoder(nn.Module):
-    """s_t = cell([c_t; y_{t-1}], s_{t-1}), s_0 = tanh(V c), with attention or with c_t = c at every step.
+    """s_t = cell([c_t; y_{t-1}], s_{t-1}) from s_0 = 0, read out as W [s_t; c_t]: it knows the source by c_t alone.
 
-    c is the encoder's last state (Cho et al., 2014; Sutskever et al., 2014); attention makes c_t the mean of all of
-    them by weights that s_{t-1} chooses (Bahdanau et al., 2015).
+    Without attention c_t = c, the encoder's last state, at every step (Cho et al., 2014; Sutskever et al., 2014). With
+    it c_t is the mean of all the encoder's states, by weights that s_{t-1} chooses (Bahdanau et al., 2015).
     """
 
-    def __init__(self, encoder: Encoder, score: ScoreName):
+    def __init__(self, encoder: Encoder, score: str):
         super().__init__()
-        dim, depth = encoder.dim, encoder.depth
-        self.cells = nn.ModuleList(CELLS[encoder.cell](dim if layer else 2 * dim, dim) for layer in range(depth))
+        dim = encoder.dim
+        self.cells = nn.ModuleList(CELLS[encoder.cell](dim if n else 2 * dim, dim) for n in range(encoder.depth))
         self.parts = 2 if encoder.cell == "lstm" else 1
-        self.start = nn.Linear(dim, depth * self.parts * dim)
         self.attend = None if score == "none" else SCORES[score](dim)
         self.seen = None if score == "none" else Seen()
+        self.out = nn.Linear(2 * dim, dim)
         self.dropout = nn.Dropout(encoder.dropout.p)
 
-    def begin(self, c: Tensor, memory: Memory) -> Carried:
-        """The state before the first step, from c (B, dim)."""
-        tensors = torch.tanh(self.start(c)).chunk(len(self.cells) * self.parts, -1)
-        hidden = [tuple(tensors[i : i + self.parts]) for i in range(0, len(tensors), self.parts)]
-        return Carried(hidden, memory, None if self.attend is None else self.attend.key(memory.states))
+    def begin(self, memory: Memory) -> Carried:
+        """What the first step needs."""
+        zero = torch.zeros_like(memory.states[:, 0])
+        keys = None if self.attend is None else self.attend.key(memory.states)
+        return Carried([(zero,) * self.parts for _ in self.cells], memory, keys)
 
     def forward(self, y: Tensor, carried: Carried) -> tuple[Tensor, Carried]:
-        """Embedded tokens y (B, T, dim) to states of the last layer, shaped like y, and what the next step needs."""
+        """Embedded tokens y (B, T, dim) to what predicts those after them, and what the next step needs."""
         (hidden, memory, keys), outputs, looks = carried, [], []
         for word in self.dropout(y).unbind(1):
-            if self.attend is None:
-                context = memory.states[:, 0]
-            else:
+            context = memory.states[:, 0]
+            if self.attend is not None:
                 looks.append(self.attend(hidden[-1][0], keys, memory.valid))
                 context = torch.einsum("bs,bsd->bd", looks[-1].to(memory.states.dtype), memory.states)
             hidden = self._step(torch.cat([context, word], -1), hidden)
-            outputs.append(hidden[-1][0])
+            outputs.append(torch.cat([hidden[-1][0], context], -1))
         if self.seen is not None:
             self.seen(torch.stack(looks, 1)[:, None])
-        return self.dropout(torch.stack(outputs, 1)), Carried(hidden, memory, keys)
+        return self.dropout(self.out(torch.stack(outputs, 1))), Carried(hidden, memory, keys)
 
     def _step(self, x: Tensor, hidden: list[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
         after = []
@@ -201,7 +203,7 @@ class RecurrentSeq2Seq(nn.Module):
         source_vocab_size: int,
         target_vocab_size: int,
         max_length: int = 1024,
-        score: ScoreName = "additive",
+        score: Literal["none", "additive", "concat"] = "additive",
         tie: Literal["none", "output", "all"] = "output",
         bidirectional: bool = True,
         seed: int = 0,
@@ -243,10 +245,6 @@ class RecurrentSeq2Seq(nn.Module):
             return Memory(self.encoder.summary(states, valid)[:, None])
         return Memory(states, valid)
 
-    def start(self, memory: Memory) -> Carried:
-        """The decoder before its first step; it is given c and, for attention, the memory."""
-        return self.decoder.begin(self.encoder.summary(*memory), memory)
-
     def decode(self, target: Tensor, carried: Carried) -> tuple[Tensor, Carried]:
         """Target tokens (B, T) to logits (B, T, target_vocab_size), and what the tokens after them need."""
         x, carried = self.decoder(self.target_embedding(target) * self.scale, carried)
@@ -254,11 +252,11 @@ class RecurrentSeq2Seq(nn.Module):
 
     def begin(self, source: Tensor, valid: Tensor | None, capacity: int) -> RecurrentState:
         """A state for writing tokens for sources (B, S), which are encoded here, once; any ``capacity`` will do."""
-        return RecurrentState(self, self.start(self.encode(source, valid)))
+        return RecurrentState(self, self.decoder.begin(self.encode(source, valid)))
 
     def forward(self, source: Tensor, target: Tensor, source_valid: Tensor | None = None) -> Tensor:
         """Source (B, S) and target (B, T) to logits (B, T, target_vocab_size)."""
-        return self.decode(target, self.start(self.encode(source, source_valid)))[0]
+        return self.decode(target, self.decoder.begin(self.encode(source, source_valid)))[0]
 
 
 class RecurrentState:

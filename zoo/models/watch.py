@@ -1,36 +1,75 @@
 """Look at attention weights without changing the model or its backend."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from inspect import isfunction
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from zoo.errors import UsageError
+from zoo.parts.attention import Attention, Chosen
+from zoo.parts.cache import Cache
+
+
+@runtime_checkable
+class Watchable(Protocol):
+    """A module that can say what weights, (B, H, T, S), a forward with the same arguments has."""
+
+    def weights(self, *args, **kwargs) -> Tensor: ...
+
+
+def watchable(module: nn.Module) -> list[str]:
+    """The names of the parts whose attention can be watched, in the order of the model."""
+    return [name for name, part in module.named_modules() if isinstance(part, Watchable)]
+
 
 @contextmanager
-def watch(module: nn.Module) -> Iterator[dict[str, Tensor]]:
+def watch(
+    module: nn.Module,
+    names: Collection[str] | None = None,
+    rows: Chosen | None = None,
+    heads: Chosen | None = None,
+) -> Iterator[dict[str, Tensor]]:
     """Within the block, each forward leaves its attention weights, (B, H, T, S), under the attention's name.
 
-    They are computed again from what the attention was given, so that any backend can be watched.
+    They are computed again from what the attention was given, so that any backend can be watched. Of chosen ``names``
+    (see ``watchable``), ``rows`` (queries) and ``heads`` nothing else is computed or kept. Raises UsageError for a
+    name that there is not, and for queries that go on from a cache: watch one pass over the whole sequence instead.
     """
+    parts = {name: module.get_submodule(name) for name in watchable(module)}
+    for name in names or ():
+        if name not in parts:
+            raise UsageError(f"no attention {name!r} to watch. There are: {', '.join(parts) or 'none'}")
     seen: dict[str, Tensor] = {}
-    handles = []
 
     def follow(name: str):
-        def hook(attention: Any, args: tuple, kwargs: dict, _output: Tensor) -> None:
+        def hook(part: Watchable, args: tuple, kwargs: dict, _output: object) -> None:
             with torch.no_grad():
-                given = {key: value for key, value in kwargs.items() if key != "cache"}
-                seen[name] = attention.weights(*args, **given)
+                seen[name] = _weights(part, args, kwargs, rows, heads)
 
         return hook
 
-    for name, part in module.named_modules():
-        if isfunction(getattr(type(part), "weights", None)):  # an Attention, or what else can say where it looked
-            handles.append(part.register_forward_hook(follow(name), with_kwargs=True))
+    handles = [
+        part.register_forward_hook(follow(name), with_kwargs=True)
+        for name, part in parts.items()
+        if names is None or name in names
+    ]
     try:
         yield seen
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _weights(part: Watchable, args: tuple, kwargs: dict, rows: Chosen | None, heads: Chosen | None) -> Tensor:
+    given = {key: value for key, value in kwargs.items() if key != "cache"}
+    if isinstance(part, Attention):
+        if isinstance(kwargs.get("cache"), Cache) and given["pattern"].offset:
+            raise UsageError(
+                "attention cannot be watched while it goes on from a cache. Watch a pass over all tokens, without one."
+            )
+        return part.weights(*args, **given, rows=rows, heads=heads)
+    weights = part.weights(*args, **given)
+    weights = weights if heads is None else weights[:, heads]
+    return weights if rows is None else weights[:, :, rows]

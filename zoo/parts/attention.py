@@ -1,5 +1,8 @@
 """Attention: which function of queries, keys and values a layer computes."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -9,6 +12,9 @@ from zoo.parts.backend import SDPA, Backend, Naive, masked_softmax
 from zoo.parts.cache import Cache, MemoryCache
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Position
+
+Chosen = slice | Sequence[int]
+BLOCK = 64  # rows of weights that are computed at once where only some are wanted
 
 
 class Attention(nn.Module):
@@ -70,10 +76,32 @@ class Attention(nn.Module):
         q, k, v = self.project(x, memory, pattern, position, cache)
         return self.out(self.attend(q, k, v, pattern).transpose(1, 2).flatten(2))
 
-    def weights(self, x: Tensor, memory: Tensor | None = None, *, pattern: Pattern, position: Position | None = None):
-        """The attention weights (B, H, T, S) of a forward with the same arguments, on any backend."""
+    def weights(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        pattern: Pattern,
+        position: Position | None = None,
+        rows: Chosen | None = None,
+        heads: Chosen | None = None,
+    ) -> Tensor:
+        """The attention weights (B, H, T, S) of a forward with the same arguments, on any backend.
+
+        Of chosen queries (``rows`` of x) and heads only these are computed, in blocks: beside the projections of x,
+        memory grows with rows × keys.
+        """
         q, k, _ = self.project(x, memory, pattern, position, None)
-        return self.weigh(q, k, pattern)
+        if rows is None and heads is None:
+            return self.weigh(q, k, pattern)
+        # numbers, not a slice, whose view would keep the block's other heads in memory
+        kept = slice(None) if heads is None else torch.arange(q.size(1))[heads]
+        # consecutive rows are the same call with a later offset
+        blocks = [
+            self.weigh(q[:, :, first:end], k, replace(pattern, offset=pattern.offset + first))[:, kept]
+            for first, end in runs(range(q.size(2)), slice(None) if rows is None else rows)
+        ]
+        return torch.cat(blocks, 2)
 
     def project(self, x, memory, pattern, position, cache) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (B, H, T, D), keys and values (B, G, S, D), turned and cached."""
@@ -189,6 +217,19 @@ class Additive(Attention):
         k = k.repeat_interleave(self.heads // self.groups, dim=1)
         hidden = torch.tanh(q.unsqueeze(3) + k.unsqueeze(2))  # (B, H, T, S, D)
         return masked_softmax(torch.einsum("bhtsd,hd->bhts", hidden, self.score.to(hidden.dtype)), pattern)
+
+
+def runs(numbers: range, chosen: Chosen) -> list[tuple[int, int]]:
+    """Chosen numbers, in their order, as runs [first, end) of at most BLOCK neighbours; at least one run."""
+    picked = numbers[chosen] if isinstance(chosen, slice) else [numbers[i] for i in chosen]
+    found: list[tuple[int, int]] = []
+    for number in picked:
+        first, end = found[-1] if found else (number, number)
+        if found and number == end and end - first < BLOCK:
+            found[-1] = first, end + 1
+        else:
+            found.append((number, number + 1))
+    return found or [(0, 0)]
 
 
 def nearest(total: int, wanted: int, name: str = "heads") -> str:

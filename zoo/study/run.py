@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import RichProgressBar
 
 from zoo.study.callbacks import CostMeter, EndsWithValidation, Lines, checkpoints
 from zoo.study.cost import Cost
+from zoo.study.heatmap import Heatmaps
 from zoo.study.tensorboard import RunLogger
 from zoo.tasks.task import Task
 
@@ -26,7 +27,7 @@ def equip(task: Task, cost: Cost, folder: Path, model: Mapping[str, Any]) -> dic
     """
     logger = RunLogger(folder, "/".join(folder.parts[-3:-1]), choices(model))
     progress: Callback = RichProgressBar() if sys.stderr.isatty() and sys.stdout.isatty() else Lines()
-    callbacks = [checkpoints(task, folder / "checkpoints"), CostMeter(cost), EndsWithValidation(), progress]
+    callbacks = [checkpoints(task, folder / "checkpoints"), CostMeter(cost), EndsWithValidation(), Heatmaps(), progress]
     return {"logger": logger, "callbacks": callbacks}
 
 

@@ -1,12 +1,14 @@
 """Translation by recurrent networks."""
 
+from typing import Literal
+
 import torch
 from torch.optim import AdamW
 
 from zoo.models.recurrent import RecurrentSeq2Seq
 from zoo.tasks.schedule import InverseSqrt
 from zoo.tasks.task import OptimizerFactory, ScheduleFactory, known
-from zoo.tasks.translation import BleuTokenizer, TranslationTask
+from zoo.tasks.translation import TranslationTask
 
 
 class RNNSeq2Seq(TranslationTask):
@@ -23,7 +25,7 @@ class RNNSeq2Seq(TranslationTask):
         target_vocab_size: int | None = None,
         max_length: int | None = None,
         label_smoothing: float = 0.1,
-        bleu_tokenize: BleuTokenizer = "13a",
+        bleu_tokenize: Literal["13a", "zh", "char", "intl", "none"] = "13a",
         lr: float = 1e-3,
         optimizer: OptimizerFactory = AdamW,
         schedule: ScheduleFactory = InverseSqrt,

@@ -1,7 +1,7 @@
 """Translation from pairs of sentences."""
 
 import math
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias, cast
+from typing import Any, ClassVar, Literal, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +15,7 @@ from zoo.models.seq2seq import Seq2Seq
 from zoo.models.states import State
 from zoo.models.watch import watch
 from zoo.tasks.schedule import InverseSqrt
-from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known
-
-BleuTokenizer: TypeAlias = Literal["13a", "zh", "char", "intl", "none"]
+from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known, taken
 
 
 class Translator(Protocol):
@@ -55,7 +53,7 @@ class TranslationTask(Task):
         self,
         net: Translator,
         label_smoothing: float,
-        bleu_tokenize: BleuTokenizer,
+        bleu_tokenize: Literal["13a", "zh", "char", "intl", "none"],
         lr: float,
         optimizer: OptimizerFactory,
         schedule: ScheduleFactory,
@@ -129,9 +127,7 @@ class TranslationTask(Task):
 
     def figures(self, loss: float) -> dict[str, float]:
         found = {"perplexity": math.exp(min(loss, 700.0))}
-        for name in ("exact", "alignment"):
-            found[name] = float(getattr(self, name).compute())
-            getattr(self, name).reset()
+        found |= {"exact": taken(self.exact), "alignment": taken(self.alignment)}
         if found["exact"] == found["exact"]:  # something was decoded, here or in another process
             found["bleu"] = 100 * float(cast(Tensor, self.bleu.compute()))
             found["chrf"] = 100 * float(cast(Tensor, self.chrf.compute()))
@@ -169,7 +165,7 @@ class Translation(TranslationTask):
         target_vocab_size: int | None = None,
         max_length: int | None = None,
         label_smoothing: float = 0.1,
-        bleu_tokenize: BleuTokenizer = "13a",
+        bleu_tokenize: Literal["13a", "zh", "char", "intl", "none"] = "13a",
         lr: float = 1e-3,
         optimizer: OptimizerFactory = AdamW,
         schedule: ScheduleFactory = InverseSqrt,
