@@ -38,11 +38,12 @@ class Translator(Protocol):
 
 
 class TranslationTask(Task):
-    """Predict each next target token; reports loss (nats per target token), BLEU, chrF, exact matches and alignment.
+    """Predict each next target token; reports loss (nats per target token), accuracy, BLEU, chrF, exact, alignment.
 
-    BLEU and chrF are measured on detokenised text, which is decoded greedily for the samples that the data marks.
-    Alignment is the share of target tokens whose cross-attention (last layer, mean over heads) is strongest within the
-    source tokens that they translate, where the data knows which those are and the network has attention.
+    Accuracy is the share of target tokens that are likeliest given the true ones before them. BLEU and chrF are
+    measured on detokenised text, which is decoded greedily for the samples that the data marks. Alignment is the share
+    of target tokens whose cross-attention (last layer, mean over heads) is strongest within the source tokens that they
+    translate, where the data knows which those are and the network has attention.
     """
 
     kind = "task"  # a base, as Task is: it has no network of its own
@@ -61,7 +62,7 @@ class TranslationTask(Task):
         super().__init__(cast(nn.Module, net), lr, optimizer, schedule)
         self.label_smoothing = label_smoothing
         self.bleu, self.chrf = SacreBLEUScore(tokenize=bleu_tokenize), CHRFScore(n_word_order=0)
-        self.exact, self.alignment = MeanMetric(), MeanMetric()
+        self.accuracy, self.exact, self.alignment = MeanMetric(), MeanMetric(), MeanMetric()
         self.exact_by_type: dict[str, list[float]] = {}
 
     @property
@@ -74,23 +75,28 @@ class TranslationTask(Task):
         return self.translator(source, target, source_valid)
 
     def loss(self, batch: dict[str, Any]) -> Loss:
-        return self._loss(batch, self.label_smoothing)
+        return self._loss(self._logits(batch), batch, self.label_smoothing)
 
-    def _loss(self, batch: dict[str, Any], smoothing: float) -> Loss:
-        target, valid = batch["target"], batch["target_valid"][:, 1:]
-        logits = self(batch["source"], target[:, :-1], batch["source_valid"]).float()
-        wanted = target[:, 1:].masked_fill(~valid, -100)
+    def _logits(self, batch: dict[str, Any]) -> Tensor:
+        return self(batch["source"], batch["target"][:, :-1], batch["source_valid"]).float()
+
+    @staticmethod
+    def _loss(logits: Tensor, batch: dict[str, Any], smoothing: float) -> Loss:
+        valid = batch["target_valid"][:, 1:]
+        wanted = batch["target"][:, 1:].masked_fill(~valid, -100)
         total = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="sum", label_smoothing=smoothing)
         return Loss(total, valid.sum())
 
     def evaluate(self, batch: dict[str, Any]) -> Loss:
         with watch(self.translator.decoder) as seen:
-            loss = self._loss(batch, 0.0)
+            logits = self._logits(batch)
+        valid = batch["target_valid"][:, 1:]
+        self.accuracy.update((logits.argmax(-1) == batch["target"][:, 1:])[valid].float())
         if seen and len(batch["slots"]):
             self._align(list(seen.values())[-1].mean(1), batch["slots"])
         if batch["decode"].any():
             self._score(batch)
-        return loss
+        return self._loss(logits, batch, 0.0)
 
     def _align(self, weights: Tensor, slots: Tensor) -> None:
         """Count target tokens of slots whose strongest weight, of (B, T, S), lies in the source tokens of the slot."""
@@ -126,7 +132,7 @@ class TranslationTask(Task):
                 self.exact_by_type.setdefault(kind, []).append(float(got == text))
 
     def figures(self, loss: float) -> dict[str, float]:
-        found = {"perplexity": math.exp(min(loss, 700.0))}
+        found = {"perplexity": math.exp(min(loss, 700.0)), "accuracy": taken(self.accuracy)}
         found |= {"exact": taken(self.exact), "alignment": taken(self.alignment)}
         if found["exact"] == found["exact"]:  # something was decoded, here or in another process
             found["bleu"] = 100 * float(cast(Tensor, self.bleu.compute()))
