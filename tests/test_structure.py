@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "models": (("errors", "registry", "parts", "models"), ("torch",)),
     "data": (("errors", "registry", "cookbook", "data"), None),
     "tasks": (("errors", "registry", "cookbook", "parts", "models", "data", "tasks"), None),
+    "trained": (("errors", "registry", "cookbook", "parts", "models", "data", "tasks", "trained"), None),
 }
 
 

@@ -180,7 +180,9 @@ def test_a_source_is_encoded_once_and_its_memory_projected_once():
     cross = model.decoder.blocks[0].cross.part
     keys = cross._keys
     cross._keys = lambda memory: projections.append(1) or keys(memory)
-    write(model.begin(torch.randint(7, (2, 6)), None, 16), torch.full((2, 1), BEGIN), END, Search(max_length=9, beams=2))
+    write(
+        model.begin(torch.randint(7, (2, 6)), None, 16), torch.full((2, 1), BEGIN), END, Search(max_length=9, beams=2)
+    )
     assert calls == ["encoder"]
     assert len(projections) == 1
 
@@ -205,7 +207,9 @@ def test_sampling_repeats_with_its_seed_and_leaves_the_global_one_alone():
     model = sharpen(LanguageModel(V, 32, dim=16, depth=1, heads=2))
     before = torch.get_rng_state()
     texts = [
-        write(model.begin(24), torch.tensor([[3]]), None, Search(max_length=20, temperature=1.5, seed=seed))[0][0].tokens
+        write(model.begin(24), torch.tensor([[3]]), None, Search(max_length=20, temperature=1.5, seed=seed))[0][
+            0
+        ].tokens
         for seed in (1, 1, 2)
     ]
     assert texts[0] == texts[1] != texts[2]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 RUN = ("fit", "validate", "test", "predict")
 READ = ("list", "show", "recipes", "cp", "tensorboard", "doctor")
+USE = ("generate", "translate", "classify", "export")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -14,7 +16,13 @@ def main(argv: list[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     try:
-        return _dispatch(words, Path(sys.argv[0]).stem)
+        code = _dispatch(words, Path(sys.argv[0]).stem)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # the reader, such as head, has seen enough; Python would complain once more when it closes the stream
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (Exception, KeyboardInterrupt) as error:
         from zoo.cli.failure import report
 
@@ -41,13 +49,17 @@ def _dispatch(words: list[str], program: str) -> int:
         from zoo.cli import reading
 
         return reading.run(command, rest)
+    if command in USE:
+        from zoo.cli import use
+
+        return use.run(command, rest)
     if program == "lightning":
         from zoo.cli import forward
 
         return forward.run(words)
     from zoo.registry import suggest
 
-    raise UsageError(f"unknown command {command!r}.{suggest(command, [*RUN, *READ])} See: zoo --help")
+    raise UsageError(f"unknown command {command!r}.{suggest(command, [*RUN, *READ, *USE])} See: zoo --help")
 
 
 def _train(command: str, rest: list[str]) -> int:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zoo.errors import UsageError
+from zoo.trained.place import CONFIG, FINISHED
+from zoo.trained.place import checkpoint as checkpoint
 
-FINISHED, CONFIG = "finished.json", "config.yaml"
 LONGEST = 100
 # what changes where a run happens and how it is watched, never what it learns
 INFRASTRUCTURE = (
@@ -168,11 +169,3 @@ def release(run: Run) -> None:
     """Remove the folder of a run that was refused before it kept anything, so that the next try is not refused."""
     if first_rank() and run.folder.is_dir() and not any(run.folder.rglob("*.ckpt")):
         shutil.rmtree(run.folder, ignore_errors=True)
-
-
-def checkpoint(folder: Path, best: bool = False) -> Path | None:
-    """The newest checkpoint below a run's folder, or the best one where a file says so by its name."""
-    files = sorted(folder.rglob("*.ckpt"), key=lambda path: path.stat().st_mtime)
-    named = [path for path in files if path.name.startswith("best")]
-    chosen = named if best and named else files
-    return chosen[-1] if chosen else None

@@ -14,6 +14,11 @@ usage: zoo COMMAND [options]        (zoo COMMAND --help says more)
 Train and evaluate
   fit [RECIPE|FILE] [options]       train; `lightning fit` and `python -m zoo fit` are the same
   validate, test, predict           the same options; on a run's folder: zoo test runs/lm-tiny/default/s1
+Use what was trained              (RUN: a run's folder, a checkpoint, an export, or a recipe: its newest run)
+  generate RUN --prompt TEXT        continue a text
+  translate RUN < IN > OUT          a line for each line
+  classify RUN IMAGE ...            name images
+  export RUN DIR                    safetensors, config.json, tokenizer.json
 Look around (fast: imports no torch)
   recipes [glob]                    what `zoo fit NAME` can train
   list [kind] [glob]                parts that are installed
@@ -22,7 +27,7 @@ Look around (fast: imports no torch)
   tensorboard [DIR]                 compare the runs of a folder in a browser
   doctor                            versions, devices, plugins
 Options
-  --version, --help                 --json on list, show, recipes, doctor
+  --version, --help                 --json on list, show, recipes, doctor, generate, translate, classify
   --debug                           show warnings and tracebacks
 
 Examples

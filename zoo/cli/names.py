@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
 import sys
@@ -12,17 +11,10 @@ from zoo import registry
 from zoo.cli.layers import Node, where
 from zoo.cli.slots import Slot
 from zoo.errors import PartError, PluginError, UsageError
+from zoo.trained.policy import allowed
+from zoo.trained.policy import allowed_roots as allowed_roots
 
-ROOTS = ("zoo", "lightning", "pytorch_lightning", "torch", "torchvision", "torchmetrics")
 PREFERRED = ("zoo.", "torch.optim.", "lightning.pytorch.")
-
-
-@functools.cache
-def allowed_roots(extra: tuple[str, ...] = ()) -> list[str]:
-    """What a class path may start with: zoo, its installed plugins, the Lightning family and what was allowed."""
-    plugins = {part.target.partition(":")[0] for kind in registry.KINDS for part in registry.parts(kind)}
-    packages = {name.partition(".")[0] for name in plugins}
-    return list(dict.fromkeys([*ROOTS, *sorted(packages), *extra]))
 
 
 def path_of(cls: type) -> str:
@@ -83,10 +75,8 @@ class Names:
         return self._fits(slot, found, path)
 
     def _refuse(self, path: str, written: str) -> None:
-        if all(piece.isidentifier() for piece in path.split(".")):
-            roots = allowed_roots(self.allow)
-            if any(path == root or path.startswith(root + ".") for root in roots):
-                return
+        if allowed(path, self.allow):
+            return
         module = path.rpartition(".")[0]
         risky = module.partition(".")[0] in sys.stdlib_module_names  # no part lives there, but much that does harm
         raise UsageError(

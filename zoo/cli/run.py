@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import Namespace, set_parsing_settings
+from jsonargparse import Namespace
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -19,12 +19,13 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from zoo.cli import folder, report, sizes
 from zoo.cli.failure import blamed
 from zoo.cli.layers import where
-from zoo.cli.names import allowed_roots
 from zoo.cli.plan import Plan, check_resume, text
 from zoo.cli.quiet import quiet
 from zoo.cli.resolve import Schema
 from zoo.cli.slots import parameters
 from zoo.errors import UsageError
+from zoo.trained.place import configured
+from zoo.trained.policy import import_policy
 
 TRAINER: dict[str, Any] = {
     "accelerator": "auto",
@@ -148,17 +149,6 @@ class ZooCLI(LightningCLI):
     after_test = after_validate
 
 
-def import_policy(allow: tuple[str, ...] = ()) -> None:
-    """Let jsonargparse import what a recipe may name and nothing else; it would run any class path otherwise."""
-    set_parsing_settings(
-        import_path_denylist=["*"],
-        import_path_allowlist=[root for root in allowed_roots(allow) if root.partition(".")[0] != "jsonargparse"],
-        instantiate_subclass_spec_in_any=False,
-        config_read_mode_fsspec_enabled=False,
-        config_read_mode_urls_enabled=False,
-    )
-
-
 def equipment(task: Any, home: Path, plan: Plan) -> dict[str, Any]:
     """Logger, callbacks and plugins of a training run; says what is about to be trained."""
     from zoo.study.cost import cost
@@ -205,11 +195,9 @@ def choose_checkpoint(plan: Plan) -> None:
     path = Path(str(given))
     if "://" in str(given) or not path.is_file():
         raise UsageError(f"no checkpoint file {str(given)!r}.")
-    config = next(
-        (above / folder.CONFIG for above in path.resolve().parents[:3] if (above / folder.CONFIG).is_file()), None
-    )
-    if config is not None:
-        changes = check_resume(plan, config, training_options(plan.resolved.classes["model"]))
+    origin = configured(path)
+    if origin is not None:
+        changes = check_resume(plan, origin / folder.CONFIG, training_options(plan.resolved.classes["model"]))
         for line in changes if folder.first_rank() else ():
             print(f"differs from the checkpoint's run: {line}")
 

@@ -1,0 +1,145 @@
+"""The commands that use a trained model."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from zoo.cli import main
+from zoo.cli.words import parse
+from zoo.errors import UsageError
+
+
+def zoo(*words, stdin="", code=0):
+    command = [sys.executable, "-m", "zoo", *map(str, words)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, input=stdin.encode(), capture_output=True, timeout=120, env=env)
+    assert done.returncode == code, done.stderr.decode()
+    return done.stdout.decode(), done.stderr.decode()
+
+
+def test_translate_gives_a_line_for_each_line(runs, model):
+    lines = [f"{number % 13} hours" if number % 7 else "" for number in range(50)]
+    out, err = zoo(
+        "translate",
+        "translation-tiny",
+        "--runs",
+        runs,
+        "--max-length",
+        8,
+        stdin="".join(f"{line}\r\n" for line in lines),
+    )
+    wanted = [one.text for one in model("pairs").translate(lines, max_length=8)]
+    assert out == "".join(text.replace("\n", " ") + "\n" for text in wanted)
+    assert err == ""
+    assert len(set(wanted)) > 8
+
+
+def test_a_count_on_the_terminal_leaves_the_output_alone(runs, model, tmp_path):
+    lines = [f"{number} hours" for number in range(30)]
+    (tmp_path / "in").write_text("\n".join(lines) + "\n")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "zoo", "translate", next(runs.glob("*/pairs/s1")), "--max-length", "8"]
+    with (tmp_path / "in").open() as given, (tmp_path / "out").open("w") as out:
+        code = subprocess.run(command, stdin=given, stdout=out, stderr=theirs, timeout=120).returncode
+    os.close(theirs)
+    told = os.read(ours, 100_000).decode()
+    os.close(ours)
+    assert code == 0, told
+    assert "30 lines · " in told
+    wanted = [one.text for one in model("pairs").translate(lines, max_length=8)]
+    assert (tmp_path / "out").read_text().splitlines() == wanted
+    assert wanted[0] not in told
+
+
+def test_generate_classify_and_export(runs, model, tmp_path, capsys):
+    # three commands in three processes would start torch three times
+    out, _ = zoo("generate", "lm-tiny", "--runs", runs, "--length", 7, "--seed", 4, stdin="the\n")
+    newest = max((runs / "lm-tiny").rglob("finished.json"), key=lambda path: path.stat().st_mtime).parent.parent.name
+    assert out == "the" + model(newest).generate("the", length=7, seed=4)[0].text + "\n"
+    rope = next(runs.glob("*/rope/s1"))
+    words = ["--prompt", "the", "--prompt", "dog", "--beams", "2", "--n-best", "2", "--length", "5", "--json"]
+    assert main(["generate", str(rope), *words]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["prompt"] for row in rows] == ["the", "the", "dog", "dog"]
+    found = model("rope").generate(["the", "dog"], beams=2, n_best=2, length=5)
+    assert [row["text"] for row in rows] == [one.text for one in found]
+    glyphs, folder, image = next(runs.glob("*/glyphs/s1")), tmp_path / "out", tmp_path / "a.png"
+    assert main(["export", str(glyphs), str(folder)]) == 0
+    assert "model.safetensors" in capsys.readouterr().out
+    Image.fromarray(np.eye(14, dtype=np.uint8) * 200).save(image)
+    assert main(["classify", str(folder), str(image), "--top", "2"]) == 0
+    best = model("glyphs").classify(image)[0]
+    assert capsys.readouterr().out.startswith(f"{image}\t{best[0].label} {best[0].probability:.3f}\t{best[1].label} ")
+    assert main(["classify", str(folder), str(image), str(image), "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert rows[1]["classes"][0] == {"label": best[0].label, "probability": pytest.approx(best[0].probability)}
+
+
+def refused(capsys, *words, code=2):
+    assert main([str(word) for word in words]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert len(err.splitlines()) <= 4
+    return err
+
+
+def test_beginners_mistakes_are_answered(runs, capsys, tmp_path):
+    _, err = zoo("generate", "lm-tny", "--runs", runs, "--prompt", "x", code=2)
+    assert "no run, checkpoint or recipe 'lm-tny'. Did you mean 'lm-tiny'?" in err
+    Image.new("L", (20, 30)).save(tmp_path / "a.png")
+    glyphs, learned = next(runs.glob("*/glyphs/s1")), next(runs.glob("*/learned/s1"))
+    assert "a.png is 20 × 30 pixels, and this model knows 14 × 14 only" in refused(
+        capsys, "classify", glyphs, tmp_path / "a.png"
+    )
+    assert "ends at max_length=24" in refused(capsys, "generate", learned, "--prompt", "the quick brown fox jumps")
+    assert "is a CausalLM: it can generate, score, and cannot translate" in refused(capsys, "translate", learned)
+    assert "no image to classify" in refused(capsys, "classify", glyphs)
+    assert "where to?" in refused(capsys, "export", glyphs)
+    assert "needs a run" in refused(capsys, "generate")
+    assert "one word too many" in refused(capsys, "generate", learned, "once upon a time")
+    assert "beams must be at least 1" in refused(capsys, "generate", learned, "--prompt", "a", "--beams", 0)
+    assert "--json" in refused(capsys, "translate", learned, "--n-best", "2")
+    assert "Did you mean 'translate'?" in refused(capsys, "transalte")
+
+
+def test_a_line_that_is_not_utf8_is_named(runs, capsys, monkeypatch):
+    import io
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"5 hours\n\xff\n")))
+    assert "standard input, line 2: byte 0xff" in refused(capsys, "translate", next(runs.glob("*/pairs/s1")))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--lenght", "3"], "Did you mean '--length'?"),
+        (["--length", "3.5"], "'--length' must be a whole number, got '3.5'."),
+        (["--temperature", "nan"], "'--temperature' must be a number"),
+        (["--length"], "'--length' needs a whole number."),
+        (["--json=1"], "'--json' takes no value."),
+        (["-x"], "no option '-x'"),
+    ],
+)
+def test_wrong_options_are_answered(words, said):
+    with pytest.raises(UsageError) as caught:
+        parse("generate", words)
+    assert said in str(caught.value)
+
+
+def test_options_keep_zoos_grammar():
+    asked = parse("generate", ["r", "--top-k=4", "--stop", "a", "--stop", "-b", "--json", "--", "--odd"])
+    assert asked.words == ["r", "--odd"]
+    assert asked.options == {"top_k": 4, "stop": ["a", "-b"], "json": True}
+
+
+@pytest.mark.parametrize("command", ["generate", "translate", "classify", "export"])
+def test_help_needs_no_torch(command, capsys):
+    assert main([command, "--help"]) == 0
+    assert f"usage: zoo {command} RUN" in capsys.readouterr().out

@@ -1,0 +1,205 @@
+"""generate, translate, classify, export: use a trained model from the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from zoo.cli import words
+from zoo.cli.words import Asked
+from zoo.errors import UsageError
+
+RUN = "RUN is a run's folder, a checkpoint file, an export, or a recipe's name: its newest finished run under --runs."
+MORE = (
+    "  --device NAME               cpu, cuda, …; auto unless given\n  --runs DIR                  where runs are (runs)"
+)
+USAGE = {
+    "generate": f"""\
+usage: zoo generate RUN [--prompt TEXT ...] [options]        (without --prompt: standard input, as one prompt)
+Continue a text. {RUN}
+  --length N                  tokens to write (128, or as many as the model has positions for)
+  --temperature T             0.8; 0 takes the likeliest token; --top-k N, --top-p P draw from fewer
+  --seed N                    1
+  --beams N, --n-best N       beam search, and how many of its texts; --length-penalty A (1.0)
+  --stop TEXT                 end in front of it; any number of times
+  --json                      one JSON object per text: prompt, text, score, ended
+{MORE}""",
+    "translate": f"""\
+usage: zoo translate RUN [options] < source.txt > target.txt
+Translate standard input, a line for each line, in order. {RUN}
+  --beams N, --n-best N       beam search, and how many translations (with --json); --length-penalty A (1.0)
+  --max-length N              longest translation in tokens
+  --too-long WAY              error, or skip (leave the line empty), or truncate
+  --batch-tokens N            padded source tokens at once, counted per beam (4096)
+  --json                      one JSON object per translation: line, source, text, score, ended
+{MORE}""",
+    "classify": f"""\
+usage: zoo classify RUN IMAGE ... [options]
+Name images. {RUN}
+  --top N                     classes per image (5)
+  --resize WAY                crop (the middle square) or stretch, where training did not resize
+  --json                      one JSON object per image: image, classes
+{MORE}""",
+    "export": f"""\
+usage: zoo export RUN DIR [--force]
+Save model.safetensors, config.json and the tokenizer or classes into DIR, which every command takes as RUN. {RUN}
+{MORE}""",
+}
+
+
+def run(command: str, argv: list[str]) -> int:
+    """Run one of the commands."""
+    if "-h" in argv or "--help" in argv:
+        print(USAGE[command])
+        return 0
+    asked = words.parse(command, argv)
+    if not asked.words:
+        raise UsageError(f"zoo {command} needs a run. {RUN}")
+    most = {"generate": 1, "translate": 1, "export": 2}.get(command, sys.maxsize)
+    if len(asked.words) > most:
+        raise UsageError(f"{asked.words[most]!r} is one word too many. See: zoo {command} --help")
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8")  # what zoo reads is UTF-8, whatever the terminal's locale is
+    COMMANDS[command](asked)
+    return 0
+
+
+def trained(asked: Asked) -> Any:
+    """The trained model that a command names first, which must be able to do what the command is called."""
+    from zoo.cli import doctor, quiet
+    from zoo.trained.place import find
+
+    find(asked.words[0], asked.get("runs", "runs"))  # a wrong name is refused before torch is imported
+    doctor.check_torch()
+    quiet.quiet(bool(asked.get("debug")))
+    from zoo.trained.load import load
+
+    allow = tuple(asked.get("allow_import", ()))
+    found = load(asked.words[0], asked.get("device", "auto"), runs=asked.get("runs", "runs"), allow=allow)
+    getattr(found, asked.command)
+    return found
+
+
+def generate(asked: Asked) -> None:
+    """`zoo generate`: the prompt and what follows it, or JSON."""
+    prompts = asked.get("prompt") or [_standard_input()]
+    model = trained(asked)
+    how = asked.some(
+        *("length", "temperature", "top_k", "top_p", "seed", "beams", "length_penalty", "n_best", "stop"),
+    )
+    for number, prompt in enumerate(prompts):
+        for rank, one in enumerate(model.generate(prompt, **how)):
+            if asked.get("json"):
+                _line({"prompt": prompt, **one._asdict()})
+                continue
+            print(("\n" if number or rank else "") + prompt + one.text, flush=True)
+
+
+def translate(asked: Asked) -> None:
+    """`zoo translate`: lines to lines, in windows that are sorted by length."""
+    several = asked.get("n_best", 1) > 1
+    if several and not asked.get("json"):
+        raise UsageError("--n-best above 1 gives several translations of a line: add --json, which says whose.")
+    model = trained(asked)
+    search = model.search(
+        *(asked.get("beams", 1), asked.get("length_penalty", 1.0), asked.get("n_best", 1), asked.get("max_length")),
+    )
+    how = asked.some("batch_tokens", "too_long")
+    if sys.stdin.isatty():
+        how["window"] = 1  # a person waits for each line
+    sources: list[str] = []
+    lines = _kept(_stdin_lines(), sources) if asked.get("json") else _stdin_lines()
+    with _progress("lines") as tell:
+        for number, best in enumerate(model.stream(lines, search, **how, tell=tell), 1):
+            if asked.get("json"):
+                source = sources.pop(0)
+                for one in best:
+                    _line({"line": number, "source": source, **one._asdict()})
+            else:
+                # one line per line, whatever the model says
+                print(best[0].text.replace("\r", " ").replace("\n", " "), flush="window" in how)
+
+
+def classify(asked: Asked) -> None:
+    """`zoo classify`: an image and its likeliest classes per line."""
+    model, paths = trained(asked), asked.words[1:]
+    if not paths:
+        raise UsageError(f"no image to classify: zoo classify {asked.words[0]} IMAGE ...")
+    found = model.classify(paths, **asked.some("top", "resize"))
+    for path, guesses in zip(paths, found, strict=True):
+        if asked.get("json"):
+            _line({"image": path, "classes": [guess._asdict() for guess in guesses]})
+        else:
+            print("\t".join([path, *(f"{guess.label} {guess.probability:.3f}" for guess in guesses)]))
+
+
+def export(asked: Asked) -> None:
+    """`zoo export`: says what was written."""
+    if len(asked.words) < 2:
+        raise UsageError(f"where to? zoo export {asked.words[0]} DIR")
+    folder = trained(asked).export(asked.words[1], bool(asked.get("force")))
+    for path in sorted(folder.iterdir()):
+        print(f"{path}  {path.stat().st_size:,} bytes")
+
+
+COMMANDS: dict[str, Callable[[Asked], None]] = {
+    "generate": generate, "translate": translate, "classify": classify, "export": export,
+}  # fmt: skip
+
+
+def _line(value: dict[str, Any]) -> None:
+    print(json.dumps(value, ensure_ascii=False))
+
+
+def _standard_input() -> str:
+    """Everything on standard input, without the line end that a shell adds; nothing from a terminal."""
+    if sys.stdin.isatty():
+        return ""
+    return "\n".join(_stdin_lines())
+
+
+def _stdin_lines() -> Iterator[str]:
+    r"""The lines of standard input. Only ``\n`` ends one; raises UsageError that names a line that is not UTF-8."""
+    for number, raw in enumerate(sys.stdin.buffer, 1):
+        try:
+            yield raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            wrong = f"byte 0x{raw[error.start]:02x}"
+            raise UsageError(
+                f"standard input, line {number}: {wrong} is not UTF-8. Convert it: iconv -f LATIN1 -t UTF-8"
+            ) from error
+
+
+def _kept(lines: Iterable[str], store: list[str]) -> Iterator[str]:
+    """The same lines, remembered until their translation is printed."""
+    for line in lines:
+        store.append(line)
+        yield line
+
+
+@contextmanager
+def _progress(unit: str) -> Iterator[Callable[[int], object]]:
+    """A count on standard error while a person looks at it; nothing into a pipe or a file."""
+    if not sys.stderr.isatty() or sys.stdout.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn
+
+    started, done, console = time.monotonic(), 0, Console(stderr=True)
+    # unless told not to, rich takes standard output as well and writes it to the terminal
+    with Progress(TextColumn("{task.description}"), console=console, redirect_stdout=False) as bar:
+        task = bar.add_task(f"0 {unit}")
+
+        def tell(more: int) -> None:
+            nonlocal done
+            done += more
+            rate = done / max(time.monotonic() - started, 1e-9)
+            bar.update(task, description=f"{done:,} {unit} · {rate:,.0f} per second")
+
+        yield tell

@@ -1,0 +1,87 @@
+"""Read the options of the commands that use a trained model. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from zoo.errors import UsageError
+from zoo.registry import suggest
+
+KINDS = {int: "a whole number", float: "a number", str: "a value"}
+COMMON: dict[str, Any] = {"device": str, "runs": str, "allow-import": [str], "debug": bool}
+BEAMS: dict[str, Any] = {"beams": int, "length-penalty": float, "n-best": int}
+# a type takes one value, a list of a type any number of them, bool none
+OPTIONS: dict[str, dict[str, Any]] = {
+    "generate": {
+        **{"prompt": [str], "length": int, "temperature": float, "top-k": int, "top-p": float, "seed": int},
+        **{**BEAMS, "stop": [str], "json": bool, **COMMON},
+    },
+    "translate": {**BEAMS, "max-length": int, "batch-tokens": int, "too-long": str, "json": bool, **COMMON},
+    "classify": {"top": int, "resize": str, "json": bool, **COMMON},
+    "export": {"force": bool, **COMMON},
+}
+
+
+@dataclass
+class Asked:
+    """A command's words, and the options that were given by their names in Python."""
+
+    command: str
+    words: list[str] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def some(self, *names: str) -> dict[str, Any]:
+        """Those of the named options that were given."""
+        return {name: self.options[name] for name in names if name in self.options}
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.options.get(name, default)
+
+
+def parse(command: str, argv: list[str]) -> Asked:
+    """Words and options of a command, with the options' types. Raises UsageError for what it does not have."""
+    asked, known, rest = Asked(command), OPTIONS[command], list(argv)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            asked.words += rest
+            break
+        if not word.startswith("-") or word == "-":
+            asked.words.append(word)
+            continue
+        written, equals, value = word.partition("=")
+        name = written.removeprefix("--").replace("_", "-")
+        kind = known.get(name) if written.startswith("--") else None
+        if kind is None:
+            raise UsageError(f"zoo {command} has no option {written!r}.{_near(written, known)} See: zoo {command} -h")
+        key = name.replace("-", "_")
+        if kind is bool:
+            if equals:
+                raise UsageError(f"{written!r} takes no value.")
+            asked.options[key] = True
+            continue
+        if not equals:
+            if not rest:
+                raise UsageError(f"{written!r} needs {KINDS[kind[0] if isinstance(kind, list) else kind]}.")
+            value = rest.pop(0)
+        if isinstance(kind, list):
+            asked.options.setdefault(key, []).append(_typed(written, kind[0], value))
+        else:
+            asked.options[key] = _typed(written, kind, value)
+    return asked
+
+
+def _near(written: str, known: Mapping[str, Any]) -> str:
+    return suggest(written, [f"--{name}" for name in known])
+
+
+def _typed(name: str, kind: type, text: str) -> Any:
+    try:
+        value = kind(text)
+    except ValueError as error:
+        raise UsageError(f"{name!r} must be {KINDS[kind]}, got {text!r}.") from error
+    if value != value:
+        raise UsageError(f"{name!r} must be {KINDS[kind]}, got {text!r}.")
+    return value

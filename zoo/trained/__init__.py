@@ -1,0 +1,1 @@
+"""Trained models in use: found, built again from their configuration, asked, scored and exported."""

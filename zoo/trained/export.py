@@ -1,0 +1,45 @@
+"""Save a trained model in three kinds of files that any program can read: safetensors, config.json, tokenizer.json."""
+
+from __future__ import annotations
+
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zoo.data.cache import write_json
+from zoo.errors import UsageError
+from zoo.trained import weights
+from zoo.trained.build import needs
+from zoo.trained.place import EXPORT, WEIGHTS
+
+if TYPE_CHECKING:
+    from zoo.trained.base import Trained
+
+FORMAT = 1
+
+
+def export(trained: Trained, folder: Path, force: bool = False) -> Path:
+    """Write an export of a trained model into a folder, which must be new or empty unless forced."""
+    place = trained.place
+    if folder.is_dir() and any(folder.iterdir()) and not force:
+        raise UsageError(f"{folder} is not empty. Export into it nevertheless: --force")
+    if folder.resolve() == place.folder.resolve():
+        raise UsageError(f"{folder} is where the model comes from. Choose another folder.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in trained.files:
+            shutil.copyfile(place.file(name), folder / name)
+        weights.write(trained.task, folder / WEIGHTS)
+        about = {
+            "format": FORMAT,
+            "zoo": version("zoo-transformers"),
+            "kind": type(trained.task).__name__,
+            "needs": needs(place.config) or place.config.get("needs", {}),
+            "model": place.config["model"],
+            **trained.extra(),
+        }
+        write_json(folder / EXPORT, about)
+    except OSError as error:
+        raise UsageError(f"cannot write into {folder}: {error.strerror or error}") from error
+    return folder

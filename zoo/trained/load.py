@@ -1,0 +1,39 @@
+"""Load a trained model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from zoo.errors import UsageError
+from zoo.trained import weights
+from zoo.trained.base import Trained
+from zoo.trained.build import build
+from zoo.trained.place import find
+from zoo.trained.use import use
+
+
+def load(run: str | Path, device: str = "cpu", *, runs: str | Path = "runs", allow: tuple[str, ...] = ()) -> Trained:
+    """The trained model of a run's folder, a checkpoint file, an export, or a recipe's newest finished run.
+
+    ``device`` is torch's name of one, or auto; ``runs`` is where recipes keep their runs; ``allow`` names modules
+    besides zoo's and its plugins' that the configuration may import. No code is read from a checkpoint.
+    """
+    place = find(run, runs)
+    task = build(place.config, place.source, tuple(allow))
+    weights.put(task, weights.read(place.weights), place.weights)
+    return use(task.eval().requires_grad_(False).to(chosen(device)), place)
+
+
+def chosen(device: str) -> torch.device:
+    """A device by its name. Raises UsageError where this machine has none of it."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise UsageError(f"device {device!r} cannot be used here: {reason[:200]}") from error
+    return found

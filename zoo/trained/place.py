@@ -1,0 +1,129 @@
+"""Find a trained model: a run's folder, a checkpoint file, an export, or the newest finished run of a recipe."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zoo import cookbook
+from zoo.errors import CheckpointError, UsageError
+from zoo.registry import suggest
+
+FINISHED, CONFIG = "finished.json", "config.yaml"
+EXPORT, WEIGHTS = "config.json", "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a trained model lies: the folder of its files, its weights, and its complete configuration."""
+
+    folder: Path
+    weights: Path
+    config: Mapping[str, Any]
+    source: Path  # the file that the configuration was read from
+
+    def file(self, name: str) -> Path:
+        """A file that the data wrote for later use. Raises UsageError where it is missing."""
+        path = self.folder / name
+        if not path.is_file():
+            raise UsageError(f"{path} is missing: a run writes it when it starts. Train again, or copy it there.")
+        return path
+
+
+def checkpoint(folder: Path, best: bool = False) -> Path | None:
+    """The newest checkpoint below a run's folder, or the best one where a file says so by its name."""
+    files = sorted(folder.rglob("*.ckpt"), key=lambda path: path.stat().st_mtime)
+    named = [path for path in files if path.name.startswith("best")]
+    chosen = named if best and named else files
+    return chosen[-1] if chosen else None
+
+
+def configured(path: Path) -> Path | None:
+    """The folder of the run that a checkpoint belongs to: its own, or one of the two above."""
+    return next((above for above in path.resolve().parents[:3] if (above / CONFIG).is_file()), None)
+
+
+def find(run: str | Path, runs: str | Path = "runs") -> Place:
+    """The place that a path or a recipe's name means. Raises UsageError that says what else there is."""
+    path, root = Path(run).expanduser(), Path(runs)
+    if path.is_file():
+        return _export(path.parent) if path.name in (WEIGHTS, EXPORT) else _of_file(path)
+    if not path.is_dir():
+        path = root / _known(str(run), root)
+    if (path / WEIGHTS).is_file():
+        return _export(path)
+    return _run(path) if (path / CONFIG).is_file() else _run(_newest(path))
+
+
+def _known(name: str, root: Path) -> Path:
+    """The folder of a recipe's runs, relative to the folder of all runs."""
+    recipe = cookbook.packaged(name)
+    shown = recipe.name if recipe else name
+    if not Path(name).is_absolute() and (root / shown).is_dir():
+        return Path(shown)
+    if recipe:
+        raise UsageError(f"recipe {shown!r} has no run in {root}. Train it first: zoo fit {shown}")
+    trained = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    have = f"Trained in {root}: {', '.join(trained[:8])}." if trained else f"Nothing is trained in {root} yet."
+    hint = suggest(name, [*trained, *(one.name for one in cookbook.recipes())])
+    raise UsageError(f"no run, checkpoint or recipe {name!r}.{hint}\n{have} Train one: zoo fit RECIPE")
+
+
+def _newest(folder: Path) -> Path:
+    """The run below a folder that finished last."""
+    found = [path.parent for path in folder.rglob(CONFIG)]
+    done = [path for path in found if (path / FINISHED).is_file()]
+    if done:
+        return max(done, key=lambda path: (path / FINISHED).stat().st_mtime)
+    started = sorted(path for path in found if checkpoint(path))
+    if started:
+        raise UsageError(f"no run in {folder} is finished. Name one that was started: {started[0]}")
+    raise UsageError(f"{folder} holds no run: no {CONFIG} with a checkpoint beside it.")
+
+
+def _run(folder: Path) -> Place:
+    weights = checkpoint(folder, best=True)
+    if weights is None:
+        raise UsageError(f"no checkpoint in {folder}: it was started and saved nothing. Train it: zoo fit {folder}")
+    return Place(folder, weights, _yaml(folder / CONFIG), folder / CONFIG)
+
+
+def _of_file(path: Path) -> Place:
+    """A checkpoint belongs to the configuration in its folder or in one of the two above."""
+    home = configured(path)
+    if home is None:
+        raise UsageError(f"{path} has no {CONFIG} in its folder or the two above: put the run's {CONFIG} there.")
+    return Place(home, path, _yaml(home / CONFIG), home / CONFIG)
+
+
+def _export(folder: Path) -> Place:
+    path = folder / EXPORT
+    for wanted in (path, folder / WEIGHTS):
+        if not wanted.is_file():
+            raise CheckpointError(f"{folder} is no complete export: {wanted.name} is missing. Make it anew: zoo export")
+    try:
+        config = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
+    return Place(folder, folder / WEIGHTS, _checked(config, path), path)
+
+
+def _yaml(path: Path) -> Mapping[str, Any]:
+    import yaml
+
+    try:
+        return _checked(yaml.safe_load(path.read_text("utf-8")), path)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+
+
+def _checked(config: object, path: Path) -> Mapping[str, Any]:
+    model = config.get("model") if isinstance(config, dict) else None
+    if not isinstance(config, dict) or not isinstance(model, dict) or not isinstance(model.get("class_path"), str):
+        raise UsageError(f"{path} names no task: 'model' with a 'class_path' is expected, as a run writes it.")
+    return config

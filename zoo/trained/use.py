@@ -1,0 +1,32 @@
+"""What a task becomes when it is trained."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+
+from zoo.errors import UsageError
+from zoo.tasks.classification import Classification
+from zoo.tasks.lm import CausalLM
+from zoo.tasks.task import Task
+from zoo.trained.base import Trained
+from zoo.trained.classification import TrainedClassification
+from zoo.trained.language import TrainedLanguageModel
+from zoo.trained.place import Place
+from zoo.trained.translation import TrainedTranslation
+
+
+@functools.singledispatch
+def use(task: Task, place: Place) -> Trained:
+    """A trained task as something to ask. A plugin registers its own task: ``@use.register`` beside the class.
+
+    A task that nobody registered translates if its net begins to write from a source, whatever it is made of.
+    """
+    begin = getattr(task.net, "begin", None)
+    if begin is not None and next(iter(inspect.signature(begin).parameters), "") == "source":
+        return TrainedTranslation(task, place)
+    raise UsageError(f"zoo cannot use a trained {type(task).__name__}: register it with zoo.trained.use.use.register.")
+
+
+use.register(CausalLM, TrainedLanguageModel)
+use.register(Classification, TrainedClassification)
