@@ -57,6 +57,16 @@ def test_a_count_on_the_terminal_leaves_the_output_alone(runs, model, tmp_path):
     assert wanted[0] not in told
 
 
+def test_what_a_translation_looked_at_is_drawn(runs, model, tmp_path):
+    picture = tmp_path / "seen.png"
+    out, _ = zoo("translate", "translation-tiny", "--runs", runs, "--attention", picture, stdin="\n7 hours\n")
+    assert out.count("\n") == 2
+    with Image.open(picture) as image:
+        assert min(image.size) > 200
+    _, err = zoo("translate", "translation-tiny", "--runs", runs, "--attention", tmp_path, stdin="7 hours\n", code=2)
+    assert "cannot write the picture" in err
+
+
 def test_generate_classify_and_export(runs, model, tmp_path, capsys):
     # three commands in three processes would start torch three times
     out, _ = zoo("generate", "lm-tiny", "--runs", runs, "--length", 7, "--seed", 4, stdin="the\n")

@@ -35,6 +35,7 @@ Translate standard input, a line for each line, in order. {RUN}
   --max-length N              longest translation in tokens
   --too-long WAY              error, or skip (leave the line empty), or truncate
   --batch-tokens N            padded source tokens at once, counted per beam (4096)
+  --attention FILE.png        draw what the first translation looked at in its source
   --json                      one JSON object per translation: line, source, text, score, ended
 {MORE}""",
     "classify": f"""\
@@ -113,16 +114,40 @@ def translate(asked: Asked) -> None:
     if sys.stdin.isatty():
         how["window"] = 1  # a person waits for each line
     sources: list[str] = []
-    lines = _kept(_stdin_lines(), sources) if asked.get("json") else _stdin_lines()
+    picture = asked.get("attention")
     with _progress("lines") as tell:
+        lines = _kept(_stdin_lines(), sources)
         for number, best in enumerate(model.stream(lines, search, **how, tell=tell), 1):
+            source = sources.pop(0)
+            if picture and best[0].text:
+                draw(model, source, best[0].text, picture)
+                picture = None
             if asked.get("json"):
-                source = sources.pop(0)
                 for one in best:
                     _line({"line": number, "source": source, **one._asdict()})
             else:
                 # one line per line, whatever the model says
                 print(best[0].text.replace("\r", " ").replace("\n", " "), flush="window" in how)
+
+
+def draw(model: Any, source: str, target: str, path: str) -> None:
+    """Save a picture of what each token of a translation looked at. Raises UsageError where there is none to see."""
+    import torch
+
+    from zoo.study.heatmap import aligned
+
+    said = [model.start, *model.target_tokenizer.encode(target), model.end]
+    read = [*model.source_tokenizer.encode(source), model.source_end]
+    ids = torch.tensor(read, device=model.device), torch.tensor(said, device=model.device)
+    image = aligned(model.net, ids, (model.source_tokenizer, model.target_tokenizer))
+    if image is None:
+        raise UsageError("this model has no attention to draw: --attention needs one that has.")
+    try:
+        image.save(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"cannot write the picture {path}: {error}. Name a .png file in a folder that exists."
+        ) from error
 
 
 def classify(asked: Asked) -> None:

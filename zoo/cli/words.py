@@ -18,7 +18,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
         **{"prompt": [str], "length": int, "temperature": float, "top-k": int, "top-p": float, "seed": int},
         **{**BEAMS, "stop": [str], "json": bool, **COMMON},
     },
-    "translate": {**BEAMS, "max-length": int, "batch-tokens": int, "too-long": str, "json": bool, **COMMON},
+    "translate": {
+        **{**BEAMS, "max-length": int, "batch-tokens": int, "too-long": str},
+        **{"attention": str, "json": bool, **COMMON},
+    },
     "classify": {"top": int, "resize": str, "json": bool, **COMMON},
     "export": {"force": bool, **COMMON},
 }
