@@ -186,7 +186,11 @@ def test_tied_matrices_are_one_and_the_same(tie):
     assert (model.head is None) == (tie != "none")
     x = tokens(2, 4)
     states = model.decoder(model.target_embedding(x) * 4, memory=model.encode(x))
-    same(model(x, x), states @ (model.head or model.target_embedding).weight.T)
+    actual, expected = model(x, x), states @ (model.head or model.target_embedding).weight.T
+    same(actual, expected)
+    # the gradients of a tied matrix are those of both its uses
+    weight, parameters = torch.randn_like(actual), list(model.parameters())
+    same(*(torch.autograd.grad((out * weight).sum(), parameters, retain_graph=True) for out in (actual, expected)))
 
 
 def test_a_decoder_may_be_deeper_than_its_encoder():

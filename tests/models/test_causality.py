@@ -162,10 +162,11 @@ def test_decoding_a_target_with_a_cache_is_the_whole_at_once(parts, sizes):
     same(steps, model.decode(target, memory))
 
 
+@pytest.mark.parametrize("window", [None, 2, 3])
 @pytest.mark.parametrize("parts", combinations("position", "ffn"), ids=label)
 @torch.no_grad()
-def test_decoding_a_left_padded_batch_with_a_cache_is_each_row_alone(parts):
-    model, rows = built(language, parts), [tokens(n) for n in (4, 2, LENGTH)]
+def test_decoding_a_left_padded_batch_with_a_cache_is_each_row_alone(parts, window):
+    model, rows = built(language, parts, window=window), [tokens(n) for n in (4, 2, LENGTH)]
     batch, valid = padded(rows, "left", LENGTH)
     caches = model.stack.caches(LENGTH)
     ends = [LENGTH - 2, LENGTH - 1, LENGTH]
@@ -211,7 +212,8 @@ def test_grouped_heads_decode_with_small_caches(groups, position):
     model = spread(model).eval()
     x, caches = tokens(2, LENGTH), model.stack.caches(LENGTH)
     same(torch.cat([model(part, caches=caches) for part in x.split(1, 1)], 1), model(x))
-    assert caches[0].own.k.shape == (2, groups, LENGTH, SIZES["dim"] // 4)
+    none = torch.empty(2, groups, 0, SIZES["dim"] // 4)
+    assert caches[0].own.extend(none, none)[0].shape == (2, groups, LENGTH, SIZES["dim"] // 4)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs no GPU, and is the same there")

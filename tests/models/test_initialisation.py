@@ -69,6 +69,12 @@ def test_generators_of_other_devices_are_left_alone(monkeypatch):
 
 
 @models
+def test_no_two_modules_start_alike(build):
+    drawn = [value for value in every_tensor(build(depth=3)).values() if value.dim() > 1]
+    assert not any(torch.equal(a, b) for a, b in itertools.combinations(drawn, 2))
+
+
+@models
 def test_another_seed_is_another_start(build):
     one, two = every_tensor(build(seed=0)), every_tensor(build(seed=1))
     drawn = [key for key, value in one.items() if value.dim() > 1]

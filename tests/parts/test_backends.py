@@ -16,9 +16,12 @@ BACKENDS = {"Naive": Naive, "SDPA": SDPA, "Flash": Flash} | {f"Tiled{n}": partia
 FEATURES = {"causal": {"causal": True}, "window": {"window": 2}, "valid": {"valid": True}, "bias": {"bias": True}}
 PATTERNS = ["", "causal", "window", "valid", "bias", "causal window", "causal valid", "causal window valid bias",
             "window valid bias", "causal bias", "valid bias"]  # fmt: skip
-# queries, keys, offset: a whole sequence, a new token, a chunk after a prefix, a memory, keys still to come, one token
-SHAPES = {"whole": (5, 5, 0), "step": (1, 6, 5), "chunk": (3, 7, 4), "few": (2, 7, 0), "many": (6, 3, 0),
-          "ahead": (2, 7, 3), "early": (1, 6, 2), "one": (1, 1, 0)}  # fmt: skip
+# queries, keys, positions of the first query and key: a whole sequence, a new token, a chunk after a prefix, a memory,
+# keys still to come, one token, and what a window's cache has kept
+SHAPES = {"whole": (5, 5, 0, 0), "step": (1, 6, 5, 0), "chunk": (3, 7, 4, 0), "few": (2, 7, 0, 0), "many": (6, 3, 0, 0),
+          "ahead": (2, 7, 3, 0), "early": (1, 6, 2, 0), "one": (1, 1, 0, 0), "kept step": (1, 3, 7, 5),
+          "kept chunk": (3, 5, 7, 5), "kept whole": (4, 4, 6, 6), "kept early": (2, 6, 6, 5), "late": (4, 4, 2, 0),
+          "behind": (4, 4, 0, 2)}  # fmt: skip
 backends = pytest.mark.parametrize("backend", BACKENDS)
 claims_masks = pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "Flash"])
 
@@ -34,13 +37,13 @@ def padding(S):
     return torch.stack([torch.zeros(S, dtype=torch.bool), torch.arange(S) % 3 != 0])
 
 
-def pattern_of(words, S, offset, table):
+def pattern_of(words, S, offset, table, start=0):
     asked = {key: value for word in words.split() for key, value in FEATURES[word].items()}
     if "valid" in asked:
         asked["valid"] = padding(S)
     if "bias" in asked:  # neither symmetric nor a function of the distance
         asked["bias"] = lambda head, query, key: table[head] * (query - 2 * key)
-    return Pattern(offset=offset, **asked)
+    return Pattern(offset=offset, start=start, **asked)
 
 
 def loss(out):
@@ -50,16 +53,16 @@ def loss(out):
 @lru_cache
 def truth(words, shape, groups):
     """The oracle's values and gradients."""
-    T, S, offset = SHAPES[shape]
+    T, S, offset, start = SHAPES[shape]
     q, k, v, table = leaves(T, S, groups)
 
     def allowed(b, t, s):
         window = FEATURES["window"]["window"] if "window" in words else None
         real = padding(S)[b, s] if "valid" in words else True
-        return bool(real) and oracle.sees(t + offset, s, "causal" in words, window)
+        return bool(real) and oracle.sees(t + offset, s + start, "causal" in words, window)
 
     def bias(h, t, s):
-        return table[h] * (t + offset - 2 * s) if "bias" in words else 0.0
+        return table[h] * (t + offset - 2 * (s + start)) if "bias" in words else 0.0
 
     out, _ = oracle.attend(q, k, v, oracle.dot(3**-0.5), allowed, bias)
     return out.detach(), torch.autograd.grad(loss(out), [q, k, v, table], allow_unused=True, materialize_grads=True)
@@ -70,10 +73,10 @@ def truth(words, shape, groups):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("words", PATTERNS)
 def test_a_backend_is_the_formula_or_refuses(backend, words, shape, groups):
-    T, S, offset = SHAPES[shape]
+    T, S, offset, start = SHAPES[shape]
     part, (q, k, v, table) = BACKENDS[backend](), leaves(T, S, groups)
-    pattern = pattern_of(words, S, offset, table)
-    if not pattern.needs <= part.lowers or (backend == "Flash" and words == "causal" and offset + T != S):
+    pattern = pattern_of(words, S, offset, table, start)
+    if not pattern.needs <= part.lowers or (backend == "Flash" and words == "causal" and offset + T != start + S):
         with pytest.raises(UsageError, match="backend Flash cannot lower"):
             part(q, k, v, pattern)
         return
@@ -105,7 +108,7 @@ def test_flash_runs_the_flash_kernel_or_says_that_there_is_none():
 
 
 @pytest.mark.parametrize("words", ["", "causal"])
-@pytest.mark.parametrize("shape", ["whole", "step", "chunk", "one"])
+@pytest.mark.parametrize("shape", ["whole", "step", "chunk", "one", "kept step", "kept chunk", "kept whole"])
 def test_flash_never_needs_a_mask_which_the_kernel_of_a_gpu_does_not_take(monkeypatch, words, shape):
     given, kernel = [], torch.nn.functional.scaled_dot_product_attention
 
@@ -114,8 +117,8 @@ def test_flash_never_needs_a_mask_which_the_kernel_of_a_gpu_does_not_take(monkey
         return kernel(*args, attn_mask=attn_mask, **options)
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
-    T, S, offset = SHAPES[shape]
-    Flash()(*leaves(T, S, 2)[:3], pattern_of(words, S, offset, None))
+    T, S, offset, start = SHAPES[shape]
+    Flash()(*leaves(T, S, 2)[:3], pattern_of(words, S, offset, None, start))
     assert given == [None]
 
 

@@ -33,6 +33,20 @@ def test_selected_rows_go_on():
     assert torch.equal(values, -keys)
 
 
+@pytest.mark.parametrize("window", [1, 2, 3, 20])
+@pytest.mark.parametrize("sizes", [[1] * 12, [5, 1, 1, 1, 1, 1, 1, 1], [2, 3, 1, 4, 2], [12], [7, 5]], ids=str)
+def test_a_windows_cache_gives_every_key_that_the_new_queries_can_see_and_forgets_the_rest(window, sizes):
+    cache, k, end = Cache(12, window), torch.randn(2, 1, 12, 3), 0
+    for size in sizes:
+        begin, start, end = end, cache.start, end + size
+        keys, values = cache.extend(k[:, :, begin:end], -k[:, :, begin:end])
+        assert start <= max(0, begin - window + 1)
+        assert torch.equal(keys, k[:, :, start:end])
+        assert torch.equal(values, -keys)
+        assert (cache.length, cache.start) == (end, max(0, end - window + 1))
+    assert cache.size <= 2 * window
+
+
 def test_a_memory_is_projected_once_and_its_rows_can_be_selected():
     cache, calls, k = MemoryCache(), [], torch.randn(3, 1, 2, 4)
 
