@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from zoo.cli import words
@@ -75,7 +76,9 @@ def trained(asked: Asked) -> Any:
     from zoo.cli import doctor, quiet
     from zoo.trained.place import find
 
-    find(asked.words[0], asked.get("runs", "runs"))  # a wrong name is refused before torch is imported
+    place = find(asked.words[0], asked.get("runs", "runs"))  # a wrong name is refused before torch is imported
+    if not Path(asked.words[0]).exists():
+        print(f"using {place.weights}", file=sys.stderr)  # a recipe's name may mean any of its runs
     doctor.check_torch()
     quiet.quiet(bool(asked.get("debug")))
     from zoo.trained.load import load
