@@ -148,6 +148,18 @@ class ZooCLI(LightningCLI):
 
     after_test = after_validate
 
+    def after_predict(self) -> None:
+        """Write the predictions beside the run, one JSON object per sample."""
+        kept = self.trainer.predict_loop.predictions
+        if not kept:
+            return
+        several = f"-{self.trainer.global_rank}" if self.trainer.world_size > 1 else ""
+        home = Path(str(self.plan.config["ckpt_path"])).parent
+        path = (home.parent if home.name == "checkpoints" else home) / f"predictions{several}.jsonl"
+        records = [json.dumps(record, ensure_ascii=False) + "\n" for batch in kept for record in batch]
+        path.write_text("".join(records), encoding="utf-8")
+        print(f"{len(records)} predictions → {path}", flush=True)
+
 
 def equipment(task: Any, home: Path, plan: Plan) -> dict[str, Any]:
     """Logger, callbacks and plugins of a training run; says what is about to be trained."""

@@ -86,6 +86,11 @@ class Classification(Task):
         self.top5.reset()
         return found
 
+    def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> list[dict[str, Any]]:
+        chance, guess = self(batch["images"]).float().softmax(-1).max(-1)
+        rows = zip(guess.tolist(), chance.tolist(), batch["labels"].tolist(), strict=True)
+        return [{"class": found, "probability": sure, "label": label} for found, sure, label in rows]
+
     def example(self) -> tuple[tuple[Tensor, ...], int]:
         size = self.net.image_size
         return (torch.zeros(1, self.net.channels, size, size, device="meta"),), 1

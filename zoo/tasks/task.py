@@ -155,6 +155,10 @@ class Task(LightningModule):
         self._write({f"val/{name}": value for name, value in figures.items()} | best, self.trainer.global_step)
         self._write({f"val_by_tokens/{name}": figures[name] for name in goals}, int(self.tokens_seen))
 
+    def predict_step(self, batch: Any, batch_idx: int) -> list[dict[str, Any]]:
+        """A record of plain values per sample, for `zoo predict` to write down."""
+        raise UsageError(f"task {type(self).__name__} has no predictions to write down. Measure it: zoo test")
+
     # optimiser
 
     def configure_optimizers(self) -> Any:

@@ -151,8 +151,10 @@ class TranslationTask(Task):
         self.exact_by_type = {}
         return {f"exact_{kind}": sum(found) / len(found) for kind, found in hits.items()}
 
-    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[str]:
-        return self.translate(batch["source"], batch["source_valid"])
+    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[dict[str, Any]]:
+        said = self.translate(batch["source"], batch["source_valid"])
+        rows = zip(batch["source_text"], said, batch["text"], strict=True)
+        return [{"source": source, "translation": text, "reference": wanted} for source, text, wanted in rows]
 
     def example(self) -> tuple[tuple[Tensor, ...], int]:
         length = min(self.translator.max_length, 32)

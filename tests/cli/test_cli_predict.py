@@ -1,0 +1,33 @@
+"""`zoo predict` writes down what a run says of each test sample."""
+
+import json
+import os
+import subprocess
+import sys
+
+
+def zoo(*words, code=0):
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-m", "zoo", *words], capture_output=True, text=True, env=env, timeout=120)
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_predictions_of_images_are_kept_with_their_labels(tmp_path):
+    few = ["--data.size", "300", "--runs", str(tmp_path)]
+    zoo("fit", "vit-glyphs", "--trainer.max_steps", "2", "--name", "short", *few)
+    folder = tmp_path / "vit-glyphs" / "short" / "s1"
+    told = zoo("predict", str(folder), "--runs", str(tmp_path))
+    records = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+    assert f"{len(records)} predictions" in told
+    assert len(records) > 10
+    assert all(set(record) == {"class", "probability", "label"} for record in records)
+
+
+def test_a_language_model_says_what_to_do_instead(tmp_path):
+    words = ["--trainer.max_steps", "1", "--name", "short", "--runs", str(tmp_path), "--data", "TextFiles"]
+    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 40)
+    zoo("fit", "lm-tiny", *words, "--data.path", str(tmp_path / "text.txt"))
+    told = zoo("predict", str(tmp_path / "lm-tiny" / "short" / "s1"), "--runs", str(tmp_path), code=2)
+    assert "zoo test" in told
+    assert len(told.strip().splitlines()) <= 4
