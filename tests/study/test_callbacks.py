@@ -60,11 +60,14 @@ def test_counting_leaves_the_model_alone(tmp_path):
 
 def test_best_and_last_are_kept(tmp_path):
     module, _ = build("classification", 8, tmp_path)
-    keeper = checkpoints(module, tmp_path / "kept")
-    options = {"callbacks": [keeper], "enable_checkpointing": True, "max_steps": 20, "val_check_interval": 10}
-    diary = train("classification", 8, tmp_path, **options)
-    assert {path.name for path in (tmp_path / "kept").iterdir()} == {"best.ckpt", "last.ckpt"}
-    assert float(keeper.best_model_score) == pytest.approx(max(diary.curve("val/top1")))
+    best, last = checkpoints(module, tmp_path / "kept")
+    options = {"callbacks": [best, last], "enable_checkpointing": True, "max_steps": 24, "val_check_interval": 4}
+    diary = train("classification", 8, tmp_path, {"lr": 1e-12}, **options)
+    scores = diary.curve("val/top1")
+    assert scores == [scores[0]] * 6  # nothing is learned, so the first state stays the best
+    kept = {path.stem: torch.load(path, weights_only=True)["global_step"] for path in (tmp_path / "kept").iterdir()}
+    assert kept == {"best": 4, "last": 24}
+    assert float(best.best_model_score) == pytest.approx(scores[0])
 
 
 def test_a_line_per_validation(tmp_path, capsys):

@@ -108,6 +108,8 @@ class ZooCLI(LightningCLI):
             carried = {**({} if bars else {"enable_progress_bar": False}), **carried}
         else:
             callbacks, carried = [], {"logger": False, "enable_checkpointing": False}
+            if not sys.stderr.isatty():
+                carried["enable_progress_bar"] = False  # in a pipe a bar is noise among the figures
         self.trainer_defaults["callbacks"] = callbacks
         with blamed():
             return super().instantiate_trainer(**{key: carried[key] for key in carried if key not in written}, **kwargs)

@@ -85,16 +85,11 @@ class Lines(Callback):
         print(f"step {trainer.global_step}/{steps} · {told}", flush=True)
 
 
-def checkpoints(task: Task, folder: Path) -> ModelCheckpoint:
-    """Keep the last state and the best one by the task's first goal, in ``folder``."""
+def checkpoints(task: Task, folder: Path) -> list[ModelCheckpoint]:
+    """Keep the best state by the task's first goal, and the last one, in ``folder``."""
     name, goal = next(iter(task.goals.items()))
-    return ModelCheckpoint(
-        folder,
-        filename="best",
-        monitor=f"val/{name}",
-        mode=goal,
-        save_last=True,
-        save_on_exception=True,
-        auto_insert_metric_name=False,
-        enable_version_counter=False,
-    )
+    plain: dict[str, Any] = {"auto_insert_metric_name": False, "enable_version_counter": False}
+    best = ModelCheckpoint(folder, filename="best", monitor=f"val/{name}", mode=goal, **plain)
+    # Lightning's own save_last copies whatever was saved last, which is the best state and not the last one
+    last = ModelCheckpoint(folder, filename="last", monitor=None, save_on_exception=True, **plain)
+    return [best, last]

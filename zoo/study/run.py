@@ -27,7 +27,13 @@ def equip(task: Task, cost: Cost, folder: Path, model: Mapping[str, Any]) -> dic
     """
     logger = RunLogger(folder, "/".join(folder.parts[-3:-1]), choices(model))
     progress: Callback = RichProgressBar() if sys.stderr.isatty() and sys.stdout.isatty() else Lines()
-    callbacks = [checkpoints(task, folder / "checkpoints"), CostMeter(cost), EndsWithValidation(), Heatmaps(), progress]
+    callbacks = [
+        *checkpoints(task, folder / "checkpoints"),
+        CostMeter(cost),
+        EndsWithValidation(),
+        Heatmaps(),
+        progress,
+    ]
     return {"logger": logger, "callbacks": callbacks}
 
 
