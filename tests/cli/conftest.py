@@ -5,7 +5,8 @@ import pytest
 
 from zoo import registry
 from zoo.cli import args, document
-from zoo.cli.names import Names, allowed_roots
+from zoo.cli.names import Names
+from zoo.trained.policy import allowed_roots
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -4,6 +4,7 @@ import pytest
 
 from zoo.cli import folder
 from zoo.errors import UsageError
+from zoo.trained import place
 
 
 def test_only_differences_name_a_variant():
@@ -100,9 +101,9 @@ def test_a_saved_configuration_knows_its_recipe_and_variant(tmp_path):
 def test_the_newest_or_best_checkpoint(tmp_path):
     import os
 
-    assert folder.checkpoint(tmp_path) is None
+    assert place.checkpoint(tmp_path) is None
     for index, name in enumerate(["best.ckpt", "last.ckpt"]):
         (tmp_path / name).write_text("")
         os.utime(tmp_path / name, (index, index))
-    assert folder.checkpoint(tmp_path) == tmp_path / "last.ckpt"
-    assert folder.checkpoint(tmp_path, best=True) == tmp_path / "best.ckpt"
+    assert place.checkpoint(tmp_path) == tmp_path / "last.ckpt"
+    assert place.checkpoint(tmp_path, best=True) == tmp_path / "best.ckpt"

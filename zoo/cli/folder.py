@@ -12,7 +12,6 @@ from pathlib import Path
 
 from zoo.errors import UsageError
 from zoo.trained.place import CONFIG, FINISHED
-from zoo.trained.place import checkpoint as checkpoint
 
 LONGEST = 100
 # what changes where a run happens and how it is watched, never what it learns

@@ -12,7 +12,6 @@ from zoo.cli.layers import Node, where
 from zoo.cli.slots import Slot
 from zoo.errors import PartError, PluginError, UsageError
 from zoo.trained.policy import allowed
-from zoo.trained.policy import allowed_roots as allowed_roots
 
 PREFERRED = ("zoo.", "torch.optim.", "lightning.pytorch.")
 

@@ -24,7 +24,7 @@ from zoo.cli.quiet import quiet
 from zoo.cli.resolve import Schema
 from zoo.cli.slots import parameters
 from zoo.errors import UsageError
-from zoo.trained.place import configured
+from zoo.trained.place import checkpoint, configured
 from zoo.trained.policy import import_policy
 
 TRAINER: dict[str, Any] = {
@@ -199,7 +199,7 @@ def choose_checkpoint(plan: Plan) -> None:
         place = plan.run.folder if resume else home
         if resume and not place.is_dir():
             raise UsageError(f"nothing to resume: {place} does not exist. Start it without --resume.")
-        found = folder.checkpoint(place, best=evaluate) if place.is_dir() else None
+        found = checkpoint(place, best=evaluate) if place.is_dir() else None
         if found is None:
             hint = "Start over: --overwrite" if resume else "Train first, or add --ckpt_path FILE"
             raise UsageError(f"no checkpoint in {place}. {hint}")
@@ -227,7 +227,7 @@ def execute(plan: Plan, schema: Schema) -> int:
         ZooCLI(plan, schema)
     except SystemExit as error:
         if isinstance(error.__context__, KeyboardInterrupt):
-            kept = plan.claimed and folder.checkpoint(plan.run.folder)
+            kept = plan.claimed and checkpoint(plan.run.folder)
             print("interrupted." + (" Continue: the same command with --resume" if kept else ""), file=sys.stderr)
             return 130
         if type(error).__name__ == "SIGTERMException":
