@@ -12,7 +12,7 @@ from pathlib import Path
 from zoo.registry import Part
 
 # how many leading numbers the model passes itself; they are not the user's to set
-GIVEN = {"position": 3, "attention": 4, "norm": 1, "ffn": 2}
+GIVEN = {"position": 3, "attention": 4, "norm": 1, "ffn": 2, "block": 5}
 MAX_HOPS = 6
 
 

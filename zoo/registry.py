@@ -14,7 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from zoo.errors import PartError, PluginError
 
 GROUP = "zoo."
-KINDS = ("position", "backend", "attention", "norm", "ffn", "task", "data")
+KINDS = ("position", "backend", "attention", "norm", "ffn", "block", "task", "data")
 BUILTIN = "zoo-transformers"
 
 

@@ -10,7 +10,7 @@ from zoo.models import LanguageModel, Seq2Seq, ViT
 from zoo.models.init import initialise
 from zoo.models.stack import Stack
 
-KINDS = ("position", "backend", "attention", "norm", "ffn")
+KINDS = ("position", "backend", "attention", "norm", "ffn", "block")
 SIZES = {"dim": 16, "depth": 2, "heads": 2, "hidden": 24}
 WORDS = 19
 

@@ -11,9 +11,10 @@ from torch.testing import assert_close
 
 from zoo.errors import UsageError
 from zoo.models import LanguageModel, Seq2Seq, ViT
-from zoo.models.stack import Branch, Memory
+from zoo.parts.block import Memory, Parallel, PostNorm, PreNorm, Sandwich
 from zoo.parts.ffn import MoE
 from zoo.parts.norm import LayerNorm
+from zoo.parts.pattern import Pattern
 from zoo.parts.position import ALiBi, Extent, Learned, NoPosition
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -26,24 +27,34 @@ def label(parts):
     return "-".join(parts.values())
 
 
-def test_a_prenorm_branch_adds_to_the_unnormalised_stream_and_a_postnorm_branch_normalises_the_sum():
-    part, norm, x = nn.Linear(4, 4), LayerNorm(4), torch.randn(3, 4)
-    same(Branch(part, norm, True, 0.0)(x), x + part(norm(x)))
-    same(Branch(part, norm, False, 0.0)(x), norm(x + part(x)))
-
-
-@pytest.mark.parametrize("prenorm", [True, False])
-def test_without_branches_a_prenorm_stack_is_its_last_norm_and_a_postnorm_one_its_norms(prenorm):
-    net, x = stack(Extent((9,)), prenorm=prenorm, position=NoPosition), torch.randn(2, 5, SIZES["dim"])
+@pytest.mark.parametrize("cross", [True, False])
+@pytest.mark.parametrize("name", names("block"))
+def test_every_block_is_its_formula(name, cross):
+    net = stack(Extent((9,), causal=cross), cross=cross, position=NoPosition, depth=2, **chosen({"block": name}))
+    x, memory = torch.randn(2, 5, SIZES["dim"]), torch.randn(2, 4, SIZES["dim"])
     expected = x
     for block in net.blocks:
-        for branch in (block.attend, block.ffn):
-            last = branch.part.out if branch is block.attend else branch.part.down
-            for parameter in last.parameters():
-                nn.init.zeros_(parameter)
-            expected = expected if prenorm else branch.norm(expected)
-    same(net(x), net.norm(expected))
-    assert isinstance(net.norm, LayerNorm if prenorm else nn.Identity)
+        parts = [partial(block.attend.part, pattern=Pattern(causal=cross)), block.ffn.part]
+        branches = [block.attend, block.ffn]
+        if cross:
+            parts.insert(1, partial(block.cross.part, memory=memory, pattern=Pattern()))
+            branches.insert(1, block.cross)
+        start = expected
+        for part, branch in zip(parts, branches, strict=True):
+            if name == "Parallel":
+                expected = expected + part(block.norm(start))
+            else:
+                expected = {
+                    "PreNorm": lambda y, part, branch: y + part(branch.norm(y)),
+                    "PostNorm": lambda y, part, branch: branch.norm(y + part(y)),
+                    "Sandwich": lambda y, part, branch: y + branch.behind(part(branch.norm(y))),
+                }[name](expected, part, branch)
+    same(net(x, memory=Memory(memory) if cross else None), net.norm(expected))
+
+
+def test_only_blocks_that_leave_the_stream_unnormalised_are_closed_by_a_norm():
+    last = {block: type(stack(Extent((9,)), block=block).norm) for block in (PreNorm, PostNorm, Sandwich, Parallel)}
+    assert last == {PreNorm: LayerNorm, PostNorm: nn.Identity, Sandwich: LayerNorm, Parallel: LayerNorm}
 
 
 @pytest.mark.parametrize("build", [language, seq2seq, vit])
@@ -58,8 +69,9 @@ def test_dropout_is_on_in_training_and_leaves_evaluation_and_its_generator_alone
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_dropout_falls_on_embeddings_and_on_every_branch():
-    net, x = stack(Extent((9,)), dropout=0.5, depth=1), torch.randn(1, 5, SIZES["dim"])
+@pytest.mark.parametrize("block", names("block"))
+def test_dropout_falls_on_embeddings_and_on_every_branch(block):
+    net, x = stack(Extent((9,)), dropout=0.5, depth=1, **chosen({"block": block})), torch.randn(1, 5, SIZES["dim"])
     seen = []
     for name, module in net.named_modules():
         if isinstance(module, nn.Dropout):

@@ -7,9 +7,9 @@ import torch
 from small import SIZES, WORDS, built, chosen, combinations, language, names, seq2seq, spread, stack, tokens
 from torch.testing import assert_close
 
-from zoo.models.stack import Memory
 from zoo.parts.attention import MultiHead
 from zoo.parts.backend import Flash
+from zoo.parts.block import Memory
 from zoo.parts.position import ALiBi, Extent, Sinusoidal
 
 pytestmark = pytest.mark.usefixtures("double")

@@ -12,6 +12,7 @@ from zoo.models import LanguageModel, Seq2Seq, ViT
 from zoo.models.stack import Stack
 from zoo.parts.attention import MultiHead
 from zoo.parts.backend import Naive
+from zoo.parts.block import PostNorm
 from zoo.parts.ffn import Plain, SwiGLU
 from zoo.parts.norm import RMSNorm
 from zoo.parts.pattern import Pattern
@@ -22,7 +23,7 @@ NO_BIAS = partial(MultiHead, bias=False)
 
 def transformer(dim, heads):
     return Seq2Seq(
-        37000, 37000, tie="all", dim=dim, heads=heads, position=Sinusoidal, prenorm=False, attention=NO_BIAS,
+        37000, 37000, tie="all", dim=dim, heads=heads, position=Sinusoidal, block=PostNorm, attention=NO_BIAS,
         ffn=partial(Plain, activation="relu"),
     )  # fmt: skip
 

@@ -15,7 +15,10 @@ from zoo.parts.norm import RMSNorm
 MODELS = {"LanguageModel": language, "Seq2Seq": seq2seq, "ViT": vit}
 models = pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
 # what a kind owns in a model's state
-OWNED = {"position": ".position.", "backend": None, "attention": ".attend.part.", "norm": "norm.", "ffn": ".ffn.part."}
+OWNED = {
+    "position": (".position.",), "backend": (), "attention": (".attend.part.", ".cross.part."), "norm": ("norm.",),
+    "ffn": (".ffn.part.",), "block": ("norm.", ".behind."),
+}  # fmt: skip
 
 
 def every_tensor(model):
@@ -28,12 +31,11 @@ def test_a_swap_of_one_part_leaves_every_other_tensor_bit_identical(build, kind)
     def state(name):
         return every_tensor(build(**chosen({"position": "NoPosition", kind: name})))
 
-    owned = (OWNED[kind], ".cross.part.") if kind == "attention" else (OWNED[kind],)
     fixed = None
     for name in names(kind):
         if kind == "backend" and name == "Flash" and build is seq2seq:
             continue  # it takes no padding
-        rest = {key: value for key, value in state(name).items() if not any(mine and mine in key for mine in owned)}
+        rest = {key: value for key, value in state(name).items() if not any(mine in key for mine in OWNED[kind])}
         fixed = rest if fixed is None else fixed
         assert rest.keys() == fixed.keys(), name
         assert [key for key in rest if not torch.equal(rest[key], fixed[key])] == [], name
@@ -111,13 +113,13 @@ def test_matrices_have_the_documented_spread_biases_are_zero_and_norms_are_one()
 
 @pytest.mark.parametrize("tie", [True, False])
 @pytest.mark.parametrize("scale", [True, False])
-@pytest.mark.parametrize("prenorm", [True, False])
+@pytest.mark.parametrize("block", names("block"))
 @pytest.mark.parametrize("position", ["RoPE", "Learned"])
 @torch.no_grad()
-def test_the_first_loss_of_a_language_model_is_that_of_guessing(tie, scale, prenorm, position):
+def test_the_first_loss_of_a_language_model_is_that_of_guessing(tie, scale, block, position):
     words = 50257
     model = LanguageModel(
-        words, 64, tie, scale, dim=64, depth=3, heads=4, prenorm=prenorm, **chosen({"position": position})
+        words, 64, tie, scale, dim=64, depth=3, heads=4, **chosen({"position": position, "block": block})
     )
     x = torch.randint(words, (8, 33))
     loss = F.cross_entropy(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten())

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from zoo.errors import UsageError
 from zoo.models.recurrent import CELLS, LAYERS, SCORES, RecurrentSeq2Seq
 from zoo.models.search import Search, write
-from zoo.models.stack import Memory
 from zoo.models.watch import watch
 from zoo.parts.attention import Additive
+from zoo.parts.block import Memory
 from zoo.parts.pattern import Pattern
 
 WORDS = 11

@@ -9,9 +9,10 @@ from torch import nn
 from torch.testing import assert_close
 
 from zoo.models import LanguageModel
-from zoo.models.stack import Memory, Stack
+from zoo.models.stack import Stack
 from zoo.parts.attention import MultiHead
 from zoo.parts.backend import SDPA, Naive, Tiled
+from zoo.parts.block import Memory, PostNorm, PreNorm
 from zoo.parts.ffn import Plain
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Extent, NoPosition
@@ -93,7 +94,8 @@ def twins(cross, causal, prenorm, activation, backend):
         torchs = nn.TransformerEncoder(layer, DEPTH, last, enable_nested_tensor=False)
     spread_torch(torchs)
     ours = Stack(
-        Extent((9,), causal=causal), cross=cross, dim=DIM, depth=DEPTH, heads=HEADS, hidden=HIDDEN, prenorm=prenorm,
+        Extent((9,), causal=causal), cross=cross, dim=DIM, depth=DEPTH, heads=HEADS, hidden=HIDDEN,
+        block=PreNorm if prenorm else PostNorm,
         position=NoPosition, backend=backend, ffn=partial(Plain, activation=activation),
     )  # fmt: skip
     pairs = copy(ours.norm, torchs.norm) if prenorm else []

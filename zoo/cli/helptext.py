@@ -35,7 +35,7 @@ Examples
   zoo fit lm-tiny --model.position alibi --seed 2
   zoo list position"""
 
-PARTS = ("position", "attention", "backend", "norm", "ffn")
+PARTS = ("position", "attention", "backend", "norm", "ffn", "block")
 
 RUN = """\
 usage: zoo {command} [RECIPE|FILE] [options]

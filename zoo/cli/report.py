@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from zoo.study.cost import Cost
     from zoo.tasks.task import Task
 
-PARTS = ("position", "attention", "backend", "norm", "ffn")
+PARTS = ("position", "attention", "backend", "norm", "ffn", "block")
 
 
 def header(run: Run, task: Task, cost: Cost, options: Mapping[str, Any]) -> str:

@@ -4,8 +4,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.models.init import initialise, unmoved
-from zoo.models.stack import LayerCache, Stack
+from zoo.models.stack import Stack
 from zoo.models.states import LanguageState
+from zoo.parts.cache import LayerCache
 from zoo.parts.position import Extent
 
 

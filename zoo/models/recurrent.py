@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from zoo.errors import UsageError
 from zoo.models.init import initialise, unmoved
-from zoo.models.stack import Memory
+from zoo.parts.block import Memory
 
 LAYERS: Mapping[str, Callable[..., nn.Module]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 CELLS: Mapping[str, Callable[..., nn.Module]] = {"rnn": nn.RNNCell, "gru": nn.GRUCell, "lstm": nn.LSTMCell}

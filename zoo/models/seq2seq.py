@@ -7,8 +7,10 @@ from torch import Tensor, nn
 
 from zoo.errors import UsageError
 from zoo.models.init import initialise, unmoved
-from zoo.models.stack import LayerCache, Memory, Stack
+from zoo.models.stack import Stack
 from zoo.models.states import Seq2SeqState
+from zoo.parts.block import Memory
+from zoo.parts.cache import LayerCache
 from zoo.parts.position import Extent
 
 

@@ -1,7 +1,7 @@
-"""Blocks and stacks: one Block for encoders, decoders and encoder-decoders."""
+"""Stacks of blocks: one for encoders, decoders and encoder-decoders."""
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, cast
+from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -10,74 +10,12 @@ from zoo.errors import UsageError
 from zoo.models.refusal import EVERYWHERE, demands, refuse_unserved, too_long
 from zoo.parts.attention import Attention, MultiHead
 from zoo.parts.backend import Backend
-from zoo.parts.cache import Cache, MemoryCache
-from zoo.parts.ffn import FFN, Plain
+from zoo.parts.block import Block, Context, Memory, PreNorm
+from zoo.parts.cache import Cache, LayerCache, MemoryCache
+from zoo.parts.ffn import FFN, Plain, RealTokens
 from zoo.parts.norm import LayerNorm, Norm
 from zoo.parts.pattern import Bias, Pattern
 from zoo.parts.position import Extent, Position, RoPE
-
-
-class LayerCache(NamedTuple):
-    """What one block remembers between steps of decoding."""
-
-    own: Cache
-    memory: MemoryCache
-
-
-class Memory(NamedTuple):
-    """What a decoder may look at: states (B, S, dim), and which of them are not padding."""
-
-    states: Tensor
-    valid: Tensor | None = None
-
-
-class Branch(nn.Module):
-    """x + dropout(part(norm(x))), or norm(x + dropout(part(x))) in a post-norm model."""
-
-    def __init__(self, part: nn.Module, norm: Norm, prenorm: bool, dropout: float):
-        super().__init__()
-        self.part, self.norm, self.prenorm, self.dropout = part, norm, prenorm, nn.Dropout(dropout)
-
-    def forward(self, x: Tensor, *args, **kwargs) -> Tensor:
-        if self.prenorm:
-            return x + self.dropout(self.part(self.norm(x), *args, **kwargs))
-        return self.norm(x + self.dropout(self.part(x, *args, **kwargs)))
-
-
-class RealTokens(nn.Module):
-    """A feed-forward that is shown no padding: (B, T, dim) is packed to (tokens, dim) around it."""
-
-    def __init__(self, ffn: FFN):
-        super().__init__()
-        self.ffn = ffn
-
-    def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
-        if valid is None:
-            return self.ffn(x)
-        return torch.zeros_like(x).index_put((valid,), self.ffn(x[valid]))
-
-
-class Block(nn.Module):
-    """Self-attention, cross-attention where there is a memory, feed-forward: each on a residual branch."""
-
-    def __init__(self, attend: Branch, cross: Branch | None, ffn: Branch):
-        super().__init__()
-        self.attend, self.cross, self.ffn = attend, cross, ffn
-
-    def forward(
-        self,
-        x: Tensor,
-        pattern: Pattern,
-        position: Position,
-        memory: Memory | None,
-        tokens: Tensor | None,
-        cache: LayerCache | None,
-    ) -> Tensor:
-        x = self.attend(x, pattern=pattern, position=position, cache=cache and cache.own)
-        if self.cross is not None and memory is not None:
-            seen = Pattern(valid=memory.valid)
-            x = self.cross(x, memory.states, pattern=seen, cache=cache and cache.memory)
-        return self.ffn(x, tokens) if isinstance(self.ffn.part, RealTokens) else self.ffn(x)
 
 
 class Stack(nn.Module):
@@ -101,7 +39,7 @@ class Stack(nn.Module):
         attention: Callable[[int, int, Backend | None, float], Attention] = MultiHead,
         norm: Callable[[int], Norm] = LayerNorm,
         ffn: Callable[[int, int], FFN] = Plain,
-        prenorm: bool = True,
+        block: Callable[[Attention, Attention | None, nn.Module, Callable[[], Norm], float], Block] = PreNorm,
         window: int | None = None,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
@@ -120,7 +58,7 @@ class Stack(nn.Module):
             attention: what attention computes.
             norm: the normalisation.
             ffn: the feed-forward.
-            prenorm: normalise in front of each part and once at the end, or after each residual sum.
+            block: how attention and feed-forward join the stream of tokens.
             window: how many tokens back (and ahead, unless causal) attention reaches, itself included.
             dropout: rate on embeddings and residual branches.
             attention_dropout: rate on attention weights.
@@ -138,35 +76,30 @@ class Stack(nn.Module):
         hidden = 4 * dim if hidden is None else hidden
         self.position = position(dim, heads, extent)
 
-        def attend() -> Branch:
-            part = attention(dim, heads, backend() if backend else None, attention_dropout)
-            return Branch(part, norm(dim), prenorm, dropout)
+        def attend() -> Attention:
+            return attention(dim, heads, backend() if backend else None, attention_dropout)
 
-        def feed() -> Branch:
+        def feed() -> nn.Module:
             part = ffn(dim, hidden)
-            return Branch(RealTokens(part) if part.real_tokens else part, norm(dim), prenorm, dropout)
+            return RealTokens(part) if part.real_tokens else part
 
-        self.blocks = nn.ModuleList(Block(attend(), attend() if cross else None, feed()) for _ in range(depth))
-        self.norm = norm(dim) if prenorm else nn.Identity()
+        made = [(attend(), attend() if cross else None, feed()) for _ in range(depth)]
+        self.blocks = nn.ModuleList(block(*parts, lambda: norm(dim), dropout) for parts in made)
+        self.norm = norm(dim) if cast(Block, self.blocks[0]).closes else nn.Identity()
         self.dropout = nn.Dropout(dropout)
         self.causal, self.window = extent.causal, window
-        self._refuse(padded, attention_dropout)
-
-    def _refuse(self, padded: bool, attention_dropout: float) -> None:
-        """Raise UsageError where parts cannot work together."""
         asked = demands(self.position, self.pattern(), padded, attention_dropout)
         memory = {name: who for name, who in asked.items() if name in EVERYWHERE}
-        for attention, cross in self.attentions():
-            if self.position.rotates and not cross:
-                self.position.check(attention.head_dim)
-            refuse_unserved(attention, memory if cross else asked)
+        for own, other, _ in made:
+            if self.position.rotates:
+                self.position.check(own.head_dim)
+            refuse_unserved(own, asked)
+            if other is not None:
+                refuse_unserved(other, memory)
 
-    def attentions(self) -> Iterator[tuple[Attention, bool]]:
-        """Every attention, and whether it looks at a memory."""
-        for block in cast(Iterable[Block], self.blocks):
-            yield cast(Attention, block.attend.part), False
-            if block.cross is not None:
-                yield cast(Attention, block.cross.part), True
+    def attentions(self) -> list[Attention]:
+        """Every attention, those that look at a memory included."""
+        return [module for module in self.modules() if isinstance(module, Attention)]
 
     def pattern(self, valid: Tensor | None = None, offset: int = 0, start: int = 0) -> Pattern:
         """The pattern of self-attention for tokens from number ``offset`` on, and keys from number ``start`` on."""
@@ -207,8 +140,15 @@ class Stack(nn.Module):
         x = self.dropout(self.position.embed(x, place - self.position.extent.special))
         pattern = self.pattern(valid, offset, start)
         tokens = None if valid is None else valid[:, offset:]
-        for number, block in enumerate(self.blocks):
-            x = block(x, pattern, self.position, memory, tokens, caches[number] if caches else None)
+        blocks = cast(Sequence[Block], self.blocks)
+        x = type(blocks[0]).through(
+            blocks,
+            x,
+            [
+                Context(pattern, self.position, memory, tokens, caches[number] if caches else None)
+                for number in range(len(blocks))
+            ],
+        )
         return self.norm(x)
 
     def _check_length(self, length: int) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from zoo.models.stack import LayerCache, Memory
+from zoo.parts.block import Memory
+from zoo.parts.cache import LayerCache
 
 if TYPE_CHECKING:
     from zoo.models.language import LanguageModel

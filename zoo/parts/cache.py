@@ -1,6 +1,7 @@
 """What an attention remembers between the steps of decoding."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -78,3 +79,10 @@ class MemoryCache:
         """Keep these rows of the batch, in this order."""
         if self.kept is not None:
             self.kept = self.kept[0][rows], self.kept[1][rows]
+
+
+class LayerCache(NamedTuple):
+    """What one block remembers between steps of decoding."""
+
+    own: Cache
+    memory: MemoryCache

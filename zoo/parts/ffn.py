@@ -30,6 +30,19 @@ class FFN(nn.Module):
         self.dim, self.hidden = dim, hidden
 
 
+class RealTokens(nn.Module):
+    """A feed-forward that is shown no padding: (B, T, dim) is packed to (tokens, dim) around it."""
+
+    def __init__(self, ffn: FFN):
+        super().__init__()
+        self.ffn = ffn
+
+    def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        if valid is None:
+            return self.ffn(x)
+        return torch.zeros_like(x).index_put((valid,), self.ffn(x[valid]))
+
+
 class Plain(FFN):
     """Two matrices and an activation: W2 act(W1 x + b1) + b2 (Vaswani et al., 2017)."""
 

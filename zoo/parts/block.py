@@ -1,0 +1,160 @@
+"""Blocks: how attention and feed-forward are joined to the stream of tokens that runs through a stack."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, cast
+
+from torch import Tensor, nn
+
+from zoo.parts.attention import Attention
+from zoo.parts.cache import LayerCache
+from zoo.parts.ffn import RealTokens
+from zoo.parts.norm import Norm
+from zoo.parts.pattern import Pattern
+from zoo.parts.position import Position
+
+
+class Memory(NamedTuple):
+    """What a decoder may look at: states (B, S, dim), and which of them are not padding."""
+
+    states: Tensor
+    valid: Tensor | None = None
+
+
+class Context(NamedTuple):
+    """What one forward of a stack tells a block, and how the block's parts are called with it."""
+
+    pattern: Pattern
+    position: Position | None = None
+    memory: Memory | None = None
+    tokens: Tensor | None = None  # (B, T) bool, False at padding
+    cache: LayerCache | None = None
+
+    def attend(self, part: nn.Module, x: Tensor) -> Tensor:
+        """Tokens (B, T, dim) look at each other."""
+        return part(x, pattern=self.pattern, position=self.position, cache=self.cache and self.cache.own)
+
+    def look(self, part: nn.Module, x: Tensor) -> Tensor:
+        """Tokens (B, T, dim) look at the memory."""
+        states, valid = cast(Memory, self.memory)
+        return part(x, states, pattern=Pattern(valid=valid), cache=self.cache and self.cache.memory)
+
+    def feed(self, part: nn.Module, x: Tensor) -> Tensor:
+        """Tokens (B, T, dim) are computed one by one."""
+        return part(x, self.tokens) if isinstance(part, RealTokens) else part(x)
+
+
+Call = Callable[[Context, nn.Module, Tensor], Tensor]
+
+
+class Branch(nn.Module):
+    """A part, with the norm and the dropout of its residual branch."""
+
+    def __init__(self, part: nn.Module, norm: nn.Module, dropout: float):
+        super().__init__()
+        self.part, self.norm, self.dropout = part, norm, nn.Dropout(dropout)
+
+
+class Block(nn.Module):
+    """One layer of a stack: self-attention, cross-attention where there is a memory, feed-forward.
+
+    A block is given its parts, and makes the norms that it needs by calling ``norm``. The base gives each part a
+    branch; a subclass says in ``join`` how a branch changes the stream, or overrides ``forward``.
+    """
+
+    kind = "block"
+    closes = True  # the stack normalises what its last block gives
+
+    def __init__(
+        self,
+        attend: Attention,
+        cross: Attention | None,
+        ffn: nn.Module,
+        norm: Callable[[], Norm],
+        dropout: float,
+    ):
+        super().__init__()
+        self.attend = Branch(attend, norm(), dropout)
+        self.cross = Branch(cross, norm(), dropout) if cross is not None else None
+        self.ffn = Branch(ffn, norm(), dropout)
+
+    def steps(self, context: Context) -> Iterator[tuple[Branch, Call]]:
+        """The branches in their order, and how the part of each is called."""
+        yield self.attend, Context.attend
+        if self.cross is not None and context.memory is not None:
+            yield self.cross, Context.look
+        yield self.ffn, Context.feed
+
+    def join(self, x: Tensor, branch: Branch, call: Call, context: Context) -> Tensor:
+        """The stream x (B, T, dim) after one branch."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """x (B, T, dim) to the same shape."""
+        for branch, call in self.steps(context):
+            x = self.join(x, branch, call, context)
+        return x
+
+    @classmethod
+    def through(cls, blocks: Sequence["Block"], x: Tensor, contexts: Sequence[Context]) -> Tensor:
+        """x (B, T, dim) through all blocks of a stack; a subclass may keep less for the backward pass."""
+        for block, context in zip(blocks, contexts, strict=True):
+            x = block(x, context)
+        return x
+
+
+class PreNorm(Block):
+    """Normalised in front of each part: x + part(norm(x)) (Xiong et al., 2020)."""
+
+    def join(self, x, branch, call, context):
+        return x + branch.dropout(call(context, branch.part, branch.norm(x)))
+
+
+class PostNorm(Block):
+    """Normalised after each sum: norm(x + part(x)) (Vaswani et al., 2017)."""
+
+    closes = False
+
+    def join(self, x, branch, call, context):
+        return branch.norm(x + branch.dropout(call(context, branch.part, x)))
+
+
+class Sandwich(Block):
+    """Normalised in front of each part and behind it: x + norm'(part(norm(x))) (Ding et al., 2021)."""
+
+    def __init__(
+        self,
+        attend: Attention,
+        cross: Attention | None,
+        ffn: nn.Module,
+        norm: Callable[[], Norm],
+        dropout: float,
+    ):
+        super().__init__(attend, cross, ffn, norm, dropout)
+        for branch in (self.attend, self.cross, self.ffn):
+            if branch is not None:
+                branch.behind = norm()
+
+    def join(self, x, branch, call, context):
+        return x + branch.dropout(branch.behind(call(context, branch.part, branch.norm(x))))
+
+
+class Parallel(Block):
+    """All parts read the same normalised stream: y = norm(x), x + attention(y) + ffn(y) (Chowdhery et al., 2022)."""
+
+    def __init__(
+        self,
+        attend: Attention,
+        cross: Attention | None,
+        ffn: nn.Module,
+        norm: Callable[[], Norm],
+        dropout: float,
+    ):
+        nn.Module.__init__(self)  # not Block's: there is one norm for all branches
+        self.norm = norm()
+        self.attend = Branch(attend, nn.Identity(), dropout)
+        self.cross = Branch(cross, nn.Identity(), dropout) if cross is not None else None
+        self.ffn = Branch(ffn, nn.Identity(), dropout)
+
+    def forward(self, x, context):
+        y = self.norm(x)
+        return x + sum(branch.dropout(call(context, branch.part, y)) for branch, call in self.steps(context))
