@@ -13,9 +13,10 @@ from zoo.parts.pattern import Pattern
 
 pytestmark = pytest.mark.usefixtures("double")
 BACKENDS = {"Naive": Naive, "SDPA": SDPA, "Flash": Flash} | {f"Tiled{n}": partial(Tiled, n) for n in (1, 2, 3, 4, 128)}
-FEATURES = {"causal": {"causal": True}, "window": {"window": 2}, "valid": {"valid": True}, "bias": {"bias": True}}
+FEATURES = {"causal": {"causal": True}, "window": {"window": 2}, "valid": {"valid": True}, "bias": {"bias": True},
+            "sparse": {"sparse": lambda query, key: (query - key) % 2 == 0}}  # fmt: skip
 PATTERNS = ["", "causal", "window", "valid", "bias", "causal window", "causal valid", "causal window valid bias",
-            "window valid bias", "causal bias", "valid bias"]  # fmt: skip
+            "window valid bias", "causal bias", "valid bias", "sparse", "causal sparse valid bias"]  # fmt: skip
 # queries, keys, positions of the first query and key: a whole sequence, a new token, a chunk after a prefix, a memory,
 # keys still to come, one token, and what a window's cache has kept
 SHAPES = {"whole": (5, 5, 0, 0), "step": (1, 6, 5, 0), "chunk": (3, 7, 4, 0), "few": (2, 7, 0, 0), "many": (6, 3, 0, 0),
@@ -59,7 +60,8 @@ def truth(words, shape, groups):
     def allowed(b, t, s):
         window = FEATURES["window"]["window"] if "window" in words else None
         real = padding(S)[b, s] if "valid" in words else True
-        return bool(real) and oracle.sees(t + offset, s + start, "causal" in words, window)
+        kept = "sparse" not in words or (t + offset - s - start) % 2 == 0
+        return bool(real) and kept and oracle.sees(t + offset, s + start, "causal" in words, window)
 
     def bias(h, t, s):
         return table[h] * (t + offset - 2 * (s + start)) if "bias" in words else 0.0
@@ -261,3 +263,14 @@ def test_naive_weights_sum_to_one_or_to_zero_without_keys():
     sums = Naive().weights(q, k, pattern_of("causal valid bias", 5, 0, table)).sum(-1)
     assert_close(sums[1], torch.tensor([0.0, 1.0, 1.0, 1.0, 1.0]).expand(4, 5), atol=1e-12, rtol=0)
     assert torch.equal(sums[0], torch.zeros(4, 5))
+
+
+def test_a_thinned_pattern_is_one_object_per_rule_and_keeps_what_it_had():
+    odd, near = (lambda query, key: (query - key) % 2 == 1), (lambda query, key: query - key < 4)
+    pattern = Pattern(causal=True)
+    assert pattern.thinned(odd) is pattern.thinned(odd) is not pattern.thinned(near)
+    both = pattern.thinned(odd).thinned(near)
+    seen = both.mask(torch.arange(8), torch.arange(8))
+    assert seen.tolist() == [[q - k in (1, 3) for k in range(8)] for q in range(8)]
+    assert both.needs == {"causal", "sparse"}
+    assert not Pattern(causal=True, offset=7).thinned(odd).sees_all(1, 8)

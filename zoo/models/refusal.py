@@ -10,7 +10,8 @@ from zoo.parts.attention import Attention
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Position
 
-EVERYWHERE = frozenset({"valid", "dropout"})  # what cross-attention is asked for too
+# what an attention that looks at a memory is asked for
+CROSS = {"cross": "this model looks at a memory", "valid": "this model pads its batches"}
 
 
 def demands(position: Position, pattern: Pattern, padded: bool, dropout: float) -> dict[str, str]:
@@ -34,9 +35,12 @@ def refuse_unserved(attention: Attention, asked: dict[str, str]) -> None:
     missing = sorted(attention.missing(frozenset(asked)))
     if missing:
         feature = missing[0]
-        kind, culprit = ("attention", attention) if feature == "rotate" else ("backend", attention.backend)
+        name = type(attention).__name__
+        itself = feature not in attention.lowers
+        kind, culprit = ("attention", name) if itself else ("backend", type(attention.backend).__name__)
         works = ", ".join(alternatives(kind, feature)) or "none installed"
-        raise UsageError(f"{asked[feature]}, which {kind} {type(culprit).__name__} cannot take. Works with: {works}.")
+        asker = asked.get(feature, f"attention {name} asks for {feature}")
+        raise UsageError(f"{asker}, which {kind} {culprit} cannot take. Works with: {works}.")
 
 
 def alternatives(kind: str, feature: str) -> list[str]:
@@ -45,7 +49,7 @@ def alternatives(kind: str, feature: str) -> list[str]:
     for part in registry.parts(kind):
         try:
             cls: Any = part.load()
-            serves = {"rotate"} if kind == "attention" and cls.rotates else cls().lowers if kind == "backend" else set()
+            serves = cls.lowers if kind == "attention" else cls().lowers
         except Exception:  # whatever a stranger's constructor raises must not hide the sentence that is being made
             continue
         if feature in serves:

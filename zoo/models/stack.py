@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
-from zoo.models.refusal import EVERYWHERE, demands, refuse_unserved, too_long
+from zoo.models.refusal import CROSS, demands, refuse_unserved, too_long
 from zoo.parts.attention import Attention, MultiHead
 from zoo.parts.backend import Backend
 from zoo.parts.block import Block, Context, Memory, PreNorm
@@ -89,7 +89,7 @@ class Stack(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.causal, self.window = extent.causal, window
         asked = demands(self.position, self.pattern(), padded, attention_dropout)
-        memory = {name: who for name, who in asked.items() if name in EVERYWHERE}
+        memory = CROSS | {name: who for name, who in asked.items() if name == "dropout"}
         for own, other, _ in made:
             if self.position.rotates:
                 self.position.check(own.head_dim)

@@ -26,7 +26,11 @@ class Attention(nn.Module):
 
     kind = "attention"
     own_backend: type[Backend] = SDPA  # what computes when no backend is named
-    rotates = True  # turned queries and keys make sense to this score
+    # what the function makes sense with: turned queries and keys, a memory, and the features of a pattern that its
+    # backend must serve as well
+    lowers: frozenset[str] = Backend.lowers | {"rotate", "cross"}
+    asks: frozenset[str] = frozenset()  # features that it adds to every pattern
+    dot_product = True  # whether a backend can compute it
 
     def __init__(
         self,
@@ -46,6 +50,11 @@ class Attention(nn.Module):
             tried = nearest(heads, groups, "groups")
             raise UsageError(f"heads={heads} is not divisible by groups={groups}. Try {tried}.")
         self.heads, self.groups, self.dropout = heads, groups, dropout
+        if backend is not None and not self.dot_product and not isinstance(backend, Naive):
+            raise UsageError(
+                f"attention {type(self).__name__} has no dot product, which is all that backend "
+                f"{type(backend).__name__} computes. Works with: Naive, or no backend named."
+            )
         self.backend = backend or self.own_backend()
         self.head_dim = head_dim or dim // heads
         self.qkv = nn.Linear(dim, (heads + 2 * groups) * self.head_dim, bias=bias)
@@ -53,7 +62,8 @@ class Attention(nn.Module):
 
     def missing(self, needs: frozenset[str]) -> frozenset[str]:
         """Which of these needs neither this attention nor its backend can serve."""
-        return needs - self.backend.lowers - ({"rotate"} if self.rotates else frozenset())
+        of_backend = ((needs | self.asks) & Backend.lowers) - self.backend.lowers
+        return (needs - self.lowers) | of_backend
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern) -> Tensor:
         """(B, H, T, D), (B, G, S, D), (B, G, S, D) to (B, H, T, D)."""
@@ -185,7 +195,8 @@ class Additive(Attention):
     """
 
     own_backend = Naive
-    rotates = False
+    lowers = Attention.lowers - {"rotate"}
+    dot_product = False
 
     def __init__(
         self,
@@ -196,11 +207,6 @@ class Additive(Attention):
         groups: int | None = None,
         bias: bool = True,
     ):
-        if backend is not None and not isinstance(backend, Naive):
-            raise UsageError(
-                f"attention Additive has no dot product, which is all that backend {type(backend).__name__} computes. "
-                "Works with: Naive, or no backend named."
-            )
         super().__init__(dim, heads, backend, dropout, groups, bias=bias)
         self.score = nn.Parameter(torch.empty(heads, self.head_dim))
         self.reset_parameters()

@@ -18,7 +18,7 @@ class Backend:
     """
 
     kind = "backend"
-    lowers: frozenset[str] = frozenset({"causal", "window", "valid", "bias", "dropout"})
+    lowers: frozenset[str] = frozenset({"causal", "window", "valid", "bias", "sparse", "dropout"})
 
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, dropout: float = 0.0, scale: float | None = None

@@ -1,7 +1,7 @@
 """What one attention call asks for, said in words instead of in a T x S tensor."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -11,6 +11,9 @@ Bias = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 Dense backends call it once with tensors that broadcast to (heads, T, S); a kernel compiler may call it with scalars.
 """
+
+Sparse = Callable[[Tensor, Tensor], Tensor]
+"""sparse(query, key): may a query at this position see a key at that one? Elementwise, as a bias is."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -25,6 +28,7 @@ class Pattern:
     window: int | None = None  # a query sees this many keys back (and, unless causal, ahead), itself included
     valid: Tensor | None = None  # (B, S) bool, False where a key is padding
     bias: Bias | None = None
+    sparse: Sparse | None = None
     offset: int = 0
     start: int = 0
     _memo: dict = field(default_factory=dict, init=False, repr=False)
@@ -32,12 +36,22 @@ class Pattern:
     @property
     def needs(self) -> frozenset[str]:
         """The features a backend must be able to lower."""
-        features = {"causal": self.causal, "window": self.window, "valid": self.valid is not None, "bias": self.bias}
+        features = {
+            "causal": self.causal, "window": self.window, "valid": self.valid is not None, "bias": self.bias,
+            "sparse": self.sparse,
+        }  # fmt: skip
         return frozenset(name for name, wanted in features.items() if wanted)
+
+    def thinned(self, sparse: Sparse) -> "Pattern":
+        """This pattern with fewer keys; the same one each time, so that layers with equal rules share its mask."""
+        if ("sparse", sparse) not in self._memo:
+            both = sparse if self.sparse is None else (lambda query, key: self.sparse(query, key) & sparse(query, key))
+            self._memo["sparse", sparse] = replace(self, sparse=both)
+        return self._memo["sparse", sparse]
 
     def sees_all(self, T: int, S: int) -> bool:
         """Whether the call is one newest query that may look at every key, as in most steps of decoding."""
-        if self.valid is not None or self.bias is not None or not self.causal:
+        if self.valid is not None or self.bias is not None or self.sparse is not None or not self.causal:
             return False
         return T == 1 and self.offset == self.start + S - 1 and (self.window is None or self.window >= S)
 
@@ -46,11 +60,11 @@ class Pattern:
         yes = key <= query if self.causal else key >= 0
         if self.window is not None:
             yes = yes & ((query - key).abs() < self.window)
-        return yes
+        return yes if self.sparse is None else yes & self.sparse(query, key)
 
     def mask(self, query: Tensor, key: Tensor) -> Tensor | None:
         """True where attention is allowed, (T, S) or (B, 1, T, S), for positions (T,) and (S,); None: everywhere."""
-        restricted = self.causal or self.window is not None
+        restricted = self.causal or self.window is not None or self.sparse is not None
         mask = self.allowed(query[:, None], key[None]) if restricted else None
         if self.valid is not None:
             valid = self.valid[:, key - self.start][:, None, None]
