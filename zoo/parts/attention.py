@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +32,8 @@ class Attention(nn.Module):
     lowers: frozenset[str] = Backend.lowers | {"rotate", "cross"}
     asks: frozenset[str] = frozenset()  # features that it adds to every pattern
     dot_product = True  # whether a backend can compute it
+    sees_all = True  # a query may see every key that its pattern allows, in whatever order they stand
+    memory: Literal["linear", "quadratic"] = "quadratic"  # in length, of what training keeps
 
     def __init__(
         self,

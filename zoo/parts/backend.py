@@ -1,5 +1,7 @@
 """Kernels for softmax(q k' scale + bias) v: one function, at different costs."""
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,6 +20,7 @@ class Backend:
     """
 
     kind = "backend"
+    memory: Literal["linear", "quadratic"] = "quadratic"  # in length, of what training keeps
     lowers: frozenset[str] = frozenset({"causal", "window", "valid", "bias", "sparse", "dropout"})
 
     def __call__(
@@ -69,13 +72,16 @@ class SDPA(Backend):
             return F.scaled_dot_product_attention(q, k, v, **options)
         mask, bias = pattern.dense(q.size(1), T, S, q.device)
         if bias is not None:
-            bias = bias.to(q.dtype)
+            # rounding a bias of far keys costs more than all else; the fused kernel of a GPU takes it no other way
+            bias = bias.to(q.dtype if q.is_cuda else torch.promote_types(q.dtype, torch.float32))
             mask = bias if mask is None else torch.where(mask, bias, float("-inf"))
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
 
 
 class Flash(SDPA):
     """Only torch's flash kernel: O(N) memory; it refuses padding, windows and biases rather than fall back."""
+
+    memory = "linear"
 
     def __init__(self) -> None:
         self.lowers = frozenset({"causal", "dropout"} if torch.cuda.is_available() else {"causal"})
@@ -108,6 +114,8 @@ class Tiled(Backend):
     of keeping its scores.
     """
 
+    memory = "linear"
+
     def __init__(self, tile: int = 128):
         if tile < 1:
             raise UsageError(f"backend Tiled needs tiles of at least 1 row, got tile={tile}.")
@@ -130,20 +138,21 @@ class Tiled(Backend):
         wide = torch.promote_types(q.dtype, torch.float32)
         first = pattern.offset + start
         query = torch.arange(first, first + q.size(-2), device=q.device)
-        low = q.new_full((*q.shape[:-1], 1), torch.finfo(wide).min, dtype=wide)
-        top, total, out = low, torch.zeros_like(low), q.new_zeros((*q.shape[:-1], v.size(-1)), dtype=wide)
+        dtype, q = v.dtype, q.to(wide)  # sums over tiles would add up the rounding of each
+        low = q.new_full((*q.shape[:-1], 1), torch.finfo(wide).min)
+        top, total, out = low, torch.zeros_like(low), q.new_zeros((*q.shape[:-1], v.size(-1)))
         for begin, end in self._reach(pattern, first, first + q.size(-2) - 1, k.size(-2)):
             key = torch.arange(pattern.start + begin, pattern.start + end, device=q.device)
-            score = self._score(q, k[..., begin:end, :], pattern, query, key, scale)
+            score = self._score(q, k[..., begin:end, :].to(wide), pattern, query, key, scale)
             peak = torch.maximum(top, score.amax(-1, keepdim=True)).detach()
             weight = (score - peak).exp()
             shrink = (top - peak).exp()
             total = total * shrink + weight.sum(-1, keepdim=True)
             kept = F.dropout(weight, dropout) if dropout else weight
-            out, top = out * shrink + kept.to(v.dtype) @ v[..., begin:end, :], peak
+            out, top = out * shrink + kept @ v[..., begin:end, :].to(wide), peak
         # the largest score of a row counts e^0 = 1, so only a row without keys has no sum: it stays zero. Not a clamp
         # at 1: a row with one key sums to exactly 1, where a clamp drops the gradient
-        return (out / total.masked_fill(total == 0, 1.0)).to(v.dtype)
+        return (out / total.masked_fill(total == 0, 1.0)).to(dtype)
 
     def _reach(self, pattern: Pattern, first: int, last: int, keys: int) -> list[tuple[int, int]]:
         """The tiles of keys that queries first..last can see at all."""
@@ -158,7 +167,6 @@ class Tiled(Backend):
         """Scores of one tile, (B, G, H/G, rows, keys), -inf where a query may not look."""
         groups, share = q.size(1), q.size(2)
         score = q @ k.mT * scale
-        score = score.to(torch.promote_types(score.dtype, torch.float32))
         cost = pattern.cost(groups * share, query, key)
         if cost is not None:
             score = score + cost.unflatten(0, (groups, share)).to(score.dtype)

@@ -1,7 +1,7 @@
 """Feed-forwards: what each token computes on its own."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,10 +24,15 @@ class FFN(nn.Module):
     kind = "ffn"
     real_tokens = False
     side_loss: Tensor | None = None
+    copies = 1  # how many times the budget its matrices hold
 
     def __init__(self, dim: int, hidden: int):
         super().__init__()
         self.dim, self.hidden = dim, hidden
+
+    def reference(self, x: Tensor) -> Tensor:
+        """The formula in plain steps, which ``forward`` must equal; NotImplementedError where none is given."""
+        raise NotImplementedError
 
 
 class RealTokens(nn.Module):
@@ -55,13 +60,18 @@ class Plain(FFN):
     def forward(self, x: Tensor) -> Tensor:
         return self.down(ACTIVATIONS[self.activation](self.up(x)))
 
+    def reference(self, x: Tensor) -> Tensor:
+        up, down = self.up, self.down
+        hidden = ACTIVATIONS[self.activation](x @ up.weight.T + (0 if up.bias is None else up.bias))
+        return hidden @ down.weight.T + (0 if down.bias is None else down.bias)
+
 
 class Gated(FFN):
     """W3 (gate(W1 x) * W2 x), two thirds as wide as the budget, rounded up to ``multiple`` (Shazeer, 2020)."""
 
     def __init__(self, dim: int, hidden: int, bias: bool = False, multiple: int = 1):
         super().__init__(dim, hidden)
-        width = -(-(2 * hidden // 3) // multiple) * multiple
+        width = -(-max(1, 2 * hidden // 3) // multiple) * multiple
         self.up = nn.Linear(dim, 2 * width, bias=bias)  # gate and value side by side: one matrix product
         self.down = nn.Linear(width, dim, bias=bias)
 
@@ -72,12 +82,25 @@ class Gated(FFN):
         gate, value = self.up(x).chunk(2, -1)
         return self.down(self.gate(gate) * value)
 
+    def formula(self, x: Tensor) -> Tensor:
+        """What the gate is on paper."""
+        raise NotImplementedError
+
+    def reference(self, x: Tensor) -> Tensor:
+        both = x @ self.up.weight.T + (0 if self.up.bias is None else self.up.bias)
+        width = both.size(-1) // 2
+        product = self.formula(both[..., :width]) * both[..., width:]
+        return product @ self.down.weight.T + (0 if self.down.bias is None else self.down.bias)
+
 
 class SwiGLU(Gated):
     """Gated by swish: W3 (swish(W1 x) * W2 x), at two thirds of the width (Shazeer, 2020)."""
 
     def gate(self, x: Tensor) -> Tensor:
         return F.silu(x)
+
+    def formula(self, x: Tensor) -> Tensor:
+        return x / (1 + torch.exp(-x))
 
 
 class GEGLU(Gated):
@@ -86,6 +109,9 @@ class GEGLU(Gated):
     def gate(self, x: Tensor) -> Tensor:
         return F.gelu(x)
 
+    def formula(self, x: Tensor) -> Tensor:
+        return x * (1 + torch.erf(x / 2**0.5)) / 2
+
 
 class ReGLU(Gated):
     """Gated by ReLU: W3 (relu(W1 x) * W2 x), at two thirds of the width (Shazeer, 2020)."""
@@ -93,11 +119,17 @@ class ReGLU(Gated):
     def gate(self, x: Tensor) -> Tensor:
         return F.relu(x)
 
+    def formula(self, x: Tensor) -> Tensor:
+        return torch.where(x > 0, x, 0.0)
+
 
 class Bilinear(Gated):
     """Gated without an activation: W3 (W1 x * W2 x), at two thirds of the width (Shazeer, 2020)."""
 
     def gate(self, x: Tensor) -> Tensor:
+        return x
+
+    def formula(self, x: Tensor) -> Tensor:
         return x
 
 
@@ -112,6 +144,9 @@ class MoE(FFN):
 
     real_tokens = True
     load: Tensor
+    known_failures: ClassVar = {
+        "moves_with_the_module": "each expert gets its tokens by number, and their count must be known",
+    }
 
     def __init__(
         self,
@@ -125,7 +160,7 @@ class MoE(FFN):
         super().__init__(dim, hidden)
         if not 1 <= active <= experts:
             raise UsageError(f"ffn MoE sends each token to active={active} of experts={experts}: at most all of them.")
-        self.active, self.balance = active, balance
+        self.active, self.balance, self.copies = active, balance, experts
         self.router = nn.Linear(dim, experts, bias=False)
         self.experts = nn.ModuleList(expert(dim, hidden) for _ in range(experts))
         self.register_buffer("load", torch.empty(experts, dtype=torch.long), persistent=False)
@@ -158,3 +193,12 @@ class MoE(FFN):
             mean = probability.mean(0) if len(tokens) else probability.sum(0)
             self.side_loss = self.balance * len(self.experts) * (share * mean).sum()
         return out.view_as(x)
+
+    def reference(self, x: Tensor) -> Tensor:
+        rows = []
+        for token in x.reshape(-1, self.dim):
+            probability = (self.router.weight @ token).softmax(-1)
+            best = probability.argsort(descending=True)[: self.active]
+            share = probability[best] / probability[best].sum()
+            rows.append(sum(p * self.experts[int(e)](token[None])[0] for p, e in zip(share, best, strict=True)))
+        return torch.stack(rows).view_as(x)

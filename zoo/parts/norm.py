@@ -9,10 +9,15 @@ class Norm(nn.Module):
     """x of shape (..., dim) to the same shape and dtype."""
 
     kind = "norm"
+    invariant: frozenset[str] = frozenset()  # what of a token it ignores: its "shift", its "scale"
 
     def __init__(self, dim: int, eps: float):
         super().__init__()
         self.dim, self.eps = dim, eps
+
+    def reference(self, x: Tensor) -> Tensor:
+        """The formula in plain steps, which ``forward`` must equal; NotImplementedError where none is given."""
+        raise NotImplementedError
 
     def extra_repr(self) -> str:
         return f"{self.dim}, eps={self.eps}"
@@ -20,6 +25,8 @@ class Norm(nn.Module):
 
 class LayerNorm(Norm):
     """Zero mean and unit variance: (x - mean) / sqrt(variance + eps) * weight + bias (Ba et al., 2016)."""
+
+    invariant = frozenset({"shift", "scale"})
 
     def __init__(self, dim: int, eps: float = 1e-5, bias: bool = True):
         super().__init__(dim, eps)
@@ -36,9 +43,16 @@ class LayerNorm(Norm):
         wide = torch.promote_types(x.dtype, self.weight.dtype)
         return F.layer_norm(x.to(wide), (self.dim,), self.weight, self.bias, self.eps).to(x.dtype)
 
+    def reference(self, x: Tensor) -> Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        unit = centred / torch.sqrt((centred**2).mean(-1, keepdim=True) + self.eps) * self.weight
+        return unit if self.bias is None else unit + self.bias
+
 
 class RMSNorm(Norm):
     """Unit root mean square: x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, 2019)."""
+
+    invariant = frozenset({"scale"})
 
     def __init__(self, dim: int, eps: float = 1e-6):
         super().__init__(dim, eps)
@@ -52,3 +66,6 @@ class RMSNorm(Norm):
         # the mean of squares overflows float16 from |x| = 256 on
         wide = torch.promote_types(x.dtype, torch.float32)
         return F.rms_norm(x.to(wide), (self.dim,), self.weight.to(wide), self.eps).to(x.dtype)
+
+    def reference(self, x: Tensor) -> Tensor:
+        return x / torch.sqrt((x**2).mean(-1, keepdim=True) + self.eps) * self.weight

@@ -38,6 +38,8 @@ class Position(nn.Module):
 
     kind = "position"
     limit: int | None = None  # positions from here on do not exist; None: any length runs
+    orders = True  # tokens in another order are told apart
+    relative = False  # scores depend on the distance of query and key, not on where they stand
 
     def __init__(self, dim: int, heads: int, extent: Extent):
         super().__init__()
@@ -78,6 +80,9 @@ class Position(nn.Module):
 
 class NoPosition(Position):
     """No position at all: attention sees a set."""
+
+    orders = False
+    relative = True
 
 
 def angles(pos: Tensor, width: int, base: float, dtype: torch.dtype) -> Tensor:
@@ -126,6 +131,8 @@ class RoPE(Position):
     The pair of features (i, i + D/2) turns by p * base^(-2i/D); on a grid each axis turns its share of the pairs.
     """
 
+    relative = True
+
     def __init__(self, dim: int, heads: int, extent: Extent, base: float = 10000.0):
         super().__init__(dim, heads, extent)
         self.base = base
@@ -148,6 +155,7 @@ class ALiBi(Position):
     every second one of the next power of two. On a grid the distance is Manhattan's.
     """
 
+    relative = True
     slope: Tensor
 
     def __init__(self, dim: int, heads: int, extent: Extent):
@@ -180,6 +188,8 @@ class T5(Position):
     Near distances have a bucket each, farther ones share logarithmically wider buckets up to ``reach``. A causal stack
     spends all buckets on the past. On a grid each axis has a table of its own.
     """
+
+    relative = True
 
     def __init__(self, dim: int, heads: int, extent: Extent, buckets: int = 32, reach: int = 128):
         super().__init__(dim, heads, extent)

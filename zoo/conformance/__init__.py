@@ -1,0 +1,41 @@
+"""The contract of each kind of part, as checks that anyone can run on any part.
+
+In a test file: ``@pytest.mark.parametrize("check", checks(MyNorm), ids=str)``, ``def test_contract(check): check()``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from zoo.conformance.check import Broken, Check, Inapplicable, Outcome, promised
+from zoo.conformance.subject import (
+    AttentionSubject,
+    BackendSubject,
+    BlockSubject,
+    FFNSubject,
+    NormSubject,
+    PositionSubject,
+    Subject,
+)
+from zoo.errors import UsageError
+
+SUBJECTS: dict[str, type[Subject]] = {
+    made.kind: made
+    for made in (NormSubject, FFNSubject, AttentionSubject, BackendSubject, PositionSubject, BlockSubject)
+}
+
+__all__ = ["Broken", "Check", "Inapplicable", "Outcome", "checks"]
+
+
+def checks(part: type, **options: Any) -> list[Check]:
+    """The contract of a part's kind, for the part with these options.
+
+    A part declares with class attributes what it does not promise: see docs/plugins.md. Raises UsageError for a class
+    that is no part.
+    """
+    kind = getattr(part, "kind", None)
+    if not isinstance(part, type) or kind not in SUBJECTS:
+        name = getattr(part, "__name__", repr(part))
+        raise UsageError(f"{name} is no part: it derives from none of {', '.join(SUBJECTS)} (zoo.parts.<kind>).")
+    return promised(SUBJECTS[kind](part, options), import_module(f"zoo.conformance.{kind}").PROMISES)

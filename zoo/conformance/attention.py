@@ -1,0 +1,245 @@
+"""The contract of an attention: one function, whichever way it is computed, masked, cached and looked at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from zoo.conformance.check import Inapplicable, require
+from zoo.conformance.common import COMMON, apart
+from zoo.conformance.growth import memory_claim
+from zoo.conformance.kernel import FEATURES, calls, features
+from zoo.conformance.sequence import SEQUENCE, learns_two_samples, no_token_is_special
+from zoo.conformance.subject import DIM, HEADS, TEXT, AttentionSubject, Refused, spread
+from zoo.conformance.tasks import TASKS
+from zoo.conformance.weights import WEIGHTS
+from zoo.errors import UsageError
+from zoo.parts.attention import Attention
+from zoo.parts.backend import SDPA, Naive, Tiled
+from zoo.parts.pattern import Pattern
+from zoo.parts.position import RoPE
+
+
+def claims(subject: AttentionSubject) -> None:
+    """``lowers`` and ``asks`` are sets of known features, and the part has an attention's three projections."""
+    known = {*FEATURES, "dropout", "rotate", "cross"}
+    part = subject.build()
+    unknown = sorted((set(part.lowers) | set(part.asks)) - known)
+    require(not unknown, f"lowers or asks names {', '.join(unknown)}; features are {', '.join(sorted(known))}.")
+
+
+def free(part: Attention) -> Pattern:
+    """A causal pattern where the part takes one."""
+    return Pattern(causal="causal" in part.lowers & part.backend.lowers)
+
+
+def weights_times_values(subject: AttentionSubject) -> None:
+    """What ``attend`` gives is what ``weigh`` says: weights times values, for every combination of features."""
+    part = subject.build().double()
+    lowers = part.lowers & part.backend.lowers
+    for call in calls(lowers, heads=HEADS, width=part.head_dim):
+        k, v = (y[:, : part.groups] if y.size(1) > part.groups else y for y in (call.k, call.v))
+        if k.size(1) != part.groups:
+            continue
+        out = part.attend(call.q, k, v, call.asked())
+        weights = part.weigh(call.q, k, call.asked())
+        require(
+            weights.shape == (*call.q.shape[:3], k.size(2)),
+            f"{call.told}: weigh gives {tuple(weights.shape)}, not (B, H, T, S).",
+        )
+        expected = weights.double() @ v.repeat_interleave(part.heads // part.groups, 1)
+        gap = apart(out, expected)
+        require(
+            gap <= 1e-6, f"{call.told}: attend is {gap:.1e} away from weigh @ v. Heat maps would show something else."
+        )
+
+
+def weights_are_shares(subject: AttentionSubject) -> None:
+    """Weights are not negative, hidden keys have none, and a row sums to one, or to zero where it sees no key."""
+    part = subject.build().double()
+    lowers = part.lowers & part.backend.lowers
+    for call in calls(lowers, heads=HEADS, width=part.head_dim):
+        k = call.k[:, : part.groups]
+        if k.size(1) != part.groups:
+            continue
+        weights = part.weigh(call.q, k, call.asked())
+        require(bool((weights >= 0).all()), f"{call.told}: a weight is negative.")
+        S = k.size(2)
+        pattern = call.asked()
+        query = torch.arange(call.q.size(2)) + pattern.offset
+        mask = pattern.mask(query, torch.arange(S) + pattern.start)
+        if mask is not None:
+            mask = mask if mask.dim() == 4 else mask[None, None]
+            seen = weights.masked_select(~mask.expand_as(weights))
+            require(not seen.any(), f"{call.told}: a hidden key has a weight above zero.")
+            # an attention may see fewer keys than it is allowed to, never more
+        total = weights.sum(-1)
+        fine = ((total - 1).abs() < 1e-6) | (total.abs() < 1e-12)
+        require(
+            bool(fine.all()), f"{call.told}: the weights of a query sum to {total[~fine][:1].tolist()}, not to one."
+        )
+
+
+def rows_and_heads(subject: AttentionSubject) -> None:
+    """Weights of chosen rows and heads are those rows and heads of all weights."""
+    part, x = subject.build(), subject.tokens(2, 9)
+    whole = part.weights(x, pattern=free(part))
+    some = part.weights(x, pattern=free(part), rows=[7, 2, 3], heads=[3, 0])
+    gap = apart(some, whole[:, [3, 0]][:, :, [7, 2, 3]])
+    require(gap <= 1e-5, f"weights of chosen rows are {gap:.1e} away: queries stand at pattern.offset, not at 0.")
+
+
+def backends_agree(subject: AttentionSubject) -> None:
+    """It computes the same on every backend that it takes."""
+    outs, x = {}, subject.tokens(2, 9)
+    for backend in (Naive(), SDPA(), Tiled(4)):
+        try:
+            part = subject.factory(DIM, HEADS, backend, 0.0)
+        except UsageError:
+            continue
+        spread(part)
+        outs[repr(backend)] = part(x, pattern=free(part))
+    require(bool(outs), "it takes neither Naive nor SDPA nor Tiled.")
+    first = next(iter(outs))
+    for name, out in outs.items():
+        gap = apart(out, outs[first])
+        require(gap <= 1e-5, f"on {name} it is {gap:.1e} away from what it computes on {first}.")
+    if len(outs) > 1:
+        require(part.dot_product, "it takes several backends, so dot_product should be True.")
+
+
+def projections(subject: AttentionSubject) -> None:
+    """Every head and every input counts: queries, keys, values and the output matrix, of self and of a memory."""
+    part = subject.build()
+    x = subject.tokens(2, 8).requires_grad_()
+    out = part(x, pattern=Pattern())
+    (grad,) = torch.autograd.grad(out.square().sum(), x)
+    require(bool((grad.abs().sum(-1) > 0).all()), "some tokens have no influence at all.")
+    silent = []
+    for head in range(part.heads):
+        trial = spread(subject.factory(DIM, HEADS, None, 0.0))
+        with torch.no_grad():
+            trial.out.weight[:, head * part.head_dim : (head + 1) * part.head_dim] = 0
+        if torch.equal(trial(x, pattern=Pattern()), out):
+            silent.append(head)
+    require(not silent, f"heads {silent} change nothing.")
+
+
+def queries_are_turned(subject: AttentionSubject) -> None:
+    """With a position that turns queries and keys, the result depends on distances, not on where a sequence begins."""
+    part = subject.build().double()
+    if "rotate" not in part.lowers:
+        raise Inapplicable("it does not lower rotate")
+    scheme = RoPE(DIM, HEADS, TEXT)
+    x = subject.tokens(2, 6, torch.float64)
+    here = part(x, pattern=Pattern(), position=scheme)
+    there = part(x, pattern=Pattern(offset=17, start=17), position=scheme)
+    gap = apart(there, here)
+    require(gap <= 1e-8, f"shifted by 17 places the result differs by {gap:.1e}: turn queries and keys alike.")
+    plain = part(x, pattern=Pattern())
+    require(apart(here, plain) > 1e-6, "positions that turn queries and keys change nothing: are they applied?")
+
+
+def dropout(subject: AttentionSubject) -> None:
+    """Attention dropout is on in training, repeatable by seed, right on average, and off in evaluation."""
+    probe = subject.build()
+    if "dropout" not in probe.lowers & probe.backend.lowers:
+        raise Inapplicable("it does not lower dropout")
+    part, x = subject.build(dropout=0.3).train(), subject.tokens(1, 6)
+
+    def run(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return part(x, pattern=Pattern())
+
+    require(torch.equal(run(1), run(1)), "the same seed drops other weights: draw from torch's generator.")
+    require(not torch.equal(run(1), run(2)), "dropout=0.3 in training drops nothing: pass self.dropout on.")
+    mean = torch.stack([run(seed).detach() for seed in range(400)]).mean(0)
+    part.eval()
+    whole = run(1)
+    require(torch.equal(whole, run(2)), "dropout is on in evaluation.")
+    gap = (mean - whole).abs().mean().item() / whole.abs().mean().item()
+    require(gap <= 0.15, f"the mean over 400 draws is {gap:.0%} away from no dropout.")
+
+
+def rows_without_keys(subject: AttentionSubject) -> None:
+    """A query that may see no key attends to nothing: zeros before the output matrix, and finite gradients."""
+    part = subject.build()
+    if "valid" not in part.lowers & part.backend.lowers:
+        raise Inapplicable("it does not lower valid")
+    q, k, v = (torch.randn(2, n, 6, part.head_dim).requires_grad_() for n in (HEADS, part.groups, part.groups))
+    valid = torch.stack([torch.zeros(6, dtype=torch.bool), torch.arange(6) >= 3])
+    out = part.attend(q, k, v, Pattern(valid=valid))
+    require(bool(out.isfinite().all()), "a query without keys gives numbers that are not finite.")
+    require(not out[0].any(), "queries without keys must give zeros.")
+    grads = torch.autograd.grad(out.square().sum(), (q, k, v))
+    require(all(bool(g.isfinite().all()) for g in grads), "queries without keys give gradients that are not finite.")
+
+
+def hidden_keys_do_not_leak(subject: AttentionSubject) -> None:
+    """A hidden key does not matter however well it fits and however large its value is."""
+    part = subject.build()
+    for feature in sorted(part.lowers & part.backend.lowers & {"causal", "valid"}):
+        q = torch.randn(2, HEADS, 8, part.head_dim)
+        k, v = (torch.randn(2, part.groups, 8, part.head_dim) for _ in range(2))
+        asked = features(frozenset({feature}), 8, HEADS)
+        mask = Pattern(**asked).mask(torch.arange(8), torch.arange(8))
+        assert mask is not None
+        hidden = ~mask.expand(2, 1, 8, 8)[:, 0, 4]
+        whole = part.attend(q, k, v, Pattern(**asked))[:, :, 4]
+        covered = hidden[:, None, :, None]
+        loud_k, loud_v = torch.where(covered, torch.tensor(1e3), k), torch.where(covered, torch.tensor(1e6), v)
+        gap = apart(part.attend(q, loud_k, loud_v, Pattern(**asked))[:, :, 4], whole)
+        require(gap <= 1e-5, f"a key hidden by {feature} changes the result by {gap:.1e}.")
+
+
+def order_of_keys(subject: AttentionSubject) -> None:
+    """Without a pattern, keys are a set: another order of keys and values changes nothing."""
+    part = subject.build()
+    if part.asks or not getattr(subject.part, "sees_all", True):
+        raise Inapplicable("it declares a pattern of its own")
+    q = torch.randn(2, HEADS, 6, part.head_dim)
+    k, v = (torch.randn(2, part.groups, 6, part.head_dim) for _ in range(2))
+    order = torch.randperm(6)
+    gap = apart(part.attend(q, k[:, :, order], v[:, :, order], Pattern()), part.attend(q, k, v, Pattern()))
+    require(gap <= 1e-5, f"another order of keys changes the result by {gap:.1e}.")
+
+
+def same_by_chunks(subject: AttentionSubject) -> None:
+    """Queries in chunks, at their offsets, give what all queries give at once."""
+    part = subject.build()
+    q = torch.randn(2, HEADS, 9, part.head_dim)
+    k, v = (torch.randn(2, part.groups, 9, part.head_dim) for _ in range(2))
+    pattern = free(part)
+    whole = part.attend(q, k, v, pattern)
+    parts = [part.attend(q[:, :, a:b], k, v, replace(pattern, offset=a)) for a, b in ((0, 4), (4, 5), (5, 9))]
+    gap = apart(torch.cat(parts, 2), whole)
+    require(gap <= 1e-5, f"queries in chunks differ by {gap:.1e}: use pattern.offset.")
+
+
+def impossible_sizes(subject: AttentionSubject) -> None:
+    """Heads that do not divide the width are refused by a sentence with both numbers."""
+    try:
+        subject.factory(50, 4, None, 0.0)
+    except UsageError as refusal:
+        require("50" in str(refusal) and "4" in str(refusal), f"the refusal does not name both numbers: {refusal}")
+    except Exception as error:
+        require(False, f"dim=50 with 4 heads raises {type(error).__name__}: raise UsageError with both numbers.")
+    else:
+        require(False, "dim=50 with 4 heads is accepted: part of the width would be lost.")
+
+
+def builds(subject: AttentionSubject) -> None:
+    """A stack takes it for everything that it claims."""
+    part = subject.build()
+    for causal in (False, True) if "causal" in part.lowers else (False,):
+        try:
+            subject.layer(causal)
+        except Refused as refusal:
+            require(False, f"it claims causal={causal}, yet a stack refuses it: {refusal}")
+
+
+PROMISES = [*COMMON, claims, builds, impossible_sizes, weights_times_values, weights_are_shares, rows_and_heads,
+            backends_agree, projections, queries_are_turned, dropout, rows_without_keys, hidden_keys_do_not_leak,
+            order_of_keys, same_by_chunks, memory_claim, no_token_is_special, *SEQUENCE, learns_two_samples, *WEIGHTS,
+            *TASKS]  # fmt: skip

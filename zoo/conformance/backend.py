@@ -1,0 +1,214 @@
+"""The contract of a backend: it equals the textbook for all that it claims, and refuses the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.conformance.check import Broken, Inapplicable, require
+from zoo.conformance.common import COMMON, apart
+from zoo.conformance.growth import memory_claim
+from zoo.conformance.kernel import FEATURES, Call, calls, features, truth
+from zoo.conformance.sequence import SEQUENCE, learns_two_samples, no_token_is_special
+from zoo.conformance.subject import BackendSubject
+from zoo.conformance.tasks import TASKS
+from zoo.conformance.weights import WEIGHTS
+from zoo.errors import UsageError
+from zoo.parts.backend import Backend, Naive
+from zoo.parts.pattern import Pattern
+
+
+def claims(subject: BackendSubject) -> None:
+    """``lowers`` is a set of known features."""
+    known = {*FEATURES, "dropout"}
+    unknown = sorted(set(subject.lowers) - known)
+    require(not unknown, f"lowers names {', '.join(unknown)}; features are {', '.join(sorted(known))}.")
+
+
+def values(subject: BackendSubject) -> None:
+    """It equals Naive for every combination of the features it claims, shared heads and cached prefixes included."""
+    backend = subject.build()
+    for dtype, bound in ((torch.float32, 5e-6), (torch.float64, 1e-11)):
+        for call in calls(subject.lowers, dtype):
+            try:
+                out = backend(call.q, call.k, call.v, call.asked())
+            except UsageError:
+                if dtype is torch.float64:  # a fused kernel may have no float64
+                    continue
+                raise
+            gap = apart(out, truth(call))
+            told = hint(call, out) if gap > bound else ""
+            require(gap <= bound, f"{call.told}: {gap:.1e} away from Naive in {dtype}. {told}")
+
+
+def hint(call: Call, out: Tensor) -> str:
+    """Which feature was not served, if leaving one out explains the result."""
+    for feature in ("causal", "window", "valid", "bias", "sparse", "offset", "start"):
+        if feature in call.pattern and not (feature in ("offset", "start") and call.pattern[feature] == 0):
+            less = {key: value for key, value in call.pattern.items() if key != feature}
+            if apart(out, Naive()(call.q.double(), call.k.double(), call.v.double(), Pattern(**less))) < 1e-5:
+                return f"It is what comes out without {feature}."
+    for factor in (call.q.size(-1) ** 0.5, call.q.size(-1) ** -0.5):
+        if apart(out, truth(call, factor * call.q.size(-1) ** -0.5)) < 1e-5:
+            return f"It is what comes out with a scale {factor:.3g} times too large."
+    return "Compare with zoo.parts.backend.Naive."
+
+
+def gradients(subject: BackendSubject) -> None:
+    """Gradients of queries, keys, values and the bias equal Naive's."""
+    backend, naive = subject.build(), Naive()
+    for call in calls(subject.lowers, torch.float32):
+        found = []
+        for kernel in (backend, naive):
+            table = torch.linspace(0.1, 0.4, 4).requires_grad_()
+            leaves: list[Any] = [tensor.detach().clone().requires_grad_() for tensor in (call.q, call.k, call.v)]
+            asked = dict(call.pattern)
+            if "bias" in asked:
+                asked["bias"] = lambda head, query, key, table=table: table[head] * (query - 2 * key)
+                leaves.append(table)
+            out = kernel(leaves[0], leaves[1], leaves[2], Pattern(**asked))
+            probe = torch.arange(out.numel(), dtype=out.dtype).sin().view(out.shape)
+            found.append(torch.autograd.grad((out * probe).sum(), leaves, allow_unused=True, materialize_grads=True))
+        for name, one, other in zip(("queries", "keys", "values", "the bias"), *found, strict=False):
+            gap = apart(one, other)
+            require(gap <= 3e-5, f"{call.told}: the gradient of {name} is {gap:.1e} away from Naive's.")
+
+
+def scale_and_widths(subject: BackendSubject) -> None:
+    """A given scale is used, and head widths that are no power of two work."""
+    backend, pattern = subject.build(), Pattern(causal="causal" in subject.lowers)
+    for width in (1, 3, 20, 64):
+        q, k, v = (torch.randn(1, 2, 5, width) for _ in range(3))
+        for scale in (None, 0.3, 2.0):
+            out = backend(q, k, v, pattern, scale=scale)
+            expected = Naive()(q.double(), k.double(), v.double(), pattern, scale=scale)
+            gap = apart(out, expected)
+            require(gap <= 1e-5, f"head width {width} and scale={scale}: {gap:.1e} away from Naive.")
+
+
+def low_precision(subject: BackendSubject) -> None:
+    """In bfloat16 and float16 its error is at most twice that of Naive in the same dtype; the dtype is kept."""
+    backend = subject.build()
+    for dtype in (torch.bfloat16, torch.float16):
+        for call in calls(subject.lowers, dtype):
+            out = backend(call.q, call.k, call.v, call.asked())
+            require(out.dtype == dtype, f"{dtype} came back as {out.dtype}: end with .to(v.dtype).")
+            exact = truth(call)
+            error, allowed = apart(out, exact), apart(Naive()(call.q, call.k, call.v, call.asked()), exact)
+            require(
+                error <= 2 * allowed + 1e-5 or error <= 1e-3,
+                f"{call.told}: in {dtype} the error is {error:.1e}, more than twice Naive's {allowed:.1e}.",
+            )
+
+
+def rows_without_keys(subject: BackendSubject) -> None:
+    """A query that may see no key gets exact zeros, and gradients stay finite."""
+    if "valid" not in subject.lowers:
+        raise Inapplicable("it does not lower valid")
+    backend = subject.build()
+    for causal in {False, "causal" in subject.lowers}:
+        q, k, v = (torch.randn(2, 4, 6, 12).requires_grad_() for _ in range(3))
+        valid = torch.stack([torch.zeros(6, dtype=torch.bool), torch.arange(6) >= 3])
+        out = backend(q, k, v, Pattern(valid=valid, causal=causal))
+        require(bool(out.isfinite().all()), "a query without keys gives numbers that are not finite.")
+        require(not out[0].any(), "queries without keys must give zeros, not an average.")
+        grads = torch.autograd.grad(out.square().sum(), (q, k, v))
+        fine = all(bool(grad.isfinite().all()) for grad in grads)
+        require(fine, "queries without keys give gradients that are not finite: mask with a finite number, then zero.")
+
+
+def hidden_keys_do_not_leak(subject: BackendSubject) -> None:
+    """A hidden key does not matter however well it fits and however large its value is."""
+    backend = subject.build()
+    for feature in sorted(subject.lowers & {"causal", "valid", "window", "sparse"}):
+        q, k, v = (torch.randn(2, 4, 8, 12) for _ in range(3))
+        asked = features(frozenset({feature}), 8, 4)
+        pattern = Pattern(**asked)
+        mask = pattern.mask(torch.arange(8), torch.arange(8))
+        assert mask is not None
+        query = 4
+        hidden = ~mask.expand(2, 1, 8, 8)[:, 0, query]
+        whole = backend(q, k, v, pattern)
+        loud_k = torch.where(hidden[:, None, :, None], 1e5 * q[:, :, query : query + 1], k)
+        loud_v = torch.where(hidden[:, None, :, None], torch.tensor(1e6), v)
+        out = backend(q, loud_k, loud_v, Pattern(**asked))
+        gap = apart(out[:, :, query], whole[:, :, query])
+        require(
+            gap <= 1e-5,
+            f"a key hidden by {feature} changes the result by {gap:.1e}: hide with -inf, not with a number.",
+        )
+
+
+def large_scores(subject: BackendSubject) -> None:
+    """Scores of ten thousand give finite results and gradients near Naive's: subtract the maximum first."""
+    backend = subject.build()
+    q, k, v = (torch.randn(2, 4, 7, 12) for _ in range(3))
+    q, k, v = (60 * q).requires_grad_(), (60 * k).requires_grad_(), v.requires_grad_()
+    out = backend(q, k, v, Pattern())
+    expected = Naive()(q.double(), k.double(), v.double(), Pattern())
+    gap = apart(out, expected)
+    require(gap <= 1e-3, f"with large scores it is {gap:.1e} away from Naive.")
+    grads = torch.autograd.grad(out.sum(), (q, k, v))
+    require(all(bool(g.isfinite().all()) for g in grads), "with large scores gradients are not finite.")
+
+
+def refusal(subject: BackendSubject) -> None:
+    """What it does not claim is refused, when a stack is built and when it is called."""
+    backend = subject.build()
+    q = torch.randn(2, 4, 6, 12)
+    for feature in sorted(set(FEATURES) - set(subject.lowers)):
+        pattern = Pattern(**features(frozenset({feature}), 6, 4))
+        try:
+            backend(q, q, q, pattern)
+        except UsageError as sentence:
+            require(feature in str(sentence), f"the refusal of {feature} does not name it: {sentence}")
+            continue
+        except Exception as error:
+            raise Broken(
+                f"{feature} is not claimed, and raises {type(error).__name__} when asked for: raise UsageError that "
+                "names it."
+            ) from error
+        raise Broken(
+            f"{feature} is not claimed, yet taken without a word: a mask would be lost. Refuse it, or claim it."
+        )
+
+
+def dropout(subject: BackendSubject) -> None:
+    """Dropout falls on the weights: repeatable by seed, right on average, and not at all at rate 0."""
+    if "dropout" not in subject.lowers:
+        raise Inapplicable("it does not lower dropout")
+    backend = subject.build()
+    q, k, v = (torch.randn(1, 4, 6, 12) for _ in range(3))
+
+    def run(seed: int, rate: float = 0.3) -> Tensor:
+        torch.manual_seed(seed)
+        return backend(q, k, v, Pattern(), rate)
+
+    require(torch.equal(run(1), run(1)), "the same seed drops other weights: draw from torch's generator.")
+    require(not torch.equal(run(1), run(2)), "dropout is claimed, and nothing is dropped.")
+    whole = backend(q, k, v, Pattern())
+    require(torch.equal(run(1, 0.0), whole), "rate 0 changes the result.")
+    mean = torch.stack([run(seed) for seed in range(600)]).mean(0)
+    gap = (mean - whole).abs().mean().item() / whole.abs().mean().item()
+    require(gap <= 0.1, f"the mean over 600 draws is {gap:.0%} away from no dropout: divide what is kept by 1 - rate.")
+
+
+def leaves_inputs_alone(subject: BackendSubject) -> None:
+    """Queries, keys, values and the mask of valid keys are not changed, and views of them work."""
+    backend: Backend = subject.build()
+    q, k, v = (torch.randn(2, 6, 4, 12).transpose(1, 2) for _ in range(3))
+    valid = torch.arange(6).expand(2, 6) < 4
+    kept = [tensor.clone() for tensor in (q, k, v, valid)]
+    pattern = Pattern(valid=valid if "valid" in subject.lowers else None)
+    out = backend(q, k, v, pattern)
+    same = all(torch.equal(a, b) for a, b in zip((q, k, v, valid), kept, strict=True))
+    require(same, "an input was changed in place.")
+    gap = apart(out, backend(q.contiguous(), k.contiguous(), v.contiguous(), pattern))
+    require(gap <= 1e-5, f"views give results {gap:.1e} away from copies.")
+
+
+PROMISES = [*COMMON, claims, values, gradients, scale_and_widths, low_precision, rows_without_keys,
+            hidden_keys_do_not_leak, large_scores, refusal, dropout, leaves_inputs_alone, memory_claim,
+            no_token_is_special, *SEQUENCE, learns_two_samples, *WEIGHTS, *TASKS]  # fmt: skip

@@ -1,0 +1,110 @@
+"""The contract of a block: every branch counts, the stream is kept, and no token sees what its parts do not show it."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import nn
+
+from zoo.conformance.check import require
+from zoo.conformance.common import COMMON, apart
+from zoo.conformance.growth import memory_claim
+from zoo.conformance.sequence import CAUSAL, SEQUENCE, learns_two_samples, no_token_is_special, stacked
+from zoo.conformance.subject import BlockSubject
+from zoo.conformance.tasks import TASKS
+from zoo.conformance.weights import WEIGHTS
+from zoo.models.stack import Stack
+from zoo.parts.attention import Attention
+from zoo.parts.block import Memory
+from zoo.parts.ffn import FFN, Plain
+
+
+def silenced(net: Stack, kind: type, cross: bool | None = None) -> Stack:
+    """The stack with the last matrix of some parts at zero: their branches give nothing."""
+    with torch.no_grad():
+        for name, module in net.named_modules():
+            if isinstance(module, kind) and (cross is None or ("cross" in name) == cross):
+                last = module.out if isinstance(module, Attention) else cast(Plain, module).down
+                for parameter in last.parameters():
+                    parameter.zero_()
+    return net
+
+
+def every_branch_counts(subject: BlockSubject) -> None:
+    """Attention, cross-attention and feed-forward each change the result, and each is run once per pass."""
+    x, states = subject.tokens(), subject.tokens(2, 5)
+    memory = Memory(states)
+    whole = subject.stack(CAUSAL, cross=True, depth=2)(x, memory=memory)
+    for told, kind, cross in (
+        ("attention", Attention, False),
+        ("cross-attention", Attention, True),
+        ("feed-forward", FFN, None),
+    ):
+        out = silenced(subject.stack(CAUSAL, cross=True, depth=2), kind, cross)(x, memory=memory)
+        require(apart(out, whole) > 1e-6, f"the {told} changes nothing: its branch is not added.")
+    net, runs = subject.stack(CAUSAL, cross=True, depth=2), []
+    for name, module in net.named_modules():
+        if isinstance(module, (Attention, Plain)):
+            module.register_forward_hook(lambda *args, name=name: runs.append(name))
+    net(x, memory=memory)
+    require(len(runs) == len(set(runs)) == 6, f"in a stack of two blocks {len(runs)} parts ran, not 3 in each: {runs}")
+
+
+def the_stream_is_kept(subject: BlockSubject) -> None:
+    """With branches that give nothing, a token still tells what it was: there is a residual path."""
+    net = stacked(subject, depth=2)
+    silenced(silenced(net, Attention), FFN)
+    x = subject.tokens(1, 5)
+    out = net(x)
+    require(bool(out.isfinite().all()), "without branches the stream is not finite.")
+    require(out.std().item() > 1e-3, "without branches nothing is left of a token: add the branch to its input.")
+    a, b = out[0, 0], net(-x)[0, 0]
+    require(apart(a, b) > 1e-3, "without branches two different tokens come out alike.")
+
+
+def parts_are_those_given(subject: BlockSubject) -> None:
+    """The attention and the feed-forward that a stack gives are in the block, where they can be watched."""
+    net = subject.stack(CAUSAL, cross=True, depth=2)
+    found = net.attentions()
+    require(len(found) == 4, f"two blocks with cross-attention hold {len(found)} attentions, not 4.")
+    feeds = [module for module in net.modules() if isinstance(module, FFN)]
+    require(len(feeds) == 2, f"two blocks hold {len(feeds)} feed-forwards.")
+
+
+def side_losses_survive(subject: BlockSubject) -> None:
+    """The side loss of a feed-forward still has a gradient after the stack has run."""
+
+    class Told(Plain):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out = super().forward(x)
+            self.side_loss = out.square().mean()
+            return out
+
+    net = subject.stack(CAUSAL, ffn=Told, depth=2).train()
+    out = net(subject.tokens())
+    losses = [m.side_loss for m in net.modules() if isinstance(m, FFN)]
+    require(all(loss is not None for loss in losses), "a feed-forward's side loss is lost.")
+    (out.sum() * 0 + sum(loss for loss in losses if loss is not None)).backward()
+    feeds = [m for m in net.modules() if isinstance(m, FFN)]
+    grads = [any(p.grad is not None and bool(p.grad.any()) for p in feed.parameters()) for feed in feeds]
+    require(all(grads), "a feed-forward's side loss has no gradient.")
+
+
+def dropout(subject: BlockSubject) -> None:
+    """Dropout falls on every branch in training, and on none in evaluation."""
+    net = stacked(subject, dropout=0.5)
+    x = subject.tokens()
+    plain = net(x)
+    require(torch.equal(net(x), plain), "dropout is on in evaluation.")
+    drops = [m for m in net.modules() if isinstance(m, nn.Dropout) and m.p == 0.5]
+    require(len(drops) >= 3, f"a block with dropout=0.5 holds {len(drops) - 1} dropouts, fewer than its branches.")
+    ran: list[int] = []
+    for drop in drops:
+        drop.register_forward_hook(lambda module, *args: ran.append(id(module)))
+    net.train()(x)
+    require(len(set(ran)) == len(drops), "a dropout is made and never used.")
+
+
+PROMISES = [*COMMON, every_branch_counts, the_stream_is_kept, parts_are_those_given, side_losses_survive, dropout,
+            no_token_is_special, memory_claim, *SEQUENCE, learns_two_samples, *WEIGHTS, *TASKS]  # fmt: skip

@@ -1,0 +1,125 @@
+"""A check: one promise of a contract, tried on one part, with a sentence to act on when it is broken."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from unittest import SkipTest
+
+import torch
+
+from zoo.conformance.subject import Subject
+
+Status = Literal["ok", "FAIL", "known", "skipped"]
+
+
+class Broken(AssertionError):  # noqa: N818
+    """A promise is not kept; the message says what was seen and what to do."""
+
+
+class Inapplicable(SkipTest):
+    """The part declares that it does not promise this; test runners show it as skipped."""
+
+
+def require(kept: bool, sentence: str) -> None:
+    """Raise Broken with the sentence unless the promise is kept."""
+    if not kept:
+        raise Broken(sentence)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One promise, tried on one part. Calling it raises Broken, or Inapplicable."""
+
+    promise: Callable[[Subject], None]
+    subject: Subject
+    known: str | None = None  # why this part is allowed to fail
+
+    @property
+    def name(self) -> str:
+        return self.promise.__name__
+
+    @property
+    def says(self) -> str:
+        """The promise in one sentence."""
+        return (self.promise.__doc__ or "").strip().partition("\n")[0]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __call__(self) -> None:
+        if self.known is None:
+            self._try()
+            return
+        try:
+            self._try()
+        except Inapplicable:
+            raise
+        except Exception as error:
+            raise Inapplicable(f"known failure: {self.known}") from error
+        raise Broken(f"{self.name} is declared as a known failure ({self.known}), and passes. Remove the declaration.")
+
+    def _try(self) -> None:
+        """Run from one seed, with torch's settings as they are at the start of a program, and put them back."""
+        kept = torch.get_default_dtype(), torch.is_grad_enabled()
+        with torch.random.fork_rng([]):
+            torch.manual_seed(0)
+            torch.set_default_dtype(torch.float32)
+            try:
+                with torch.enable_grad():
+                    self.promise(self.subject)
+            finally:
+                torch.set_default_dtype(kept[0])
+
+    def outcome(self) -> Outcome:
+        """Run it and say how it went, whatever the part does."""
+        begun = time.perf_counter()
+        status: Status = "ok"
+        sentence = ""
+        try:
+            self()
+        except Inapplicable as reason:
+            status, sentence = ("known" if self.known else "skipped"), str(reason).removeprefix("known failure: ")
+        except Broken as error:
+            status, sentence = "FAIL", str(error)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a part may raise anything
+            status, sentence = "FAIL", f"{raised(error)} — expected: {self.says}"
+        return Outcome(self.name, status, sentence, time.perf_counter() - begun)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one check went."""
+
+    name: str
+    status: Status
+    sentence: str
+    seconds: float
+
+
+def raised(error: BaseException) -> str:
+    """An error of a part's code in one line: what, and where in which file."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/torch/" not in frame.filename]
+    foreign = [frame for frame in frames if "/zoo/" not in frame.filename] or frames
+    place = f" at {Path(foreign[-1].filename).name}:{foreign[-1].lineno}" if foreign else ""
+    told = next(iter(str(error).splitlines()), "")
+    return f"raised {type(error).__name__}{f': {told}' if told else ''}{place}"
+
+
+def promised(subject: Subject, promises: Iterable[Callable[[Subject], None]]) -> list[Check]:
+    """The checks of a contract for a part. Raises ValueError for a known failure that no promise has the name of."""
+    listed = list(promises)
+    known = dict(getattr(subject.part, "known_failures", {}))
+    names = {promise.__name__ for promise in listed}
+    if unknown := sorted(set(known) - names):
+        raise ValueError(
+            f"{subject.part.__name__}.known_failures names {', '.join(unknown)}, which no check of its kind is called. "
+            f"There are: {', '.join(sorted(names))}"
+        )
+    return [Check(promise, subject, known.get(promise.__name__)) for promise in listed]

@@ -1,0 +1,236 @@
+"""Promises of every part that computes tokens: documentation, shapes, dtypes, repeatability."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo.conformance.check import Inapplicable, require
+from zoo.conformance.subject import Refused, Subject
+from zoo.describe import GIVEN
+
+EXACT = {torch.float64: 1e-10, torch.float32: 1e-5}
+CAP = {torch.bfloat16: 4e-2, torch.float16: 6e-3}
+
+
+def apart(actual: Tensor, expected: Tensor) -> float:
+    """The largest difference, relative to the largest number where that is above one; infinite where one is not one."""
+    if actual.shape != expected.shape:
+        return float("inf")
+    if not actual.numel():
+        return 0.0
+    gap = (actual.double() - expected.double()).abs().max().item()
+    scale = max(1.0, expected.double().abs().max().item())
+    return gap / scale if gap == gap else float("inf")
+
+
+def built(subject: Subject, causal: bool = False, dropout: float = 0.0) -> nn.Module:
+    """The subject's layer. Raises Inapplicable where the part refuses to be used like this."""
+    try:
+        return subject.layer(causal, dropout)
+    except Refused as refusal:
+        raise Inapplicable(f"it refuses: {refusal}") from refusal
+
+
+def any_layer(subject: Subject) -> nn.Module:
+    """The subject's layer, causal if it cannot be used otherwise."""
+    try:
+        return subject.layer()
+    except Refused:
+        return built(subject, causal=True)
+
+
+def documentation(subject: Subject) -> None:
+    """The class has a docstring, and every option has a type and a default that a recipe can hold."""
+    part, given = subject.part, GIVEN.get(subject.kind, 0)
+    doc = part.__dict__.get("__doc__") or ""
+    require(bool(doc.strip()), f"{subject.name} has no docstring: write its formula or one sentence, and its paper.")
+    parameters = list(inspect.signature(part).parameters.values())
+    require(
+        len(parameters) >= given,
+        f"{subject.name} takes {len(parameters)} arguments, but a stack gives the first {given}.",
+    )
+    for option in parameters[given:]:
+        if option.kind in (option.VAR_POSITIONAL, option.VAR_KEYWORD):
+            require(False, f"{subject.name} takes *{option.name}: name every option, so that typing errors are found.")
+        require(option.annotation is not option.empty, f"option {option.name!r} needs a type, for `zoo show`.")
+        if option.name in subject.options:
+            continue
+        require(option.default is not option.empty, f"option {option.name!r} needs a default.")
+        plain = option.default
+        if not isinstance(plain, type):  # a part as a default is written by its name
+            try:
+                same = json.loads(json.dumps(plain)) == (list(plain) if isinstance(plain, tuple) else plain)
+            except TypeError:
+                same = False
+            require(same, f"option {option.name!r} has the default {plain!r}, which a recipe cannot hold.")
+
+
+def unknown_options_are_refused(subject: Subject) -> None:
+    """An option that does not exist is an error, not ignored."""
+    taken = GIVEN.get(subject.kind, 0)
+    names = list(inspect.signature(subject.part).parameters)[:taken]
+    try:
+        inspect.signature(subject.part).bind(*names, **subject.options, no_such_option=1)
+    except TypeError:
+        return
+    require(False, f"{subject.name} accepts an option no_such_option: do not take **kwargs that nobody reads.")
+
+
+def shapes(subject: Subject) -> None:
+    """Any batch and any length keep their shape: one token, one row, no row, odd lengths."""
+    layer = any_layer(subject)
+    for batch, length in ((1, 1), (1, 7), (3, 1), (2, 13), (0, 5)):
+        x = subject.tokens(batch, length)
+        out = layer(x)
+        require(
+            out.shape == x.shape,
+            f"x of shape {tuple(x.shape)} came back as {tuple(out.shape)}: a part keeps the shape (B, T, dim).",
+        )
+        require(bool(out.isfinite().all()), f"x of shape {tuple(x.shape)} gave numbers that are not finite.")
+
+
+def dtypes(subject: Subject) -> None:
+    """What comes in as float64, float32, bfloat16 or float16 goes out as that, finite and nearly the same numbers."""
+    exact = any_layer(subject).double()
+    x = subject.tokens(dtype=torch.float64)
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        layer, given = any_layer(subject).to(dtype), x.to(dtype)
+        out = layer(given)
+        require(
+            out.dtype == dtype,
+            f"{dtype} came back as {out.dtype}: end with .to(x.dtype), and keep tensors that are no parameters in x's.",
+        )
+        rounded = exact
+        if dtype in CAP:  # the same rounded weights, computed in float64: what is left is the arithmetic
+            rounded = any_layer(subject).to(dtype).double()
+        gap = apart(out, rounded(given.double()))
+        bound = CAP.get(dtype, 2e-5 if dtype == torch.float32 else 1e-12)
+        require(gap <= bound, f"in {dtype} it is {gap:.1e} away from float64, more than {bound:.0e}: widen inside.")
+
+
+def autocast(subject: Subject) -> None:
+    """Under bfloat16 autocast float32 weights give finite numbers near float32's, and finite float32 gradients."""
+    layer, x = any_layer(subject), subject.tokens()
+    expected = layer(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = layer(x)
+    gap = apart(out, expected)
+    require(gap <= CAP[torch.bfloat16], f"under autocast it is {gap:.1e} away from float32: widen sums and softmax.")
+    out.float().square().sum().backward()
+    for name, parameter in layer.named_parameters():
+        if parameter.grad is not None:
+            fine = parameter.grad.dtype == torch.float32 and bool(parameter.grad.isfinite().all())
+            require(fine, f"under autocast the gradient of {name} is not finite float32.")
+
+
+def inputs_are_left_alone(subject: Subject) -> None:
+    """No input is changed in place."""
+    layer, x = any_layer(subject), subject.tokens()
+    kept = x.clone()
+    layer(x)
+    require(torch.equal(x, kept), "x was changed in place: other branches still read it. Use out-of-place operations.")
+
+
+def strided_inputs(subject: Subject) -> None:
+    """A transposed or expanded view gives what its copy gives."""
+    layer, x = any_layer(subject), subject.tokens()
+    view = x.transpose(0, 1).contiguous().transpose(0, 1)
+    require(apart(layer(view), layer(x)) <= 1e-5, "a transposed view gives other numbers than its copy.")
+    row = subject.tokens(1)
+    gap = apart(layer(row.expand(3, -1, -1)), layer(row.repeat(3, 1, 1)))
+    require(gap <= 1e-5, "an expanded view gives other numbers than its copy.")
+
+
+def batch_independence(subject: Subject) -> None:
+    """A row's result does not depend on the other rows of its batch, nor on their order."""
+    layer, x = any_layer(subject), subject.tokens(4, 7)
+    whole = layer(x)
+    for row in range(4):
+        gap = apart(layer(x[row : row + 1]), whole[row : row + 1])
+        require(gap <= 1e-5, f"row {row} alone differs by {gap:.1e} from the same row in a batch: rows must not mix.")
+    order = torch.tensor([2, 0, 3, 1])
+    require(apart(layer(x[order]), whole[order]) <= 1e-5, "another order of rows changes their results.")
+    loud = torch.cat([x[:1], 1e3 * x[1:]])
+    require(apart(layer(loud)[:1], whole[:1]) <= 1e-5, "other rows' size changes a row's result: rows must not mix.")
+
+
+def evaluation_is_deterministic(subject: Subject) -> None:
+    """In evaluation the same input gives the same output, and no random number is drawn."""
+    try:
+        layer = subject.layer(dropout=0.5)
+    except Refused:
+        layer = any_layer(subject)
+    x = subject.tokens()
+    torch.manual_seed(1)
+    first = layer(x)
+    state = torch.get_rng_state()
+    torch.manual_seed(2)
+    require(torch.equal(layer(x), first), "two evaluations differ: dropout or noise is on in eval().")
+    torch.manual_seed(1)
+    subject.tokens()
+    state = torch.get_rng_state()
+    layer(x)
+    require(torch.equal(torch.get_rng_state(), state), "evaluation draws random numbers: what follows would change.")
+
+
+def no_state_between_calls(subject: Subject) -> None:
+    """What a call gives does not depend on earlier calls, in evaluation or training, nor on calls at the same time."""
+    layer, a, b = any_layer(subject), subject.tokens(2, 7), subject.tokens(3, 5)
+    for mode in (True, False):
+        layer.train(mode)
+        first = layer(a)
+        layer(b)
+        require(torch.equal(layer(a), first), "a call changes what the next one gives: keep nothing between calls.")
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(layer, [a, b] * 4))
+    same = all(torch.equal(out, first) for out in together[::2])
+    require(same, "calls at the same time disturb each other: keep nothing on self in forward.")
+
+
+@cache
+def imported(module: str) -> dict[str, Any]:
+    """How a module is imported in a fresh process that has torch and zoo's parts already."""
+    program = (
+        "import sys, time, json, io, socket, contextlib\n"
+        "import torch, zoo.models.stack, zoo.conformance\n"
+        "said, net = io.StringIO(), []\n"
+        "def refuse(*a, **k): net.append(1); raise OSError('no network during import')\n"
+        "socket.socket.connect = refuse\n"
+        "begun = time.perf_counter()\n"
+        "with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):\n"
+        f"    __import__({module!r})\n"
+        "print(json.dumps({'seconds': time.perf_counter() - begun, 'said': said.getvalue()[:200],"
+        " 'network': bool(net), 'cuda': torch.cuda.is_initialized()}))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.path[:] = " + repr(sys.path) + "\n" + program],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        return {"error": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def clean_import(subject: Subject) -> None:
+    """Importing the module takes under two seconds, prints nothing, opens no connection and starts no GPU."""
+    found = imported(subject.part.__module__)
+    require("error" not in found, f"it cannot be imported in a fresh process: {found.get('error')}")
+    require(
+        found["seconds"] < 2, f"importing it takes {found['seconds']:.1f} s: import heavy packages where they are used."
+    )
+    require(not found["said"], f"importing it prints {found['said']!r}: say nothing on import.")
+    require(not found["network"], "importing it opens a network connection.")
+    require(not found["cuda"], "importing it starts CUDA, which breaks processes that fork afterwards.")
+
+
+COMMON = [documentation, unknown_options_are_refused, clean_import, shapes, dtypes, autocast, inputs_are_left_alone,
+          strided_inputs, batch_independence, evaluation_is_deterministic, no_state_between_calls]  # fmt: skip

@@ -1,0 +1,73 @@
+"""The contract of a feed-forward."""
+
+from __future__ import annotations
+
+import torch
+
+from zoo.conformance.check import require
+from zoo.conformance.common import COMMON, apart
+from zoo.conformance.sequence import learns_two_samples
+from zoo.conformance.subject import FFNSubject, spread
+from zoo.conformance.tasks import TASKS
+from zoo.conformance.tokens import TOKENS, reference
+from zoo.conformance.weights import WEIGHTS
+from zoo.models.init import initialise
+
+
+def budget(subject: FFNSubject) -> None:
+    """``hidden`` is a budget: two matrices of that width, ``copies`` times, within five percent."""
+    dim, hidden = 48, 192
+    part = subject.build(dim, hidden)
+    count = sum(parameter.numel() for parameter in part.parameters() if parameter.dim() > 1)
+    times = int(getattr(part, "copies", 1))
+    share = count / (2 * dim * hidden * times)
+    told = f"{count:,} weights in matrices are {share:.2f} times the budget {times}·2·dim·hidden"
+    require(0.95 <= share <= 1.05, f"{told}: a swap would change the model's size. Gated parts use 2/3 of hidden.")
+
+
+def any_size(subject: FFNSubject) -> None:
+    """Any width and any budget work."""
+    for dim, hidden in ((1, 3), (8, 7), (48, 1), (5, 33)):
+        part, x = spread(subject.build(dim, hidden)), torch.randn(2, 3, dim)
+        require(part(x).shape == x.shape, f"dim={dim}, hidden={hidden}: the shape (B, T, dim) is not kept.")
+
+
+def no_token_is_dropped(subject: FFNSubject) -> None:
+    """Every token is computed, also when all are alike: none comes back as zeros."""
+    part = spread(subject.build()).train()
+    same = subject.tokens(1, 1).expand(1, 64, -1).contiguous()
+    out = part(same)
+    require(bool((out != 0).any(-1).all()), "some of 64 equal tokens come back as zeros: they were dropped.")
+    gap = apart(out, out[:, :1].expand_as(out))
+    require(gap <= 1e-5, "equal tokens get different results.")
+
+
+def side_loss(subject: FFNSubject) -> None:
+    """A loss of its own is one finite number with a gradient, left in training only, and new with each call."""
+    part = spread(subject.build()).train()
+    part(subject.tokens(2, 8))
+    first = part.side_loss
+    if first is None:
+        return
+    require(isinstance(first, torch.Tensor) and first.dim() == 0, "side_loss must be a tensor without dimensions.")
+    require(bool(first.isfinite()), "side_loss is not finite.")
+    require(first.requires_grad, "side_loss has no gradient: it is detached, and teaches nothing.")
+    part(subject.tokens(2, 8))
+    require(part.side_loss is not first, "side_loss stays from the call before.")
+    kept = part.side_loss
+    part.eval()(subject.tokens(2, 8))
+    require(part.side_loss is kept or part.side_loss is None, "side_loss is computed in evaluation.")
+
+
+def nonlinear(subject: FFNSubject) -> None:
+    """It is no linear map of its input: two layers of one would be one."""
+    part = spread(subject.build()).double()
+    initialise(part)
+    x, y = subject.tokens(1, 3, torch.float64), subject.tokens(1, 3, torch.float64)
+    zero = part(torch.zeros_like(x))
+    bent = apart(part(x + y) - zero, part(x) - zero + part(y) - zero)
+    require(bent > 1e-6, "it is linear in its input: is the activation missing?")
+
+
+PROMISES = [*COMMON, *TOKENS, any_size, budget, nonlinear, no_token_is_dropped, side_loss, reference,
+            learns_two_samples, *WEIGHTS, *TASKS]  # fmt: skip

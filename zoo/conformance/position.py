@@ -1,0 +1,225 @@
+"""The contract of a position scheme: it uses the positions it is given, in text and on grids."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from zoo.conformance.check import Broken, Inapplicable, require
+from zoo.conformance.common import COMMON, apart
+from zoo.conformance.sequence import SEQUENCE, learns_two_samples
+from zoo.conformance.subject import DIM, GRID, HEADS, TEXT, PositionSubject, Refused
+from zoo.conformance.tasks import TASKS
+from zoo.conformance.weights import WEIGHTS
+from zoo.errors import UsageError
+from zoo.parts.attention import MultiHead
+from zoo.parts.pattern import Pattern
+from zoo.parts.position import Extent, Position
+
+HEAD = DIM // HEADS
+
+
+def scores(scheme: Position, q: Tensor, k: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """Scores (B, H, T, S) of queries and keys (B, H, ., D) at positions, as a scheme makes them."""
+    if scheme.rotates:
+        q, k = scheme.rotate(q, query), scheme.rotate(k, key)
+    found = q @ k.mT
+    if scheme.biases:
+        found = found + scheme.bias(torch.arange(HEADS)[:, None, None], query[:, None], key[None])
+    return found
+
+
+def hooks(subject: PositionSubject) -> None:
+    """It overrides embed, rotate or bias, and keeps their shapes, for positions (T,) and (B, T)."""
+    scheme = subject.build()
+    x, y = torch.randn(2, 5, DIM), torch.randn(2, HEADS, 5, HEAD)
+    for pos in (torch.arange(5), torch.arange(5).expand(2, 5)):
+        out = scheme.embed(x, pos)
+        require(
+            out.shape == x.shape,
+            f"embed gives {tuple(out.shape)} for x {tuple(x.shape)} and positions {tuple(pos.shape)}.",
+        )
+        over_heads = pos if pos.dim() == 1 else pos[:, None]
+        out = scheme.rotate(y, over_heads)
+        require(out.shape == y.shape, f"rotate gives {tuple(out.shape)} for {tuple(y.shape)}.")
+    if scheme.biases:
+        out = scheme.bias(torch.arange(HEADS)[:, None, None], torch.arange(5)[:, None], torch.arange(7)[None])
+        require(out.shape == (HEADS, 5, 7), f"bias gives {tuple(out.shape)} for {HEADS} heads, 5 queries and 7 keys.")
+
+
+def positions_are_given(subject: PositionSubject) -> None:
+    """A token's position is the number it is given: one token at position 5 is like the sixth of a sequence."""
+    scheme = subject.build()
+    x, y = torch.randn(1, 9, DIM), torch.randn(1, HEADS, 9, HEAD)
+    pos, order = torch.arange(9), torch.randperm(9)
+    whole, turned = scheme.embed(x, pos), scheme.rotate(y, pos)
+    for t in (0, 5, 8):
+        one = scheme.embed(x[:, t : t + 1], torch.tensor([t]))
+        require(
+            apart(one, whole[:, t : t + 1]) <= 1e-6, f"embed of one token at {t} is not that of a sequence: use pos."
+        )
+        one = scheme.rotate(y[:, :, t : t + 1], torch.tensor([t]))
+        require(
+            apart(one, turned[:, :, t : t + 1]) <= 1e-6,
+            f"rotate of one token at {t} is not that of a sequence: use pos.",
+        )
+    gap = apart(scheme.embed(x[:, order], pos[order]), whole[:, order])
+    require(gap <= 1e-6, "embed of shuffled tokens at their positions differs: use pos, count nothing.")
+    both = torch.stack([pos, pos.flip(0)])
+    rows = scheme.embed(x.expand(2, -1, -1), both)
+    alone = scheme.embed(x, pos.flip(0))
+    require(apart(rows[1:], alone) <= 1e-6, "each row of a batch has positions of its own, and they are ignored.")
+
+
+def bias_is_elementwise(subject: PositionSubject) -> None:
+    """The bias of a table is the bias of each (head, query, key) alone: kernels ask for one at a time."""
+    scheme = subject.build()
+    if not scheme.biases:
+        raise Inapplicable("it has no bias")
+    whole = scheme.bias(torch.arange(HEADS)[:, None, None], torch.arange(20)[:, None], torch.arange(25)[None])
+    for h, q, k in ((0, 0, 0), (1, 3, 2), (2, 19, 0), (3, 7, 24), (1, 12, 12)):
+        one = scheme.bias(torch.tensor(h), torch.tensor(q), torch.tensor(k))
+        require(
+            apart(one, whole[h, q, k]) <= 1e-6, f"bias of head {h}, query {q}, key {k} alone is not that of a table."
+        )
+
+
+def order_matters(subject: PositionSubject) -> None:
+    """A causal stack tells earlier tokens in another order apart, unless it declares that order does not matter."""
+    try:
+        net = subject.stack(Extent(TEXT.sizes, causal=True))
+    except Refused as refusal:
+        raise Inapplicable(f"it refuses: {refusal}") from refusal
+    x = subject.tokens(1, 12)
+    whole = net(x)
+    for a, b in ((0, 1), (3, 4), (2, 9)):
+        other = x.clone()
+        other[:, [a, b]] = x[:, [b, a]]
+        change = apart(net(other)[:, -1], whole[:, -1])
+        if getattr(subject.part, "orders", True):
+            require(change > 1e-6, f"tokens {a} and {b} can change places, and a later token does not notice.")
+        else:
+            require(change <= 1e-5, f"it declares orders = False, yet tokens {a} and {b} are told apart.")
+
+
+def distances(subject: PositionSubject) -> None:
+    """A scheme that declares to be relative gives the same scores at the same distances, wherever they are."""
+    scheme = subject.build()
+    if not scheme.relative:
+        raise Inapplicable("it does not declare relative = True")
+    q, k = torch.randn(2, HEADS, 6, HEAD), torch.randn(2, HEADS, 8, HEAD)
+    query, key = torch.arange(6) + 2, torch.arange(8)
+    here = scores(scheme, q, k, query, key)
+    for offset, bound in ((1, 5e-4), (1000, 5e-3), (100000, 5e-2)):
+        gap = apart(scores(scheme, q, k, query + offset, key + offset), here)
+        require(gap <= bound, f"declared relative, yet {offset} places further on scores differ by {gap:.1e}.")
+    if not scheme.orders:
+        return
+    far = scores(scheme, q[:, :, :1].expand(-1, -1, 6, -1), k[:, :, :1].expand(-1, -1, 8, -1), query, key)
+    spread = far.std((-1, -2)).max().item()
+    require(spread > 1e-4, "scores of equal tokens are equal at every distance: positions change nothing.")
+
+
+def turning_keeps_lengths(subject: PositionSubject) -> None:
+    """``rotate`` is linear and keeps lengths, at position 0 as at 5,000, and turns queries and keys alike."""
+    scheme = subject.build()
+    if not scheme.rotates:
+        raise Inapplicable("it does not turn queries and keys")
+    y = torch.randn(2, HEADS, 4, HEAD, dtype=torch.float64)
+    for first in (0, 7, 5000):
+        pos = torch.arange(first, first + 4)
+        out = scheme.rotate(y, pos)
+        gap = apart(out.norm(dim=-1), y.norm(dim=-1))
+        require(gap <= 1e-6, f"at position {first} rotate changes lengths by {gap:.1e}.")
+        require(apart(scheme.rotate(3 * y, pos), 3 * out) <= 1e-6, "rotate is not linear.")
+
+
+def low_precision(subject: PositionSubject) -> None:
+    """Angles and tables are computed in float32 in a bfloat16 model: position 8,191 is as exact as position 1."""
+    scheme, wide = subject.build(Extent((8192,))), subject.build(Extent((8192,))).double()
+    scheme = scheme.to(torch.bfloat16)
+    wide.load_state_dict({name: tensor.double() for name, tensor in scheme.state_dict().items()}, strict=False)
+    for first in (1, 4097, 8188):
+        pos = torch.arange(first, first + 4)
+        x, y = (torch.randn(1, 4, DIM).bfloat16(), torch.randn(1, HEADS, 4, HEAD).bfloat16())
+        for name, value in (("embed", x), ("rotate", y)):
+            out, expected = getattr(scheme, name)(value, pos), getattr(wide, name)(value.double(), pos)
+            require(out.dtype == torch.bfloat16, f"{name} gives {out.dtype} for bfloat16.")
+            gap = apart(out, expected)
+            require(gap <= 2e-2, f"{name} at position {first} is {gap:.1e} off in bfloat16: compute angles in float32.")
+        with torch.autocast("cpu", torch.bfloat16):
+            out = scheme.rotate(y, pos)
+        gap = apart(out, wide.rotate(y.double(), pos))
+        require(gap <= 2e-2, f"rotate at position {first} is {gap:.1e} off under autocast.")
+        if scheme.biases:
+            head, query, key = torch.arange(HEADS)[:, None, None], pos[:, None], pos[None]
+            gap = apart(scheme.bias(head, query, key), wide.bias(head, query, key))
+            require(gap <= 2e-2, f"bias at position {first} is {gap:.1e} off in bfloat16.")
+
+
+def grids(subject: PositionSubject) -> None:
+    """On a grid both axes count: moving a patch down is not moving it right, and special tokens stand outside."""
+    try:
+        net = subject.stack(GRID)
+    except Refused as refusal:
+        raise Inapplicable(f"it refuses: {refusal}") from refusal
+    x = subject.tokens(1, 64)
+    image = x.view(1, 8, 8, -1)
+    whole = net(x)
+    require(whole.shape == x.shape and bool(whole.isfinite().all()), "a grid of 8 by 8 gives no finite result.")
+    if not getattr(subject.part, "orders", True):
+        return
+    results = [net(image.roll(1, axis).flatten(1, 2))[:, :1] for axis in (1, 2)]
+    base = whole[:, :1]
+    changed = [apart(out, base) for out in results]
+    require(changed[0] > 1e-6, "patches can move down a grid and nothing changes: use every axis of the extent.")
+    require(changed[1] > 1e-6, "patches can move across a grid and nothing changes: use every axis of the extent.")
+    seen = subject.stack(Extent((4, 4), special=1))
+    out = seen(subject.tokens(1, 17))
+    require(bool(out.isfinite().all()), "a special token at position -1 gives no finite result.")
+    if seen.position.relative and seen.position.biases:
+        head = torch.arange(HEADS)
+        none = seen.position.bias(head, torch.tensor(-1), torch.tensor(3))
+        require(not none.any(), "a special token stands at no place: it has no distance, and its bias must be zero.")
+
+
+def limit(subject: PositionSubject) -> None:
+    """``limit`` is the number of positions there are, or None where every position exists."""
+    scheme = subject.build(Extent((16,)))
+    x = torch.randn(1, 1, DIM)
+    if scheme.limit is not None:
+        require(scheme.limit == 16, f"made for 16 positions, its limit is {scheme.limit}.")
+        scheme.embed(x, torch.tensor([15]))
+        return
+    try:
+        out = scheme.embed(x, torch.tensor([1000]))
+        scheme.rotate(torch.randn(1, HEADS, 1, HEAD), torch.tensor([1000]))
+        if scheme.biases:
+            scheme.bias(torch.arange(HEADS), torch.tensor(1000), torch.tensor(3))
+    except Exception as error:
+        raise Broken(f"position 1000 raises {type(error).__name__}, and limit is None: set self.limit.") from error
+    require(bool(out.isfinite().all()), "position 1000 gives numbers that are not finite.")
+
+
+def impossible_widths(subject: PositionSubject) -> None:
+    """A width that it cannot split is refused by a sentence, when it is built or checked."""
+    for heads_dim in (1, 3, 5):
+        dim = heads_dim * 2
+        try:
+            scheme = subject.factory(dim, 2, GRID)
+            scheme.check(heads_dim)
+            net = MultiHead(dim, 2)
+            net(scheme.embed(torch.randn(1, 4, dim), torch.arange(4)), pattern=Pattern(), position=scheme)
+        except UsageError as refusal:
+            require(
+                str(dim) in str(refusal) or str(heads_dim) in str(refusal), f"it does not name the width: {refusal}"
+            )
+        except Exception as error:
+            raise Broken(
+                f"heads of width {heads_dim} raise {type(error).__name__}: {error}. Refuse them in check(head_dim)."
+            ) from error
+
+
+PROMISES = [*COMMON, hooks, positions_are_given, bias_is_elementwise, order_matters, distances,
+            turning_keeps_lengths, low_precision, grids, limit, impossible_widths, *SEQUENCE, learns_two_samples,
+            *WEIGHTS, *TASKS]  # fmt: skip

@@ -1,0 +1,145 @@
+"""A part under test: built as a stack builds it and called as a stack calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from zoo.errors import UsageError
+from zoo.models.init import initialise
+from zoo.models.stack import Stack
+from zoo.parts.attention import Attention
+from zoo.parts.backend import Backend, Naive
+from zoo.parts.ffn import FFN
+from zoo.parts.norm import Norm
+from zoo.parts.position import Extent, NoPosition, Position
+
+DIM, HEADS = 48, 4  # heads of 12: no power of two, and enough for a scheme that splits them over two axes
+HIDDEN = 40
+LENGTH = 64
+TEXT, GRID = Extent((LENGTH,)), Extent((8, 8))
+
+
+class Refused(Exception):  # noqa: N818
+    """The part refuses to be built like this; the message is its own sentence."""
+
+
+class Subject:
+    """A part with options. ``layer`` is what most checks call: (B, T, dim), and which of them are real, to (B, T, dim).
+
+    A norm or a feed-forward is a layer by itself; another part is put into a stack of one block whose other parts are
+    the plainest there are.
+    """
+
+    kind = ""
+
+    def __init__(self, part: type, options: dict[str, Any]):
+        self.part, self.options = part, options
+
+    @property
+    def name(self) -> str:
+        return self.part.__name__
+
+    @property
+    def factory(self) -> Callable[..., Any]:
+        """The part as a slot of a stack takes it: options are bound, what the stack gives is open."""
+        return partial(self.part, **self.options)
+
+    def stack(self, extent: Extent = TEXT, **options: Any) -> Stack:
+        """A stack with this part, its weights moved off zeros and ones, which hide mistakes. Raises Refused."""
+        usual: dict[str, Any] = {"dim": DIM, "heads": HEADS, "hidden": HIDDEN, "depth": 1, "position": NoPosition}
+        usual |= {"backend": Naive} if self.kind not in ("attention", "backend") else {}
+        try:
+            return spread(Stack(extent, **usual | {self.kind: self.factory} | options))
+        except UsageError as error:
+            raise Refused(str(error)) from error
+
+    def layer(self, causal: bool = False, dropout: float = 0.0) -> nn.Module:
+        """What is called with x (B, T, dim) and valid (B, T). Raises Refused."""
+        return self.stack(Extent(TEXT.sizes, causal=causal), dropout=dropout, attention_dropout=dropout)
+
+    def tokens(self, batch: int = 2, length: int = 7, dtype: torch.dtype | None = None) -> Tensor:
+        """Random x (B, T, dim)."""
+        return torch.randn(batch, length, DIM, dtype=torch.float64).to(dtype or torch.get_default_dtype())
+
+
+class NormSubject(Subject):
+    kind = "norm"
+
+    def layer(self, causal: bool = False, dropout: float = 0.0) -> nn.Module:
+        return spread(Alone(self.build()))
+
+    def build(self, dim: int = DIM) -> Norm:
+        return self.factory(dim)
+
+
+class FFNSubject(Subject):
+    kind = "ffn"
+
+    def layer(self, causal: bool = False, dropout: float = 0.0) -> nn.Module:
+        return spread(Alone(self.build()))
+
+    def build(self, dim: int = DIM, hidden: int = HIDDEN) -> FFN:
+        return self.factory(dim, hidden)
+
+
+class AttentionSubject(Subject):
+    kind = "attention"
+
+    def build(self, backend: Backend | None = None, dropout: float = 0.0) -> Attention:
+        """The part by itself."""
+        return cast(Attention, spread(self.factory(DIM, HEADS, backend, dropout)))
+
+    @property
+    def lowers(self) -> frozenset[str]:
+        return self.build().lowers
+
+
+class BackendSubject(Subject):
+    kind = "backend"
+
+    def build(self) -> Backend:
+        return self.factory()
+
+    @property
+    def lowers(self) -> frozenset[str]:
+        return self.build().lowers
+
+
+class PositionSubject(Subject):
+    kind = "position"
+
+    def build(self, extent: Extent = TEXT, heads: int = HEADS) -> Position:
+        """The scheme by itself."""
+        return cast(Position, spread(self.factory(DIM, heads, extent)))
+
+
+class BlockSubject(Subject):
+    kind = "block"
+
+
+class Alone(nn.Module):
+    """A part that computes each token by itself, behind the signature of a stack."""
+
+    def __init__(self, part: nn.Module):
+        super().__init__()
+        self.part = part
+
+    def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        return self.part(x)
+
+
+def spread(module: nn.Module, seed: int = 0) -> Any:
+    """Initialise as a model is, in evaluation; then move every parameter away from zeros and ones."""
+    initialise(module, seed)
+    make = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if not parameter.is_meta:
+                noise = torch.randn(parameter.shape, generator=make, dtype=torch.float32)
+                parameter.add_(noise.to(parameter), alpha=0.2)
+    return module.eval()

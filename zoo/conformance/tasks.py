@@ -1,0 +1,90 @@
+"""Promises of training: two steps in each of the three tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from zoo.conformance.check import Inapplicable, require
+from zoo.conformance.subject import DIM, HEADS, HIDDEN, Subject
+from zoo.errors import UsageError
+from zoo.parts.position import Sinusoidal
+from zoo.tasks.classification import Classification
+from zoo.tasks.lm import CausalLM
+from zoo.tasks.task import Task, side_losses
+from zoo.tasks.translation import Translation
+
+WORDS = 19
+
+
+def steps(subject: Subject, task: Callable[..., Task], sizes: dict[str, Any], batch: dict[str, Any]) -> None:
+    """Two optimiser steps on one batch. Raises Inapplicable where the task's model refuses the part."""
+    slot = {subject.kind: subject.factory}
+    refusal = None
+    for others in ({}, {"position": Sinusoidal}):
+        try:
+            made: Any = task(**sizes, dim=DIM, depth=1, heads=HEADS, hidden=HIDDEN, **others | slot)
+        except UsageError as error:
+            refusal = refusal or error
+        else:
+            train(made.train(), batch, type(made).__name__)
+            return
+    raise Inapplicable(f"it refuses: {refusal}")
+
+
+def train(made: Task, batch: dict[str, Any], where: str) -> None:
+    """Two optimiser steps of a task. Raises Broken unless everything is finite and every parameter moves."""
+    before = {name: parameter.detach().clone() for name, parameter in made.named_parameters()}
+    optimiser = torch.optim.AdamW(made.parameters(), lr=1e-2)
+    for _ in range(2):
+        total, size = made.loss(batch)
+        loss = total / size + sum(side_losses(made.net))
+        require(bool(loss.isfinite()), f"in {where} the loss is {loss.item()}.")
+        optimiser.zero_grad()
+        loss.backward()
+        bad = [n for n, p in made.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
+        require(not bad, f"in {where} no finite gradient reaches {', '.join(bad[:3])}.")
+        optimiser.step()
+    still = [name for name, parameter in made.named_parameters() if torch.equal(parameter, before[name])]
+    require(not still, f"in {where} two steps leave {', '.join(still[:3])} as it was.")
+
+
+def trains_language(subject: Subject) -> None:
+    """A causal language model with it trains: finite loss and gradients, every parameter moves."""
+    tokens = torch.randint(WORDS, (3, 9))
+    batch = {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
+    steps(subject, CausalLM, {"vocab_size": WORDS, "max_length": 16}, batch)
+
+
+def trains_translation(subject: Subject) -> None:
+    """A translation model with it trains on padded batches: finite loss and gradients, every parameter moves."""
+    source, target = torch.randint(WORDS, (3, 7)), torch.randint(WORDS, (3, 6))
+    batch = {
+        "source": source, "source_valid": torch.arange(7) < torch.tensor([[7], [2], [5]]),
+        "target": target, "target_valid": torch.arange(6) < torch.tensor([[3], [6], [4]]),
+    }  # fmt: skip
+    sizes = {"source_vocab_size": WORDS, "target_vocab_size": WORDS, "max_length": 16}
+    steps(subject, Translation, sizes, batch)
+
+
+def trains_vision(subject: Subject) -> None:
+    """A vision model with it trains: finite loss and gradients, every parameter moves."""
+    batch = {"images": torch.randn(3, 1, 12, 12), "labels": torch.randint(5, (3,))}
+    steps(subject, Classification, {"num_classes": 5, "image_size": 12, "channels": 1, "patch": 4}, batch)
+
+
+def fits_somewhere(subject: Subject) -> None:
+    """At least one of the three tasks takes it."""
+    refusals = []
+    for trains in (trains_language, trains_translation, trains_vision):
+        try:
+            trains(subject)
+            return
+        except Inapplicable as refusal:
+            refusals.append(str(refusal))
+    require(False, f"no task takes it: {refusals[0]}")
+
+
+TASKS = [fits_somewhere, trains_language, trains_translation, trains_vision]
