@@ -11,6 +11,9 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     """`zoo.load`, which imports torch only when it is used."""
     if name == "load":
+        from zoo.discovery import shield
+
+        shield()  # torch reads the metadata of every package
         from zoo.trained.load import load
 
         return load

@@ -6,6 +6,7 @@ import ast
 import functools
 import importlib.machinery
 import importlib.util
+import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -64,32 +65,71 @@ def describe_class(module: str, name: str, given: int = 0) -> Description:
     return Description(summary, tuple(options[given:]), str(path) if path else None, found.node.lineno)
 
 
-def locate(module: str) -> Path | None:
-    """The source file of a module, found without importing it or the packages above it."""
+def flaw(module: str, name: str) -> str:
+    """Why importing a class would fail, as far as its source tells; nothing where it need not fail."""
+    if not spec(module):
+        return f"there is no module {module}"
+    path = locate(module)
+    if path is None:
+        return ""  # compiled
+    try:
+        tree = _parsed(path)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
+        return f"{path}{line} cannot be read: {getattr(error, 'msg', None) or type(error).__name__}"
+    return "" if _may_have(tree, name) else f"{path} has no {name}"
+
+
+def spec(module: str) -> importlib.machinery.ModuleSpec | None:
+    """Where a module would come from, found without importing it or the packages above it."""
     top, *rest = module.split(".")
     try:
-        spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
+        found = importlib.util.find_spec(top)
+        name = top
+        for piece in rest:
+            if found is None or found.submodule_search_locations is None:
+                return None
+            name = f"{name}.{piece}"
+            found = importlib.machinery.PathFinder.find_spec(name, list(found.submodule_search_locations))
+    except Exception:  # an import hook of somebody else may raise anything
         return None
-    name = top
-    for piece in rest:
-        if spec is None or spec.submodule_search_locations is None:
-            return None
-        name = f"{name}.{piece}"
-        spec = importlib.machinery.PathFinder.find_spec(name, list(spec.submodule_search_locations))
-    origin = spec.origin if spec else None
+    return found
+
+
+def locate(module: str) -> Path | None:
+    """The source file of a module."""
+    found = spec(module)
+    origin = found.origin if found else None
     return Path(origin) if origin and origin.endswith(".py") else None
 
 
 @functools.cache
+def _parsed(path: Path) -> ast.Module:
+    with warnings.catch_warnings():  # about invalid escapes in the source
+        warnings.simplefilter("ignore")
+        return ast.parse(path.read_bytes())
+
+
 def _tree(module: str) -> ast.Module | None:
     path = locate(module)
-    if path is None:
-        return None
     try:
-        return ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
+        return _parsed(path) if path else None
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+def _may_have(tree: ast.Module, name: str) -> bool:
+    """Whether a module can have a name: something binds it, or binds names that its source does not spell out."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in (name, "__getattr__"):
+            return True
+        if isinstance(node, ast.alias) and (node.asname or node.name.partition(".")[0]) in (name, "*"):
+            return True
+        if isinstance(node, ast.Name) and node.id in ("globals", "vars", "setattr", "exec"):
+            return True
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name:
+            return True
+    return False
 
 
 def _find(module: str, name: str, hops: int = MAX_HOPS) -> _Found | None:

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import difflib
 import functools
+import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
 
+from zoo.discovery import GROUP, ZOO, Entry, Flaw, discover, normal
 from zoo.errors import PartError, PluginError
+from zoo.importing import bring, told
 
-GROUP = "zoo."
 KINDS = ("position", "backend", "attention", "norm", "ffn", "block", "task", "data")
-BUILTIN = "zoo-transformers"
+BUILTIN = ZOO
+SWITCH = "ZOO_DISABLE_PLUGINS"
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,9 @@ class Part:
     target: str  # "module:Class"
     distribution: str
     version: str
-    point: EntryPoint
+    home: str = ""  # the folder of the distribution's metadata
+    requires: tuple[str, ...] = ()  # which versions of zoo the distribution asks for
+    damage: str = ""  # why its metadata name no class
 
     @property
     def path(self) -> str:
@@ -35,44 +40,92 @@ class Part:
         return self.target.replace(":", ".")
 
     @property
+    def module(self) -> str:
+        return self.target.partition(":")[0]
+
+    @property
     def origin(self) -> str:
         return f"{self.distribution} {self.version}"
 
+    @property
+    def builtin(self) -> bool:
+        return self.distribution == BUILTIN
+
+    @property
+    def entry(self) -> str:
+        """The line of the package's metadata that this part comes from."""
+        return f"{self.name} = {self.target} in [{GROUP}{self.kind}]"
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name!r} of {self.origin}"
+
     def load(self) -> type:
         """Import the class. Raises PluginError when its package cannot be imported or names something else."""
+        module, _, name = self.target.partition(":")
         try:
-            cls = self.point.load()
+            cls = bring(module, name)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a plugin may well call sys.exit() while it is imported
-            reason = f"{type(error).__name__}: {error}"
-            raise PluginError(f"{self.kind} {self.name!r} of {self.origin} cannot be imported: {reason}") from error
+            raise PluginError(
+                f"{self} cannot be imported: {told(error, module)}\nIts entry point is {self.entry}. "
+                f"Try: pip install -U {self.distribution}"
+            ) from error
         if not isinstance(cls, type) or cls.__name__ != self.name:
-            found = getattr(cls, "__name__", repr(cls))
-            raise PluginError(f"{self.origin}: entry point {self.name!r} names {found!r}; the two names must agree")
+            found = getattr(cls, "__name__", type(cls).__name__)
+            raise PluginError(f"{self}: its entry point {self.entry} names {found!r}; the two names must agree")
         return cls
 
 
 @functools.cache
+def listed(kind: str) -> tuple[Part, ...]:
+    """Everything installed under a kind, sorted by name, with what no name can choose: hidden or disabled parts."""
+    found = {(one.name, one.value, one.package.name): _part(one) for one in discover().entries if one.kind == kind}
+    return tuple(sorted(found.values(), key=lambda part: (part.name.lower(), part.origin)))
+
+
 def parts(kind: str) -> tuple[Part, ...]:
-    """Everything installed under a kind, sorted by name."""
-    return collect(kind, entry_points(group=GROUP + kind))
+    """Everything that a name can choose: not disabled, and not called like a part of zoo itself."""
+    return tuple(part for part in listed(kind) if not hidden(part) and not disabled(part.distribution))
 
 
-def collect(kind: str, points: Iterable[EntryPoint]) -> tuple[Part, ...]:
-    """Parts of entry points: duplicates of one distribution count once, and nothing shadows a built-in."""
-    found: dict[tuple[str, str, str], Part] = {}
-    for point in points:
-        dist, version = (point.dist.name, point.dist.version) if point.dist else ("unknown", "0")
-        found.setdefault((point.name, point.value, dist), Part(kind, point.name, point.value, dist, version, point))
-    builtin = {part.name for part in found.values() if part.distribution == BUILTIN}
-    kept = [part for part in found.values() if part.distribution == BUILTIN or part.name not in builtin]
-    return tuple(sorted(kept, key=lambda part: (part.name.lower(), part.origin)))
+def owner(path: str) -> Part | None:
+    """The installed part of a class path that is named like its class, or None."""
+    mine = (part for kind in KINDS for part in listed(kind) if part.path == path and path.endswith(f".{part.name}"))
+    return next(mine, None)
+
+
+def hidden(part: Part) -> bool:
+    """Whether a part is called like a built-in one, whose name it cannot take over."""
+    return not part.builtin and any(one.builtin and same(one, part.name) for one in listed(part.kind))
+
+
+def disabled(distribution: str) -> bool:
+    """Whether the environment switches a distribution off; zoo itself cannot be."""
+    return distribution != BUILTIN and bool({"1", "all", normal(distribution)} & switched())
+
+
+def switched() -> set[str]:
+    """The words of ZOO_DISABLE_PLUGINS: ``1`` or ``all``, or names of distributions."""
+    return {normal(word) for word in os.environ.get(SWITCH, "").split(",")} - {""}
+
+
+def flaws() -> list[Flaw]:
+    """What could not be read of the entry points, or is of no kind that this version of zoo knows."""
+    odd = {(one.package, one.kind) for one in discover().entries if one.kind not in KINDS and one.package.requires}
+    known = [GROUP + kind for kind in KINDS]
+    strange = [Flaw(package, f"unknown group {GROUP + kind!r}.{suggest(GROUP + kind, known)}") for package, kind in odd]
+    return [*discover().flaws, *sorted(strange, key=lambda flaw: (flaw.package.name, flaw.reason))]
+
+
+def same(part: Part, name: str) -> bool:
+    """Whether a name means a part: names ignore case."""
+    return part.name.lower() == name.lower()
 
 
 def find(kind: str, name: str) -> Part:
     """The part of that name, ignoring case. Raises PartError that lists what there is, or which packages clash."""
-    matches = [part for part in parts(kind) if part.name.lower() == name.lower()]
+    matches = [part for part in parts(kind) if same(part, name)]
     exact = [part for part in matches if part.name == name] or matches
     if len(exact) == 1:
         return exact[0]
@@ -80,8 +133,13 @@ def find(kind: str, name: str) -> Part:
         owners = " and ".join(part.origin for part in exact)
         paths = ", ".join(part.path for part in exact)
         raise PartError(f"two packages register {kind} {name!r}: {owners}. Write its class path: {paths}")
+    off = [part for part in listed(kind) if same(part, name)]
+    if off:
+        raise PartError(f"unknown {kind} {name!r}: {SWITCH} disables {off[0].origin}, which has it.")
     names = list(dict.fromkeys(part.name for part in parts(kind)))
-    raise PartError(f"unknown {kind} {name!r}.{suggest(name, names)} Available: {', '.join(names)}")
+    unread = [flaw for flaw in flaws() if re.search(rf"\b{re.escape(name)}\b", flaw.reason, re.IGNORECASE)]
+    hint = f"\n{unread[0].package.origin} is damaged: {unread[0].reason}" if unread else ""
+    raise PartError(f"unknown {kind} {name!r}.{suggest(name, names)} Available: {', '.join(names)}{hint}")
 
 
 def get(kind: str, name: str) -> type:
@@ -94,3 +152,19 @@ def suggest(word: str, known: Iterable[str]) -> str:
     by_lower = {name.lower(): name for name in known}
     near = difflib.get_close_matches(word.lower(), by_lower, 1, cutoff=0.5)
     return f" Did you mean {by_lower[near[0]]!r}?" if near else ""
+
+
+def _part(entry: Entry) -> Part:
+    """A part of an entry point, with what is wrong in what its package wrote."""
+    target = re.sub(r"\s*\[.*\]$", "", entry.value)  # extras, which pip ignores here
+    module, colon, name = (piece.strip() for piece in target.partition(":"))
+    written = f"entry point {entry.name!r}: {entry.value!r:.80} is not 'module:Class'"
+    proper = colon and name.isidentifier() and all(piece.isidentifier() for piece in module.split("."))
+    damage = "" if proper else written
+    if not entry.name.isidentifier():
+        damage = f"entry point {entry.name!r:.80} is no name of a class"
+    package = entry.package
+    return Part(
+        *(entry.kind, entry.name, f"{module}:{name}" if proper else entry.value, package.name, package.version),
+        *(package.home, package.requires, package.damage or damage),
+    )

@@ -1,6 +1,6 @@
 """Entry points made by hand."""
 
-from importlib.metadata import EntryPoint
+from pathlib import Path
 
 from zoo import registry
 
@@ -13,9 +13,28 @@ TOYS = {
 }
 
 
-def point(kind: str, name: str, target: str) -> EntryPoint:
-    return EntryPoint(name, target, f"zoo.{kind}")
-
-
 def part(kind: str, name: str, target: str, distribution: str = "toys", version: str = "1.0") -> registry.Part:
-    return registry.Part(kind, name, target, distribution, version, point(kind, name, target))
+    return registry.Part(kind, name, target, distribution, version)
+
+
+METADATA = "Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+
+
+def package(
+    site: Path, name: str, points: str, body: str | None = None, version: str = "0.1.0", metadata: str | None = METADATA
+) -> Path:
+    """What pip would write for a package of one module, and the folder of its metadata."""
+    module = name.replace("-", "_")
+    info = site / f"{module}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "entry_points.txt").write_text(points)
+    if metadata:
+        (info / "METADATA").write_text(metadata.format(name=name, version=version))
+    if body is not None:
+        (site / f"{module}.py").write_text(body)
+    return info
+
+
+def norm(name: str, cls: str) -> str:
+    """The entry point of a norm."""
+    return f"[zoo.norm]\n{cls} = {name.replace('-', '_')}:{cls}\n"

@@ -1,12 +1,12 @@
+import importlib
 import sys
 from pathlib import Path
 
 import pytest
 
-from zoo import registry
+from zoo import discovery, registry
 from zoo.cli import args, document
 from zoo.cli.names import Names
-from zoo.trained.policy import allowed_roots
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -21,11 +21,31 @@ def install(monkeypatch):
         def listed(kind: str) -> tuple[registry.Part, ...]:
             return tuple(sorted((one for one in parts if one.kind == kind), key=lambda one: one.name.lower()))
 
-        monkeypatch.setattr(registry, "parts", listed)
-        allowed_roots.cache_clear()
+        monkeypatch.setattr(registry, "listed", listed)
 
-    yield use
-    allowed_roots.cache_clear()
+    return use
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A folder on sys.path for packages; call what is returned after a package was written or removed."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    modules = set(sys.modules)
+
+    def reread() -> Path:
+        discovery.discover.cache_clear()
+        registry.listed.cache_clear()
+        importlib.invalidate_caches()
+        for name in set(sys.modules) - modules:
+            if str(getattr(sys.modules[name], "__file__", "")).startswith(str(folder)):
+                del sys.modules[name]
+        return folder
+
+    yield reread
+    monkeypatch.undo()
+    reread()
 
 
 @pytest.fixture

@@ -1,11 +1,18 @@
+import json
+import os
+import subprocess
 import sys
+import threading
 
 import pytest
-from cli_parts import TOYS, part
+from cli_parts import TOYS, norm, package, part
 
 import zoo.cli as command_line
-from zoo.cli import doctor, forward
-from zoo.errors import PartError, PluginError
+from zoo import describe, discovery, importing, plugins, registry
+from zoo.cli import doctor, forward, probe
+from zoo.errors import PartError, PluginError, UsageError
+from zoo.models import refusal
+from zoo.trained.policy import allowed
 
 TEXT = "model: Toy\ndata: {class_path: Text, init_args: {path: a}}\n"
 
@@ -125,3 +132,204 @@ def test_exit_codes_and_length_of_failures(monkeypatch, capsys):
     monkeypatch.setattr(command_line, "_dispatch", failing(errors.UsageError("x")))
     assert command_line.main(["--debug"]) == 2
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_disabled_plugin_is_listed_and_not_found(install, resolve, zoo, monkeypatch):
+    mine = part("norm", "DyT", "cli_other:DyT", "My.Norm", "0.1.0")
+    install(mine, *(part(kind, name, f"cli_toys:{name}", registry.BUILTIN) for kind in TOYS for name in TOYS[kind]))
+    for words in ("my_norm", "other, MY--NORM", "1", "all"):
+        monkeypatch.setenv(registry.SWITCH, words)
+        with pytest.raises(PartError, match=r"unknown norm 'dyt': ZOO_DISABLE_PLUGINS disables My.Norm 0.1.0"):
+            registry.find("norm", "dyt")
+        assert [one.name for one in registry.parts("norm")] == ["Layer", "RMS"]
+        assert not allowed("cli_other.DyT")
+    with pytest.raises(UsageError, match=r"'cli_other.DyT' is not imported: ZOO_DISABLE_PLUGINS disables My.Norm 0.1"):
+        resolve(TEXT, options="--model.norm cli_other.DyT")
+    monkeypatch.setenv(registry.SWITCH, "my-norm,my-nrm")
+    assert "! norm 'DyT' of My.Norm 0.1.0: disabled by ZOO_DISABLE_PLUGINS" in zoo("list")[1]
+    _, out, _ = zoo("doctor")
+    assert "ZOO_DISABLE_PLUGINS=my-norm,my-nrm (no installed plugin: my-nrm)" in out
+    assert "norm DyT (My.Norm 0.1.0): disabled by ZOO_DISABLE_PLUGINS" in out
+    report = {row["name"]: row for row in json.loads(zoo("doctor", "--json")[1])["plugins"]}
+    assert (report["DyT"]["disabled"], report["DyT"]["ok"], report["DyT"]["seconds"]) == (True, True, None)
+    monkeypatch.setenv(registry.SWITCH, "0")
+    assert registry.find("norm", "dyt").distribution == "My.Norm"
+
+
+def test_zoo_itself_cannot_be_disabled(monkeypatch):
+    monkeypatch.setenv(registry.SWITCH, "all,zoo-transformers")
+    assert {one.distribution for kind in registry.KINDS for one in registry.parts(kind)} == {registry.BUILTIN}
+    assert len(registry.parts("norm")) == 2
+
+
+def test_a_built_in_name_is_not_taken_over_in_any_case(site):
+    package(site(), "taker", norm("taker", "rmsnorm"))
+    site()
+    assert registry.find("norm", "rmsnorm").builtin
+    assert [one.distribution for one in registry.listed("norm") if registry.hidden(one)] == ["taker"]
+    assert allowed("taker.rmsnorm")  # its class path is the way to it
+
+
+def test_a_plugin_does_not_open_the_standard_library(site):
+    package(site(), "opener", "[zoo.norm]\nsystem = os:system\nPopen = subprocess:Popen\n")
+    site()
+    assert not allowed("os.system")
+    assert not allowed("subprocess.Popen")
+    assert plugins.location(registry.find("norm", "popen")).endswith("subprocess.py")
+
+
+def test_discovery_survives_what_hooks_and_folders_do(site, monkeypatch):
+    folder = site()
+    package(folder, "fine", norm("fine", "Fine"))
+    package(folder, "fine", norm("fine", "Older"), version="0.0.1", metadata="Name: Fine\nVersion: 0.0.1\n")
+    (folder / "file-1.dist-info").write_text("no folder")
+    (folder / "loop-1.dist-info").symlink_to("loop-1.dist-info")
+    (folder / "empty-1.dist-info").mkdir()
+    package(folder, "tabs", "[zoo.norm]\n\tTabs\t=  tabs : Tabs  [extra]\r\n\r\n# x\n", None)
+
+    class Hook:
+        @staticmethod
+        def find_distributions(context):
+            raise OSError("no")
+
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if name == "odd":
+                raise RuntimeError("no")
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Hook])
+    site()
+    found = {one.name: one for one in registry.listed("norm")}
+    assert {"Fine", "Tabs", "RMSNorm"} <= set(found) or {"Older", "Tabs", "RMSNorm"} <= set(found)
+    assert len({"Fine", "Older"} & set(found)) == 1  # one package of a name counts
+    assert found["Tabs"].target == "tabs:Tabs"
+    assert discovery.version("empty") == "1"
+    assert discovery.version("no-such-package") is None
+    assert describe.spec("odd") is None
+    assert doctor.torch_mismatch(["torch==1"]) is not None
+
+
+def test_torch_starts_beside_entry_points_that_importlib_cannot_read(site, monkeypatch):
+    package(site(), "worse", "[zoo.norm]\nno equals sign\n")
+    site()
+    with pytest.raises(TypeError):
+        doctor.entry_points()
+    kept = discovery.Distribution.entry_points
+    try:
+        assert discovery.discover().fatal
+        discovery.shield()
+        assert "zoo" in {point.name for point in doctor.entry_points(group="console_scripts")}
+    finally:
+        discovery.Distribution.entry_points = kept
+    assert [flaw.package.name for flaw in registry.flaws()] == ["worse"]
+
+
+@pytest.mark.parametrize(
+    ("requires", "told"),
+    [
+        ("zoo-transformers<0.1", "<0.1"),
+        ("Zoo_Transformers (>=7)", ">=7"),
+        ("zoo-transformers[digits]>=0.1,<0.1", "<0.1,>=0.1"),
+        ("zoo-transformers~=0.1.0", ""),
+        ("zoo-transformers", ""),
+        ("zoo-transformers>=9; extra == 'x'", ""),
+        ("zoo-transformers>=9; python_version < '3'", ""),
+        ("zoo-transformers>=>9", ""),
+        ("zoo-transformers-extra>=9", ""),
+    ],
+)
+def test_which_zoo_a_package_is_built_for(site, requires, told):
+    package(site(), "built", norm("built", "Built"), metadata=f"Name: built\nVersion: 1\nRequires-Dist: {requires}\n")
+    site()
+    assert plugins.misfit(registry.find("norm", "built")) == told
+
+
+@pytest.mark.parametrize(
+    ("body", "flawed"),
+    [
+        ("class X: pass", False),
+        ("from os import path as X", False),
+        ("from os import *", False),
+        ("def __getattr__(name): return 1", False),
+        ("globals()['X'] = 1", False),
+        ("if True:\n    X = 1", False),
+        ("import X.y", False),
+        ("Y = '\\d'\nprint(X)", True),
+        ("class X", True),
+        ("\0", True),
+        ("(" * 9000, True),
+    ],
+)
+def test_what_a_source_tells_about_a_class(site, recwarn, body, flawed):
+    (site() / "told.py").write_text(body)
+    site()
+    assert bool(describe.flaw("told", "X")) is flawed
+    assert not recwarn.list
+
+
+def test_what_an_import_prints_goes_to_standard_error(site, capfd):
+    (site() / "loud.py").write_text("import os, sys\nprint('a')\nsys.__stdout__.write('b')\nos.write(1, b'c')\nX = 1")
+    site()
+    print("before")
+    assert importing.bring("loud", "X") == 1
+    print("after")
+    out, err = capfd.readouterr()
+    assert out == "before\nafter\n"
+    assert sorted(err.replace("\n", "")) == ["a", "b", "c"]
+
+
+def test_an_import_cannot_leave_and_others_can(monkeypatch):
+    left = []
+    monkeypatch.setattr(os, "_exit", left.append)
+    with pytest.raises(SystemExit, match=r"os._exit\(3\)"), importing.contained():
+        os._exit(3)
+    with importing.contained():  # another thread, such as a watchdog, may end the process
+        other = threading.Thread(target=os._exit, args=[4])
+        other.start()
+        other.join()
+    assert left == [4]
+    os._exit(5)
+    assert left == [4, 5]
+
+
+def test_an_import_without_standard_output():
+    code = (
+        "import os; os.close(1)\nfrom zoo.importing import bring\n"
+        "bring('json', 'dumps')\nimport sys; sys.stdout = sys.stderr = None\nbring('json', 'loads')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_doctor_does_not_wait_for_ever(site):
+    for name, body in (
+        ("Hangs", "import subprocess\nsubprocess.Popen(['sleep', '300'])\nwhile True: pass"),
+        ("Prints", "while True: print('x' * 1000)"),
+        ("Asks", "input()"),
+        ("Closes", "import os, time\n[os.close(n) for n in range(3, 50)]\nos.close(1)\nos.close(2)\ntime.sleep(60)"),
+        ("Child", "import subprocess\nsubprocess.Popen(['sleep', '300'])\nclass Child: kind = 'norm'"),
+    ):
+        package(site(), name, norm(name, name), body)
+    site()
+    parts = {one.name: one for one in registry.listed("norm") if not one.builtin}
+    found = dict(zip(parts, probe.probe(parts.values(), patience=2.0), strict=True))
+    assert found["Hangs"].problem == found["Prints"].problem == "importing it did not end within 2 s"
+    assert found["Closes"].problem is not None
+    assert "EOFError" in found["Asks"].problem
+    assert (found["Child"].problem, found["Child"].seconds < 2) == (None, True)
+    assert len(found["Prints"].printed) <= probe.KEPT
+
+
+def test_a_hint_imports_no_plugin(site):
+    class_body = "from zoo.parts.backend import Naive\n\n\nclass {0}(Naive):\n    pass\n"
+    points = "[zoo.backend]\n{0} = {1}:{0}\n"
+    package(site(), "used", points.format("Used", "used"), class_body.format("Used"))
+    package(site(), "ends", points.format("Ends", "ends"), "raise SystemExit")
+    package(site(), "mean", points.format("Mean", "mean"), class_body.format("Mean") + "    __init__ = exit\n")
+    site()
+    assert refusal.alternatives("backend", "bias") == refusal.alternatives("backend", "bias")
+    assert not {"used", "ends", "mean"} & set(sys.modules)
+    registry.get("backend", "used")
+    registry.get("backend", "mean")
+    assert "Used" in refusal.alternatives("backend", "bias")
+    assert "Mean" not in refusal.alternatives("backend", "bias")

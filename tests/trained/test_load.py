@@ -206,9 +206,10 @@ def test_a_configuration_imports_parts_only(copied, model, tmp_path):
     folder = model("glyphs").export(tmp_path / "out")
     about = json.loads((folder / "config.json").read_text())
     about["model"]["init_args"]["attention"] = {"class_path": "my_attn.My"}
-    about["needs"] = {"my_attn.My": "my-attn 0.2"}
+    mine = {"key": "model.attention", "kind": "attention", "name": "My", "class_path": "my_attn.My"}
+    about["parts"] = [{**mine, "distribution": "my-attn", "version": "0.2", "options": {}}]
     (folder / "config.json").write_text(json.dumps(about))
-    with pytest.raises(PluginError, match=r"needs my-attn 0.2 \(my_attn.My\), which is not installed. Run: pip"):
+    with pytest.raises(PluginError, match=r"needs plugin my-attn 0.2 \(attention 'My'\), which is not installed. Run"):
         zoo.load(folder)
 
 

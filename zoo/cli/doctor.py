@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import shutil
 import sys
-from importlib.metadata import PackageNotFoundError, distribution, entry_points, version
+from importlib.metadata import distribution, entry_points
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from zoo import registry
+from zoo import discovery, plugins, registry
 from zoo.cli import output
-from zoo.errors import PluginError, UsageError
+from zoo.errors import UsageError
+
+if TYPE_CHECKING:
+    from zoo.cli.probe import Outcome
 
 SHOWN = ("zoo-transformers", "lightning", "torch", "torchvision", "torchmetrics", "jsonargparse", "tokenizers",
          "tensorboard", "rich", "numpy")  # fmt: skip
+SLOW = 2.0  # seconds that an import may take unmentioned
 
 
-def installed(name: str) -> str | None:
-    """The installed version of a distribution, or None."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+installed = discovery.version
 
 
 def torch_mismatch(requires: list[str] | None = None) -> str | None:
@@ -30,7 +31,7 @@ def torch_mismatch(requires: list[str] | None = None) -> str | None:
     torch, vision = installed("torch"), installed("torchvision")
     if torch is None:
         return "torch is not installed. Run: pip install torch torchvision"
-    if vision is None:
+    if vision is None or "unknown" in (torch, vision):
         return None
     wanted = requires if requires is not None else (distribution("torchvision").requires or [])
     pins = [match[1] for line in wanted if (match := re.match(r"torch\s*\(?==\s*([^\s;,)]+)", line))]
@@ -44,6 +45,7 @@ def torch_mismatch(requires: list[str] | None = None) -> str | None:
 
 def check_torch() -> None:
     """Refuse a torch and torchvision that do not fit, before importing them fails with an unrelated message."""
+    discovery.shield()
     problem = torch_mismatch()
     if problem:
         raise UsageError(problem)
@@ -51,9 +53,14 @@ def check_torch() -> None:
 
 def doctor(json: bool) -> int:
     """`zoo doctor`: everything a report of a problem should hold. Exits with 2 when something is wrong."""
+    discovery.shield()
     versions = {name: installed(name) or "not installed" for name in SHOWN}
     mismatch = torch_mismatch()
-    plugins = _plugins()
+    tried = _plugins()
+    damaged = [
+        {"distribution": flaw.package.name, "version": flaw.package.version, "location": flaw.package.home,
+         "problem": flaw.reason} for flaw in registry.flaws()
+    ]  # fmt: skip
     owners = lightning_owners()
     devices = ["unknown: torch cannot be imported safely"] if mismatch else _devices()
     report = {
@@ -63,10 +70,12 @@ def doctor(json: bool) -> int:
         "torch_matches_torchvision": mismatch is None,
         "problem": mismatch,
         "devices": devices,
-        "plugins": plugins,
+        "plugins": tried,
+        "damaged": damaged,
+        "disabled": sorted(registry.switched()),
         "lightning_command": owners,
     }
-    broken = mismatch is not None or any(not plugin["ok"] for plugin in plugins)
+    broken = mismatch is not None or bool(damaged) or any(not plugin["ok"] for plugin in tried)
     if json:
         output.as_json(report)
         return 2 if broken else 0
@@ -76,33 +85,55 @@ def doctor(json: bool) -> int:
     print(f"torch and torchvision  {mismatch or 'fit'}")
     print(f"devices      {'; '.join(devices)}")
     print(f"`lightning`  {owners}")
-    print(f"plugins      {'none' if not plugins else ''}")
-    for plugin in plugins:
-        print(f"  {plugin['kind']} {plugin['name']} ({plugin['origin']}): {plugin['problem'] or 'ok'}")
+    if registry.switched():
+        print(f"{registry.SWITCH}={os.environ[registry.SWITCH]}{_unknown()}")
+    print(f"plugins      {'none' if not tried else ''}")
+    for plugin in tried:
+        told = plugin["problem"] or ", but ".join(["ok", *plugin["warnings"]])
+        print(f"  {plugin['kind']} {plugin['name']} ({plugin['origin']}): {told}")
+    for flaw in registry.flaws():
+        print(f"  {flaw.package.origin}: {flaw.reason} ({flaw.package.home})")
     return 2 if broken else 0
 
 
-def _plugins() -> list[dict[str, object]]:
-    """Every part that does not come with zoo, and whether it can be imported."""
-    found: list[dict[str, object]] = []
-    for kind in registry.KINDS:
-        parts = registry.parts(kind)
-        for part in parts:
-            if part.distribution == registry.BUILTIN:
-                continue
-            problem = None
-            clash = [other for other in parts if other.name.lower() == part.name.lower() and other != part]
-            if clash:
-                problem = f"also registered by {clash[0].origin}; write its class path: {part.path}"
-            else:
-                try:
-                    part.load()
-                except PluginError as error:
-                    problem = str(error)
-            found.append(
-                {"kind": kind, "name": part.name, "origin": part.origin, "problem": problem, "ok": problem is None}
-            )
-    return found
+def _plugins() -> list[dict[str, Any]]:
+    """Every part that does not come with zoo, and how importing it went in a process of its own."""
+    from zoo.cli.probe import probe
+
+    parts = [part for kind in registry.KINDS for part in registry.listed(kind) if not part.builtin]
+    tried = [part for part in parts if not (_off(part) or part.damage or plugins.misfit(part))]
+    outcomes = dict(zip(tried, probe(tried), strict=True)) if tried else {}
+    return [_report(part, outcomes.get(part)) for part in parts]
+
+
+def _off(part: registry.Part) -> bool:
+    return registry.disabled(part.distribution)
+
+
+def _report(part: registry.Part, outcome: Outcome | None) -> dict[str, Any]:
+    """What there is to say about a part; one that is disabled is no problem."""
+    problems = plugins.states(part)
+    warnings = []
+    if outcome:
+        problems += [outcome.problem] if outcome.problem else []
+        if outcome.seconds >= SLOW and not outcome.problem:
+            warnings.append(f"takes {outcome.seconds:.1f} s to import")
+        if outcome.printed:
+            warnings.append(f"prints on import: {outcome.printed[:80]!r}")
+    return {
+        "kind": part.kind, "name": part.name, "origin": part.origin,
+        "distribution": part.distribution, "version": part.version, "path": part.path,
+        "entry_point": part.entry, "location": plugins.location(part),
+        "problem": "; ".join(problems) or None, "ok": not problems or _off(part), "disabled": _off(part),
+        "warnings": warnings, "seconds": round(outcome.seconds, 2) if outcome else None,
+    }  # fmt: skip
+
+
+def _unknown() -> str:
+    """Words of ZOO_DISABLE_PLUGINS that name no plugin."""
+    known = {discovery.normal(part.distribution) for kind in registry.KINDS for part in registry.listed(kind)}
+    odd = sorted(registry.switched() - known - {"1", "0", "all"})
+    return f" (no installed plugin: {', '.join(odd)})" if odd else ""
 
 
 def _devices() -> list[str]:

@@ -6,6 +6,7 @@ import sys
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 
+from zoo.discovery import shield
 from zoo.errors import UsageError
 
 
@@ -13,6 +14,7 @@ def sdk() -> EntryPoint | None:
     """The command line of lightning-sdk, or None."""
     if find_spec("lightning_sdk") is None:
         return None
+    shield()
     points = [point for point in entry_points(group="console_scripts") if point.value.startswith("lightning_sdk")]
     return min(points, key=lambda point: (point.name != "lightning", point.name), default=None)
 

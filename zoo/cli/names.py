@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import sys
 from collections.abc import Iterable, Iterator
 
-from zoo import registry
+from zoo import plugins, registry
 from zoo.cli.layers import Node, where
 from zoo.cli.slots import Slot
 from zoo.errors import PartError, PluginError, UsageError
+from zoo.importing import bring, told
+from zoo.trained import provenance
 from zoo.trained.policy import allowed
 
 PREFERRED = ("zoo.", "torch.optim.", "lightning.pytorch.")
@@ -29,8 +30,8 @@ def path_of(cls: type) -> str:
 class Names:
     """Finds classes by registered name, by name among imported classes, or by class path."""
 
-    def __init__(self, allow: Iterable[str] = ()) -> None:
-        self.allow = tuple(allow)
+    def __init__(self, allow: Iterable[str] = (), records: Iterable[provenance.Record] = ()) -> None:
+        self.allow, self.records = tuple(allow), tuple(records)
 
     def find(self, slot: Slot, node: Node) -> type:
         """The class that a node names for a slot. Raises with the origin of the name."""
@@ -43,12 +44,16 @@ class Names:
     def _by_name(self, slot: Slot, name: str) -> type:
         if slot.kind:
             try:
-                return self._fits(slot, registry.get(slot.kind, name), name)
+                part = plugins.choose(slot.kind, name)
             except PartError as error:
                 local = _pick(name, subclasses(slot.base))
                 if local is None or "two packages" in str(error):
                     raise
                 return local  # a class of the user's own script, which no package registers
+            cls = part.load()
+            if not issubclass(cls, slot.base):
+                raise PluginError(f"{part} is no {slot.kind}: {part.path} is no subclass of {slot.base.__name__}.")
+            return cls
         known = list(subclasses(slot.base))
         found = _pick(name, known)
         if found is None:
@@ -59,16 +64,17 @@ class Names:
 
     def _by_path(self, slot: Slot, path: str) -> type:
         module, _, name = path.rpartition(".")
+        provenance.require(record for record in self.records if record["class_path"] == path)
         self._refuse(path, path)
+        part = registry.owner(path)
         try:
-            found = getattr(importlib.import_module(module), name)
+            found = part.load() if part else bring(module, name)
         except (ImportError, AttributeError) as error:
             raise UsageError(f"{slot.word} {path!r} cannot be imported: {error}") from error
-        except KeyboardInterrupt:
+        except (PluginError, KeyboardInterrupt):
             raise
         except BaseException as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise PluginError(f"{slot.word} {path!r} cannot be imported: {reason}") from error
+            raise PluginError(f"{slot.word} {path!r} cannot be imported: {told(error, module)}") from error
         if isinstance(found, type):
             self._refuse(f"{found.__module__}.{found.__qualname__}", path)
         return self._fits(slot, found, path)
@@ -77,6 +83,9 @@ class Names:
         if allowed(path, self.allow):
             return
         module = path.rpartition(".")[0]
+        part = registry.owner(path)
+        if part and registry.disabled(part.distribution):
+            raise UsageError(f"the class path {written!r} is not imported: {registry.SWITCH} disables {part.origin}.")
         risky = module.partition(".")[0] in sys.stdlib_module_names  # no part lives there, but much that does harm
         raise UsageError(
             f"the class path {written!r} is not imported: a recipe may only name zoo, its plugins, lightning, torch, "

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo import cookbook, registry
+from zoo import cookbook, plugins, registry
 from zoo.cli import args, document, folder
 from zoo.cli.layers import MISSING, Node, where
-from zoo.errors import PartError, UsageError
+from zoo.errors import PartError, PluginError, UsageError
+from zoo.trained import provenance
 
 if TYPE_CHECKING:
     from zoo.cli.resolve import Resolved, Schema
@@ -26,38 +27,55 @@ class Draft:
     layers: list[Node]
     recipe: Path | None
     files: int  # how many of the layers are files
+    records: list[provenance.Record] = field(default_factory=list)  # the parts of the run that is continued
 
 
 def draft(command: args.Command) -> Draft:
     """Read every layer and check what can be checked without importing torch."""
     paths = [cookbook.find(name) for name in [command.recipe, *command.configs] if name]
     files = [document.read(path) for path in paths]
-    found = Draft([*files, *document.from_options(command.options)], paths[0] if paths else None, len(files))
-    check_names(found.layers)
+    recipe = paths[0] if paths else None
+    layers = [*files, *document.from_options(command.options)]
+    found = Draft(layers, recipe, len(files), earlier(command, recipe))
+    check_names(found)
     return found
 
 
-def check_names(found: list[Node]) -> None:
+def earlier(command: args.Command, recipe: Path | None) -> list[provenance.Record]:
+    """The parts that the named run was made with, or with --resume those of any run that may be meant."""
+    if recipe is not None and recipe.name == folder.CONFIG:
+        return provenance.kept(recipe.parent)
+    if recipe is None or "resume" not in command.flags:
+        return []
+    name = folder.check_name(command.name) if command.name else "*"
+    runs = Path(command.runs, folder.recipe_of(recipe, "")[0]).glob(f"{name}/*/{provenance.FILE}")
+    return [record for path in runs for record in provenance.kept(path.parent)]
+
+
+def check_names(found: Draft) -> None:
     """Refuse unknown parts by the registry alone, in milliseconds: `--model.position` names a `position`."""
-    for layer in found:
+    for layer in found.layers:
         for section, kind in (("model", "task"), ("data", "data")):
             node = layer.children.get(section)
             if node is None:
                 continue
-            _check_name(kind, node)
+            _check_name(kind, node, found.records)
             if section == "model":
                 for name in registry.KINDS:
                     if name in node.children:
-                        _check_name(name, node.children[name])
+                        _check_name(name, node.children[name], found.records)
 
 
-def _check_name(kind: str, node: Node) -> None:
+def _check_name(kind: str, node: Node, records: list[provenance.Record]) -> None:
     name = node.value
     if name is MISSING or not isinstance(name, str) or not name or "." in name or name.lower() in ("null", "none"):
         return
     try:
-        registry.find(kind, name)
+        plugins.choose(kind, name)
+    except PluginError as error:
+        raise PluginError(f"{error}{where(node.origin)}") from error
     except PartError as error:
+        provenance.require(one for one in records if (one["kind"], one["name"].lower()) == (kind, name.lower()))
         elsewhere = [
             f". {part.name} is a {part.kind}: --model.{part.kind} {part.name}"
             for other in KINDS_OF_PARTS
@@ -115,7 +133,7 @@ def plan(command: args.Command, found: Draft, against: Schema | None = None) -> 
     from zoo.cli.resolve import Resolved, resolve
 
     against = against or schema()
-    names = Names(command.allow)
+    names = Names(command.allow, found.records)
     full = resolve(found.layers, against, names)
     seed = full.config.setdefault("seed_everything", SEED)
     if not 0 <= seed < 2**32:

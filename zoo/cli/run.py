@@ -24,6 +24,8 @@ from zoo.cli.quiet import quiet
 from zoo.cli.resolve import Schema
 from zoo.cli.slots import parameters
 from zoo.errors import UsageError
+from zoo.study.callbacks import Provenance
+from zoo.trained import provenance, weights
 from zoo.trained.place import checkpoint, configured
 from zoo.trained.policy import import_policy
 
@@ -110,7 +112,7 @@ class ZooCLI(LightningCLI):
             callbacks, carried = [], {"logger": False, "enable_checkpointing": False}
             if not sys.stderr.isatty():
                 carried["enable_progress_bar"] = False  # in a pipe a bar is noise among the figures
-        self.trainer_defaults["callbacks"] = callbacks
+        self.trainer_defaults["callbacks"] = [*callbacks, Provenance(provenance.used(self.plan.config))]
         with blamed():
             return super().instantiate_trainer(**{key: carried[key] for key in carried if key not in written}, **kwargs)
 
@@ -125,6 +127,8 @@ class ZooCLI(LightningCLI):
             return
         folder.claim(self.plan.run, *self.plan.reuse)
         self.plan.claimed = True
+        if folder.first_rank():
+            provenance.write(self.plan.config, self.run_folder)  # also by --resume: its checkpoints are the newest
         if folder.first_rank() and "resume" not in self.plan.command.flags:
             (self.run_folder / folder.CONFIG).write_text(text(self.plan), encoding="utf-8")
             self.data.save(self.run_folder)
@@ -171,7 +175,7 @@ def equipment(task: Any, home: Path, plan: Plan) -> dict[str, Any]:
     counted = cost(task)
     if folder.first_rank():
         print(report.header(plan.run, task, counted, plan.config["model"]["init_args"]), flush=True)
-    return equip(task, counted, home, plan.config["model"])
+    return equip(task, counted, home, plan.config["model"], plan.config["data"])
 
 
 def wanted(callback: object, written: dict[str, Any]) -> bool:
@@ -210,6 +214,9 @@ def choose_checkpoint(plan: Plan) -> None:
     if "://" in str(given) or not path.is_file():
         raise UsageError(f"no checkpoint file {str(given)!r}.")
     origin = configured(path)
+    records = provenance.checked(weights.about(path, provenance.KEY)) or provenance.kept(origin or path.parent)
+    if folder.first_rank():
+        provenance.warn(records)
     if origin is not None:
         changes = check_resume(plan, origin / folder.CONFIG, training_options(plan.resolved.classes["model"]))
         for line in changes if folder.first_rank() else ():

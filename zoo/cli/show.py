@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from pathlib import Path
 
-from zoo import cookbook, registry
+from zoo import cookbook, plugins, registry
 from zoo.cli import output
 from zoo.cli.layers import MISSING, Node, where
 from zoo.describe import Option, describe
@@ -32,14 +32,19 @@ def list_parts(words: list[str], json: bool) -> int:
     pattern = words[0].lower() if words else "*"
     if len(words) > 1:
         raise UsageError("usage: zoo list [kind] [glob] [--json]")
-    found = [part for kind in kinds for part in registry.parts(kind) if fnmatch.fnmatch(part.name.lower(), pattern)]
+    found = [part for kind in kinds for part in registry.listed(kind) if fnmatch.fnmatch(part.name.lower(), pattern)]
     if not found:
         raise UsageError(f"no part matches {pattern!r}. See all: zoo list")
     if json:
         output.as_json([_summary(part) for part in found])
         return 0
-    rows = [[part.kind, part.name, _brief(part), part.origin] for part in found]
+    wrong = {part: problem for part in found if (problem := "; ".join(plugins.problems(part)))}
+    rows = [[part.kind, part.name, ("! " if part in wrong else "") + _brief(part), part.origin] for part in found]
     output.table(["kind", "name", "what it is", "from"], rows)
+    for part, problem in wrong.items():
+        print(f"! {part}: {problem}")
+    for flaw in registry.flaws() if len(kinds) > 1 else ():
+        print(f"! {flaw.package.origin}: {flaw.reason} ({flaw.package.home})")
     return 0
 
 
@@ -57,6 +62,8 @@ def show(words: list[str], json: bool) -> int:
         return 0
     print(f"{part.kind} {part.name} ({part.origin}, {part.path})")
     print(about.summary or "Its source cannot be found.")
+    for line in _told(part):
+        print(line)
     section = {"task": "model", "data": "data"}.get(kind, f"model.{kind}")
     print(f"\nUse it: --{section} {part.name}")
     if about.options:
@@ -88,16 +95,25 @@ def copy(words: list[str], force: bool) -> int:
     return 0
 
 
-def _summary(part: Part) -> dict[str, str]:
-    fields = {"kind": part.kind, "name": part.name, "path": part.path}
+def _summary(part: Part) -> dict[str, str | None]:
     return {
-        **fields, "distribution": part.distribution, "version": part.version, "summary": describe(part).summary
+        "kind": part.kind, "name": part.name, "path": part.path,
+        "distribution": part.distribution, "version": part.version, "summary": describe(part).summary,
+        "entry_point": part.entry, "location": plugins.location(part),
+        "problem": "; ".join(plugins.problems(part)) or None,
     }  # fmt: skip
 
 
 def _brief(part: Part) -> str:
     text = describe(part).summary
     return text if len(text) <= 90 else text[:89] + "…"
+
+
+def _told(part: Part) -> list[str]:
+    """What is wrong with a part, and with others of its name."""
+    found = [f"Problem: {problem}. See: zoo doctor" for problem in plugins.problems(part)]
+    others = [one for one in registry.listed(part.kind) if registry.same(one, part.name) and one != part]
+    return [*found, *(f"{one.origin} has one too: {'; '.join(plugins.problems(one))}" for one in others)]
 
 
 def _row(section: str, option: Option) -> list[str]:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from zoo.errors import UsageError
 
 PINNED = ("val/loss", "train/loss", "val_by_tokens/loss")
+START = "from zoo.discovery import shield; shield(); from tensorboard.main import run_main; run_main()"
 SEEDS = r"regex:^(.*)/s\d+$"  # all seeds of a variant share a colour
 
 
@@ -25,7 +26,7 @@ def link(host: str = "127.0.0.1", port: int = 6006, pinned: tuple[str, ...] = PI
 def command(folder: Path, port: int) -> list[str]:
     """How TensorBoard is started: on this machine's own address only."""
     return [
-        sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port)
+        sys.executable, "-c", START, "--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port)
     ]  # fmt: skip
 
 

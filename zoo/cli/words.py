@@ -1,4 +1,4 @@
-"""Read the options of the commands that use a trained model. Needs no torch."""
+"""Read the options of the commands that have a fixed list of them. Needs no torch."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "classify": {"top": int, "resize": str, "json": bool, **COMMON},
     "export": {"force": bool, **COMMON},
+    "new": {"dest": str, "from": str, "debug": bool},
+    "matrix": {"write": str, "debug": bool},
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from zoo import registry
@@ -18,14 +19,14 @@ def demands(position: Position, pattern: Pattern, padded: bool, dropout: float) 
     """What a stack asks of its attentions, and who asks, by the names that attentions and backends know."""
     name = type(position).__name__
     said = {
-        "bias": f"position {name} adds a bias to the scores",
+        **dict.fromkeys(("bias", position.feature), f"position {name} adds a bias to the scores"),
         "rotate": f"position {name} turns queries and keys",
         "valid": "this model pads its batches",
         "window": f"window={pattern.window} hides keys",
         "dropout": f"attention_dropout={dropout} drops attention weights",
         "causal": "this model is causal",
     }
-    extra = {"rotate": position.rotates, "valid": padded, "dropout": dropout > 0}
+    extra = {"rotate": position.rotates, "valid": padded, "dropout": dropout > 0, position.feature: position.biases}
     needs = pattern.needs | {feature for feature, wanted in extra.items() if wanted}
     return {feature: said[feature] for feature in sorted(needs)}
 
@@ -44,13 +45,17 @@ def refuse_unserved(attention: Attention, asked: dict[str, str]) -> None:
 
 
 def alternatives(kind: str, feature: str) -> list[str]:
-    """Installed parts of a kind that serve a feature; a broken plugin is none."""
+    """Parts of a kind that serve a feature. A plugin counts once it is imported: no sentence is worth importing it."""
     names = []
     for part in registry.parts(kind):
+        if not part.builtin and part.module not in sys.modules:
+            continue
         try:
             cls: Any = part.load()
             serves = cls.lowers if kind == "attention" else cls().lowers
-        except Exception:  # whatever a stranger's constructor raises must not hide the sentence that is being made
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # whatever a stranger's code raises must not hide the sentence that is being made
             continue
         if feature in serves:
             names.append(part.name)

@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from zoo.study.cost import Cost
 from zoo.tasks.task import Task
+from zoo.trained.provenance import KEY, Record
 
 
 class CostMeter(Callback):
@@ -59,6 +60,16 @@ def peak_memory() -> int:
         return torch.cuda.max_memory_allocated()
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+class Provenance(Callback):
+    """Writes into every checkpoint which parts made it: plain records, as beside the run's configuration."""
+
+    def __init__(self, records: list[Record]):
+        self.records = records
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint[KEY] = self.records
 
 
 class EndsWithValidation(Callback):

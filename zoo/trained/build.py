@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,8 @@ from typing import Any
 import torch
 from jsonargparse import ArgumentParser
 
-from zoo import registry
 from zoo.errors import PluginError, UsageError, ZooError
+from zoo.importing import bring, told
 from zoo.tasks.task import Task
 from zoo.trained.policy import allowed, import_policy
 
@@ -20,7 +19,7 @@ def build(config: Mapping[str, Any], source: Path, allow: tuple[str, ...] = ()) 
     """The task that ``config["model"]`` describes; ``source`` is named in messages, ``allow`` lists more modules."""
     model = config["model"]
     for path in class_paths(model):
-        _check(path, config.get("needs") or {}, source, allow)
+        _check(path, source, allow)
     import_policy(allow)
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(Task, "model", fail_untyped=False, required=True)
@@ -33,10 +32,10 @@ def build(config: Mapping[str, Any], source: Path, allow: tuple[str, ...] = ()) 
         with torch.random.fork_rng(devices=[]):  # initial weights are drawn, and overwritten
             return parser.instantiate(parsed).model
     except Exception as error:
-        told = _deepest(error)
-        if isinstance(told, ZooError):
-            raise told from error
-        reason = " ".join(str(told).split())[:300]
+        deepest = _deepest(error)
+        if isinstance(deepest, ZooError):
+            raise deepest from error
+        reason = " ".join(str(deepest).split())[:300]
         raise UsageError(f"{source} cannot be built with this version of zoo: {reason}") from error
 
 
@@ -52,34 +51,21 @@ def class_paths(value: object) -> Iterator[str]:
             yield from class_paths(item)
 
 
-def needs(config: Mapping[str, Any]) -> dict[str, str]:
-    """The package and version behind each class path that a plugin provides."""
-    owners = {part.path: part for kind in registry.KINDS for part in registry.parts(kind)}
-    found = {path: owners[path] for path in class_paths(config["model"]) if path in owners}
-    return {path: part.origin for path, part in found.items() if part.distribution != registry.BUILTIN}
-
-
-def _check(path: str, known: Mapping[str, str], source: Path, allow: tuple[str, ...]) -> None:
+def _check(path: str, source: Path, allow: tuple[str, ...]) -> None:
     """Raise before anything is built when a class is not installed, or may not be imported."""
     module, _, name = path.rpartition(".")
     if not allowed(path, allow):
-        package = str(known.get(path, "")).rpartition(" ")
-        if package[0]:
-            raise PluginError(
-                f"the model needs {package[0]} {package[2]} ({path}), which is not installed. "
-                f"Run: pip install {package[0]}=={package[2]} ← {source}"
-            )
         raise PluginError(
             f"the model needs {path}, and no installed package provides it as a part of zoo.\n"
             f"Install the package of {module.partition('.')[0] or path}, or, if you trust the module, add: "
             f"--allow-import {module} ← {source}"
         )
     try:
-        found = getattr(importlib.import_module(module), name)
+        found = bring(module, name)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a plugin may well call sys.exit() while it is imported
-        raise PluginError(f"{path} cannot be imported: {type(error).__name__}: {error} ← {source}") from error
+        raise PluginError(f"{path} cannot be imported: {told(error, module)} ← {source}") from error
     if not isinstance(found, type):
         raise UsageError(f"{path} is no class. ← {source}")
 

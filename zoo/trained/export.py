@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from zoo.data.cache import write_json
 from zoo.errors import UsageError
-from zoo.trained import weights
-from zoo.trained.build import needs
+from zoo.trained import provenance, weights
 from zoo.trained.place import EXPORT, WEIGHTS
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def export(trained: Trained, folder: Path, force: bool = False) -> Path:
             "format": FORMAT,
             "zoo": version("zoo-transformers"),
             "kind": type(trained.task).__name__,
-            "needs": needs(place.config) or place.config.get("needs", {}),
+            "parts": provenance.recorded(place) or provenance.used({"model": place.config["model"]}),
             "model": place.config["model"],
             **trained.extra(),
         }

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from zoo.errors import UsageError
-from zoo.trained import weights
+from zoo.trained import provenance, weights
 from zoo.trained.base import Trained
 from zoo.trained.build import build
 from zoo.trained.place import find
@@ -19,8 +19,12 @@ def load(run: str | Path, device: str = "cpu", *, runs: str | Path = "runs", all
 
     ``device`` is torch's name of one, or auto; ``runs`` is where recipes keep their runs; ``allow`` names modules
     besides zoo's and its plugins' that the configuration may import. No code is read from a checkpoint.
+    Raises PluginError where a plugin is missing; one of another version than the run's is told by a warning.
     """
     place = find(run, runs)
+    records = provenance.recorded(place)
+    provenance.require(records)
+    provenance.warn(records)
     task = build(place.config, place.source, tuple(allow))
     weights.put(task, weights.read(place.weights), place.weights)
     return use(task.eval().requires_grad_(False).to(chosen(device)), place)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import functools
+import sys
 
 from zoo import registry
 
 ROOTS = ("zoo", "lightning", "pytorch_lightning", "torch", "torchvision", "torchmetrics")
 
 
-@functools.cache
 def allowed_roots(extra: tuple[str, ...] = ()) -> list[str]:
     """What a class path may start with: zoo, its installed plugins, the Lightning family and what was allowed."""
-    plugins = {part.target.partition(":")[0] for kind in registry.KINDS for part in registry.parts(kind)}
-    packages = {name.partition(".")[0] for name in plugins}
-    return list(dict.fromkeys([*ROOTS, *sorted(packages), *extra]))
+    packages = {
+        part.module.partition(".")[0]
+        for kind in registry.KINDS
+        for part in registry.listed(kind)
+        if not registry.disabled(part.distribution)
+    }
+    # a plugin cannot open the standard library, nor what is no module's name
+    opened = sorted(name for name in packages - sys.stdlib_module_names if name.isidentifier())
+    return list(dict.fromkeys([*ROOTS, *opened, *extra]))
 
 
 def allowed(path: str, extra: tuple[str, ...] = ()) -> bool:

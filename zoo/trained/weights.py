@@ -34,6 +34,15 @@ def _checkpoint(path: Path) -> dict[str, Tensor]:
     return found
 
 
+def about(path: Path, key: str) -> object:
+    """What else a checkpoint holds under a key, without reading its tensors; None where it cannot be read."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception:  # `read` says what is wrong with it
+        return None
+    return content.get(key) if isinstance(content, dict) else None
+
+
 def _safetensors(path: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError, safe_open
 

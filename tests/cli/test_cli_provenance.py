@@ -1,0 +1,162 @@
+"""A run remembers the packages of its parts, and says so where they are missing or of another version."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from cli_parts import package
+
+import zoo as library
+from zoo import discovery
+from zoo.errors import PluginError
+from zoo.trained import provenance
+
+BODY = "from zoo.parts.attention import MultiHead\n\n\nclass {0}(MultiHead):\n    'An attention.'\n"
+POINTS = "[zoo.attention]\nMy = my_attn:My\n"
+MISSING = "checkpoint needs plugin my-attn 0.2 (attention 'My'), which is not installed. Run: pip install my-attn==0.2"
+SMALL = [
+    *["--data", "TextFiles", "--data.path", "text.txt", "--data.max_length", "16", "--data.tokenizer", "bytes"],
+    *["--model.dim", "16", "--model.depth", "1", "--model.heads", "2", "--trainer.accelerator", "cpu"],
+    *["--trainer.limit_val_batches", "1", "--trainer.logger", "false"],
+]
+FIT = ["fit", "lm-tiny", "--name", "mine", *SMALL]
+ONE, TWO = ["--trainer.max_steps", "1"], ["--trainer.max_steps", "2"]
+MINE = ["--model.attention", "my", "--model.attention.groups", "1"]
+
+
+def records(home):
+    return {record["key"]: record for record in json.loads((home / "parts.json").read_text())}
+
+
+@pytest.fixture
+def run(site, zoo, tmp_path, monkeypatch):
+    """The folder of a run with a plugin's attention, which is still installed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    Path("text.txt").write_text("all work and no play makes a dull toy " * 60)
+    package(site(), "my-attn", POINTS, BODY.format("My"), "0.2")
+    site()
+    code, _, err = zoo(*FIT, *MINE, *ONE)
+    assert (code, err) == (0, "")
+    return tmp_path / "runs/lm-tiny/mine/s1"
+
+
+@pytest.fixture
+def gone(site, run):
+    shutil.rmtree(site() / "my_attn-0.2.dist-info")
+    (site() / "my_attn.py").unlink()
+    site()
+    return run
+
+
+def test_every_part_is_recorded_in_the_run_the_checkpoint_and_the_export(run, tmp_path):
+    found = records(run)
+    options = found["model.attention"].pop("options")
+    assert options.items() >= {"groups": 1, "bias": True}.items()
+    assert found["model.attention"] == {
+        "key": "model.attention", "kind": "attention", "name": "My", "distribution": "my-attn", "version": "0.2",
+        "class_path": "my_attn.My",
+    }  # fmt: skip
+    found["model.attention"]["options"] = options
+    assert found["model"]["kind"] == "task"
+    assert found["model"]["distribution"] == "zoo-transformers"
+    assert found["model"]["options"]["vocab_size"] > 1  # filled by the data
+    assert "attention" not in found["model"]["options"]
+    assert found["data"]["name"] == "TextFiles"
+    assert found["model.optimizer"]["distribution"] == "torch"
+    assert found["model.optimizer"]["version"] == discovery.version("torch")
+    assert {"model.position", "model.norm", "model.ffn"} <= set(found)
+    for path in run.rglob("*.ckpt"):
+        assert torch.load(path, weights_only=True)["zoo_parts"] == list(found.values())
+    library.load(run).export(tmp_path / "out")
+    kept = json.loads((tmp_path / "out/config.json").read_text())["parts"]
+    assert kept == [record for key, record in found.items() if key.startswith("model")]
+
+
+def test_a_missing_plugin_is_named_with_the_version_to_install(gone, zoo):
+    checkpoint = next(gone.rglob("*.ckpt"))
+    for place in (gone, gone.parent, checkpoint):
+        with pytest.raises(PluginError) as caught:
+            library.load(place)
+        assert str(caught.value) == MISSING
+    for words in (
+        ["generate", str(gone), "--prompt", "x"], [*FIT, *MINE, *TWO, "--resume"], ["fit", str(gone), "--resume"],
+        ["validate", str(gone)],
+    ):  # fmt: skip
+        code, _, err = zoo(*words)
+        assert code == 3
+        assert err.startswith(f"error: {MISSING}")
+        assert len(err.splitlines()) == 1
+    (gone / "parts.json").unlink()  # the checkpoint knows by itself
+    assert zoo("generate", str(gone), "--prompt", "x")[2] == f"error: {MISSING}\n"
+    code, _, err = zoo(*FIT, *MINE, *TWO)  # nothing is continued, so nothing is known
+    assert (code, "unknown attention 'my'" in err) == (2, True)
+
+
+def test_an_export_without_its_plugin(run, site, zoo, tmp_path):
+    library.load(run).export(tmp_path / "out")
+    shutil.rmtree(site() / "my_attn-0.2.dist-info")
+    site()
+    assert zoo("generate", str(tmp_path / "out"), "--prompt", "x")[::2] == (3, f"error: {MISSING}\n")
+
+
+def test_another_version_is_told_once(run, site, zoo, caplog):
+    shutil.rmtree(site() / "my_attn-0.2.dist-info")
+    package(site(), "my-attn", POINTS, version="0.3")
+    site()
+    told = "checkpoint was made with my-attn 0.2 (attention 'My'), installed is my-attn 0.3"
+    command = [sys.executable, "-m", "zoo", "generate", str(run), "--prompt", "x", "--length", "1"]
+    path = os.pathsep.join([str(site()), *sys.path])
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, timeout=120)
+    assert (done.returncode, done.stderr) == (0, f"{told}\n")
+    for words in (["validate", str(run)], [*FIT, *MINE, *TWO, "--resume"]):
+        caplog.clear()
+        assert zoo(*words)[0] == 0
+        assert [record.getMessage() for record in caplog.records if "my-attn" in record.getMessage()] == [told]
+    assert records(run)["model.attention"]["version"] == "0.3"  # what its newest checkpoint was made with
+    newest = torch.load(run / "checkpoints/last.ckpt", weights_only=True)["zoo_parts"]
+    assert [one["version"] for one in newest if one["name"] == "My"] == ["0.3"]
+
+
+def test_a_disabled_plugin_is_named(run, zoo, monkeypatch):
+    monkeypatch.setenv("ZOO_DISABLE_PLUGINS", "my_attn")
+    with pytest.raises(PluginError, match=r"needs plugin my-attn 0.2 \(attention 'My'\), which ZOO_DISABLE_PLUGINS"):
+        library.load(run)
+
+
+def test_a_class_of_no_package_is_named_with_its_module(site, run, zoo, monkeypatch):
+    (site() / "my_local.py").write_text(BODY.format("Mine"))
+    site()
+    words = [*FIT[:2], "--name", "local", *SMALL, *ONE, "--model.attention", "my_local.Mine"]
+    assert zoo(*words, "--allow-import", "my_local")[0] == 0
+    home = run.parents[1] / "local/s1"
+    record = records(home)["model.attention"]
+    assert (record["kind"], record["distribution"], record["version"]) == ("attention", None, None)
+    assert library.load(home, allow=("my_local",))
+    with pytest.raises(PluginError, match="add: --allow-import my_local"):
+        library.load(home)
+    (site() / "my_local.py").unlink()
+    site()
+    for attempt in ({}, {"allow": ("my_local",)}):
+        with pytest.raises(
+            PluginError, match=r"my_local.Mine \(attention 'Mine'\), which no package provides, and the"
+        ):
+            library.load(home, **attempt)
+    code, _, err = zoo(*words, "--allow-import", "my_local", "--resume")
+    assert (code, "the module my_local cannot be imported" in err) == (3, True)
+    assert len(err.splitlines()) == 2
+    code, _, err = zoo("validate", str(home), "--allow-import", "my_local")
+    assert (code, "the module my_local cannot be imported" in err) == (3, True)
+
+
+def test_what_a_stranger_wrote_is_no_command():
+    good = {"key": "model.norm", "kind": "norm", "name": "X", "class_path": "x.X", "distribution": "x", "version": "1"}
+    assert provenance.checked([good]) == [good]
+    evil = [{**good, "distribution": "x; rm -rf ~"}, {**good, "version": "1 --index-url=evil"}, {**good, "name": 1}]
+    assert provenance.checked([*evil, "x", None, {}]) == []
+    assert provenance.checked({"x": 1}) == []

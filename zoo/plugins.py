@@ -1,0 +1,78 @@
+"""What is wrong with an installed part, as far as it can be known without importing it."""
+
+from __future__ import annotations
+
+import functools
+
+from zoo import __version__, describe, registry
+from zoo.errors import PluginError
+from zoo.registry import Part
+
+
+def choose(kind: str, name: str) -> Part:
+    """The part of that name. Raises PartError as the registry does, PluginError where its package cannot be used."""
+    part = registry.find(kind, name)
+    if part.damage:
+        raise PluginError(
+            f"{part} cannot be used: {part.damage} ({part.home}).\n"
+            f"Try: pip install --force-reinstall {part.distribution}, or its class path"
+        )
+    if wanted := misfit(part):
+        raise PluginError(
+            f"{part} is built for zoo-transformers {wanted}, installed is {__version__}. "
+            f"Run: pip install -U {part.distribution}"
+        )
+    return part
+
+
+def misfit(part: Part) -> str:
+    """Which versions of zoo a part's package asks for, where the installed one is none of them."""
+    return "" if part.builtin or not part.requires else _excludes(part.requires)
+
+
+@functools.cache
+def _excludes(requires: tuple[str, ...]) -> str:
+    from packaging.requirements import InvalidRequirement, Requirement  # here: few commands need it
+
+    for line in requires:
+        try:
+            wanted = Requirement(line)
+        except InvalidRequirement:
+            continue  # pip would have refused it; whoever wrote the file by hand may try
+        applies = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
+        if applies and not wanted.specifier.contains(__version__, prereleases=True):
+            return ",".join(sorted(map(str, wanted.specifier)))
+    return ""
+
+
+def states(part: Part) -> list[str]:
+    """Why a part cannot be chosen by its name, or is disabled, hidden, or one of two."""
+    if part.builtin:
+        return []
+    if registry.disabled(part.distribution):
+        return [f"disabled by {registry.SWITCH}"]
+    found = [part.damage] if part.damage else []
+    if wanted := misfit(part):
+        found.append(f"built for zoo-transformers {wanted}, installed is {__version__}")
+    way = f"; its class path is {part.path}"
+    if registry.hidden(part):
+        found.append(f"hidden by zoo's own {part.kind} of this name{way}")
+    twins = [one for one in registry.parts(part.kind) if registry.same(one, part.name) and one != part]
+    if twins and not registry.hidden(part):
+        found.append(f"also registered by {' and '.join(one.origin for one in twins)}{way}")
+    return found
+
+
+def problems(part: Part) -> list[str]:
+    """The same, and why importing it would fail."""
+    found = states(part)
+    if found or part.builtin:
+        return found
+    flaw = describe.flaw(part.module, part.target.partition(":")[2])
+    return [flaw] if flaw else []
+
+
+def location(part: Part) -> str:
+    """The file that a part's module comes from, or where the metadata of its package lie."""
+    origin = getattr(describe.spec(part.module), "origin", None)
+    return origin or part.home
