@@ -9,6 +9,7 @@ from pathlib import Path
 RUN = ("fit", "validate", "test", "predict")
 READ = ("list", "show", "recipes", "cp", "tensorboard", "doctor")
 USE = ("generate", "translate", "classify", "export")
+OWN = ("compare", "check", "new", "matrix")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -53,13 +54,17 @@ def _dispatch(words: list[str], program: str) -> int:
         from zoo.cli import use
 
         return use.run(command, rest)
+    if command in OWN:
+        from zoo.cli import own
+
+        return own.run(command, rest)
     if program == "lightning":
         from zoo.cli import forward
 
         return forward.run(words)
     from zoo.registry import suggest
 
-    raise UsageError(f"unknown command {command!r}.{suggest(command, [*RUN, *READ, *USE])} See: zoo --help")
+    raise UsageError(f"unknown command {command!r}.{suggest(command, [*RUN, *READ, *USE, *OWN])} See: zoo --help")
 
 
 def _train(command: str, rest: list[str]) -> int:

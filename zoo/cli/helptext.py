@@ -26,9 +26,15 @@ Look around (fast: imports no torch)
   cp RECIPE DEST                    copy a recipe to change it
   tensorboard [DIR]                 compare the runs of a folder in a browser
   doctor                            versions, devices, plugins
+Your own parts
+  new KIND NAME, new recipe NAME    a package with a part that works, to change; a recipe
+  check KIND NAME, check RECIPE     does a part keep what its kind promises? does one batch train?
+  matrix                            which parts train together, and why others are refused
 Options
-  --version, --help                 --json on list, show, recipes, doctor, generate, translate, classify
+  --version, --help                 --json on list, show, recipes, doctor, check, generate, translate, classify
   --debug                           show warnings and tracebacks
+Environment
+  ZOO_DISABLE_PLUGINS=1             leave out every plugin; or names of packages, with commas
 
 Examples
   zoo fit lm-tiny

@@ -1,0 +1,77 @@
+"""A part for `zoo check` that misbehaves in every way, without torch: `run` stands in for zoo.cli.trial.run."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def fine():
+    return "ok", ""
+
+
+def fails():
+    return "FAIL", "x changed in place.\nCopy it."
+
+
+def known():
+    return "known", "too slow on Mondays"
+
+
+def skips():
+    return "skipped", "it has no side loss"
+
+
+def aborts():
+    os.abort()
+
+
+def leaves():
+    print("good", "bye")
+    sys.stdout.flush()
+    os._exit(7)
+
+
+def loops():
+    while True:
+        pass
+
+
+def sleeps_forever():
+    time.sleep(1000)
+
+
+def forks():
+    """Leave a process behind that holds every pipe open."""
+    number = os.fork()
+    if number == 0:
+        time.sleep(1000)
+    Path("forked.pid").write_text(str(number))
+    return "ok", ""
+
+
+def talks():
+    """Print much, write into the file of standard output, and read."""
+    print("x" * 300_000, flush=True)
+    os.write(1, b'{"event": "end"}\n')
+    assert not sys.stdin.read()
+    subprocess.run(["echo", "hello"], check=True)
+    return "ok", ""
+
+
+CHECKS = [fine, fails, known, skips, aborts, leaves, loops, sleeps_forever, forks, talks]
+
+
+def run(job, tell):
+    if job["name"] == "x.Dies":
+        os.abort()
+    if job["name"] == "x.Hangs":
+        time.sleep(1000)
+    names = job["only"] or [check.__name__ for check in CHECKS]
+    tell("part", kind="norm", name=job["name"], origin="my-norm 0.1.0", checks=names)
+    for name in names:
+        tell("check", name=name)
+        begun = time.perf_counter()
+        status, sentence = globals()[name]()
+        tell("outcome", name=name, status=status, sentence=sentence, seconds=time.perf_counter() - begun)

@@ -1,0 +1,304 @@
+"""`zoo check`: whatever a part does, each check gets its line, and the exit code says whether one failed."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from zoo import registry
+from zoo.cli import check, child, trial
+from zoo.errors import PartError, PluginError, UsageError
+
+HERE = Path(__file__).parent
+PART = """\
+import os
+import torch
+from torch import nn
+from zoo.parts.norm import Norm
+
+
+class Mine(Norm):
+    '''One gain.'''
+
+    def __init__(self, dim: int, eps: float = 1e-5, mode: str = "keep", sizes: tuple[int, ...] = (1,)):
+        super().__init__(dim, eps)
+        self.mode = mode
+        self.weight = nn.Parameter(torch.empty(dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.weight)
+
+    def forward(self, x):
+        if self.mode == "die" and x.dtype == torch.bfloat16:
+            os._exit(5)
+        return (x * self.weight).float() if self.mode == "widen" else x * self.weight
+
+
+class Other:
+    pass
+"""
+
+
+@pytest.fixture
+def acted(monkeypatch, tmp_path):
+    """Children that play the checks of cli_checks.py instead of importing torch."""
+    code = f"import sys; sys.path[:] = {[str(HERE), *sys.path]!r}; import cli_checks; from zoo.cli import trial; "
+    monkeypatch.setattr(
+        child, "program", lambda: [sys.executable, "-c", f"{code}trial.run = cli_checks.run; trial.main()"]
+    )
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def mine(monkeypatch, tmp_path):
+    (tmp_path / "mine.py").write_text(PART)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("mine", None)
+
+
+def statuses(out):
+    return {name: status for status, name in re.findall(r"^(ok|FAIL|known|skipped) +(\w+) +\d", out, re.M)}
+
+
+def test_every_check_gets_a_line_whatever_the_part_does(acted, zoo):
+    code, out, err = zoo(
+        "check", "x.Bad", "--only", "fine,fails,aborts,known,leaves,forks,talks,skips", "--timeout", "60"
+    )
+    assert (code, err) == (1, "")
+    found = statuses(out)
+    assert [name for name, status in found.items() if status == "FAIL"] == ["fails", "aborts", "leaves"]
+    assert [name for name, status in found.items() if status == "ok"] == ["fine", "forks", "talks"]
+    lines = out.splitlines()
+    under = {
+        lines[number - 1].split()[1]: lines[number].strip() for number in range(len(lines)) if lines[number][0] == " "
+    }
+    assert "        x changed in place.\n        Copy it.\n" in out
+    died = "ended the process with code 134 (SIGABRT) during check aborts, in aborts at cli_checks.py:"
+    assert under["aborts"].startswith(died)
+    assert under["leaves"] == "ended the process with code 7 during check leaves; its last words: good bye"
+    assert "too slow on Mondays" in out
+    assert "it has no side loss" in out
+    told = r"8 checks of norm x\.Bad \(my-norm 0\.1\.0\): 3 ok, 3 failed, 1 known, 1 skipped in \d+\.\d s"
+    assert re.fullmatch(told, lines[-1])
+
+
+def test_nothing_that_a_part_started_outlives_the_command(acted, zoo, tmp_path):
+    assert zoo("check", "x.Bad", "--only", "forks")[0] == 0
+    number = int((tmp_path / "forked.pid").read_text())
+    for _ in range(100):
+        try:
+            state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return
+        if state == "Z":  # dead, and waiting for whoever adopts it
+            return
+        time.sleep(0.05)
+    pytest.fail("it still runs")
+
+
+@pytest.mark.parametrize("name", ["loops", "sleeps_forever"])
+def test_a_check_that_never_ends_fails_and_the_rest_is_not_run(acted, zoo, name):
+    begun = time.monotonic()
+    code, out, _ = zoo("check", "x.Bad", "--only", f"fine,{name},known", "--timeout", "4")
+    assert time.monotonic() - begun < 30
+    assert code == 1
+    assert statuses(out) == {"fine": "ok", name: "FAIL", "known": "skipped"}
+    assert f"took longer than 4 s during check {name}, in {name} at cli_checks.py:" in out
+    assert "not run: the 4 s were over" in out
+
+
+def test_the_child_ends_when_the_command_is_killed(acted, tmp_path):
+    """The command's own process is the one that dies here, so it is run in another."""
+    code = f"{child.program()[2].partition(';')[0]}; sys.path[:] = {[str(HERE), *sys.path]!r}; " + (
+        "from zoo.cli import child\n"
+        f"child.program = lambda: {child.program()!r}\n"
+        "made = child.Child(child.Job('', 'x.Bad', [], ['sleeps_forever']))\n"
+        "print(made.process.pid, flush=True)\n"
+        "for event in made.events(1e9): print(event, flush=True)\n"
+    )
+    command = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    number = int(command.stdout.readline())
+    while "'event': 'check'" not in command.stdout.readline():
+        pass
+    command.kill()
+    command.wait()
+    for _ in range(200):
+        if not Path(f"/proc/{number}").exists() or ") Z" in Path(f"/proc/{number}/stat").read_text():
+            return
+        time.sleep(0.05)
+    pytest.fail("the child goes on")
+
+
+def test_a_part_that_cannot_be_imported(acted, zoo):
+    code, out, err = zoo("check", "x.Dies")
+    assert (code, out) == (3, "")
+    assert err.startswith(
+        "error: x.Dies cannot be imported: it ended the process with code 134 (SIGABRT), in run at cli_"
+    )
+    code, _, err = zoo("check", "x.Hangs", "--timeout", "5")
+    assert code == 3
+    assert "cannot be imported: it took longer than 5 s, in run at cli_checks.py:" in err
+
+
+def test_json(acted, zoo):
+    code, out, err = zoo("check", "x.Bad", "--json", "--only", "fine,fails")
+    told = json.loads(out)
+    assert (code, err) == (1, "")
+    assert told["counts"] == {"ok": 1, "FAIL": 1}
+    assert told["checks"][1] | {"seconds": 0} == {
+        "name": "fails", "status": "FAIL", "sentence": "x changed in place.\nCopy it.", "seconds": 0,
+    }  # fmt: skip
+    assert (told["kind"], told["name"], told["origin"]) == ("norm", "x.Bad", "my-norm 0.1.0")
+
+
+def test_a_kind_gives_a_line_for_each_part(acted, zoo):
+    code, out, _ = zoo("check", "norms", "--only", "fine,skips")
+    assert code == 0
+    assert len(out.splitlines()) == len(registry.parts("norm"))
+    assert all(re.search(r"^2 checks of norm \w+ \(.*\): 1 ok, 1 skipped in", line) for line in out.splitlines())
+    assert len(json.loads(zoo("check", "norm", "--only", "fails", "--json")[1])) == len(registry.parts("norm"))
+    assert zoo("check", "norm", "--only", "fails")[0] == 1
+    assert "options belong to one part" in zoo("check", "norm", "--eps", "1")[2]
+
+
+WRONG = {
+    "": "what? zoo check KIND NAME",
+    "norm nope": "unknown norm 'nope'. Available: ",
+    "nrom rmsnorm": "unknown kind 'nrom'. Did you mean 'norm'?",
+    "nrom": "no kind, class path or recipe 'nrom'. Did you mean 'norm'?",
+    "rmsnorm": "RMSNorm is a norm: zoo check norm RMSNorm",
+    "norm rmsnorm more": "'more' is one word too many",
+    "norm rmsnorm --timeout": "'--timeout' must be a number of seconds above 0",
+    "norm rmsnorm --timeout -3": "'--timeout' must be a number of seconds above 0, got '-3'",
+    "norm rmsnorm --timeout inf": "'--timeout' must be a number of seconds above 0, got 'inf'",
+    "norm rmsnorm --only": "'--only' needs names of checks",
+    "no-such.yaml": "no recipe or file 'no-such.yaml'",
+    "lm-tiny --modle.lr 1": "unknown option '--modle.lr'",
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_wrong_words_are_told_before_a_child_is_started(zoo, monkeypatch, words):
+    monkeypatch.setattr(child, "program", lambda: pytest.fail("a child was started"))
+    code, _, err = zoo("check", *words.split())
+    assert code == 2
+    assert WRONG[words] in err
+    assert len(err.splitlines()) <= 4
+
+
+def test_options_are_typed_like_those_of_fit(mine):
+    from mine import Mine
+
+    from zoo.parts.ffn import MoE, Plain
+
+    def given(part, kind, *words):
+        return trial.given(part, kind, check.parse([*words]).options)
+
+    assert given(Mine, "norm", "--eps", "1e-3", "--sizes", "[1, 2]") == {"eps": 1e-3, "sizes": (1, 2)}
+    assert given(Mine, "norm", "--model.norm.eps=2", "--norm.mode", "die") == {"eps": 2.0, "mode": "die"}
+    expert = given(MoE, "ffn", "--expert", "plain", "--expert.activation", "relu", "--experts", "4")
+    assert expert["experts"] == 4
+    assert (expert["expert"].func, expert["expert"].keywords) == (Plain, {"activation": "relu"})
+    assert given(MoE, "ffn", "--expert.bias", "true")["expert"].keywords == {"bias": True}
+    for words, said in {
+        "--eps x": "'eps' must be a number, got 'x'",
+        "--epz 1": "norm 'Mine' has no option 'epz'. Did you mean 'eps'?",
+        "--dim 3": "norm 'Mine' has no option 'dim'",
+        "--eps": "'eps' must be a number",
+    }.items():
+        with pytest.raises(UsageError, match=re.escape(said)):
+            given(Mine, "norm", *words.split())
+
+
+def test_class_paths(mine):
+    found, kind, origin = trial.loaded("", "mine.Mine")
+    assert (found.__name__, kind, origin) == ("Mine", "norm", "mine.py")
+    assert trial.loaded("norm", "zoo.parts.norm.RMSNorm")[2].startswith("zoo-transformers ")
+    (mine / "lacking.py").write_text("import no_such_thing\n")
+    (mine / "leaving.py").write_text("import sys; sys.exit(4)\n")
+    (mine / "wrong.py").write_text("def f(:\n")
+    for path, kind, error, said in (
+        ("mine.Mime", "", UsageError, "module mine has no class 'Mime'. Did you mean 'Mine'?"),
+        ("mine.Mine", "ffn", UsageError, "mine.Mine is a norm, no ffn: zoo check mine.Mine"),
+        ("mine.Other", "", UsageError, "mine.Other is no part"),
+        ("mine.os", "", UsageError, "mine.os is no part"),
+        ("zoo.parts.norm.Norm", "", UsageError, "is the base of every norm"),
+        ("no_such.Mine", "", UsageError, "there is no module 'no_such' here or among the installed packages"),
+        ("mine.no.Such", "", UsageError, "there is no module 'mine.no'"),
+        ("lacking.X", "", PluginError, "No module named 'no_such_thing'"),
+        ("leaving.X", "", PluginError, "SystemExit: 4"),
+        ("wrong.X", "", PluginError, "SyntaxError"),
+    ):
+        with pytest.raises(error, match=re.escape(said)):
+            trial.loaded(kind, path)
+
+
+def test_unknown_checks_are_refused():
+    assert list(trial.chosen({"a": 1, "b": 2}, ["b"], "norm")) == ["b"]
+    with pytest.raises(UsageError, match=r"norm has no check 'shaps'. Did you mean 'shapes'\?"):
+        trial.chosen({"shapes": 1}, ["shaps"], "norm")
+
+
+def test_the_real_checks_of_a_class_in_the_current_folder(mine):
+    """End to end, as a person runs it: the process ends in one check, and the others are still tried."""
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    words = ["check", "mine.Mine", "--mode", "die", "--only", "documentation,shapes,dtypes,batch_independence"]
+    done = subprocess.run(
+        [sys.executable, "-m", "zoo", *words], env=env, cwd=mine, capture_output=True, text=True, timeout=170
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    found = statuses(done.stdout)
+    assert found.pop("dtypes") == "FAIL"
+    assert set(found.values()) == {"ok"}
+    assert "ended the process with code 5 during check dtypes" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("4 checks of norm Mine (mine.py): 3 ok, 1 failed in ")
+    assert not list(mine.rglob("runs"))
+
+
+def test_a_failing_check_says_what_to_do(mine, zoo):
+    code, out, _ = zoo("check", "norm", "mine.Mine", "--mode", "widen", "--only", "dtypes")
+    assert code == 1
+    assert "came back as torch.float32: end with .to(x.dtype)" in out
+
+
+def test_a_recipe_trains_one_batch_and_leaves_nothing(zoo, tmp_path, monkeypatch):
+    (tmp_path / "mine.yaml").write_text(
+        "model: {class_path: CausalLM, init_args: {dim: 16, depth: 1, heads: 2}}\n"
+        "data: {class_path: TextFiles, init_args: {path: a.txt, max_length: 8, batch_size: 2}}\n"
+        "trainer: {max_steps: 3}\n"
+    )
+    (tmp_path / "a.txt").write_text("some words to learn from\n" * 30)
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    code, out, _ = zoo("check", "mine.yaml", "--model.position", "alibi")
+    assert code == 0
+    assert "position ALiBi" in out
+    last = out.splitlines()[-1]
+    assert last.startswith("recipe ok: mine.yaml: CausalLM trained and validated on one batch of TextFiles in ")
+    assert json.loads(zoo("check", "mine.yaml", "--json")[1])["task"] == "CausalLM"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "cache", "mine.yaml", "tmp"]
+    assert not list((tmp_path / "tmp").glob("zoo-check-*"))
+    code, out, err = zoo("check", "mine.yaml", "--model.position", "alibi", "--model.backend", "flash")
+    assert (code, out) == (2, "")
+    assert "position ALiBi adds a bias to the scores, which backend Flash cannot take" in err
+
+
+def test_a_part_by_name_that_two_packages_have(zoo, install):
+    from cli_parts import part
+
+    install(part("norm", "Twice", "cli_toys:RMS", "a", "1"), part("norm", "Twice", "cli_toys:Layer", "b", "2"))
+    code, _, err = zoo("check", "norm", "twice")
+    assert code == 2
+    assert "two packages register norm 'twice'" in err
+    with pytest.raises(PartError):
+        trial.loaded("norm", "twice")

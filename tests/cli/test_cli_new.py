@@ -1,0 +1,234 @@
+"""`zoo new`: every template is a package that works as it is written, and a recipe that trains."""
+
+import ast
+import importlib
+import os
+import re
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from zoo import cookbook, registry
+from zoo.cli import new
+from zoo.conformance import checks
+
+ROOT = Path(__file__).parents[2]
+# what can be tried only where a part declares something: an example declares it
+DECLARED = {"reference", "invariance", "distances", "loss_is_a_sum", "evaluation_is_repeatable", "trains"}
+
+
+def named(kind):
+    return f"Fresh{kind.title()}"
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory):
+    """The package of every kind, with its sources where they can be imported."""
+    home = tmp_path_factory.mktemp("new")
+    for kind in registry.KINDS:
+        assert new.package(kind, named(kind), str(home / kind)) == 0
+    paths = [str(home / kind / "src") for kind in registry.KINDS]
+    sys.path += paths
+    importlib.invalidate_caches()
+    yield home
+    for path in paths:
+        sys.path.remove(path)
+
+
+@pytest.mark.parametrize("kind", registry.KINDS)
+def test_a_template_keeps_the_contract_of_its_kind(packages, kind):
+    part = getattr(importlib.import_module(f"fresh_{kind}"), named(kind))
+    assert part.kind == kind
+    outcomes = [check.outcome() for check in checks(part)]
+    failed = [f"{outcome.name}: {outcome.sentence}" for outcome in outcomes if outcome.status not in ("ok", "skipped")]
+    assert failed == []
+    skipped = {outcome.name: outcome.sentence for outcome in outcomes if outcome.status == "skipped"}
+    assert not set(skipped) & DECLARED, skipped
+
+
+@pytest.mark.parametrize("kind", registry.KINDS)
+def test_a_package_is_complete(packages, kind):
+    home, module = packages / kind, f"fresh_{kind}"
+    found = {str(path.relative_to(home)) for path in home.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    assert found == {"pyproject.toml", "README.md", "LICENSE", f"src/{module}/__init__.py", "tests/test_contract.py"}
+    project = tomllib.loads((home / "pyproject.toml").read_text())["project"]
+    assert (project["name"], project["version"]) == (f"fresh-{kind}", "0.1.0")
+    assert project["entry-points"] == {f"zoo.{kind}": {named(kind): f"{module}:{named(kind)}"}}
+    assert project["dependencies"] == [f"zoo-transformers{new.compatible('0.1.0')}"]
+    licence = (home / "LICENSE").read_text()
+    assert all(words in licence for words in ("Version 2.0, January 2004", "END OF TERMS AND CONDITIONS", "APPENDIX"))
+    for path in home.rglob("*"):
+        if path.is_file() and path.suffix in (".md", ".toml", ".py"):
+            assert not re.search(r"\{(Class|kind|distribution|module|requires|fit|given)\}", path.read_text()), path
+    readme = (home / "README.md").read_text()
+    assert all(f"zoo {word} {kind} {named(kind)}" in readme for word in ("show", "check"))
+    classes = [node for node in ast.parse((home / f"src/{module}/__init__.py").read_text()).body
+               if isinstance(node, ast.ClassDef)]  # fmt: skip
+    assert all(ast.get_docstring(node) for node in classes)
+
+
+def test_ruff_has_nothing_to_say(packages):
+    for kind in registry.KINDS:
+        for words in (["check", "--config", str(ROOT / "pyproject.toml")], ["check"], ["format", "--check"]):
+            done = subprocess.run(
+                [sys.executable, "-m", "ruff", *words, "--no-cache", "."],
+                cwd=packages / kind,
+                capture_output=True,
+                text=True,
+            )
+            assert done.returncode == 0, done.stdout
+
+
+def installed(packages, tmp_path):
+    """An environment in which the packages look installed."""
+    for kind in registry.KINDS:
+        info = tmp_path / f"fresh_{kind}-0.1.0.dist-info"
+        info.mkdir()
+        target = f"fresh_{kind}:{named(kind)}"
+        (info / "entry_points.txt").write_text(f"[zoo.{kind}]\n{named(kind)} = {target}\n")
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: fresh-{kind}\nVersion: 0.1.0\n")
+    places = [str(tmp_path), *(str(packages / kind / "src") for kind in registry.KINDS), str(ROOT)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
+
+
+def test_zoo_lists_shows_and_trains_them(packages, tmp_path):
+    env = installed(packages, tmp_path)
+
+    def zoo(*words, timeout=170):
+        command = [sys.executable, "-m", "zoo", *words]
+        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=timeout)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    listed = zoo("list")
+    for kind in registry.KINDS:
+        assert re.search(rf"^{kind} +{named(kind)} .* fresh-{kind} 0\.1\.0$", listed, re.M), listed
+    assert "--model.norm.eps" in zoo("show", "norm", "freshnorm")
+    parts = [
+        word for kind in registry.KINDS if kind not in ("task", "data") for word in (f"--model.{kind}", named(kind))
+    ]
+    small = ["--model.dim", "16", "--model.depth", "1", "--model.heads", "2", "--trainer.max_steps", "2"]
+    told = zoo("check", "lm-tiny", "--model", named("task"), *parts, *small)  # each one's own command, in one run
+    assert all(f"{kind} {named(kind)}" in told for kind in registry.KINDS if kind not in ("task", "data"))
+    assert "recipe ok: lm-tiny: FreshTask" in told
+    assert "on one batch of FreshData" in zoo("check", "vit-glyphs", "--data", named("data"))
+
+
+def test_the_test_of_a_package_is_its_contract(packages):
+    """pytest finds as many checks as the contract has; a whole run of them is the test above."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(packages / "norm" / "src"), str(ROOT)])}
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "shapes or dtypes"]
+    done = subprocess.run(words, cwd=packages / "norm", env=env, capture_output=True, text=True, timeout=170)
+    assert "2 passed" in done.stdout, done.stdout
+
+
+WRONG = {
+    "norm my_norm": "a class: letters and digits, the first one a capital. Did you mean 'MyNorm'?",
+    "norm 3D": "cannot name a class",
+    "norm ../X": "cannot name a class",
+    "norm Ünorm": "cannot name a class",
+    "norm None": "'None' is a word of Python itself",
+    "norm Exception": "'Exception' is a word of Python itself",
+    "norm RMSNorm": "norm 'RMSNorm' exists in zoo-transformers",
+    "norm rmsNorm": "cannot name a class",
+    "norm RmsNorm": "norm 'RMSNorm' exists in zoo-transformers",
+    "norm Norm": "'Norm' is what a norm is made of",
+    "block Gain": "'Gain' is what a block is made of",
+    "norm Torch": "would become the package torch and hide the installed package torch",
+    "norm Random": "would become the package random and hide Python's own random",
+    "norm Lambda": "would become the package lambda and hide Python's own lambda",
+    "nrom X": "unknown kind 'nrom'. Did you mean 'norm'?",
+    "norm": "usage: zoo new KIND NAME",
+    "norm A B": "usage: zoo new KIND NAME",
+    "norm Fresh --from lm-tiny": "'--from' belongs to zoo new recipe",
+    "recipe x --dest y": "'--dest' belongs to a package",
+    "norm Fresh --dst x": "zoo new has no option '--dst'. Did you mean '--dest'?",
+    "recipe lm-tiny": "'lm-tiny' is a packaged recipe",
+    "recipe a/b": "'a/b' cannot name a recipe",
+    "recipe x --from lm-tny": "no recipe or file 'lm-tny'. Did you mean 'lm-tiny'?",
+    "norm Fresh --dest there": "there exists. Choose another place: zoo new norm Fresh --dest DIR",
+    "norm Fresh --dest file/below": "cannot write file/below",
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_what_is_refused(zoo, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "file").write_text("")
+    code, out, err = zoo("new", *words.split())
+    assert (code, out) == (2, "")
+    assert WRONG[words] in err
+    assert len(err.splitlines()) <= 4
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "there"]
+
+
+def test_names_and_versions():
+    assert [new.kebab(name) for name in ("MyNorm", "DyT", "HTTPNorm", "Norm2D", "T5", "MyT5Bias")] == [
+        "my-norm", "dy-t", "http-norm", "norm2-d", "t5", "my-t5-bias",
+    ]  # fmt: skip
+    assert [new.compatible(version) for version in ("0.1.0", "0.12.3", "1.4.2", "0.2.0.dev3", "0.1.0+local.x")] == [
+        ">=0.1,<0.2", ">=0.12,<0.13", ">=1.4,<2", ">=0.2.0.dev3,<0.3", ">=0.1,<0.2",
+    ]  # fmt: skip
+
+
+def test_a_package_of_a_name_that_is_taken_is_refused(zoo, install, tmp_path, monkeypatch):
+    from cli_parts import part
+
+    monkeypatch.chdir(tmp_path)
+    install(part("norm", "DyT", "my_norm:DyT", "my-norm", "0.1.0"))
+    code, _, err = zoo("new", "norm", "DYT")
+    assert (code, "norm 'DyT' exists in my-norm 0.1.0" in err) == (2, True)
+
+
+def test_recipes(zoo, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = zoo("new", "recipe", "mine")
+    assert (code, out.splitlines()[0]) == (0, "mine.yaml")
+    assert zoo("new", "recipe", "near.yaml", "--from", "vit-glyphs")[0] == 0
+    for name, more in (("mine", []), ("near", ["--data.size", "100"])):
+        text = (tmp_path / f"{name}.yaml").read_text()
+        assert all(f"{word}: " in text for word in (f"# {name}", "# size", "time", "expected", "# data"))
+        assert len(text.splitlines()) <= 30
+        code, out, err = zoo("check", f"{name}.yaml", *more)
+        assert (code, "recipe ok" in out) == (0, True), err
+    kept = cookbook.find("vit-glyphs").read_text().split("\nmodel:")[1]
+    assert (tmp_path / "near.yaml").read_text().endswith("\nmodel:" + kept)
+    assert "embedded and synthetic" in (tmp_path / "near.yaml").read_text()
+    code, _, err = zoo("new", "recipe", "mine")
+    assert (code, "mine.yaml exists" in err) == (2, True)
+
+
+def test_it_is_fast_and_needs_no_torch(tmp_path):
+    code = (
+        "import sys; from zoo.cli import main; main(['new', 'block', 'Fresh']); "
+        "print(sorted({'torch', 'numpy', 'lightning', 'jsonargparse'} & set(sys.modules)))"
+    )
+    begun = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    # half a second is the promise on an idle machine; tests share theirs
+    assert time.perf_counter() - begun < 2.0
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert (tmp_path / "fresh" / "pyproject.toml").is_file()
+
+
+def test_the_wheel_contains_the_templates():
+    """hatchling packs every file below a package that git does not ignore."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["zoo"]
+    names = [f"{kind}.py.template" for kind in registry.KINDS]
+    names += [
+        "pyproject.toml.template",
+        "README.md.template",
+        "test_contract.py.template",
+        "recipe.yaml.template",
+        "LICENSE",
+    ]
+    assert sorted(path.name for path in new.TEMPLATES.iterdir()) == sorted(names)
+    paths = [str(new.TEMPLATES / name) for name in names]
+    ignored = subprocess.run(["git", "check-ignore", *paths], cwd=ROOT, capture_output=True, text=True)
+    assert ignored.stdout == ""

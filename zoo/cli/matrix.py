@@ -1,0 +1,173 @@
+"""`zoo matrix`: build and train every combination of installed parts, and write down what became of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zoo import registry
+from zoo.cli import words
+from zoo.errors import UsageError
+from zoo.registry import Part
+
+if TYPE_CHECKING:
+    from zoo.study.matrix import Cell, Verdict
+
+USAGE = """\
+usage: zoo matrix [--write FILE]
+Build and train every combination of the installed parts, plugins included, for two steps in every task that takes
+parts, and print a Markdown table: a combination trains, is refused by a sentence, or is broken (exit code 1).
+Combinations: position x attention x backend with the default norm, ffn and block, and norm x ffn x block.
+  --write FILE                write the table into FILE
+  ZOO_DISABLE_PLUGINS=all     (environment) zoo's own parts alone"""
+
+SIGN = "<!-- written by: "
+INTRODUCTION = """\
+# What works with what
+
+Every combination was built and trained for two steps, with sizes too small to learn anything: a finite loss, a finite
+gradient for every weight, and every weight moved (an expert of a mixture may wait {patience} steps for a token).
+Nothing in here is declared.
+
+✓ trains. A number is the sentence at the end of this page that refuses the combination when it is built. One mark
+stands for all tasks; where they differ there is one each for {tasks}, in this order."""
+MIXING = """\
+## Attention, position and backend
+
+Norm, feed-forward and block are the default ones. "None named" leaves the backend to the attention."""
+COMPUTING = """\
+## Norm, feed-forward and block
+
+Attention, position and backend are the default ones."""
+UNNAMED = "none named"
+
+
+def run(argv: list[str]) -> int:
+    """`zoo matrix`."""
+    asked = words.parse("matrix", argv)
+    if asked.words:
+        raise UsageError(f"{asked.words[0]!r} is one word too many. See: zoo matrix --help")
+    target = Path(asked.get("write")).expanduser() if "write" in asked.options else None
+    if target:
+        _check(target)
+    from zoo.cli import doctor, quiet
+
+    doctor.check_torch()
+    quiet.quiet(bool(asked.get("debug")))
+    from zoo.importing import contained
+    from zoo.study import matrix
+
+    with contained():  # whatever a part prints, or wherever it leaves
+        mixed = list(_counted("attention, position, backend", matrix.cells(matrix.MIXING)))
+        computed = list(_counted("norm, feed-forward, block", matrix.cells(matrix.COMPUTING)))
+    text = page(mixed, computed, target)
+    if target:
+        try:
+            target.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
+        print(f"{len(mixed) + len(computed)} combinations → {target}")
+    else:
+        print(text, end="")
+    broken = [cell for cell in [*mixed, *computed] if cell.verdict.status == "BROKEN"]
+    for cell in broken[:3]:
+        print(f"{cell.task} with {_chosen(cell)}: {cell.verdict}", file=sys.stderr)
+    if broken:
+        print(f"{len(broken)} of {len(mixed) + len(computed)} combinations are broken", file=sys.stderr)
+    return 1 if broken else 0
+
+
+def page(mixed: Iterable[Cell], computed: Iterable[Cell], target: Path | None = None) -> str:
+    """The table as Markdown: each sentence stands once, at the end, under the number that the cells show."""
+    from zoo.study.matrix import PATIENCE
+
+    sentences: dict[Verdict, int] = {}
+    mixed, computed = list(mixed), list(computed)
+    tasks = list(dict.fromkeys(cell.task for cell in mixed))
+    tables = [_table(mixed, ["attention", "position"], (1, 0, 2), sentences)]
+    tables.append(_table(computed, ["norm", "ffn"], (0, 1, 2), sentences))
+    off = os.environ.get(registry.SWITCH)
+    command = f"{f'{registry.SWITCH}={off} ' if off else ''}zoo matrix{f' --write {target}' if target else ''}"
+    plugins = {part.origin for cell in [*mixed, *computed] for part in cell.parts if part and not part.builtin}
+    return "\n\n".join(
+        [
+            f"{SIGN}{command} -->",
+            INTRODUCTION.format(tasks=_listed(tasks), patience=PATIENCE),
+            *([f"Plugins: {', '.join(sorted(plugins))}."] if plugins else []),
+            MIXING, tables[0], COMPUTING, tables[1], "## Sentences",
+            "\n".join(f"{number}. {_said(verdict)}" for verdict, number in sentences.items()) or "None was needed.",
+        ]
+    ) + "\n"  # fmt: skip
+
+
+def _table(cells: list[Cell], headings: list[str], order: tuple[int, int, int], sentences: dict[Verdict, int]) -> str:
+    """Two kinds in the rows and one in the columns, which stand in the cells' parts at the places ``order``."""
+    choices = [list(dict.fromkeys(cell.parts[place] for cell in cells)) for place in order]
+    names = [_names(choice) for choice in choices]
+    found: dict[tuple[Part | None, ...], list[Verdict]] = {}
+    for cell in cells:
+        found.setdefault(tuple(cell.parts[place] for place in order), []).append(cell.verdict)
+    rows = [headings + [names[2][column] for column in choices[2]]]
+    rows.append(["-"] * len(rows[0]))
+    for first in choices[0]:
+        for second in choices[1]:
+            marks = [_marks(found[first, second, column], sentences) for column in choices[2]]
+            rows.append([names[0][first], names[1][second], *marks])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _names(choice: list[Part | None]) -> dict[Part | None, str]:
+    """The parts' names; their class paths where two packages have one name."""
+    all_names = [part.name for part in choice if part]
+    return {
+        part: UNNAMED if part is None else part.name if all_names.count(part.name) == 1 else part.path
+        for part in choice
+    }
+
+
+def _marks(verdicts: list[Verdict], sentences: dict[Verdict, int]) -> str:
+    """One mark for each task, or one for all."""
+    marks = [_mark(verdict, sentences) for verdict in verdicts]
+    return marks[0] if len(set(marks)) == 1 else " ".join(marks)
+
+
+def _mark(verdict: Verdict, sentences: dict[Verdict, int]) -> str:
+    if verdict.status == "trains":
+        return "✓"
+    number = sentences.setdefault(verdict, len(sentences) + 1)
+    return f"**BROKEN {number}**" if verdict.status == "BROKEN" else str(number)
+
+
+def _said(verdict: Verdict) -> str:
+    text = " ".join(verdict.sentence.split())
+    return f"**BROKEN**: {text}" if verdict.status == "BROKEN" else text
+
+
+def _chosen(cell: Cell) -> str:
+    return ", ".join(f"{part.kind} {part.name}" for part in cell.parts if part)
+
+
+def _listed(names: list[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
+
+
+def _check(target: Path) -> None:
+    """Refuse at once what cannot be written or what somebody else wrote."""
+    if target.is_dir() or not target.parent.is_dir():
+        raise UsageError(f"cannot write {target}: name a file in a folder that exists.")
+    if target.is_file() and not target.read_bytes().startswith(SIGN.encode()):
+        raise UsageError(f"{target} exists and was not written by zoo matrix. Name another file, or remove it.")
+
+
+def _counted(what: str, cells: Iterator[Cell]) -> Iterator[Cell]:
+    """The same cells, with a count for a person who waits."""
+    shown = sys.stderr.isatty()
+    for number, cell in enumerate(cells, 1):
+        if shown:
+            print(f"\r{what}: {number}", end="", file=sys.stderr, flush=True)
+        yield cell
+    if shown:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,184 @@
+"""`zoo new`: write a package with one part that works, or a recipe, from templates. Needs no torch."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import keyword
+import re
+import shutil
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from zoo import __version__, cookbook, registry
+from zoo.cli import words
+from zoo.cli.show import check_kind
+from zoo.describe import locate
+from zoo.errors import UsageError
+
+USAGE = """\
+usage: zoo new KIND NAME [--dest DIR] | zoo new recipe NAME [--from RECIPE]
+Write a pip package with one part of a kind that works and keeps its contract, for you to change; or a recipe.
+  KIND                        position, backend, attention, norm, ffn, block, task, data
+  NAME                        the class, such as MyNorm, which becomes the package my-norm; or the recipe: NAME.yaml
+  --dest DIR                  where the package goes (the package's name)
+  --from RECIPE               the recipe to start from, a name or a file"""
+
+TEMPLATES = Path(__file__).parents[1] / "templates"
+SUFFIX = ".template"
+# how a first run uses a part of each kind
+FIT = {
+    "task": "zoo fit lm-tiny --model {Class} --model.dim 64 --model.depth 2 --model.heads 4",
+    "data": "zoo fit vit-glyphs --data {Class}",
+}
+FIT_PART = "zoo fit lm-tiny --model.{kind} {Class}"
+GIVES = {
+    "position": "dim, heads, extent", "attention": "dim, heads, backend, dropout", "norm": "dim",
+    "ffn": "dim, hidden", "block": "attend, cross, ffn, norm, dropout",
+}  # fmt: skip
+
+
+def run(argv: list[str]) -> int:
+    """`zoo new`."""
+    asked = words.parse("new", argv)
+    if len(asked.words) != 2:
+        raise UsageError("usage: zoo new KIND NAME [--dest DIR], or zoo new recipe NAME [--from RECIPE]")
+    what, name = asked.words
+    other = "--dest" if what == "recipe" else "--from"
+    if other[2:] in asked.options:
+        belongs = "a package: a recipe is written here" if what == "recipe" else "zoo new recipe"
+        raise UsageError(f"'{other}' belongs to {belongs}. See: zoo new --help")
+    if what == "recipe":
+        return recipe(name, asked.get("from"))
+    return package(check_kind(what), name, asked.get("dest"))
+
+
+def package(kind: str, name: str, destination: str | None) -> int:
+    """Write the package of a part."""
+    check_class(kind, name)
+    distributed = kebab(name)
+    check_distribution(name, distributed)
+    target = Path(destination or distributed).expanduser()
+    if target.exists() or target.is_symlink():
+        raise UsageError(f"{target} exists. Choose another place: zoo new {kind} {name} --dest DIR")
+    written = files(kind, name, distributed)
+    try:
+        for path, text in written.items():
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            (target / path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        shutil.rmtree(target, ignore_errors=True)  # half a package is none
+        raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
+    for path in written:
+        print(target / path)
+    print(f"\nTry it:\n  pip install -e '{target}[test]' && pytest {target}")
+    print(f"  zoo check {kind} {name}\n  {fit(kind, name)}")
+    return 0
+
+
+def files(kind: str, name: str, distributed: str) -> dict[str, str]:
+    """Every file of a package by its path."""
+    module = distributed.replace("-", "_")
+    given = f" after those that a stack gives ({GIVES[kind]})" if kind in GIVES else ""
+    values = {
+        **{"Class": name, "kind": kind, "distribution": distributed, "module": module},
+        **{"requires": f"{registry.BUILTIN}{compatible(__version__)}", "fit": fit(kind, name), "given": given},
+    }
+    sources = {
+        "pyproject.toml": "pyproject.toml", "README.md": "README.md",
+        f"src/{module}/__init__.py": f"{kind}.py", "tests/test_contract.py": "test_contract.py",
+    }  # fmt: skip
+    made = {path: filled(source, values) for path, source in sources.items()}
+    return {**made, "LICENSE": (TEMPLATES / "LICENSE").read_text(encoding="utf-8")}
+
+
+def filled(template: str, values: dict[str, str]) -> str:
+    """A template with its placeholders replaced; all other braces stay."""
+    text = (TEMPLATES / f"{template}{SUFFIX}").read_text(encoding="utf-8")
+    for name, value in values.items():
+        text = text.replace(f"{{{name}}}", value)
+    return text
+
+
+def fit(kind: str, name: str) -> str:
+    """The command that trains with a part."""
+    return FIT.get(kind, FIT_PART).replace("{kind}", kind).replace("{Class}", name)
+
+
+def kebab(name: str) -> str:
+    """``MyNorm`` as ``my-norm``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower()
+
+
+def compatible(version: str) -> str:
+    """The versions of zoo that a package written now works with: those that promise not to break it."""
+    major, minor = map(int, re.findall(r"\d+", version)[:2])
+    release = version.partition("+")[0]
+    early = re.search(r"[a-z]", release)  # a pre-release is older than its own number
+    least = release if early else f"{major}.{minor}"
+    return f">={least},<{f'{major}.{minor + 1}' if major == 0 else major + 1}"
+
+
+def check_class(kind: str, name: str) -> None:
+    """Raise UsageError for what cannot be the name of a new part."""
+    if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", name):
+        near = "".join(word[:1].upper() + word[1:] for word in re.split(r"[^A-Za-z0-9]+", name)).lstrip("0123456789")
+        hint = f" Did you mean {near!r}?" if near else ""
+        raise UsageError(f"{name!r} cannot name a class: letters and digits, the first one a capital.{hint}")
+    if keyword.iskeyword(name) or hasattr(builtins, name):
+        raise UsageError(f"{name!r} is a word of Python itself. Choose another, such as My{name}.")
+    for part in registry.listed(kind):
+        if registry.same(part, name):
+            raise UsageError(f"{kind} {part.name!r} exists in {part.origin}. Choose another name, such as My{name}.")
+    source = filled(f"{kind}.py", {})
+    used = {node.id for node in ast.walk(ast.parse(source.replace("{Class}", "_"))) if isinstance(node, ast.Name)}
+    if name in used:
+        raise UsageError(f"{name!r} is what a {kind} is made of. Choose another name, such as My{name}.")
+
+
+def check_distribution(name: str, distributed: str) -> None:
+    """Raise UsageError where the package would hide another one."""
+    module = distributed.replace("-", "_")
+    try:
+        taken = f"the installed package {distribution(distributed).name}"
+    except PackageNotFoundError:
+        taken = f"the module {module}, which is there already" if locate(module) else ""
+    if module in sys.stdlib_module_names or keyword.iskeyword(module):
+        taken = f"Python's own {module}"
+    if taken:
+        raise UsageError(f"{name} would become the package {distributed} and hide {taken}. Choose another name.")
+
+
+def recipe(name: str, source: str | None) -> int:
+    """Write a recipe into the current folder."""
+    stem = re.sub(r"\.ya?ml$", "", name)
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", stem):
+        raise UsageError(f"{name!r} cannot name a recipe: letters, digits and . _ - alone.")
+    if cookbook.packaged(stem):
+        raise UsageError(f"{stem!r} is a packaged recipe. Choose another name: zoo new recipe my-{stem} --from {stem}")
+    target = Path(f"{stem}.yaml")
+    if target.exists():
+        raise UsageError(f"{target} exists. Choose another name, or remove it.")
+    values = {"name": stem, "file": str(target)}
+    text = filled("recipe.yaml", values) if source is None else variant(source, values)
+    try:
+        target.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
+    print(f"{target}\n\nFill in its first lines. Try it:\n  zoo check {target}\n  zoo fit {target}")
+    return 0
+
+
+def variant(source: str, values: dict[str, str]) -> str:
+    """Another recipe's values under a header of its own."""
+    path = cookbook.find(source)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {path}: {error}") from error
+    first = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    data = [line for line in lines[:first] if line.startswith("# data: ")] or ["# data: ?"]
+    header = filled("recipe.yaml", values).splitlines()[:2]
+    origin = f"# from: {source}; `zoo show {values['file']}` says which line sets what"
+    return "\n".join([*header, *data, origin, *lines[first:]]) + "\n"
