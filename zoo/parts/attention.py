@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
-from zoo.parts.backend import SDPA, Backend, Naive, masked_softmax
+from zoo.parts.backend import CASES, SDPA, Backend, Naive, masked_softmax
 from zoo.parts.cache import Cache, MemoryCache
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Position
@@ -65,8 +65,9 @@ class Attention(nn.Module):
 
     def missing(self, needs: frozenset[str]) -> frozenset[str]:
         """Which of these needs neither this attention nor its backend can serve."""
-        of_backend = ((needs | self.asks) & Backend.lowers) - self.backend.lowers
-        return (needs - self.lowers) | of_backend
+        by_case = {CASES[need] for need in needs & self.backend.lowers if need in CASES}
+        of_backend = ((needs | self.asks) & Backend.lowers) - self.backend.lowers - by_case
+        return (needs - self.lowers - frozenset(CASES)) | of_backend
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern) -> Tensor:
         """(B, H, T, D), (B, G, S, D), (B, G, S, D) to (B, H, T, D)."""

@@ -11,6 +11,8 @@ from torch.utils.checkpoint import checkpoint
 from zoo.errors import UsageError
 from zoo.parts.pattern import Pattern
 
+CASES = {"alibi": "bias"}  # a feature that is a case of another: a backend may serve it alone
+
 
 class Backend:
     """q is (B, H, T, D); k and v are (B, G, S, D), H a multiple of G; the result is (B, H, T, D of v).

@@ -55,6 +55,11 @@ class Position(nn.Module):
         """Whether scores get an addition."""
         return type(self).bias is not Position.bias
 
+    @property
+    def feature(self) -> str:
+        """What its bias asks of a backend: "bias", or a case of it that some kernels serve alone."""
+        return "bias"
+
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         """Once, at the input: x is (B, T, dim), pos is (T,) or (B, T)."""
         return x
@@ -167,6 +172,11 @@ class ALiBi(Position):
         """The slopes are constants; they are written here so that a stack built on the meta device gets them too."""
         if not self.slope.is_meta:
             self.slope.copy_(torch.tensor(slopes(self.heads)))
+
+    @property
+    def feature(self) -> str:
+        plain = type(self).bias is ALiBi.bias and len(self.extent.sizes) == 1 and not self.extent.special
+        return "alibi" if plain else "bias"
 
     def bias(self, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         pairs = zip(self.extent.axes(query), self.extent.axes(key), strict=True)
