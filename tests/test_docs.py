@@ -6,6 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from zoo.conformance import SUBJECTS
+from zoo.conformance.__main__ import table
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 
@@ -40,3 +45,9 @@ def test_the_plugin_of_the_docs_is_found_shown_and_trained(tmp_path):
 def test_the_python_of_the_readme_runs():
     code = block(ROOT / "README.md", "python")
     exec(compile(code, "README.md", "exec"), {})
+
+
+@pytest.mark.parametrize("kind", SUBJECTS)
+def test_a_contracts_page_lists_its_checks(kind):
+    page = (DOCS / "contract" / f"{kind}.md").read_text(encoding="utf-8")
+    assert table(kind) in page, f"write it again: python -m zoo.conformance {kind}"

@@ -23,15 +23,19 @@ DECLARED = [
 ]
 
 # What the modules of a layer may import: parts of zoo, and packages beside the standard library (None: any).
+PLUGINS = ("errors", "discovery", "importing", "registry", "describe")
 MAY_IMPORT = {
     "errors": ((), ()),
-    "registry": (("errors",), ()),
+    "discovery": ((), ()),
+    "importing": ((), ()),
+    "registry": (("errors", "discovery", "importing"), ()),
+    "plugins": (("errors", "registry", "describe", "__version__"), ("packaging",)),
     "cookbook": (("errors", "registry"), ()),
     "parts": (("errors", "parts"), ("torch",)),
     "models": (("errors", "registry", "parts", "models"), ("torch",)),
     "data": (("errors", "registry", "cookbook", "data"), None),
     "tasks": (("errors", "registry", "cookbook", "parts", "models", "data", "tasks"), None),
-    "trained": (("errors", "registry", "cookbook", "parts", "models", "data", "tasks", "trained"), None),
+    "trained": ((*PLUGINS, "cookbook", "parts", "models", "data", "tasks", "trained"), None),
 }
 
 

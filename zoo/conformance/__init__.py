@@ -13,16 +13,27 @@ from zoo.conformance.subject import (
     AttentionSubject,
     BackendSubject,
     BlockSubject,
+    DataSubject,
     FFNSubject,
     NormSubject,
     PositionSubject,
     Subject,
+    TaskSubject,
 )
 from zoo.errors import UsageError
 
 SUBJECTS: dict[str, type[Subject]] = {
     made.kind: made
-    for made in (NormSubject, FFNSubject, AttentionSubject, BackendSubject, PositionSubject, BlockSubject)
+    for made in (
+        NormSubject,
+        FFNSubject,
+        AttentionSubject,
+        BackendSubject,
+        PositionSubject,
+        BlockSubject,
+        TaskSubject,
+        DataSubject,
+    )
 }
 
 __all__ = ["Broken", "Check", "Inapplicable", "Outcome", "checks"]
@@ -37,5 +48,5 @@ def checks(part: type, **options: Any) -> list[Check]:
     kind = getattr(part, "kind", None)
     if not isinstance(part, type) or kind not in SUBJECTS:
         name = getattr(part, "__name__", repr(part))
-        raise UsageError(f"{name} is no part: it derives from none of {', '.join(SUBJECTS)} (zoo.parts.<kind>).")
+        raise UsageError(f"{name} is no part: it derives from no base of {', '.join(SUBJECTS)}: see docs/plugins.md.")
     return promised(SUBJECTS[kind](part, options), import_module(f"zoo.conformance.{kind}").PROMISES)

@@ -15,8 +15,10 @@ from zoo.conformance.subject import DIM, HEADS, TEXT, AttentionSubject, Refused,
 from zoo.conformance.tasks import TASKS
 from zoo.conformance.weights import WEIGHTS
 from zoo.errors import UsageError
+from zoo.models.init import initialise
 from zoo.parts.attention import Attention
 from zoo.parts.backend import SDPA, Naive, Tiled
+from zoo.parts.cache import Cache
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import RoPE
 
@@ -139,6 +141,18 @@ def queries_are_turned(subject: AttentionSubject) -> None:
     require(gap <= 1e-8, f"shifted by 17 places the result differs by {gap:.1e}: turn queries and keys alike.")
     plain = part(x, pattern=Pattern())
     require(apart(here, plain) > 1e-6, "positions that turn queries and keys change nothing: are they applied?")
+    if not free(part).causal:
+        return
+    whole, cache = part(x, pattern=Pattern(causal=True), position=scheme), Cache(6)
+    steps = [
+        part(x[:, t : t + 1], pattern=Pattern(causal=True, offset=t), position=scheme, cache=cache) for t in range(6)
+    ]
+    gap = apart(torch.cat(steps, 1), whole)
+    require(
+        gap <= 1e-8,
+        f"by steps with a cache it differs by {gap:.1e} from one pass: queries and keys stand at pattern.offset and "
+        "on, and keys are turned once, before they are cached.",
+    )
 
 
 def dropout(subject: AttentionSubject) -> None:
@@ -188,9 +202,15 @@ def hidden_keys_do_not_leak(subject: AttentionSubject) -> None:
         hidden = ~mask.expand(2, 1, 8, 8)[:, 0, 4]
         whole = part.attend(q, k, v, Pattern(**asked))[:, :, 4]
         covered = hidden[:, None, :, None]
-        loud_k, loud_v = torch.where(covered, torch.tensor(1e3), k), torch.where(covered, torch.tensor(1e6), v)
-        gap = apart(part.attend(q, loud_k, loud_v, Pattern(**asked))[:, :, 4], whole)
-        require(gap <= 1e-5, f"a key hidden by {feature} changes the result by {gap:.1e}.")
+        fitting = q[:, :: HEADS // part.groups, 4:5]
+        for loud in (torch.tensor(1e3), 1e5 * fitting, -1e5 * fitting):
+            loud_k, loud_v = torch.where(covered, loud, k), torch.where(covered, torch.tensor(1e6), v)
+            gap = apart(part.attend(q, loud_k, loud_v, Pattern(**asked))[:, :, 4], whole)
+            require(
+                gap <= 1e-5,
+                f"a key hidden by {feature} changes the result by {gap:.1e}: hide with the lowest number before the "
+                "softmax, not with -1e4 and not behind it.",
+            )
 
 
 def order_of_keys(subject: AttentionSubject) -> None:
@@ -217,6 +237,32 @@ def same_by_chunks(subject: AttentionSubject) -> None:
     require(gap <= 1e-5, f"queries in chunks differ by {gap:.1e}: use pattern.offset.")
 
 
+def leaves_inputs_alone(subject: AttentionSubject) -> None:
+    """Tokens, a memory and the mask of real keys are not changed: a parallel feed-forward reads them too."""
+    part = subject.build()
+    x, memory = subject.tokens(2, 6), subject.tokens(2, 5)
+    valid = torch.tensor([[False] * 2 + [True] * 3, [True] * 4 + [False]])
+    given = {"x": x, "memory": memory, "valid": valid}
+    kept = {name: tensor.clone() for name, tensor in given.items()}
+    part(x, pattern=free(part))
+    if "cross" in part.lowers:
+        padded = "valid" in part.lowers & part.backend.lowers
+        part(x, memory, pattern=Pattern(valid=valid if padded else None))
+    for name, tensor in given.items():
+        require(torch.equal(tensor, kept[name]), f"{name} was changed in place. Use out-of-place operations.")
+
+
+def sizes(subject: AttentionSubject) -> None:
+    """At initialisation an attention gives a token nothing more than five times its size."""
+    part = subject.build()
+    initialise(part)
+    for length in (1, 16):
+        size = part(subject.tokens(16, length), pattern=free(part)).std().item()
+        require(
+            size <= 5, f"unit tokens, {length} in a row, give standard deviation {size:.2g}: scale the initial weights."
+        )
+
+
 def impossible_sizes(subject: AttentionSubject) -> None:
     """Heads that do not divide the width are refused by a sentence with both numbers."""
     try:
@@ -239,7 +285,7 @@ def builds(subject: AttentionSubject) -> None:
             require(False, f"it claims causal={causal}, yet a stack refuses it: {refusal}")
 
 
-PROMISES = [*COMMON, claims, builds, impossible_sizes, weights_times_values, weights_are_shares, rows_and_heads,
-            backends_agree, projections, queries_are_turned, dropout, rows_without_keys, hidden_keys_do_not_leak,
-            order_of_keys, same_by_chunks, memory_claim, no_token_is_special, *SEQUENCE, learns_two_samples, *WEIGHTS,
-            *TASKS]  # fmt: skip
+PROMISES = [*COMMON, claims, builds, impossible_sizes, weights_times_values, weights_are_shares,
+            rows_and_heads, backends_agree, projections, queries_are_turned, dropout, rows_without_keys,
+            hidden_keys_do_not_leak, leaves_inputs_alone, sizes, order_of_keys, same_by_chunks,
+            memory_claim, no_token_is_special, *SEQUENCE, learns_two_samples, *WEIGHTS, *TASKS]  # fmt: skip

@@ -10,19 +10,19 @@ from torch import Tensor
 from zoo.conformance.check import Broken, Inapplicable, require
 from zoo.conformance.common import COMMON, apart
 from zoo.conformance.growth import memory_claim
-from zoo.conformance.kernel import FEATURES, Call, calls, features, truth
+from zoo.conformance.kernel import FEATURES, calls, explained, features, long_calls, truth
 from zoo.conformance.sequence import SEQUENCE, learns_two_samples, no_token_is_special
 from zoo.conformance.subject import BackendSubject
 from zoo.conformance.tasks import TASKS
 from zoo.conformance.weights import WEIGHTS
 from zoo.errors import UsageError
-from zoo.parts.backend import Backend, Naive
+from zoo.parts.backend import CASES, Backend, Naive
 from zoo.parts.pattern import Pattern
 
 
 def claims(subject: BackendSubject) -> None:
     """``lowers`` is a set of known features."""
-    known = {*FEATURES, "dropout"}
+    known = {*FEATURES, *CASES, "dropout"}
     unknown = sorted(set(subject.lowers) - known)
     require(not unknown, f"lowers names {', '.join(unknown)}; features are {', '.join(sorted(known))}.")
 
@@ -38,22 +38,21 @@ def values(subject: BackendSubject) -> None:
                 if dtype is torch.float64:  # a fused kernel may have no float64
                     continue
                 raise
+            shape = (*call.q.shape[:3], call.v.size(-1))
+            require(out.shape == shape, f"{call.told}: it gives {tuple(out.shape)}, not (B, H, T, D) = {shape}.")
             gap = apart(out, truth(call))
-            told = hint(call, out) if gap > bound else ""
+            told = explained(call, out) if gap > bound else ""
             require(gap <= bound, f"{call.told}: {gap:.1e} away from Naive in {dtype}. {told}")
 
 
-def hint(call: Call, out: Tensor) -> str:
-    """Which feature was not served, if leaving one out explains the result."""
-    for feature in ("causal", "window", "valid", "bias", "sparse", "offset", "start"):
-        if feature in call.pattern and not (feature in ("offset", "start") and call.pattern[feature] == 0):
-            less = {key: value for key, value in call.pattern.items() if key != feature}
-            if apart(out, Naive()(call.q.double(), call.k.double(), call.v.double(), Pattern(**less))) < 1e-5:
-                return f"It is what comes out without {feature}."
-    for factor in (call.q.size(-1) ** 0.5, call.q.size(-1) ** -0.5):
-        if apart(out, truth(call, factor * call.q.size(-1) ** -0.5)) < 1e-5:
-            return f"It is what comes out with a scale {factor:.3g} times too large."
-    return "Compare with zoo.parts.backend.Naive."
+def long_sequences(subject: BackendSubject) -> None:
+    """It equals Naive over hundreds of keys, which a kernel takes in more than one tile."""
+    backend = subject.build()
+    for call in long_calls(subject.lowers):
+        out = backend(call.q, call.k, call.v, call.asked())
+        gap = apart(out, truth(call))
+        told = explained(call, out) if gap > 1e-5 else ""
+        require(gap <= 1e-5, f"{call.told}: {gap:.1e} away from Naive. Is each tile of keys added, and once? {told}")
 
 
 def gradients(subject: BackendSubject) -> None:
@@ -149,7 +148,7 @@ def large_scores(subject: BackendSubject) -> None:
     out = backend(q, k, v, Pattern())
     expected = Naive()(q.double(), k.double(), v.double(), Pattern())
     gap = apart(out, expected)
-    require(gap <= 1e-3, f"with large scores it is {gap:.1e} away from Naive.")
+    require(gap <= 1e-3, f"with large scores it is {gap:.1e} away from Naive: subtract the maximum first.")
     grads = torch.autograd.grad(out.sum(), (q, k, v))
     require(all(bool(g.isfinite().all()) for g in grads), "with large scores gradients are not finite.")
 
@@ -186,9 +185,16 @@ def dropout(subject: BackendSubject) -> None:
         torch.manual_seed(seed)
         return backend(q, k, v, Pattern(), rate)
 
-    require(torch.equal(run(1), run(1)), "the same seed drops other weights: draw from torch's generator.")
-    require(not torch.equal(run(1), run(2)), "dropout is claimed, and nothing is dropped.")
     whole = backend(q, k, v, Pattern())
+    require(torch.equal(run(1), run(1)), "the same seed drops other weights: draw from torch's generator.")
+    require(not torch.equal(run(1), whole), "dropout is claimed, and nothing is dropped.")
+    require(not torch.equal(run(1), run(2)), "it drops the same weights each time: draw from torch's generator.")
+    sums = backend(q, k, torch.ones_like(v), Pattern(), 0.3)
+    whole_keys = apart(sums, sums[..., :1].expand_as(sums)) <= 1e-6
+    require(whole_keys, "dropout falls on features of the result: drop whole keys, by their weights.")
+    require(
+        apart(sums, torch.ones_like(sums)) > 1e-3, "dropout falls in front of the softmax: it falls on the weights."
+    )
     require(torch.equal(run(1, 0.0), whole), "rate 0 changes the result.")
     mean = torch.stack([run(seed) for seed in range(600)]).mean(0)
     gap = (mean - whole).abs().mean().item() / whole.abs().mean().item()
@@ -199,7 +205,7 @@ def leaves_inputs_alone(subject: BackendSubject) -> None:
     """Queries, keys, values and the mask of valid keys are not changed, and views of them work."""
     backend: Backend = subject.build()
     q, k, v = (torch.randn(2, 6, 4, 12).transpose(1, 2) for _ in range(3))
-    valid = torch.arange(6).expand(2, 6) < 4
+    valid = torch.tensor([[False, True, True, True, False, False]] * 2)
     kept = [tensor.clone() for tensor in (q, k, v, valid)]
     pattern = Pattern(valid=valid if "valid" in subject.lowers else None)
     out = backend(q, k, v, pattern)
@@ -209,6 +215,6 @@ def leaves_inputs_alone(subject: BackendSubject) -> None:
     require(gap <= 1e-5, f"views give results {gap:.1e} away from copies.")
 
 
-PROMISES = [*COMMON, claims, values, gradients, scale_and_widths, low_precision, rows_without_keys,
+PROMISES = [*COMMON, claims, values, long_sequences, gradients, scale_and_widths, low_precision, rows_without_keys,
             hidden_keys_do_not_leak, large_scores, refusal, dropout, leaves_inputs_alone, memory_claim,
             no_token_is_special, *SEQUENCE, learns_two_samples, *WEIGHTS, *TASKS]  # fmt: skip

@@ -10,14 +10,16 @@ from torch import nn
 from zoo.conformance.check import require
 from zoo.conformance.common import COMMON, apart
 from zoo.conformance.growth import memory_claim
-from zoo.conformance.sequence import CAUSAL, SEQUENCE, learns_two_samples, no_token_is_special, stacked
+from zoo.conformance.sequence import CAUSAL, SEQUENCE, learns_two_samples, no_token_is_special, pad, stacked
 from zoo.conformance.subject import BlockSubject
 from zoo.conformance.tasks import TASKS
 from zoo.conformance.weights import WEIGHTS
+from zoo.models.init import initialise
 from zoo.models.stack import Stack
 from zoo.parts.attention import Attention
 from zoo.parts.block import Memory
 from zoo.parts.ffn import FFN, Plain
+from zoo.parts.position import ALiBi, RoPE
 
 
 def silenced(net: Stack, kind: type, cross: bool | None = None) -> Stack:
@@ -48,7 +50,8 @@ def every_branch_counts(subject: BlockSubject) -> None:
         if isinstance(module, (Attention, Plain)):
             module.register_forward_hook(lambda *args, name=name: runs.append(name))
     net(x, memory=memory)
-    require(len(runs) == len(set(runs)) == 6, f"in a stack of two blocks {len(runs)} parts ran, not 3 in each: {runs}")
+    told = f"in a stack of two blocks {len(runs)} parts ran instead of 6, each once: {', '.join(runs)}"
+    require(len(runs) == len(set(runs)) == 6, f"{told}. Run attention, cross-attention and feed-forward of each block.")
 
 
 def the_stream_is_kept(subject: BlockSubject) -> None:
@@ -60,7 +63,38 @@ def the_stream_is_kept(subject: BlockSubject) -> None:
     require(bool(out.isfinite().all()), "without branches the stream is not finite.")
     require(out.std().item() > 1e-3, "without branches nothing is left of a token: add the branch to its input.")
     a, b = out[0, 0], net(-x)[0, 0]
-    require(apart(a, b) > 1e-3, "without branches two different tokens come out alike.")
+    require(apart(a, b) > 1e-3, "without branches two different tokens come out alike: add the branch to its input.")
+    if getattr(subject.part, "closes", True):
+        net.norm = nn.Identity()
+        growth = net(100 * x).std().item() / net(x).std().item()
+        require(
+            growth > 5,
+            f"without branches tokens a hundred times as large come out {growth:.1f} times as large: the stream is "
+            "normalised. Add branches to the stream itself, or set closes = False, since the stack normalises its end.",
+        )
+
+
+def context_is_passed_on(subject: BlockSubject) -> None:
+    """Attention gets the position scheme and its bias; a feed-forward that wants real tokens gets no padding."""
+    x = subject.tokens(1, 6)
+    other = x[:, [1, 0, 2, 3, 4, 5]]
+    for told, position in (("the position scheme", RoPE), ("the bias of a position scheme", ALiBi)):
+        net = stacked(subject, position=position)
+        change = apart(net(other)[:, -1], net(x)[:, -1])
+        require(change > 1e-6, f"{told} does not reach attention: call it by context.attend(part, x).")
+    seen: list[tuple[int, ...]] = []
+
+    class Counts(Plain):
+        real_tokens = True
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(tuple(x.shape[:-1]))
+            return super().forward(x)
+
+    net = stacked(subject, ffn=Counts)
+    net(*pad([subject.tokens(1, 6), subject.tokens(1, 4)], True, 1.0))
+    told = f"a feed-forward that wants the 10 real tokens of two rows of 7 gets {seen}"
+    require(seen == [(10,)], f"{told}: call it by context.feed(part, x).")
 
 
 def parts_are_those_given(subject: BlockSubject) -> None:
@@ -104,7 +138,13 @@ def dropout(subject: BlockSubject) -> None:
         drop.register_forward_hook(lambda module, *args: ran.append(id(module)))
     net.train()(x)
     require(len(set(ran)) == len(drops), "a dropout is made and never used.")
+    initialise(net)
+    silenced(silenced(net, Attention), FFN)
+    net.dropout.p = 0.0  # of the embedding
+    gap = apart(net.train()(x), net.eval()(x))
+    require(gap <= 1e-6, "without branches dropout changes tokens: it falls on the stream itself, not on branches.")
 
 
-PROMISES = [*COMMON, every_branch_counts, the_stream_is_kept, parts_are_those_given, side_losses_survive, dropout,
-            no_token_is_special, memory_claim, *SEQUENCE, learns_two_samples, *WEIGHTS, *TASKS]  # fmt: skip
+PROMISES = [*COMMON, every_branch_counts, the_stream_is_kept, context_is_passed_on, parts_are_those_given,
+            side_losses_survive, dropout, no_token_is_special, memory_claim, *SEQUENCE, learns_two_samples,
+            *WEIGHTS, *TASKS]  # fmt: skip

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from unittest import SkipTest
 
 import torch
@@ -15,6 +16,40 @@ import torch
 from zoo.conformance.subject import Subject
 
 Status = Literal["ok", "FAIL", "known", "skipped"]
+
+
+def put_kernels(enabled: tuple[bool, ...]) -> None:
+    """Allow scaled_dot_product_attention these kernels."""
+    for kernel, allowed in zip(KERNELS, enabled, strict=True):
+        getattr(torch.backends.cuda, f"enable_{kernel}_sdp")(allowed)
+
+
+KERNELS = ("flash", "mem_efficient", "math", "cudnn")
+# what a program sets for all of torch: how it is read and how it is put back
+SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "recording of gradients": (torch.is_grad_enabled, torch._C._set_grad_enabled),
+    "demand for determinism": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    "precision of matrix products": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    "number of threads": (torch.get_num_threads, torch.set_num_threads),
+    "kernels of attention": (
+        lambda: tuple(getattr(torch.backends.cuda, f"{kernel}_sdp_enabled")() for kernel in KERNELS), put_kernels,
+    ),
+}  # fmt: skip
+
+
+@contextmanager
+def settings_kept() -> Iterator[list[str]]:
+    """Put torch's settings back at the end; what it gives then names those that were changed within."""
+    kept = {name: now() for name, (now, _) in SETTINGS.items()}
+    changed: list[str] = []
+    try:
+        yield changed
+    finally:
+        for name, (now, put_back) in SETTINGS.items():
+            if now() != kept[name]:
+                changed.append(name)
+                put_back(kept[name])
 
 
 class Broken(AssertionError):  # noqa: N818
@@ -57,7 +92,7 @@ class Check:
             return
         try:
             self._try()
-        except Inapplicable:
+        except SkipTest:
             raise
         except Exception as error:
             raise Inapplicable(f"known failure: {self.known}") from error
@@ -65,15 +100,13 @@ class Check:
 
     def _try(self) -> None:
         """Run from one seed, with torch's settings as they are at the start of a program, and put them back."""
-        kept = torch.get_default_dtype(), torch.is_grad_enabled()
-        with torch.random.fork_rng([]):
+        with torch.random.fork_rng([]), settings_kept():
             torch.manual_seed(0)
             torch.set_default_dtype(torch.float32)
-            try:
-                with torch.enable_grad():
-                    self.promise(self.subject)
-            finally:
-                torch.set_default_dtype(kept[0])
+            torch.set_grad_enabled(True)
+            with settings_kept() as changed:
+                self.promise(self.subject)
+            require(not changed, f"it leaves torch's {', '.join(changed)} changed for the rest of the program.")
 
     def outcome(self) -> Outcome:
         """Run it and say how it went, whatever the part does."""
@@ -82,7 +115,7 @@ class Check:
         sentence = ""
         try:
             self()
-        except Inapplicable as reason:
+        except SkipTest as reason:
             status, sentence = ("known" if self.known else "skipped"), str(reason).removeprefix("known failure: ")
         except Broken as error:
             status, sentence = "FAIL", str(error)

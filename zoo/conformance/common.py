@@ -6,16 +6,19 @@ import inspect
 import json
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from zoo.conformance.check import Inapplicable, require
+from zoo.conformance.check import Broken, Inapplicable, raised, require
 from zoo.conformance.subject import Refused, Subject
 from zoo.describe import GIVEN
+from zoo.models.stack import Stack
 
 EXACT = {torch.float64: 1e-10, torch.float32: 1e-5}
 CAP = {torch.bfloat16: 4e-2, torch.float16: 6e-3}
@@ -48,6 +51,19 @@ def any_layer(subject: Subject) -> nn.Module:
         return built(subject, causal=True)
 
 
+def each_layer(subject: Subject) -> Iterator[nn.Module]:
+    """The subject's layer, causal and not, as far as it can be used."""
+    yield any_layer(subject)
+    with suppress(Refused):
+        subject.layer()
+        yield subject.layer(causal=True)
+
+
+def takes_padding(layer: nn.Module) -> bool:
+    """Whether a layer can be told which tokens are real."""
+    return not (isinstance(layer, Stack) and any(part.missing(frozenset({"valid"})) for part in layer.attentions()))
+
+
 def documentation(subject: Subject) -> None:
     """The class has a docstring, and every option has a type and a default that a recipe can hold."""
     part, given = subject.part, GIVEN.get(subject.kind, 0)
@@ -59,10 +75,13 @@ def documentation(subject: Subject) -> None:
         f"{subject.name} takes {len(parameters)} arguments, but a stack gives the first {given}.",
     )
     for option in parameters[given:]:
+        if option.kind is option.VAR_KEYWORD and subject.kind == "task":
+            continue  # the options of its model
         if option.kind in (option.VAR_POSITIONAL, option.VAR_KEYWORD):
             require(False, f"{subject.name} takes *{option.name}: name every option, so that typing errors are found.")
         require(option.annotation is not option.empty, f"option {option.name!r} needs a type, for `zoo show`.")
-        if option.name in subject.options:
+        needed = subject.kind == "data" and option.default is option.empty  # it may have to be told where files are
+        if option.name in subject.options or needed:
             continue
         require(option.default is not option.empty, f"option {option.name!r} needs a default.")
         plain = option.default
@@ -104,7 +123,13 @@ def dtypes(subject: Subject) -> None:
     x = subject.tokens(dtype=torch.float64)
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         layer, given = any_layer(subject).to(dtype), x.to(dtype)
-        out = layer(given)
+        try:
+            out = layer(given)
+        except RuntimeError as error:
+            raise Broken(
+                f"in {dtype} it {raised(error)}. Does a result, or a tensor, stay in another dtype? End with "
+                ".to(x.dtype)."
+            ) from error
         require(
             out.dtype == dtype,
             f"{dtype} came back as {out.dtype}: end with .to(x.dtype), and keep tensors that are no parameters in x's.",
@@ -133,11 +158,16 @@ def autocast(subject: Subject) -> None:
 
 
 def inputs_are_left_alone(subject: Subject) -> None:
-    """No input is changed in place."""
+    """No input is changed in place, neither tokens nor which of them are real."""
     layer, x = any_layer(subject), subject.tokens()
-    kept = x.clone()
+    valid = torch.tensor([[False] * 2 + [True] * 5, [True] * 6 + [False]])
+    kept = x.clone(), valid.clone()
     layer(x)
-    require(torch.equal(x, kept), "x was changed in place: other branches still read it. Use out-of-place operations.")
+    if takes_padding(layer):
+        layer(x, valid)
+        require(torch.equal(valid, kept[1]), "valid was changed in place: all layers share it. Make a new mask.")
+    same = torch.equal(x, kept[0])
+    require(same, "x was changed in place: other branches still read it. Use out-of-place operations.")
 
 
 def strided_inputs(subject: Subject) -> None:
@@ -182,33 +212,65 @@ def evaluation_is_deterministic(subject: Subject) -> None:
     require(torch.equal(torch.get_rng_state(), state), "evaluation draws random numbers: what follows would change.")
 
 
+class Interrupted(TorchFunctionMode):
+    """Within, something else runs before every operation, as if another thread had its turn."""
+
+    def __init__(self, meanwhile: Callable[[], object]):
+        super().__init__()
+        self.meanwhile = meanwhile
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.meanwhile()
+        return func(*args, **kwargs or {})
+
+
 def no_state_between_calls(subject: Subject) -> None:
     """What a call gives does not depend on earlier calls, in evaluation or training, nor on calls at the same time."""
-    layer, a, b = any_layer(subject), subject.tokens(2, 7), subject.tokens(3, 5)
+    a, b, c = subject.tokens(2, 7), subject.tokens(3, 5), subject.tokens(2, 7)
+
+    def call(layer: nn.Module, x: Tensor) -> Tensor:
+        torch.manual_seed(0)
+        return layer(x)
+
     for mode in (True, False):
-        layer.train(mode)
-        first = layer(a)
-        layer(b)
-        require(torch.equal(layer(a), first), "a call changes what the next one gives: keep nothing between calls.")
-    with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(layer, [a, b] * 4))
-    same = all(torch.equal(out, first) for out in together[::2])
-    require(same, "calls at the same time disturb each other: keep nothing on self in forward.")
+        layer, used = any_layer(subject).train(mode), any_layer(subject).train(mode)
+        first = call(layer, a)
+        call(used, b)
+        call(used, c)
+        require(
+            torch.equal(call(used, a), first),
+            "a call changes what the next one gives: keep nothing between calls on self, and draw random numbers from "
+            "torch's generator.",
+        )
+    layer = any_layer(subject)
+    first = layer(a)
+    try:
+        with Interrupted(lambda: layer(c)):
+            out = layer(a)
+    except Exception as error:
+        if not type(error).__module__.startswith("torch."):
+            raise
+        return  # torch's compilers do not run within a mode
+    require(
+        torch.equal(out, first),
+        "a call in the middle of another changes what that one gives, as calls at the same time would: keep nothing on "
+        "self in forward.",
+    )
 
 
 @cache
-def imported(module: str) -> dict[str, Any]:
-    """How a module is imported in a fresh process that has torch and zoo's parts already."""
+def imported(module: str, ready: str) -> dict[str, Any]:
+    """How a module is imported in a fresh process that has torch and ``ready`` already."""
     program = (
         "import sys, time, json, io, socket, contextlib\n"
-        "import torch, zoo.models.stack, zoo.conformance\n"
+        f"import torch, {ready}\n"
         "said, net = io.StringIO(), []\n"
         "def refuse(*a, **k): net.append(1); raise OSError('no network during import')\n"
         "socket.socket.connect = refuse\n"
-        "begun = time.perf_counter()\n"
+        "begun = time.process_time()\n"
         "with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):\n"
         f"    __import__({module!r})\n"
-        "print(json.dumps({'seconds': time.perf_counter() - begun, 'said': said.getvalue()[:200],"
+        "print(json.dumps({'seconds': time.process_time() - begun, 'said': said.getvalue()[:200],"
         " 'network': bool(net), 'cuda': torch.cuda.is_initialized()}))\n"
     )
     done = subprocess.run(
@@ -222,7 +284,8 @@ def imported(module: str) -> dict[str, Any]:
 
 def clean_import(subject: Subject) -> None:
     """Importing the module takes under two seconds, prints nothing, opens no connection and starts no GPU."""
-    found = imported(subject.part.__module__)
+    heavy = subject.kind in ("task", "data")
+    found = imported(subject.part.__module__, "zoo.tasks.task, zoo.data.data" if heavy else "zoo.models.stack")
     require("error" not in found, f"it cannot be imported in a fresh process: {found.get('error')}")
     require(
         found["seconds"] < 2, f"importing it takes {found['seconds']:.1f} s: import heavy packages where they are used."

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 
-from zoo.conformance.check import require
-from zoo.conformance.common import COMMON, apart
-from zoo.conformance.sequence import learns_two_samples
+from zoo.conformance.check import Inapplicable, require
+from zoo.conformance.common import CAP, COMMON, apart
+from zoo.conformance.sequence import learns_two_samples, pad
 from zoo.conformance.subject import FFNSubject, spread
 from zoo.conformance.tasks import TASKS
 from zoo.conformance.tokens import TOKENS, reference
-from zoo.conformance.weights import WEIGHTS
+from zoo.conformance.weights import WEIGHTS, side_losses
 from zoo.models.init import initialise
 
 
@@ -59,6 +61,35 @@ def side_loss(subject: FFNSubject) -> None:
     require(part.side_loss is kept or part.side_loss is None, "side_loss is computed in evaluation.")
 
 
+def side_loss_of_real_tokens(subject: FFNSubject) -> None:
+    """What stands at padding changes no side loss."""
+    net = subject.stack().train()
+    rows, losses = [subject.tokens(1, length) for length in (6, 3)], []
+    for rubbish in (0.0, 10.0):
+        net(*pad(rows, True, rubbish))
+        losses.append(side_losses(net))
+    if not losses[0].requires_grad:
+        raise Inapplicable("it has no side loss")
+    gap = apart(losses[1], losses[0])
+    require(gap <= 1e-6, f"what stands at padding changes the side loss by {gap:.1e}: set real_tokens = True.")
+
+
+def many_tokens(subject: FFNSubject) -> None:
+    """Of a thousand tokens in low precision each is near float64: what decides is computed in float32."""
+    x = subject.tokens(1, 1024)
+    for dtype in (torch.bfloat16, torch.float16, None):
+        part = spread(subject.build()).to(dtype or torch.float32)
+        exact = copy.deepcopy(part).double()
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype is None):
+            out = part(x.to(dtype or torch.float32))
+        gap = apart(out, exact(x.to(dtype or torch.float32).double()))
+        require(
+            gap <= CAP[dtype or torch.bfloat16],
+            f"in {dtype or 'autocast'} one of 1,024 tokens is {gap:.1e} away from float64: what chooses between ways "
+            "must decide in float32, outside of autocast.",
+        )
+
+
 def nonlinear(subject: FFNSubject) -> None:
     """It is no linear map of its input: two layers of one would be one."""
     part = spread(subject.build()).double()
@@ -69,5 +100,5 @@ def nonlinear(subject: FFNSubject) -> None:
     require(bent > 1e-6, "it is linear in its input: is the activation missing?")
 
 
-PROMISES = [*COMMON, *TOKENS, any_size, budget, nonlinear, no_token_is_dropped, side_loss, reference,
-            learns_two_samples, *WEIGHTS, *TASKS]  # fmt: skip
+PROMISES = [*COMMON, *TOKENS, any_size, budget, nonlinear, no_token_is_dropped, many_tokens, side_loss,
+            side_loss_of_real_tokens, reference, learns_two_samples, *WEIGHTS, *TASKS]  # fmt: skip

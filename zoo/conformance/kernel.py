@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from zoo.conformance.common import apart
 from zoo.parts.backend import Naive
 from zoo.parts.pattern import Pattern
 
@@ -87,6 +88,58 @@ def calls(
             pattern = features(words, S, heads) | {"offset": offset, "start": start}
             shared = "" if groups == heads else f", {heads} heads sharing {groups}"
             yield Call(q, k, v, pattern, f"{shape} with {', '.join(sorted(words)) or 'no feature'}{shared}")
+
+
+LONG = {
+    "hundreds of tokens": (300, 300, 0, 0),
+    "a chunk of hundreds": (150, 300, 150, 0),
+    "a token after hundreds": (1, 300, 299, 0),
+}
+
+
+def long_calls(lowers: frozenset[str]) -> Iterator[Call]:
+    """Calls over more keys than most kernels take at once, with no feature, with causality, and with all of them."""
+    make = torch.Generator().manual_seed(0)
+    everything = frozenset(lowers) & frozenset(FEATURES)
+    for shape, (T, S, offset, start) in LONG.items():
+        for words in sorted({frozenset(), everything & {"causal"}, everything - {"window"}, everything}, key=sorted):
+            q, k, v = (torch.randn(2, 4, length, 12, generator=make) for length in (T, S, S))
+            pattern = features(words, S, 4) | {"offset": offset, "start": start}
+            yield Call(q, k, v, pattern, f"{shape} with {', '.join(sorted(words)) or 'no feature'}")
+
+
+def explained(call: Call, out: Tensor) -> str:
+    """The mistake that explains a result: of how textbooks are misread, the one that gives the same numbers."""
+    for told, pattern, scale, k, v in misread(call):
+        if apart(out, Naive()(call.q.double(), k.double(), v.double(), Pattern(**pattern), scale=scale)) < 1e-5:
+            return f"It is what comes out {told}."
+    return "Compare with zoo.parts.backend.Naive."
+
+
+def misread(call: Call) -> Iterator[tuple[str, dict[str, Any], float | None, Tensor, Tensor]]:
+    """A call with one mistake each, and how it is called."""
+    q, k, v, pattern, _ = call
+    for feature in ("causal", "window", "valid", "bias", "sparse", "offset", "start"):
+        if isinstance(pattern.get(feature), Tensor) or pattern.get(feature):
+            yield f"without {feature}", {key: value for key, value in pattern.items() if key != feature}, None, k, v
+    for factor in (q.size(-1) ** 0.5, q.size(-1) ** -0.5):
+        told = f"with a scale {factor:.3g} times too large"
+        yield told, pattern, factor * q.size(-1) ** -0.5, k, v
+    if pattern.get("causal"):
+        for by, told in ((1, "when a query sees the key after its own"), (-1, "when a query does not see its own key")):
+            yield told, pattern | {"offset": pattern["offset"] + by}, None, k, v
+    if pattern.get("window"):
+        for by, told in ((1, "wider"), (-1, "narrower")):
+            window = f"with a window one key {told}: a window of w is |query - key| < w"
+            yield window, pattern | {"window": pattern["window"] + by}, None, k, v
+    if "valid" in pattern:
+        yield "when valid is taken for padding: True is real", pattern | {"valid": ~pattern["valid"]}, None, k, v
+    if (bias := pattern.get("bias")) is not None:
+        turned = pattern | {"bias": lambda head, query, key: bias(head, key, query)}
+        yield "when query and key change places in the bias", turned, None, k, v
+    if k.size(1) < q.size(1):
+        tiled = [y.repeat(1, q.size(1) // y.size(1), 1, 1) for y in (k, v)]
+        yield "with shared heads tiled: use repeat_interleave(H / G, dim=1)", pattern, None, tiled[0], tiled[1]
 
 
 def truth(call: Call, scale: float | None = None) -> Tensor:

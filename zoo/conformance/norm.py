@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 
 from zoo.conformance.check import Inapplicable, require
-from zoo.conformance.common import COMMON, apart
+from zoo.conformance.common import CAP, COMMON, apart
 from zoo.conformance.subject import NormSubject, spread
 from zoo.conformance.tasks import TASKS
 from zoo.conformance.tokens import TOKENS, reference
@@ -38,9 +40,32 @@ def extreme_sizes(subject: NormSubject) -> None:
             fine, f"numbers of size {scale:g} give results or gradients that are not finite: add eps inside the root."
         )
     half = norm.to(torch.float16)
+    exact = copy.deepcopy(half).double()
     for scale in (300.0, 6e4):
-        out = half(torch.full((1, 2, 48), scale, dtype=torch.float16) * torch.linspace(0.5, 1, 48).half())
-        require(bool(out.isfinite().all()), f"float16 numbers of size {scale:g} overflow: square in float32.")
+        x = torch.full((1, 2, 48), scale, dtype=torch.float16) * torch.linspace(0.5, 1, 48).half()
+        gap = apart(half(x), exact(x.double()))  # infinity divided by infinity may well be finite
+        require(gap <= CAP[torch.float16], f"float16 numbers of size {scale:g} overflow: square in float32.")
+
+
+def far_from_zero(subject: NormSubject) -> None:
+    """Tokens far from zero are as exact as others, also under bfloat16 autocast."""
+    norm = spread(subject.build())
+    exact = copy.deepcopy(norm).double()
+    x = subject.tokens(4, 8) + 1000
+    expected = exact(x.double())
+    gap = apart(norm(x), expected)
+    require(
+        gap <= 2e-3,
+        f"features around 1000 with deviation 1 come out {gap:.1e} away from float64: subtract the mean first and "
+        "square what is left, since the difference of two large numbers has few digits.",
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        gap = apart(norm(x), expected)
+    require(
+        gap <= CAP[torch.bfloat16],
+        f"under autocast features around 1000 come out {gap:.1e} away from float64: take means by .mean(), not by a "
+        "matrix product, which runs in bfloat16 there.",
+    )
 
 
 def invariance(subject: NormSubject) -> None:
@@ -60,4 +85,4 @@ def invariance(subject: NormSubject) -> None:
         require(gap <= 1e-6, f"declared to ignore a shift, yet x + 5 gives results {gap:.1e} away.")
 
 
-PROMISES = [*COMMON, *TOKENS, any_width, extreme_sizes, invariance, reference, *WEIGHTS, *TASKS]
+PROMISES = [*COMMON, *TOKENS, any_width, extreme_sizes, far_from_zero, invariance, reference, *WEIGHTS, *TASKS]

@@ -12,6 +12,7 @@ from zoo.conformance.subject import DIM, GRID, HEADS, TEXT, PositionSubject, Ref
 from zoo.conformance.tasks import TASKS
 from zoo.conformance.weights import WEIGHTS
 from zoo.errors import UsageError
+from zoo.models.init import initialise
 from zoo.parts.attention import MultiHead
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Extent, Position
@@ -42,6 +43,11 @@ def hooks(subject: PositionSubject) -> None:
         over_heads = pos if pos.dim() == 1 else pos[:, None]
         out = scheme.rotate(y, over_heads)
         require(out.shape == y.shape, f"rotate gives {tuple(out.shape)} for {tuple(y.shape)}.")
+    pos = torch.arange(40, 45)
+    for given in (lambda: scheme.embed(x, pos), lambda: scheme.rotate(y, pos)):
+        given()
+        untouched = torch.equal(pos, torch.arange(40, 45))
+        require(untouched, "positions were changed in place: all layers read them. Use out-of-place operations.")
     if scheme.biases:
         out = scheme.bias(torch.arange(HEADS)[:, None, None], torch.arange(5)[:, None], torch.arange(7)[None])
         require(out.shape == (HEADS, 5, 7), f"bias gives {tuple(out.shape)} for {HEADS} heads, 5 queries and 7 keys.")
@@ -66,9 +72,12 @@ def positions_are_given(subject: PositionSubject) -> None:
     gap = apart(scheme.embed(x[:, order], pos[order]), whole[:, order])
     require(gap <= 1e-6, "embed of shuffled tokens at their positions differs: use pos, count nothing.")
     both = torch.stack([pos, pos.flip(0)])
-    rows = scheme.embed(x.expand(2, -1, -1), both)
-    alone = scheme.embed(x, pos.flip(0))
-    require(apart(rows[1:], alone) <= 1e-6, "each row of a batch has positions of its own, and they are ignored.")
+    for told, rows, alone in (
+        ("embed", scheme.embed(x.expand(2, -1, -1), both), scheme.embed(x, pos.flip(0))),
+        ("rotate", scheme.rotate(y.expand(2, -1, -1, -1), both[:, None]), scheme.rotate(y, pos.flip(0))),
+    ):
+        gap = apart(rows[1:], alone)
+        require(gap <= 1e-6, f"{told}: rows of a batch may have positions of their own, and they are ignored.")
 
 
 def bias_is_elementwise(subject: PositionSubject) -> None:
@@ -132,6 +141,12 @@ def turning_keeps_lengths(subject: PositionSubject) -> None:
         gap = apart(out.norm(dim=-1), y.norm(dim=-1))
         require(gap <= 1e-6, f"at position {first} rotate changes lengths by {gap:.1e}.")
         require(apart(scheme.rotate(3 * y, pos), 3 * out) <= 1e-6, "rotate is not linear.")
+        alike = y[:, :1].expand_as(y)
+        out = scheme.rotate(alike, pos)
+        same = apart(out, scheme.rotate(y[:, :1], pos).expand_as(out)) <= 1e-6
+        require(
+            same, "heads are turned differently: queries and keys come as heads of one tensor, turn all heads alike."
+        )
 
 
 def low_precision(subject: PositionSubject) -> None:
@@ -152,9 +167,52 @@ def low_precision(subject: PositionSubject) -> None:
         gap = apart(out, wide.rotate(y.double(), pos))
         require(gap <= 2e-2, f"rotate at position {first} is {gap:.1e} off under autocast.")
         if scheme.biases:
-            head, query, key = torch.arange(HEADS)[:, None, None], pos[:, None], pos[None]
+            far = torch.cat([pos, torch.arange(0, first, 1 + first // 1000)])
+            head, query, key = torch.arange(HEADS)[:, None, None], pos[:, None], far[None]
             gap = apart(scheme.bias(head, query, key), wide.bias(head, query, key))
-            require(gap <= 2e-2, f"bias at position {first} is {gap:.1e} off in bfloat16.")
+            require(
+                gap <= 2e-2,
+                f"the bias at position {first} is {gap:.1e} off in bfloat16: compute distances in integers or float32.",
+            )
+
+
+def every_place_is_its_own(subject: PositionSubject) -> None:
+    """A scheme that marks tokens by their place marks no two places alike, far out in a text or anywhere on a grid."""
+    if not getattr(subject.part, "orders", True):
+        raise Inapplicable("it declares orders = False")
+    near, beyond = torch.arange(64), torch.tensor([2**n + m for n in range(7, 17) for m in (-1, 0, 1)])
+    x, y = torch.randn(1, 1, DIM), torch.randn(1, 1, 1, HEAD)
+    for extent, pos in ((Extent((2**16 + 2,)), torch.cat([near, beyond]).unique()), (GRID, near)):
+        try:
+            scheme = subject.stack(extent).position
+        except Refused:
+            continue
+        if not scheme.rotates and type(scheme).embed is Position.embed:
+            raise Inapplicable("it knows distances, not places")
+        marked = scheme.embed(x.expand(1, len(pos), -1), pos)[0], scheme.rotate(y.expand(1, 1, len(pos), -1), pos)[0, 0]
+        marks = torch.cat(marked, -1).double()
+        apart = torch.cdist(marks, marks, compute_mode="donot_use_mm_for_euclid_dist") + torch.eye(len(pos))
+        one, other = divmod(int(apart.argmin()), len(pos))
+        told = f"positions {pos[one]} and {pos[other]} of {' by '.join(map(str, extent.sizes))} are one place to it"
+        require(apart.min().item() > 1e-6, f"{told}: count in int64, angles in float32, and use every axis.")
+
+
+def near_counts_most(subject: PositionSubject) -> None:
+    """At initialisation a bias does not favour far keys, on average over heads."""
+    for causal in (True, False):
+        scheme = subject.build(Extent(TEXT.sizes, causal=causal))
+        initialise(scheme)
+        if not scheme.biases:
+            raise Inapplicable("it has no bias")
+        for query, side in ((60, "back"), (0, "ahead")) if not causal else ((60, "back"),):
+            key = torch.arange(61)
+            bias = scheme.bias(torch.arange(HEADS)[:, None], torch.tensor(query), key[None]).mean(0)
+            near, far = ((bias[(key - query).abs() < 8]).mean(), bias[(key - query).abs() > 52].mean())
+            require(
+                (far - near).item() <= 2,
+                f"it favours far tokens: keys 53 to 60 places {side} get {far:+.1f} on average over heads, the nearest "
+                f"eight {near:+.1f}. A penalty on distance has a minus.",
+            )
 
 
 def grids(subject: PositionSubject) -> None:
@@ -164,23 +222,27 @@ def grids(subject: PositionSubject) -> None:
     except Refused as refusal:
         raise Inapplicable(f"it refuses: {refusal}") from refusal
     x = subject.tokens(1, 64)
-    image = x.view(1, 8, 8, -1)
     whole = net(x)
     require(whole.shape == x.shape and bool(whole.isfinite().all()), "a grid of 8 by 8 gives no finite result.")
     if not getattr(subject.part, "orders", True):
         return
-    results = [net(image.roll(1, axis).flatten(1, 2))[:, :1] for axis in (1, 2)]
-    base = whole[:, :1]
-    changed = [apart(out, base) for out in results]
-    require(changed[0] > 1e-6, "patches can move down a grid and nothing changes: use every axis of the extent.")
-    require(changed[1] > 1e-6, "patches can move across a grid and nothing changes: use every axis of the extent.")
+    for line, one, other in (("column", 2 * 8 + 3, 5 * 8 + 3), ("row", 3 * 8 + 2, 3 * 8 + 5)):
+        moved = x.clone()
+        moved[:, [one, other]] = x[:, [other, one]]
+        change = apart(net(moved)[:, :1], whole[:, :1])
+        require(
+            change > 1e-6,
+            f"two patches of one {line} can change places, and no other patch notices: use every axis of the extent.",
+        )
     seen = subject.stack(Extent((4, 4), special=1))
     out = seen(subject.tokens(1, 17))
     require(bool(out.isfinite().all()), "a special token at position -1 gives no finite result.")
     if seen.position.relative and seen.position.biases:
-        head = torch.arange(HEADS)
-        none = seen.position.bias(head, torch.tensor(-1), torch.tensor(3))
-        require(not none.any(), "a special token stands at no place: it has no distance, and its bias must be zero.")
+        for query, key in ((-1, 3), (3, -1)):
+            none = seen.position.bias(torch.arange(HEADS), torch.tensor(query), torch.tensor(key))
+            require(
+                not none.any(), "a special token stands at no place: it has no distance, and its bias must be zero."
+            )
 
 
 def limit(subject: PositionSubject) -> None:
@@ -221,5 +283,5 @@ def impossible_widths(subject: PositionSubject) -> None:
 
 
 PROMISES = [*COMMON, hooks, positions_are_given, bias_is_elementwise, order_matters, distances,
-            turning_keeps_lengths, low_precision, grids, limit, impossible_widths, *SEQUENCE, learns_two_samples,
-            *WEIGHTS, *TASKS]  # fmt: skip
+            turning_keeps_lengths, every_place_is_its_own, near_counts_most, low_precision, grids, limit,
+            impossible_widths, *SEQUENCE, learns_two_samples, *WEIGHTS, *TASKS]  # fmt: skip

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from zoo.conformance.check import Broken, Inapplicable, require
-from zoo.conformance.common import any_layer, apart, built
+from zoo.conformance.common import any_layer, apart, built, takes_padding
 from zoo.conformance.subject import LENGTH, Refused, Subject
 from zoo.errors import UsageError
 from zoo.models.init import initialise
@@ -64,7 +64,7 @@ def padding(subject: Subject) -> None:
             layer = subject.layer(causal)
         except Refused:
             continue
-        if isinstance(layer, Stack) and any(a.missing(frozenset({"valid"})) for a in layer.attentions()):
+        if not takes_padding(layer):
             continue
         tried += 1
         rows = [subject.tokens(1, length) for length in (6, 4)]
@@ -128,7 +128,7 @@ def decoding_reordered(subject: Subject) -> None:
 def decoding_padded(subject: Subject) -> None:
     """Prompts of different lengths, padded on the left, decode as each does alone."""
     net = stacked(subject, depth=2)
-    if any(a.missing(frozenset({"valid"})) for a in net.attentions()):
+    if not takes_padding(net):
         raise Inapplicable("it does not lower valid")
     rows = [subject.tokens(1, length) for length in (6, 4)]
     x, valid = pad(rows, left=True, rubbish=10.0)
@@ -157,6 +157,17 @@ def memory(subject: Subject) -> None:
         require(gap <= 1e-5, f"padding of a memory changes the result by {gap:.1e}.")
     moved = net(x, memory=Memory(states + 1, valid))
     require(apart(moved, whole) > 1e-6, "the memory does not matter: is it looked at?")
+    whole = net(x, memory=Memory(states))
+    for s in range(6) if getattr(subject.part, "sees_all", True) else ():
+        other = states.clone()
+        other[:, s] += 1
+        change = (net(x, memory=Memory(other)) - whole).abs().amax((0, 2))
+        require(
+            bool((change > 1e-7).all()),
+            f"token {change.argmin().item()} does not see state {s} of a memory of 6: a memory has no order in time, "
+            "so that no causality and no offset apply to it.",
+        )
+    whole = net(x, memory=Memory(rubbish, valid))
     caches = net.caches(5)
     steps = [net(x[:, t : t + 1], memory=Memory(rubbish, valid), caches=caches) for t in range(5)]
     gap = apart(torch.cat(steps, 1), whole)
@@ -215,7 +226,7 @@ def no_token_is_special(subject: Subject) -> None:
 
 
 def learns_two_samples(subject: Subject) -> None:
-    """In 150 steps a small stack learns two random samples by heart: nine tenths of the loss are gone."""
+    """Trained alone, all else frozen, its weights learn two random samples in 150 steps: six tenths of the loss go."""
     try:
         net = subject.stack(Extent((16,), causal=True))
     except Refused:
@@ -224,21 +235,23 @@ def learns_two_samples(subject: Subject) -> None:
         except Refused as refusal:
             raise Inapplicable(f"it refuses: {refusal}") from refusal
     initialise(net)
-    net.train()
+    mine = [
+        m for m in net.modules() if isinstance(m, subject.part) or isinstance(getattr(m, "backend", 0), subject.part)
+    ]
+    learned = {id(p): p for m in mine for p in m.parameters()} if subject.kind != "position" else {}
     x, target = subject.tokens(2, 8), torch.randn(2, 8, 48)
-    head = torch.nn.Linear(48, 48)
-    initialise(head)
-    optimiser = torch.optim.Adam([*net.parameters(), *head.parameters()], 3e-3)
-    first = last = float("nan")
-    for step in range(150):
-        loss = (head(net(x)) - target).square().mean()
-        if step == 0:
-            first = loss.item()
+    head = initialise(torch.nn.Linear(48, 48))
+    optimiser = torch.optim.Adam(learned.values() or net.parameters(), 1e-2)
+    losses = []
+    for _ in range(150):
+        loss = (head(net.train()(x)) - target).square().mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-        last = loss.item()
-    require(last <= 0.1 * first, f"after 150 steps on two samples the loss fell from {first:.3g} to {last:.3g} only.")
+        losses.append(loss.item())
+    first, last = losses[0], losses[-1]
+    told = f"after 150 steps of its weights alone on two samples the loss fell from {first:.3g} to {last:.3g} only"
+    require(last <= 0.4 * first, f"{told}: is its gradient right, of a useful size, and free of noise?")
 
 
 SEQUENCE = [causality_by_perturbation, causality_by_gradient, padding, decoding, decoding_reordered, decoding_padded,

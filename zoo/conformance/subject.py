@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
+from unittest import SkipTest
 
 import torch
 from torch import Tensor, nn
 
+from zoo.data.data import Data
 from zoo.errors import UsageError
 from zoo.models.init import initialise
 from zoo.models.stack import Stack
@@ -17,6 +20,7 @@ from zoo.parts.backend import Backend, Naive
 from zoo.parts.ffn import FFN
 from zoo.parts.norm import Norm
 from zoo.parts.position import Extent, NoPosition, Position
+from zoo.tasks.task import Task
 
 DIM, HEADS = 48, 4  # heads of 12: no power of two, and enough for a scheme that splits them over two axes
 HIDDEN = 40
@@ -68,6 +72,8 @@ class Subject:
 
 
 class NormSubject(Subject):
+    """A norm, as the layer itself."""
+
     kind = "norm"
 
     def layer(self, causal: bool = False, dropout: float = 0.0) -> nn.Module:
@@ -78,6 +84,8 @@ class NormSubject(Subject):
 
 
 class FFNSubject(Subject):
+    """A feed-forward, as the layer itself."""
+
     kind = "ffn"
 
     def layer(self, causal: bool = False, dropout: float = 0.0) -> nn.Module:
@@ -88,6 +96,8 @@ class FFNSubject(Subject):
 
 
 class AttentionSubject(Subject):
+    """An attention in a stack of one block, and by itself."""
+
     kind = "attention"
 
     def build(self, backend: Backend | None = None, dropout: float = 0.0) -> Attention:
@@ -100,6 +110,8 @@ class AttentionSubject(Subject):
 
 
 class BackendSubject(Subject):
+    """A backend below plain attention, and by itself."""
+
     kind = "backend"
 
     def build(self) -> Backend:
@@ -111,6 +123,8 @@ class BackendSubject(Subject):
 
 
 class PositionSubject(Subject):
+    """A position scheme of a stack, and by itself."""
+
     kind = "position"
 
     def build(self, extent: Extent = TEXT, heads: int = HEADS) -> Position:
@@ -119,7 +133,44 @@ class PositionSubject(Subject):
 
 
 class BlockSubject(Subject):
+    """A block around the plainest parts."""
+
     kind = "block"
+
+
+class TaskSubject(Subject):
+    """A task with small sizes."""
+
+    kind = "task"
+
+    def build(self) -> Task:
+        """The task with small sizes, in evaluation."""
+        small = {"dim": DIM, "depth": 1, "heads": HEADS, "hidden": HIDDEN}
+        taken = inspect.signature(self.part).parameters
+        loose = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
+        sizes = {name: value for name, value in small.items() if name in taken or loose}
+        made = cast(type[Task], self.part)
+        try:
+            return made(**{**sizes, **made.small_sizes(self.options), **self.options}).eval()
+        except TypeError as error:
+            if "unexpected keyword" not in str(error):
+                raise
+            return made(**{**made.small_sizes(self.options), **self.options}).eval()
+
+
+class DataSubject(Subject):
+    """A data module, loaded."""
+
+    kind = "data"
+
+    def build(self, **options: Any) -> Data:
+        """The data, loaded. Raises Inapplicable for data that needs files which were not named."""
+        try:
+            data = cast(type[Data], self.part)(**self.options | options)
+            data.ready()
+        except (UsageError, TypeError) as error:
+            raise SkipTest(f"it cannot be loaded like this: {error}") from error
+        return data
 
 
 class Alone(nn.Module):

@@ -48,7 +48,8 @@ def train(made: Task, batch: dict[str, Any], where: str) -> None:
         require(not bad, f"in {where} no finite gradient reaches {', '.join(bad[:3])}.")
         optimiser.step()
     still = [name for name, parameter in made.named_parameters() if torch.equal(parameter, before[name])]
-    require(not still, f"in {where} two steps leave {', '.join(still[:3])} as it was.")
+    told = "where does it start with a gradient of zero, as the second of two zero matrices does?"
+    require(not still, f"in {where} two steps do not move {', '.join(still[:3])}: {told}")
 
 
 def trains_language(subject: Subject) -> None:

@@ -91,6 +91,13 @@ class Classification(Task):
         rows = zip(guess.tolist(), chance.tolist(), batch["labels"].tolist(), strict=True)
         return [{"class": found, "probability": sure, "label": label} for found, sure, label in rows]
 
+    def sample(self, rows: int) -> dict[str, Tensor]:
+        size = self.net.image_size
+        return {
+            "images": torch.randn(rows, self.net.channels, size, size),
+            "labels": torch.randint(self.num_classes, (rows,)),
+        }
+
     def example(self) -> tuple[tuple[Tensor, ...], int]:
         size = self.net.image_size
         return (torch.zeros(1, self.net.channels, size, size, device="meta"),), 1

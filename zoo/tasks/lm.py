@@ -65,6 +65,11 @@ class CausalLM(Task):
     def figures(self, loss: float) -> dict[str, float]:
         return {"perplexity": math.exp(min(loss, 700.0)), "bits_per_byte": taken(self.bits_per_byte)}
 
+    def sample(self, rows: int) -> dict[str, Tensor]:
+        length = min(self.net.max_length, 16)
+        tokens = torch.randint(self.net.vocab_size, (rows, length + 1))
+        return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:], "bytes": torch.full((rows,), 4 * length)}
+
     def example(self) -> tuple[tuple[Tensor, ...], int]:
         length = self.net.max_length
         return (torch.zeros(1, length, dtype=torch.long, device="meta"),), length

@@ -49,6 +49,7 @@ class Task(LightningModule):
         self.register_buffer("tokens_seen", torch.zeros((), dtype=torch.long))
         self.eval_loss = MeanMetric()
         self.best: dict[str, float] = {}
+        self.measured: dict[str, float] = {}  # by the newest validation, nan where nothing was or where it diverged
         self._seed = torch.initial_seed()
         self._window: list[Tensor] = []  # predictions per batch since the last optimiser step, over all processes
         self._recent: list[Loss] = []  # losses since the last line of the log
@@ -69,6 +70,10 @@ class Task(LightningModule):
     @abstractmethod
     def example(self) -> tuple[tuple[Tensor, ...], int]:
         """Arguments of ``net`` for one sample on the meta device, and the tokens (or images) in it."""
+
+    def sample(self, rows: int) -> Any:
+        """A random batch such as its data gives, for checks; NotImplementedError where a task has none."""
+        raise NotImplementedError
 
     def figures(self, loss: float) -> dict[str, float]:
         """What the metrics of the task came to, besides the loss; resets them."""
@@ -138,12 +143,14 @@ class Task(LightningModule):
     def _report(self, split: str) -> None:
         # every process computes every figure, so that none waits for another; nan is what nobody measured
         loss = taken(self.eval_loss)
-        figures = {name: value for name, value in {"loss": loss, **self.figures(loss)}.items() if value == value}
+        measured = {"loss": loss, **self.figures(loss)}
+        figures = {name: value for name, value in measured.items() if value == value}
         if self.trainer.sanity_checking:
             return
         for name, value in figures.items():
             self.log(f"{split}/{name}", value, prog_bar=name in self.goals, logger=split == "test")
         if split == "val":
+            self.measured = measured
             self._write_validation(figures)
 
     def _write_validation(self, figures: dict[str, float]) -> None:

@@ -143,8 +143,8 @@ class TranslationTask(Task):
 
     def _exact_by_type(self) -> dict[str, float]:
         everywhere: list[Any] = [self.exact_by_type]
-        if self.trainer.world_size > 1:
-            everywhere = [None] * self.trainer.world_size
+        if torch.distributed.is_initialized():
+            everywhere = [None] * torch.distributed.get_world_size()
             torch.distributed.all_gather_object(everywhere, self.exact_by_type)
         kinds = sorted({kind for part in everywhere for kind in part})
         hits = {kind: [hit for part in everywhere for hit in part.get(kind, [])] for kind in kinds}
@@ -155,6 +155,16 @@ class TranslationTask(Task):
         said = self.translate(batch["source"], batch["source_valid"])
         rows = zip(batch["source_text"], said, batch["text"], strict=True)
         return [{"source": source, "translation": text, "reference": wanted} for source, text, wanted in rows]
+
+    def sample(self, rows: int) -> dict[str, Any]:
+        words = min(module.num_embeddings for module in self.net.modules() if isinstance(module, nn.Embedding))
+        length, end = min(self.translator.max_length, 8), torch.randint(2, 9, (2, rows, 1))
+        source_valid, target_valid = torch.arange(length) < end
+        return {
+            "source": torch.randint(words, (rows, length)), "source_valid": source_valid,
+            "target": torch.randint(words, (rows, length)), "target_valid": target_valid,
+            "slots": torch.zeros(0, 5, dtype=torch.long), "decode": torch.zeros(rows, dtype=torch.bool),
+        }  # fmt: skip
 
     def example(self) -> tuple[tuple[Tensor, ...], int]:
         length = min(self.translator.max_length, 32)

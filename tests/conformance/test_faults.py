@@ -1,0 +1,44 @@
+"""Every planted fault is caught by a check that says what is wrong, which the part without the fault passes."""
+
+import importlib
+import pkgutil
+from functools import cache
+
+import faults
+import pytest
+
+from zoo.conformance import Outcome, checks
+
+for module in pkgutil.iter_modules(faults.__path__):
+    importlib.import_module(f"faults.{module.name}")
+
+CASES = [
+    pytest.param(fault, name, word, id=f"{fault}-{name}")
+    for fault in faults.FAULTS
+    for name, word in fault.checks.items()
+]
+
+
+@cache
+def outcome(part: type, options: tuple, name: str) -> Outcome:
+    return next(check for check in checks(part, **dict(options)) if check.name == name).outcome()
+
+
+def test_there_are_at_least_sixty_and_no_two_are_alike():
+    names = [str(fault) for fault in faults.FAULTS]
+    assert len(names) >= 60
+    assert len(set(names)) == len(names)
+    assert all(fault.checks for fault in faults.FAULTS)
+
+
+@pytest.mark.parametrize(("fault", "name", "word"), CASES)
+def test_a_fault_is_caught_and_named(fault, name, word):
+    found = outcome(fault.part, tuple(fault.options.items()), name)
+    assert found.status == "FAIL", f"not caught: {fault.part.__doc__}"
+    assert word in found.sentence
+
+
+@pytest.mark.parametrize(("fault", "name", "word"), CASES)
+def test_the_part_without_the_fault_passes(fault, name, word):
+    found = outcome(fault.parent, tuple(fault.options.items()), name)
+    assert found.status in ("ok", "skipped"), found.sentence

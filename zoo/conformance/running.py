@@ -1,0 +1,115 @@
+"""Promises about how a part runs: computed twice, compiled, in many layers, in several processes."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from zoo.conformance.check import Broken, Inapplicable, require
+from zoo.conformance.common import any_layer, apart, built
+from zoo.conformance.subject import Refused, Subject
+from zoo.models.init import initialise
+from zoo.models.stack import Stack
+
+
+def activation_checkpointing(subject: Subject) -> None:
+    """Computed again in the backward pass, with the same random numbers, it has the same gradients."""
+    try:
+        layer = subject.layer(dropout=0.3)
+    except Refused:
+        layer = any_layer(subject)
+    layer.train()
+    x = subject.tokens().requires_grad_()
+    found = []
+    for again in (False, True):
+        torch.manual_seed(3)
+        layer.zero_grad()
+        out = checkpoint(layer, x, use_reentrant=False) if again else layer(x)
+        grads = torch.autograd.grad(
+            (out**2).sum(), [x, *(p for p in layer.parameters() if p.requires_grad)], allow_unused=True
+        )
+        found.append((out, [g for g in grads if g is not None]))
+    (one, ones), (other, others) = found
+    require(apart(other, one) <= 1e-6, "with activation checkpointing the output differs.")
+    fine = all(apart(b, a) <= 1e-5 for a, b in zip(ones, others, strict=True))
+    require(fine, "with activation checkpointing gradients differ: random numbers from a generator of its own?")
+
+
+def compiles(subject: Subject) -> None:
+    """torch.compile takes it as one graph, for several lengths, and it computes the same."""
+    layer = any_layer(subject)
+    torch._dynamo.reset()
+    try:
+        fast = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=None)
+        for length in (7, 5, 9):
+            x = subject.tokens(2, length)
+            try:
+                out = fast(x)
+            except Exception as error:
+                if "torch._dynamo" not in type(error).__module__ and "dynamo" not in str(error).lower():
+                    raise
+                told = [line.strip() for line in str(error).splitlines() if line.strip()]
+                raise Broken(f"torch.compile breaks its graph: {told[0] if told else error!r}") from error
+            require(apart(out, layer(x)) <= 1e-5, f"compiled, it gives other numbers at length {length}.")
+    finally:
+        torch._dynamo.reset()
+
+
+def signals_keep_their_size(subject: Subject) -> None:
+    """At initialisation a unit signal keeps its size within 0.05 to 5, and gradients stay alive through 12 blocks."""
+    try:
+        net = subject.stack(depth=12)
+    except Refused:
+        raise Inapplicable("it cannot be stacked by itself") from None
+    initialise(net, 0)
+    layer = any_layer(subject)
+    initialise(layer, 0)
+    if isinstance(layer, Stack):
+        layer.norm = nn.Identity()  # it would hide the size
+    size = layer(subject.tokens(8, 16)).std().item()
+    require(
+        0.05 <= size <= 5, f"a unit signal comes out with standard deviation {size:.2g}: scale the initial weights."
+    )
+    x = subject.tokens(4, 16).requires_grad_()
+    (net(x) * torch.randn(4, 16, x.size(-1))).sum().backward()
+
+    def first_and_last(number: int) -> float:
+        grads = [
+            p.grad.square().mean()
+            for n, p in net.named_parameters()
+            if f"blocks.{number}." in n and p.grad is not None and p.dim() > 1
+        ]
+        require(bool(grads), f"no gradient reaches block {number} of 12.")
+        return torch.stack(grads).mean().sqrt().item()
+
+    ratio = first_and_last(0) / max(first_and_last(11), 1e-30)
+    require(
+        1e-2 <= ratio <= 1e2,
+        f"gradients of the first of 12 blocks are {ratio:.1e} times those of the last: scale the initial weights, and "
+        "keep a path around the part.",
+    )
+
+
+def processes_agree(subject: Subject) -> None:
+    """Two processes that share a batch (DDP) learn what one learns."""
+    from zoo.conformance.processes import together
+
+    layer = built(subject) if subject.kind in ("norm", "ffn") else any_layer(subject)
+    x = subject.tokens(4, 6)
+    target = torch.randn_like(x)
+    alone = copy.deepcopy(layer).train()
+    optimiser = torch.optim.SGD(alone.parameters(), 0.01)
+    for _ in range(3):
+        optimiser.zero_grad()
+        (alone(x) - target).square().mean().backward()
+        optimiser.step()
+    shared = together(layer, x, target)
+    for name, parameter in alone.named_parameters():
+        gap = apart(shared[name], parameter.detach())
+        require(gap <= 1e-5, f"after three steps {name} differs by {gap:.1e} between one process and two.")
+
+
+RUNNING = [activation_checkpointing, compiles, signals_keep_their_size, processes_agree]

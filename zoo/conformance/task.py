@@ -1,0 +1,93 @@
+"""The contract of a task: a loss that is a sum over predictions, figures that start anew, a net that can be counted."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.conformance.check import Inapplicable, require
+from zoo.conformance.common import apart, clean_import, documentation
+from zoo.conformance.subject import TaskSubject
+from zoo.conformance.tasks import train
+from zoo.study.cost import cost
+
+
+def batch_of(subject: TaskSubject, rows: int = 4) -> tuple[Any, dict[str, Any]]:
+    """The task in evaluation, and a batch for it. Raises Inapplicable where it gives no sample."""
+    task = subject.build()
+    try:
+        return task, task.sample(rows)
+    except NotImplementedError:
+        raise Inapplicable("it gives no sample(rows)") from None
+
+
+def part_of(batch: dict[str, Any], rows: slice) -> dict[str, Any]:
+    """Some rows of a batch; values that do not have one entry per row stay."""
+    size = max(len(value) for value in batch.values() if isinstance(value, Tensor))
+    return {
+        name: value[rows] if isinstance(value, (Tensor, list)) and len(value) == size else value
+        for name, value in batch.items()
+    }
+
+
+def blanks_and_goals(subject: TaskSubject) -> None:
+    """``goals`` says which figures decide, and ``blanks`` are options without a value that the data fills in."""
+    goals, blanks = subject.part.goals, subject.part.blanks  # type: ignore[attr-defined]
+    require(bool(goals) and set(goals.values()) <= {"min", "max"}, f"goals is {goals}: name figures, each min or max.")
+    parameters = inspect.signature(subject.part).parameters
+    for name, value in blanks.items():
+        require(name in parameters, f"blanks names {name}, which is no option.")
+        require(parameters[name].default is None, f"the blank {name} has a default: None means that the data knows it.")
+        require(isinstance(value, int) and value > 0, f"the blank {name} needs a small whole number to be tried with.")
+
+
+def example_can_be_counted(subject: TaskSubject) -> None:
+    """``example`` gives arguments on the meta device that ``net`` takes, and how many predictions they hold."""
+    task = subject.build()
+    arguments, tokens = task.example()
+    require(tokens >= 1, f"example says that it holds {tokens} predictions.")
+    require(all(tensor.is_meta for tensor in arguments), "example holds data: make it on device='meta'.")
+    require(cost(task).flops > 0, "the net computes nothing with its example.")
+
+
+def loss_is_a_sum(subject: TaskSubject) -> None:
+    """The loss of a batch is a sum over its predictions: the losses of its halves add up to it, and so do the sizes."""
+    task, batch = batch_of(subject)
+    whole = task.loss(batch)
+    require(whole.total.dim() == 0 and bool(whole.total.isfinite()), "the loss is not one finite number.")
+    require(int(whole.size) > 0, f"a batch of 4 samples counts {int(whole.size)} predictions.")
+    halves = [task.loss(part_of(batch, rows)) for rows in (slice(0, 1), slice(1, None))]
+    size = sum(int(half.size) for half in halves)
+    require(size == int(whole.size), f"parts of a batch count {size} predictions, the whole {int(whole.size)}.")
+    total = torch.stack([half.total for half in halves]).sum()
+    gap = apart(total, whole.total)
+    require(gap <= 1e-4, f"parts of a batch have losses that differ by {gap:.1e} from the whole: sum, do not average.")
+
+
+def evaluation_is_repeatable(subject: TaskSubject) -> None:
+    """Evaluating a batch twice gives the same loss, draws no random number and leaves figures that start anew."""
+    task, batch = batch_of(subject)
+    batch = {name: torch.zeros_like(value) if name == "decode" else value for name, value in batch.items()}
+    with torch.no_grad():
+        state = torch.get_rng_state()
+        first = task.evaluate(batch)
+        figures = task.figures(float(first.total / first.size))
+        second = task.evaluate(batch)
+        again = task.figures(float(second.total / second.size))
+    require(torch.equal(first.total, second.total), "two evaluations of one batch differ: is dropout on?")
+    require(torch.equal(torch.get_rng_state(), state), "evaluation draws random numbers.")
+    same = all(again[name] == value or value != value for name, value in figures.items())
+    require(same, f"figures remember the evaluation before: {figures} and then {again}. Reset metrics.")
+
+
+def trains(subject: TaskSubject) -> None:
+    """Two steps on one batch: finite loss and gradients, every parameter moves."""
+    task, batch = batch_of(subject)
+    train(task.train(), batch, type(task).__name__)
+
+
+PROMISES = [documentation, clean_import, blanks_and_goals, example_can_be_counted, loss_is_a_sum,
+            evaluation_is_repeatable, trains]  # fmt: skip
