@@ -1,0 +1,1 @@
+"""Parts for long sequences; zoo finds them by the entry points in pyproject.toml."""

@@ -1,0 +1,170 @@
+"""Blocks whose inputs follow from their outputs, so that a stack keeps no activations but its last."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from zoo.parts.block import Block, Branch, Call, Context
+from zoo.parts.ffn import FFN
+from zoo_efficient.precision import widened
+
+
+class Reversible(Block):
+    """Two streams, x1 = x2 = x: y1 = x1 + attention(norm(x2)), y2 = x2 + ffn(norm(y1)); a stack gives the mean of its
+    last two (Gomez et al., 2017; Kitaev et al., 2020).
+
+    Each branch reads one stream and is added to the other, (a, b) to (b, a + f(b)); a cross-attention is one more
+    branch between the two. The backward pass finds the inputs again, a = c - f(b), with the random numbers and the
+    autocast of the forward pass. Streams are at least float32. There are no second derivatives, and torch.compile
+    leaves the stack as it is.
+    """
+
+    known_failures: ClassVar[dict[str, str]] = {"compiles": "torch.compile skips it: its backward pass runs modules"}
+
+    def forward(self, x, context):
+        return self.through([self], x, [context])
+
+    @classmethod
+    @torch.compiler.disable
+    def through(cls, blocks: Sequence[Block], x: Tensor, contexts: Sequence[Context]) -> Tensor:
+        cast = autocast_of(x)
+        steps = [
+            Step(branch, call, context, x.dtype, cast)
+            for block, context in zip(blocks, contexts, strict=True)
+            for branch, call in block.steps(context)
+        ]
+        wide = widened(x)
+        leaves = list({id(leaf): leaf for step in steps for leaf in step.leaves}.values())
+        caches = any(context.cache is not None for context in contexts)  # what is cached must not be cached again
+        if torch.is_grad_enabled() and not caches and any(leaf.requires_grad for leaf in (x, *leaves)):
+            a, b, *sides = Run.apply(steps, wide, *leaves)
+            owners = [owner for step in steps for owner in step.owners]
+            for owner, side in zip(owners, sides, strict=True):
+                owner.side_loss = side
+        else:
+            a = b = wide
+            for step in steps:
+                a, b = b, a + step(b)
+        return ((a + b) / 2).to(x.dtype)
+
+
+@dataclass(eq=False)
+class Step:
+    """One branch in one forward, and what it takes to run it again."""
+
+    branch: Branch
+    call: Call
+    context: Context
+    dtype: torch.dtype
+    cast: Callable[[], AbstractContextManager]
+    owners: list[FFN] = field(default_factory=list)  # feed-forwards that left a side loss
+    leaves: list[Tensor] = field(init=False)  # what gets a gradient besides the stream
+    state: tuple[Tensor, Tensor | None] = field(init=False)  # of the random numbers of CPU and GPU
+
+    def __post_init__(self) -> None:
+        self.leaves = self.found()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """What is added to the other stream."""
+        branch = self.branch
+        return branch.dropout(self.call(self.context, branch.part, branch.norm(x.to(self.dtype))))
+
+    def found(self) -> list[Tensor]:
+        """Parameters of the branch and of the position scheme, and the memory, as they are now."""
+        context = self.context
+        tensors: list[Tensor] = list(self.branch.parameters())
+        if context.position is not None:
+            tensors += context.position.parameters()
+        if context.memory is not None:
+            tensors.append(context.memory.states)
+        return [tensor for tensor in tensors if tensor.requires_grad]
+
+    def record(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """What is added, without a graph, and the side losses; called once."""
+        self.state = torch.get_rng_state(), torch.cuda.get_rng_state(x.device) if x.is_cuda else None
+        with self.sides_apart() as feeds, self.cast():
+            out = self(x)
+            self.owners = [feed for feed in feeds if feed.side_loss is not None]
+            return out, [feed.side_loss for feed in self.owners if feed.side_loss is not None]
+
+    def again(self, x: Tensor) -> list[Tensor]:
+        """What is added and the side losses, with a graph; random numbers, buffers and side losses stay untouched."""
+        if [*map(id, self.found())] != [*map(id, self.leaves)]:
+            raise RuntimeError("block Reversible runs again in backward(), and its parameters have been replaced.")
+        if self.context.pattern.bias is not None:  # a pattern remembers its bias, which so far has no graph
+            self.context = self.context._replace(pattern=replace(self.context.pattern))
+        kept = [(buffer, buffer._version, buffer.clone()) for buffer in self.branch.buffers()]
+        host, device = self.state
+        forked = torch.random.fork_rng([x.device] if x.is_cuda else [])
+        with forked, self.sides_apart(), self.cast(), torch.enable_grad():
+            torch.set_rng_state(host)
+            if device is not None:
+                torch.cuda.set_rng_state(device, x.device)
+            out = self(x)
+            sides = [feed.side_loss for feed in self.owners if feed.side_loss is not None]
+        for buffer, version, before in kept:
+            if buffer._version != version:
+                buffer.copy_(before)
+        return [out, *sides]
+
+    @contextmanager
+    def sides_apart(self) -> Iterator[list[FFN]]:
+        """Within, no feed-forward has a side loss but those it leaves there; afterwards each has its old one."""
+        feeds = [module for module in self.branch.modules() if isinstance(module, FFN)]
+        before = [feed.side_loss for feed in feeds]
+        for feed in feeds:
+            feed.side_loss = None
+        try:
+            yield feeds
+        finally:
+            for feed, side in zip(feeds, before, strict=True):
+                feed.side_loss = side
+
+
+class Run(torch.autograd.Function):
+    """All steps, from x to both streams and the side losses; keeps the two streams and no other activation."""
+
+    @staticmethod
+    def forward(ctx, steps, x, *leaves):
+        a, b, sides = x, x, []
+        for step in steps:
+            out, left = step.record(b)
+            a, b = b, a + out
+            sides += left
+        ctx.steps, ctx.numbers = steps, {id(leaf): number for number, leaf in enumerate(leaves)}
+        ctx.save_for_backward(a, b)
+        return a, b, *sides
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_a, grad_b, *grad_sides):
+        (a, b), sides, grads = ctx.saved_tensors, list(grad_sides), [None] * len(ctx.numbers)
+        for step in reversed(ctx.steps):
+            x = a.detach().requires_grad_()
+            outs = step.again(x)
+            given = [grad_b, *reversed([sides.pop() for _ in step.owners])]
+            pairs = [(out, grad.to(out.dtype)) for out, grad in zip(outs, given, strict=True) if out.requires_grad]
+            ends, slopes = zip(*pairs, strict=True)
+            felt, *found = torch.autograd.grad(ends, [x, *step.leaves], slopes, allow_unused=True)
+            for leaf, grad in zip(step.leaves, found, strict=True):
+                if grad is not None:
+                    number = ctx.numbers[id(leaf)]
+                    grads[number] = grad if grads[number] is None else grads[number] + grad
+            a, b = b - outs[0].detach(), a
+            grad_a, grad_b = grad_b, grad_a if felt is None else grad_a + felt
+        return None, grad_a + grad_b, *grads
+
+
+def autocast_of(x: Tensor) -> Callable[[], AbstractContextManager]:
+    """Makes the autocast that is on for the device of x, without its cache, which would keep weights without graph."""
+    device = x.device.type
+    if not torch.amp.is_autocast_available(device):
+        return nullcontext
+    dtype, enabled = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
+    return partial(torch.autocast, device, dtype=dtype, enabled=enabled, cache_enabled=False)

@@ -1,0 +1,5 @@
+"""zoo's attention on flash kernels for packed sequences."""
+
+from zoo_flash.flash import FlashVarlen
+
+__all__ = ["FlashVarlen"]

@@ -1,0 +1,5 @@
+"""zoo's attention on torch's FlexAttention."""
+
+from zoo_flex.flex import Flex
+
+__all__ = ["Flex"]
