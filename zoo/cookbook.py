@@ -10,6 +10,7 @@ from zoo.errors import UsageError
 from zoo.registry import suggest
 
 SUFFIXES = (".yaml", ".yml")
+COMPARE = "compare"  # the folder of comparisons, which `zoo compare NAME` runs
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,31 @@ def folders() -> list[Path]:
 
 def recipes() -> list[Recipe]:
     """Every packaged recipe, sorted by name."""
+    return [one for one in _files(folders()) if not one.name.startswith(f"{COMPARE}/")]
+
+
+def comparisons() -> list[Recipe]:
+    """Every packaged comparison, sorted by name."""
+    return _files([folder / COMPARE for folder in folders() if (folder / COMPARE).is_dir()])
+
+
+def _files(places: list[Path]) -> list[Recipe]:
     found: dict[str, Recipe] = {}
-    for folder in folders():
+    for folder in places:
         for path in sorted(folder.rglob("*")):
             if path.suffix in SUFFIXES:
                 name = path.relative_to(folder).with_suffix("").as_posix()
                 found.setdefault(name, Recipe(name, path))
     return sorted(found.values(), key=lambda recipe: recipe.name)
+
+
+def comparison(name: str) -> Path | None:
+    """The file of a packaged comparison's name or of a path to a YAML file, or None."""
+    path = Path(name).expanduser()
+    if path.is_file() and path.suffix in SUFFIXES:
+        return path
+    wanted = name.lower().removeprefix(f"{COMPARE}/")
+    return next((one.path for one in comparisons() if one.name.lower() == wanted and not packaged(name)), None)
 
 
 def packaged(name: str) -> Recipe | None:

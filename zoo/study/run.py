@@ -14,16 +14,21 @@ from lightning.pytorch.callbacks import RichProgressBar
 from zoo.study.callbacks import CostMeter, EndsWithValidation, Lines, checkpoints
 from zoo.study.cost import Cost
 from zoo.study.heatmap import Heatmaps
+from zoo.study.ledger import Ledger
 from zoo.study.tensorboard import RunLogger
 from zoo.tasks.task import Task
 
 Choice = str | float | bool
+BATCH = ("batch_size", "max_tokens", "max_length")
+ELSEWHERE = ("workers", "cache", "root")  # options of data that change where a run happens, not what it learns
 
 
-def equip(task: Task, cost: Cost, folder: Path, model: Mapping[str, Any]) -> dict[str, Any]:
+def equip(
+    task: Task, cost: Cost, folder: Path, model: Mapping[str, Any], data: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Logger and callbacks for a Trainer that trains ``task`` in ``folder``, ``runs/<recipe>/<variant>/s<seed>``.
 
-    ``model`` is the configuration of the task, ``{"class_path": ..., "init_args": {...}}``.
+    ``model`` and ``data`` are the configurations of both, ``{"class_path": ..., "init_args": {...}}``.
     """
     logger = RunLogger(folder, "/".join(folder.parts[-3:-1]), choices(model))
     progress: Callback = RichProgressBar() if sys.stderr.isatty() and sys.stdout.isatty() else Lines()
@@ -32,9 +37,19 @@ def equip(task: Task, cost: Cost, folder: Path, model: Mapping[str, Any]) -> dic
         CostMeter(cost),
         EndsWithValidation(),
         Heatmaps(),
+        Ledger(folder, about(model, data or {})),
         progress,
     ]
     return {"logger": logger, "callbacks": callbacks}
+
+
+def about(model: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """What a ledger says of a configuration: every choice, and those that a fair comparison holds equal."""
+    chosen, given = choices(model), choices(data)
+    setting = {name: chosen[name] for name in ("optimizer", "schedule") if name in chosen}
+    batch = {name: given[name] for name in BATCH if name in given}
+    below = {f"data.{name}": value for name, value in given.items() if name not in ELSEWHERE}
+    return {"choices": {**chosen, **below}, "setting": {**setting, "batch": batch}}
 
 
 def choices(model: Mapping[str, Any]) -> dict[str, Choice]:

@@ -1,0 +1,91 @@
+"""A `zoo fit` that learns nothing: the same folders, files and options, in tenths of a second and without torch.
+
+The figures depend on variant, seed and step alone, and a resumed run chains the same digest: what a test compares.
+FAKE_FIT says how long a step takes and which runs fail: {"step": 0.01, "fail": ["b s2"]}.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+STEPS = 10
+SETTINGS = json.loads(os.environ.get("FAKE_FIT", "{}"))
+
+
+def option(name, default=None):
+    found = [word.partition("=")[2] for word in sys.argv if word.startswith(f"--{name}=")]
+    return found[-1] if found else default
+
+
+def keep(path, value):
+    path.with_suffix(".new").write_text(json.dumps(value))
+    os.replace(path.with_suffix(".new"), path)
+
+
+def checkpoint(path, state):
+    with zipfile.ZipFile(path.with_suffix(".new"), "w") as file:
+        file.writestr("state", json.dumps(state))
+    os.replace(path.with_suffix(".new"), path)
+
+
+def main():
+    variant, seed = option("variant"), int(option("seed"))
+    folder = Path(option("runs"), "toy", variant, f"s{seed}")
+    name = f"{variant} s{seed}"
+    with Path(option("runs"), "journal").open("a") as journal:  # one short write: whole lines
+        journal.write(
+            f"start {name} {'resume' if '--resume' in sys.argv else 'anew'} {os.environ['OMP_NUM_THREADS']}\n"
+        )
+    state = {"step": 0, "digest": ""}
+    if "--resume" in sys.argv:
+        with zipfile.ZipFile(option("ckpt_path")) as file:
+            state = json.loads(file.read("state"))
+    else:
+        if folder.exists():
+            if "--overwrite" not in sys.argv:
+                sys.exit(f"error: {folder} was started and not finished.")
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True)  # as zoo fit: refuses what another run has made
+        (folder / "config.yaml").write_text("model: {class_path: Toy}\n")
+        (folder / "checkpoints").mkdir()
+    if name in SETTINGS.get("fail", []):
+        print("something is said\nerror: this run was told to fail")
+        sys.exit(1)
+    best = 2.0 + len(variant) / 10 + seed / 100
+    while state["step"] < STEPS:
+        time.sleep(SETTINGS.get("step", 0.01))
+        state["step"] += 1
+        state["digest"] = hashlib.sha256(f"{state['digest']} {seed} {state['step']}".encode()).hexdigest()[:16]
+        record(folder, variant, seed, state, best - state["step"] / 100, False)
+        if state["step"] % 2 == 0:
+            checkpoint(folder / "checkpoints" / "last.ckpt", state)
+    record(folder, variant, seed, state, best - state["step"] / 100, True)
+    (folder / "finished.json").write_text("{}\n")
+    with Path(option("runs"), "journal").open("a") as journal:
+        journal.write(f"end {name}\n")
+
+
+def record(folder, variant, seed, state, figure, finished):
+    keep(
+        folder / "ledger.json",
+        {
+            "format": 1, "recipe": "toy", "variant": variant, "seed": seed, "choices": {"variant": variant},
+            "goals": {"loss": "min"}, "unit": "token", "data": {"class": "Toy", "fingerprint": "f"},
+            "start": {"w": str(seed)}, "batches": {"digest": state["digest"], "count": state["step"], "first": []},
+            "setting": {"threads": int(os.environ["OMP_NUM_THREADS"])}, "cost": {"seconds": 1.0, "tokens_per_s": 10.0},
+            "validations": [{"step": state["step"], "tokens": 10 * state["step"], "loss": figure}],
+            "steps": state["step"], "tokens": 10 * state["step"], "best": {"loss": figure}, "last": {"loss": figure},
+            "finished": finished,
+        },
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+    main()

@@ -1,0 +1,273 @@
+"""From ledgers to verdicts: paired by seed, corrected, in words; what diverged, lacks or is refused is counted."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fabricate import run, study
+
+from zoo.compare import wording
+from zoo.compare.answer import answer
+from zoo.compare.statistics import holm, paired
+from zoo.errors import UsageError
+
+BASE = (1.70, 1.73, 1.68, 1.75, 1.71)
+NEAR = (1.40, 1.42, 1.38, 1.46, 1.41)
+
+
+def plain(variant, figures, goal="loss", **options):
+    """Runs that say their figures and little else; seeds count from 1, None leaves one out, NaN diverges."""
+    key, _, told = variant.partition("=")
+    made = []
+    for seed, value in enumerate(figures, 1):
+        if value is not None:
+            reached = {goal: value}
+            changes = {"best": reached, "last": reached, "validations": [{"step": 100, "tokens": 1, goal: value}]}
+            made.append(run(variant, seed, choices={key: told} if told else {}, **{**changes, **options}))
+    return made
+
+
+def row(found, variant):
+    return next(each for each in found.rows if each.variant == variant)
+
+
+def test_figures_are_paired_by_seed_and_tested():
+    ours = [each - 0.1 + jitter for each, jitter in zip(BASE, (0.01, 0, -0.01, 0, 0), strict=True)]
+    found = answer([*plain("position=alibi", ours), *plain("default", BASE)])
+    assert [each.variant for each in found.rows] == ["default", "position=alibi"]
+    alibi = found.rows[1]
+    assert alibi.pair == paired(ours, BASE)
+    assert alibi.pair.n == 5
+    assert alibi.adjusted == alibi.pair.p
+    assert alibi.verdict.word == "better"
+    assert alibi.mean == pytest.approx(np.mean(ours))
+    assert alibi.sd == pytest.approx(np.std(ours, ddof=1))
+    assert (found.base.verdict.word, found.base.pair.n) == ("baseline", 0)
+    assert (found.recipe, found.goal, found.lower_is_better, found.at) == ("lm-tiny", "loss", True, "best")
+
+
+def test_several_variants_are_corrected_for_their_number():
+    shift = {"a=1": -0.045, "a=2": 0.02, "a=3": 0.035}
+    jitter = 0.03 * np.array([(1, -1, 0.5, -1, 0.5), (1, 1, -2, 0.5, -0.5), (0, 1, -1, 1, -1)])
+    runs = plain("default", BASE)
+    for name, noise in zip(shift, jitter, strict=True):
+        runs += plain(name, [base + shift[name] + each for base, each in zip(BASE, noise, strict=True)])
+    found = answer(runs)
+    assert found.tests == 3
+    raw = [row(found, name).pair.p for name in shift]
+    assert [row(found, name).adjusted for name in shift] == holm(raw)
+    assert any(p < 0.05 < adjusted for p, adjusted in zip(raw, holm(raw), strict=True))
+    assert [each.pair.mean for each in found.rows[1:]] == sorted(each.pair.mean for each in found.rows[1:])
+
+
+def test_more_is_better_for_an_accuracy():
+    better = plain("a=1", (0.95, 0.96, 0.96, 0.97, 0.95), "top1", goals={"top1": "max"})
+    base = plain("default", (0.90, 0.92, 0.91, 0.91, 0.90), "top1", goals={"top1": "max"})
+    found = answer([*base, *better, *plain("a=2", (0.81, 0.85, 0.83, 0.84, 0.8), "top1", goals={"top1": "max"})])
+    assert not found.lower_is_better
+    assert [each.verdict.word for each in found.rows] == ["baseline", "better", "worse"]
+    assert "raise the validation top1" in wording.question(found)
+    assert found.worst == 0.8
+
+
+def test_seeds_without_a_partner_are_left_out_and_counted():
+    found = answer([*plain("default", (*BASE, 1.0)), *plain("a=1", (None, *BASE[1:], None, 9.0))])
+    assert row(found, "a=1").pair.n == 4
+    assert row(found, "a=1").pair.mean == 0.0
+    assert row(found, "a=1").left_out == (7,)
+    assert "1 unpaired, left out" in row(found, "a=1").sentence
+
+
+def test_one_seed_never_wins():
+    found = answer([*plain("default", (1.7,)), *plain("a=1", (0.2,))])
+    assert found.rows[1].verdict.word == "no verdict"
+    assert found.rows[1].sentence == "one seed: no verdict"
+    assert wording.sentences(found) == ["These runs cannot tell.", "No verdict on 1: one seed."]
+    apart = answer([*plain("default", (1.7, 1.8)), *plain("a=1", (None, None, 1.7, 1.8))])
+    assert apart.rows[1].verdict.sentence == "no seed in common with the baseline: no verdict"
+
+
+def test_two_seeds_may_win_but_rarely():
+    assert (
+        answer([*plain("default", (1.70, 1.72)), *plain("a=1", (1.60, 1.65))]).rows[1].verdict.word
+        == "not distinguishable"
+    )
+    assert answer([*plain("default", (1.70, 1.72)), *plain("a=1", (0.70, 0.721))]).rows[1].verdict.word == "better"
+
+
+def test_a_diverged_run_counts_as_the_worst_validation():
+    others = [each + 0.001 * seed for seed, each in enumerate(BASE)]
+    runs = [*plain("default", BASE), *plain("a=1", [*others[:4], math.nan]), *plain("a=2", [5.0, *BASE[1:]])]
+    found = answer(runs)
+    lost = row(found, "a=1")
+    assert found.worst == 5.0
+    assert lost.diverged == (5,)
+    assert lost.pair.n == 5
+    assert lost.pair.mean == pytest.approx((0 + 0.001 + 0.002 + 0.003 + 5.0 - BASE[4]) / 5)
+    assert lost.mean == pytest.approx(np.mean(others[:4]))
+    assert lost.sentence.endswith("1 of 5 diverged")
+    assert lost.verdict.word == "not distinguishable"
+    assert wording.seeds(lost) == "4 of 5"
+    flag = next(flag for flag in found.flags if flag.about == "diverged")
+    assert flag.sentence.startswith("training diverged: a=1 s5. † In paired differences each counts")
+    assert wording.difference(found, lost).endswith("†")
+    assert not wording.difference(found, row(found, "a=2")).endswith("†")
+
+
+def test_a_variant_that_always_diverges_is_worse():
+    runs = [*plain("default", BASE), *plain("a=1", [math.nan] * 5), *plain("a=2", [6.9, *BASE[1:]])]
+    found = answer(runs)
+    assert row(found, "a=1").verdict.word == "worse"
+    assert row(found, "a=1").sentence == "worse; 5 of 5 diverged"
+    assert wording.figure(found, row(found, "a=1")) == "diverged"
+    assert found.rows[-1].variant == "a=1"
+
+
+def test_a_baseline_that_diverges_is_an_outcome_too():
+    runs = [*plain("default", [math.nan] * 5), *plain("a=1", BASE), *plain("a=2", [math.nan] * 4 + [4.0])]
+    found = answer(runs)
+    assert row(found, "a=1").verdict.word == "better"
+    assert found.base.sentence == "baseline; 5 of 5 diverged"
+    nothing = answer([*plain("default", [math.nan] * 3), *plain("a=1", [math.nan] * 3)])
+    assert nothing.rows[1].verdict.word == "no verdict"
+
+
+def test_runs_that_are_not_finished_do_not_count():
+    waiting = plain("a=1", (9.0, 9.0, 9.0, 9.0, 9.0), finished=False)
+    found = answer([*plain("default", BASE), *waiting[3:], *plain("a=1", BASE[:3])])
+    assert row(found, "a=1").unfinished == (4, 5)
+    assert row(found, "a=1").pair.n == 3
+    assert wording.seeds(row(found, "a=1")) == "3 of 5"
+    assert "2 not finished" in row(found, "a=1").sentence
+    with pytest.raises(UsageError, match="no run is finished: 5 were started"):
+        answer(waiting)
+
+
+def test_what_is_not_comparable_gets_no_verdict():
+    odd = plain("a=1", [each - 1 for each in BASE], tokens=1_900_000)
+    found = answer([*plain("default", BASE, tokens=3_100_000), *odd, *plain("a=2", NEAR, tokens=3_100_000)])
+    assert row(found, "a=1").verdict.word == "not comparable"
+    assert row(found, "a=1").verdict.sentence == "not comparable: tokens"
+    assert row(found, "a=1").pair.n == 0
+    assert found.tests == 1
+    assert row(found, "a=2").verdict.word == "better"
+    assert found.refused == ("these runs are not comparable: tokens 1.9M (a=1) against 3.1M (default)",)
+
+
+def test_the_goal_may_be_named():
+    runs = study({"default": 1.7, "a=1": 1.5})
+    assert answer(runs, goal="val/bits_per_byte").goal == "bits_per_byte"
+    assert answer(runs, goal="bits_per_byte").base.mean == pytest.approx(answer(runs).base.mean / 1.17, rel=1e-3)
+    assert list(answer(runs).base.others) == ["bits_per_byte"]
+    with pytest.raises(UsageError, match=r"--goal 'los' is none of default. Did you mean 'loss'\? There are: loss and"):
+        answer(runs, goal="los")
+
+
+def test_the_last_validation_may_decide():
+    runs = [*plain("default", BASE, best={"loss": 1.0}), *plain("a=1", [b - 0.5 for b in BASE], best={"loss": 1.0})]
+    assert answer(runs).rows[1].pair.mean == 0.0
+    assert answer(runs, at="last").rows[1].pair.mean == pytest.approx(-0.5)
+    with pytest.raises(UsageError, match="'best' or 'last'"):
+        answer(runs, at="first")
+
+
+def test_the_baseline_may_be_named():
+    runs = [*plain("default", BASE), *plain("a=1", [each - 0.3 + 0.01 * i for i, each in enumerate(BASE)])]
+    assert answer(runs, baseline="a=1").base.variant == "a=1"
+    assert answer(runs, baseline="a=1").rows[1].pair.mean == -answer(runs).rows[1].pair.mean
+    assert answer(runs, baseline="a=1").rows[1].verdict.word == "worse"
+    with pytest.raises(UsageError, match=r"--baseline 'a=2' is no variant. Did you mean 'a=1'\?"):
+        answer(runs, baseline="a=2")
+
+
+def test_two_recipes_may_be_compared():
+    mine, yours = (
+        plain("default", BASE),
+        plain("default", [b - 0.3 + 0.01 * i for i, b in enumerate(BASE)], recipe="other"),
+    )
+    found = answer([*mine, *yours], baseline="other")
+    assert [each.variant for each in found.rows] == ["other/default", "lm-tiny/default"]
+    assert found.rows[1].verdict.word == "worse"
+    assert found.recipe == "lm-tiny and other"
+    with pytest.raises(UsageError, match="'default' stands for lm-tiny/default and other/default"):
+        answer([*mine, *yours], baseline="default")
+
+
+def test_nothing_to_compare_is_said():
+    with pytest.raises(UsageError, match="there is no run to compare"):
+        answer([])
+    alone = answer(plain("default", BASE))
+    assert wording.sentences(alone)[-1] == "There is nothing yet to compare it with."
+    assert wording.question(alone) == "What is the validation loss of lm-tiny?"
+
+
+def labelled(*choices):
+    runs = []
+    for index, each in enumerate(choices):
+        runs += [run("default" if index == 0 else f"v{index}", seed, choices=each) for seed in (1, 2)]
+    return [each.label for each in sorted(answer(runs).rows, key=lambda row: row.variant)]
+
+
+def test_variants_are_called_by_what_they_chose():
+    rope, alibi = {"position": "RoPE(base=500)"}, {"position": "ALiBi"}
+    assert labelled(rope, alibi) == ["RoPE(base=500)", "ALiBi"]
+    assert labelled({**rope, "lr": 0.001}, {**alibi, "lr": 0.001}, {**rope, "lr": 0.003}, {**alibi, "lr": 0.003}) == [
+        "default", "ALiBi", "lr=0.003", "ALiBi + lr=0.003",
+    ]  # fmt: skip
+    assert labelled(rope, rope) == ["default", "v1"]
+
+
+def test_tuning_is_told_and_is_no_choice_that_varies():
+    runs = []
+    for name, rate in (("default", 0.001), ("position=ALiBi", 0.003)):
+        runs += [run(name, seed, choices={"position": name, "lr": rate}) for seed in (1, 2)]
+    told = {"default": "lr 0.001, best of 3 on validation", "position=ALiBi": "lr 0.003, best of 3 on validation"}
+    found = answer(runs, tuned=told)
+    assert found.varied == ("position",)
+    assert row(found, "position=ALiBi").tuned == "lr 0.003, best of 3 on validation"
+    assert answer(runs).varied == ("position", "lr")
+
+
+def test_costs_are_medians_over_seeds():
+    rates = {1: 9000.0, 2: 5000.0, 3: 9100.0}
+    runs = [
+        run(
+            "default", seed, **{"cost.tokens_per_s": rate, "cost.seconds": 100.0 * seed, "cost.peak_memory_bytes": seed}
+        )
+        for seed, rate in rates.items()
+    ]
+    cost = answer(runs).base.cost
+    assert (cost.speed, cost.seconds, cost.memory, cost.kernel) == (9000.0, 200.0, 3, "SDPA (flash)")
+    bare = answer([run("default", 1, cost={}, **{"setting": {}})]).base.cost
+    assert all(math.isnan(each) for each in (bare.parameters, bare.flops, bare.speed, bare.memory, bare.seconds))
+
+
+def test_answers_in_words():
+    runs = [*plain("position=RoPE", BASE)]
+    for name, shift in {"position=T5": -0.2, "position=NoPosition": 0.3, "position=ALiBi": 0.0}.items():
+        noise = np.random.default_rng(len(name)).normal(0, 0.03, 5)
+        runs += plain(name, [base + shift + each for base, each in zip(BASE, noise, strict=True)])
+    found = answer(runs)
+    assert found.baseline == "position=RoPE"
+    assert wording.question(found) == "Does another position than RoPE lower the validation loss of lm-tiny?"
+    said = wording.sentences(found)
+    assert said[0] == "Yes."
+    assert said[1].startswith("T5 is better by 0.")
+    assert "nats (95 % interval 0." in said[1]
+    assert said[2].startswith("NoPosition is worse by 0.")
+    assert said[3].startswith("Not distinguishable from RoPE with 5 seeds: ALiBi (")
+    worse = answer([each for each in runs if each.variant in ("position=RoPE", "position=NoPosition")])
+    assert wording.sentences(worse)[0] == "No."
+    equal = answer([each for each in runs if each.variant in ("position=RoPE", "position=ALiBi")])
+    assert wording.sentences(equal)[0] == "Not shown by these runs."
+
+
+def test_many_undecided_variants_are_counted_and_not_listed():
+    runs = study(dict.fromkeys(("default", *(f"a={index}" for index in range(8))), 1.7), start=4)
+    (_, said) = wording.sentences(answer(runs))
+    assert said.startswith("Not distinguishable from default with 5 seeds: 8 variants (about")
+
+
+def test_ledgers_may_lie_anywhere():
+    assert answer(plain("default", BASE)).runs["default"][1].path == Path("runs/ledger.json")

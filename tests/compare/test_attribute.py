@@ -1,0 +1,233 @@
+"""Which part brought what: hybrids of two recipes, and shares that add up."""
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from tests.compare.fake_zoo import Costs, Fits
+from zoo.cli import comparing
+from zoo.cli.attributing import text
+from zoo.compare import attribute
+from zoo.compare.attribute import Difference, figures, hybrids, shapley, shares, subsets, table
+from zoo.compare.build import Meter
+from zoo.compare.ledgers import Ledger
+from zoo.compare.plan import Arm
+from zoo.compare.variants import Choice
+from zoo.errors import UsageError
+from zoo.study.run import told
+
+
+@pytest.fixture(scope="module")
+def fits(tmp_path_factory):
+    return comparing.ZooFit(str(tmp_path_factory.mktemp("runs")))
+
+
+def point(fits, name, *options):
+    return fits.point((name, *options))
+
+
+# what differs
+
+
+def test_the_two_small_recipes_differ_in_four_parts(fits):
+    one, other = point(fits, "transformer-2017-tiny"), point(fits, "llama-style-tiny")
+    found = attribute.differences(one, other, told)
+    assert [str(each) for each in found] == [
+        "position (Sinusoidal → RoPE)", "norm (LayerNorm → RMSNorm)", "ffn (Plain(activation=relu) → SwiGLU)",
+        "block (PostNorm → PreNorm)",
+    ]  # fmt: skip
+    assert [each.choice.word for each in found] == [
+        "--model.position=RoPE", "--model.norm=RMSNorm", "--model.ffn=SwiGLU", "--model.block=PreNorm",
+    ]  # fmt: skip
+
+
+def test_all_differences_together_are_the_second_recipe(fits):
+    for names in (("transformer-2017-tiny", "llama-style-tiny"), ("llama-style-tiny", "transformer-2017-tiny")):
+        one, other = (point(fits, name) for name in names)
+        found = attribute.differences(one, other, told)
+        every = point(fits, names[0], *(each.choice.word for each in found))
+        assert every.config["model"] == other.config["model"]
+
+
+@pytest.mark.parametrize(
+    ("options", "taken"),
+    [
+        (["--model.position.base=500"], {"position"}),
+        (["--model.position=RoPE", "--model.position.base=500"], {"position"}),
+        (["--model.hidden=32"], {"hidden"}),
+        (["--model.optimizer=SGD", "--model.optimizer.momentum=0.9"], {"optimizer"}),
+        (["--model.schedule.warmup=3", "--model.tie=false"], {"schedule", "tie"}),
+        (["--model.backend=Naive"], {"backend"}),
+    ],
+)
+def test_options_of_a_part_come_along(fits, options, taken):
+    """Also where both recipes use the same class, whose options would otherwise stay as they were."""
+    one, other = point(fits, "llama-style-tiny", "--model.dropout=0.5"), point(fits, "llama-style-tiny", *options)
+    for a, b in ((one, other), (other, one)):
+        found = attribute.differences(a, b, told)
+        assert {each.name for each in found} == taken | {"dropout"}
+        start = options if a is other else ["--model.dropout=0.5"]
+        every = point(fits, "llama-style-tiny", *start, *(each.choice.word for each in found))
+        assert every.config["model"] == b.config["model"]
+
+
+def test_only_the_model_may_differ(fits):
+    one = point(fits, "llama-style-tiny")
+    with pytest.raises(UsageError, match=r"differ in data\.batch_size \(12 and 3\)"):
+        attribute.differences(one, point(fits, "transformer-2017-tiny", "--data.batch_size=3"), told)
+    with pytest.raises(UsageError, match=r"differ in trainer\.max_steps \(600 and 5\)"):
+        attribute.differences(one, point(fits, "transformer-2017-tiny", "--trainer.max_steps=5"), told)
+    with pytest.raises(UsageError, match="a CausalLM and vit-tiny a Classification"):
+        attribute.differences(one, point(fits, "vit-tiny"), told)
+    with pytest.raises(UsageError, match="differ in nothing"):
+        attribute.differences(one, one, told)
+    with pytest.raises(UsageError, match=r"differ in dim \(64 → 32\): there is nothing to tell apart"):
+        attribute.differences(one, point(fits, "llama-style-tiny", "--model.dim=32"), told)
+
+
+# hybrids
+
+
+def four(names="abcd"):
+    return [Difference(Choice(f"model.{name}", f"{name}2"), f"{name}1", f"{name}2") for name in names]
+
+
+@pytest.mark.parametrize(("count", "made"), [(2, 4), (3, 8), (4, 16), (5, 12), (6, 14)])
+def test_all_hybrids_of_few_differences_and_both_ends_of_many(count, made, tmp_path):
+    fits = Fits(tmp_path)
+    found = four("abcdef"[:count])
+    first = Arm((), ("toy",), fits.point(("toy",)))
+    done = hybrids(first, found, fits, Costs().check)
+    assert len(done) == made
+    assert len({arm.name for arm in done.values()}) == made
+    sizes = {len(taken) for taken in done}
+    assert {0, 1, count - 1, count} <= sizes
+    assert next(iter(done.values())).name == "default"  # the baseline
+    assert done[frozenset("ab")].words == ("toy", "--model.a=a2", "--model.b=b2") if count <= 4 else True
+
+
+def test_a_hybrid_that_cannot_be_built_is_refused_with_the_sentence_of_the_model(fits):
+    one = point(fits, "llama-style-tiny", "--model.backend=flash")
+    other = point(fits, "llama-style-tiny", "--model.position=alibi")
+    first = Arm((), ("llama-style-tiny", "--model.backend=flash"), one)
+    with pytest.raises(UsageError) as error:
+        hybrids(first, attribute.differences(one, other, told), fits, Meter().check)
+    first_line, second = str(error.value).splitlines()
+    assert first_line == "a hybrid cannot be built: position ALiBi, backend Flash."
+    assert second.startswith("position ALiBi adds a bias to the scores, which backend Flash cannot take")
+
+
+# shares
+
+
+def test_shapley_is_the_mean_over_all_orders():
+    names = "abc"
+    value = {
+        taken: len(taken) ** 2 + 3 * ("a" in taken) * ("c" in taken) - ("b" in taken) for taken in subsets(names, True)
+    }
+    orders = list(itertools.permutations(names))
+    by_hand = dict.fromkeys(names, 0.0)
+    for order in orders:
+        for index, name in enumerate(order):
+            before = frozenset(order[:index])
+            by_hand[name] += (value[before | {name}] - value[before]) / len(orders)
+    found = shapley(names, value)
+    assert found == pytest.approx(by_hand)
+    assert sum(found.values()) == pytest.approx(value[frozenset(names)] - value[frozenset()])
+
+
+def test_the_glove_game():
+    """Shapley's own kind of example: two left gloves and a right one, a pair is worth 1; shares 1/6, 1/6, 4/6."""
+    value = {s: 1.0 if "r" in s and len(s) > 1 else 0.0 for s in subsets(["l", "m", "r"], True)}
+    assert shapley(["l", "m", "r"], value) == pytest.approx({"l": 1 / 6, "m": 1 / 6, "r": 4 / 6})
+
+
+def additive(effects, seeds=(1, 2, 3), noise=0.001):
+    """Figures to which every option adds its own, on seeds that differ much more."""
+    names = list(effects)
+    return {
+        taken: {
+            s: 2.0 + 0.3 * s + sum(effects[n] for n in taken) + noise * ((s * 7 + len(taken) * 3) % 5) for s in seeds
+        }
+        for taken in subsets(names, len(names) <= attribute.FULL)
+    }
+
+
+def test_shares_are_paired_by_seed_and_sorted_by_size():
+    done = shares(four("abc"), additive({"a": -0.1, "b": 0.0, "c": 0.4}), True)
+    assert [share.difference.name for share in done][:2] == ["c", "a"]
+    by = {share.difference.name: share for share in done}
+    for name, effect in (("a", -0.1), ("b", 0.0), ("c", 0.4)):
+        for pair in (by[name].shapley, by[name].alone, by[name].last):
+            assert pair.mean == pytest.approx(effect, abs=0.01)
+            assert pair.n == 3
+    assert by["a"].shapley.high < 0  # the spread between seeds, 0.3, does not blur it
+    assert by["a"].verdict.word == "better"
+    assert by["c"].verdict.word == "worse"
+    assert by["b"].verdict.word == "not distinguishable"
+    assert shares(four("abc"), additive({"a": -0.1, "b": 0.0, "c": 0.4}), False)[0].verdict.word == "better"
+
+
+def test_shares_add_up_to_the_difference_of_the_recipes_for_every_interaction():
+    rough = {s: {1: math.sin(len(s) + hash("".join(sorted(s))) % 7), 2: 0.5 * len(s)} for s in subsets("abcd", True)}
+    done = shares(four(), rough, True)
+    whole = sum(rough[frozenset("abcd")].values()) / 2 - sum(rough[frozenset()].values()) / 2
+    assert sum(share.shapley.mean for share in done) == pytest.approx(whole)
+
+
+def test_of_many_differences_both_ends_are_told():
+    done = shares(four("abcde"), additive({"a": -0.1, "b": 0.0, "c": 0.4, "d": 0.2, "e": 0.1}), True)
+    assert all(share.shapley is None for share in done)
+    assert done[0].difference.name == "c"
+    assert done[0].alone.mean == pytest.approx(0.4, abs=0.01)
+    rows = table(done)
+    assert rows[0] == ["option", "alone", "last", "verdict"]
+    assert "Shapley" not in text(four("abcde"), done, "loss")
+
+
+def test_a_seed_that_a_hybrid_lacks_does_not_count_and_divergence_counts_as_the_worst():
+    found = additive({"a": -0.1, "b": 0.2}, seeds=(1, 2, 3))
+    del found[frozenset("a")][3]
+    assert all(share.shapley.n == 2 for share in shares(four("ab"), found, True))
+    found[frozenset("ab")][1] = math.nan
+    worst = max(value for each in found.values() for value in each.values() if value == value)
+    done = shares(four("ab"), found, True)
+    total = sum(share.shapley.mean for share in done)
+    at = [found[frozenset("ab")], found[frozenset()]]
+    assert total == pytest.approx((worst - at[1][1] + at[0][2] - at[1][2]) / 2)
+    with pytest.raises(UsageError, match="no seed is finished in all hybrids"):
+        shares(four("ab"), {**found, frozenset("b"): {}}, True)
+
+
+def test_figures_are_read_by_variant():
+    fits = Fits(Path("runs"))
+    first = Arm((), ("toy",), fits.point(("toy",)))
+    made = hybrids(first, four("ab"), fits, Costs().check)
+
+    def ledger(variant, seed, loss, finished=True):
+        best = {"loss": loss}
+        return Ledger(Path(), "toy", variant, seed, goals={"loss": "min"}, best=best, last=best, finished=finished)
+
+    told = [ledger("default", 1, 1.0), ledger("a=a2", 1, 2.0), ledger("a=a2", 2, 3.0), ledger("b=b2", 1, 4.0, False)]
+    found = figures(made, [*told, ledger("else", 1, 9.0)], "loss")
+    assert found == {frozenset(): {1: 1.0}, frozenset("a"): {1: 2.0, 2: 3.0}, frozenset("b"): {}, frozenset("ab"): {}}
+
+
+def test_the_table_says_how_to_read_it():
+    done = shares(four("ab"), additive({"a": -0.1, "b": 0.2}), True)
+    told = text(four("ab"), done, "loss")
+    assert "option" in told.splitlines()[0]
+    assert "b (b1 → b2)" in told.splitlines()[1]
+    assert "Shapley's" in told
+    assert max(map(len, told.splitlines())) <= 120
+
+
+def test_values_are_written_so_that_a_command_line_reads_them(fits):
+    value = {"class_path": "zoo.parts.position.RoPE", "init_args": {"base": 1e-8}}
+    assert json.loads(attribute.written(value)) == value
+    assert attribute.written(None) == "null"
+    assert attribute.written("none") == "none"
+    assert attribute.written(True) == "true"

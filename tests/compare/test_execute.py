@@ -1,0 +1,383 @@
+"""Runs are done once, whatever is killed and however many processes work on them."""
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.compare.fake_compare import how, jobs
+from zoo.compare import execute as execution
+from zoo.compare import lock as locks
+from zoo.compare import state
+from zoo.compare.execute import execute, last, threads
+from zoo.compare.lock import Lock, Owner, alive, born, me
+from zoo.compare.plan import share
+from zoo.errors import UsageError
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = Path(__file__).with_name("fake_compare.py")
+
+
+def start(runs, fake=None, **settings):
+    """A comparison as a process of its own."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "FAKE_FIT": json.dumps(fake or {})}
+    words = [sys.executable, str(SCRIPT), str(runs), json.dumps(settings)]
+    return subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def journal(runs):
+    path = Path(runs, "journal")
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def starts(runs):
+    return [f"{line[1]} {line[2]}" for line in journal(runs) if line[0] == "start"]
+
+
+def ledgers(runs):
+    """Everything that a comparison reads, but for what a clock says."""
+    return {
+        str(path.relative_to(runs)): json.loads(path.read_text()) for path in sorted(Path(runs).rglob("ledger.json"))
+    }
+
+
+def repeated(runs):
+    """Runs that were started again after they had ended, or begun anew where they could have gone on."""
+    ended, wrong = set(), []
+    for line in journal(runs):
+        name = f"{line[1]} {line[2]}"
+        if line[0] == "end":
+            ended.add(name)
+        elif name in ended:
+            wrong.append(name)
+    return wrong
+
+
+def holding(runs):
+    return [json.loads(path.read_text()) for path in Path(runs).rglob("s*.lock")]
+
+
+def until(what, patience=20.0):
+    deadline = time.monotonic() + patience
+    while not (found := what()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(execution, "POLL", 0.01)
+    monkeypatch.delenv("FAKE_FIT", raising=False)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The ledgers of a comparison that nobody interrupted."""
+    runs = tmp_path_factory.mktemp("undisturbed")
+    assert execute(jobs(runs), how(jobs=3)) == []
+    return ledgers(runs)
+
+
+def test_every_run_is_done_once_seed_by_seed_and_told_in_a_line(tmp_path):
+    lines = []
+    assert execute(jobs(tmp_path, "ab", (1, 2)), replace(how(), tell=lines.append)) == []
+    assert starts(tmp_path) == ["a s1", "b s1", "a s2", "b s2"]
+    assert [line.split(" · ")[0] for line in lines] == ["1/4  a s1", "2/4  b s1", "3/4  a s2", "4/4  b s2"]
+    assert "loss 2.01" in lines[0]
+    assert not list(tmp_path.rglob("*.lock"))
+    assert (tmp_path / "toy/a/s1.log").read_text().startswith("$ ")
+
+
+def test_what_is_finished_is_not_run_again(tmp_path, undisturbed):
+    assert execute(jobs(tmp_path), how(jobs=4)) == []
+    before = len(starts(tmp_path))
+    lines = []
+    assert execute(jobs(tmp_path), replace(how(), tell=lines.append)) == []
+    assert len(starts(tmp_path)) == before
+    assert lines == []
+    assert {name: found["best"] for name, found in ledgers(tmp_path).items()} == {
+        name: found["best"] for name, found in undisturbed.items()
+    }
+
+
+def test_several_runs_at_once_share_the_cores(tmp_path, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    cores = len(os.sched_getaffinity(0))
+    assert [threads(1), threads(2), threads(1000)] == [cores, max(1, cores // 2), 1]
+    execute(jobs(tmp_path, "ab", (1,)), how(jobs=2))
+    assert {line[4] for line in journal(tmp_path) if line[0] == "start"} == {str(max(1, cores // 2))}
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert threads(4) == 7
+
+
+def test_no_more_runs_at_once_than_asked_for(tmp_path):
+    process = start(tmp_path, {"step": 0.03}, jobs=2)
+    most = 0
+    while process.poll() is None:
+        most = max(most, len(list(tmp_path.rglob("s*.lock"))))
+        time.sleep(0.005)
+    assert process.returncode == 0
+    assert most == 2
+
+
+def test_kill_9_at_any_moment_loses_and_repeats_no_run(tmp_path, undisturbed):
+    draw = random.Random(3)
+    for _ in range(6):
+        process = start(tmp_path, {"step": 0.03}, jobs=2)
+        until(lambda: any(each["child"] and born(each["child"]) for each in holding(tmp_path)))
+        time.sleep(draw.uniform(0.0, 0.6))
+        held = holding(tmp_path)
+        process.kill()
+        process.wait()
+        children = [owner["child"] for owner in held if owner["child"]]
+        until(lambda children=children: not any(born(child) for child in children), 5.0)  # they die with it
+    process = start(tmp_path, jobs=3)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert repeated(tmp_path) == []
+    assert any("resume" in line for line in journal(tmp_path))
+    assert len(ledgers(tmp_path)) == 9
+    assert ledgers(tmp_path).keys() == undisturbed.keys()
+    for name, found in ledgers(tmp_path).items():
+        wanted = undisturbed[name]
+        assert all(found[key] == wanted[key] for key in ("best", "last", "batches", "steps", "finished")), name
+
+
+def test_four_processes_at_once_do_every_run_once(tmp_path, undisturbed):
+    processes = [start(tmp_path, {"step": 0.02}, jobs=2) for _ in range(4)]
+    said = [process.communicate(timeout=60)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4, said
+    assert sorted(starts(tmp_path)) == sorted(job.title for job in jobs(tmp_path))
+    assert ledgers(tmp_path).keys() == undisturbed.keys()
+    done = [line for lines in said for line in lines.splitlines()]
+    assert sum("done by another process" in line or " · loss" in line for line in done) >= 9
+
+
+def test_shards_do_every_run_once_and_wait_for_nobody(tmp_path):
+    parts = [share(jobs(tmp_path), f"{number}/4") for number in (1, 2, 3, 4)]
+    assert sorted(job.title for part in parts for job in part) == sorted(job.title for job in jobs(tmp_path))
+    other = Lock(state.beside(parts[0][0].folder, ".lock"))
+    assert other.take()
+    assert execute(parts[0], how(wait=False)) == []  # the run that another holds is left to it
+    other.release()
+    assert parts[0][0].title not in starts(tmp_path)
+    processes = [start(tmp_path, shard=f"{number}/4", wait=False) for number in (1, 2, 3, 4)]
+    assert [process.wait(60) for process in processes] == [0] * 4
+    assert sorted(starts(tmp_path)) == sorted(job.title for job in jobs(tmp_path))
+
+
+@pytest.mark.parametrize("wrong", ["0/4", "5/4", "a/4", "2", "2/", "-1/4"])
+def test_no_share(wrong):
+    with pytest.raises(UsageError, match="is not I/N"):
+        share([], wrong)
+
+
+def test_what_fails_is_named_and_the_rest_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAKE_FIT", json.dumps({"fail": ["b s1"]}))
+    lines = []
+    assert execute(jobs(tmp_path, "abc", (1, 2)), replace(how(), tell=lines.append)) == ["b s1"]
+    told = next(line for line in lines if line.startswith("failed"))
+    assert told.splitlines()[0] == f"failed  b s1 (exit code 1), see {tmp_path / 'toy/b/s1.log'}"
+    assert told.splitlines()[-1].strip() == "error: this run was told to fail"
+    assert len(ledgers(tmp_path)) == 5
+    monkeypatch.delenv("FAKE_FIT")
+    assert execute(jobs(tmp_path, "abc", (1, 2)), how()) == []
+    assert starts(tmp_path).count("b s1") == 2
+    assert len(starts(tmp_path)) == 7
+
+
+def test_ctrl_c_stops_the_runs_and_frees_them(tmp_path):
+    process = start(tmp_path, {"step": 0.5}, jobs=2)
+    held = until(lambda: len(found := [each for each in holding(tmp_path) if each["child"]]) == 2 and found)
+    time.sleep(0.5)  # until the runs listen to the signal
+    process.send_signal(signal.SIGINT)
+    process.wait(20)
+    assert process.returncode == -signal.SIGINT
+    assert not any(born(each["child"]) for each in held)
+    assert not holding(tmp_path)
+    assert start(tmp_path, jobs=3).wait(60) == 0
+    assert repeated(tmp_path) == []
+
+
+def test_sigterm_stops_the_runs_too(tmp_path):
+    process = start(tmp_path, {"step": 0.5})
+    held = until(lambda: [each for each in holding(tmp_path) if each["child"]])
+    process.terminate()
+    assert process.wait(20) == 143
+    assert not born(held[0]["child"])
+    assert not holding(tmp_path)
+
+
+# locks
+
+
+def owner(**changes):
+    return replace(me(), **changes)
+
+
+def put(path, found, age=0.0):
+    path.write_text(json.dumps(vars(found)))
+    os.utime(path, (time.time() - age, time.time() - age))
+
+
+def dead():
+    """The number of a process that is no more, and when it began."""
+    process = subprocess.Popen(["sleep", "30"])
+    since = born(process.pid)
+    process.kill()
+    process.wait()
+    return process.pid, since
+
+
+@pytest.mark.parametrize(
+    ("found", "age", "held"),
+    [
+        (lambda: owner(), 1e6, True),  # ours, and alive: its age does not matter here
+        (lambda: owner(pid=dead()[0], born=dead()[1]), 0.0, False),
+        (lambda: owner(born="another-1"), 0.0, False),  # the number belongs to another process now
+        (lambda: owner(pid=dead()[0], born="x", child=os.getpid(), child_born=born(os.getpid())), 0.0, True),
+        (lambda: owner(host="elsewhere"), 10.0, True),
+        (lambda: owner(host="elsewhere"), 301.0, False),
+    ],
+)
+def test_a_lock_holds_while_its_processes_live(tmp_path, found, age, held):
+    path = tmp_path / "s1.lock"
+    put(path, found(), age)
+    mine = Lock(path)
+    assert (mine.holder() is not None) is held
+    assert mine.take() is not held
+    assert (json.loads(path.read_text())["pid"] == os.getpid()) or held
+
+
+def test_a_damaged_lock_is_taken_over_after_a_while(tmp_path):
+    path = tmp_path / "s1.lock"
+    path.write_text("{")
+    assert not Lock(path).take()  # perhaps just being written
+    os.utime(path, (time.time() - 60, time.time() - 60))
+    assert Lock(path).take()
+
+
+def test_of_many_that_see_a_stale_lock_one_takes_it(tmp_path):
+    code = (
+        "import sys, time; from pathlib import Path; from zoo.compare.lock import Lock\n"
+        "won = []\n"
+        "for n in range(40):\n"
+        "    lock = Lock(Path(sys.argv[1], f'{n}.lock'))\n"
+        "    won += [n] if lock.take() else []\n"
+        "print(*won); sys.stdout.flush(); time.sleep(float(sys.argv[2]))"
+    )
+    number, since = dead()
+    for n in range(40):
+        put(tmp_path / f"{n}.lock", owner(pid=number, born=since))
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "-c", code, str(tmp_path), "3"]
+    several = [subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    won = [process.communicate(timeout=30)[0].split() for process in several]
+    assert sorted(int(n) for each in won for n in each) == list(range(40))
+
+
+def test_a_lock_that_was_taken_over_is_not_ours_any_more(tmp_path):
+    path = tmp_path / "s1.lock"
+    mine = Lock(path)
+    assert mine.take()
+    assert mine.beat()
+    put(path, owner(host="elsewhere"))
+    assert not mine.beat()
+    mine.release()
+    assert path.exists()  # the other's
+    path.unlink()
+    assert not mine.beat()
+
+
+def test_a_beat_keeps_a_lock_young(tmp_path):
+    path = tmp_path / "s1.lock"
+    mine = Lock(path)
+    mine.take()
+    os.utime(path, (0, 0))
+    assert mine.beat()
+    assert time.time() - path.stat().st_mtime < 5
+
+
+def test_a_comparison_gives_up_a_run_that_was_taken_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(execution, "BEAT", 0.05)
+    monkeypatch.setenv("FAKE_FIT", json.dumps({"step": 0.1}))
+    path = tmp_path / "toy/a/s1.lock"
+    path.parent.mkdir(parents=True)
+    stolen = []
+    take = locks.Lock.started
+
+    def steal(self, pid):
+        take(self, pid)
+        if not stolen:
+            stolen.append(pid)
+            put(path, owner(host="elsewhere"))
+
+    monkeypatch.setattr(locks.Lock, "started", steal)
+    assert execute(jobs(tmp_path, "a", (1,)), how(wait=False)) == []
+    assert not born(stolen[0])
+    assert json.loads(path.read_text())["host"] == "elsewhere"
+    assert state.look(tmp_path / "toy/a/s1") != "finished"
+
+
+def test_a_process_that_is_dead_is_seen_as_dead():
+    number, since = dead()
+    assert alive(me())
+    assert not alive(Owner(socket.gethostname(), number, since))
+    assert born(number) == ""
+
+
+# what a kill leaves behind
+
+
+def test_a_checkpoint_that_was_cut_short_is_not_resumed_from(tmp_path):
+    job = jobs(tmp_path, "a", (1,))[0]
+    execute([job], how())
+    (job.folder / "finished.json").unlink()
+    good = job.folder / "checkpoints" / "last.ckpt"
+    bad = job.folder / "checkpoints" / "best.ckpt"
+    bad.write_bytes(good.read_bytes()[:-30])
+    assert state.checkpoint(job.folder) == good
+    assert state.again(job.folder) == ["--resume", f"--ckpt_path={good}"]
+    good.unlink()
+    assert state.look(job.folder) == "started"
+    assert state.again(job.folder) == ["--overwrite"]
+
+
+def test_a_folder_without_a_configuration_is_removed_only_if_nothing_of_worth_is_in_it(tmp_path):
+    folder = tmp_path / "toy/a/s1"
+    folder.mkdir(parents=True)
+    (folder / "parts.json").write_text("[]")
+    assert state.again(folder) == []
+    assert not folder.exists()
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    assert state.again(folder) == ["--overwrite"]  # which zoo fit refuses, and says why
+    assert (folder / "notes.txt").exists()
+
+
+def test_a_run_is_finished_when_both_files_say_so(tmp_path):
+    job = jobs(tmp_path, "a", (1,))[0]
+    assert state.look(job.folder) == "missing"
+    execute([job], how())
+    assert state.look(job.folder) == "finished"
+    (job.folder / "ledger.json").write_text(json.dumps({"finished": False}))
+    assert state.look(job.folder) == "continue"
+    (job.folder / "ledger.json").unlink()
+    assert state.unrecorded(job.folder)
+    assert state.look(job.folder) == "finished"
+
+
+def test_the_last_lines_of_a_log_are_those_of_this_attempt(tmp_path):
+    path = tmp_path / "s1.log"
+    path.write_text("old\n\nnew\n\n  newest  \n")
+    assert [line.strip() for line in last(path, 4)] == ["new", "newest"]
+    assert last(tmp_path / "none.log", 0) == []

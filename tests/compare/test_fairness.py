@@ -1,0 +1,236 @@
+"""What is not equal is said by name, what cannot be compared is refused, and what is equal raises nothing."""
+
+import pytest
+from fabricate import run, study
+
+from zoo.compare.fairness import default_baseline, flags
+
+
+def pair(seeds=2, base=None, **changes):
+    """A baseline and one variant, of which every run has the changes."""
+    usual = [run("default", seed, **(base or {})) for seed in range(1, seeds + 1)]
+    return usual + [
+        run("position=alibi", seed, choices={"position": "ALiBi"}, **changes) for seed in range(1, seeds + 1)
+    ]
+
+
+def said(ledgers, **options):
+    return [flag.sentence for flag in flags(ledgers, **options)]
+
+
+def test_equal_runs_raise_nothing():
+    assert flags(study({"default": 1.7, "position=ALiBi": 1.6, "position=Learned": 1.9})) == []
+
+
+def test_unequal_tokens_are_refused_by_name():
+    (flag,) = flags(pair(base={"tokens": 3_100_000}, tokens=1_900_000))
+    assert flag.sentence == "these runs are not comparable: tokens 1.9M (position=alibi) against 3.1M (default)"
+    assert flag.fatal
+    assert flag.about == "tokens"
+    assert flag.refuses("position=alibi")
+    assert not flag.refuses("norm=rmsnorm")
+
+
+def test_amounts_that_are_almost_equal_are_told_with_enough_digits():
+    (flag,) = flags(pair(base={"tokens": 3_100_000}, tokens=3_108_000))
+    assert "tokens 3.11M (position=alibi) against 3.10M (default)" in flag.sentence
+    assert flags(pair(base={"tokens": 3_100_000}, tokens=3_100_500)) == []
+
+
+def test_one_seed_that_saw_less_is_named():
+    runs = [*pair(2), run("position=alibi", 3, choices={"position": "ALiBi"}, tokens=1_900_000), run("default", 3)]
+    assert "1.9M (position=alibi s3) against 6.1M (default)" in said(runs)[0]
+
+
+def test_a_baseline_that_is_unequal_in_itself_refuses_all():
+    flag = flags([*pair(3), run("default", 4, tokens=1_000_000)])[0]
+    assert flag.fatal
+    assert flag.variants == ()
+    assert flag.refuses("position=alibi")
+    data = flags([*pair(3), run("default", 4, **{"data.fingerprint": "x"})])[0]
+    assert data.about == "data"
+    assert data.refuses("position=alibi")
+
+
+def test_a_run_that_diverged_may_have_seen_fewer_tokens():
+    runs = [*pair(2), run("position=alibi", 3, choices={"position": "ALiBi"}, diverges=1000), run("default", 3)]
+    assert [flag for flag in flags(runs) if flag.fatal] == []
+
+
+@pytest.mark.parametrize(
+    ("budget", "changes", "fatal"),
+    [
+        ("flops=1e13", {"tokens": 3_072_000, "cost.flops_per_token": 3.68e6}, False),
+        ("flops=1e13", {"tokens": 3_072_000}, True),
+        ("time=180", {"tokens": 3_072_000, "cost.seconds": 183.0}, False),
+        ("time=180", {"cost.seconds": 283.0}, True),
+        ("tokens=6e6", {"tokens": 3_072_000}, True),
+    ],
+)
+def test_a_budget_says_what_must_be_equal(budget, changes, fatal):
+    found = flags(pair(base={"setting.budget": budget}, **{"setting.budget": budget, **changes}))
+    assert [flag.about for flag in found if flag.fatal] == ["tokens"] * fatal
+
+
+@pytest.mark.parametrize(
+    ("changes", "about", "words"),
+    [
+        (
+            {"data.fingerprint": "0123456789abcdef"},
+            "data",
+            "data: StdlibDocs 01234567 (position=alibi) against StdlibDocs",
+        ),
+        ({"data.class": "TextFiles"}, "data", "TextFiles"),
+        ({"unit": "image"}, "unit", "unit: image (position=alibi) against token (default)"),
+        ({"goals": {"loss": "max"}}, "goals", "goals: loss (max) (position=alibi) against"),
+    ],
+)
+def test_other_data_and_other_goals_are_refused(changes, about, words):
+    flag = flags(pair(**changes))[0]
+    assert flag.fatal
+    assert flag.about == about
+    assert words in flag.sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("precision", "bf16-mixed"), ("accumulate", 4), ("optimizer", "SGD"), ("schedule", "Constant()"),
+        ("batch", {"batch_size": 24, "max_length": 64}), ("max_steps", 6000), ("torch", "2.14.0"), ("python", "3.13.0"),
+    ],
+)  # fmt: skip
+def test_other_settings_are_flagged_by_name(name, value):
+    (flag,) = flags(pair(**{f"setting.{name}": value}))
+    assert not flag.fatal
+    assert flag.sentence.startswith(f"different {name}: ")
+    assert "(position=alibi) against" in flag.sentence
+
+
+@pytest.mark.parametrize(
+    ("choices", "setting"),
+    [
+        ({"optimizer": "SGD"}, {"setting.optimizer": "SGD"}),
+        ({"schedule": "Constant"}, {"setting.schedule": "Constant()"}),
+        ({"warmup": 500}, {"setting.schedule": "Cosine(warmup=500)"}),
+        ({"trainer.precision": "bf16"}, {"setting.precision": "bf16"}),
+        ({"data.batch_size": 24}, {"setting.batch": {"batch_size": 24, "max_length": 64}}),
+    ],
+)
+def test_the_varied_option_itself_is_no_flag(choices, setting):
+    base = [run("default", seed, choices=dict.fromkeys(choices, "x")) for seed in (1, 2)]
+    assert flags([*base, *(run("varied", seed, choices=choices, **setting) for seed in (1, 2))]) == []
+    assert (
+        len(flags([*base, *(run("varied", seed, choices=dict.fromkeys(choices, "x"), **setting) for seed in (1, 2))]))
+        == 1
+    )
+
+
+@pytest.mark.parametrize(("name", "value"), [("device", "cuda"), ("machine", "Xeon"), ("threads", 8), ("processes", 2)])
+def test_other_hardware_concerns_speed_alone(name, value):
+    (flag,) = flags(pair(**{f"setting.{name}": value}))
+    assert flag.about == "speed"
+    assert not flag.fatal
+    assert flag.sentence.startswith(f"speed and memory are not comparable: different {name}: {value} (position=alibi)")
+
+
+def test_other_batches_are_flagged_with_their_seeds():
+    late = [
+        *pair(2),
+        run("default", 3),
+        run("position=alibi", 3, choices={"position": "ALiBi"}, **{"batches.digest": "x"}),
+    ]
+    assert said(late) == ["other batches than default later on: pairing by seed is weaker: position=alibi s3"]
+    first = pair(**{"batches.first": ["x"], "batches.digest": "x"})
+    assert said(first) == ["other batches than default from the start: pairing by seed is weaker: position=alibi"]
+    assert flags(pair(**{"batches.digest": "x", "batches.count": 7})) == []  # as many as the budget lets each see
+
+
+def test_initial_tensors_that_should_be_shared_are_flagged_by_name():
+    runs = pair(2, **{"start": {"net.embedding.weight": "other", "net.stack.norm.weight": "other", "net.new": "x"}})
+    (sentence,) = said(runs)
+    assert sentence.startswith(
+        "2 shared initial tensors not as in default, net.embedding.weight and net.stack.norm.weight"
+    )
+    assert sentence.endswith("position=alibi")
+
+
+@pytest.mark.parametrize(
+    ("choice", "tensor", "flagged"),
+    [
+        ("ffn", "net.stack.blocks.0.ffn.part.up.weight", False),
+        ("ffn", "net.stack.blocks.0.ffn.norm.weight", True),
+        ("ffn", "net.stack.blocks.0.attend.part.qkv.weight", True),
+        ("hidden", "net.stack.blocks.0.ffn.part.up.weight", False),
+        ("norm", "net.stack.blocks.0.ffn.norm.weight", False),
+        ("norm", "net.stack.norm.weight", False),
+        ("norm", "net.embedding.weight", True),
+        ("attention", "net.stack.blocks.0.attend.part.qkv.weight", False),
+        ("attention", "net.stack.blocks.0.ffn.part.up.weight", True),
+        ("model.position", "net.stack.position.table.weight", False),
+        ("block", "net.stack.blocks.0.attend.behind.weight", False),
+        ("block", "net.stack.blocks.0.ffn.part.up.weight", True),
+        ("dim", "net.embedding.weight", False),
+        ("lr", "net.embedding.weight", True),
+    ],
+)
+def test_tensors_of_the_varied_part_are_aside(choice, tensor, flagged):
+    runs = [run("default", 1, choices={choice: "a"}, start={tensor: "1"})]
+    runs += [run("other", 1, choices={choice: "b"}, start={tensor: "2"})]
+    assert [flag.about for flag in flags(runs)] == ["start"] * flagged
+
+
+def test_what_was_not_recorded_is_not_called_equal():
+    assert said(pair(batches={}, start={})) == [
+        "no record of its batches, so whether they are the same is not known: position=alibi",
+        "no record of its initial tensors, so whether they are the same is not known: position=alibi",
+    ]
+
+
+def test_parameters_beyond_five_percent_are_flagged():
+    assert said(pair(base={"cost.parameters": 1000}, **{"cost.parameters": 1051})) == [
+        "5 % more parameters than default (--match params makes them equal): position=alibi"
+    ]
+    assert "10 % fewer parameters" in said(pair(base={"cost.parameters": 1000}, **{"cost.parameters": 900}))[0]
+    assert flags(pair(base={"cost.parameters": 1000}, **{"cost.parameters": 1049})) == []
+
+
+def test_speed_that_spreads_is_flagged():
+    assert said(pair(**{"cost.spread": 0.23})) == [
+        "speed spread by 23 % within the run (a busy machine?): position=alibi"
+    ]
+    slow = [
+        *pair(2),
+        run("default", 3),
+        run("position=alibi", 3, choices={"position": "ALiBi"}, **{"cost.tokens_per_s": 5000}),
+    ]
+    (sentence,) = said(slow)
+    assert "% between seeds (a busy machine?): position=alibi" in sentence
+
+
+def test_unfinished_damaged_and_doubled_runs_are_named(tmp_path):
+    from dataclasses import replace
+
+    waiting = run("position=alibi", 3, choices={"position": "ALiBi"}, finished=False, steps=1200)
+    damaged = replace(run("default", 4), problem="runs/x/ledger.json is damaged: why")
+    found = said([*pair(2), run("default", 3), waiting, damaged, run("default", 1)])
+    assert "not finished and not counted: position=alibi s3" in found
+    assert "runs/x/ledger.json is damaged: why: it does not count" in found
+    assert any("is a second default s1" in sentence for sentence in found)
+    assert flags([damaged])[0].about == "reading"
+
+
+def test_the_baseline_is_default_or_the_first():
+    assert default_baseline(["a", "default", "b"]) == "default"
+    assert default_baseline(["x/a", "x/default"]) == "x/default"
+    assert default_baseline(["b", "a"]) == "b"
+
+
+def test_flags_are_told_against_the_baseline_that_was_named():
+    runs = pair(base={"tokens": 3_100_000}, tokens=1_900_000)
+    assert "1.9M" in said(runs)[0].partition("against")[0]
+    assert "3.1M (default) against 1.9M (position=alibi)" in said(runs, baseline="position=alibi")[0]
+
+
+def test_fatal_flags_come_first():
+    found = flags(pair(tokens=1_000, **{"setting.precision": "16", "cost.spread": 0.5}))
+    assert [flag.fatal for flag in found] == [True, False, False]

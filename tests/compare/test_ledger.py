@@ -1,0 +1,241 @@
+"""What a run writes down of itself, and that the digests tell equal runs from others."""
+
+import contextlib
+import itertools
+import json
+import multiprocessing
+import time
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Callback
+
+from tests.tasks.training import build
+from zoo.compare.ledgers import parse
+from zoo.study import ledger as module
+from zoo.study.callbacks import CostMeter, EndsWithValidation, checkpoints
+from zoo.study.cost import cost
+from zoo.study.ledger import Ledger, keep, raw, sample, tensors
+from zoo.study.run import about, equip
+
+MODEL = {"init_args": {"lr": 1e-3, "optimizer": {"class_path": "AdamW", "init_args": {}}, "backend": None}}
+DATA = {"init_args": {"batch_size": 4, "max_length": 12, "workers": 3, "augment": "none"}}
+
+
+class Stop(Callback):
+    """Ends a run as a kill does: in the middle of an epoch, after a checkpoint."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.step:
+            trainer.save_checkpoint(Path(trainer.default_root_dir, "stopped.ckpt"))
+            raise InterruptedError
+
+
+def run(folder, task="lm", options=None, seed=3, resume=None, callbacks=(), **trainer):
+    """Ten steps with a ledger; what it wrote."""
+    home = folder / "recipe" / "position=rope" / f"s{seed}"
+    folder.mkdir(exist_ok=True)
+    real = torch.manual_seed
+    with mock.patch.object(torch, "manual_seed", side_effect=lambda number: real(seed)):
+        module, data = build(task, 4, folder, **(options or {}))
+    kept = Ledger(home, about(MODEL, DATA))
+    settings = {"max_steps": 10, "val_check_interval": 4, "check_val_every_n_epoch": None, "log_every_n_steps": 1}
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "accelerator": "cpu"}
+    first = [CostMeter(cost(module)), EndsWithValidation(), kept]
+    fit = Trainer(
+        default_root_dir=folder, use_distributed_sampler=False, callbacks=[*first, *callbacks],
+        **{"enable_checkpointing": False, **settings, **quiet, **trainer},
+    )  # fmt: skip
+    with contextlib.suppress(InterruptedError):
+        fit.fit(module, data, ckpt_path=resume, weights_only=True)
+    path = home / "ledger.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def test_a_ledger_says_what_a_run_was_and_what_became_of_it(tmp_path):
+    found = run(tmp_path)
+    assert (found["format"], found["recipe"], found["variant"], found["seed"]) == (1, "recipe", "position=rope", 3)
+    assert found["choices"] == {
+        "lr": 1e-3, "optimizer": "AdamW", "backend": "None",
+        "data.batch_size": 4, "data.max_length": 12, "data.augment": "none",
+    }  # fmt: skip
+    assert found["goals"] == {"loss": "min", "bits_per_byte": "min"}
+    assert found["unit"] == "token"
+    assert found["data"]["class"] == "TextFiles"
+    assert len(found["data"]["fingerprint"]) == 64
+    assert [each["step"] for each in found["validations"]] == [4, 8, 10]
+    assert [each["tokens"] for each in found["validations"]] == [192, 384, 480]
+    assert (found["steps"], found["tokens"], found["finished"]) == (10, 480, True)
+    losses = [each["loss"] for each in found["validations"]]
+    assert found["best"]["loss"] == min(losses)
+    assert found["last"]["loss"] == losses[-1]
+    assert set(found["last"]) == {"loss", "bits_per_byte", "perplexity"}
+    setting = found["setting"]
+    assert setting["batch"] == {"batch_size": 4, "max_length": 12}
+    assert (setting["max_steps"], setting["processes"], setting["kernel"], setting["device"]) == (10, 1, "SDPA", "cpu")
+    assert setting["threads"] == torch.get_num_threads()
+    assert found["cost"]["parameters"] > 1000
+    assert found["cost"]["tokens_per_s"] > 0
+    assert found["cost"]["seconds"] > 0
+    assert parse(tmp_path / "recipe/position=rope/s3/ledger.json").figure("loss") == found["best"]["loss"]
+
+
+def test_the_same_seed_sees_the_same_and_starts_the_same(tmp_path):
+    one, two = (run(tmp_path / name) for name in "ab")
+    assert one["batches"] == two["batches"]
+    assert one["batches"]["count"] == 10
+    assert len(one["batches"]["first"]) == 8
+    assert len(set(one["batches"]["first"])) == 8
+    assert one["start"] == two["start"]
+    other = run(tmp_path / "c", seed=4)
+    assert other["batches"]["digest"] != one["batches"]["digest"]
+    assert other["batches"]["first"] != one["batches"]["first"]
+    differing = [name for name in one["start"] if other["start"][name] != one["start"][name]]
+    assert "embedding.weight" in differing
+
+
+def test_a_swapped_part_leaves_all_else_equal(tmp_path):
+    from zoo.parts.norm import RMSNorm
+    from zoo.parts.position import Learned
+
+    usual = run(tmp_path / "a")
+    for name, options in (("b", {"position": Learned}), ("c", {"norm": RMSNorm})):
+        found = run(tmp_path / name, options=options)
+        assert found["batches"] == usual["batches"]
+        common = usual["start"].keys() & found["start"].keys()
+        assert all(found["start"][name] == usual["start"][name] for name in common)
+        assert len(common) >= 10
+    assert "stack.position.table.weight" not in usual["start"]
+
+
+@pytest.mark.parametrize(("task", "accumulate"), [("lm", 1), ("lm", 2), ("classification", 1)])
+def test_a_resumed_run_writes_what_an_uninterrupted_one_does(task, accumulate, tmp_path):
+    options = {"accumulate_grad_batches": accumulate, "val_check_interval": 4 * accumulate}
+    whole = run(tmp_path / "a", task, **options)
+    half = run(tmp_path / "b", task, callbacks=[Stop(5)], **options)
+    assert not half["finished"]
+    assert half["batches"]["count"] == 4 * accumulate  # written at the last validation
+    found = run(tmp_path / "b", task, resume=tmp_path / "b" / "stopped.ckpt", **options)
+    for key in ("batches", "start", "validations", "best", "last", "steps", "tokens", "finished"):
+        assert found[key] == whole[key], key
+    assert found["cost"]["seconds"] > half["cost"]["seconds"]
+
+
+def test_the_start_of_a_resumed_run_is_where_training_began(tmp_path):
+    run(tmp_path, callbacks=[Stop(5)])
+    ours = torch.load(tmp_path / "stopped.ckpt", weights_only=True)
+    name = next(name for name in ours["callbacks"] if name.startswith("Ledger"))
+    ours["callbacks"][name]["start"]["embedding.weight"] = "as the checkpoint says"
+    torch.save(ours, tmp_path / "changed.ckpt")
+    found = run(tmp_path, resume=tmp_path / "changed.ckpt")
+    assert found["start"]["embedding.weight"] == "as the checkpoint says"
+
+
+def test_the_order_of_batches_matters(tmp_path):
+    def digest(batches):
+        kept = Ledger(tmp_path, {})
+        kept._held = [list(tensors(batch)) for batch in batches]
+        kept._digest()
+        return kept.batches["digest"]
+
+    one, two = {"x": torch.arange(4)}, {"x": torch.arange(4) + 1}
+    found = {
+        digest([one, two]), digest([two, one]), digest([one]), digest([one, one]), digest([{"y": torch.arange(4)}]),
+        digest([{"x": torch.arange(4).int()}]), digest([[torch.arange(4)]]),
+    }  # fmt: skip
+    assert len(found) == 7
+
+
+def test_a_large_tensor_is_sampled_evenly():
+    images = torch.rand(16, 3, 64, 64)
+    part = sample(images)
+    assert part.numel() * 4 <= module.SAMPLE
+    for row in range(16):
+        other = images.clone()
+        other[row] = torch.rand(3, 64, 64)
+        assert raw(sample(other)) != raw(part)
+    small = torch.rand(8)
+    assert torch.equal(sample(small), small)
+    assert raw(torch.ones(2, dtype=torch.bfloat16)) == b"\x80?\x80?"
+    assert raw(torch.tensor(True)) == b"\x01"
+
+
+def test_batches_of_another_device_are_digested_together(tmp_path, monkeypatch):
+    kept, looked = Ledger(tmp_path, {}), Ledger(tmp_path, {})
+
+    class Elsewhere:
+        device = torch.device("cuda")
+
+    class Fit:
+        is_global_zero = True
+
+    monkeypatch.setattr(module, "sample", lambda tensor: Elsewhere())
+    monkeypatch.setattr(module, "raw", lambda tensor: b"x")
+    Elsewhere.dtype = torch.float32
+    for count in range(module.HELD - 1):
+        kept.on_train_batch_start(Fit(), None, {"x": torch.ones(1)}, count)
+    assert kept.batches["count"] == 0
+    assert kept.state_dict()["batches"]["count"] == module.HELD - 1  # a checkpoint waits for none
+    for count in range(module.HELD):
+        looked.on_train_batch_start(Fit(), None, {"x": torch.ones(1)}, count)
+    assert looked.batches["count"] == module.HELD
+
+
+def test_training_that_diverged_is_said_to_have(tmp_path):
+    found = run(tmp_path, options={"lr": 1e30})
+    assert found["finished"]
+    assert found["last"]["loss"] is None
+    assert parse(tmp_path / "recipe/position=rope/s3/ledger.json").lost("loss")
+    fine = run(tmp_path / "fine")
+    assert not parse(tmp_path / "fine/recipe/position=rope/s3/ledger.json").lost("loss")
+    assert all(value is not None for value in fine["last"].values())
+
+
+def test_a_try_of_a_few_batches_writes_nothing(tmp_path):
+    assert run(tmp_path, fast_dev_run=2) is None
+
+
+def test_a_reader_never_sees_half_a_ledger(tmp_path):
+    def write(path):
+        for value in itertools.count():
+            keep(path, {"value": value, "long": ["x" * 100] * 2000})
+
+    path, seen = tmp_path / "ledger.json", 0
+    for _ in range(4):
+        writer = multiprocessing.get_context("fork").Process(target=write, args=(path,))
+        writer.start()
+        begun = time.monotonic()
+        while time.monotonic() < begun + 0.5:
+            if path.exists():
+                assert len(json.loads(path.read_text())["long"]) == 2000
+                seen += 1
+        writer.kill()
+        writer.join()
+        assert len(json.loads(path.read_text())["long"]) == 2000
+    assert seen > 10
+    assert len(list(tmp_path.iterdir())) <= 2  # a kill leaves one draft at most, which the next write takes
+
+
+def test_json_has_no_word_for_what_is_not_finite(tmp_path):
+    keep(tmp_path / "a.json", {"a": float("nan"), "b": [float("inf"), 1.5, True, None], 3: Path("x")})
+    found = json.loads((tmp_path / "a.json").read_text(), parse_constant=lambda word: pytest.fail(word))
+    assert found == {"a": None, "b": [None, 1.5, True, None], "3": "x"}
+
+
+def test_every_run_carries_a_ledger_that_comes_before_its_checkpoints_are_saved(tmp_path):
+    module, _ = build("lm", 4, tmp_path)
+    carried = equip(module, cost(module), tmp_path / "r" / "v" / "s1", MODEL, DATA)["callbacks"]
+    ledgers = [item for item in carried if isinstance(item, Ledger)]
+    assert len(ledgers) == 1
+    assert ledgers[0].about["setting"]["batch"] == {"batch_size": 4, "max_length": 12}
+    kept = checkpoints(module, tmp_path / "c")
+    run(tmp_path / "a", callbacks=kept, enable_checkpointing=True)
+    state = torch.load(tmp_path / "c" / "last.ckpt", weights_only=True)["callbacks"]
+    found = next(value for name, value in state.items() if name.startswith("Ledger"))
+    assert [each["step"] for each in found["validations"]] == [4, 8, 10]

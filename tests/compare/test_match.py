@@ -1,0 +1,151 @@
+"""Parameters and FLOPs of real models, matched by the width of the feed-forward, and what a step holds."""
+
+import pytest
+from lightning.pytorch import seed_everything
+
+from zoo.compare import match
+from zoo.compare.build import Meter
+from zoo.compare.plan import Arm, Point
+from zoo.compare.variants import Choice
+from zoo.errors import UsageError
+from zoo.trained.build import build
+
+PARTS = "zoo.parts"
+WIDE = {"vocab_size": 300, "max_length": 32, "dim": 512, "depth": 1, "heads": 8}
+
+
+def part(name, **options):
+    return {"class_path": f"{PARTS}.{name}", "init_args": options}
+
+
+def config(path, **options):
+    model = {"class_path": "zoo.tasks.lm.CausalLM", "init_args": {**WIDE, "hidden": None, **options}}
+    data = {
+        "class_path": "zoo.data.text.TextFiles",
+        "init_args": {"path": str(path), "max_length": 32, "batch_size": 4},
+    }
+    return {"model": model, "data": data, "trainer": {}}
+
+
+class Fits:
+    """Takes --model.hidden alone."""
+
+    def __init__(self, known):
+        self.known = known
+
+    def point(self, words):
+        found = dict(self.known[words[0]])
+        for word in words[1:]:
+            key, _, value = word.partition("=")
+            assert key == "--model.hidden"
+            model = found["model"]
+            found["model"] = {**model, "init_args": {**model["init_args"], "hidden": int(value)}}
+        return Point(None, "toy", "/".join(words), found)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("all work and no play makes a dull toy " * 100)
+    return path
+
+
+@pytest.fixture(scope="module")
+def meter():
+    return Meter()
+
+
+def arms(configs):
+    fits = Fits(configs)
+    return [Arm((), (name,), fits.point((name,))) for name in configs], fits
+
+
+def real(config):
+    """Parameters of the model that would be trained, counted on it."""
+    return sum(p.numel() for p in build(config, "test").net.parameters())
+
+
+GELU = part("ffn.Plain", activation="gelu")
+
+
+@pytest.mark.parametrize("what", ["params", "flops"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"ffn": part("ffn.SwiGLU")},
+        {"ffn": part("ffn.SwiGLU", bias=True)},
+        {"ffn": part("ffn.SwiGLU"), "position": part("position.Learned")},
+        {"ffn": part("ffn.MoE", experts=2, active=2), "hidden": 777},
+    ],
+    ids=["swiglu", "biased", "learned", "experts"],
+)
+def test_a_matched_variant_is_within_a_thousandth(what, other, text, meter):
+    found, fits = arms({"a": config(text, ffn=GELU), "b": config(text, **other)})
+    done = match.matched(found, what, fits, meter)
+    ours, theirs = (meter.cost(arm.point.config) for arm in done)
+    one, two = (match.amount(cost, what) for cost in (ours, theirs))
+    assert abs(two / one - 1) < 1e-3
+    assert done[0] is found[0]
+    assert f"{two / one - 1:+.3%} from the baseline's" in done[1].notes[0]
+    if what == "params":
+        assert real(done[1].point.config) == theirs.parameters
+
+
+def test_gated_with_biases_needs_another_width_than_without(text, meter):
+    """By hand, d = 512: plain 2dh + h + d; gated 3dw with w = floor(2h/3)."""
+    found, fits = arms({"a": config(text, ffn=GELU), "b": config(text, ffn=part("ffn.SwiGLU"))})
+    done = match.matched(found, "params", fits, meter)[1]
+    plain = 2 * 512 * 2048 + 2048 + 512
+    width = round(plain / (3 * 512))
+    hidden = done.point.config["model"]["init_args"]["hidden"]
+    assert 2 * hidden // 3 == width
+    assert 2 * (hidden - 1) // 3 < width  # the smallest of those that give it
+
+
+def test_a_wide_enough_width_is_found_for_a_large_baseline(text, meter):
+    found, fits = arms({"a": config(text, ffn=GELU, hidden=9000), "b": config(text, ffn=part("ffn.GEGLU"), hidden=8)})
+    ours, theirs = (meter.cost(arm.point.config) for arm in match.matched(found, "params", fits, meter))
+    assert abs(theirs.parameters / ours.parameters - 1) < 1e-3
+
+
+def test_counting_takes_no_memory_and_leaves_the_seed_alone(text, meter):
+    import torch
+
+    seed_everything(5, verbose=False)
+    before = torch.random.get_rng_state()
+    huge = config(text, dim=65536, depth=4, heads=64)
+    assert meter.cost(huge).parameters > 100e9
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_task_without_that_width_says_so(text, meter):
+    found, fits = arms({"a": config(text), "b": config(text)})
+    for arm in found:
+        del arm.point.config["model"]["init_args"]["hidden"]
+    with pytest.raises(UsageError, match=r"--match solves for model\.hidden, which task CausalLM has not"):
+        match.matched(found, "params", fits, meter)
+
+
+def test_the_width_itself_cannot_vary(text, meter):
+    found, fits = arms({"a": config(text), "b": config(text)})
+    varied = Arm((Choice("model.hidden", "3"),), found[1].words, found[1].point)
+    with pytest.raises(UsageError, match="it cannot vary itself"):
+        match.matched([found[0], varied], "params", fits, meter)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "count"),
+    [({}, 128), ({"accumulate_grad_batches": 3}, 384), ({"devices": 2}, 256), ({"devices": "auto"}, 128)],
+)
+def test_predictions_in_a_step(trainer, count, text, meter):
+    small = config(text, dim=8, heads=2, depth=1)
+    assert meter.tokens_per_step({**small, "trainer": trainer}) == count
+
+
+def test_parts_that_do_not_fit_are_refused_without_data(text, meter, tmp_path):
+    wrong = config(tmp_path / "no such file", position=part("position.ALiBi"), backend=part("backend.Flash"))
+    with pytest.raises(UsageError, match="adds a bias to the scores, which backend Flash cannot take"):
+        meter.check(wrong)
+    meter.check(config(tmp_path / "no such file", position=part("position.ALiBi")))
+    with pytest.raises(UsageError, match="not divisible by heads"):
+        meter.check(config(text, heads=7))

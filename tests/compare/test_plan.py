@@ -1,0 +1,390 @@
+"""From what is asked to the runs: variants once, budgets, tuning, states, and what an existing run differs in."""
+
+import json
+import shlex
+
+import pytest
+
+from tests.compare.fake_compare import how
+from tests.compare.fake_compare import jobs as toys
+from tests.compare.fake_zoo import Costs, Fits
+from zoo.cli import comparing
+from zoo.compare import conduct, home, match, plan, state, tune
+from zoo.compare.conduct import prepare
+from zoo.compare.execute import execute
+from zoo.compare.lock import Lock
+from zoo.compare.plan import Comparison
+from zoo.compare.variants import factors
+from zoo.errors import UsageError, ZooError
+
+
+def asked(*vary, **more):
+    return Comparison("toy", factors(vary or ["model.position=rope,alibi"]), **more)
+
+
+def never(arms, seeds):
+    pytest.fail("nothing has to be run to know this")
+
+
+def names(found):
+    return [arm.name for arm in found.arms]
+
+
+@pytest.fixture
+def fits(tmp_path):
+    return Fits(tmp_path)
+
+
+def finish(folder, **said):
+    folder.mkdir(parents=True)
+    told = {"finished": True, "goals": {"loss": "min"}, "best": {"loss": 1.0}, "last": {"loss": 1.0}, **said}
+    (folder / "ledger.json").write_text(json.dumps(told))
+    (folder / "finished.json").write_text("{}")
+
+
+# variants
+
+
+def test_every_variant_is_there_once_the_baseline_first(fits):
+    found = prepare(asked("model.position=alibi,rope,ROPE,learned"), fits, Costs(), never)
+    assert names(found) == ["default", "position=alibi", "position=learned"]
+    found = prepare(asked("model.position=alibi,rope", base="position=alibi"), fits, Costs(), never)
+    assert names(found) == ["position=alibi", "default"]
+    found = prepare(asked("model.position=alibi,t5", "model.ffn=glu", base="position=t5"), fits, Costs(), never)
+    assert names(found) == ["position=t5", "ffn=glu,position=alibi", "ffn=glu,position=t5"]
+
+
+def test_options_for_all_runs_are_in_every_variant(fits):
+    found = prepare(asked(options=("--model.lr=0.5",)), fits, Costs(), never)
+    assert names(found) == ["lr=0.5", "lr=0.5,position=alibi"]
+    assert found.arms[1].job(3).words == (
+        "toy", "--model.lr=0.5", "--model.position=alibi", "--seed=3", f"--runs={fits.root}",
+    )  # fmt: skip
+    assert found.arms[1].job(3).folder == fits.root / "toy" / "lr=0.5,position=alibi" / "s3"
+
+
+def test_what_cannot_be_built_is_left_out_by_name_but_never_the_baseline(fits):
+    costs = Costs()
+    costs.refuses = [("position", "alibi")]
+    found = prepare(asked("model.position=alibi,t5"), fits, costs, never)
+    assert names(found) == ["default", "position=t5"]
+    assert [(one.name, one.sentence) for one in found.refused] == [
+        ("position=alibi", "position alibi cannot be built.")
+    ]
+    with pytest.raises(UsageError, match="the baseline, position=alibi: position alibi cannot be built"):
+        prepare(asked("model.position=alibi,t5", base="position=alibi"), fits, costs, never)
+    with pytest.raises(
+        UsageError, match=r"there is one variant, default, and nothing to compare it with\. position=alibi"
+    ):
+        prepare(asked("model.position=alibi,rope"), fits, costs, never)
+
+
+def test_one_variant_is_no_comparison(fits):
+    with pytest.raises(UsageError, match="The values are the recipe's own"):
+        prepare(asked("model.position=rope"), fits, Costs(), never)
+    with pytest.raises(UsageError, match="nothing varies"):
+        Comparison("toy", ())
+
+
+# budgets
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("tokens=2M", ("tokens", 2e6)), ("tokens=500k", ("tokens", 5e5)), ("flops=1e15", ("flops", 1e15)),
+        ("flops=1.5T", ("flops", 1.5e12)), ("time=10m", ("time", 600.0)), ("time=90", ("time", 90.0)),
+        ("time=2h", ("time", 7200.0)), ("tokens=1e6", ("tokens", 1e6)),
+    ],
+)  # fmt: skip
+def test_budgets(text, found):
+    assert match.budget(text) == found
+
+
+@pytest.mark.parametrize(
+    "text", ["tokens", "token=3", "tokens=", "tokens=x", "tokens=0", "time=3M", "time=3d", "flops=-1"]
+)
+def test_no_budgets(text):
+    if text == "time=3M":
+        assert match.budget(text) == ("time", 180.0)  # units ignore case
+        return
+    with pytest.raises(UsageError, match="--budget"):
+        match.budget(text)
+
+
+def test_a_budget_of_tokens_is_as_many_steps_for_all(fits):
+    found = prepare(asked(budget="tokens=8k"), fits, Costs(), never)
+    assert names(found) == ["max_steps=200", "max_steps=200,position=alibi"]
+    assert found.notes[1] == "position=alibi: 200 steps for tokens 8000"
+
+
+def test_a_budget_of_flops_buys_a_costly_variant_fewer_steps(fits):
+    costs = Costs()
+    found = prepare(asked("model.ffn=plain,glu", budget="flops=1e9"), fits, costs, never)
+    for arm in found.arms:
+        spent = 3 * costs.cost(arm.point.config).flops * 40.0 * arm.point.config["trainer"]["max_steps"]
+        assert 0 <= 1e9 - spent < 3 * costs.cost(arm.point.config).flops * 40.0
+    assert found.arms[0].point.config["trainer"]["max_steps"] != found.arms[1].point.config["trainer"]["max_steps"]
+
+
+def test_a_budget_takes_away_an_end_by_epochs_and_refuses_to_compete_with_steps(fits):
+    found = prepare(asked(options=("--trainer.max_epochs=3",), budget="tokens=8k"), fits, Costs(), never)
+    assert "--trainer.max_epochs=-1" in found.arms[0].words
+    with pytest.raises(UsageError, match=r"--budget sets trainer\.max_steps"):
+        prepare(asked("trainer.max_steps=1,2", budget="tokens=8k"), fits, Costs(), never)
+    with pytest.raises(UsageError, match="does not buy the recipe a single step"):
+        prepare(asked(budget="tokens=39"), fits, Costs(), never)
+
+
+def test_a_budget_of_time_measures_each_variant_first(fits):
+    ran = []
+
+    def measured(arms, seeds):
+        for arm in arms:
+            ran.append((arm.name, *seeds))
+            speed = 400.0 if "alibi" in arm.name else 800.0
+            finish(arm.point.folder(seeds[0]), cost={"tokens_per_s": speed})
+
+    found = prepare(asked(budget="time=1m"), fits, Costs(), measured)
+    assert ran == [("limit_val_batches=1", 0), ("limit_val_batches=1,position=alibi", 0)]
+    assert [arm.point.config["trainer"]["max_steps"] for arm in found.arms] == [1200, 600]
+    with pytest.raises(ZooError, match="--budget time: default did not run"):
+        prepare(asked(budget="time=1m"), Fits(fits.root / "x"), Costs(), lambda arms, seeds: None)
+
+
+# matching
+
+
+@pytest.mark.parametrize("what", ["params", "flops"])
+def test_matching_solves_for_the_width_and_tells_the_residual(fits, what):
+    costs = Costs()
+    found = prepare(asked("model.ffn=plain,glu", "model.position=rope,learned", match=what), fits, costs, never)
+    target = match.amount(costs.cost(found.arms[0].point.config), what)
+    for arm in found.arms[1:]:
+        near = match.amount(costs.cost(arm.point.config), what)
+        assert abs(near / target - 1) < 0.02
+    assert len(found.notes) == 3
+    assert all("from the baseline's" in note for note in found.notes)
+
+
+def test_a_variant_that_is_equal_already_keeps_its_width(fits):
+    found = prepare(asked(match="params"), fits, Costs(), never)
+    assert names(found) == ["default", "position=alibi"]
+    assert "hidden 32, parameters +0.000%" in found.notes[0]
+
+
+def test_matching_needs_a_width_that_is_free(fits):
+    with pytest.raises(UsageError, match="it cannot vary itself"):
+        prepare(asked("model.hidden=16,64", match="params"), fits, Costs(), never)
+    with pytest.raises(UsageError, match="Did you mean 'params'"):
+        conduct.check(asked(match="parms"))
+
+
+@pytest.mark.parametrize(
+    ("count", "target", "usual", "width"),
+    [
+        (lambda h: 3 * h, 300, 7, 100),
+        (lambda h: 3 * h, 301, 7, 100),
+        (lambda h: 3 * h, 299, 7, 100),
+        (lambda h: 3 * h, 1, 7, 1),
+        (lambda h: 3 * (2 * h // 3), 200, 7, 101),  # 198 and 201: the nearest, at its smallest width
+        (lambda h: 3 * (2 * h // 3), 200, 102, 102 if 3 * (2 * 102 // 3) == 201 else 101),
+        (lambda h: 3 * h, 300, 100, 100),
+        (lambda h: 10 + h * h, 1000, 7, 31),
+        (lambda h: 768 * -(-(2 * h // 3) // 256) * 256, 768 * 1024, 4000, 1153),  # in steps of 256
+        (lambda h: 7e9 + 3 * h, 7e9 + 9000, 4, 3000),
+        (lambda h: 5 * h, 5, 400, 1),
+    ],
+)
+def test_solving(count, target, usual, width):
+    asked = []
+
+    def counted(h):
+        asked.append(h)
+        return count(h)
+
+    found = match.solve(counted, target, usual)
+    assert abs(count(found) - target) == min(abs(count(h) - target) for h in range(1, 4000))
+    assert found == width
+    assert found == usual or count(found) != count(found - 1)  # the smallest of those with its count
+    assert len(asked) == len(set(asked)) <= 20  # a model is built for each
+
+
+# tuning
+
+
+def swept(fits, losses, sweep="model.lr=0.1,0.2,0.3", goal=None, **more):
+    """Prepare with a sweep whose runs end with the losses given by variant."""
+
+    def run(arms, seeds):
+        assert seeds == [0]
+        for arm in arms:
+            loss = losses[arm.name]
+            if loss is not None:
+                finish(arm.point.folder(0), best={"loss": loss, "acc": -loss}, last={"loss": loss, "acc": -loss},
+                       goals={"loss": "min", "acc": "max"})  # fmt: skip
+
+    return prepare(asked(tune=sweep, goal=goal, **more), fits, Costs(), run)
+
+
+LOSSES = {
+    "default": 3.0, "lr=0.2": 2.0, "lr=0.3": 2.5,
+    "position=alibi": 5.0, "lr=0.2,position=alibi": 4.0, "lr=0.3,position=alibi": 1.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("goal", [None, "loss", "acc"])
+def test_each_variant_gets_the_rate_that_is_best_for_it(fits, goal):
+    found = swept(fits, LOSSES, goal=goal)
+    assert names(found) == ["lr=0.2", "lr=0.3,position=alibi"]
+    assert found.tuned == {
+        "lr=0.2": "lr 0.2, best of 3 on validation",
+        "lr=0.3,position=alibi": "lr 0.3, best of 3 on validation, at the edge of the sweep",
+    }
+
+
+def test_a_rate_that_failed_is_not_chosen(fits):
+    found = swept(fits, {**LOSSES, "lr=0.2": None, "lr=0.3,position=alibi": None})
+    assert names(found) == ["lr=0.3", "lr=0.2,position=alibi"]
+    assert "best of 2" in found.tuned["lr=0.3"]
+    with pytest.raises(ZooError, match=r"--tune model\.lr: no run of position=alibi ended"):
+        swept(Fits(fits.root / "x"), {name: None if "alibi" in name else 1.0 for name in LOSSES})
+
+
+def test_a_rate_at_which_training_diverged_is_not_chosen(fits):
+    arm = plan.Arm((), ("toy",), fits.point(("toy",)))
+    finish(arm.point.folder(0), best={"loss": 0.5}, last={"loss": None})
+    assert tune.score(arm, 0) is None
+
+
+def test_the_seed_of_tuning_is_none_of_the_compared():
+    assert tune.seed_of((1, 2, 3)) == 0
+    assert tune.seed_of((0, 4)) == 5
+
+
+def test_what_varies_cannot_be_tuned():
+    with pytest.raises(UsageError, match=r"--tune model\.position: it varies"):
+        conduct.check(asked(tune="model.position=rope,t5"))
+    with pytest.raises(UsageError, match="--tune 'lr' is not OPTION=VALUE"):
+        conduct.check(asked(tune="lr"))
+
+
+# runs
+
+
+def test_runs_go_seed_by_seed(fits):
+    found = prepare(asked(), fits, Costs(), never)
+    assert [job.title for job in plan.jobs(found.arms, (1, 5))] == [
+        "default s1", "position=alibi s1", "default s5", "position=alibi s5",
+    ]  # fmt: skip
+
+
+def test_states(tmp_path):
+    several = toys(tmp_path, "abcd", (1,))
+    execute(several[:1], how())
+    (several[1].folder / "checkpoints").mkdir(parents=True)
+    (several[1].folder / "checkpoints" / "last.ckpt").write_bytes(
+        (several[0].folder / "checkpoints" / "last.ckpt").read_bytes()
+    )
+    lock = Lock(state.beside(several[2].folder, ".lock"))
+    lock.take()
+    assert [step.state for step in plan.steps(several)] == ["finished", "continue", "running", "missing"]
+    lock.release()
+
+
+def test_a_run_of_another_configuration_is_not_taken_for_this_one(fits):
+    found = prepare(asked(), fits, Costs(), never)
+    plan.verify(found.arms, (1,), fits)
+    finish(found.arms[1].point.folder(1))
+    plan.verify(found.arms, (1,), fits)
+    fits.changed = ["model.dim was 8 and is 16", "model.depth was 1 and is 2"]
+    with pytest.raises(
+        UsageError, match=r"position=alibi/s1 was made with another configuration: model\.dim was 8 .*1 more"
+    ):
+        plan.verify(found.arms, (1,), fits)
+    fits.changed = []
+    (found.arms[1].point.folder(1) / "ledger.json").unlink()
+    with pytest.raises(UsageError, match=r"finished by an older zoo, which kept no ledger\.json"):
+        plan.verify(found.arms, (1,), fits)
+
+
+def test_an_estimate_comes_from_finished_runs(fits):
+    found = prepare(asked(), fits, Costs(), never)
+    length = {"default": 100, "position=alibi": 200}
+    steps = plan.steps(plan.jobs(found.arms, (1, 2)))
+    root = fits.root / "toy"
+    assert plan.seconds(steps, length, root) is None
+    finish(found.arms[0].point.folder(1), steps=50, cost={"seconds": 5.0})
+    steps = plan.steps(plan.jobs(found.arms, (1, 2)))
+    assert plan.seconds(steps, length, root) == pytest.approx(3 * plan.START + 0.1 * (100 + 200 + 200))
+    assert plan.seconds(steps, dict.fromkeys(length), root) == pytest.approx(3 * (plan.START + 5.0))
+    assert plan.seconds(steps[:1], length, root) == 0.0
+
+
+def test_a_comparison_is_kept_by_paths_that_may_move_together(tmp_path):
+    place = home.place(tmp_path / "runs", "toy", "position")
+    record = home.Record((tmp_path / "runs/toy/a/s1",), "a", "loss", "flops=1e9", {"a": "lr 1"}, "zoo compare toy")
+    home.keep(place, record)
+    assert home.kept(place) == record
+    (tmp_path / "runs").rename(tmp_path / "elsewhere")
+    moved = home.kept(home.place(tmp_path / "elsewhere", "toy", "position"))
+    assert moved.folders == (tmp_path / "elsewhere/toy/a/s1",)
+    assert home.kept(tmp_path) is None
+    (tmp_path / home.FILE).write_text("{}")
+    with pytest.raises(UsageError, match="is damaged"):
+        home.kept(tmp_path)
+
+
+# the real `zoo fit`
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    return comparing.ZooFit(str(tmp_path_factory.mktemp("runs")))
+
+
+@pytest.mark.parametrize(
+    ("word", "variant"),
+    [
+        ("--model.position=NoPosition", "position=noposition"),
+        ("--model.position=learned", "default"),
+        ("--model.position={class_path: RoPE, init_args: {base: 500}}", "base=500,position=rope"),
+        ('--model.position={"class_path": "zoo.parts.position.RoPE", "init_args": {"base": 10000.0}}', "position=rope"),
+        ("--model.schedule.warmup=0", "warmup=0"),
+        ("--model.hidden=null", "default"),
+        ("--trainer.precision=bf16-mixed", "precision=bf16-mixed"),
+        ("--trainer.log_every_n_steps=10", "default"),
+    ],
+)
+def test_folders_are_those_of_zoo_fit(real, word, variant, capsys):
+    from zoo.cli import main
+
+    point = real.point(("vit-tiny", word))
+    assert point.variant == variant
+    assert main(["fit", "vit-tiny", *shlex.split(shlex.quote(word)), "--print_config"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"# zoo run: vit-tiny/{variant}"
+
+
+def test_changes_are_those_that_matter(real):
+    from zoo.cli import plan as plans
+
+    folder = real.point(("vit-tiny",)).folder(1)
+    folder.mkdir(parents=True)
+    text = plans.text(real._made["vit-tiny/default"])
+    path = folder / "config.yaml"
+
+    def changes(old, new, *words):
+        path.write_text(text.replace(old, new))
+        assert old in text
+        return real.changes(real.point(("vit-tiny", *words)), folder)
+
+    assert changes("lr: 0.003", "lr: 0.003") == []
+    assert changes("lr: 0.003", "lr: 0.5") == ["model.lr was 0.5 and is 0.003"]
+    assert changes("Learned", "RoPE") == ["model.position was RoPE and is Learned"]
+    assert changes("num_classes: null", "num_classes: 10") == []  # the data filled it in
+    assert changes("    depth: 2\n", "") == ["model.depth was None and is 2"]  # the recipe says it
+    assert changes("    pool: mean\n", "") == []  # a default of a later zoo
+    assert changes("trainer:\n", "trainer:\n  devices: 4\n") == []
+    assert changes("max_steps: 1400", "max_steps: 7") == ["trainer.max_steps was 7 and is 1400"]
+    path.write_text(text[:50])
+    assert real.changes(real.point(("vit-tiny",)), folder) == []

@@ -1,0 +1,169 @@
+"""The table on a terminal, as Markdown, as CSV and as JSON: the same figures, and all digits where machines read."""
+
+import csv
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+from fabricate import run, study
+
+from zoo.compare import numbers, table, wording
+from zoo.compare.answer import answer
+
+EFFECTS = {"default": 1.7, "position=ALiBi": 1.6, "position=Learned": 1.71, "position=NoPosition": 2.0}
+
+
+@pytest.fixture(scope="module")
+def found():
+    return answer(
+        study(EFFECTS), tuned={"position=ALiBi": "lr 0.003, best of 3 on validation"}, commands=["zoo compare x"]
+    )
+
+
+@pytest.fixture(scope="module")
+def hard():
+    """Everything that can go wrong at once, with long names."""
+    long = "norm=" + "a-very-long-name-of-a-norm" * 3
+    runs = [*study({"default": 1.7, long: 1.6}, seeds=4), run("a|b=<i>`", 1, loss=1.7), run("a=late", 1, tokens=5)]
+    runs += [run("a=never", seed, diverges=500) for seed in (1, 2, 3)] + [run("a=half", 9, finished=False)]
+    return answer(runs)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_a_terminal_s_lines_fit(found, hard, width):
+    for each in (found, hard):
+        text = table.terminal(each, width)
+        assert max(map(len, text.splitlines())) <= width
+        assert "\x1b" not in text
+
+
+def test_a_terminal_shows_everything_that_matters(found):
+    text = table.terminal(found)
+    lines = text.splitlines()
+    assert lines[0] == "Does another position than RoPE lower the validation loss of lm-tiny?"
+    head = next(line for line in lines if line.startswith("position "))
+    assert head.split("  ")[0] == "position"
+    assert all(word in head for word in ("loss (nats)", "difference, 95 % interval", "p", "verdict"))
+    alibi = next(line for line in lines if line.startswith("ALiBi"))
+    assert wording.figure(found, found.rows[1]) in alibi
+    assert wording.interval(found, found.rows[1]) in alibi
+    assert alibi.endswith("better")
+    assert "ALiBi: lr 0.003, best of 3 on validation" in text
+    assert "mean ± standard deviation over 5 seeds, 6.14M tokens, 3,000 steps each; lower is better." in " ".join(lines)
+    assert "p after Holm's correction for 3 comparisons" in " ".join(lines)
+    assert "918k        1.84M" in text
+
+
+def test_colour_is_for_terminals(found):
+    text = table.terminal(found, colour=True)
+    assert "\x1b[32m" in text
+    assert "\x1b[31m" in text
+    assert "\n".join(line for line in text.splitlines() if "ALiBi " in line and "\x1b[32m" in line)
+
+
+def test_seeds_are_a_column_only_where_they_differ(found, hard):
+    assert table.verdicts(found)[0] == ["position", "loss (nats)", "difference", "95 % interval", "p", "verdict"]
+    assert table.verdicts(hard)[0][1] == "seeds"
+
+
+def test_flags_stand_below_the_table(hard):
+    text = table.terminal(hard)
+    assert (
+        "! these runs are not comparable: tokens 5 (a=late) against 6144000" in text or "! these runs are not" in text
+    )
+    assert "! not finished and not counted: a=half" in text
+    assert "! training diverged: a=never s1 s2 s3." in text
+
+
+def test_markdown_is_whole(found, hard):
+    text = table.markdown(found)
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert {line.replace("\\|", "").count("|") for line in rows[:6]} == {7}
+    assert text.startswith("# Does ")
+    assert "| ALiBi |" in text
+    assert "## Made by\n\n```bash\nzoo compare x\n```" in text
+    assert "## Other figures" in text
+    assert "- ALiBi: lr 0.003" in text
+    escaped = table.markdown(hard)
+    assert "a\\|b=\\<i>\\`" in escaped
+    assert "**refused** these runs are not comparable" in escaped
+
+
+def test_csv_has_all_digits(found):
+    rows = list(csv.DictReader(io.StringIO(table.as_csv(found))))
+    assert [row["variant"] for row in rows] == [row.variant for row in found.rows]
+    for line, row in zip(rows, found.rows, strict=True):
+        assert float(line["mean"]) == row.mean
+        assert line["difference"] == ("" if row.variant == "default" else repr(row.pair.mean))
+        assert line["verdict"] == row.verdict.word
+        assert float(line["bits_per_byte.mean"]) == row.others["bits_per_byte"][0]
+    assert rows[1]["choice.position"] == "ALiBi"
+    assert rows[1]["tuned"] == "lr 0.003, best of 3 on validation"
+    assert "nan" not in table.as_csv(found).lower()
+
+
+def test_json_is_strict_and_has_all_digits(found, hard):
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    content = json.loads(table.as_json(found), parse_constant=refuse)
+    for each, row in zip(content["variants"], found.rows, strict=True):
+        assert each["mean"] == row.mean
+        assert each["p_holm"] == (None if math.isnan(row.adjusted) else row.adjusted)
+        assert each["figures"] == {str(seed): figure for seed, figure in row.figures.items()}
+    assert content["answer"] == wording.sentences(found)
+    assert content["baseline"] == "default"
+    lost = json.loads(table.as_json(hard), parse_constant=refuse)
+    never = next(each for each in lost["variants"] if each["variant"] == "a=never")
+    assert never["figures"] == {"1": None, "2": None, "3": None}
+    assert lost["flags"][0]["fatal"] is True
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(950, "950"), (1_234_567, "1.23M"), (918_000, "918k"), (9_500, "9.50k"), (999_999, "1.00M"), (0, "0"),
+     (0.5, "0.5"), (2e12, "2.00T"), (math.nan, "–"), (5, "5")],
+)  # fmt: skip
+def test_amounts(value, told):
+    assert numbers.short(value) == told
+
+
+@pytest.mark.parametrize(
+    ("p", "told"),
+    [(0.00001, "<0.0001"), (0.00042, "0.0004"), (0.0123, "0.012"), (0.05, "0.050"), (0.462, "0.46"), (1.0, "1.00"),
+     (math.nan, "–")],
+)  # fmt: skip
+def test_p_values(p, told):
+    assert numbers.probability(p) == told
+
+
+def test_other_numbers():
+    assert numbers.fixed(-0.1126, 3, sign=True) == "−0.113"
+    assert numbers.fixed(0.1126, 3, sign=True) == "+0.113"
+    assert numbers.fixed(-0.0001, 3, sign=True) == "0.000"
+    assert numbers.fixed(-math.inf, 2) == "−∞"
+    assert numbers.decimals([0.031, 0.028, math.nan]) == 3
+    assert numbers.decimals([3.1]) == 1
+    assert numbers.decimals([]) == 3
+    assert numbers.apart(3_100_000, 3_101_000) == ("3.100M", "3.101M")
+    assert [numbers.duration(s) for s in (4.2, 45, 200, 7500, math.nan)] == [
+        "4.2 s",
+        "45 s",
+        "3 min 20 s",
+        "2 h 05 min",
+        "–",
+    ]
+    assert [numbers.memory(b) for b in (612_000_000, 3 * 2**30, math.nan)] == ["584 MiB", "3.0 GiB", "–"]
+    assert numbers.listed(["a"]) == "a"
+    assert numbers.listed(["a", "b", "c"]) == "a, b and c"
+    assert numbers.listed([*"abcdef"]) == "a, b, c and 3 more"
+    assert numbers.listed([]) == ""
+
+
+def test_places_follow_the_noise():
+    coarse = study({"default": 17.0, "a=1": 18.0}, noise=1.0)
+    assert wording.figure(answer(coarse), answer(coarse).base).count(".") == 2
+    assert wording.places(answer(coarse)) < wording.places(answer(study({"default": 1.7, "a=1": 1.6}, noise=0.001)))
+    assert np.isfinite(answer(coarse).base.sd)

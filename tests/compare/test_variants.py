@@ -1,0 +1,234 @@
+"""What varies, as a command line or a file says it, and which combinations are run."""
+
+import pytest
+
+from zoo import cookbook
+from zoo.cli import compare, document
+from zoo.compare import variants
+from zoo.compare.variants import Choice, Factor, arranged, called, factor, factors, seeds, split
+from zoo.errors import UsageError
+
+A = Factor("model.position", ("RoPE", "ALiBi"))
+B = Factor("model.norm", ("LayerNorm", "RMSNorm"))
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("a,b", ["a", "b"]),
+        (" a , b ,", ["a", "b"]),
+        ("{class_path: RoPE, init_args: {base: 500}},b", ["{class_path: RoPE, init_args: {base: 500}}", "b"]),
+        ("[1, 2],[3]", ["[1, 2]", "[3]"]),
+        ("'x,y',\"z,[\",w", ["'x,y'", '"z,["', "w"]),
+        ("RoPE(base=1,x=2),b", ["RoPE(base=1,x=2)", "b"]),
+        ("", []),
+    ],
+)
+def test_commas_inside_of_brackets_and_quotes_separate_nothing(text, values):
+    assert split(text) == values
+
+
+@pytest.mark.parametrize("word", ["none", "None", "nope", "no"])
+def test_none_is_the_part_that_does_nothing(word):
+    assert factor(f"model.position={word},RoPE").values == ("NoPosition", "RoPE")
+    assert factor(f"model.backend={word},SDPA").values == (word, "SDPA")  # there, zoo fit knows what it means
+    assert factor(f"model.dropout={word},1").values == (word, "1")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("model.position", "is not OPTION=VALUE,VALUE"),
+        ("model.position=", "is not OPTION=VALUE,VALUE"),
+        ("position=rope", "as 'model.position'"),
+        ("modle.position=rope", "as 'model.position'"),
+        ("model.=rope", "begins with model, data or trainer"),
+    ],
+)
+def test_what_cannot_vary(text, said):
+    with pytest.raises(UsageError, match=said):
+        factor(text)
+
+
+def test_an_option_varies_once():
+    with pytest.raises(UsageError, match=r"'model\.norm' varies twice"):
+        factors(["model.norm=a", "model.dim=1", "model.norm=b"])
+    assert factor("model.norm=a,a,b").values == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [("3", (1, 2, 3)), ("1,2,7", (1, 2, 7)), ("7,", (7,)), ("2,2", (2,)), ("0,", (0,))]
+)
+def test_seeds(text, found):
+    assert seeds(text) == found
+
+
+@pytest.mark.parametrize("text", ["0", "x", "1,x", "-1", "", ",", "1001", f"{2**32},1"])
+def test_no_seeds(text):
+    with pytest.raises(UsageError, match="--seeds"):
+        seeds(text)
+
+
+def names(found):
+    return [called(variant) for variant in found]
+
+
+def test_a_grid_has_the_baseline_and_every_combination():
+    assert names(arranged([A, B], (), None)) == [
+        "the recipe", "position=RoPE,norm=LayerNorm", "position=RoPE,norm=RMSNorm",
+        "position=ALiBi,norm=LayerNorm", "position=ALiBi,norm=RMSNorm",
+    ]  # fmt: skip
+
+
+def test_one_at_a_time_changes_one_option_of_the_baseline():
+    base = variants.baseline("position=ALiBi", [A, B])
+    assert names(arranged([A, B], base, "one-at-a-time")) == [
+        "position=ALiBi", "position=RoPE", "position=ALiBi",
+        "position=ALiBi,norm=LayerNorm", "position=ALiBi,norm=RMSNorm",
+    ]  # fmt: skip
+
+
+def test_a_large_grid_must_be_asked_for():
+    wide = Factor("model.dim", tuple(map(str, range(7))))
+    with pytest.raises(UsageError, match=r"2 x 7 = 14 variants.*--design grid\n.*9 variants: --design one-at-a-time"):
+        arranged([A, wide], (), None)
+    assert len(arranged([A, wide], (), "grid")) == 15
+    assert len(arranged([A, wide], (), "one-at-a-time")) == 10
+    with pytest.raises(UsageError, match=r"no design 'gird'\. Did you mean 'grid'"):
+        arranged([A], (), "gird")
+
+
+def test_the_baseline_names_varied_options_by_any_end_of_their_names():
+    assert variants.baseline("position=nope", [A, B]) == (Choice("model.position", "NoPosition"),)
+    assert variants.baseline("model.norm=RMSNorm,position=T5", [A, B]) == (
+        Choice("model.norm", "RMSNorm"),
+        Choice("model.position", "T5"),
+    )
+    with pytest.raises(UsageError, match=r"'postion' does not vary\. Did you mean 'position'"):
+        variants.baseline("postion=rope", [A, B])
+    with pytest.raises(UsageError, match="is not OPTION=VALUE"):
+        variants.baseline("position", [A, B])
+
+
+# files
+
+
+def wanted(*argv):
+    asked = compare.parse([*argv])
+    return compare._of_file(asked) or compare._of_options(asked)
+
+
+def test_a_file_says_what_a_command_line_says(tmp_path):
+    path = tmp_path / "pos.yaml"
+    path.write_text(
+        "recipe: vit-tiny\n"
+        "vary:\n"
+        "  model.position: [none, RoPE, {class_path: RoPE, init_args: {base: 500}}]\n"
+        "  model.tie: [true, null]\n"
+        "seeds: [1, 2, 7]\nbaseline: {position: RoPE}\ndesign: one-at-a-time\nbudget: {tokens: 2M}\nmatch: params\n"
+        "tune: {model.lr: [1e-3, 3e-3]}\noptions: {model.dim: 32, trainer.max_steps: 10}\n"
+    )
+    by_file = wanted(str(path))
+    by_words = wanted(
+        "vit-tiny", "--vary", 'model.position=none,RoPE,{"class_path": "RoPE", "init_args": {"base": 500}}',
+        "--vary", "model.tie=true,null", "--seeds", "1,2,7", "--baseline", "position=RoPE",
+        "--design=one-at-a-time", "--budget", "tokens=2M", "--match", "params", "--tune", "model.lr=0.001,0.003",
+        "--model.dim", "32", "--trainer.max_steps=10",
+    )  # fmt: skip
+    assert by_file.name == "pos"
+    assert by_file.title == "pos"
+    assert by_words.title == "position+tie"
+    assert {**vars(by_file), "name": ""} == vars(by_words)
+    assert wanted(str(path), "--seeds", "2", "--design", "grid").seeds == (1, 2)
+    assert wanted(str(path), "--model.dim", "64").options[-1] == "--model.dim=64"  # the command line wins
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("recipe: a\nvary: {model.norm: [a]}\nsedes: 3", "unknown key 'sedes'. Did you mean 'seeds'"),
+        ("recipe: a\nvary: [a]", "'vary' holds options with lists of values"),
+        ("vary: {model.norm: [a]}", "'recipe' names a recipe"),
+        ("recipe: a\nvary: {model.norm: a}", "'model.norm' holds no list"),
+        ("recipe: a\nvary: {norm: [a]}", "as 'model.norm'"),
+        ("recipe: a\nvary: {model.norm: []}", "no values to vary over"),
+        ("recipe: a\nvary: {model.norm: [a]}\noptions: 3", "'options' holds options"),
+        ("recipe: a\nvary: {}", "nothing varies"),
+    ],
+)
+def test_a_file_that_says_nothing_sensible(tmp_path, text, said):
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(UsageError, match=said):
+        wanted(str(tmp_path / "c.yaml"))
+
+
+def test_a_file_and_vary_do_not_mix(tmp_path):
+    (tmp_path / "c.yaml").write_text("recipe: a\nvary: {model.norm: [a, b]}")
+    with pytest.raises(UsageError, match="says what varies"):
+        wanted(str(tmp_path / "c.yaml"), "--vary", "model.dim=1,2")
+
+
+def test_a_recipe_is_no_comparison(tmp_path):
+    (tmp_path / "r.yaml").write_text("model: CausalLM")
+    assert wanted(str(tmp_path / "r.yaml")) is None
+
+
+@pytest.mark.parametrize("one", cookbook.comparisons(), ids=lambda one: one.name)
+def test_a_packaged_comparison_is_short_explained_and_well_formed(one):
+    text = one.path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 30
+    assert text.startswith(f"# {one.name}: ")
+    assert all(f"{word}: " in "\n".join(one.header) for word in ("asks", "time"))
+    found = wanted(one.name)
+    assert cookbook.packaged(found.recipe)
+    assert found.name == one.name
+    assert document.read(one.path).plain()["vary"]
+    assert one.name in compare.USAGE
+    assert all(one.name != recipe.name for recipe in cookbook.recipes())
+
+
+# the command line
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "compare what?"),
+        (["vit-tiny", "--vary"], "'--vary' needs a value"),
+        (["vit-tiny", "--varry", "model.norm=a,b"], "no option '--varry'. Did you mean '--vary'?"),
+        (["vit-tiny", "--vary", "model.norm=a,b", "--sede", "3"], "Did you mean '--seeds'?"),
+        (["vit-tiny", "--vary", "model.norm=a,b", "--seed", "3"], "--seed is for one run; here it is --seeds"),
+        (["vit-tiny", "--vary", "model.norm=a,b", "--resume"], "--resume is for one run"),
+        (["vit-tiny", "--vary", "model.norm=a,b", "--name", "x"], "--name is for one run"),
+        (["vit-tiny", "--vary", "model.norm=a,b", "--lr", "3"], "Did you mean '--model.lr'?"),
+        (["vit-tiny", "lm-tiny", "--vary", "model.norm=a,b"], "one recipe at a time"),
+        (["vit-tiny", "--vary", "model.norm=a,b", "--jobs", "0"], "--jobs must be a number"),
+        (["vit-tiny", "--vary", "model.norm=a,b", "--probe", "lenth=2"], "no probe 'lenth'. Did you mean 'length'?"),
+        (["vit-tiny", "--json=1", "--vary", "model.norm=a,b"], "'--json' takes no value"),
+        (["nowhere"], "no folder, recipe or comparison 'nowhere'"),
+        (["vit-tiny"], "vit-tiny has no run in runs"),
+        (["vit-tiny", "--seeds", "3"], "--seeds is for runs that are still to be made"),
+        (["vit-tiny", "--model.dim", "3"], "'--model.dim' is for runs that are still to be made"),
+        (["vit-tiny", "--attribute"], "--attribute needs two recipes"),
+        (["a", "b", "--attribute", "--tune", "x"], "--tune does not go with --attribute"),
+        (["a", "b", "--attribute", "--vary", "x"], "--vary does not go with --attribute"),
+    ],
+)
+def test_usage_errors_name_the_option(words, said, tmp_path, monkeypatch, capsys):
+    from zoo.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", *words]) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert len(told.splitlines()) <= 4
+
+
+def test_help_lists_options_and_is_fast_to_read(capsys):
+    from zoo.cli import main
+
+    assert main(["compare", "--help"]) == 0
+    told = capsys.readouterr().out
+    assert all(f"--{name}" in told for name in (*compare.VALUED, *compare.LISTED, "dry-run", "attribute", "json"))
+    assert len(told.splitlines()) <= 60
+    assert max(map(len, told.splitlines())) <= 120

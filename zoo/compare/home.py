@@ -1,0 +1,77 @@
+"""The folder of a comparison, ``runs/<recipe>/compare/<name>``: which runs belong to it, and where its report goes."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from zoo.compare.ledgers import Ledger, read
+from zoo.errors import UsageError
+
+FILE, FORMAT = "runs.json", 1
+FOLDER = "compare"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What it takes to answer a comparison again: its runs, and what they cannot say themselves."""
+
+    folders: tuple[Path, ...]
+    baseline: str | None
+    goal: str | None = None
+    budget: str | None = None
+    tuned: Mapping[str, str] = field(default_factory=dict)
+    command: str = ""
+
+
+def place(root: Path, recipe: str, title: str) -> Path:
+    return root / recipe / FOLDER / title
+
+
+def keep(home: Path, record: Record) -> None:
+    """Write down which runs a comparison has, by paths that stay right when all of them move together."""
+    home.mkdir(parents=True, exist_ok=True)
+    found = {
+        "format": FORMAT,
+        "runs": [os.path.relpath(folder, home) for folder in record.folders],
+        "baseline": record.baseline,
+        "goal": record.goal,
+        "budget": record.budget,
+        "tuned": dict(record.tuned),
+        "command": record.command,
+    }
+    draft = home / f".{FILE}.{uuid.uuid4().hex[:8]}"  # several processes may do one comparison
+    draft.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(draft, home / FILE)
+
+
+def kept(home: Path) -> Record | None:
+    """The record of a comparison's folder; None for any other folder. Raises UsageError for a damaged one."""
+    path = home / FILE
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        folders = tuple(Path(os.path.normpath(home / run)) for run in found["runs"])
+        tuned = {str(name): str(sentence) for name, sentence in found["tuned"].items()}
+        said = {name: found[name] for name in ("baseline", "goal", "budget", "command")}
+        return Record(folders, tuned=tuned, **said)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} is damaged: {error!r:.80}. Run the comparison again: it repeats no run.") from error
+
+
+def ledgers(folders: Sequence[Path], budget: str | None = None) -> list[Ledger]:
+    """What runs wrote, as far as they have written; each says which budget was equal."""
+    found: list[Ledger] = []
+    for folder in folders:
+        try:
+            found += read(folder)
+        except UsageError:  # not begun, or nothing in it yet
+            continue
+    if budget is None:
+        return found
+    return [replace(ledger, setting={**ledger.setting, "budget": budget}) for ledger in found]

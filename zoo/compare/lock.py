@@ -1,0 +1,161 @@
+"""A lock per run, so that processes and machines on one file system share a comparison without a server.
+
+The lock is a file beside the run's folder that says who works on it. It is stale, and taken over, when its processes
+are dead on this machine, or when it has not been touched for some minutes on another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from filelock import FileLock
+
+BEAT, SILENT = 20.0, 300.0  # seconds between two signs of life, and without one
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who holds a lock: the process that compares, and the run that it has started."""
+
+    host: str
+    pid: int
+    born: str  # when the process began, by its machine's clock: a number may come to belong to another process
+    child: int = 0
+    child_born: str = ""
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+def me() -> Owner:
+    return Owner(socket.gethostname(), os.getpid(), born(os.getpid()))
+
+
+def born(pid: int) -> str:
+    """When a process of this machine began; nothing where there is none, a question mark where nobody can tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "?" if not Path("/proc/self/stat").exists() and _exists(pid) else ""
+    return "" if fields[0] in ("Z", "X") else f"{_boot()}-{fields[19]}"
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
+    except OSError:
+        return ""
+
+
+def alive(owner: Owner) -> bool:
+    """Whether one of the owner's processes still runs on this machine."""
+    pairs = ((owner.pid, owner.born), (owner.child, owner.child_born))
+    return any(pid and since and born(pid) == since for pid, since in pairs)
+
+
+class Lock:
+    """The lock of one run, as one process sees it."""
+
+    def __init__(self, path: Path, silent: float = SILENT) -> None:
+        self.path, self.silent = path, silent
+        self.mine: Owner | None = None
+
+    def holder(self) -> Owner | None:
+        """Who works on the run now, other than through this object; None where nobody does any more."""
+        try:
+            owner = _read(self.path)
+            age = _now(self.path.parent) - self.path.stat().st_mtime
+        except FileNotFoundError:
+            return None
+        if owner is None:
+            return Owner("an unknown machine", 0, "") if age < BEAT else None  # half written, or damaged
+        if owner.host == socket.gethostname():
+            return owner if alive(owner) else None
+        return owner if age < self.silent else None
+
+    def take(self) -> bool:
+        """Hold the lock from now on, unless somebody does."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with _guard(self.path):
+            owner, text = me(), json.dumps(asdict(me()))
+            try:
+                with self.path.open("x", encoding="utf-8") as file:  # fails where it exists, on any file system
+                    file.write(text)
+            except FileExistsError:
+                if self.holder() is not None:
+                    return False
+                self._write(owner)
+            self.mine = owner
+        return True
+
+    def started(self, pid: int) -> None:
+        """Note the process that does the run: while it lives the lock holds, even without the one that took it."""
+        if self.mine is not None:
+            self.mine = replace(self.mine, child=pid, child_born=born(pid))
+            self._write(self.mine)
+
+    def beat(self) -> bool:
+        """Give a sign of life; False where somebody else has taken the lock over, who saw none for too long."""
+        try:
+            if self.mine is None or _read(self.path) != self.mine:
+                return False
+            os.utime(self.path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Give the lock back, if it is still ours."""
+        with contextlib.suppress(OSError), _guard(self.path):
+            if self.mine is not None and _read(self.path) == self.mine:
+                self.path.unlink()
+        self.mine = None
+
+    def _write(self, owner: Owner) -> None:
+        draft = self.path.with_name(f".{self.path.name}.{owner.host}.{owner.pid}")
+        draft.write_text(json.dumps(asdict(owner)), encoding="utf-8")
+        os.replace(draft, self.path)
+
+
+def _read(path: Path) -> Owner | None:
+    """The owner a lock names, None where the file is damaged. Raises FileNotFoundError."""
+    try:
+        return Owner(**json.loads(path.read_text("utf-8")))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+@contextlib.contextmanager
+def _guard(path: Path) -> Iterator[None]:
+    """While two look at a stale lock, only one may replace it; the system frees this one when its process dies."""
+    with FileLock(path.with_name(".locks")):
+        yield
+
+
+def _now(folder: Path) -> float:
+    """The time by the clock of the file system, which other machines' locks are dated by."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return os.fstat(file.fileno()).st_mtime
+    except OSError:
+        return time.time()

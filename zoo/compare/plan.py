@@ -1,0 +1,204 @@
+"""What a comparison is, and which runs it takes. Needs no torch by itself."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from zoo.compare import state, variants
+from zoo.compare.execute import Job
+from zoo.compare.lock import Lock
+from zoo.compare.variants import Factor, Variant
+from zoo.errors import UsageError
+
+START = 8.0  # seconds until a run trains: the imports of torch and Lightning
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was asked: a recipe, options for every run, what varies, and how it is done fairly."""
+
+    recipe: str
+    vary: tuple[Factor, ...]
+    options: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
+    base: str | None = None
+    design: str | None = None
+    budget: str | None = None
+    match: str | None = None
+    tune: str | None = None
+    probe: str | None = None
+    goal: str | None = None
+    name: str = ""  # of its folder; what varies unless given
+
+    def __post_init__(self) -> None:
+        if not self.vary:
+            raise UsageError("nothing varies: --vary OPTION=VALUE,VALUE such as --vary model.position=rope,alibi")
+
+    @property
+    def title(self) -> str:
+        """The name of the comparison's folder."""
+        return self.name or "+".join(one.key.rpartition(".")[2] for one in self.vary)
+
+
+@dataclass(frozen=True)
+class Point:
+    """What `zoo fit` makes of some words: where its runs go, and the whole configuration."""
+
+    root: Path
+    recipe: str
+    variant: str
+    config: Mapping[str, Any]
+
+    def folder(self, seed: int) -> Path:
+        return self.root / self.recipe / self.variant / f"s{seed}"
+
+
+class Fits(Protocol):
+    """The command `zoo fit`, asked and not run."""
+
+    def point(self, words: Sequence[str]) -> Point:
+        """The configuration of a recipe and options. Raises UsageError as `zoo fit` does."""
+
+    def changes(self, point: Point, folder: Path) -> list[str]:
+        """In what the configuration differs from that of a run that exists already: `model.lr was 0.1 and is 0.2`."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A variant, ready to be run: its words for `zoo fit`, what they mean, and what was solved or chosen for it."""
+
+    variant: Variant
+    words: tuple[str, ...]
+    point: Point
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The variant as its folder and the tables call it."""
+        return self.point.variant
+
+    def job(self, seed: int, goal: str | None = None) -> Job:
+        """The run of one seed."""
+        words = (*self.words, f"--seed={seed}", f"--runs={self.point.root}")
+        return Job(f"{self.name} s{seed}", self.point.folder(seed), words, goal or "")
+
+    def given(self, fits: Fits, *words: str, note: str = "") -> Arm:
+        """The same with more options."""
+        if not words:
+            return replace(self, notes=(*self.notes, note) if note else self.notes)
+        every = (*self.words, *words)
+        return replace(self, words=every, point=fits.point(every), notes=(*self.notes, note) if note else self.notes)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A variant that cannot be built, and the model's sentence about it."""
+
+    name: str
+    sentence: str
+
+
+def arms(asked: Comparison, fits: Fits, check: Callable[[Mapping[str, Any]], None]) -> tuple[list[Arm], list[Refused]]:
+    """Every variant once, the baseline first, and those whose parts do not fit together.
+
+    Raises UsageError for an option that does not exist, and where the baseline itself cannot be built.
+    """
+    base = variants.baseline(asked.base, asked.vary) if asked.base else ()
+    found: dict[str, Arm] = {}
+    refused: list[Refused] = []
+    for variant in variants.arranged(asked.vary, base, asked.design):
+        words = (asked.recipe, *asked.options, *(choice.word for choice in variant))
+        arm = Arm(variant, words, fits.point(words))
+        if arm.name in found or arm.name in [one.name for one in refused]:
+            continue
+        try:
+            check(arm.point.config)
+        except UsageError as error:
+            if not found:
+                raise type(error)(f"the baseline, {variants.called(variant)}: {error}") from error
+            refused.append(Refused(arm.name, str(error).splitlines()[0]))
+            continue
+        found[arm.name] = arm
+    return list(found.values()), refused
+
+
+def jobs(found: Sequence[Arm], seeds: Sequence[int], goal: str | None = None) -> list[Job]:
+    """Every run, seed by seed: what is there at any time covers all variants alike."""
+    return [arm.job(seed, goal) for seed in seeds for arm in found]
+
+
+def verify(found: Sequence[Arm], seeds: Sequence[int], fits: Fits) -> None:
+    """Raise UsageError for a run that exists and was made with another configuration, or without a ledger."""
+    for arm in found:
+        for seed in seeds:
+            folder = arm.point.folder(seed)
+            if state.unrecorded(folder):
+                raise UsageError(
+                    f"{folder} was finished by an older zoo, which kept no {state.LEDGER}: nothing can be read there.\n"
+                    "Move it away, or put the runs elsewhere: --runs DIR"
+                )
+            changed = fits.changes(arm.point, folder)
+            if changed:
+                more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+                raise UsageError(
+                    f"{folder} was made with another configuration: {changed[0]}{more}.\n"
+                    "Move it away, or put the runs elsewhere: --runs DIR"
+                )
+
+
+def share(found: Sequence[Job], shard: str | None) -> list[Job]:
+    """The runs of one of several shares, `2/4`. Raises UsageError for what is no share."""
+    if shard is None:
+        return list(found)
+    number, slash, count = shard.partition("/")
+    if not slash or not number.isdecimal() or not count.isdecimal() or not 1 <= int(number) <= int(count):
+        raise UsageError(f"--shard {shard!r} is not I/N, such as 1/4 to 4/4.")
+    return [job for index, job in enumerate(found) if index % int(count) == int(number) - 1]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A run and its state, as a plan shows it."""
+
+    job: Job
+    state: str
+
+
+def steps(found: Sequence[Job]) -> list[Step]:
+    """finished, running (somebody holds its lock), continue, or missing."""
+    told = []
+    for job in found:
+        at = state.look(job.folder)
+        if at != "finished" and Lock(state.beside(job.folder, ".lock")).holder() is not None:
+            told.append(Step(job, "running"))
+        else:
+            told.append(Step(job, "missing" if at == "started" else at))
+    return told
+
+
+def seconds(found: Sequence[Step], length: Mapping[str, int | None], root: Path) -> float | None:
+    """How long the unfinished runs take, one after another; None where no run below ``root`` is finished to tell.
+
+    ``length`` is the number of steps of each variant, None where an epoch's end decides.
+    """
+    paces: dict[str, list[float]] = {}
+    whole: list[float] = []
+    for path in root.glob(f"*/*/{state.LEDGER}"):
+        told = state.ledger(path.parent)
+        took, count = told.get("cost", {}).get("seconds"), told.get("steps")
+        if told.get("finished") and isinstance(took, (int, float)) and isinstance(count, int) and count:
+            paces.setdefault(path.parent.parent.name, []).append(took / count)
+            whole.append(took)
+    left = [step.job.folder.parent.name for step in found if step.state != "finished"]
+    if not left or not paces:
+        return None if left else 0.0
+    usual = statistics.median(pace for found in paces.values() for pace in found)
+    total = 0.0
+    for name in left:
+        count, pace = length.get(name), statistics.median(paces[name]) if name in paces else usual
+        total += START + (pace * count if count else statistics.median(whole))
+    return total

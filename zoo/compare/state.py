@@ -1,0 +1,62 @@
+"""How far a run has come, by the files in its folder. Needs no torch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from zoo.trained.place import FINISHED
+from zoo.trained.provenance import FILE as PARTS
+
+State = Literal["finished", "continue", "started", "missing"]
+LEDGER = "ledger.json"
+
+
+def beside(folder: Path, suffix: str) -> Path:
+    """A file of a run that must outlive its folder: ``s1.lock``, ``s1.log``."""
+    return folder.with_name(folder.name + suffix)
+
+
+def look(folder: Path) -> State:
+    """finished; or with a checkpoint to continue from; or started without one; or missing."""
+    if not folder.is_dir():
+        return "missing"
+    if (folder / FINISHED).is_file() and (unrecorded(folder) or ledger(folder).get("finished")):
+        return "finished"
+    return "continue" if checkpoint(folder) else "started"
+
+
+def unrecorded(folder: Path) -> bool:
+    """Whether a run was finished by a zoo that kept no ledger."""
+    return (folder / FINISHED).is_file() and not (folder / LEDGER).exists()
+
+
+def ledger(folder: Path) -> Mapping[str, Any]:
+    """What a run says of itself; nothing where it cannot be read."""
+    try:
+        found = json.loads((folder / LEDGER).read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def checkpoint(folder: Path) -> Path | None:
+    """The newest checkpoint that is whole: a kill may have cut one short, and a zip file ends with its table."""
+    files = sorted(folder.rglob("*.ckpt"), key=lambda path: path.stat().st_mtime, reverse=True)
+    return next((path for path in files if zipfile.is_zipfile(path)), None)
+
+
+def again(folder: Path) -> list[str]:
+    """The options with which `zoo fit` goes on with a run, or begins it. Removes what a kill left half made."""
+    state = look(folder)
+    if state == "continue":
+        return ["--resume", f"--ckpt_path={checkpoint(folder)}"]
+    if state == "started" and {path.name for path in folder.iterdir()} <= {PARTS}:
+        # killed before its configuration was written: zoo fit would not know the folder as its own
+        shutil.rmtree(folder)
+        return []
+    return [] if state == "missing" else ["--overwrite"]

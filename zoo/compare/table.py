@@ -1,0 +1,227 @@
+"""The table of a comparison: for a terminal, as Markdown, CSV and JSON, the last two with all digits."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import math
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from zoo.compare import wording
+from zoo.compare.answer import Answer, Row
+from zoo.compare.numbers import duration, memory, short
+
+WIDTH, LABEL, NARROW = 100, 26, 14
+COLOURS = {"better": "32", "worse": "31", "not comparable": "33", "no verdict": "2", "not distinguishable": "2"}
+
+
+def terminal(answer: Answer, width: int = WIDTH, colour: bool = False) -> str:
+    """Question, answer, verdicts, cost and flags in at most ``width`` columns; ``colour`` for a person's terminal."""
+    headings, rows = verdicts(answer)
+    headings = [*headings[:-4], f"{headings[-4]}, {headings[-3]}", *headings[-2:]]
+    narrow = [
+        [*cells[:-4], f"{cells[-4]} {cells[-3]}".strip(), cells[-2], wording.brief(row)]
+        for cells, row in zip(rows, answer.rows, strict=True)
+    ]
+    styles = [COLOURS.get(row.verdict.word, "") if colour else "" for row in answer.rows]
+    lines = [*_wrapped(wording.question(answer), width, "1" if colour else "")]
+    lines += [*_wrapped(" ".join(wording.sentences(answer)), width), ""]
+    lines += [*_columns(headings, narrow, width, styles), ""]
+    lines += [*_columns(*costs(answer), width), ""]
+    for row in answer.rows:
+        lines += _wrapped(f"{row.label}: {row.tuned}", width) if row.tuned else []
+    for note in wording.legend(answer):
+        lines += _wrapped(note, width, "2" if colour else "")
+    for flag in answer.flags:
+        lines += _wrapped(f"! {flag.sentence}", width, "31" if colour and flag.fatal else "33" if colour else "", "  ")
+    return "\n".join(lines)
+
+
+def markdown(answer: Answer) -> str:
+    """The same as Markdown, for a file, a pull request or TensorBoard's Text."""
+    parts = [f"# {wording.question(answer)}", " ".join(wording.sentences(answer))]
+    parts += [_piped(*verdicts(answer)), "\n".join(wording.legend(answer)), "## Cost", _piped(*costs(answer))]
+    if others := goals(answer):
+        parts += ["## Other figures", _piped(*others)]
+    if tuned := [f"- {row.label}: {row.tuned}" for row in answer.rows if row.tuned]:
+        parts += ["## Tuned for each variant", "\n".join(tuned)]
+    if answer.flags:
+        told = [f"- {'**refused** ' if flag.fatal else ''}{_escaped(flag.sentence)}" for flag in answer.flags]
+        parts += ["## What is not equal", "\n".join(told)]
+    if answer.commands:
+        parts += ["## Made by", "```bash\n" + "\n".join(answer.commands) + "\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def as_csv(answer: Answer) -> str:
+    """A line per variant, with all digits; what is not known is empty."""
+    extra = list(answer.base.others or {})
+    names = [*RECORD, *(f"choice.{name}" for name in answer.varied)]
+    names += [f"{goal}.{part}" for goal in extra for part in ("mean", "sd")]
+    file = io.StringIO()
+    writer = csv.DictWriter(file, names, lineterminator="\n")
+    writer.writeheader()
+    for row in answer.rows:
+        cells = record(answer, row) | {f"choice.{name}": value for name, value in row.choices.items()}
+        for goal in extra:
+            mean, sd = (row.others or {}).get(goal, (math.nan, math.nan))
+            cells |= {f"{goal}.mean": mean, f"{goal}.sd": sd}
+        writer.writerow({name: "" if _unknown(value) else value for name, value in cells.items()})
+    return file.getvalue()
+
+
+def as_json(answer: Answer) -> str:
+    """Everything, with all digits, as strict JSON: what is not a number is null."""
+    content: dict[str, Any] = {
+        "format": 1,
+        "question": wording.question(answer),
+        "answer": wording.sentences(answer),
+        **{name: getattr(answer, name) for name in ("recipe", "goal", "lower_is_better", "at", "unit", "baseline")},
+        "varied": answer.varied,
+        "tests": answer.tests,
+        "diverged_counts_as": answer.worst,
+        "flags": [asdict(flag) for flag in answer.flags],
+        "commands": answer.commands,
+    }
+    content["variants"] = [
+        record(answer, row)
+        | {"choices": row.choices, "figures": row.figures, "unfinished": row.unfinished, "left_out": row.left_out}
+        | {"others": {goal: {"mean": mean, "sd": sd} for goal, (mean, sd) in (row.others or {}).items()}}
+        for row in answer.rows
+    ]
+    return json.dumps(_strict(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+RECORD = (
+    "variant", "label", "goal", "seeds", "diverged", "unfinished", "left_out", "mean", "sd", "pairs", "difference",
+    "difference_sd", "low", "high", "t", "p", "p_holm", "effect", "verdict", "sentence", "seeds_needed", "parameters",
+    "flops_per_token", "tokens_per_s", "peak_memory_bytes", "seconds", "kernel", "tuned",
+)  # fmt: skip
+
+
+def record(answer: Answer, row: Row) -> dict[str, Any]:
+    """A variant as flat named values, those of RECORD."""
+    pair, cost = row.pair, row.cost
+    values = (
+        row.variant, row.label, answer.goal, len(row.figures), len(row.diverged), len(row.unfinished),
+        len(row.left_out), row.mean, row.sd, pair.n, pair.mean, pair.sd, pair.low, pair.high, pair.t, pair.p,
+        row.adjusted, pair.effect, row.verdict.word, row.sentence, row.verdict.needed, cost.parameters, cost.flops,
+        cost.speed, cost.memory, cost.seconds, cost.kernel, row.tuned,
+    )  # fmt: skip
+    return dict(zip(RECORD, values, strict=True))
+
+
+def verdicts(answer: Answer) -> tuple[list[str], list[list[str]]]:
+    """Headings and cells: variant, seeds, figure, difference, interval, p and verdict."""
+    measured = f"{wording.goal(answer)}{f' ({wording.unit(answer).strip()})' if wording.unit(answer) else ''}"
+    headings = [_heading(answer), "seeds", measured, "difference", wording.BETWEEN, "p", "verdict"]
+    rows = [
+        [
+            row.label, wording.seeds(row), wording.figure(answer, row),
+            wording.difference(answer, row), wording.interval(answer, row), wording.chance(row), row.sentence,
+        ]
+        for row in answer.rows
+    ]  # fmt: skip
+    if len({row[1] for row in rows}) == 1:  # the legend says how many
+        headings, rows = headings[:1] + headings[2:], [row[:1] + row[2:] for row in rows]
+    return headings, rows
+
+
+def costs(answer: Answer) -> tuple[list[str], list[list[str]]]:
+    """Headings and cells: what each variant costs."""
+    headings = [_heading(answer), "parameters", f"FLOPs/{answer.unit}", f"{answer.unit}s/s", "memory", "time", "kernel"]
+    rows = []
+    for row in answer.rows:
+        cost = row.cost
+        told = [short(cost.parameters), short(cost.flops), short(cost.speed), memory(cost.memory)]
+        rows.append([row.label, *told, duration(cost.seconds), cost.kernel or "–"])
+    return headings, rows
+
+
+def goals(answer: Answer) -> tuple[list[str], list[list[str]]] | None:
+    """Headings and cells of the goals that decide nothing, or None."""
+    names = list(answer.base.others or {})
+    if not names:
+        return None
+    rows = []
+    for row in answer.rows:
+        pairs = [(row.others or {}).get(name, (math.nan, math.nan)) for name in names]
+        rows.append([row.label, *(wording.plusminus(mean, sd, 4) for mean, sd in pairs)])
+    return [_heading(answer), *(name.replace("_", " ") for name in names)], rows
+
+
+def _heading(answer: Answer) -> str:
+    return answer.varied[0] if len(answer.varied) == 1 and answer.base.label != answer.baseline else "variant"
+
+
+def _columns(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], width: int, styles: Sequence[str] = ()
+) -> list[str]:
+    """Aligned columns without empty ones; the first and the last are wrapped. Where that is too wide, a list."""
+    lines = [list(headings), *map(list, rows)]
+    kept = [index for index in range(len(headings)) if index == 0 or any(line[index] for line in lines[1:])]
+    lines = [[line[index] for index in kept] for line in lines]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(kept))]
+    spare = width - sum(widths[1:-1]) - 2 * (len(widths) - 1)
+    if spare < 2 * NARROW and spare < widths[0] + widths[-1]:
+        return _listed(lines, width, styles)
+    widths[0] = min(widths[0], max(NARROW, spare - max(NARROW, min(widths[-1], spare - LABEL))))
+    drawn = []
+    for number, line in enumerate(lines):
+        ends = ((line[0], widths[0]), (line[-1], spare - widths[0]))
+        first, last = (textwrap.wrap(cell, wide) or [""] for cell, wide in ends)
+        for part, (left, right) in enumerate(itertools.zip_longest(first, last, fillvalue="")):
+            middle = line[1:-1] if part == 0 else [""] * (len(line) - 2)
+            cells = [cell.ljust(wide) for cell, wide in zip([left, *middle], widths[:-1], strict=True)]
+            drawn.append(_styled("  ".join([*cells, right]).rstrip(), _style(styles, number)))
+    return drawn
+
+
+def _listed(lines: Sequence[Sequence[str]], width: int, styles: Sequence[str]) -> list[str]:
+    """A paragraph per row: its name, and below it the cells with their headings."""
+    drawn = []
+    for number, line in enumerate(lines[1:], 1):
+        cells = [f"{heading} {cell}" for heading, cell in zip(lines[0][1:], line[1:], strict=True) if cell]
+        style = _style(styles, number)
+        drawn += [*_wrapped(line[0], width, style), *_wrapped("  " + " · ".join(cells), width, style, "  ")]
+    return drawn
+
+
+def _style(styles: Sequence[str], number: int) -> str:
+    return styles[number - 1] if 0 < number <= len(styles) else ""
+
+
+def _wrapped(text: str, width: int, style: str = "", indent: str = "") -> list[str]:
+    return [_styled(line, style) for line in textwrap.wrap(text, width, subsequent_indent=indent)]
+
+
+def _styled(text: str, style: str) -> str:
+    return f"\x1b[{style}m{text}\x1b[0m" if style else text
+
+
+def _piped(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(_escaped(cell) for cell in line)} |" for line in lines)
+
+
+def _escaped(cell: str) -> str:
+    """Text that Markdown shows as it is."""
+    return "".join(f"\\{c}" if c in "|*_`<[]" else c for c in cell)
+
+
+def _unknown(value: object) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _strict(value: Any) -> Any:
+    """The same with null for what is not a finite number."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _strict(item) for key, item in value.items()}
+    return [_strict(item) for item in value] if isinstance(value, (list, tuple)) else value

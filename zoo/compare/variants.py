@@ -1,0 +1,170 @@
+"""The variants of a comparison: what varies, over which values, and which of the combinations are run."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from zoo import registry
+from zoo.errors import UsageError
+
+SECTIONS = ("model", "data", "trainer")
+DESIGNS = ("grid", "one-at-a-time")
+MANY, MOST_SEEDS = 12, 1000  # variants of a grid that nobody asked for by name
+NONE = ("none", "nope", "no")  # short for a kind's part that does nothing, such as NoPosition
+PAIRS, OPEN, CLOSE = {"'": "'", '"': '"'}, "[{(", "]})"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One option and its value, as `zoo fit` takes them on its command line."""
+
+    key: str
+    value: str
+
+    @property
+    def word(self) -> str:
+        return f"--{self.key}={self.value}"
+
+    def __str__(self) -> str:
+        return f"{self.key.rpartition('.')[2]}={self.value}"
+
+
+@dataclass(frozen=True)
+class Factor:
+    """An option and the values it is varied over."""
+
+    key: str
+    values: tuple[str, ...]
+
+    def choices(self) -> list[Choice]:
+        return [Choice(self.key, value) for value in self.values]
+
+
+Variant = tuple[Choice, ...]  # nothing: the recipe itself
+
+
+def factor(text: str) -> Factor:
+    """What `--vary model.position=none,rope,{class_path: RoPE, init_args: {base: 500}}` says."""
+    key, equals, values = text.partition("=")
+    found = split(values)
+    if not equals or not found:
+        raise UsageError(f"--vary {text!r} is not OPTION=VALUE,VALUE: such as --vary model.position=rope,alibi")
+    return made(key.strip().removeprefix("--"), found)
+
+
+def made(key: str, values: Sequence[str]) -> Factor:
+    """A factor whose short forms are spelled out. Raises UsageError for what is no option."""
+    section, dot, rest = key.partition(".")
+    if section not in SECTIONS or not dot or not rest:
+        meant = f"model.{key.rpartition('.')[2]}"
+        raise UsageError(f"{key!r} is no option that can vary: it begins with model, data or trainer, as {meant!r}.")
+    if not values:
+        raise UsageError(f"{key!r} has no values to vary over.")
+    return Factor(key, tuple(dict.fromkeys(spelled(key, value) for value in values)))
+
+
+def spelled(key: str, value: str) -> str:
+    """The value itself, or the part that a short form stands for: `none` of a position is NoPosition."""
+    kind = key.removeprefix("model.")
+    if value.lower() in NONE and kind in registry.KINDS:
+        named = [part.name for part in registry.parts(kind) if part.name.lower() == f"no{kind}"]
+        return named[0] if named else value
+    return value
+
+
+def factors(texts: Sequence[str]) -> tuple[Factor, ...]:
+    """Every `--vary` of a command line. Raises UsageError for an option that varies twice."""
+    found = [factor(text) for text in texts]
+    keys = [one.key for one in found]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise UsageError(f"{key!r} varies twice: write all its values into one --vary.")
+    return tuple(found)
+
+
+def split(text: str) -> list[str]:
+    """The values between commas, where a comma inside of brackets or quotes separates nothing."""
+    pieces, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in PAIRS:
+            quote = letter
+        elif letter in OPEN or letter in CLOSE:
+            depth += 1 if letter in OPEN else -1
+        if letter == "," and not quote and depth <= 0:
+            pieces.append("")
+        else:
+            pieces[-1] += letter
+    return [piece.strip() for piece in pieces if piece.strip()]
+
+
+def baseline(text: str, varied: Sequence[Factor]) -> Variant:
+    """What `--baseline position=rope,norm=rmsnorm` says of the varied options; those it leaves out stay the recipe's.
+
+    Raises UsageError for an option that does not vary.
+    """
+    found: dict[str, Choice] = {}
+    for piece in split(text):
+        name, equals, value = piece.partition("=")
+        key = _key(name.strip().removeprefix("--"), varied, text)
+        if not equals or not value.strip():
+            raise UsageError(f"--baseline {text!r} is not OPTION=VALUE, such as: --baseline {varied[0].choices()[0]}")
+        found[key] = Choice(key, spelled(key, value.strip()))
+    return tuple(found.values())
+
+
+def _key(name: str, varied: Sequence[Factor], text: str) -> str:
+    keys = [one.key for one in varied]
+    fits = [key for key in keys if key == name or key.endswith(f".{name}")]
+    if len(fits) != 1:
+        last = [key.rpartition(".")[2] for key in keys]
+        hint = registry.suggest(name, [*keys, *last])
+        raise UsageError(f"--baseline {text!r}: {name!r} does not vary.{hint} What does: {', '.join(keys)}")
+    return fits[0]
+
+
+def arranged(varied: Sequence[Factor], base: Variant, design: str | None) -> list[Variant]:
+    """The baseline, then every variant of the design; some may turn out to be the same.
+
+    Raises UsageError for a design that does not exist, and for a large grid that was not asked for by name.
+    """
+    if design is not None and design not in DESIGNS:
+        raise UsageError(f"no design {design!r}.{registry.suggest(design, DESIGNS)} There are: {', '.join(DESIGNS)}")
+    if design == "one-at-a-time":
+        return [base, *_single(varied, base)]
+    count = math.prod(len(one.values) for one in varied)
+    if design is None and count > MANY:
+        sizes, fewer = " x ".join(str(len(one.values)) for one in varied), sum(len(one.values) for one in varied)
+        raise UsageError(
+            f"{sizes} = {count} variants. Run them all: --design grid\n"
+            f"Vary one option at a time from the baseline, {fewer} variants: --design one-at-a-time"
+        )
+    return [base, *itertools.product(*(one.choices() for one in varied))]
+
+
+def _single(varied: Sequence[Factor], base: Variant) -> Iterator[Variant]:
+    for one in varied:
+        for choice in one.choices():
+            yield (*(kept for kept in base if kept.key != one.key), choice)
+
+
+def called(variant: Variant) -> str:
+    """A variant as a person named it: `position=ALiBi,norm=RMSNorm`; `the recipe` for none."""
+    return ",".join(map(str, variant)) or "the recipe"
+
+
+def seeds(text: str) -> tuple[int, ...]:
+    """`5` means 1 to 5, `1,2,7` these, `7,` the seventh alone. Raises UsageError for anything else."""
+    pieces = [piece.strip() for piece in text.split(",") if piece.strip()]
+    if not pieces or not all(piece.isdecimal() and int(piece) < 2**32 for piece in pieces):
+        raise UsageError(f"--seeds must be a number of seeds, or seeds such as 1,2,7: got {text!r}.")
+    numbers = [int(piece) for piece in pieces]
+    if "," in text:
+        return tuple(dict.fromkeys(numbers))
+    if not 0 < numbers[0] <= MOST_SEEDS:
+        raise UsageError(f"--seeds {text}: from 1 to {MOST_SEEDS} of them. One seed by its number: --seeds {text},")
+    return tuple(range(1, numbers[0] + 1))
