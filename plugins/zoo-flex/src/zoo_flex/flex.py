@@ -1,6 +1,7 @@
 """FlexAttention as a backend."""
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
 from zoo.errors import UsageError
-from zoo.parts.backend import Backend
+from zoo.parts.backend import Backend, Naive
 from zoo.parts.pattern import Pattern
 from zoo_flex.lowering import lower
 
@@ -30,9 +31,7 @@ class Flex(Backend):
 
     memory = "linear"
     lowers = Backend.lowers - {"dropout"}
-    known_failures: ClassVar = dict.fromkeys(UNTRAINED.split(), "on a CPU flex_attention has no backward") | {
-        "moves_with_the_module": "flex_attention takes no tensors on the meta device"
-    }
+    known_failures: ClassVar = dict.fromkeys(UNTRAINED.split(), "on a CPU flex_attention has no backward")
 
     def __init__(self, compile: bool = True):
         """
@@ -44,6 +43,8 @@ class Flex(Backend):
     def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
         if dropout:
             raise UsageError("backend Flex cannot lower dropout. Use SDPA, Tiled or Naive.")
+        if q.is_meta:  # where costs are counted; flex_attention takes no such tensors
+            return Naive()(q, k, v, pattern, scale=scale)
         attend = functools.partial(self._attend, pattern=pattern, scale=scale)
         if q.device.type in ("cpu", "mps") and any(x.requires_grad for x in (q, k, v)):
             return _ForwardOnly.apply(q, k, v, attend)
@@ -56,7 +57,9 @@ class Flex(Backend):
         options: dict[str, Any] = {"score_mod": score, "block_mask": block, "scale": scale, "enable_gqa": shared}
         if not self._fuses(q):  # it would round weights to q's dtype in front of their sum
             wide = torch.promote_types(q.dtype, torch.float32)
-            return flex_attention(q.to(wide), k.to(wide), v.to(wide), **options).to(v.dtype)
+            with warnings.catch_warnings():  # that it is not fused is what was asked for
+                warnings.filterwarnings("ignore", message="flex_attention called without")
+                return flex_attention(q.to(wide), k.to(wide), v.to(wide), **options).to(v.dtype)
         padded = (F.pad(x, (0, max(0, NARROWEST - x.size(-1)))) for x in (q, k, v))
         with torch._dynamo.config.patch(recompile_limit=KERNELS):
             return _fused()(*padded, **options)[..., : v.size(-1)]
