@@ -152,3 +152,15 @@ def test_low_precision_stays_low_and_close(part, dtype):
     out = ffn(x)
     assert out.dtype == dtype
     assert_close(out.double(), ffn.double()(x.double()), atol=0.02, rtol=0.02)
+
+
+@pytest.mark.parametrize(("experts", "active"), [(4, 2), (3, 1), (2, 2)])
+def test_the_meta_device_counts_the_products_that_a_mixture_computes(experts, active):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    def flops(device):
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            MoE(4, 9, experts, active).to(device).eval()(torch.randn(5, 4, device=device))
+        return counter.get_total_flops()
+
+    assert flops("meta") == flops("cpu") == 5 * (2 * 4 * experts + active * 2 * 3 * 4 * 6)

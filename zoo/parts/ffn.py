@@ -1,7 +1,8 @@
 """Feed-forwards: what each token computes on its own."""
 
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from contextlib import nullcontext
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -144,9 +145,6 @@ class MoE(FFN):
 
     real_tokens = True
     load: Tensor
-    known_failures: ClassVar = {
-        "moves_with_the_module": "each expert gets its tokens by number, and their count must be known",
-    }
 
     def __init__(
         self,
@@ -173,8 +171,19 @@ class MoE(FFN):
     def route(self, tokens: Tensor) -> Tensor:
         """Probability of each expert, (tokens, experts), in at least float32: tiny differences decide."""
         wide = torch.promote_types(tokens.dtype, torch.float32)
-        with torch.autocast(tokens.device.type, enabled=False):
+        device = tokens.device.type
+        with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext():
             return F.linear(tokens.to(wide), self.router.weight.to(wide)).softmax(-1)
+
+    def served(self, choice: Tensor, number: int) -> tuple[Tensor, ...]:
+        """Rows and slots in which ``choice``, (tokens, active), names an expert.
+
+        On the meta device, where nobody knows, all tokens go to the first ones: as many products as anywhere.
+        """
+        if choice.is_meta:
+            rows = torch.arange(len(choice) if number < self.active else 0, device=choice.device)
+            return rows, torch.full_like(rows, number)
+        return (choice == number).nonzero(as_tuple=True)
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.reshape(-1, self.dim)
@@ -183,7 +192,7 @@ class MoE(FFN):
         weight = (weight / weight.sum(-1, keepdim=True)).to(x.dtype)
         out = torch.zeros_like(tokens)
         for number, expert in enumerate(self.experts):
-            row, slot = (choice == number).nonzero(as_tuple=True)
+            row, slot = self.served(choice, number)
             # an expert without tokens still runs, on none: its gradients are zeros and not missing
             out = out.index_add(0, row, expert(tokens[row]).to(x.dtype) * weight[row, slot, None])
         if self.training:
