@@ -92,14 +92,15 @@ def test_a_matched_variant_is_within_a_thousandth(what, other, text, meter):
 
 
 def test_gated_with_biases_needs_another_width_than_without(text, meter):
-    """By hand, d = 512: plain 2dh + h + d; gated 3dw with w = floor(2h/3)."""
-    found, fits = arms({"a": config(text, ffn=GELU), "b": config(text, ffn=part("ffn.SwiGLU"))})
-    done = match.matched(found, "params", fits, meter)[1]
-    plain = 2 * 512 * 2048 + 2048 + 512
-    width = round(plain / (3 * 512))
-    hidden = done.point.config["model"]["init_args"]["hidden"]
-    assert 2 * hidden // 3 == width
-    assert 2 * (hidden - 1) // 3 < width  # the smallest of those that give it
+    """By hand, d = 512: plain 2dh + h + d; gated 3dw, and 2w + d more with biases, with w = floor(2h/3)."""
+    gated = {"a": GELU, "b": part("ffn.SwiGLU", bias=False), "c": part("ffn.SwiGLU", bias=True)}
+    found, fits = arms({name: config(text, ffn=ffn, hidden=1000) for name, ffn in gated.items()})
+    plain = 2 * 512 * 1000 + 1000 + 512
+    done = match.matched(found, "params", fits, meter)
+    for arm, width in zip(done[1:], (round(plain / (3 * 512)), round((plain - 512) / (3 * 512 + 2))), strict=True):
+        hidden = arm.point.config["model"]["init_args"]["hidden"]
+        assert 2 * hidden // 3 == width
+        assert hidden == 1000 or 2 * (hidden - 1) // 3 < width  # the smallest of those that give it
 
 
 def test_a_wide_enough_width_is_found_for_a_large_baseline(text, meter):

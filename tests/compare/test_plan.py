@@ -191,7 +191,7 @@ def test_matching_needs_a_width_that_is_free(fits):
         (lambda h: 3 * (2 * h // 3), 200, 102, 102 if 3 * (2 * 102 // 3) == 201 else 101),
         (lambda h: 3 * h, 300, 100, 100),
         (lambda h: 10 + h * h, 1000, 7, 31),
-        (lambda h: 768 * -(-(2 * h // 3) // 256) * 256, 768 * 1024, 4000, 1153),  # in steps of 256
+        (lambda h: 768 * -(-(2 * h // 3) // 256) * 256, 768 * 1024, 4000, 1154),  # in steps of 256
         (lambda h: 7e9 + 3 * h, 7e9 + 9000, 4, 3000),
         (lambda h: 5 * h, 5, 400, 1),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,11 +70,11 @@ def text(found: Sequence[Difference], done: Sequence[Share], goal: str) -> str:
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     shares = "share: Shapley's, the mean over all orders of adding the options. " if done[0].shapley else ""
-    lines += [
-        f"What each option brought, in {goal}, paired by seed. {shares}alone: added to the first recipe alone;",
-        "last: added to the second recipe, which has all others. ± is the standard deviation over seeds.",
-    ]
-    return "\n".join(lines)
+    legend = (
+        f"What each option brought, in {goal}, paired by seed. {shares}alone: added to the first recipe alone; last: "
+        "added last, to the second recipe without it. ± is the standard deviation over seeds."
+    )
+    return "\n".join([*lines, *textwrap.wrap(legend, 118)])
 
 
 def chart(done: Sequence[Share], goal: str, lower: bool) -> Figure:

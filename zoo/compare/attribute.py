@@ -12,7 +12,7 @@ from typing import Any
 from zoo import registry
 from zoo.compare.ledgers import BETTER, Ledger, number
 from zoo.compare.plan import Arm, Fits, Point
-from zoo.compare.statistics import Paired, Verdict, holm, judge, paired
+from zoo.compare.statistics import Paired, Verdict, holm, judge, paired, rounded
 from zoo.compare.variants import Choice
 from zoo.errors import UsageError
 
@@ -211,8 +211,13 @@ def table(done: Collection[Share]) -> list[list[str]]:
     for share in done:
         split = share.shapley
         told = [f"{split.mean:+.4g}", f"{split.low:+.4g} to {split.high:+.4g}"] if split else []
-        rows.append([str(share.difference), *told, _effect(share.alone), _effect(share.last), share.verdict.sentence])
+        rows.append([str(share.difference), *told, _effect(share.alone), _effect(share.last), _verdict(share.verdict)])
     return rows
+
+
+def _verdict(verdict: Verdict) -> str:
+    """``not distinguishable; ~14 needed``."""
+    return f"{verdict.word}; ~{rounded(verdict.needed)} needed" if verdict.needed else verdict.sentence
 
 
 def _effect(pair: Paired) -> str:

@@ -39,8 +39,9 @@ def solve(count: Callable[[int], float], target: float, usual: int) -> int:
     rise = (at(2 * usual) - at(usual)) / usual  # nearly a straight line: a model is built for every count, so few help
     guess = usual + round((target - at(usual)) / rise) if rise > 0 else usual
     above = _first(at, target, min(max(1, guess), WIDEST))
-    below = _first(at, at(above - 1), above - 1) if above > 1 else above
-    best = min((above, below), key=lambda width: abs(at(width) - target))
+    best = above
+    if above > 1 and abs(at(above - 1) - target) < abs(at(above) - target):
+        best = _first(at, at(above - 1), above - 1)
     return usual if abs(at(usual) - target) <= abs(at(best) - target) else best
 
 

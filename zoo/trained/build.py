@@ -34,7 +34,7 @@ def build(config: Mapping[str, Any], source: Path, allow: tuple[str, ...] = ()) 
     except Exception as error:
         deepest = _deepest(error)
         if isinstance(deepest, ZooError):
-            raise deepest from error
+            raise deepest from deepest.__cause__  # not from `error`, whose own cause it is
         reason = " ".join(str(deepest).split())[:300]
         raise UsageError(f"{source} cannot be built with this version of zoo: {reason}") from error
 
