@@ -10,7 +10,7 @@ from zoo import cookbook
 from zoo.cli import args, plan
 from zoo.tasks.task import Task
 
-RECIPES = [recipe.name for recipe in cookbook.recipes()]
+RECIPES = [recipe.name for recipe in cookbook.recipes() if recipe.builtin]
 COUNTS = {
     "transformer-base": 63_045_632,  # 63.05 M
     "transformer-big": 214_171_648,  # 214.17 M

@@ -1,4 +1,7 @@
-"""Find and read recipes: packaged YAML files that `zoo fit NAME` runs without a path."""
+"""Find and read recipes: packaged YAML files that `zoo fit NAME` runs without a path.
+
+zoo's own come first; a plugin brings its own by an entry point ``name = package.folder`` in the group ``zoo.recipes``.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zoo.errors import UsageError
-from zoo.registry import suggest
+from zoo.registry import BUILTIN, shelves, suggest
 
 SUFFIXES = (".yaml", ".yml")
 COMPARE = "compare"  # the folder of comparisons, which `zoo compare NAME` runs
@@ -19,6 +22,11 @@ class Recipe:
 
     name: str
     path: Path
+    distribution: str = BUILTIN
+
+    @property
+    def builtin(self) -> bool:
+        return self.distribution == BUILTIN
 
     @property
     def header(self) -> list[str]:
@@ -37,28 +45,33 @@ class Recipe:
 
 
 def folders() -> list[Path]:
-    """Where packaged recipes lie: inside an installed wheel, or beside the package in a checkout."""
+    """Where zoo's own recipes lie: inside an installed wheel, or beside the package in a checkout."""
     package = Path(__file__).parent
     return [path for path in (package / "recipes", package.parent / "recipes") if path.is_dir()]
 
 
 def recipes() -> list[Recipe]:
     """Every packaged recipe, sorted by name."""
-    return [one for one in _files(folders()) if not one.name.startswith(f"{COMPARE}/")]
+    return [one for one in _files(_places()) if not one.name.startswith(f"{COMPARE}/")]
 
 
 def comparisons() -> list[Recipe]:
     """Every packaged comparison, sorted by name."""
-    return _files([folder / COMPARE for folder in folders() if (folder / COMPARE).is_dir()])
+    return _files([(place / COMPARE, owner) for place, owner in _places() if (place / COMPARE).is_dir()])
 
 
-def _files(places: list[Path]) -> list[Recipe]:
+def _places() -> list[tuple[Path, str]]:
+    """Folders of recipes, and whose they are: of two recipes with one name the first counts."""
+    return [*((path, BUILTIN) for path in folders()), *((path, owner.name) for owner, path in shelves())]
+
+
+def _files(places: list[tuple[Path, str]]) -> list[Recipe]:
     found: dict[str, Recipe] = {}
-    for folder in places:
+    for folder, owner in places:
         for path in sorted(folder.rglob("*")):
             if path.suffix in SUFFIXES:
                 name = path.relative_to(folder).with_suffix("").as_posix()
-                found.setdefault(name, Recipe(name, path))
+                found.setdefault(name, Recipe(name, path, owner))
     return sorted(found.values(), key=lambda recipe: recipe.name)
 
 

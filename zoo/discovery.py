@@ -19,7 +19,7 @@ ZOO = "zoo-transformers"
 POINTS = "entry_points.txt"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Package:
     """An installed distribution: where its metadata lie, what it asks of zoo, and what is damaged in it."""
 

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import difflib
 import functools
+import importlib.util
 import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
-from zoo.discovery import GROUP, ZOO, Entry, Flaw, discover, normal
+from zoo.discovery import GROUP, ZOO, Entry, Flaw, Package, discover, normal
 from zoo.errors import PartError, PluginError
 from zoo.importing import bring, told
 
 KINDS = ("position", "backend", "attention", "norm", "ffn", "block", "task", "data")
 BUILTIN = ZOO
 SWITCH = "ZOO_DISABLE_PLUGINS"
+RECIPES = "recipes"  # the group ``zoo.recipes``: ``name = package.folder`` of YAML files, which is never imported
 
 
 @dataclass(frozen=True)
@@ -112,10 +115,37 @@ def switched() -> set[str]:
 
 def flaws() -> list[Flaw]:
     """What could not be read of the entry points, or is of no kind that this version of zoo knows."""
-    odd = {(one.package, one.kind) for one in discover().entries if one.kind not in KINDS and one.package.requires}
-    known = [GROUP + kind for kind in KINDS]
+    groups = (*KINDS, RECIPES)
+    odd = {(one.package, one.kind) for one in discover().entries if one.kind not in groups and one.package.requires}
+    known = [GROUP + kind for kind in groups]
     strange = [Flaw(package, f"unknown group {GROUP + kind!r}.{suggest(GROUP + kind, known)}") for package, kind in odd]
-    return [*discover().flaws, *sorted(strange, key=lambda flaw: (flaw.package.name, flaw.reason))]
+    empty = [Flaw(one.package, _nowhere(one)) for one in _shelves() if folder(one.value) is None]
+    return [*discover().flaws, *sorted([*strange, *empty], key=lambda flaw: (flaw.package.name, flaw.reason))]
+
+
+def shelves() -> list[tuple[Package, Path]]:
+    """The folders of recipes that installed packages declare, but not disabled ones, sorted by package."""
+    found = [(one.package, folder(one.value)) for one in _shelves() if not disabled(one.package.name)]
+    return sorted((package, place) for package, place in found if place is not None)
+
+
+def _shelves() -> list[Entry]:
+    return [one for one in discover().entries if one.kind == RECIPES]
+
+
+def _nowhere(entry: Entry) -> str:
+    return f"entry point {entry.name!r} in [{GROUP}{RECIPES}]: {entry.value!r:.80} is no folder of an installed package"
+
+
+def folder(target: str) -> Path | None:
+    """The folder that ``package.folder`` means, importing nothing; None where there is none."""
+    top, *inside = target.split(".")
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return None
+    places = (Path(place, *inside) for place in (spec and spec.submodule_search_locations) or ())
+    return next((place for place in places if place.is_dir()), None)
 
 
 def same(part: Part, name: str) -> bool:

@@ -77,13 +77,18 @@ def list_recipes(words: list[str], json: bool) -> int:
     pattern = words[0].lower() if words else "*"
     found = [recipe for recipe in cookbook.recipes() if fnmatch.fnmatch(recipe.name.lower(), pattern)]
     if json:
-        output.as_json([{"name": item.name, "header": item.header, "path": str(item.path)} for item in found])
+        keys = ("name", "header", "path", "distribution")
+        output.as_json([{key: getattr(item, key) for key in keys} | {"path": str(item.path)} for item in found])
         return 0
     if not found:
         print("no recipes" if pattern == "*" else f"no recipe matches {pattern!r}")
         return 0
-    output.table(["recipe", "what it does"], [[recipe.name, recipe.summary] for recipe in found])
+    output.table(["recipe", "what it does"], [[recipe.name, recipe.summary + _of(recipe)] for recipe in found])
     return 0
+
+
+def _of(recipe: cookbook.Recipe) -> str:
+    return "" if recipe.builtin else f" ({recipe.distribution})"
 
 
 def copy(words: list[str], force: bool) -> int:

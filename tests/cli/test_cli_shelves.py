@@ -1,0 +1,63 @@
+"""Recipes that a plugin brings."""
+
+import json
+
+import pytest
+from cli_parts import package
+
+from zoo import cookbook, registry
+
+RECIPE = "# borrowed: a recipe of a plugin\nmodel: CausalLM\ndata: StdlibDocs\n"
+
+
+def shelf(folder, name, recipes, target="recipes"):
+    """A package whose entry point names a folder of recipes, and whose import would be an error."""
+    module = name.replace("-", "_")
+    package(folder, name, f"[zoo.recipes]\n{module} = {module}.{target}\n")
+    inside = folder / module / "recipes"
+    (inside / "compare").mkdir(parents=True)
+    (folder / module / "__init__.py").write_text("raise RuntimeError('imported')\n")
+    for recipe, text in recipes.items():
+        (inside / f"{recipe}.yaml").write_text(text)
+
+
+@pytest.fixture
+def borrowed(site):
+    folder = site()
+    shelf(
+        folder, "p-shelf", {"borrowed": RECIPE, "lm-tiny": "# lm-tiny: not this one\n", "compare/mine": "# mine: x\n"}
+    )
+    return site()
+
+
+def test_a_plugins_recipe_is_found_by_its_name_and_listed_with_its_package(borrowed, zoo):
+    home = borrowed / "p_shelf" / "recipes"
+    assert cookbook.find("Borrowed") == home / "borrowed.yaml"
+    assert zoo("recipes", "borrowed")[1].splitlines()[-1].split(maxsplit=1) == [
+        "borrowed",
+        "a recipe of a plugin (p-shelf)",
+    ]
+    told = {one["name"]: one for one in json.loads(zoo("recipes", "--json")[1])}
+    assert told["borrowed"]["distribution"] == "p-shelf"
+    assert told["lm-tiny"]["distribution"] == "zoo-transformers"
+    assert zoo("show", "borrowed")[1].startswith("# borrowed")
+
+
+def test_zoos_own_recipe_keeps_its_name_and_comparisons_are_kept_apart(borrowed):
+    assert borrowed not in cookbook.find("lm-tiny").parents
+    assert "mine" in [one.name for one in cookbook.comparisons()]
+    assert "compare/mine" not in [one.name for one in cookbook.recipes()]
+
+
+def test_a_plugin_that_is_switched_off_brings_no_recipe(borrowed, monkeypatch):
+    monkeypatch.setenv(registry.SWITCH, "p-shelf")
+    assert cookbook.packaged("borrowed") is None
+
+
+def test_a_shelf_that_is_no_folder_is_told_by_the_doctor(site, zoo):
+    shelf(site(), "p-empty", {}, target="nothing")
+    site()
+    reasons = [flaw.reason for flaw in registry.flaws() if flaw.package.name == "p-empty"]
+    said = "entry point 'p_empty' in [zoo.recipes]: 'p_empty.nothing' is no folder of an installed package"
+    assert reasons == [said]
+    assert said in zoo("list")[1]
