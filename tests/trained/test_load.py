@@ -10,10 +10,12 @@ import pytest
 import torch
 import yaml
 from safetensors import safe_open
+from torch import nn
 
 import zoo
 from zoo.errors import CheckpointError, PluginError, UsageError
 from zoo.tasks.task import Task
+from zoo.trained import weights
 from zoo.trained.base import Trained
 from zoo.trained.use import use
 
@@ -115,6 +117,31 @@ def test_an_incomplete_export_is_refused(model, tmp_path):
     (folder / "config.json").unlink()
     with pytest.raises(CheckpointError, match=r"config.json is missing"):
         zoo.load(folder)
+
+
+class Table(nn.Module):
+    """Counts of what it has met: as many as there were."""
+
+    grows = ("counts",)
+
+    def __init__(self, size=0):
+        super().__init__()
+        self.register_buffer("counts", torch.arange(size))
+        self.register_buffer("fixed", torch.zeros(2))
+
+    def _load_from_state_dict(self, tensors, prefix, *rest):
+        self.counts = torch.empty_like(tensors[f"{prefix}counts"])
+        super()._load_from_state_dict(tensors, prefix, *rest)
+
+
+def test_a_buffer_that_grows_in_training_is_taken_at_any_size_and_no_other(tmp_path):
+    full, empty = nn.Sequential(Table(5)), nn.Sequential(Table())
+    weights.write(full, tmp_path / "w.safetensors")
+    read = weights.read(tmp_path / "w.safetensors")
+    weights.put(empty, read, tmp_path / "w.safetensors")
+    assert empty[0].counts.tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(CheckpointError, match=r"0\.fixed is \(3,\) where the configuration says \(2,\)"):
+        weights.put(nn.Sequential(Table()), read | {"0.fixed": torch.zeros(3)}, tmp_path)
 
 
 def test_unknown_names_are_answered_with_known_ones(runs, tmp_path):

@@ -1,11 +1,11 @@
 """Causal language modelling."""
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import AdamW
 from torchmetrics import MeanMetric
 
@@ -14,35 +14,19 @@ from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known, taken
 
 
-class CausalLM(Task):
-    """Predict each next token; reports loss (nats per token), perplexity, and bits per byte of the text itself.
+class LanguageTask(Task):
+    """What tasks share whose net says how probable each next token is.
 
-    Bits per byte do not depend on how the text was cut into tokens, so they compare across tokenizers.
+    Reports loss (nats per token), perplexity, and bits per byte of the text itself, which do not depend on how the text
+    was cut into tokens, so they compare across tokenizers. ``net`` has vocab_size, max_length and ``begin``.
     """
 
+    kind = "task"  # a base of its own: plugins derive tasks from it
     blanks: ClassVar = {"vocab_size": 64, "max_length": 64}
     goals: ClassVar[Goals] = {"loss": "min", "bits_per_byte": "min"}
-    net: LanguageModel
+    net: Any
 
-    def __init__(
-        self,
-        vocab_size: int | None = None,
-        max_length: int | None = None,
-        lr: float = 1e-3,
-        optimizer: OptimizerFactory = AdamW,
-        schedule: ScheduleFactory = Cosine,
-        **model,
-    ):
-        """
-        Args:
-            vocab_size: number of tokens; what the data has unless given.
-            max_length: longest sequence; what the data has unless given.
-            lr: learning rate at its peak.
-            optimizer: the optimiser; matrices decay, gains and biases never.
-            schedule: how the learning rate moves.
-        """
-        vocab_size, max_length = known(vocab_size, "vocab_size"), known(max_length, "max_length")
-        net = LanguageModel(vocab_size, max_length, seed=torch.initial_seed(), **model)
+    def __init__(self, net: nn.Module, lr: float, optimizer: OptimizerFactory, schedule: ScheduleFactory):
         super().__init__(net, lr, optimizer, schedule)
         self.bits_per_byte = MeanMetric()
 
@@ -73,3 +57,33 @@ class CausalLM(Task):
     def example(self) -> tuple[tuple[Tensor, ...], int]:
         length = self.net.max_length
         return (torch.zeros(1, length, dtype=torch.long, device="meta"),), length
+
+
+class CausalLM(LanguageTask):
+    """Predict each next token; reports loss (nats per token), perplexity, and bits per byte of the text itself.
+
+    Bits per byte do not depend on how the text was cut into tokens, so they compare across tokenizers.
+    """
+
+    net: LanguageModel
+
+    def __init__(
+        self,
+        vocab_size: int | None = None,
+        max_length: int | None = None,
+        lr: float = 1e-3,
+        optimizer: OptimizerFactory = AdamW,
+        schedule: ScheduleFactory = Cosine,
+        **model,
+    ):
+        """
+        Args:
+            vocab_size: number of tokens; what the data has unless given.
+            max_length: longest sequence; what the data has unless given.
+            lr: learning rate at its peak.
+            optimizer: the optimiser; matrices decay, gains and biases never.
+            schedule: how the learning rate moves.
+        """
+        vocab_size, max_length = known(vocab_size, "vocab_size"), known(max_length, "max_length")
+        net = LanguageModel(vocab_size, max_length, seed=torch.initial_seed(), **model)
+        super().__init__(net, lr, optimizer, schedule)

@@ -71,7 +71,7 @@ class Trained:
     @property
     def device(self) -> torch.device:
         """Where it computes."""
-        return next(self.task.parameters()).device
+        return self.task.device  # not of its first parameter: a model that counts has none
 
     def extra(self) -> dict[str, Any]:
         """What an export must say besides the task, its options and its files."""

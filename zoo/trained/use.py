@@ -7,7 +7,7 @@ import inspect
 
 from zoo.errors import UsageError
 from zoo.tasks.classification import Classification
-from zoo.tasks.lm import CausalLM
+from zoo.tasks.lm import LanguageTask
 from zoo.tasks.task import Task
 from zoo.trained.base import Trained
 from zoo.trained.classification import TrainedClassification
@@ -28,5 +28,5 @@ def use(task: Task, place: Place) -> Trained:
     raise UsageError(f"zoo cannot use a trained {type(task).__name__}: register it with zoo.trained.use.use.register.")
 
 
-use.register(CausalLM, TrainedLanguageModel)
+use.register(LanguageTask, TrainedLanguageModel)
 use.register(Classification, TrainedClassification)

@@ -56,14 +56,20 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def put(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
-    """Give a module its weights, all of them and no others."""
+    """Give a module its weights, all of them and no others.
+
+    A part may say by ``grows`` which of its buffers are as large as training made them; it takes any size of those.
+    """
     own = module.state_dict()
     for word, names in (("lacks", own.keys() - tensors.keys()), ("has unknown", tensors.keys() - own.keys())):
         if names:
             shown = ", ".join(sorted(names)[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
             raise CheckpointError(f"{path} {word} {shown}: it belongs to another model than its configuration says.")
+    grown = {
+        f"{at}.{name}" if at else name for at, part in module.named_modules() for name in getattr(part, "grows", ())
+    }
     for name, tensor in tensors.items():
-        if tensor.shape != own[name].shape:
+        if tensor.shape != own[name].shape and name not in grown:
             sizes = f"{tuple(tensor.shape)} where the configuration says {tuple(own[name].shape)}"
             raise CheckpointError(f"{path}: {name} is {sizes}.")
     module.load_state_dict(tensors)
