@@ -1,7 +1,8 @@
 """An encoder-decoder."""
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -13,6 +14,8 @@ from zoo.parts.block import Memory
 from zoo.parts.cache import LayerCache
 from zoo.parts.position import Extent
 
+Tie: TypeAlias = Literal["none", "output", "inputs", "all"]
+
 
 class Seq2Seq(nn.Module):
     """Logits of the next target token, from a source and the target so far (Vaswani et al., 2017)."""
@@ -22,8 +25,10 @@ class Seq2Seq(nn.Module):
         source_vocab_size: int,
         target_vocab_size: int,
         max_length: int = 1024,
-        tie: Literal["none", "output", "all"] = "output",
+        tie: Tie = "output",
         scale_embedding: bool = True,
+        scale_logits: bool = False,
+        output_bias: bool = False,
         decoder_depth: int | None = None,
         depth: int = 6,
         seed: int = 0,
@@ -34,17 +39,19 @@ class Seq2Seq(nn.Module):
             source_vocab_size: number of source tokens.
             target_vocab_size: number of target tokens.
             max_length: longest source or target the model is made for.
-            tie: which matrices are one: the target embedding and the output, or the source embedding too.
+            tie: which matrices are one: the target embedding and the output, the two embeddings (inputs), or all three.
             scale_embedding: multiply embeddings by sqrt(dim), as in the original Transformer.
+            scale_logits: divide what the output reads by sqrt(dim), as T5 does where it is tied.
+            output_bias: add a number per target token to the logits, as Marian does.
             decoder_depth: number of decoder blocks; as many as the encoder has unless given.
             depth: number of encoder blocks.
             seed: of the initial weights.
         """
         super().__init__()
-        if tie == "all" and source_vocab_size != target_vocab_size:
+        if tie in ("inputs", "all") and source_vocab_size != target_vocab_size:
             raise UsageError(
-                f"tie=all needs one vocabulary for both sides, got {source_vocab_size} source and {target_vocab_size} "
-                "target tokens. Use tie=output, or data with a shared vocabulary."
+                f"tie={tie} needs one vocabulary for both sides, got {source_vocab_size} source and "
+                f"{target_vocab_size} target tokens. Use tie=output, or data with a shared vocabulary."
             )
         with unmoved():
             self.max_length = max_length
@@ -54,9 +61,13 @@ class Seq2Seq(nn.Module):
             self.decoder = Stack(extent, cross=True, padded=False, depth=decoder_depth or depth, **stack)
             self.dim: int = self.encoder.dim
             self.target_embedding = nn.Embedding(target_vocab_size, self.dim)
-            self.source_embedding = self.target_embedding if tie == "all" else nn.Embedding(source_vocab_size, self.dim)
-            self.head = nn.Linear(self.dim, target_vocab_size, bias=False) if tie == "none" else None
+            shared = tie in ("inputs", "all")
+            self.source_embedding = self.target_embedding if shared else nn.Embedding(source_vocab_size, self.dim)
+            untied = tie in ("none", "inputs")
+            self.head = nn.Linear(self.dim, target_vocab_size, bias=False) if untied else None
+            self.bias = TokenBias(target_vocab_size) if output_bias else None
             self.scale = self.dim**0.5 if scale_embedding else 1.0
+            self.out_scale = self.dim**-0.5 if scale_logits else 1.0
             initialise(self, seed)
 
     def encode(self, source: Tensor, valid: Tensor | None = None) -> Memory:
@@ -65,8 +76,9 @@ class Seq2Seq(nn.Module):
 
     def decode(self, target: Tensor, memory: Memory, caches: list[LayerCache] | None = None) -> Tensor:
         """Target tokens (B, T), after those in the caches, to logits (B, T, target_vocab_size)."""
-        x = self.decoder(self.target_embedding(target) * self.scale, memory=memory, caches=caches)
-        return F.linear(x, self.target_embedding.weight) if self.head is None else self.head(x)
+        x = self.decoder(self.target_embedding(target) * self.scale, memory=memory, caches=caches) * self.out_scale
+        logits = F.linear(x, self.target_embedding.weight) if self.head is None else self.head(x)
+        return logits if self.bias is None else self.bias(logits)
 
     def begin(self, source: Tensor, valid: Tensor | None, capacity: int) -> Seq2SeqState:
         """A state for writing up to ``capacity`` tokens for sources (B, S), which are encoded here, once."""
@@ -75,3 +87,19 @@ class Seq2Seq(nn.Module):
     def forward(self, source: Tensor, target: Tensor, source_valid: Tensor | None = None) -> Tensor:
         """Source (B, S) and target (B, T) to logits (B, T, target_vocab_size)."""
         return self.decode(target, self.encode(source, source_valid))
+
+
+class TokenBias(nn.Module):
+    """A learned number per token, added to its logit."""
+
+    def __init__(self, vocab_size: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocab_size))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """(..., vocab_size) to the same shape."""
+        return logits + self.weight

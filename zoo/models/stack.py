@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
+from zoo.models.override import Layer, Override, layered
 from zoo.models.refusal import CROSS, demands, refuse_unserved, too_long
 from zoo.parts.attention import Attention, MultiHead
 from zoo.parts.backend import Backend
@@ -43,6 +44,8 @@ class Stack(nn.Module):
         window: int | None = None,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
+        embedding_norm: bool = False,
+        overrides: list[Override] | None = None,
     ):
         """
         Args:
@@ -62,6 +65,8 @@ class Stack(nn.Module):
             window: how many tokens back (and ahead, unless causal) attention reaches, itself included.
             dropout: rate on embeddings and residual branches.
             attention_dropout: rate on attention weights.
+            embedding_norm: normalise embeddings, with their positions, before the first block.
+            overrides: other parts for some of the layers.
         """
         super().__init__()
         for name, number in (
@@ -75,22 +80,24 @@ class Stack(nn.Module):
         self.dim = dim
         hidden = 4 * dim if hidden is None else hidden
         self.position = position(dim, heads, extent)
+        self.entry = norm(dim) if embedding_norm else nn.Identity()
 
-        def attend() -> Attention:
-            return attention(dim, heads, backend() if backend else None, attention_dropout)
+        def attend(layer: Layer) -> Attention:
+            return layer.attention(dim, heads, backend() if backend else None, attention_dropout)
 
-        def feed() -> nn.Module:
-            part = ffn(dim, hidden)
+        def feed(layer: Layer) -> nn.Module:
+            part = layer.ffn(dim, layer.hidden)
             return RealTokens(part) if part.real_tokens else part
 
-        made = [(attend(), attend() if cross else None, feed()) for _ in range(depth)]
+        layers = layered(Layer(attention, ffn, hidden, window), depth, overrides)
+        made = [(attend(layer), attend(layer) if cross else None, feed(layer)) for layer in layers]
         self.blocks = nn.ModuleList(block(*parts, lambda: norm(dim), dropout) for parts in made)
         self.norm = norm(dim) if cast(Block, self.blocks[0]).closes else nn.Identity()
         self.dropout = nn.Dropout(dropout)
-        self.causal, self.window = extent.causal, window
-        asked = demands(self.position, self.pattern(), padded, attention_dropout)
-        memory = CROSS | {name: who for name, who in asked.items() if name == "dropout"}
-        for own, other, _ in made:
+        self.causal, self.windows = extent.causal, [layer.window for layer in layers]
+        for (own, other, _), wide in zip(made, self.windows, strict=True):
+            asked = demands(self.position, self.pattern(window=wide), padded, attention_dropout)
+            memory = CROSS | {name: who for name, who in asked.items() if name == "dropout"}
             if self.position.rotates:
                 self.position.check(own.head_dim)
             refuse_unserved(own, asked)
@@ -101,11 +108,13 @@ class Stack(nn.Module):
         """Every attention, those that look at a memory included."""
         return [module for module in self.modules() if isinstance(module, Attention)]
 
-    def pattern(self, valid: Tensor | None = None, offset: int = 0, start: int = 0) -> Pattern:
+    def pattern(
+        self, valid: Tensor | None = None, offset: int = 0, start: int = 0, window: int | None = None
+    ) -> Pattern:
         """The pattern of self-attention for tokens from number ``offset`` on, and keys from number ``start`` on."""
         valid = None if valid is None else valid[:, start:]
         bias = self._bias()
-        return Pattern(causal=self.causal, window=self.window, valid=valid, bias=bias, offset=offset, start=start)
+        return Pattern(causal=self.causal, window=window, valid=valid, bias=bias, offset=offset, start=start)
 
     def _bias(self) -> Bias | None:
         position, special = self.position, self.position.extent.special
@@ -117,7 +126,7 @@ class Stack(nn.Module):
 
     def caches(self, capacity: int) -> list[LayerCache]:
         """Empty caches for decoding up to ``capacity`` tokens."""
-        return [LayerCache(Cache(capacity, self.window), MemoryCache()) for _ in self.blocks]
+        return [LayerCache(Cache(capacity, window), MemoryCache()) for window in self.windows]
 
     def forward(
         self,
@@ -131,22 +140,24 @@ class Stack(nn.Module):
         ``valid`` (B, S) is False at padding, over cached tokens too. It may stand on the left or on the right: the
         first real token is the first to the position scheme.
         """
-        offset, start = (caches[0].own.length, caches[0].own.start) if caches else (0, 0)
+        offset = caches[0].own.length if caches else 0
         self._check_length(offset + x.size(1))
         if valid is None:
             place = torch.arange(offset, offset + x.size(1), device=x.device)
         else:
             place = (valid.cumsum(1) - 1).clamp(min=0)[:, offset:]
-        x = self.dropout(self.position.embed(x, place - self.position.extent.special))
-        pattern = self.pattern(valid, offset, start)
+        x = self.dropout(self.entry(self.position.embed(x, place - self.position.extent.special)))
+        starts = [cache.own.start for cache in caches] if caches else [0] * len(self.windows)
+        seen = list(zip(starts, self.windows, strict=True))
+        patterns = {each: self.pattern(valid, offset, *each) for each in seen}  # layers that see alike share a mask
         tokens = None if valid is None else valid[:, offset:]
         blocks = cast(Sequence[Block], self.blocks)
         x = type(blocks[0]).through(
             blocks,
             x,
             [
-                Context(pattern, self.position, memory, tokens, caches[number] if caches else None)
-                for number in range(len(blocks))
+                Context(patterns[each], self.position, memory, tokens, caches[number] if caches else None)
+                for number, each in enumerate(seen)
             ],
         )
         return self.norm(x)

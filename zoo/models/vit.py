@@ -22,6 +22,7 @@ class ViT(nn.Module):
         channels: int = 3,
         patch: int = 16,
         pool: Literal["mean", "cls"] = "mean",
+        registers: int = 0,
         seed: int = 0,
         **stack,
     ):
@@ -32,6 +33,8 @@ class ViT(nn.Module):
             channels: 1 for grey, 3 for colour.
             patch: height and width of a patch in pixels.
             pool: what the classifier reads, the mean of all patches or an extra class token.
+            registers: learned tokens in front of the patches, after the class token, that nobody reads: room to think
+                (Darcet et al., 2024), or the token that DeiT learned from a teacher.
             seed: of the initial weights.
         """
         super().__init__()
@@ -41,11 +44,13 @@ class ViT(nn.Module):
             )
         with unmoved():
             self.image_size, self.channels, self.patch, side = image_size, channels, patch, image_size // patch
-            special = 1 if pool == "cls" else 0
+            special = registers + (pool == "cls")
+            self.special = special
             self.stack = Stack(Extent((side, side), special), cross=False, padded=False, **stack)
             self.dim: int = self.stack.dim
             self.embedding = nn.Linear(channels * patch * patch, self.dim)
-            self.cls = ClassToken(self.dim) if special else None
+            self.cls = LearnedTokens(1, self.dim) if pool == "cls" else None
+            self.registers = LearnedTokens(registers, self.dim) if registers else None
             self.head = nn.Linear(self.dim, num_classes)
             initialise(self, seed)
 
@@ -58,23 +63,22 @@ class ViT(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) to logits (B, num_classes)."""
         x = self.embedding(self.patches(images))
-        if self.cls is not None:
-            x = torch.cat([self.cls(len(x)), x], 1)
+        x = torch.cat([*(extra(len(x)) for extra in (self.cls, self.registers) if extra is not None), x], 1)
         x = self.stack(x)
-        return self.head(x.mean(1) if self.cls is None else x[:, 0])
+        return self.head(x[:, self.special :].mean(1) if self.cls is None else x[:, 0])
 
 
-class ClassToken(nn.Module):
-    """One learned token put in front of the patches."""
+class LearnedTokens(nn.Module):
+    """Learned tokens that are put in front of the patches."""
 
-    def __init__(self, dim: int):
+    def __init__(self, count: int, dim: int):
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(1, 1, dim))
+        self.weight = nn.Parameter(torch.empty(1, count, dim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, batch: int) -> Tensor:
-        """(batch, 1, dim)."""
+        """(batch, count, dim)."""
         return self.weight.expand(batch, -1, -1)

@@ -23,6 +23,7 @@ class Attention(nn.Module):
 
     A subclass says what its heads compute in ``attend`` and ``weigh``. ``groups`` key/value heads serve ``heads``
     queries: as many is multi-head, one is multi-query (Shazeer, 2019), between is grouped (Ainslie et al., 2023).
+    ``bias`` is that of queries, keys and values, and of the output too unless ``out_bias`` says otherwise.
     """
 
     kind = "attention"
@@ -44,6 +45,7 @@ class Attention(nn.Module):
         groups: int | None = None,
         head_dim: int | None = None,
         bias: bool = True,
+        out_bias: bool | None = None,
     ):
         super().__init__()
         if head_dim is None and dim % heads:
@@ -61,7 +63,7 @@ class Attention(nn.Module):
         self.backend = backend or self.own_backend()
         self.head_dim = head_dim or dim // heads
         self.qkv = nn.Linear(dim, (heads + 2 * groups) * self.head_dim, bias=bias)
-        self.out = nn.Linear(heads * self.head_dim, dim, bias=bias)
+        self.out = nn.Linear(heads * self.head_dim, dim, bias=bias if out_bias is None else out_bias)
 
     def missing(self, needs: frozenset[str]) -> frozenset[str]:
         """Which of these needs neither this attention nor its backend can serve."""
@@ -145,13 +147,33 @@ class Attention(nn.Module):
 
 
 class MultiHead(Attention):
-    """Scaled dot products: Concat_h(softmax(q_h k_h' / sqrt(D) + bias) v_h) W_O (Vaswani et al., 2017)."""
+    """Scaled dot products: Concat_h(softmax(q_h k_h' / sqrt(D) + bias) v_h) W_O (Vaswani et al., 2017).
+
+    ``scale`` stands for 1 / sqrt(D) where it is given: 1 is T5's.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        backend: Backend | None = None,
+        dropout: float = 0.0,
+        groups: int | None = None,
+        head_dim: int | None = None,
+        bias: bool = True,
+        out_bias: bool | None = None,
+        scale: float | None = None,
+    ):
+        super().__init__(dim, heads, backend, dropout, groups, head_dim, bias, out_bias)
+        if scale is not None and not scale > 0:
+            raise UsageError(f"attention MultiHead needs a scale above 0, got {scale}.")
+        self.scale = scale
 
     def attend(self, q, k, v, pattern):
-        return self.backend(q, k, v, pattern, self.dropout if self.training else 0.0)
+        return self.backend(q, k, v, pattern, self.dropout if self.training else 0.0, self.scale)
 
     def weigh(self, q, k, pattern):
-        return Naive().weights(q, k, pattern)
+        return Naive().weights(q, k, pattern, self.scale)
 
 
 class Gaussian(Attention):

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Literal
+from functools import partial
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -10,8 +11,13 @@ from torch import Tensor, nn
 
 from zoo.errors import UsageError
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "swish": F.silu}
-Activation = Literal["relu", "gelu", "swish"]
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "swish": F.silu,
+}
+Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
 
 
 class FFN(nn.Module):
@@ -105,12 +111,28 @@ class SwiGLU(Gated):
 
 
 class GEGLU(Gated):
-    """Gated by GELU: W3 (gelu(W1 x) * W2 x), at two thirds of the width (Shazeer, 2020)."""
+    """Gated by GELU: W3 (gelu(W1 x) * W2 x), at two thirds of the width (Shazeer, 2020).
+
+    ``approximate`` is torch's: tanh for x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, as in T5 1.1.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: int,
+        bias: bool = False,
+        multiple: int = 1,
+        approximate: Literal["none", "tanh"] = "none",
+    ):
+        super().__init__(dim, hidden, bias, multiple)
+        self.approximate = approximate
 
     def gate(self, x: Tensor) -> Tensor:
-        return F.gelu(x)
+        return F.gelu(x, approximate=self.approximate)
 
     def formula(self, x: Tensor) -> Tensor:
+        if self.approximate == "tanh":
+            return x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3))) / 2
         return x * (1 + torch.erf(x / 2**0.5)) / 2
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -104,53 +105,94 @@ class Sinusoidal(Position):
     """Sines and cosines added to the embeddings (Vaswani et al., 2017).
 
     PE(p, 2i) = sin(p / base^(2i/dim)) and PE(p, 2i+1) = cos(p / base^(2i/dim)); on a grid each axis has half of dim.
+    ``layout`` halves puts all sines in front of all cosines instead (Marian, fairseq): the same features, permuted.
     """
 
-    def __init__(self, dim: int, heads: int, extent: Extent, base: float = 10000.0):
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        extent: Extent,
+        base: float = 10000.0,
+        layout: Literal["interleaved", "halves"] = "interleaved",
+    ):
         super().__init__(dim, heads, extent)
         self.base = base
+        self.place = -1 if layout == "interleaved" else -2
         self._split(dim, "dim")
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         axes = self.extent.axes(pos)
         waves = [angles(axis, self.dim // len(axes), self.base, x.dtype) for axis in axes]
-        table = torch.cat([torch.stack([wave.sin(), wave.cos()], -1).flatten(-2) for wave in waves], -1)
+        table = torch.cat([torch.stack([wave.sin(), wave.cos()], self.place).flatten(-2) for wave in waves], -1)
         return x + table.to(x.dtype)
 
 
 class Learned(Position):
-    """One learned vector per position, added to the embeddings (GPT-2, BERT, ViT)."""
+    """One learned vector per position, added to the embeddings (GPT-2, BERT, ViT).
 
-    def __init__(self, dim: int, heads: int, extent: Extent):
+    ``offset`` rows in front of the first position's are never read: RoBERTa and BART keep 2, one for padding.
+    """
+
+    def __init__(self, dim: int, heads: int, extent: Extent, offset: int = 0):
         super().__init__(dim, heads, extent)
         self.limit = math.prod(extent.sizes)
-        self.table = nn.Embedding(self.limit + extent.special, dim)  # special tokens first
+        self.first = offset + extent.special  # special tokens stand in front of position 0
+        self.table = nn.Embedding(self.limit + self.first, dim)
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
-        return x + self.table(pos + self.extent.special).to(x.dtype)
+        return x + self.table(pos + self.first).to(x.dtype)
 
 
 class RoPE(Position):
     """Queries and keys turned by angles that grow with position (Su et al., 2021).
 
     The pair of features (i, i + D/2) turns by p * base^(-2i/D); on a grid each axis turns its share of the pairs.
+    With a ``fraction`` only the first D * fraction features turn, as a head of that width would (GPT-J, NeoX).
+    ``stretch`` slows the turns that never close within the ``trained`` length, by that factor (Llama 3.1): wavelengths
+    above trained / slow are stretched, those below trained / fast are kept, those between by interpolation.
     """
 
     relative = True
 
-    def __init__(self, dim: int, heads: int, extent: Extent, base: float = 10000.0):
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        extent: Extent,
+        base: float = 10000.0,
+        fraction: float = 1.0,
+        stretch: float = 1.0,
+        trained: int = 8192,
+        slow: float = 1.0,
+        fast: float = 4.0,
+    ):
         super().__init__(dim, heads, extent)
-        self.base = base
+        if not 0 < fraction <= 1:
+            raise UsageError(f"position RoPE turns a fraction of a head in (0, 1], got {fraction}.")
+        if not stretch >= 1 or not fast > slow:
+            raise UsageError(f"position RoPE needs stretch >= 1 and fast > slow, got {stretch}, {fast} and {slow}.")
+        self.base, self.fraction, self.stretch = base, fraction, stretch
+        self.trained, self.slow, self.fast = trained, slow, fast
 
     def check(self, head_dim: int) -> None:
-        self._split(head_dim, "a head width")
+        self._split(int(head_dim * self.fraction), "a head width" if self.fraction == 1 else "head width * fraction")
 
     def rotate(self, x: Tensor, pos: Tensor) -> Tensor:
-        axes = self.extent.axes(pos)
-        turn = torch.cat([angles(axis, x.size(-1) // len(axes), self.base, x.dtype) for axis in axes], -1)
+        axes, width = self.extent.axes(pos), int(x.size(-1) * self.fraction)
+        turn = torch.cat([self._turn(axis, width // len(axes), x.dtype) for axis in axes], -1)
         cos, sin = turn.cos(), turn.sin()
-        left, right = x.to(turn.dtype).chunk(2, -1)
-        return torch.cat([left * cos - right * sin, left * sin + right * cos], -1).to(x.dtype)
+        left, right = x[..., :width].to(turn.dtype).chunk(2, -1)
+        turned = torch.cat([left * cos - right * sin, left * sin + right * cos], -1).to(x.dtype)
+        return turned if width == x.size(-1) else torch.cat([turned, x[..., width:]], -1)
+
+    def _turn(self, pos: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+        if self.stretch == 1:
+            return angles(pos, width, self.base, dtype)
+        rate = angles(pos.new_ones(()), width, self.base, dtype)
+        turns = self.trained * rate / (2 * math.pi)  # made within the trained length
+        kept = ((turns - self.slow) / (self.fast - self.slow)).clamp(0, 1)
+        return pos[..., None].to(rate.dtype) * rate * (kept + (1 - kept) / self.stretch)
 
 
 class ALiBi(Position):
