@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +19,7 @@ from zoo.errors import UsageError
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
+CLS, SEP, MASK = "<cls>", "<sep>", "<mask>"
 ALPHABET_SIZE = 256
 IDEOGRAPH = r"[\p{Han}\p{Hiragana}\p{Katakana}]"
 
@@ -87,6 +89,11 @@ class Tokenizer:
         )
         inner.train_from_iterator(texts, trainer)
         return cls(inner)
+
+    def extended(self, specials: Sequence[str]) -> Tokenizer:
+        """The same tokenizer with further special tokens behind all others, whose numbers stay."""
+        inner = tokenizers.Tokenizer.from_str(self.to_json())
+        return type(self)(_with_specials(inner, [name for name in specials if name not in self.specials]))
 
     @classmethod
     def load(cls, path: Path | str) -> Tokenizer:
@@ -167,6 +174,16 @@ def _byte_level(model: models.Model, split: list[pre_tokenizers.PreTokenizer]) -
     inner.pre_tokenizer = pre_tokenizers.Sequence([*split, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     inner.decoder = decoders.ByteLevel()
     return inner
+
+
+@functools.cache
+def _bytes_of() -> dict[str, int]:
+    return {letter: byte for byte, letter in enumerate(_byte_tokens())}
+
+
+def byte_of(letter: str) -> int:
+    """The byte that byte-level BPE writes as this letter."""
+    return _bytes_of()[letter]
 
 
 def _byte_tokens() -> list[str]:

@@ -1,0 +1,85 @@
+"""Masking: which tokens a masked language model must tell, and what it is shown in their place."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from zoo.data.batches import uniforms
+from zoo.data.tokenizer import Tokenizer, byte_of
+
+IGNORE = -100
+SHOWN, RANDOM = 0.8, 0.1  # of the chosen tokens: hidden by <mask>, replaced by any token; the rest stays (BERT)
+SPACE, LETTER, DIGIT, OTHER, ALONE = range(5)
+
+
+class Words(NamedTuple):
+    """For each token of a vocabulary, what kind of character it begins and ends with: see ``starts``."""
+
+    first: np.ndarray
+    last: np.ndarray
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> Words:
+        special = set(tokenizer.specials)
+        kinds = [(ALONE, ALONE) if token in special else _ends(token, tokenizer.scheme) for token in tokenizer.tokens]
+        return cls(*(np.array(side) for side in zip(*kinds, strict=True)))
+
+    def starts(self, tokens: np.ndarray) -> np.ndarray:
+        """(B, T) bool: whether a token begins a word. A word is a run of letters, of digits or of other marks, with
+        the space in front of it; the first token of a row always begins one.
+        """
+        first, last = self.first[tokens], self.last[tokens]
+        found = np.ones(tokens.shape, bool)
+        new = (first[:, 1:] == SPACE) & (last[:, :-1] != SPACE)
+        other = (first[:, 1:] != last[:, :-1]) & (last[:, :-1] != SPACE)
+        found[:, 1:] = new | other | (first[:, 1:] == ALONE)
+        return found
+
+    def numbers(self, tokens: np.ndarray) -> np.ndarray:
+        """(B, T): the column in which the word of each token begins."""
+        columns = np.arange(tokens.shape[1])
+        return np.maximum.accumulate(np.where(self.starts(tokens), columns, 0), axis=1)
+
+
+def _ends(token: str, scheme: str) -> tuple[int, int]:
+    characters = token if scheme == "chars" else bytes(byte_of(letter) for letter in token).decode("latin-1")
+    return _kind(characters[0]), _kind(characters[-1])
+
+
+def _kind(character: str) -> int:
+    if character.isspace():
+        return SPACE
+    if character.isalpha() or ord(character) > 127:  # of byte-level BPE, a part of a letter
+        return LETTER
+    return DIGIT if character.isdigit() else OTHER
+
+
+class Masker(NamedTuple):
+    """Chooses ``rate`` of the tokens or, where ``words`` is given, of whole words; as BERT (Devlin et al., 2019) does.
+
+    Of the chosen tokens 80 % become ``mask``, 10 % a token drawn from ``ordinary``, 10 % stay as they are.
+    """
+
+    rate: float
+    mask: int
+    ordinary: np.ndarray
+    words: Words | None = None
+
+    def __call__(
+        self, tokens: np.ndarray, allowed: np.ndarray, seed: int, epoch: int, indices: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What the model sees and what it must tell (-100 elsewhere), both (B, T), for rows ``indices`` of an epoch.
+
+        Only ``allowed`` places are chosen. The same (seed, epoch, index) always gives the same masks.
+        """
+        width = tokens.shape[1]
+        draws = uniforms(seed, epoch, indices, 3 * width).reshape(len(tokens), 3, width)
+        chance, way, which = draws[:, 0], draws[:, 1], draws[:, 2]
+        if self.words is not None:
+            chance = np.take_along_axis(chance, self.words.numbers(tokens), 1)
+        chosen = (chance < self.rate) & allowed
+        random = self.ordinary[(which * len(self.ordinary)).astype(np.int64)]
+        shown = np.where(way < SHOWN, self.mask, np.where(way < SHOWN + RANDOM, random, tokens))
+        return np.where(chosen, shown, tokens), np.where(chosen, tokens, IGNORE)

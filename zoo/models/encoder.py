@@ -1,0 +1,187 @@
+"""Models of text that every token sees whole: an encoder, and heads that fill in, classify a text or its tokens."""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from zoo.errors import UsageError
+from zoo.models.init import initialise, unmoved
+from zoo.models.stack import Stack
+from zoo.parts.norm import LayerNorm
+from zoo.parts.position import Extent
+
+Pool = Literal["first", "mean", "last"]
+
+
+class TextEncoder(nn.Module):
+    """States of tokens that see each other (Devlin et al., 2019), or, causal, those before them; the base of the heads.
+
+    Its parts have the names of a language model's, so that weights go from one to the other.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        max_length: int = 512,
+        segments: int = 0,
+        embedding_norm: bool = False,
+        causal: bool = False,
+        scale_embedding: bool = False,
+        seed: int = 0,
+        **stack,
+    ):
+        """
+        Args:
+            vocab_size: number of tokens.
+            max_length: longest sequence the model is made for.
+            segments: kinds of tokens, such as a first and a second sentence, that have an embedding of their own.
+            embedding_norm: normalise embeddings before the first block, as BERT does.
+            causal: let a token see only those before it, as a language model does.
+            scale_embedding: multiply embeddings by sqrt(dim), as in the original Transformer.
+            seed: of the initial weights.
+        """
+        super().__init__()
+        with unmoved():
+            self.vocab_size, self.max_length, self.segments, self.seed = vocab_size, max_length, segments, seed
+            self.stack = Stack(Extent((max_length,), causal=causal), cross=False, padded=True, **stack)
+            self.dim: int = self.stack.dim
+            self.embedding = nn.Embedding(vocab_size, self.dim)
+            self.segment = nn.Embedding(segments, self.dim) if segments else None
+            self.embedding_norm = LayerNorm(self.dim) if embedding_norm else None
+            self.scale = self.dim**0.5 if scale_embedding else 1.0
+            initialise(self, seed)
+
+    def states(self, tokens: Tensor, valid: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+        """Tokens (B, T) to (B, T, dim); ``valid`` (B, T) is False at padding, ``segments`` (B, T) is 0 unless given."""
+        x = self.embedding(tokens) * self.scale
+        if self.segment is not None:
+            x = x + (self.segment.weight[0] if segments is None else self.segment(segments))
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
+        return self.stack(x, valid)
+
+
+class MaskedLanguageModel(TextEncoder):
+    """Logits of every token from those around it, and, if wanted, of whether a second text follows a first.
+
+    BERT's head: norm(gelu(W x + b)), then the embedding matrix and a bias.
+    """
+
+    def __init__(self, vocab_size: int, max_length: int = 512, tie: bool = True, pairs: bool = False, **encoder):
+        """
+        Args:
+            vocab_size: number of tokens.
+            max_length: longest sequence the model is made for.
+            tie: use the embedding matrix for the output as well (Press and Wolf, 2017).
+            pairs: tell, from the first token, whether the second text follows the first.
+        """
+        super().__init__(vocab_size, max_length, **encoder)
+        with unmoved():
+            self.transform = nn.Linear(self.dim, self.dim)
+            self.transform_norm = LayerNorm(self.dim)
+            self.head = Output(self.dim, vocab_size, tie)
+            self.pooler = nn.Linear(self.dim, self.dim) if pairs else None
+            self.follows = nn.Linear(self.dim, 2) if pairs else None
+            initialise(self, self.seed)
+
+    def fill(self, states: Tensor) -> Tensor:
+        """States (..., dim) to logits (..., vocab_size) of the tokens that stood there."""
+        x = self.transform_norm(F.gelu(self.transform(states)))
+        return self.head(x, self.embedding.weight)
+
+    def follow(self, states: Tensor) -> Tensor:
+        """States (B, T, dim) to logits (B, 2): another text, or the one that follows."""
+        assert self.pooler is not None and self.follows is not None
+        return self.follows(self.pooler(states[:, 0]).tanh())
+
+    def forward(self, tokens: Tensor, valid: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+        """Tokens (B, T) to logits (B, T, vocab_size)."""
+        return self.fill(self.states(tokens, valid, segments))
+
+
+class Output(nn.Module):
+    """x W^T + b, where W is a matrix of its own or the embedding's."""
+
+    def __init__(self, dim: int, vocab_size: int, tie: bool):
+        super().__init__()
+        self.own = None if tie else nn.Linear(dim, vocab_size, bias=False)
+        self.bias = nn.Parameter(torch.empty(vocab_size))
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        """x (..., dim) and the embedding (V, dim) to (..., V)."""
+        return F.linear(x, embedding if self.own is None else self.own.weight, self.bias)
+
+
+class TextClassifier(TextEncoder):
+    """Logits of a text's class, from one state of the encoder or their mean."""
+
+    def __init__(
+        self,
+        vocab_size: int,
+        num_classes: int,
+        max_length: int = 512,
+        pool: Pool = "mean",
+        head_dropout: float = 0.0,
+        **encoder,
+    ):
+        """
+        Args:
+            vocab_size: number of tokens.
+            num_classes: number of classes.
+            max_length: longest sequence the model is made for.
+            pool: what the classifier reads, the first state, the mean of all, or the last one (of a causal model).
+            head_dropout: rate on what the classifier reads.
+        """
+        super().__init__(vocab_size, max_length, **encoder)
+        if self.stack.causal and pool == "first":
+            raise UsageError("pool=first reads a token that sees nothing else in a causal model. Use last or mean.")
+        with unmoved():
+            self.pool = pool
+            self.dropout = nn.Dropout(head_dropout)
+            self.head = nn.Linear(self.dim, num_classes)
+            initialise(self, self.seed)
+
+    def forward(self, tokens: Tensor, valid: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+        """Tokens (B, T) to logits (B, num_classes)."""
+        return self.head(self.dropout(pooled(self.states(tokens, valid, segments), valid, self.pool)))
+
+
+class TokenClassifier(TextEncoder):
+    """Logits of each token's class."""
+
+    def __init__(
+        self, vocab_size: int, num_classes: int, max_length: int = 512, head_dropout: float = 0.0, **encoder
+    ):
+        """
+        Args:
+            vocab_size: number of tokens.
+            num_classes: number of classes.
+            max_length: longest sequence the model is made for.
+            head_dropout: rate on what the classifier reads.
+        """
+        super().__init__(vocab_size, max_length, **encoder)
+        with unmoved():
+            self.dropout = nn.Dropout(head_dropout)
+            self.head = nn.Linear(self.dim, num_classes)
+            initialise(self, self.seed)
+
+    def forward(self, tokens: Tensor, valid: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+        """Tokens (B, T) to logits (B, T, num_classes)."""
+        return self.head(self.dropout(self.states(tokens, valid, segments)))
+
+
+def pooled(states: Tensor, valid: Tensor | None, pool: Pool) -> Tensor:
+    """States (B, T, dim) to (B, dim): the first real one, the mean of the real ones, or the last real one."""
+    if valid is None:
+        valid = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+    if pool == "mean":
+        weight = valid.to(states.dtype)
+        return (states * weight[..., None]).sum(1) / weight.sum(1, keepdim=True).clamp(min=1)
+    place = torch.arange(valid.size(1), device=valid.device)
+    far = torch.where(valid, place, -1).amax(1) if pool == "last" else torch.where(valid, place, len(place)).amin(1)
+    return states[torch.arange(len(states), device=states.device), far.clamp(0, len(place) - 1)]

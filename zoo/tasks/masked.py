@@ -1,0 +1,131 @@
+"""Masked language modelling."""
+
+import math
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.optim import AdamW
+from torchmetrics import MeanMetric
+
+from zoo.errors import UsageError
+from zoo.models.encoder import MaskedLanguageModel
+from zoo.models.pseudo import pseudo_log_probabilities
+from zoo.tasks.schedule import Cosine
+from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known, taken
+
+
+class MaskedLM(Task):
+    """Tell hidden tokens from those around them (BERT); reports loss (nats per hidden token), accuracy, pseudo-perplexity.
+
+    ``pseudo_perplexity`` hides each token of a few validation rows alone (Salazar et al., 2020). With ``next_sentence``
+    the model tells as well whether a second text follows a first; ``follow_accuracy`` is how often it is right.
+    """
+
+    blanks: ClassVar = {"vocab_size": 64, "max_length": 64, "mask_token": 1}
+    goals: ClassVar[Goals] = {"loss": "min", "accuracy": "max"}
+    net: MaskedLanguageModel
+
+    def __init__(
+        self,
+        vocab_size: int | None = None,
+        max_length: int | None = None,
+        mask_token: int | None = None,
+        next_sentence: float = 0.0,
+        lr: float = 1e-3,
+        optimizer: OptimizerFactory = AdamW,
+        schedule: ScheduleFactory = Cosine,
+        **model,
+    ):
+        """
+        Args:
+            vocab_size: number of tokens; what the data has unless given.
+            max_length: longest sequence; what the data has unless given.
+            mask_token: number of the token that hides others; what the data has unless given.
+            next_sentence: how many hidden tokens the loss of a pair of texts counts for; 0 leaves pairs out.
+            lr: learning rate at its peak.
+            optimizer: the optimiser; matrices decay, gains and biases never.
+            schedule: how the learning rate moves.
+        """
+        vocab_size, max_length = known(vocab_size, "vocab_size"), known(max_length, "max_length")
+        if next_sentence < 0:
+            raise UsageError(f"model.next_sentence is a weight, got {next_sentence}.")
+        net = MaskedLanguageModel(vocab_size, max_length, pairs=next_sentence > 0, seed=torch.initial_seed(), **model)
+        super().__init__(net, lr, optimizer, schedule)
+        if next_sentence and net.segments < 2:
+            raise UsageError("model.next_sentence needs two kinds of segments. Add --model.segments 2")
+        self.next_sentence, self.mask_token = next_sentence, known(mask_token, "mask_token")
+        self.accuracy, self.follow_accuracy, self.pseudo = MeanMetric(), MeanMetric(), MeanMetric()
+
+    def forward(self, tokens: Tensor, valid: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+        """Tokens (B, T) to logits (B, T, vocab_size)."""
+        return self.net(tokens, valid, segments)
+
+    def loss(self, batch: dict[str, Tensor]) -> Loss:
+        states = self._states(batch)
+        total, size = self._filled(self._told(states, batch), batch)
+        if self.next_sentence:
+            total = total + self.next_sentence * F.cross_entropy(
+                self.net.follow(states).float(), self._follows(batch), reduction="sum"
+            )
+        return Loss(total, size)
+
+    def evaluate(self, batch: dict[str, Tensor]) -> Loss:
+        states = self._states(batch)
+        logits = self._told(states, batch)
+        hidden = batch["targets"] >= 0
+        if hidden.any():
+            self.accuracy.update((logits.argmax(-1) == batch["targets"][hidden]).float())
+        if self.next_sentence:
+            self.follow_accuracy.update((self.net.follow(states).argmax(-1) == self._follows(batch)).float())
+        if "scored" in batch and batch["scored"].any():
+            self.pseudo.update(-self._alone(batch))
+        return self._filled(logits, batch)
+
+    def _states(self, batch: dict[str, Tensor]) -> Tensor:
+        return self.net.states(batch["inputs"], batch["valid"], batch.get("segments"))
+
+    def _told(self, states: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        """Logits (N, V) of the hidden tokens only: the vocabulary is the widest matrix of a small model."""
+        return self.net.fill(states[batch["targets"] >= 0]).float()
+
+    @staticmethod
+    def _filled(logits: Tensor, batch: dict[str, Tensor]) -> Loss:
+        targets = batch["targets"][batch["targets"] >= 0]
+        return Loss(F.cross_entropy(logits, targets, reduction="sum"), torch.tensor(len(targets), device=logits.device))
+
+    @staticmethod
+    def _follows(batch: dict[str, Tensor]) -> Tensor:
+        if "follows" not in batch:
+            raise UsageError("model.next_sentence needs rows of two texts. Add --data.next_sentence true")
+        return batch["follows"]
+
+    def _alone(self, batch: dict[str, Tensor]) -> Tensor:
+        """The log-probability of each token that is to be scored, hidden alone."""
+        rows = batch["scored"].any(1)
+        whole, valid, asked = (batch[name][rows] for name in ("whole", "valid", "scored"))
+        segments = batch["segments"][rows] if "segments" in batch else torch.zeros_like(whole)
+        return pseudo_log_probabilities(self.net, (whole, valid, segments), asked, self.mask_token)
+
+    def figures(self, loss: float) -> dict[str, float]:
+        pseudo = taken(self.pseudo)
+        return {
+            "accuracy": taken(self.accuracy), "pseudo_perplexity": math.exp(min(pseudo, 700.0)),
+            "follow_accuracy": taken(self.follow_accuracy),
+        }  # fmt: skip
+
+    def sample(self, rows: int) -> dict[str, Tensor]:
+        length = min(self.net.max_length, 16)
+        tokens = torch.randint(self.net.vocab_size, (rows, length))
+        hidden = torch.rand(rows, length) < 0.3
+        hidden[:, 0] = True
+        valid = torch.arange(length) < torch.randint(2, length + 1, (rows, 1))
+        return {
+            "inputs": tokens.masked_fill(hidden, 0), "whole": tokens, "valid": valid,
+            "targets": tokens.masked_fill(~(hidden & valid), -100),
+        }  # fmt: skip
+
+    def example(self) -> tuple[tuple[Tensor, ...], int]:
+        length = self.net.max_length
+        return (torch.zeros(1, length, dtype=torch.long, device="meta"),), length
