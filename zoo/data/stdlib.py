@@ -100,7 +100,34 @@ def texts_of(library: Path) -> list[str]:
         raise _no_sources() from error
     texts += [topics[name] for name in sorted(topics)]
     # translated first: two texts may differ by a mark only
-    return list(dict.fromkeys(text.translate(TYPOGRAPHY).encode("ascii", "replace").decode() for text in texts))
+    return list(dict.fromkeys(plain(text) for text in texts))
+
+
+def origins() -> dict[str, list[str]]:
+    """Each docstring of the running Python's library, as in ``texts_of``, with the packages that have it.
+
+    A module alone counts as a package; a private one, such as ``_pydecimal``, as the public one it serves.
+    """
+
+    def extract(folder: Path) -> None:
+        found: dict[str, list[str]] = {}
+        for file in _sources(library):
+            home = file.relative_to(library).parts[0].removesuffix(".py").removeprefix("_py").lstrip("_")
+            for text in _docstrings(file):
+                homes = found.setdefault(plain(text), [])
+                if home not in homes:
+                    homes.append(home)
+        write_json(folder / "origins.json", found)
+
+    library = _library()
+    entry = cached("stdlib-origins", {"format": 1, **StdlibDocs().source()}, extract)
+    found: dict[str, list[str]] = json.loads((entry / "origins.json").read_text("utf-8"))
+    return found
+
+
+def plain(text: str) -> str:
+    """ASCII: typographic marks in their plain forms, any other character a question mark."""
+    return text.translate(TYPOGRAPHY).encode("ascii", "replace").decode()
 
 
 def _docstrings(file: Path) -> Iterator[str]:

@@ -1,0 +1,163 @@
+"""Texts with a class each: the part that files and the embedded texts share."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from lightning.pytorch.utilities import rank_zero_only
+
+from zoo.data.batches import BatchDataset, random, round_up
+from zoo.data.cache import write_json
+from zoo.data.data import Data, at_least
+from zoo.data.tokenizer import CLS, PAD, SEP, Tokenizer
+from zoo.errors import UsageError
+
+log = logging.getLogger(__name__)
+CHOICE = 20180111  # the seed that chooses a few labels, the same for everybody
+ADDED = (PAD, CLS, SEP)
+IGNORE = -100
+
+
+class Labelled(NamedTuple):
+    """A text and the name of its class."""
+
+    text: str
+    label: str
+
+
+class LabelledRows(BatchDataset):
+    """Rows <cls> and the tokens of a text, with one label each or one for each token."""
+
+    def __init__(self, rows: list[list[int]], labels: list[Any], cls: int, pad: int, most: int) -> None:
+        self.rows, self.labels, self.cls, self.pad, self.most = rows, labels, cls, pad, most
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, indices: np.ndarray, epoch: int) -> dict[str, Any]:
+        """``tokens`` (B, T), ``valid`` (B, T): False at padding, ``labels`` (B,), or (B, T) with -100 where none is."""
+        chosen = [self.rows[index] for index in indices]
+        width = int(round_up(max(map(len, chosen)) + 1, self.most))
+        tokens = np.full((len(chosen), width), self.pad, np.int64)
+        valid = np.zeros(tokens.shape, bool)
+        for row, ids in enumerate(chosen):
+            tokens[row, : len(ids) + 1] = [self.cls, *ids]
+            valid[row, : len(ids) + 1] = True
+        labels = self._labels([self.labels[index] for index in indices], tokens.shape)
+        return {"tokens": torch.from_numpy(tokens), "valid": torch.from_numpy(valid), "labels": labels}
+
+    @staticmethod
+    def _labels(chosen: list[Any], shape: tuple[int, int]) -> torch.Tensor:
+        if not isinstance(chosen[0], list):
+            return torch.tensor(chosen)
+        labels = torch.full(shape, IGNORE)
+        for row, own in enumerate(chosen):
+            labels[row, 1 : len(own) + 1] = torch.tensor(own)
+        return labels
+
+
+class LabelledData(Data):
+    """Texts, cut to ``max_length`` tokens, whose classes are the sorted labels of the training texts.
+
+    The tokenizer is byte-level BPE learned from the training texts, or that of ``tokenizer``: a run's folder, so that
+    the numbers mean what they meant in that run, or a tokenizer.json. Of the training texts ``labels``, the same number
+    of each class where there are enough, may be chosen: the rest is left out.
+    """
+
+    def __init__(
+        self, tokenizer: str | None, vocab_size: int, max_length: int, batch_size: int, labels: int | None, seed: int | None
+    ) -> None:
+        super().__init__(batch_size, 0, seed)
+        at_least(2, max_length=max_length)
+        if labels is not None:
+            at_least(1, labels=labels)
+        self.named, self.vocab_size, self.max_length, self.limit = tokenizer, vocab_size, max_length, labels
+
+    @abstractmethod
+    def texts(self) -> dict[str, list[Labelled]]:
+        """The texts of "train", "val" and perhaps "test"."""
+
+    def load(self) -> None:
+        texts = self.texts()
+        for split in ("train", "val"):
+            if not texts.get(split):
+                raise UsageError(f"the {split} split has no text with a label")
+        self.tokenizer = self._tokenizer([one.text for one in texts["train"]])
+        self.names = sorted({one.label for one in texts["train"]})
+        place = {name: number for number, name in enumerate(self.names)}
+        for split, found in texts.items():
+            for one in found:
+                if one.label not in place:
+                    raise UsageError(f"the {split} split has the label {one.label!r}, which no training text has")
+        texts["train"] = few(texts["train"], self.limit)
+        content = hashlib.sha256(json.dumps([self.tokenizer.to_json(), self.max_length]).encode())
+        for split, found in sorted(texts.items()):
+            content.update(json.dumps([split, found]).encode())
+        self._fingerprint = content.hexdigest()
+        rows = {split: self._rows(split, found, place) for split, found in texts.items()}
+        self.datasets = {"test": rows["val"], **rows}
+
+    def _rows(self, split: str, found: list[Labelled], place: dict[str, int]) -> LabelledRows:
+        ids = self.tokenizer.encode_batch([one.text for one in found])
+        room = self.max_length - 1
+        long = sum(len(row) > room for row in ids)
+        if long:
+            log_once(f"{long} of {len(ids)} {split} texts are cut to their first {room} tokens")
+        marks = (self.tokenizer.specials[CLS], self.tokenizer.specials[PAD])
+        return LabelledRows([row[:room] for row in ids], [place[one.label] for one in found], *marks, self.max_length)
+
+    def _tokenizer(self, texts: list[str]) -> Tokenizer:
+        if self.named is None:
+            return Tokenizer.bpe(texts, self.vocab_size).extended(ADDED)
+        return given_tokenizer(self.named).extended(ADDED)
+
+    def sizes(self) -> dict[str, int]:
+        self.ready()
+        return {"vocab_size": self.tokenizer.vocab_size, "num_classes": len(self.names)}
+
+    def fingerprint(self) -> str:
+        self.ready()
+        return self._fingerprint
+
+    def save(self, folder: Path) -> None:
+        self.ready()
+        self.tokenizer.save(folder / "tokenizer.json")
+        write_json(folder / "labels.json", {"names": self.names})
+
+
+@rank_zero_only
+def log_once(message: str) -> None:
+    """A warning that only the first process gives."""
+    log.warning(message)
+
+
+def given_tokenizer(path: str) -> Tokenizer:
+    """The tokenizer of a run's folder, or of a tokenizer.json."""
+    here = Path(path).expanduser()
+    return Tokenizer.load(here / "tokenizer.json" if here.is_dir() else here)
+
+
+def few(texts: list[Labelled], limit: int | None) -> list[Labelled]:
+    """``limit`` texts, the classes in turn, in an order that is the same for everybody; all of them for None."""
+    if limit is None:
+        return texts
+    if limit > len(texts):
+        raise UsageError(f"labels is {limit}, and there are {len(texts)} training texts")
+    seen: dict[str, int] = {}
+    turn = []
+    order = random(CHOICE).permutation(len(texts))
+    for index in order:
+        label = texts[index].label
+        seen[label] = seen.get(label, 0) + 1
+        turn.append(seen[label])
+    kept = order[np.argsort(turn, kind="stable")[:limit]]
+    return [texts[index] for index in sorted(kept)]
+
+

@@ -1,0 +1,49 @@
+"""Text classification without files: which package of Python's standard library a docstring comes from."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from zoo.data.data import at_least
+from zoo.data.labelled import Labelled, LabelledData
+from zoo.data.stdlib import StdlibDocs, origins
+from zoo.errors import UsageError
+
+
+class DocTopics(LabelledData):
+    """Docstrings of the running Python's standard library, each with the package or module it belongs to.
+
+    Classes are the ``topics`` packages with the most docstrings. A text that two of them have is left out. The split is
+    that of StdlibDocs with the same `val_fraction`: a language model that was trained on it has seen no text of this
+    validation split, which is the test split too.
+    """
+
+    def __init__(
+        self,
+        topics: int = 12,
+        tokenizer: str | None = None,
+        vocab_size: int = 1024,
+        max_length: int = 64,
+        batch_size: int = 32,
+        val_fraction: float = 0.25,
+        labels: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        """`tokenizer` is a run's folder or a tokenizer.json, instead of one of `vocab_size` that is learned here;
+        `labels` is how many training texts are used, all by default.
+        """
+        super().__init__(tokenizer, vocab_size, max_length, batch_size, labels, seed)
+        at_least(2, topics=topics)
+        self.topics, self.val_fraction = topics, val_fraction
+
+    def texts(self) -> dict[str, list[Labelled]]:
+        splits = StdlibDocs(val_fraction=self.val_fraction).documents().splits
+        of = {text: homes[0] for text, homes in origins().items() if len(homes) == 1}
+        counts = Counter(home for home in of.values())
+        if len(counts) < self.topics:
+            raise UsageError(f"topics is {self.topics}, and the library has {len(counts)} packages with docstrings")
+        chosen = {name for name, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[: self.topics]}
+        return {
+            split: [Labelled(text, of[text]) for text in texts if of.get(text) in chosen]
+            for split, texts in splits.items()
+        }

@@ -1,0 +1,162 @@
+"""Classification of texts and of their tokens."""
+
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.optim import AdamW
+from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
+
+from zoo.models.encoder import TextClassifier, TextEncoder, TokenClassifier
+from zoo.tasks.schedule import Linear
+from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known
+
+IGNORE = -100
+
+
+class Labelling(Task):
+    """What naming the class of a text and of a token share: loss, accuracy, and F1, a mean over the classes."""
+
+    kind = "task"  # a base, as Task is: it has no network of its own
+    blanks: ClassVar = {"vocab_size": 64, "num_classes": 5, "max_length": 64}
+    goals: ClassVar[Goals] = {"accuracy": "max", "f1": "max", "loss": "min"}
+    net: TextEncoder
+
+    def __init__(
+        self,
+        net: TextEncoder,
+        num_classes: int,
+        label_smoothing: float,
+        lr: float,
+        optimizer: OptimizerFactory,
+        schedule: ScheduleFactory,
+    ):
+        super().__init__(net, lr, optimizer, schedule)
+        self.num_classes, self.label_smoothing = num_classes, label_smoothing
+        self.accuracy = MulticlassAccuracy(num_classes, average="micro", ignore_index=IGNORE)
+        self.f1 = MulticlassF1Score(num_classes, average="macro", ignore_index=IGNORE)
+
+    def forward(self, tokens: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Tokens (B, T) to logits: (B, num_classes), or (B, T, num_classes)."""
+        return self.net(tokens, valid)
+
+    def loss(self, batch: dict[str, Tensor]) -> Loss:
+        return self._loss(*self._labelled(batch), self.label_smoothing)
+
+    def evaluate(self, batch: dict[str, Tensor]) -> Loss:
+        logits, labels = self._labelled(batch)
+        self.accuracy.update(logits, labels)
+        self.f1.update(logits, labels)
+        return self._loss(logits, labels, 0.0)
+
+    def _labelled(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Logits (N, num_classes) and labels (N,), without what has no label."""
+        labels = batch["labels"].flatten()
+        logits = self(batch["tokens"], batch["valid"]).float().flatten(0, -2)
+        return logits[labels != IGNORE], labels[labels != IGNORE]
+
+    @staticmethod
+    def _loss(logits: Tensor, labels: Tensor, smoothing: float) -> Loss:
+        total = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+        return Loss(total, torch.tensor(len(labels), device=labels.device))
+
+    def figures(self, loss: float) -> dict[str, float]:
+        found = {"accuracy": float(self.accuracy.compute()), "f1": float(self.f1.compute())}
+        self.accuracy.reset()
+        self.f1.reset()
+        return found
+
+    @abstractmethod
+    def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> list[dict[str, Any]]: ...
+
+    def sample(self, rows: int) -> dict[str, Tensor]:
+        length = min(self.net.max_length, 16)
+        valid = torch.arange(length) < torch.randint(2, length + 1, (rows, 1))
+        return {
+            "tokens": torch.randint(self.net.vocab_size, (rows, length)), "valid": valid,
+            "labels": torch.randint(self.num_classes, (rows,)),
+        }  # fmt: skip
+
+    def example(self) -> tuple[tuple[Tensor, ...], int]:
+        length = self.net.max_length
+        return (torch.zeros(1, length, dtype=torch.long, device="meta"),), 1 if self.unit == "text" else length
+
+
+class SequenceClassification(Labelling):
+    """Name the class of a text; reports accuracy, F1 (mean over classes) and loss (nats per text)."""
+
+    unit = "text"
+    net: TextClassifier
+
+    def __init__(
+        self,
+        vocab_size: int | None = None,
+        num_classes: int | None = None,
+        max_length: int | None = None,
+        label_smoothing: float = 0.0,
+        lr: float = 1e-3,
+        optimizer: OptimizerFactory = AdamW,
+        schedule: ScheduleFactory = Linear,
+        **model,
+    ):
+        """
+        Args:
+            vocab_size: number of tokens; what the data has unless given.
+            num_classes: number of classes; what the data has unless given.
+            max_length: longest text in tokens; what the data has unless given.
+            label_smoothing: share of the target spread over all classes.
+            lr: learning rate at its peak.
+            optimizer: the optimiser; matrices decay, gains and biases never.
+            schedule: how the learning rate moves.
+        """
+        classes, words = known(num_classes, "num_classes"), known(vocab_size, "vocab_size")
+        net = TextClassifier(words, classes, known(max_length, "max_length"), seed=torch.initial_seed(), **model)
+        super().__init__(net, classes, label_smoothing, lr, optimizer, schedule)
+
+    def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> list[dict[str, Any]]:
+        sure, guess = self(batch["tokens"], batch["valid"]).float().softmax(-1).max(-1)
+        rows = zip(guess.tolist(), sure.tolist(), batch["labels"].tolist(), strict=True)
+        return [{"class": found, "probability": chance, "label": label} for found, chance, label in rows]
+
+
+class TokenClassification(Labelling):
+    """Name the class of each token of a text; reports accuracy, F1 (mean over classes) and loss (nats per token)."""
+
+    net: TokenClassifier
+
+    def __init__(
+        self,
+        vocab_size: int | None = None,
+        num_classes: int | None = None,
+        max_length: int | None = None,
+        label_smoothing: float = 0.0,
+        lr: float = 1e-3,
+        optimizer: OptimizerFactory = AdamW,
+        schedule: ScheduleFactory = Linear,
+        **model,
+    ):
+        """
+        Args:
+            vocab_size: number of tokens; what the data has unless given.
+            num_classes: number of classes; what the data has unless given.
+            max_length: longest text in tokens; what the data has unless given.
+            label_smoothing: share of the target spread over all classes.
+            lr: learning rate at its peak.
+            optimizer: the optimiser; matrices decay, gains and biases never.
+            schedule: how the learning rate moves.
+        """
+        classes, words = known(num_classes, "num_classes"), known(vocab_size, "vocab_size")
+        net = TokenClassifier(words, classes, known(max_length, "max_length"), seed=torch.initial_seed(), **model)
+        super().__init__(net, classes, label_smoothing, lr, optimizer, schedule)
+
+    def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> list[dict[str, Any]]:
+        guess = self(batch["tokens"], batch["valid"]).argmax(-1)
+        rows = zip(guess, batch["labels"], strict=True)
+        return [{"classes": found[own != IGNORE].tolist(), "labels": own[own != IGNORE].tolist()} for found, own in rows]
+
+    def sample(self, rows: int) -> dict[str, Tensor]:
+        batch = super().sample(rows)
+        labels = torch.randint(self.num_classes, batch["tokens"].shape)
+        return {**batch, "labels": labels.masked_fill(~batch["valid"], IGNORE)}
