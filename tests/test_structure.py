@@ -23,18 +23,19 @@ DECLARED = [
 ]
 
 # What the modules of a layer may import: parts of zoo, and packages beside the standard library (None: any).
-PLUGINS = ("errors", "discovery", "importing", "registry", "describe")
+PLUGINS = ("errors", "limits", "discovery", "importing", "registry", "describe")
 MAY_IMPORT = {
     "errors": ((), ()),
     "discovery": ((), ()),
     "importing": ((), ()),
+    "limits": (("errors",), ("yaml",)),
     "registry": (("errors", "discovery", "importing"), ()),
     "plugins": (("errors", "registry", "describe", "__version__"), ("packaging",)),
     "cookbook": (("errors", "registry"), ()),
     "parts": (("errors", "parts"), ("torch",)),
     "models": (("errors", "registry", "parts", "models"), ("torch",)),
-    "data": (("errors", "registry", "cookbook", "data"), None),
-    "tasks": (("errors", "registry", "cookbook", "parts", "models", "data", "tasks"), None),
+    "data": (("errors", "limits", "registry", "cookbook", "data"), None),
+    "tasks": (("errors", "limits", "registry", "cookbook", "parts", "models", "data", "tasks"), None),
     "trained": ((*PLUGINS, "cookbook", "parts", "models", "data", "tasks", "trained"), None),
 }
 

@@ -2,49 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
 import yaml
 
+from zoo import limits
 from zoo.cli.layers import MISSING, Node, put
 from zoo.errors import UsageError
+from zoo.limits import CORE, Loader
 
-MAX_BYTES, MAX_NODES, MAX_DEPTH = 1_000_000, 5_000, 40
-CORE = "tag:yaml.org,2002:"
-
-
-class Loader(yaml.SafeLoader):
-    """YAML 1.2's few implicit types: `no` and `010` stay text, `3e-4` is a number."""
-
-    yaml_implicit_resolvers: dict[str, list] = {}  # noqa: RUF012 - the attribute's form is PyYAML's
-
-
-for _tag, _pattern, _first in (
-    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
-    ("int", r"[-+]?(?:0|[1-9][0-9_]*)", "-+0123456789"),
-    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9_]*)(?:[eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+|[-+]?\.inf|\.nan",
-     "-+.0123456789"),
-    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("merge", r"<<", "<"),
-):  # fmt: skip
-    Loader.add_implicit_resolver(CORE + _tag, re.compile(f"^(?:{_pattern})$"), list(_first))
+MAX_NODES, MAX_DEPTH = limits.RECIPE_NODES, limits.DEPTH
 
 
 def read(path: Path) -> Node:
     """The layer a YAML file describes."""
     try:
-        data = path.read_bytes()
+        text = limits.text(path, limits.RECIPE_BYTES)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    if len(data) > MAX_BYTES:
-        raise UsageError(f"{path} has {len(data)} bytes; a recipe may have {MAX_BYTES}.")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise UsageError(f"{path} is not UTF-8 text: line {line} holds byte 0x{data[error.start]:02x}.") from error
     root = parse(text, str(path))
     if root.value is not MISSING:
         raise UsageError(f"{path} must hold keys such as 'model:' and 'data:' at its top, not {_kind(root.value)}.")
@@ -65,6 +41,8 @@ def parse(text: str, name: str, origin: str = "") -> Node:
             return Node() if top is None else _Builder(loader, name, origin).build(top, 0)
         finally:
             loader.dispose()
+    except limits.TooMuchError as error:
+        raise UsageError(f"{name or origin}: {error}") from error
     except yaml.MarkedYAMLError as error:
         raise UsageError(_syntax(error, text, name or origin)) from error
     except yaml.reader.ReaderError as error:

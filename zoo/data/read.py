@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
+import os
 from pathlib import Path
 
+from zoo import limits
 from zoo.errors import UsageError
 
 BOM = b"\xef\xbb\xbf"
+LONGEST_LINE = 1_000_000  # characters; no sentence has as many
+
+
+def memory() -> int:
+    """The bytes of this machine's memory, which a text is read into as a whole."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 2**36
 
 
 def read_bytes(path: Path, recipes: str) -> bytes:
@@ -17,17 +23,14 @@ def read_bytes(path: Path, recipes: str) -> bytes:
     Raises UsageError when it is missing, damaged or not readable; `recipes` names those that need no file.
     """
     try:
-        content = path.read_bytes()
+        content = limits.content(path, memory())
     except FileNotFoundError as error:
         raise missing(str(path), recipes) from error
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
     if path.suffix != ".gz":
         return content
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(f"{path} is a damaged or truncated gzip file: {error}. Fetch or compress it again.") from error
+    return limits.gunzip(content, str(path))
 
 
 def read_text(path: Path, recipes: str) -> str:

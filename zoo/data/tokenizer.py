@@ -7,11 +7,13 @@ import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
 
+from zoo import limits
 from zoo.data.cache import write_file
 from zoo.errors import UsageError
 
@@ -21,7 +23,10 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 CLS, SEP, MASK = "<cls>", "<sep>", "<mask>"
 ALPHABET_SIZE = 256
-IDEOGRAPH = r"[\p{Han}\p{Hiragana}\p{Katakana}]"
+IDEOGRAPH, CHARACTER = r"[\p{Han}\p{Hiragana}\p{Katakana}]", r"[\s\S]"
+STEPS = ("Sequence", "Split", "Digits", "ByteLevel", "Fuse")
+PATTERNS = [{"Regex": IDEOGRAPH}, {"Regex": CHARACTER}]
+LONGEST_TOKEN = 10_000  # characters
 
 
 class Tokenizer:
@@ -47,7 +52,7 @@ class Tokenizer:
         characters = sorted(set().union(*map(set, texts)))
         vocabulary = {token: number for number, token in enumerate([*specials, *characters])}
         inner = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))  # not a token: unknown raises
-        inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        inner.pre_tokenizer = pre_tokenizers.Split(Regex(CHARACTER), "isolated")
         inner.decoder = decoders.Fuse()
         return cls(_with_specials(inner, specials))
 
@@ -100,13 +105,15 @@ class Tokenizer:
         """Read a tokenizer.json. Raises UsageError unless its numbers are 0 to V-1, each once, and its parts agree."""
         path = Path(path)
         try:
-            text = path.read_text("utf-8")
+            text = limits.text(path, limits.JSON_BYTES)
             _check(path, text)
             return cls(tokenizers.Tokenizer.from_str(text))
         except UsageError:
             raise
         except FileNotFoundError as error:
             raise UsageError(f"{path} is not on disk: a tokenizer.json was expected there") from error
+        except RecursionError as error:
+            raise UsageError(f"{path} is nested too deeply to be a tokenizer") from error
         except Exception as error:  # the library raises bare Exception
             raise UsageError(f"{path} is not a tokenizer of the library 'tokenizers': {error}") from error
 
@@ -213,14 +220,22 @@ def _scheme(inner: tokenizers.Tokenizer) -> str:
 def _check(path: Path, text: str) -> None:
     """Raise UsageError where numbers have holes or clash: the library itself loads such files without a word."""
     content = json.loads(text, object_pairs_hook=_unique_keys(path))
+    _check_steps(path, content)
     vocabulary = content["model"]["vocab"]
     if not isinstance(vocabulary, dict) or content["model"].get("type") not in ("WordLevel", "BPE"):
         raise UsageError(f"{path}: the model must be WordLevel or byte-level BPE, as zoo writes them")
     numbers = dict(vocabulary)
     for token in content["added_tokens"]:
         name, number = token["content"], token["id"]
+        if not isinstance(name, str) or not name:
+            raise UsageError(f"{path}: an added token has no text: {token!r:.80}")
         if numbers.setdefault(name, number) != number:
             raise UsageError(f"{path}: {name!r} has two numbers, {numbers[name]} and {number}")
+    for token, number in numbers.items():
+        if type(number) is not int:
+            raise UsageError(f"{path}: the number of {token!r:.80} is {number!r:.80}: it must be a whole number")
+        if len(token) > LONGEST_TOKEN:
+            raise UsageError(f"{path}: token {number} has {len(token)} characters, more than {LONGEST_TOKEN}")
     by_number: dict[int, str] = {}
     for token, number in numbers.items():
         other = by_number.setdefault(number, token)
@@ -235,6 +250,26 @@ def _check(path: Path, text: str) -> None:
         raise UsageError(f"{path}: {', '.join(sorted(lost))} must be listed in added_tokens as special")
     if not all(token.get("special") for token in content["added_tokens"]):
         raise UsageError(f"{path}: every added token must be special")
+
+
+def _check_steps(path: Path, content: dict[str, Any]) -> None:
+    """Raise UsageError for steps that are not zoo's: a pattern of a stranger can take for ever, or change the text."""
+    for name in ("normalizer", "post_processor", "truncation", "padding"):
+        if content.get(name) is not None:
+            raise UsageError(f"{path}: {name!r} must be null: zoo's tokenizers leave a text as it is")
+    if content["model"].get("dropout"):
+        raise UsageError(f"{path}: the model has a dropout, with which a text is cut otherwise each time")
+    waiting = [content.get(name) for name in ("pre_tokenizer", "decoder")]
+    while waiting:
+        step = waiting.pop()
+        if step is None:
+            continue
+        kind = step["type"] if isinstance(step, dict) else step
+        if kind not in STEPS:
+            raise UsageError(f"{path}: the step {kind!r:.80} is not one of {', '.join(STEPS)}")
+        if kind == "Split" and step["pattern"] not in PATTERNS:
+            raise UsageError(f"{path}: the pattern {step['pattern']!r:.80} is not one that zoo writes")
+        waiting += step.get("pretokenizers") or step.get("decoders") or []
 
 
 def _unique_keys(path: Path) -> Callable[[list[tuple[str, object]]], dict[str, object]]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zoo.errors import UsageError
+from zoo.errors import CheckpointError, UsageError
 from zoo.tasks.task import Task
 from zoo.trained.place import Place
 
@@ -72,6 +72,15 @@ class Trained:
     def device(self) -> torch.device:
         """Where it computes."""
         return self.task.device  # not of its first parameter: a model that counts has none
+
+    def agree(self, option: str, size: int, file: str) -> None:
+        """Raise CheckpointError where a file names more tokens or classes than the model was built for."""
+        written = (self.place.config["model"].get("init_args") or {}).get(option)
+        if isinstance(written, int) and size > written:
+            raise CheckpointError(
+                f"{self.place.folder / file} has {size} entries, and the model's {option} is {written}: "
+                "it belongs to another run. Copy the file of this run there."
+            )
 
     def extra(self) -> dict[str, Any]:
         """What an export must say besides the task, its options and its files."""

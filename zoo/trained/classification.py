@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -12,6 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from zoo import limits
 from zoo.data.imagedata import ArrayPixels, Images, Split, resized
 from zoo.data.imagefiles import UNREADABLE, FilePixels, header
 from zoo.errors import UsageError
@@ -30,6 +30,7 @@ RESIZED: dict[str, Resize] = {
 }
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 ROWS = 64
+LARGEST = 8192  # pixels a side
 
 
 class Guess(NamedTuple):
@@ -47,14 +48,9 @@ class TrainedClassification(Trained):
     def __init__(self, task: Task, place: Place) -> None:
         super().__init__(task, place)
         path = place.file("images.json")
-        try:
-            found = json.loads(path.read_text("utf-8"))
-            self.names: list[str] = found["names"]
-            self.size, self.channels = int(found["image_size"]), int(found["channels"])
-            self.mean, self.std = torch.tensor(found["mean"]), torch.tensor(found["std"])
-            self.mode = MODES[self.channels]
-        except (ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"{path} is not what a run writes: {type(error).__name__} {error}") from error
+        self.names, self.mean, self.std, self.size, self.channels = prepared(path)
+        self.mode = MODES[self.channels]
+        self.agree("num_classes", len(self.names), path.name)
         self.resize = place.config["resize"] if "resize" in place.config else trained_resize(place.config.get("data"))
 
     def extra(self) -> dict[str, Any]:
@@ -114,6 +110,25 @@ class TrainedClassification(Trained):
         if right:
             return pixels
         return resized(square(pixels) if way == "crop" else pixels, self.size)
+
+
+def prepared(path: Path) -> tuple[list[str], Tensor, Tensor, int, int]:
+    """Names, mean, deviation, size and channels of an images.json. Raises UsageError for what no run writes."""
+    found = limits.json_file(path)
+    try:
+        if not isinstance(found, dict):
+            raise TypeError("no object")
+        names, size, channels = found["names"], found["image_size"], found["channels"]
+        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+            raise ValueError("'names' must list the classes")
+        if type(size) is not int or not 1 <= size <= LARGEST or channels not in MODES:
+            raise ValueError(f"'image_size' must be from 1 to {LARGEST}, 'channels' 1, 3 or 4")
+        mean, std = (torch.tensor(found[key], dtype=torch.float32) for key in ("mean", "std"))
+        if any(one.shape != (channels,) or not one.isfinite().all() for one in (mean, std)) or (std <= 0).any():
+            raise ValueError("'mean' and 'std' must be numbers, one for each channel")
+    except (ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise UsageError(f"{path} is not what a run writes: {type(error).__name__} {error}") from error
+    return names, mean, std, size, int(channels)
 
 
 def trained_resize(data: Any) -> Resize | None:

@@ -30,6 +30,7 @@ class TrainedLanguageModel(Trained):
     def __init__(self, task: Task, place: Place) -> None:
         super().__init__(task, place)
         self.tokenizer = Tokenizer.load(place.file("tokenizer.json"))
+        self.agree("vocab_size", self.tokenizer.vocab_size, "tokenizer.json")
 
     def generate(
         self,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zoo import cookbook
+from zoo import cookbook, limits
 from zoo.errors import CheckpointError, UsageError
 from zoo.registry import suggest
 
@@ -105,21 +104,17 @@ def _export(folder: Path) -> Place:
         if not wanted.is_file():
             raise CheckpointError(f"{folder} is no complete export: {wanted.name} is missing. Make it anew: zoo export")
     try:
-        config = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        config = limits.json_file(path)
+    except (OSError, UsageError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
     return Place(folder, folder / WEIGHTS, _checked(config, path), path)
 
 
 def _yaml(path: Path) -> Mapping[str, Any]:
-    import yaml
-
     try:
-        return _checked(yaml.safe_load(path.read_text("utf-8")), path)
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        if isinstance(error, UsageError):
-            raise
-        raise UsageError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+        return _checked(limits.yaml_file(path), path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def _checked(config: object, path: Path) -> Mapping[str, Any]:

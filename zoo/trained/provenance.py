@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from zoo import describe, discovery, registry
-from zoo.errors import PluginError
+from zoo import describe, discovery, limits, registry
+from zoo.errors import PluginError, UsageError
 from zoo.trained.place import EXPORT, Place
 from zoo.trained.policy import ROOTS
 
@@ -74,8 +74,8 @@ def write(config: Mapping[str, Any], folder: Path) -> None:
 def kept(folder: Path) -> list[Record]:
     """The records beside a configuration; none where an older run kept none."""
     try:
-        return checked(json.loads((folder / FILE).read_text("utf-8")))
-    except (OSError, ValueError):
+        return checked(limits.json_file(folder / FILE))
+    except (OSError, UsageError):
         return []
 
 

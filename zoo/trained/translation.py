@@ -38,6 +38,8 @@ class TrainedTranslation(Trained):
     def __init__(self, task: Task, place: Place) -> None:
         super().__init__(task, place)
         self.source_tokenizer, self.target_tokenizer = (Tokenizer.load(place.file(name)) for name in self.files)
+        for side, file in zip(("source", "target"), self.files, strict=True):
+            self.agree(f"{side}_vocab_size", getattr(self, f"{side}_tokenizer").vocab_size, file)
         ends = [self.source_tokenizer.eos, self.target_tokenizer.bos, self.target_tokenizer.eos]
         if None in ends:
             raise UsageError(f"the tokenizers in {place.folder} lack <bos> or <eos>, which a translation needs.")

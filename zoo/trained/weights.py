@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import struct
 import zipfile
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from zoo import limits
 from zoo.errors import CheckpointError, UsageError
+from zoo.trained.screen import DAMAGED, screen
 
 TIED = "tied"  # in the metadata: {"left out": "where it is"}
+HEADER_BYTES = 32 * 2**20  # of safetensors: names and shapes; a model of ten thousand tensors has one
 
 
 def read(path: Path) -> dict[str, Tensor]:
@@ -22,12 +26,13 @@ def read(path: Path) -> dict[str, Tensor]:
 
 
 def _checkpoint(path: Path) -> dict[str, Tensor]:
+    screen(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, EOFError, RuntimeError, ValueError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
         # what weights_only refuses raises UnpicklingError, with a page of advice on how to run it nevertheless
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise CheckpointError(f"{path} is not a whole checkpoint of tensors and plain values: {reason[0]}") from error
+        raise CheckpointError(f"{path} is {DAMAGED}: {reason[0]}") from error
     found = content.get("state_dict") if isinstance(content, dict) else None
     if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
         raise CheckpointError(f"{path} is no checkpoint of a zoo run: it has no 'state_dict' of tensors.")
@@ -35,24 +40,41 @@ def _checkpoint(path: Path) -> dict[str, Tensor]:
 
 
 def about(path: Path, key: str) -> object:
-    """What else a checkpoint holds under a key, without reading its tensors; None where it cannot be read."""
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception:  # `read` says what is wrong with it
-        return None
-    return content.get(key) if isinstance(content, dict) else None
+    """What else a checkpoint holds under a key, without its tensors. Raises CheckpointError for a damaged one."""
+    return None if path.suffix == ".safetensors" else screen(path).get(key)
 
 
 def _safetensors(path: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError, safe_open
 
+    _header(path)
     try:
         with safe_open(path, framework="pt") as file:
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
-            tied = json.loads((file.metadata() or {}).get(TIED, "{}"))
-        return found | {name: found[kept] for name, kept in tied.items()}
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+            tied = limits.json_text((file.metadata() or {}).get(TIED, "{}"), f"{path}: {TIED!r} in its metadata")
+    except UsageError as error:
+        raise CheckpointError(str(error)) from error
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"{path} is not a whole safetensors file: {error}") from error
+    if not isinstance(tied, dict) or not all(isinstance(kept, str) and kept in found for kept in tied.values()):
+        raise CheckpointError(f"{path} is not a whole safetensors file: {TIED!r} must name tensors that it holds.")
+    return found | {name: found[kept] for name, kept in tied.items()}
+
+
+def _header(path: Path) -> None:
+    """Raise CheckpointError for a header that is longer than the file, or than names and shapes ever are."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            start = file.read(8)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    named = struct.unpack("<Q", start)[0] if len(start) == 8 else size
+    if named > min(size - 8, HEADER_BYTES):
+        raise CheckpointError(
+            f"{path} is not a whole safetensors file: its header is said to have {named} bytes, and the file has "
+            f"{size}; at most {HEADER_BYTES} are read."
+        )
 
 
 def put(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
@@ -72,7 +94,14 @@ def put(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
         if tensor.shape != own[name].shape and name not in grown:
             sizes = f"{tuple(tensor.shape)} where the configuration says {tuple(own[name].shape)}"
             raise CheckpointError(f"{path}: {name} is {sizes}.")
+        if tensor.is_meta or tensor.layout != torch.strided or numeric(tensor) != numeric(own[name]):
+            raise CheckpointError(f"{path}: {name} holds {tensor.dtype} where {own[name].dtype} is expected.")
     module.load_state_dict(tensors)
+
+
+def numeric(tensor: Tensor) -> tuple[bool, bool]:
+    """Whether a tensor holds fractions, and whether complex ones: other dtypes are converted into each other."""
+    return tensor.is_floating_point(), tensor.is_complex()
 
 
 def write(module: nn.Module, path: Path) -> None:
