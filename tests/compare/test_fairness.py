@@ -196,7 +196,7 @@ def test_parameters_beyond_five_percent_are_flagged():
 
 def test_speed_that_spreads_is_flagged():
     assert said(pair(**{"cost.spread": 0.23})) == [
-        "speed spread by 23 % within the run (a busy machine?): position=alibi"
+        "speed spread by up to 23 % within a run (a busy machine?): position=alibi"
     ]
     slow = [
         *pair(2),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from zoo.compare.fairness import default_baseline, flags
 from zoo.compare.flag import Flag
 from zoo.compare.ledgers import BETTER, Ledger, grouped, number
+from zoo.compare.naming import concise, meant
 from zoo.compare.numbers import NONE, listed
 from zoo.compare.statistics import Paired, Verdict, holm, judge, paired, summary
 from zoo.errors import UsageError
@@ -181,10 +182,11 @@ def told(value: object) -> str:
 def _baseline(groups: Mapping[str, Seeds], wanted: str | None) -> str:
     if wanted is None:
         return default_baseline(groups)
-    fitting = [name for name in groups if wanted in (name, name.rpartition("/")[2], name.partition("/")[0])]
+    names = _varied(groups, {})
+    fitting = meant(wanted, {name: {n: told(_choice(runs, n)) for n in names} for name, runs in groups.items()})
     if len(fitting) != 1:
-        why = f"stands for {listed(fitting)}" if fitting else f"is no variant.{suggest(wanted, groups)}"
-        raise UsageError(f"--baseline {wanted!r} {why}\nThere are: {listed([*groups], 8)}.")
+        why = f"stands for {listed(fitting)}." if fitting else f"is no variant.{suggest(wanted, groups)}"
+        raise UsageError(f"--baseline {wanted!r} {why}\nThere are: {listed([*concise(groups).values()], 8)}.")
     return fitting[0]
 
 
@@ -248,16 +250,16 @@ def _labels(groups: Mapping[str, Seeds], names: Sequence[str], base: str) -> dic
     not unique, variants are used.
     """
     usual = {name: told(_choice(groups[base], name)) for name in names}
-    labels = {}
+    labels, shown = {}, concise(groups)
     for variant, runs in groups.items():
         values = {name: told(_choice(runs, name)) for name in names}
         chosen = [
             v if v[:1].isupper() or len(names) == 1 else f"{name}={v}" for name, v in values.items() if v != usual[name]
         ]
-        labels[variant] = " + ".join(chosen) if chosen and variant != base else variant
+        labels[variant] = " + ".join(chosen) if chosen and variant != base else shown[variant]
     if len(names) == 1 and usual[names[0]] != NONE:
         labels[base] = usual[names[0]]
-    return labels if len(set(labels.values())) == len(labels) else {variant: variant for variant in groups}
+    return labels if len(set(labels.values())) == len(labels) else shown
 
 
 def _cost(runs: Seeds) -> Cost:

@@ -9,6 +9,7 @@ from typing import Any
 
 from zoo.compare.flag import Findings, Flag, Groups, named
 from zoo.compare.ledgers import Ledger, grouped, number, twins
+from zoo.compare.naming import concise, plainest
 from zoo.compare.numbers import apart, listed
 from zoo.compare.sameness import pair_flags, varied
 
@@ -23,9 +24,8 @@ FOLLOWS = {
 
 
 def default_baseline(groups: Iterable[str]) -> str:
-    """The variant that is named "default", or else the first."""
-    names = list(groups)
-    return next((name for name in names if name.rpartition("/")[2] == "default"), names[0])
+    """The variant that is named "default", or else the one nearest to it, the first of equals."""
+    return plainest(groups)
 
 
 def flags(ledgers: Iterable[Ledger], baseline: str | None = None) -> list[Flag]:
@@ -94,7 +94,7 @@ def _odd(
                 strange.setdefault(value(run), {}).setdefault(variant, []).append(seed)
     found = []
     for other, where in strange.items():
-        sentence = f"{about}: {told(other)} ({named(groups, where)}) against {told(usual)} ({base})"
+        sentence = f"{about}: {told(other)} ({named(groups, where)}) against {told(usual)} ({concise(groups)[base]})"
         concerned = () if base in where else tuple(where)
         found.append(Flag(f"{REFUSED}: {sentence}" if fatal else f"different {sentence}", fatal, about, concerned))
     return found
@@ -113,7 +113,7 @@ def _budget(groups: Groups, base: str, about: str, spent: Callable[[Ledger], flo
     found = []
     for amount, where in strange.items():
         ours, theirs = apart(amount, usual)
-        sentence = f"{REFUSED}: {about} {ours} ({named(groups, where)}) against {theirs} ({base})"
+        sentence = f"{REFUSED}: {about} {ours} ({named(groups, where)}) against {theirs} ({concise(groups)[base]})"
         found.append(Flag(sentence, True, "tokens", () if base in where else tuple(where)))
     return found
 
@@ -121,25 +121,36 @@ def _budget(groups: Groups, base: str, about: str, spent: Callable[[Ledger], flo
 def _costs(groups: Groups, base: str) -> list[Flag]:
     """Sizes beyond TOLERANCE, and what makes seconds and tokens per second incomparable, and nothing else."""
     found, usual = Findings(groups), number(_first(groups[base]).cost.get("parameters"))
+    shown, uneven = concise(groups)[base], _uneven(groups)
+    spreads = [number(run.cost.get("spread")) for runs in groups.values() for run in runs.values()]
+    widest = max((spread for spread in spreads if spread == spread), default=0.0)
     for variant, runs in groups.items():
-        rates = [rate for run in runs.values() if (rate := number(run.cost.get("tokens_per_s"))) > 0]
-        uneven = bool(rates) and max(rates) - min(rates) > 2 * TOLERANCE["spread"] * statistics.median(rates)
         for run in runs.values():
             ours, spread = number(run.cost.get("parameters")), number(run.cost.get("spread"))
             if abs(ours - usual) > TOLERANCE["parameters"] * usual:
                 change = f"{abs(ours / usual - 1) * 100:.0f} % {'more' if ours > usual else 'fewer'}"
                 found.add(
-                    "parameters", f"{change} parameters than {base} (--match params makes them equal)", run, variant
+                    "parameters", f"{change} parameters than {shown} (--match params makes them equal)", run, variant
                 )
             if spread > TOLERANCE["spread"]:
-                told = f"speed spread by {spread * 100:.0f} % within the run (a busy machine?)"
+                told = f"speed spread by up to {widest * 100:.0f} % within a run (a busy machine?)"
                 found.add("speed", told, run, variant)
-            elif uneven:
-                told = f"speed differs by {(max(rates) / min(rates) - 1) * 100:.0f} % between seeds (a busy machine?)"
+            elif variant in uneven:
+                told = f"speed differs by up to {max(uneven.values()) * 100:.0f} % between seeds (a busy machine?)"
                 found.add("speed", told, run, variant)
     told = "speed and memory are not comparable"
     odd = [flag for name in HARDWARE for flag in _odd(groups, base, name, _setting(name), str, False)]
     return [*found.flags(), *(Flag(f"{told}: {flag.sentence}", False, "speed", flag.variants) for flag in odd)]
+
+
+def _uneven(groups: Groups) -> dict[str, float]:
+    """By how much the fastest run of a variant is faster than its slowest, where that is beyond the tolerance."""
+    found = {}
+    for variant, runs in groups.items():
+        rates = [rate for run in runs.values() if (rate := number(run.cost.get("tokens_per_s"))) > 0]
+        if rates and max(rates) - min(rates) > 2 * TOLERANCE["spread"] * statistics.median(rates):
+            found[variant] = max(rates) / min(rates) - 1
+    return found
 
 
 def _explained(about: str, names: Sequence[str]) -> bool:

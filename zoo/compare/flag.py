@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from zoo.compare.ledgers import Ledger
+from zoo.compare.naming import concise
 from zoo.compare.numbers import listed
 
 Groups = Mapping[str, Mapping[int, Ledger]]
@@ -50,7 +51,8 @@ class Findings:
 
 def named(groups: Groups, where: Mapping[str, Sequence[int]]) -> str:
     """Variants, with seeds where not all of a variant's are meant."""
-    return listed([v if len(s) == len(groups[v]) else f"{v} {told_seeds(s)}" for v, s in where.items()])
+    shown = concise(groups)
+    return listed([shown[v] if len(s) == len(groups[v]) else f"{shown[v]} {told_seeds(s)}" for v, s in where.items()])
 
 
 def told_seeds(seeds: Iterable[int]) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from zoo.compare import state, variants
 from zoo.compare.execute import Job
 from zoo.compare.lock import Lock
+from zoo.compare.naming import concise
 from zoo.compare.variants import Factor, Variant
 from zoo.errors import UsageError
 
@@ -81,10 +82,10 @@ class Arm:
         """The variant as its folder and the tables call it."""
         return self.point.variant
 
-    def job(self, seed: int, goal: str | None = None) -> Job:
-        """The run of one seed."""
+    def job(self, seed: int, shown: str = "", goal: str | None = None) -> Job:
+        """The run of one seed, ``shown`` under a shorter name where one tells it apart."""
         words = (*self.words, f"--seed={seed}", f"--runs={self.point.root}")
-        return Job(f"{self.name} s{seed}", self.point.folder(seed), words, goal or "")
+        return Job(f"{shown or self.name} s{seed}", self.point.folder(seed), words, goal or "")
 
     def given(self, fits: Fits, *words: str, note: str = "") -> Arm:
         """The same with more options."""
@@ -128,7 +129,8 @@ def arms(asked: Comparison, fits: Fits, check: Callable[[Mapping[str, Any]], Non
 
 def jobs(found: Sequence[Arm], seeds: Sequence[int], goal: str | None = None) -> list[Job]:
     """Every run, seed by seed: what is there at any time covers all variants alike."""
-    return [arm.job(seed, goal) for seed in seeds for arm in found]
+    shown = concise(arm.name for arm in found)
+    return [arm.job(seed, shown[arm.name], goal) for seed in seeds for arm in found]
 
 
 def verify(found: Sequence[Arm], seeds: Sequence[int], fits: Fits) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from zoo.compare.flag import Findings, Flag, Groups
 from zoo.compare.ledgers import Ledger
+from zoo.compare.naming import concise
 from zoo.compare.numbers import listed
 
 # the tensors of a varied part, by the components of their names; every other choice owns those that bear its name
@@ -17,7 +18,7 @@ ALL = ("dim",)  # choices that change the shape of every tensor
 
 def pair_flags(groups: Groups, base: str) -> list[Flag]:
     """Flags for runs whose batches or initial tensors are not those of the baseline's run of the same seed."""
-    found = Findings(groups)
+    found, shown = Findings(groups), concise(groups)[base]
     for variant, runs in groups.items():
         for seed, run in runs.items():
             for name, told in (("batches", "batches"), ("start", "initial tensors")):
@@ -27,10 +28,10 @@ def pair_flags(groups: Groups, base: str) -> list[Flag]:
             if against is None or variant == base:
                 continue
             if since := other_batches(run, against):
-                found.add("batches", f"other batches than {base} {since}: pairing by seed is weaker", run, variant)
+                found.add("batches", f"other batches than {shown} {since}: pairing by seed is weaker", run, variant)
             if changed := changed_tensors(run, against):
                 told = f"{len(changed)} shared initial tensor{'s' * (len(changed) > 1)}"
-                found.add("start", f"{told} not as in {base}, {listed(changed, 3)}", run, variant)
+                found.add("start", f"{told} not as in {shown}, {listed(changed, 3)}", run, variant)
     return found.flags()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from zoo.compare import wording
 from zoo.compare.answer import Answer, Row
-from zoo.compare.numbers import duration, memory, short
+from zoo.compare.numbers import NONE, duration, memory, short
 
 WIDTH, LABEL, NARROW = 100, 26, 14
 COLOURS = {"better": "32", "worse": "31", "not comparable": "33", "no verdict": "2", "not distinguishable": "2"}
@@ -156,7 +156,7 @@ def goals(answer: Answer) -> tuple[list[str], list[list[str]]] | None:
 
 
 def _heading(answer: Answer) -> str:
-    return answer.varied[0] if len(answer.varied) == 1 and answer.base.label != answer.baseline else "variant"
+    return answer.varied[0] if len(answer.varied) == 1 and answer.base.choices[answer.varied[0]] != NONE else "variant"
 
 
 def _columns(

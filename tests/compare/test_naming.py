@@ -1,0 +1,47 @@
+"""What variants are called beside each other, and which one a person means."""
+
+import pytest
+
+from zoo.compare.naming import concise, meant, plainest
+
+LONG = ["max_steps=9,val=3", "max_steps=9,position=rope,val=3", "max_steps=9,norm=rmsnorm,position=rope,val=3"]
+CHOICES = {
+    LONG[0]: {"position": "Learned", "norm": "LayerNorm"},
+    LONG[1]: {"position": "RoPE", "norm": "LayerNorm"},
+    LONG[2]: {"position": "RoPE", "norm": "RMSNorm"},
+}
+
+
+def test_what_all_variants_share_is_not_said():
+    assert list(concise(LONG).values()) == ["default", "position=rope", "norm=rmsnorm,position=rope"]
+    assert list(concise(["default", "lr=1"]).values()) == ["default", "lr=1"]
+    assert list(concise(["a/lr=1,x=2", "b/lr=1"]).values()) == ["a/x=2", "b/default"]
+    assert concise([]) == {}
+    assert list(concise(["lr=1"]).values()) == ["default"]
+
+
+def test_names_stay_apart():
+    twins = ["x=1,y=2", "y=2,x=1"]
+    assert concise(twins) == dict(zip(twins, twins, strict=True))
+
+
+def test_the_plainest_differs_least():
+    assert plainest(reversed(LONG)) == LONG[0]
+    assert plainest(["b=1", "a=1"]) == "b=1"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (LONG[1], [LONG[1]]),
+        ("position=learned", [LONG[0]]),
+        ("Learned", [LONG[0]]),
+        ("norm=RMSNorm", [LONG[2]]),
+        ("position=rope,norm=layernorm", [LONG[1]]),
+        ("position=rope", LONG[1:]),
+        ("position=alibi", []),
+        (",", []),
+    ],
+)
+def test_which_variant_is_meant(wanted, found):
+    assert meant(wanted, CHOICES) == found

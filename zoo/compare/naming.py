@@ -1,0 +1,44 @@
+"""The names of variants, `max_steps=200,position=rope`: short ones, and which is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+DEFAULT = "default"
+
+
+def pieces(variant: str) -> list[str]:
+    """What a variant differs in from its recipe, as its folder is named."""
+    last = variant.rpartition("/")[2]
+    return [] if last == DEFAULT else last.split(",")
+
+
+def concise(variants: Iterable[str]) -> dict[str, str]:
+    """Names without the pieces that all share, such as a number of steps; "default" where none is left."""
+    names = list(variants)
+    shared = set.intersection(*(set(pieces(name)) for name in names)) if names else set()
+    short = {}
+    for name in names:
+        recipe, slash, _ = name.rpartition("/")
+        short[name] = recipe + slash + (",".join(p for p in pieces(name) if p not in shared) or DEFAULT)
+    return short if len(set(short.values())) == len(names) else {name: name for name in names}
+
+
+def plainest(variants: Iterable[str]) -> str:
+    """The variant that differs least from its recipe, the first of equals."""
+    return min(variants, key=lambda name: len(pieces(name)))
+
+
+def meant(wanted: str, choices: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """The variants that ``wanted`` may stand for: by name, or by what they chose, `position=rope` or `rope`."""
+    exact = [name for name in choices if wanted in (name, name.rpartition("/")[2], name.partition("/")[0])]
+    if exact:
+        return exact
+    asked = [piece.strip().casefold() for piece in wanted.split(",") if piece.strip()]
+    return [name for name, made in choices.items() if asked and all(_chose(piece, name, made) for piece in asked)]
+
+
+def _chose(piece: str, name: str, made: Mapping[str, str]) -> bool:
+    told = {f"{key.rpartition('.')[2]}={value}".casefold() for key, value in made.items()}
+    told |= {f"{key}={value}".casefold() for key, value in made.items()}
+    return piece in {*told, *(value.casefold() for value in made.values()), *(one.casefold() for one in pieces(name))}
