@@ -26,6 +26,7 @@ DECLARED = [
 PLUGINS = ("errors", "limits", "discovery", "importing", "registry", "describe")
 MAY_IMPORT = {
     "errors": ((), ()),
+    "atomic": ((), ()),
     "discovery": ((), ()),
     "importing": ((), ()),
     "limits": (("errors",), ("yaml",)),
@@ -34,9 +35,9 @@ MAY_IMPORT = {
     "cookbook": (("errors", "registry"), ()),
     "parts": (("errors", "parts"), ("torch",)),
     "models": (("errors", "registry", "parts", "models"), ("torch",)),
-    "data": (("errors", "limits", "registry", "cookbook", "data"), None),
+    "data": (("errors", "limits", "atomic", "registry", "cookbook", "data"), None),
     "tasks": (("errors", "limits", "registry", "cookbook", "parts", "models", "data", "tasks"), None),
-    "trained": ((*PLUGINS, "cookbook", "parts", "models", "data", "tasks", "trained"), None),
+    "trained": ((*PLUGINS, "atomic", "cookbook", "parts", "models", "data", "tasks", "trained"), None),
 }
 
 

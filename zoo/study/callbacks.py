@@ -6,12 +6,10 @@ import resource
 import statistics
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
 
 from zoo.study.cost import Cost
 from zoo.tasks.task import Task
@@ -27,6 +25,8 @@ class CostMeter(Callback):
         self._mark: tuple[float, int] | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.global_step:
+            return  # a resumed run has said it
         self._log(trainer, {"params_m": self.cost.parameters / 1e6, "mflops_per_token": self.cost.flops / 1e6})
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -94,13 +94,3 @@ class Lines(Callback):
         told = " · ".join(f"{name} {value:.4g}" for name, value in figures.items() if name in goals)
         steps = int(trainer.estimated_stepping_batches)
         print(f"step {trainer.global_step}/{steps} · {told}", flush=True)
-
-
-def checkpoints(task: Task, folder: Path) -> list[ModelCheckpoint]:
-    """Keep the best state by the task's first goal, and the last one, in ``folder``."""
-    name, goal = next(iter(task.goals.items()))
-    plain: dict[str, Any] = {"auto_insert_metric_name": False, "enable_version_counter": False}
-    best = ModelCheckpoint(folder, filename="best", monitor=f"val/{name}", mode=goal, **plain)
-    # Lightning's own save_last copies whatever was saved last, which is the best state and not the last one
-    last = ModelCheckpoint(folder, filename="last", monitor=None, save_on_exception=True, **plain)
-    return [best, last]

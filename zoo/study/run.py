@@ -5,16 +5,18 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import RichProgressBar
 
-from zoo.study.callbacks import CostMeter, EndsWithValidation, Lines, checkpoints
+from zoo.study.callbacks import CostMeter, EndsWithValidation, Lines
 from zoo.study.cost import Cost
 from zoo.study.heatmap import Heatmaps
 from zoo.study.ledger import Ledger
+from zoo.study.saver import Saver
 from zoo.study.tensorboard import RunLogger
 from zoo.tasks.task import Task
 
@@ -23,17 +25,33 @@ BATCH = ("batch_size", "max_tokens", "max_length")
 ELSEWHERE = ("workers", "cache", "root")  # options of data that change where a run happens, not what it learns
 
 
+@dataclass
+class Keeping:
+    """How a run is saved: every so many steps too, with what said of it, and the step that it goes on after."""
+
+    every: int = 0
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    resumed: int | None = None
+
+
 def equip(
-    task: Task, cost: Cost, folder: Path, model: Mapping[str, Any], data: Mapping[str, Any] | None = None
+    task: Task,
+    cost: Cost,
+    folder: Path,
+    model: Mapping[str, Any],
+    data: Mapping[str, Any] | None = None,
+    keeping: Keeping | None = None,
 ) -> dict[str, Any]:
     """Logger and callbacks for a Trainer that trains ``task`` in ``folder``, ``runs/<recipe>/<variant>/s<seed>``.
 
     ``model`` and ``data`` are the configurations of both, ``{"class_path": ..., "init_args": {...}}``.
     """
-    logger = RunLogger(folder, "/".join(folder.parts[-3:-1]), choices(model))
+    keeping = keeping or Keeping()
+    purge = None if keeping.resumed is None else keeping.resumed + 1  # what a killed process logged after that
+    logger = RunLogger(folder, "/".join(folder.parts[-3:-1]), choices(model), purge)
     progress: Callback = RichProgressBar() if sys.stderr.isatty() and sys.stdout.isatty() else Lines()
     callbacks = [
-        *checkpoints(task, folder / "checkpoints"),
+        Saver(folder / "checkpoints", next(iter(task.goals.items())), keeping.every, keeping.facts),
         CostMeter(cost),
         EndsWithValidation(),
         Heatmaps(),

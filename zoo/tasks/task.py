@@ -185,11 +185,21 @@ class Task(LightningModule):
             "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step"},
         }
 
+    # resume
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["best"] = self.best
+        checkpoint["best"], checkpoint["measured"] = self.best, self.measured
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.best = checkpoint.get("best", {})
+        self.best, self.measured = checkpoint.get("best", {}), checkpoint.get("measured", {})
+
+    def unreported(self) -> list[Tensor]:
+        """The losses of this process since the last line of the log: totals and sizes."""
+        return [torch.stack([getattr(one, name) for one in self._recent]).cpu() for name in Loss._fields if self._recent]
+
+    def report_later(self, losses: list[Tensor]) -> None:
+        """Take back what ``unreported`` gave."""
+        self._recent = [Loss(*pair) for pair in zip(*(part.to(self.device) for part in losses), strict=True)]
 
 
 def side_losses(net: nn.Module) -> list[Tensor]:

@@ -1,0 +1,54 @@
+"""Write checkpoints whole or not at all, each with its manifest, and read none that is not what was written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+from zoo import atomic
+from zoo.errors import CheckpointError
+from zoo.trained import manifest
+
+
+class AtomicIO(TorchCheckpointIO):
+    """Lightning's own writes beside TMPDIR and moves: across file systems that is a copy, which a kill cuts short."""
+
+    def __init__(self, facts: Mapping[str, Any]) -> None:
+        self.facts = facts  # what every manifest says
+        self.digests: dict[str, str] = {}  # of the files that this process has written
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        place = Path(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with atomic.drafted(place) as (draft, file):
+            torch.save(checkpoint, file)
+        where = {"step": checkpoint["global_step"], "epoch": checkpoint["epoch"]}
+        digest = file.sha256.hexdigest()
+        try:
+            manifest.write(place.parent, digest, file.bytes, {**where, **self.facts})
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+        atomic.publish(draft, place)
+        self.digests[place.name] = digest
+
+    def load_checkpoint(
+        self, path: Any, map_location: Any = "cpu", weights_only: bool | None = True
+    ) -> dict[str, Any]:
+        """The content of a file on this machine, verified first. Raises CheckpointError."""
+        if "://" in str(path):
+            raise CheckpointError(f"{path} is no file on this machine: fetch it, and check who made it, first.")
+        manifest.verified(Path(path))
+        try:
+            found = torch.load(path, map_location=map_location, weights_only=True)
+        except Exception as error:  # a page of advice on how to run it nevertheless
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            raise CheckpointError(f"{path} is not a whole checkpoint of tensors and plain values: {reason[0]}") from error
+        return found if isinstance(found, dict) else {}
+
+    def remove_checkpoint(self, path: Any) -> None:
+        Path(path).unlink(missing_ok=True)

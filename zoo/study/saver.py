@@ -1,0 +1,213 @@
+"""Saves a run so that it can be killed at any moment and goes on, to the bit, where it stood.
+
+``last.ckpt`` is the newest state, ``previous.ckpt`` the one before it, kept until the newest is whole, ``best.ckpt`` the
+best by the task's first goal. A checkpoint is taken before the first step, after each validation, every ``every`` steps
+or ten minutes, at the end, and when a signal asks training to stop; always between two optimiser steps.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+
+from zoo import atomic
+from zoo.errors import CheckpointError
+from zoo.study import chance, loop
+from zoo.study.checkpoint_io import AtomicIO
+from zoo.study.signals import Agreement, Signals, Stopped
+from zoo.trained import manifest
+
+LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
+MINUTES = 10.0
+MISSES = 3  # checkpoints in a row that could not be written
+
+
+class Saver(Checkpoint):
+    """Checkpoints of one run in ``folder``; ``facts`` is what their manifests say of it."""
+
+    def __init__(
+        self, folder: Path, goal: tuple[str, str] = ("loss", "min"), every: int = 0, facts: Mapping[str, Any] | None = None
+    ) -> None:
+        self.folder, self.goal, self.every = folder, goal, every
+        self.io = AtomicIO({} if facts is None else facts)
+        self.best: float | None = None
+        self.saved = -1  # the step of the newest checkpoint
+        self._due = self._improved = False
+        self._misses, self._when = 0, time.monotonic()
+        self._ranks: list[dict[str, Any]] | None = None  # of the checkpoint that is continued
+        self._before: dict[str, Any] | None = None  # the generators when validation began
+
+    # into place
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Take the places of Lightning's loops, signal handlers and writer of files."""
+        if stage != "fit":
+            return
+        self.trainer, self.task = trainer, pl_module
+        self.off = bool(getattr(trainer, "fast_dev_run", False))
+        self.whole = type(trainer.strategy) is DDPStrategy or isinstance(trainer.strategy, SingleDeviceStrategy)
+        loop.install(trainer, self)
+        self.signals = trainer._signal_connector = Signals(trainer)
+        self.signals.register_signal_handlers()
+        self.agreement = Agreement(trainer)
+        if self.whole:
+            trainer.strategy.checkpoint_io = self.io
+        if trainer.is_global_zero and not self.off:
+            atomic.sweep(self.folder)
+
+    # what a checkpoint holds besides Lightning's
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.best = state_dict["best"]
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """The generators, and what the task has not reported yet, of every process."""
+        pending = trainer.fit_loop.epoch_loop.pending  # type: ignore[attr-defined]
+        drawn = self._before if pending and self._before else chance.state(trainer.strategy.root_device)
+        unreported = getattr(pl_module, "unreported", list)()
+        checkpoint["ranks"] = self.agreement.each({"chance": drawn, "unreported": unreported})
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self._ranks = checkpoint.get("ranks")
+        self.saved = int(checkpoint["global_step"])
+
+    def begin(self) -> None:
+        """At the first batch of an epoch: go on drawing where the checkpoint was taken, or take the first one."""
+        if self._ranks is not None:
+            ranks, self._ranks = self._ranks, None
+            if len(ranks) == self.trainer.world_size:
+                mine = ranks[self.trainer.global_rank]
+                chance.restore(mine["chance"], self.trainer.strategy.root_device)
+                if hasattr(self.task, "report_later"):
+                    self.task.report_later(mine["unreported"])
+        elif self.saved < 0 and self.trainer.global_step == 0:
+            self.save(first=True)
+
+    # when
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self._before = chance.state(trainer.strategy.root_device)
+        # processes can only agree at a batch that all of them have
+        batches = sum(int(count) for count in trainer.num_val_batches if count != float("inf"))
+        most, least = self.agreement.most(batches, -batches)
+        self._together = most == -least
+
+    def on_validation_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        if not self._together:
+            return
+        (asked,) = self.agreement.most(self.signals.asked)
+        if asked and trainer.sanity_checking:
+            raise Stopped(asked, 0, False)
+        if asked:
+            raise loop.Cut
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.sanity_checking:
+            return
+        self._due, self._before = True, None
+        name, aim = self.goal
+        if (value := trainer.callback_metrics.get(f"val/{name}")) is not None:
+            found = float(value)
+            better = self.best is None or (found < self.best if aim == "min" else found > self.best)
+            if better and found == found:
+                self.best, self._improved = found, True
+
+    def boundary(self) -> None:
+        """After a batch: save where it is time to; leave where a signal came. No gradient may be waiting."""
+        steps = self.trainer.fit_loop.epoch_loop
+        if not steps.between_steps:  # type: ignore[attr-defined]
+            return
+        step = self.trainer.global_step
+        late = time.monotonic() - self._when > 60 * MINUTES
+        asked, late_somewhere = self.agreement.most(self.signals.asked, int(late))
+        regular = self.every and step % self.every == 0 and step != self.saved
+        if self._due or regular or late_somewhere or asked:
+            self.save(again=bool(self._due or steps.pending))  # type: ignore[attr-defined]
+        if asked:
+            raise Stopped(asked, step, self.saved == step)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.saved != trainer.global_step:
+            self.save()
+        if self.saved != trainer.global_step and not self.off:
+            raise CheckpointError(f"the state after the last step, {trainer.global_step}, could not be saved.")
+
+    # how
+
+    def save(self, first: bool = False, again: bool = True) -> None:
+        """Write ``last.ckpt`` and, after a better validation, ``best.ckpt``; training survives a full disk for a while.
+
+        ``first``: nothing was trained yet, and whatever prevents writing is an error. A state that is on disk already
+        is written only ``again``.
+        """
+        step = self.trainer.global_step
+        self._when = time.monotonic()
+        if self.off or (self.saved == step and not again):
+            return
+        for logger in self.trainer.loggers:  # what was logged up to this step must not be lost with the process
+            flush = getattr(getattr(logger, "experiment", None), "flush", None)
+            if callable(flush):
+                flush()
+        if not self.whole:
+            self.trainer.save_checkpoint(self.folder / LAST)
+            self.saved, self._due, self._improved = step, False, False
+            return
+        content = self.trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+        problem = ""
+        if self.trainer.is_global_zero:
+            try:
+                self._write(content)
+            except OSError as error:
+                problem = told(error, self.folder)
+        problem = self.agreement.each(problem)[0]
+        if not problem:
+            self.saved, self._due, self._improved, self._misses = step, False, False, 0
+            return
+        self._misses += 1
+        if first or self._misses >= MISSES:
+            raise CheckpointError(f"no checkpoint of step {step}: {problem}")
+        if self.trainer.is_global_zero:
+            kept = f"the newest is that of step {self.saved}" if self.saved >= 0 else "there is none"
+            print(f"warning: no checkpoint of step {step}: {problem}; {kept}", file=sys.stderr, flush=True)
+
+    def _write(self, content: dict[str, Any]) -> None:
+        last = self.folder / LAST
+        if last.exists():
+            atomic.link(last, self.folder / PREVIOUS)
+        self.io.save_checkpoint(content, last)
+        if self._improved:
+            atomic.link(last, self.folder / BEST)
+        self._keep_manifests()
+
+    def _keep_manifests(self) -> None:
+        """Of the checkpoints that are there; those of other writers' are found by their content, once."""
+        kept = set()
+        known: dict[tuple[int, int], str] = getattr(self, "_known", {})
+        for path in self.folder.glob("*.ckpt"):
+            about = path.stat()
+            key = about.st_ino, about.st_mtime_ns
+            kept.add(known.setdefault(key, manifest.sha256(path) if path.name != LAST else self.io.digests[LAST]))
+        self._known = known
+        manifest.prune(self.folder, kept)
+
+
+def told(error: OSError, folder: Path) -> str:
+    """Why a file could not be written, and what would help."""
+    hints = {
+        errno.ENOSPC: "free some space", errno.EDQUOT: "free some of your quota",
+        errno.EROFS: "the file system is read-only", errno.EACCES: "the folder is not yours to write",
+    }  # fmt: skip
+    hint = hints.get(error.errno or 0)
+    return f"{error.strerror or error} ({folder})" + (f": {hint}" if hint else "")
