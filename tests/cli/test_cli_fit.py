@@ -177,6 +177,9 @@ def test_evaluate_and_resume(zoo, work):
     home = work / "runs/lm-toy/default/s1"
     (work / "lm-toy.yaml").write_text(RECIPE.replace("max_steps: 3", "max_steps: 5"))
     code, _, err = zoo("fit", "lm-toy", "--resume")
+    assert code == 2
+    assert "trainer.max_steps: 3 → 5" in err
+    code, _, err = zoo("fit", "lm-toy", "--resume", "--accept-changes")
     assert (code, err) == (0, "")
     assert json.loads((home / "finished.json").read_text())["step"] == 5
 

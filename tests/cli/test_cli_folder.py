@@ -51,7 +51,7 @@ def test_a_folder_is_made_once(tmp_path):
     assert all(word in str(caught.value) for word in ("--resume", "--overwrite", "--name"))
     assert folder.claim(run, resume=True) == run.folder
     assert folder.claim(run, overwrite=True) == run.folder
-    assert list(run.folder.iterdir()) == []
+    assert [path.name for path in run.folder.iterdir()] == ["starting"]
 
 
 def test_a_folder_that_zoo_did_not_make_is_not_deleted(tmp_path):

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from zoo.errors import UsageError
 from zoo.registry import suggest
 
-FLAGS = {"overwrite", "resume", "debug", "print_config", "help", "help-all"}
-VALUED = {"name", "runs", "config"}
+FLAGS = {"overwrite", "resume", "requeue", "accept-changes", "debug", "print_config", "help", "help-all"}
+VALUED = {"name", "runs", "config", "save-every", "on-nonfinite"}
+POLICIES = ("stop", "skip", "rewind")  # what to do about a loss or a gradient that is not finite
 LISTED = {"config", "allow-import"}
 SHORT = {"-c": "config", "-h": "help"}
 ALIASES = {"seed": "seed_everything", "print-config": "print_config", "allow_import": "allow-import"}
@@ -35,6 +36,8 @@ class Command:
     flags: set[str] = field(default_factory=set)
     name: str | None = None
     runs: str = "runs"
+    save_every: int = 0  # steps
+    on_nonfinite: str = "stop"
 
     @property
     def debug(self) -> bool:
@@ -100,5 +103,13 @@ def _store(command: Command, key: str, value: str | bool, text: str, word: str) 
         command.allow.append(value)
     elif key == "name":
         command.name = value
+    elif key == "save-every":
+        if not (value.isdecimal() and value.isascii() and 0 < len(value) < 10):
+            raise UsageError(f"--save-every takes a number of steps, got {value!r}.")
+        command.save_every = int(value)
+    elif key == "on-nonfinite":
+        if value not in POLICIES:
+            raise UsageError(f"--on-nonfinite takes {', '.join(POLICIES)}; got {value!r}.{suggest(value, POLICIES)}")
+        command.on_nonfinite = value
     else:
         command.runs = value

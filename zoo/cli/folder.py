@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zoo.errors import UsageError
-from zoo.trained.place import CONFIG, FINISHED
+from zoo.trained.place import CONFIG, FINISHED, STARTING
 
 LONGEST = 100
 # what changes where a run happens and how it is watched, never what it learns
@@ -140,7 +140,8 @@ def check(run: Run, overwrite: bool = False, resume: bool = False) -> None:
     if not overwrite:
         state = "is finished" if (folder / FINISHED).exists() else "was started and not finished"
         raise UsageError(f"{folder} {state}.\nContinue it: --resume. Start over: --overwrite. Keep both: --name NAME.")
-    if not folder.is_dir() or (any(folder.iterdir()) and not (folder / CONFIG).is_file()):
+    ours = any((folder / name).is_file() for name in (CONFIG, STARTING))
+    if not folder.is_dir() or (any(folder.iterdir()) and not ours):
         raise UsageError(f"{folder} holds no {CONFIG}, so zoo did not make it and will not delete it.")
 
 
@@ -155,6 +156,7 @@ def claim(run: Run, overwrite: bool = False, resume: bool = False) -> Path:
             shutil.rmtree(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir()
+        (folder / STARTING).touch()
     except FileExistsError as error:
         raise UsageError(f"{folder} was made by another run just now. Keep both: --name NAME.") from error
     except OSError as error:

@@ -66,7 +66,11 @@ Run
   --seed N                    1 unless given
   --runs DIR                  where runs go (runs): DIR/<recipe>/<only the differences>/s<seed>
   --name NAME                 name the variant yourself
-  --resume                    continue from the newest checkpoint of the same run
+  --resume                    continue from the newest intact checkpoint of the same run
+  --requeue                   --resume where the run has begun, else start it: for jobs that are started again
+  --accept-changes            --resume although the recipe or the data have changed
+  --save-every STEPS          checkpoints besides those after validations and every ten minutes
+  --on-nonfinite POLICY       a loss or gradient that is not finite: stop (the default), skip, or rewind
   --overwrite                 delete the earlier run of the same name
   --ckpt_path FILE            start from a checkpoint, or evaluate it
 Configuration

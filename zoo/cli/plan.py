@@ -15,6 +15,7 @@ from zoo.trained import provenance
 
 if TYPE_CHECKING:
     from zoo.cli.resolve import Resolved, Schema
+    from zoo.study.hold import Hold
 
 SEED = 1
 KINDS_OF_PARTS = tuple(kind for kind in registry.KINDS if kind not in ("task", "data"))
@@ -95,6 +96,8 @@ class Plan:
     run: folder.Run
     source: Path | None = None
     claimed: bool = False  # this process made the run's folder
+    manifest: dict[str, Any] = field(default_factory=dict)  # of the checkpoint that is continued
+    hold: Hold | None = None  # the right to write into the run's folder
 
     @property
     def reuse(self) -> tuple[bool, bool]:
@@ -183,15 +186,15 @@ def flat(value: object, key: str = "") -> dict[str, object]:
     return {key: [as_yaml(item) for item in value] if isinstance(value, (list, tuple)) else value}
 
 
-def check_resume(made: Plan, against: Path, training: frozenset[str]) -> list[str]:
+def check_resume(made: Plan, against: dict[str, Any], training: frozenset[str]) -> list[str]:
     """Compare with the configuration a checkpoint was trained with: refuse another architecture, return the rest."""
     blanks = made.resolved.classes["model"].blanks
-    old = flat(document.read(against).plain())
-    new = flat(as_yaml(made.config))
+    old, new = flat(against), flat(as_yaml(made.config))
     changed = [
         key
         for key in sorted({*old, *new})
-        if key.partition(".")[0] in ("model", "data")
+        if key.partition(".")[0] in ("model", "data", "trainer")
+        and not key.startswith(folder.INFRASTRUCTURE)
         and old.get(key) != new.get(key)
         and not (new.get(key) is None and key.removeprefix("model.") in blanks)  # not yet filled by the data
     ]

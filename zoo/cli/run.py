@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -12,21 +13,23 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import Namespace
-from lightning.pytorch import LightningModule, Trainer, seed_everything
+from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from zoo.cli import folder, report, sizes
+from zoo import atomic
+from zoo.cli import continuing, folder, report, sizes
 from zoo.cli.failure import blamed
 from zoo.cli.layers import where
-from zoo.cli.plan import Plan, check_resume, text
+from zoo.cli.plan import Plan, text
 from zoo.cli.quiet import quiet
 from zoo.cli.resolve import Schema
-from zoo.cli.slots import parameters
 from zoo.errors import UsageError
 from zoo.study.callbacks import Provenance
-from zoo.trained import provenance, weights
-from zoo.trained.place import checkpoint, configured
+from zoo.study.hold import Hold
+from zoo.study.signals import Stopped
+from zoo.trained import provenance
+from zoo.trained.place import checkpoint
 from zoo.trained.policy import import_policy
 
 TRAINER: dict[str, Any] = {
@@ -49,6 +52,7 @@ class ZooCLI(LightningCLI):
 
     def __init__(self, plan: Plan, schema: Schema) -> None:
         self.plan, self.run_folder, command = plan, plan.run.folder, plan.command.subcommand
+        self.facts: dict[str, Any] = {}  # what the manifest of each checkpoint says
         self.dry = bool(plan.config["trainer"].get("fast_dev_run"))  # a try of a few batches that leaves nothing
         super().__init__(
             schema.model, schema.data, save_config_callback=None, trainer_class=schema.trainer,
@@ -104,7 +108,7 @@ class ZooCLI(LightningCLI):
         """The trainer, with what a run carries where the configuration says nothing else."""
         written = self.plan.config["trainer"]
         if self.subcommand == "fit":
-            carried = equipment(self.model, self.run_folder, self.plan)
+            carried = equipment(self.model, self.run_folder, self.plan, self.facts)
             callbacks = [item for item in carried.pop("callbacks", []) if wanted(item, written)]
             bars = any(isinstance(item, ProgressBar) for item in callbacks)
             carried = {**({} if bars else {"enable_progress_bar": False}), **carried}
@@ -125,6 +129,9 @@ class ZooCLI(LightningCLI):
         """Make the folder, now that nothing can be refused any more, and keep the configuration in it."""
         if self.dry:
             return
+        continuing.check_data(self.plan, self.data)
+        if folder.first_rank():
+            self.plan.hold = Hold(self.run_folder)
         folder.claim(self.plan.run, *self.plan.reuse)
         self.plan.claimed = True
         if folder.first_rank():
@@ -132,6 +139,7 @@ class ZooCLI(LightningCLI):
         if folder.first_rank() and "resume" not in self.plan.command.flags:
             (self.run_folder / folder.CONFIG).write_text(text(self.plan), encoding="utf-8")
             self.data.save(self.run_folder)
+        self.facts.update(continuing.facts(self.plan, self.data, self.run_folder))
         if folder.first_rank():
             print(report.device(self.trainer), flush=True)
         self.started = time.monotonic()
@@ -142,8 +150,11 @@ class ZooCLI(LightningCLI):
             return
         done = self.run_folder / folder.FINISHED
         if not done.exists() or "resume" in self.plan.command.flags:
-            figures = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
-            done.write_text(json.dumps({"step": self.trainer.global_step, **figures}) + "\n", encoding="utf-8")
+            known = {f"val/{name}": value for name, value in getattr(self.model, "measured", {}).items()}
+            measured = {name: value for name, value in known.items() if value == value}  # also before a resume
+            figures = measured | {name: float(value) for name, value in self.trainer.callback_metrics.items()}
+            content = json.dumps({"step": self.trainer.global_step, **figures}) + "\n"
+            atomic.write(done, content.encode())
         print(report.summary(self.plan.run, self.trainer, self.model, time.monotonic() - self.started), flush=True)
 
     def after_validate(self) -> None:
@@ -167,15 +178,16 @@ class ZooCLI(LightningCLI):
         print(f"{len(records)} predictions → {path}", flush=True)
 
 
-def equipment(task: Any, home: Path, plan: Plan) -> dict[str, Any]:
-    """Logger, callbacks and plugins of a training run; says what is about to be trained."""
+def equipment(task: Any, home: Path, plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
+    """Logger and callbacks of a training run; says what is about to be trained."""
     from zoo.study.cost import cost
-    from zoo.study.run import equip
+    from zoo.study.run import Keeping, equip
 
     counted = cost(task)
     if folder.first_rank():
         print(report.header(plan.run, task, counted, plan.config["model"]["init_args"]), flush=True)
-    return equip(task, counted, home, plan.config["model"], plan.config["data"])
+    keeping = Keeping(plan.command.save_every, facts, continuing.written_logs(plan))
+    return equip(task, counted, home, plan.config["model"], plan.config["data"], keeping)
 
 
 def wanted(callback: object, written: dict[str, Any]) -> bool:
@@ -185,66 +197,42 @@ def wanted(callback: object, written: dict[str, Any]) -> bool:
     return not isinstance(callback, Checkpoint) or written.get("enable_checkpointing") is not False
 
 
-def training_options(task: Any) -> frozenset[str]:
-    """The options of a task that say how it learns, not what it is: those its LightningModules declare."""
-    return frozenset(
-        name
-        for name, param in parameters(task).items()
-        if param.owner is not None and issubclass(param.owner, LightningModule) and name not in task.blanks
-    )
-
-
-def choose_checkpoint(plan: Plan) -> None:
-    """Find the checkpoint to resume from or to evaluate, and refuse one of another architecture."""
-    command, given = plan.command, plan.config.get("ckpt_path")
-    resume, evaluate = "resume" in command.flags, command.subcommand != "fit"
-    home = plan.source.parent if plan.source and plan.source.name == folder.CONFIG else plan.run.folder
-    if given is None and (resume or evaluate):
-        place = plan.run.folder if resume else home
-        if resume and not place.is_dir():
-            raise UsageError(f"nothing to resume: {place} does not exist. Start it without --resume.")
-        found = checkpoint(place, best=evaluate) if place.is_dir() else None
-        if found is None:
-            hint = "Start over: --overwrite" if resume else "Train first, or add --ckpt_path FILE"
-            raise UsageError(f"no checkpoint in {place}. {hint}")
-        given = plan.config["ckpt_path"] = str(found)
-    if given is None:
-        return
-    path = Path(str(given))
-    if "://" in str(given) or not path.is_file():
-        raise UsageError(f"no checkpoint file {str(given)!r}.")
-    origin = configured(path)
-    records = provenance.checked(weights.about(path, provenance.KEY)) or provenance.kept(origin or path.parent)
-    if folder.first_rank():
-        provenance.warn(records)
-    if origin is not None:
-        changes = check_resume(plan, origin / folder.CONFIG, training_options(plan.resolved.classes["model"]))
-        for line in changes if folder.first_rank() else ():
-            print(f"differs from the checkpoint's run: {line}")
-
-
 def execute(plan: Plan, schema: Schema) -> int:
     """Run a plan to its end."""
     quiet(plan.command.debug)
     import_policy(tuple(plan.command.allow))
-    choose_checkpoint(plan)
+    continuing.requeued(plan)
+    continuing.choose_checkpoint(plan)
     if plan.command.subcommand == "fit":
         folder.check(plan.run, *plan.reuse)
     try:
         ZooCLI(plan, schema)
+    except Stopped as stopped:
+        if folder.first_rank():
+            print(last_words(stopped), file=sys.stderr)
+        return int(stopped.code or 0)
     except SystemExit as error:
         if isinstance(error.__context__, KeyboardInterrupt):
             kept = plan.claimed and checkpoint(plan.run.folder)
             print("interrupted." + (" Continue: the same command with --resume" if kept else ""), file=sys.stderr)
             return 130
-        if type(error).__name__ == "SIGTERMException":
-            return 143
         return error.code if isinstance(error.code, int) else 1
     except UsageError as error:
         if plan.claimed and "resume" not in plan.command.flags:
             folder.release(plan.run)
         raise type(error)(f"{error}{written_at(str(error), plan.resolved.origins)}") from error
+    finally:
+        if plan.hold is not None:
+            plan.hold.release()
     return 0
+
+
+def last_words(stopped: Stopped) -> str:
+    """What a run says that was asked to stop."""
+    name = signal.Signals(stopped.signum).name
+    if not stopped.saved:
+        return f"interrupted by {name} at step {stopped.step}, with no new checkpoint."
+    return f"interrupted by {name}: step {stopped.step} is saved. Continue: the same command with --resume"
 
 
 def written_at(message: str, origins: Mapping[str, str]) -> str:

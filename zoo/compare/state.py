@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from zoo.trained.place import FINISHED
+from zoo.trained.place import FINISHED, STARTING
 from zoo.trained.provenance import FILE as PARTS
 
 State = Literal["finished", "continue", "started", "missing"]
@@ -55,7 +55,7 @@ def again(folder: Path) -> list[str]:
     state = look(folder)
     if state == "continue":
         return ["--resume", f"--ckpt_path={checkpoint(folder)}"]
-    if state == "started" and {path.name for path in folder.iterdir()} <= {PARTS}:
+    if state == "started" and {path.name for path in folder.iterdir()} <= {PARTS, STARTING}:
         # killed before its configuration was written: zoo fit would not know the folder as its own
         shutil.rmtree(folder)
         return []

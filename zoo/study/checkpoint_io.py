@@ -26,7 +26,7 @@ class AtomicIO(TorchCheckpointIO):
         place.parent.mkdir(parents=True, exist_ok=True)
         with atomic.drafted(place) as (draft, file):
             torch.save(checkpoint, file)
-        where = {"step": checkpoint["global_step"], "epoch": checkpoint["epoch"]}
+        where = {"step": checkpoint["global_step"], "epoch": checkpoint["epoch"], "logs": checkpoint.get("logs")}
         digest = file.sha256.hexdigest()
         try:
             manifest.write(place.parent, digest, file.bytes, {**where, **self.facts})
@@ -36,9 +36,7 @@ class AtomicIO(TorchCheckpointIO):
         atomic.publish(draft, place)
         self.digests[place.name] = digest
 
-    def load_checkpoint(
-        self, path: Any, map_location: Any = "cpu", weights_only: bool | None = True
-    ) -> dict[str, Any]:
+    def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = True) -> dict[str, Any]:
         """The content of a file on this machine, verified first. Raises CheckpointError."""
         if "://" in str(path):
             raise CheckpointError(f"{path} is no file on this machine: fetch it, and check who made it, first.")
@@ -47,7 +45,9 @@ class AtomicIO(TorchCheckpointIO):
             found = torch.load(path, map_location=map_location, weights_only=True)
         except Exception as error:  # a page of advice on how to run it nevertheless
             reason = str(error).strip().splitlines() or [type(error).__name__]
-            raise CheckpointError(f"{path} is not a whole checkpoint of tensors and plain values: {reason[0]}") from error
+            raise CheckpointError(
+                f"{path} is not a whole checkpoint of tensors and plain values: {reason[0]}"
+            ) from error
         return found if isinstance(found, dict) else {}
 
     def remove_checkpoint(self, path: Any) -> None:

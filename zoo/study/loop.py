@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MID_EPOCH = "restarted_mid_epoch"
 
 
-class Cut(BaseException):  # noqa: N818
+class Cut(BaseException):
     """A validation is left because a signal came."""
 
 

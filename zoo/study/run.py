@@ -27,11 +27,11 @@ ELSEWHERE = ("workers", "cache", "root")  # options of data that change where a 
 
 @dataclass
 class Keeping:
-    """How a run is saved: every so many steps too, with what said of it, and the step that it goes on after."""
+    """How a run is saved: every so many steps too, with what said of it, and what it had logged where it goes on."""
 
     every: int = 0
     facts: Mapping[str, Any] = field(default_factory=dict)
-    resumed: int | None = None
+    logged: dict[str, int] | None = None
 
 
 def equip(
@@ -47,8 +47,7 @@ def equip(
     ``model`` and ``data`` are the configurations of both, ``{"class_path": ..., "init_args": {...}}``.
     """
     keeping = keeping or Keeping()
-    purge = None if keeping.resumed is None else keeping.resumed + 1  # what a killed process logged after that
-    logger = RunLogger(folder, "/".join(folder.parts[-3:-1]), choices(model), purge)
+    logger = RunLogger(folder, "/".join(folder.parts[-3:-1]), choices(model), keeping.logged)
     progress: Callback = RichProgressBar() if sys.stderr.isatty() and sys.stdout.isatty() else Lines()
     callbacks = [
         Saver(folder / "checkpoints", next(iter(task.goals.items())), keeping.every, keeping.facts),

@@ -1,8 +1,8 @@
 """Saves a run so that it can be killed at any moment and goes on, to the bit, where it stood.
 
-``last.ckpt`` is the newest state, ``previous.ckpt`` the one before it, kept until the newest is whole, ``best.ckpt`` the
-best by the task's first goal. A checkpoint is taken before the first step, after each validation, every ``every`` steps
-or ten minutes, at the end, and when a signal asks training to stop; always between two optimiser steps.
+``last.ckpt`` is the newest state, ``previous.ckpt`` the one before it, kept until the newest is whole, ``best.ckpt``
+the best by the task's first goal. A checkpoint is taken before the first step, after each validation, every ``every``
+steps or ten minutes, at the end, and when a signal asks training to stop; always between two optimiser steps.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from zoo.study import chance, loop
 from zoo.study.checkpoint_io import AtomicIO
 from zoo.study.signals import Agreement, Signals, Stopped
 from zoo.trained import manifest
+from zoo.trained.place import STARTING
 
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 MINUTES = 10.0
@@ -34,7 +35,11 @@ class Saver(Checkpoint):
     """Checkpoints of one run in ``folder``; ``facts`` is what their manifests say of it."""
 
     def __init__(
-        self, folder: Path, goal: tuple[str, str] = ("loss", "min"), every: int = 0, facts: Mapping[str, Any] | None = None
+        self,
+        folder: Path,
+        goal: tuple[str, str] = ("loss", "min"),
+        every: int = 0,
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder, self.goal, self.every = folder, goal, every
         self.io = AtomicIO({} if facts is None else facts)
@@ -76,6 +81,8 @@ class Saver(Checkpoint):
         pending = trainer.fit_loop.epoch_loop.pending  # type: ignore[attr-defined]
         drawn = self._before if pending and self._before else chance.state(trainer.strategy.root_device)
         unreported = getattr(pl_module, "unreported", list)()
+        marks = [logger.mark() for logger in trainer.loggers if hasattr(logger, "mark")]
+        checkpoint["logs"] = marks[0] if marks else None
         checkpoint["ranks"] = self.agreement.each({"chance": drawn, "unreported": unreported})
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -156,10 +163,6 @@ class Saver(Checkpoint):
         self._when = time.monotonic()
         if self.off or (self.saved == step and not again):
             return
-        for logger in self.trainer.loggers:  # what was logged up to this step must not be lost with the process
-            flush = getattr(getattr(logger, "experiment", None), "flush", None)
-            if callable(flush):
-                flush()
         if not self.whole:
             self.trainer.save_checkpoint(self.folder / LAST)
             self.saved, self._due, self._improved = step, False, False
@@ -187,6 +190,7 @@ class Saver(Checkpoint):
         if last.exists():
             atomic.link(last, self.folder / PREVIOUS)
         self.io.save_checkpoint(content, last)
+        (self.folder.parent / STARTING).unlink(missing_ok=True)
         if self._improved:
             atomic.link(last, self.folder / BEST)
         self._keep_manifests()

@@ -20,7 +20,7 @@ ASKING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1", "SIGINT"
 AGAIN = 2.0  # seconds: what sends a signal to a group of processes may reach one of them twice at once
 
 
-class Stopped(SystemExit):  # noqa: N818 - no error: it was asked for
+class Stopped(SystemExit):
     """Training was asked to stop, and everything needed to go on is on disk: where ``saved`` says, if anywhere."""
 
     def __init__(self, signum: int, step: int, saved: bool) -> None:

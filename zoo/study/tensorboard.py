@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2, summary_v2
 
+EVENTS = "events.out.tfevents.*"
 LAYOUT = {
     "quality": {
         "loss": ["Multiline", ["val/loss", "train/loss"]],
@@ -29,10 +31,31 @@ class RunLogger(TensorBoardLogger):
     """
 
     def __init__(
-        self, folder: Path, variant: str, choices: dict[str, str | float | bool], purge_step: int | None = None
+        self, folder: Path, variant: str, choices: dict[str, str | float | bool], logged: dict[str, int] | None = None
     ):
-        super().__init__(save_dir=folder, name="", version="", default_hp_metric=False, purge_step=purge_step)
-        self.variant, self.choices, self.open = variant, choices, False
+        """``logged`` is what ``mark`` gave when the checkpoint was taken that a run goes on from.
+
+        What was logged after that is cut off. TensorBoard's own way, purge_step, would also forget what was logged
+        before it by another measure than steps.
+        """
+        super().__init__(save_dir=folder, name="", version="", default_hp_metric=False)
+        self.variant, self.choices, self.open, self.folder = variant, choices, False, folder
+        if logged is not None:
+            self._cut(logged)
+
+    @rank_zero_only
+    def _cut(self, logged: dict[str, int]) -> None:
+        for path in self.folder.glob(EVENTS):
+            if path.name not in logged:
+                path.unlink()
+            elif path.stat().st_size > logged[path.name]:
+                os.truncate(path, logged[path.name])
+
+    @rank_zero_only
+    def mark(self) -> dict[str, int]:
+        """The length of each file of events, all of which is given to the operating system."""
+        self.experiment.flush()
+        return {path.name: path.stat().st_size for path in self.folder.glob(EVENTS)}
 
     def _start(self) -> None:
         """Announce the run. No experiment is declared: TensorBoard would take the columns of the first run for all."""

@@ -195,7 +195,9 @@ class Task(LightningModule):
 
     def unreported(self) -> list[Tensor]:
         """The losses of this process since the last line of the log: totals and sizes."""
-        return [torch.stack([getattr(one, name) for one in self._recent]).cpu() for name in Loss._fields if self._recent]
+        return [
+            torch.stack([getattr(one, name) for one in self._recent]).cpu() for name in Loss._fields if self._recent
+        ]
 
     def report_later(self, losses: list[Tensor]) -> None:
         """Take back what ``unreported`` gave."""

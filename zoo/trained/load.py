@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
-from zoo.errors import UsageError
-from zoo.trained import provenance, weights
+from zoo.errors import CheckpointError, UsageError
+from zoo.trained import manifest, provenance, weights
 from zoo.trained.base import Trained
 from zoo.trained.build import build
-from zoo.trained.place import find
+from zoo.trained.place import Place, find
 from zoo.trained.use import use
 
 
@@ -26,8 +26,21 @@ def load(run: str | Path, device: str = "cpu", *, runs: str | Path = "runs", all
     provenance.require(records)
     provenance.warn(records)
     task = build(place.config, place.source, tuple(allow))
+    check(place)
     weights.put(task, weights.read(place.weights), place.weights)
     return use(task.eval().requires_grad_(False).to(chosen(device)), place)
+
+
+def check(place: Place) -> None:
+    """Raise CheckpointError where a checkpoint, or a file that it was trained with, is not what the run wrote."""
+    if place.weights.suffix != ".ckpt" or not place.weights.is_file():
+        return
+    said = manifest.verified(place.weights)
+    changed = manifest.changed_files(place.weights, said, place.folder)
+    if changed:
+        raise CheckpointError(
+            f"{place.folder / changed[0]} is not the file that {place.weights.name} was trained with."
+        )
 
 
 def chosen(device: str) -> torch.device:

@@ -1,8 +1,8 @@
 """What a checkpoint is: its checksum, and the recipe, data, files, versions and plugins that it was made with.
 
-A manifest is a JSON file in ``manifests/`` beside the checkpoint, named after the sha256 of the checkpoint's content and
-written before the checkpoint gets its name: whatever dies in between, no checkpoint is without one, and a content that
-changed has none. It needs no torch.
+A manifest is a JSON file in ``manifests/`` beside the checkpoint, named after the sha256 of the checkpoint's content
+and written before the checkpoint gets its name: whatever dies in between, no checkpoint is without one, and a content
+that changed has none. It needs no torch.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from zoo.errors import CheckpointError, UsageError
 from zoo.registry import suggest
 
 FINISHED, CONFIG = "finished.json", "config.yaml"
+STARTING = "starting"  # in a run's folder until its first checkpoint is written
 EXPORT, WEIGHTS = "config.json", "model.safetensors"
 
 

@@ -1,0 +1,93 @@
+"""kill -9 at random moments; every run goes on and ends as the one that nobody disturbed.
+
+    python -m tests.chaos.kills --kills 200            # LM, translation and ViT in turn, a third aimed at writing
+    python -m tests.chaos.kills --kills 20 --processes 2
+
+TMPDIR lies on another file system (/dev/shm). Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from tests.chaos import lives, toys
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def campaign(home: Path, kills: int, seed: int = 0, processes: int = 1, tasks: tuple[str, ...] = toys.TASKS) -> dict:
+    """Kill until so many kills were made, finishing each run; the figures."""
+    draw = random.Random(seed)
+    lives.load()
+    toys.write(home, workers=0)
+    counts = {"kills": 0, "while writing": 0, "runs": 0, "identical": 0, "lost": 0, "damaged": 0, "left": 0, "lives": 0}
+    several = ["--trainer.devices", str(processes), "--trainer.strategy", "ddp"] if processes > 1 else []
+    reference, lasted = {}, {}
+    for task in tasks:
+        begun = time.monotonic()
+        words = ["fit", f"{task}.yaml", "--save-every", "2", "--runs", "reference", *several]
+        assert lives.ended(lives.born(words, home, home / "reference.log"), 600) == 0, (
+            home / "reference.log"
+        ).read_text()
+        lasted[task] = time.monotonic() - begun
+        reference[task] = toys.outcome(home / f"reference/{task}/default/s1")
+    problems: list[str] = []
+    while counts["kills"] < kills:
+        task = tasks[counts["runs"] % len(tasks)]
+        shutil.rmtree(home / "runs", ignore_errors=True)
+        counts["runs"] += 1
+        run = home / f"runs/{task}/default/s1"
+        log = home / f"{task}-{counts['runs']}.log"
+        words = ["fit", f"{task}.yaml", "--save-every", "2", "--requeue", *several]
+        for _ in range(100):
+            counts["lives"] += 1
+            writing = counts["kills"] % 3 == 0
+            child = lives.born(words, home, log, lives.aimed(draw) if writing else None)
+            disturb = counts["kills"] < kills
+            code = lives.ended(child, draw.uniform(0.0, lasted[task]) if disturb and not writing else 600)
+            if code is None:
+                code = lives.kill(child)
+                time.sleep(0.5 * (processes > 1))
+            if code == -9:
+                counts["kills"] += 1
+                counts["while writing"] += writing
+            else:
+                break
+        if code != 0:
+            counts["lost"] += 1
+            problems.append(f"run {counts['runs']} ({task}) ended with {code}: {log.read_text()[-400:]}")
+            continue
+        counts["damaged"] += log.read_text().count("skipped:")
+        counts["left"] += len(list(run.rglob(".*.partial")))
+        differ = toys.differences(toys.outcome(run), reference[task])
+        counts["identical"] += not differ
+        if differ:
+            problems.append(f"run {counts['runs']} ({task}) differs in {differ[:6]}")
+    return {**counts, "problems": problems}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--home", type=Path, required=True)
+    asked = parser.parse_args()
+    if SHARED_MEMORY.is_dir():
+        os.environ["TMPDIR"] = str(SHARED_MEMORY)
+    begun = time.monotonic()
+    found = campaign(asked.home.resolve(), asked.kills, asked.seed, asked.processes)
+    json.dump({**found, "seconds": round(time.monotonic() - begun)}, sys.stdout, indent=1)
+    print()
+    raise SystemExit(0 if found["identical"] == found["runs"] and not found["damaged"] else 1)
+
+
+if __name__ == "__main__":
+    main()

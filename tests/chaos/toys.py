@@ -1,0 +1,95 @@
+"""Three tiny recipes, and what two runs of one of them must have in common to the last bit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+TASKS = ("lm", "translation", "vit")
+MODEL = "dim: 16, depth: 1, heads: 2, dropout: 0.1"
+RECIPES = {
+    "lm": f"""\
+model: {{class_path: CausalLM, init_args: {{{MODEL}}}}}
+data: {{class_path: TextFiles, init_args: {{path: text.txt, max_length: 16, batch_size: 4}}}}
+""",
+    "translation": f"""\
+model: {{class_path: Translation, init_args: {{{MODEL}}}}}
+data: {{class_path: Phrasebook, init_args: {{size: 600, kinds: [date, unit], vocab_size: 400, max_tokens: 256,
+  max_length: 64, eval_limit: 4}}}}
+""",
+    "vit": f"""\
+model: {{class_path: Classification, init_args: {{patch: 7, mix: mixup, {MODEL}}}}}
+data: {{class_path: Glyphs, init_args: {{size: 400, batch_size: 16, workers: WORKERS}}}}
+""",
+}
+TRAINER = """\
+trainer: {max_steps: STEPS, val_check_interval: 11, check_val_every_n_epoch: null, limit_val_batches: 2,
+  log_every_n_steps: 3, accumulate_grad_batches: ACCUMULATE, accelerator: cpu, enable_progress_bar: false}
+"""
+TEXT = "all work and no play makes a dull toy and a slow day "
+
+
+def write(home: Path, steps: int = 24, accumulate: int = 2, workers: int = 0) -> None:
+    """The recipes as files, ``lm.yaml`` and so on, and a text."""
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "text.txt").write_text("".join(f"{n} {TEXT}" for n in range(40)))
+    for name, text in RECIPES.items():
+        whole = text + TRAINER.replace("STEPS", str(steps)).replace("ACCUMULATE", str(accumulate))
+        (home / f"{name}.yaml").write_text(whole.replace("WORKERS", str(workers)))
+
+
+def outcome(run: Path) -> dict[str, str]:
+    """Digests of all that a finished run left, but for what a clock measured: equal where two runs are equal."""
+    found = {}
+    for name in ("last", "best"):
+        content = torch.load(run / "checkpoints" / f"{name}.ckpt", weights_only=True)
+        for part in ("state_dict", "optimizer_states", "lr_schedulers", "ranks", "best", "measured", "global_step"):
+            found[f"{name}.{part}"] = digest(content[part])
+    ledger = json.loads((run / "ledger.json").read_text())
+    del ledger["cost"]
+    found |= {f"ledger.{name}": digest(value) for name, value in ledger.items()}
+    finished = json.loads((run / "finished.json").read_text())
+    found["finished"] = digest({name: value for name, value in finished.items() if name.startswith("val/")})
+    found |= {f"scalars.{name}": digest(values) for name, values in scalars(run).items()}
+    return found
+
+
+def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard shows of a run, except speed and memory."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run), size_guidance={"scalars": 0})
+    events.Reload()
+    names = [name for name in events.Tags()["scalars"] if not name.startswith("cost/")]
+    return {name: [(event.step, event.value) for event in events.Scalars(name)] for name in names}
+
+
+def digest(value: Any) -> str:
+    """Of nested plain values and tensors."""
+    found = hashlib.sha256()
+    _add(found, value)
+    return found.hexdigest()[:16]
+
+
+def _add(found: Any, value: Any) -> None:
+    if isinstance(value, torch.Tensor):
+        found.update(f"{value.dtype}{tuple(value.shape)}".encode() + value.contiguous().numpy().tobytes())
+    elif isinstance(value, dict):
+        for name in sorted(value, key=str):
+            found.update(f"{name}:".encode())
+            _add(found, value[name])
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _add(found, item)
+            found.update(b",")
+    else:
+        found.update(repr(value).encode())
+
+
+def differences(one: dict[str, str], two: dict[str, str]) -> list[str]:
+    """The names under which two outcomes differ."""
+    return sorted(name for name in {*one, *two} if one.get(name) != two.get(name))

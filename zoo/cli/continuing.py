@@ -1,0 +1,146 @@
+"""Where a run goes on: which checkpoint, what differs from the run that wrote it, and whether the user agreed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule
+
+from zoo.cli import document, folder
+from zoo.cli.plan import Plan, as_yaml, check_resume
+from zoo.cli.slots import parameters
+from zoo.errors import CheckpointError, UsageError
+from zoo.study.ledger import own_version
+from zoo.trained import manifest, provenance, weights
+from zoo.trained.place import checkpoint, configured
+
+AGREE = "accept-changes"
+SECTIONS = ("seed_everything", "model", "data", "trainer")
+# files of a run's folder that change while it goes on, or afterwards
+GROWING = (provenance.FILE, folder.FINISHED, folder.STARTING, "ledger.json")
+
+
+def requeued(plan: Plan) -> None:
+    """`--requeue`, or a job that SLURM starts again: go on where the run stands, or start it."""
+    flags = plan.command.flags
+    again = os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
+    if plan.command.subcommand != "fit" or flags & {"resume", "overwrite"} or not ("requeue" in flags or again):
+        return
+    home = plan.run.folder
+    if not home.is_dir():
+        return
+    begun = not (home / folder.STARTING).exists() or any(home.rglob("*.ckpt"))
+    flags.add("resume" if begun else "overwrite")
+
+
+def choose_checkpoint(plan: Plan) -> None:
+    """Find the checkpoint to resume from or to evaluate, and refuse a damaged one or one of another architecture."""
+    command, given = plan.command, plan.config.get("ckpt_path")
+    resume, evaluate = "resume" in command.flags, command.subcommand != "fit"
+    if given is None and resume:
+        given = plan.config["ckpt_path"] = str(newest(plan.run.folder))
+    elif given is None and evaluate:
+        home = plan.source.parent if plan.source and plan.source.name == folder.CONFIG else plan.run.folder
+        found = checkpoint(home, best=True) if home.is_dir() else None
+        if found is None:
+            raise UsageError(f"no checkpoint in {home}. Train first, or add --ckpt_path FILE")
+        given = plan.config["ckpt_path"] = str(found)
+    if given is None:
+        return
+    path = Path(str(given))
+    if "://" in str(given) or not path.exists():
+        raise UsageError(f"no checkpoint file {str(given)!r}.")
+    if path.is_file():
+        plan.manifest = manifest.verified(path)
+    origin = configured(path)
+    records = provenance.checked(weights.about(path, provenance.KEY)) or provenance.kept(origin or path.parent)
+    if folder.first_rank():
+        provenance.warn(records)
+    if origin is not None or plan.manifest:
+        agree(plan, origin, resume and not evaluate)
+
+
+def newest(home: Path) -> Path:
+    """The newest intact checkpoint of a run, saying which were skipped. Raises where there is none."""
+    if not home.is_dir():
+        raise UsageError(f"nothing to resume: {home} does not exist. Start it without --resume.")
+    found = manifest.newest(home)
+    if found.path is None and not found.skipped:
+        raise UsageError(f"no checkpoint in {home}. Start over: --overwrite")
+    if found.path is None:
+        first = found.skipped[0]
+        raise CheckpointError(f"{home} has no intact checkpoint: {first}\nStart over: --overwrite")
+    for why in found.skipped if folder.first_rank() else ():
+        print(f"skipped: {why} Resuming from {found.path.name}.", file=sys.stderr)
+    return found.path
+
+
+def agree(plan: Plan, origin: Path | None, resume: bool) -> None:
+    """Say what differs from the run that wrote the checkpoint; a resume needs the user's word for it."""
+    old: Any = plan.manifest.get("recipe")
+    if not old:
+        if origin is None:
+            return
+        old = document.read(origin / folder.CONFIG).plain()
+    changes = check_resume(plan, old, training_options(plan.resolved.classes["model"]))
+    if resume and changes and AGREE not in plan.command.flags:
+        more = f", and {len(changes) - 2} more" if len(changes) > 2 else ""
+        raise UsageError(
+            f"the recipe is not the one that the checkpoint was trained with: {'; '.join(changes[:2])}{more}.\n"
+            f"Go on with yours: --{AGREE}"
+        )
+    for line in changes if folder.first_rank() else ():
+        print(f"differs from the checkpoint's run: {line}")
+
+
+def check_data(plan: Plan, data: Any) -> None:
+    """Refuse a resume with other data than the checkpoint's, unless the user agreed."""
+    trained_with = plan.manifest.get("data", {}).get("fingerprint")
+    fingerprint = getattr(data, "fingerprint", None)
+    if "resume" not in plan.command.flags or not trained_with or not callable(fingerprint):
+        return
+    now = fingerprint()
+    if now != trained_with:
+        what = (
+            f"the data are not those that the checkpoint was trained with: fingerprint {trained_with[:12]} → {now[:12]}"
+        )
+        if AGREE not in plan.command.flags:
+            raise UsageError(f"{what}.\nGo on with yours, from the start of an epoch: --{AGREE}")
+        if folder.first_rank():
+            print(f"differs from the checkpoint's run: {what}")
+
+
+def facts(plan: Plan, data: Any, home: Path) -> dict[str, Any]:
+    """What the manifest of every checkpoint of a run says of it; ``home`` holds the files that it started with."""
+    import numpy
+    import torch
+    from lightning import __version__ as lightning
+
+    fingerprint = getattr(data, "fingerprint", None)
+    found = sorted(path for path in home.iterdir() if path.is_file()) if home.is_dir() else []
+    kept = [path for path in found if path.name not in GROWING and path.suffix in (".json", ".yaml")]
+    versions = {"zoo": own_version(), "torch": str(torch.__version__), "lightning": lightning}
+    return {
+        "recipe": {name: as_yaml(plan.config[name]) for name in SECTIONS if plan.config.get(name) not in (None, {})},
+        "data": {"class": type(data).__name__, "fingerprint": fingerprint() if callable(fingerprint) else None},
+        "files": {path.name: manifest.sha256(path) for path in kept},
+        "versions": {**versions, "numpy": numpy.__version__, "python": sys.version.split()[0]},
+        "plugins": provenance.used(plan.config),
+    }
+
+
+def training_options(task: Any) -> frozenset[str]:
+    """The options of a task that say how it learns, not what it is: those its LightningModules declare."""
+    return frozenset(
+        name
+        for name, param in parameters(task).items()
+        if param.owner is not None and issubclass(param.owner, LightningModule) and name not in task.blanks
+    )
+
+
+def written_logs(plan: Plan) -> dict[str, int] | None:
+    """How much the run that goes on had logged when its checkpoint was taken."""
+    return plan.manifest.get("logs") if "resume" in plan.command.flags else None
