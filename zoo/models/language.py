@@ -49,5 +49,14 @@ class LanguageModel(nn.Module):
 
         ``valid`` (B, S) marks real tokens, cached ones included; padding may stand on the left or on the right.
         """
-        x = self.stack(self.embedding(tokens) * self.scale, valid, caches=caches)
-        return F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
+        return F.linear(self.states(tokens, valid, caches), self.output)
+
+    @property
+    def output(self) -> Tensor:
+        """The matrix (vocab_size, dim) that turns states into logits."""
+        return self.embedding.weight if self.head is None else self.head.weight
+
+    def states(self, tokens: Tensor, valid: Tensor | None = None, caches: list[LayerCache] | None = None) -> Tensor:
+        """What ``forward`` turns into logits, (B, T, dim): a loss over them need not hold all logits at once."""
+        x = self.embedding(tokens)
+        return self.stack(x if self.scale == 1.0 else x * self.scale, valid, caches=caches)

@@ -10,6 +10,7 @@ from torch.optim import AdamW
 from torchmetrics import MeanMetric
 
 from zoo.models.language import LanguageModel
+from zoo.models.loss import cross_entropy
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known, taken
 
@@ -87,3 +88,8 @@ class CausalLM(LanguageTask):
         vocab_size, max_length = known(vocab_size, "vocab_size"), known(max_length, "max_length")
         net = LanguageModel(vocab_size, max_length, seed=torch.initial_seed(), **model)
         super().__init__(net, lr, optimizer, schedule)
+
+    def loss(self, batch: dict[str, Tensor]) -> Loss:
+        targets = batch["targets"]
+        total = cross_entropy(self.net.states(batch["inputs"]), self.net.output, targets)
+        return Loss(total, (targets >= 0).sum())

@@ -21,6 +21,9 @@ ScheduleFactory = Callable[[int], Schedule]
 Goals = dict[str, Literal["min", "max"]]
 
 
+FUSED = ("cpu", "cuda", "mps", "xpu")  # devices that torch has fused optimisers for
+
+
 class Loss(NamedTuple):
     """A sum over the predictions of a batch, and how many there are."""
 
@@ -168,17 +171,21 @@ class Task(LightningModule):
 
     # optimiser
 
-    def configure_optimizers(self) -> Any:
+    def make_optimizer(self) -> Optimizer:
+        """The optimiser, in one kernel for all tensors where torch has one and nothing else was asked for."""
         trained = [p for p in self.parameters() if p.requires_grad]
         groups: list[dict[str, Any]] = [
             {"params": [p for p in trained if p.dim() > 1]},
             # gains and biases have no redundancy that decay could remove
             {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0},
         ]
+        return fuse(self.optimizer_factory([group for group in groups if group["params"]], self.lr))
+
+    def configure_optimizers(self) -> Any:
         steps = self.trainer.estimated_stepping_batches
         if steps == float("inf"):
             raise UsageError("a run needs an end, for its schedule too: set trainer.max_steps or trainer.max_epochs.")
-        optimizer = self.optimizer_factory([group for group in groups if group["params"]], self.lr)
+        optimizer = self.make_optimizer()
         factor = self.schedule_factory(int(steps))
         return {
             "optimizer": optimizer,
@@ -202,6 +209,18 @@ class Task(LightningModule):
     def report_later(self, losses: list[Tensor]) -> None:
         """Take back what ``unreported`` gave."""
         self._recent = [Loss(*pair) for pair in zip(*(part.to(self.device) for part in losses), strict=True)]
+
+
+def fuse(optimizer: Optimizer) -> Optimizer:
+    """Let an optimiser of torch that was not told how to loop over its tensors do all of them in one kernel."""
+    chosen = ("fused", "foreach", "capturable", "differentiable")
+    told = any(group.get(name) for group in optimizer.param_groups for name in chosen)
+    tensors = [p for group in optimizer.param_groups for p in group["params"]]
+    served = all(p.device.type in FUSED and p.is_floating_point() for p in tensors)
+    if optimizer.defaults.get("fused", False) is None and not told and served:
+        for settings in (optimizer.defaults, *optimizer.param_groups):
+            settings["fused"] = True
+    return optimizer
 
 
 def side_losses(net: nn.Module) -> list[Tensor]:
