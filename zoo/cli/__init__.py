@@ -69,6 +69,7 @@ def _dispatch(words: list[str], program: str) -> int:
 
 def _train(command: str, rest: list[str]) -> int:
     """fit, validate, test, predict: check everything that needs no torch first."""
+    from zoo import memory
     from zoo.cli import args, doctor, plan, quiet
 
     if "-h" in rest or "--help" in rest:
@@ -79,6 +80,7 @@ def _train(command: str, rest: list[str]) -> int:
     parsed = args.parse(command, rest)
     draft = plan.draft(parsed) if "help-all" not in parsed.flags or parsed.recipe else plan.Draft([], None, 0)
     doctor.check_torch()
+    memory.keep()
     quiet.quiet(parsed.debug)
     schema = plan.schema()
     if "help-all" in parsed.flags:

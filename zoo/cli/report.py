@@ -43,12 +43,15 @@ def device(trainer: Trainer) -> str:
     """Where a run computes, and how."""
     import torch
 
+    from zoo import memory
+
     place = str(trainer.strategy.root_device.type)
     if place == "cuda":
         place = torch.cuda.get_device_name()
     threads = f", {torch.get_num_threads()} threads" if place == "cpu" else ""
     several = f"{trainer.world_size} × " if trainer.world_size > 1 else ""
-    return f"  device  {several}{place}{threads} · {trainer.precision}"
+    freed = f" · freed memory is {memory.state()}" if place == "cpu" else ""
+    return f"  device  {several}{place}{threads} · {trainer.precision}{freed}"
 
 
 def summary(run: Run, trainer: Trainer, task: Task, seconds: float) -> str:

@@ -1,0 +1,67 @@
+"""Freed memory is kept where that is safe, unless somebody decided otherwise."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from zoo import memory
+
+GLIBC = pytest.mark.skipif(memory._glibc() is None, reason="this process does not use glibc's allocator")
+PROBE = """
+import json, resource, sys
+from zoo import memory
+said = memory.keep()
+import torch
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        torch.empty(32 * 2**18).fill_(1.0)   # 32 MB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults()
+print(json.dumps([said, memory.state(), faults()]))
+"""
+
+
+def probe(**env):
+    quiet = {k: v for k, v in os.environ.items() if k not in (*memory.DECIDED, memory.SWITCH, memory.HUGE)}
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE], env={**quiet, **env}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@GLIBC
+def test_memory_that_is_kept_is_not_faulted_in_again():
+    said, state, kept = probe()
+    assert said.startswith("kept")
+    assert state == said
+    off, _, returned = probe(ZOO_KEEP_MEMORY="0", THP_MEM_ALLOC_ENABLE="0")
+    assert off == "returned to the system (ZOO_KEEP_MEMORY=0)"
+    assert returned > 20 * 4096  # every page of every block: 32 MB of 4 KB
+    assert kept < returned / 50
+
+
+@pytest.mark.parametrize("name", memory.DECIDED)
+def test_who_decided_already_is_left_alone(name, monkeypatch):
+    monkeypatch.setenv(name, "x")
+    monkeypatch.setattr(memory, "_glibc", lambda: pytest.fail("mallopt was looked up"))
+    assert memory._keep() == f"as {name} says"
+
+
+def test_another_allocator_is_left_alone(monkeypatch):
+    for name in memory.DECIDED:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LD_PRELOAD", "/usr/lib/libjemalloc.so.2")
+    assert memory._keep() == "returned to the system"
+
+
+def test_a_refusal_of_the_allocator_changes_nothing(monkeypatch):
+    for name in (*memory.DECIDED, memory.HUGE, memory.SWITCH):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(memory, "_glibc", lambda: lambda option, value: 0)
+    assert memory._keep() == "returned to the system"
+    assert memory.HUGE not in os.environ
