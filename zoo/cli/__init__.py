@@ -8,7 +8,7 @@ from pathlib import Path
 
 RUN = ("fit", "validate", "test", "predict")
 READ = ("list", "show", "recipes", "cp", "tensorboard", "doctor")
-USE = ("generate", "translate", "classify", "export")
+USE = ("generate", "translate", "classify", "fill", "tag", "export")
 OWN = ("compare", "check", "new", "matrix")
 
 

@@ -14,7 +14,7 @@ LISTED = {"config", "allow-import"}
 SHORT = {"-c": "config", "-h": "help"}
 ALIASES = {"seed": "seed_everything", "print-config": "print_config", "allow_import": "allow-import"}
 CONFIG = ("seed_everything", "ckpt_path", "return_predictions")
-SECTIONS = ("model", "data", "trainer")
+SECTIONS = ("model", "data", "trainer", "tune")
 # what people write most often at the top level, and what they mean
 COMMON = (
     "model.lr", "model.dim", "model.depth", "model.heads", "model.position", "model.attention", "model.norm",

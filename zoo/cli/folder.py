@@ -50,7 +50,7 @@ def differences(
     """The values of a configuration that differ from its recipe's, or from the defaults where that says nothing."""
     found: dict[str, object] = {}
     for key, value in full.items():
-        if key.partition(".")[0] not in ("model", "data", "trainer") or key.startswith(INFRASTRUCTURE):
+        if key.partition(".")[0] not in ("model", "data", "trainer", "tune") or key.startswith(INFRASTRUCTURE):
             continue
         if key in base and base[key] == value:
             continue

@@ -118,13 +118,15 @@ def schema() -> Schema:
     from lightning.pytorch import Trainer
 
     from zoo.cli.resolve import Schema
-    from zoo.cli.slots import Param
+    from zoo.cli.slots import Param, Slot
     from zoo.data.data import Data
     from zoo.tasks.task import Task
+    from zoo.trained.tune import Tune
 
     extra = (
         Param("seed_everything", int, SEED, None, None),
         Param("ckpt_path", str | None, None, None, None),
+        Param("tune", Tune, None, Slot(Tune), None),
         Param("return_predictions", bool | None, None, None, None),
     )
     return Schema(Task, Data, Trainer, extra)
@@ -159,7 +161,7 @@ def text(made: Plan) -> str:
     """The configuration as YAML that reproduces the run; its first line names recipe and variant."""
     import yaml
 
-    order = ("seed_everything", "model", "data", "trainer")
+    order = ("seed_everything", "model", "data", "tune", "trainer")
     config = {key: as_yaml(made.config[key]) for key in order if made.config.get(key) not in (None, {})}
     body = yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=120)
     return f"{folder.HEADER}{made.run.title}\n{body}"
@@ -193,12 +195,13 @@ def check_resume(made: Plan, against: dict[str, Any], training: frozenset[str]) 
     changed = [
         key
         for key in sorted({*old, *new})
-        if key.partition(".")[0] in ("model", "data", "trainer")
+        if key.partition(".")[0] in ("model", "data", "trainer", "tune")
         and not key.startswith(folder.INFRASTRUCTURE)
         and old.get(key) != new.get(key)
         and not (new.get(key) is None and key.removeprefix("model.") in blanks)  # not yet filled by the data
     ]
     model = [key for key in changed if key.startswith("model") and key.removeprefix("model.") not in training]
+    model += [key for key in changed if key in ("tune.rank", "tune.adapters")]
     model = [key for key in model if not any(key.startswith(f"model.{name}.") for name in training)]
     if model:
         shown = [f"{key} is {old.get(key)} in the checkpoint and {new.get(key)} in your config" for key in model[:2]]

@@ -18,7 +18,7 @@ from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from zoo import atomic
-from zoo.cli import continuing, folder, report, sizes
+from zoo.cli import continuing, folder, report, sizes, tuning
 from zoo.cli.failure import blamed
 from zoo.cli.layers import where
 from zoo.cli.plan import Plan, text
@@ -59,7 +59,7 @@ class ZooCLI(LightningCLI):
             trainer_defaults={**TRAINER, "default_root_dir": str(self.run_folder)},
             seed_everything_default=plan.seed, parser_class=Parser, subclass_mode_model=True, subclass_mode_data=True,
             auto_configure_optimizers=False, load_from_checkpoint_support=False,
-            args={"subcommand": command, command: plan.config},
+            args={"subcommand": command, command: {key: plan.config[key] for key in plan.config if key != "tune"}},
         )  # fmt: skip
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
@@ -102,6 +102,8 @@ class ZooCLI(LightningCLI):
             self.config_init = self.parser.instantiate(config)
         self.datamodule = self.data
         self.model = self._get(self.config_init, "model")
+        with blamed():
+            self.transfer = tuning.prepare(self.plan, self.model, self.data)
         self.trainer = self.instantiate_trainer()
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -138,6 +140,7 @@ class ZooCLI(LightningCLI):
             provenance.write(self.plan.config, self.run_folder)  # also by --resume: its checkpoints are the newest
         if folder.first_rank() and "resume" not in self.plan.command.flags:
             (self.run_folder / folder.CONFIG).write_text(text(self.plan), encoding="utf-8")
+            tuning.keep(self.transfer, self.run_folder)
             self.data.save(self.run_folder)
         self.facts.update(continuing.facts(self.plan, self.data, self.run_folder))
         if folder.first_rank():

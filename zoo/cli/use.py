@@ -1,4 +1,4 @@
-"""generate, translate, classify, export: use a trained model from the command line."""
+"""generate, translate, classify, fill, tag, export: use a trained model from the command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from zoo.cli import words
+from zoo.cli import usetext, words
 from zoo.cli.words import Asked
 from zoo.errors import UsageError
 
@@ -40,11 +40,23 @@ Translate standard input, a line for each line, in order. {RUN}
   --json                      one JSON object per translation: line, source, text, score, ended
 {MORE}""",
     "classify": f"""\
-usage: zoo classify RUN IMAGE ... [options]
-Name images. {RUN}
+usage: zoo classify RUN IMAGE ... [options]         (a classifier of texts: --text TEXT, or lines of standard input)
+Name images, or texts. {RUN}
+  --text TEXT                 a text; any number of times
   --top N                     classes per image (5)
   --resize WAY                crop (the middle square) or stretch, where training did not resize
   --json                      one JSON object per image: image, classes
+{MORE}""",
+    "fill": f"""\
+usage: zoo fill RUN [--text "a [MASK] of text" ...] [options]        (without --text: the lines of standard input)
+Put the likeliest token into each [MASK]. {RUN}
+  --top N                     tokens per blank (5), with --json
+  --json                      one JSON object per text: text, filled, blanks
+{MORE}""",
+    "tag": f"""\
+usage: zoo tag RUN [--text TEXT ...] [options]        (without --text: the lines of standard input)
+Name each token of a text: the token, a tab, its class. {RUN}
+  --json                      one JSON object per text: text, tokens
 {MORE}""",
     "export": f"""\
 usage: zoo export RUN DIR [--force]
@@ -61,7 +73,7 @@ def run(command: str, argv: list[str]) -> int:
     asked = words.parse(command, argv)
     if not asked.words:
         raise UsageError(f"zoo {command} needs a run. {RUN}")
-    most = {"generate": 1, "translate": 1, "export": 2}.get(command, sys.maxsize)
+    most = {"generate": 1, "translate": 1, "fill": 1, "tag": 1, "export": 2}.get(command, sys.maxsize)
     if len(asked.words) > most:
         raise UsageError(f"{asked.words[most]!r} is one word too many. See: zoo {command} --help")
     for stream in (sys.stdout, sys.stderr):
@@ -156,6 +168,11 @@ def draw(model: Any, source: str, target: str, path: str) -> None:
 def classify(asked: Asked) -> None:
     """`zoo classify`: an image and its likeliest classes per line."""
     model, paths = trained(asked), asked.words[1:]
+    if "labels.json" in model.files:
+        usetext.classify(asked, model, _line, _stdin_lines)
+        return
+    if asked.get("text"):
+        raise UsageError(f"{asked.words[0]} names images: zoo classify {asked.words[0]} IMAGE ...")
     if not paths:
         raise UsageError(f"no image to classify: zoo classify {asked.words[0]} IMAGE ...")
     found = model.classify(paths, **asked.some("top", "resize"))
@@ -164,6 +181,16 @@ def classify(asked: Asked) -> None:
             _line({"image": path, "classes": [guess._asdict() for guess in guesses]})
         else:
             print("\t".join([path, *(f"{guess.label} {guess.probability:.3f}" for guess in guesses)]))
+
+
+def fill(asked: Asked) -> None:
+    """`zoo fill`: texts with their blanks filled, or JSON."""
+    usetext.fill(asked, trained(asked), _line, _stdin_lines)
+
+
+def tag(asked: Asked) -> None:
+    """`zoo tag`: a token and its class per line, an empty line after each text."""
+    usetext.tag(asked, trained(asked), _line, _stdin_lines)
 
 
 def export(asked: Asked) -> None:
@@ -176,7 +203,8 @@ def export(asked: Asked) -> None:
 
 
 COMMANDS: dict[str, Callable[[Asked], None]] = {
-    "generate": generate, "translate": translate, "classify": classify, "export": export,
+    "generate": generate, "translate": translate, "classify": classify, "fill": fill, "tag": tag,
+    "export": export,
 }  # fmt: skip
 
 

@@ -72,7 +72,13 @@ class LabelledData(Data):
     """
 
     def __init__(
-        self, tokenizer: str | None, vocab_size: int, max_length: int, batch_size: int, labels: int | None, seed: int | None
+        self,
+        tokenizer: str | None,
+        vocab_size: int,
+        max_length: int,
+        batch_size: int,
+        labels: int | None,
+        seed: int | None,
     ) -> None:
         super().__init__(batch_size, 0, seed)
         at_least(2, max_length=max_length)
@@ -159,5 +165,3 @@ def few(texts: list[Labelled], limit: int | None) -> list[Labelled]:
         turn.append(seen[label])
     kept = order[np.argsort(turn, kind="stable")[:limit]]
     return [texts[index] for index in sorted(kept)]
-
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -64,7 +65,7 @@ class PairRows(MaskedRows):
         """(rows, 3): where a piece begins and ends, and the number of its document."""
         tokens, room, found = np.asarray(self.stream.tokens), self.length - 3, []
         edges = [-1, *np.flatnonzero(tokens == eos).tolist(), len(tokens)]
-        for document, (before, end) in enumerate(zip(edges, edges[1:], strict=False)):
+        for document, (before, end) in enumerate(itertools.pairwise(edges)):
             starts = range(before + 1, end, room)
             found += [(at, min(at + room, end), document) for at in starts if min(at + room, end) - at >= SHORTEST]
         if len({document for *_, document in found}) < 2:
@@ -128,7 +129,7 @@ class MaskedText(FromText):
         scored: int = 8,
         seed: int | None = None,
     ) -> None:
-        """`text` is any text data module, whose max_length counts <cls> too; `rate` the share of tokens that are chosen.
+        """`text` is any text data module, whose max_length counts <cls> too; `rate` the share of tokens chosen.
 
         `whole_words` chooses words, not tokens; `next_sentence` makes rows of two texts; of the first `scored`
         validation rows the pseudo-perplexity is measured.

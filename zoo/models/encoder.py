@@ -93,7 +93,8 @@ class MaskedLanguageModel(TextEncoder):
 
     def follow(self, states: Tensor) -> Tensor:
         """States (B, T, dim) to logits (B, 2): another text, or the one that follows."""
-        assert self.pooler is not None and self.follows is not None
+        assert self.pooler is not None
+        assert self.follows is not None
         return self.follows(self.pooler(states[:, 0]).tanh())
 
     def forward(self, tokens: Tensor, valid: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
@@ -154,9 +155,7 @@ class TextClassifier(TextEncoder):
 class TokenClassifier(TextEncoder):
     """Logits of each token's class."""
 
-    def __init__(
-        self, vocab_size: int, num_classes: int, max_length: int = 512, head_dropout: float = 0.0, **encoder
-    ):
+    def __init__(self, vocab_size: int, num_classes: int, max_length: int = 512, head_dropout: float = 0.0, **encoder):
         """
         Args:
             vocab_size: number of tokens.

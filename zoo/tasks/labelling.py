@@ -154,7 +154,9 @@ class TokenClassification(Labelling):
     def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> list[dict[str, Any]]:
         guess = self(batch["tokens"], batch["valid"]).argmax(-1)
         rows = zip(guess, batch["labels"], strict=True)
-        return [{"classes": found[own != IGNORE].tolist(), "labels": own[own != IGNORE].tolist()} for found, own in rows]
+        return [
+            {"classes": found[own != IGNORE].tolist(), "labels": own[own != IGNORE].tolist()} for found, own in rows
+        ]
 
     def sample(self, rows: int) -> dict[str, Tensor]:
         batch = super().sample(rows)

@@ -17,7 +17,7 @@ from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task,
 
 
 class MaskedLM(Task):
-    """Tell hidden tokens from those around them (BERT); reports loss (nats per hidden token), accuracy, pseudo-perplexity.
+    """Tell hidden tokens from those around them (BERT); reports loss (nats per hidden token) and accuracy.
 
     ``pseudo_perplexity`` hides each token of a few validation rows alone (Salazar et al., 2020). With ``next_sentence``
     the model tells as well whether a second text follows a first; ``follow_accuracy`` is how often it is right.

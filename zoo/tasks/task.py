@@ -53,6 +53,8 @@ class Task(LightningModule):
         self.eval_loss = MeanMetric()
         self.best: dict[str, float] = {}
         self.measured: dict[str, float] = {}  # by the newest validation, nan where nothing was or where it diverged
+        self.rates: dict[str, float] = {}  # factors on the learning rate by the name of a parameter of the net
+        self.thaws: dict[str, int] = {}  # the step from which a parameter of the net learns, by its name
         self._seed = torch.initial_seed()
         self._window: list[Tensor] = []  # predictions per batch since the last optimiser step, over all processes
         self._recent: list[Loss] = []  # losses since the last line of the log
@@ -102,6 +104,11 @@ class Task(LightningModule):
         return total * (undo / self._window[0].clamp(min=1))
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        # no gradient, no step: requires_grad would have to change, which DistributedDataParallel does not follow
+        waiting = {name for name, step in self.thaws.items() if step > self.trainer.global_step}
+        for name, parameter in self.net.named_parameters() if waiting else ():
+            if name in waiting:
+                parameter.grad = None
         if len(self._window) > 1:
             factor = self._window[0].clamp(min=1) / torch.stack(self._window).sum().clamp(min=1)
             grads = [p.grad for p in self.parameters() if p.grad is not None]
@@ -173,13 +180,7 @@ class Task(LightningModule):
 
     def make_optimizer(self) -> Optimizer:
         """The optimiser, in one kernel for all tensors where torch has one and nothing else was asked for."""
-        trained = [p for p in self.parameters() if p.requires_grad]
-        groups: list[dict[str, Any]] = [
-            {"params": [p for p in trained if p.dim() > 1]},
-            # gains and biases have no redundancy that decay could remove
-            {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0},
-        ]
-        return fuse(self.optimizer_factory([group for group in groups if group["params"]], self.lr))
+        return fuse(self.optimizer_factory(self.groups(), self.lr))
 
     def configure_optimizers(self) -> Any:
         steps = self.trainer.estimated_stepping_batches
@@ -191,6 +192,23 @@ class Task(LightningModule):
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step"},
         }
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Parameters that are optimised alike; the first group learns fastest."""
+        found: dict[tuple[float, bool], list[nn.Parameter]] = {}
+        for name, parameter in self.named_parameters():
+            if parameter.requires_grad:
+                # gains and biases have no redundancy that decay could remove
+                kind = self.rates.get(name.removeprefix("net."), 1.0), parameter.dim() > 1
+                found.setdefault(kind, []).append(parameter)
+        return [
+            {
+                "params": found[rate, matrices],
+                **({} if rate == 1 else {"lr": self.lr * rate}),
+                **({} if matrices else {"weight_decay": 0.0}),
+            }
+            for rate, matrices in sorted(found, reverse=True)
+        ]
 
     # resume
 

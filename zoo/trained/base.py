@@ -13,7 +13,7 @@ from zoo.errors import CheckpointError, UsageError
 from zoo.tasks.task import Task
 from zoo.trained.place import Place
 
-ASKED = ("generate", "translate", "classify", "score")
+ASKED = ("generate", "translate", "classify", "score", "fill", "tag")
 
 
 class Generated(NamedTuple):

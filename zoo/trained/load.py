@@ -7,10 +7,12 @@ from pathlib import Path
 import torch
 
 from zoo.errors import CheckpointError, UsageError
+from zoo.parts.adapter import merge
 from zoo.trained import manifest, provenance, weights
 from zoo.trained.base import Trained
 from zoo.trained.build import build
 from zoo.trained.place import Place, find
+from zoo.trained.tune import tuned, wrap
 from zoo.trained.use import use
 
 
@@ -27,7 +29,11 @@ def load(run: str | Path, device: str = "cpu", *, runs: str | Path = "runs", all
     provenance.warn(records)
     task = build(place.config, place.source, tuple(allow))
     check(place)
+    tune = tuned(place.config)
+    if tune is not None and tune.rank:
+        wrap(task.net, tune)
     weights.put(task, weights.read(place.weights), place.weights)
+    merge(task.net)
     return use(task.eval().requires_grad_(False).to(chosen(device)), place)
 
 

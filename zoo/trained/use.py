@@ -7,11 +7,15 @@ import inspect
 
 from zoo.errors import UsageError
 from zoo.tasks.classification import Classification
+from zoo.tasks.labelling import SequenceClassification, TokenClassification
 from zoo.tasks.lm import LanguageTask
+from zoo.tasks.masked import MaskedLM
 from zoo.tasks.task import Task
 from zoo.trained.base import Trained
 from zoo.trained.classification import TrainedClassification
+from zoo.trained.labelling import TrainedSequenceClassification, TrainedTokenClassification
 from zoo.trained.language import TrainedLanguageModel
+from zoo.trained.masked import TrainedMaskedLM
 from zoo.trained.place import Place
 from zoo.trained.translation import TrainedTranslation
 
@@ -30,3 +34,6 @@ def use(task: Task, place: Place) -> Trained:
 
 use.register(LanguageTask, TrainedLanguageModel)
 use.register(Classification, TrainedClassification)
+use.register(MaskedLM, TrainedMaskedLM)
+use.register(SequenceClassification, TrainedSequenceClassification)
+use.register(TokenClassification, TrainedTokenClassification)

@@ -1,0 +1,35 @@
+"""Fine-tuning from the command line: prepare the model, and say what became of the weights it starts from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoo.cli import folder
+
+if TYPE_CHECKING:
+    from zoo.cli.plan import Plan
+    from zoo.trained.transfer import Transfer
+
+TABLE = "start.tsv"
+
+
+def prepare(plan: Plan, task: Any, data: Any) -> Transfer | None:
+    """Apply what the configuration says under ``tune``; a checkpoint of the run's own brings its weights itself."""
+    from zoo.trained.tune import prepare, tuned
+
+    tune = tuned(plan.config)
+    if tune is None:
+        return None
+    fresh = plan.command.subcommand == "fit" and not plan.config.get("ckpt_path")
+    found = prepare(task, tune, plan.command.runs, data, fresh)
+    if found is not None and folder.first_rank():
+        print(f"starts from {tune.start}\n{found.table()}", flush=True)
+    return found
+
+
+def keep(found: Transfer | None, home: Path) -> None:
+    """Write the table of tensors into the run's folder."""
+    if found is not None:
+        lines = ["\t".join(row) for row in found.rows()]
+        (home / TABLE).write_text("\n".join(["fate\ttensor\tshape", *lines]) + "\n", encoding="utf-8")

@@ -1,0 +1,80 @@
+"""Trained classifiers of texts and of their tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from zoo.data.tokenizer import CLS, Tokenizer
+from zoo.errors import UsageError
+from zoo.tasks.task import Task
+from zoo.trained.base import Trained, several
+from zoo.trained.classification import Guess
+from zoo.trained.place import Place
+
+
+class Tagged(NamedTuple):
+    """A piece of a text that is one token, its likeliest class, and how probable that is."""
+
+    text: str
+    label: str
+    probability: float
+
+
+class TrainedLabelling(Trained):
+    """What both share: a tokenizer and the names of the classes."""
+
+    files = ("tokenizer.json", "labels.json")
+
+    def __init__(self, task: Task, place: Place) -> None:
+        super().__init__(task, place)
+        self.tokenizer = Tokenizer.load(place.file("tokenizer.json"))
+        path = place.file("labels.json")
+        try:
+            self.names: list[str] = json.loads(path.read_text("utf-8"))["names"]
+            self.cls = self.tokenizer.specials[CLS]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"{path} is not what a run writes: {type(error).__name__} {error}") from error
+
+    def _chances(self, ids: list[int]) -> torch.Tensor:
+        """Probabilities of the classes, float64, for <cls> and these tokens: the logits of a row of one."""
+        with torch.no_grad():
+            logits = self.net(torch.tensor([[self.cls, *ids]], device=self.device))[0]
+        return logits.double().softmax(-1)[..., : len(self.names)].cpu()
+
+
+class TrainedSequenceClassification(TrainedLabelling):
+    """A classifier of texts."""
+
+    def classify(self, texts: str | Sequence[str], top: int = 5) -> list[list[Guess]]:
+        """The ``top`` likeliest classes of each text, of which as many tokens count as the model takes."""
+        if top < 1:
+            raise UsageError(f"top must be at least 1, got {top}.")
+        found = []
+        for text in several(texts):
+            ids = self.tokenizer.encode(text)[: self.net.max_length - 1]
+            chance, place = self._chances(ids).topk(min(top, len(self.names)))
+            pairs = zip(place.tolist(), chance.tolist(), strict=True)
+            found.append([Guess(self.names[one], value) for one, value in pairs])
+        return found
+
+
+class TrainedTokenClassification(TrainedLabelling):
+    """A classifier of tokens."""
+
+    def tag(self, texts: str | Sequence[str]) -> list[list[Tagged]]:
+        """Each text in its tokens with their classes; longer ones than the model takes are read in pieces."""
+        return [self._tag(text) for text in several(texts)]
+
+    def _tag(self, text: str) -> list[Tagged]:
+        ids, offsets = self.tokenizer.offsets(text)
+        found: list[Tagged] = []
+        room = self.net.max_length - 1
+        for begin in range(0, len(ids), room):
+            chance, place = self._chances(ids[begin : begin + room])[1:].max(-1)
+            for (start, end), value, one in zip(offsets[begin:], chance.tolist(), place.tolist(), strict=False):
+                found.append(Tagged(text[start:end], self.names[one], value))
+        return found
