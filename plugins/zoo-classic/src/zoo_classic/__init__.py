@@ -1,0 +1,1 @@
+"""Language models and word vectors before the Transformer; zoo finds them by the entry points in pyproject.toml."""
