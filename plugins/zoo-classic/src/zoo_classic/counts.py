@@ -137,10 +137,10 @@ class Counts(nn.Module):
             return tokens.new_empty(shape, dtype=torch.float32)
         p = torch.full(shape, 1 / self.vocab_size, dtype=torch.float64, device=tokens.device)
         for n, table in enumerate(self.ready(), 1):
+            if n - 1 > tokens.size(1):
+                break
             first = max(0, n - 2)  # where n - 1 tokens have been read
             contexts = self.key(tokens.unfold(1, n - 1, 1) if n > 1 else tokens[..., None][..., :0])
-            if not contexts.numel():
-                break
             p[:, first:] = self._next(table, contexts.flatten(), p[:, first:].flatten(0, 1)).view_as(p[:, first:])
         return p.log().to(torch.get_default_dtype())
 

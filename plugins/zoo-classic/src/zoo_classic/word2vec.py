@@ -88,7 +88,9 @@ class Vectors(nn.Module):
 
     def softmax(self, pairs: Pairs) -> Tensor:
         """The full softmax's loss, summed over pairs."""
-        return F.cross_entropy(F.linear(self.read(pairs), self.output.weight).float(), pairs.wanted, reduction="sum")
+        scores = F.linear(self.read(pairs), self.output.weight)
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        return F.cross_entropy(scores, pairs.wanted, reduction="sum")
 
     def negative(self, pairs: Pairs, drawn: Tensor) -> Tensor:
         """The loss against the negatives (P, k), summed over pairs."""

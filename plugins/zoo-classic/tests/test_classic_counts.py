@@ -1,0 +1,171 @@
+"""n-grams against counting by hand, one at a time."""
+
+import math
+from collections import Counter, defaultdict
+
+import pytest
+import torch
+from classic_runs import trained
+from zoo_classic.counts import Counts
+from zoo_classic.ngram import NGram
+
+from zoo.errors import UsageError
+
+CAT, SITS, RUNS, EATS, DOG = range(5)
+
+
+def counted(rows, vocab_size, order, smoothing="laplace", add=1.0):
+    net = Counts(vocab_size, 64, order, smoothing, add)
+    for row in rows:
+        net.count(torch.tensor([row]))
+    return net
+
+
+def p(net, history, word):
+    return net(torch.tensor([history])).exp()[0, -1, word].item()
+
+
+def cats(order=2, **options):
+    """``cat`` ten times, four times before ``sits``."""
+    return counted([[CAT, SITS]] * 4 + [[CAT, RUNS]] * 3 + [[CAT, EATS]] * 3, 5, order, **options)
+
+
+def test_four_cats_of_ten_sit():
+    assert p(cats(add=0.0), [CAT], SITS) == pytest.approx(0.4)  # the notes' 4 / 10
+    assert p(cats(), [CAT], SITS) == pytest.approx(5 / 15)  # (4 + 1) / (10 + |V|)
+
+
+def test_laplace_gives_something_to_what_was_never_seen_and_sums_to_one():
+    net = cats()
+    assert p(net, [CAT], DOG) == pytest.approx(1 / 15)
+    assert p(net, [DOG], CAT) == pytest.approx(1 / 5)  # a context that was never seen
+    for word in range(5):
+        assert net(torch.tensor([[word]])).exp().sum().item() == pytest.approx(1)
+    assert p(cats(add=0.0), [CAT], DOG) == 0
+
+
+def text(seed=0, size=400, vocab_size=6):
+    """Tokens of which each depends on the two before."""
+    generator = torch.Generator().manual_seed(seed)
+    table = torch.rand(vocab_size, vocab_size, vocab_size, generator=generator) ** 4
+    tokens = [0, 1]
+    for _ in range(size):
+        tokens.append(torch.multinomial(table[tokens[-2], tokens[-1]], 1, generator=generator).item())
+    return tokens
+
+
+def kneser_ney(rows, vocab_size, order):
+    """p(word | history) of modified interpolated Kneser-Ney, by dictionaries of tuples."""
+    grams = [Counter() for _ in range(order + 1)]
+    for row in rows:
+        for n in range(1, order + 1):
+            for i in range(len(row) - n + 1):
+                if i + n - 1 >= 1:  # the first token of a row is never predicted
+                    grams[n][tuple(row[i : i + n])] += 1
+    tables = {order: grams[order]}
+    for n in range(1, order):
+        fronts = defaultdict(set)
+        for gram in grams[n + 1]:
+            fronts[gram[1:]].add(gram[0])
+        tables[n] = Counter({gram: len(front) for gram, front in fronts.items()})
+
+    def discount(n, count):
+        many = Counter(tables[n].values())
+        if not all(many[c] for c in (1, 2, 3, 4)):
+            return 0.5
+        y = many[1] / (many[1] + 2 * many[2])
+        at = min(count, 3)
+        return min(max(at - (at + 1) * y * many[at + 1] / many[at], 0), at)
+
+    def prob(word, history):
+        history = tuple(history)
+        lower = prob(word, history[1:]) if history else 1 / vocab_size
+        seen = {gram[-1]: c for gram, c in tables[len(history) + 1].items() if gram[:-1] == history}
+        if not seen:
+            return lower
+        total, n = sum(seen.values()), len(history) + 1
+        own = max(seen[word] - discount(n, seen[word]), 0) if word in seen else 0
+        return (own + sum(discount(n, c) for c in seen.values()) * lower) / total
+
+    return prob
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+def test_kneser_ney_is_that_of_dictionaries(order):
+    rows = [text(seed, size) for seed, size in ((0, 300), (1, 90), (2, 1))]
+    net, slow = counted(rows, 6, order, "kneser_ney"), kneser_ney(rows, 6, order)
+    asked = torch.tensor([text(5, 12), text(6, 12)])
+    fast = net.double()(asked).exp()
+    for row in range(2):
+        for at in range(asked.size(1)):
+            history = asked[row, max(0, at - order + 2) : at + 1].tolist() if order > 1 else []
+            wanted = [slow(word, history) for word in range(6)]
+            assert fast[row, at].tolist() == pytest.approx(wanted, abs=1e-6)
+            assert sum(wanted) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("smoothing", ["laplace", "kneser_ney"])
+def test_a_distribution_over_all_strings_of_two_words_sums_to_one(smoothing):
+    net = counted([text()], 6, 3, smoothing)
+    first = net(torch.tensor([[0]])).exp()[0, -1]
+    second = net(torch.tensor([[0, a] for a in range(6)])).exp()[:, -1]
+    assert (first[:, None] * second).sum().item() == pytest.approx(1, abs=1e-6)
+    assert (second > 0).all()
+
+
+@pytest.mark.parametrize("smoothing", ["laplace", "kneser_ney"])
+def test_counting_in_parts_and_asking_between_changes_nothing(smoothing):
+    whole, parts = text(), Counts(6, 64, 3, smoothing, 1.0)
+    for start in range(0, 400, 50):
+        parts.count(torch.tensor([whole[start : start + 51]]))
+        parts(torch.tensor([[1, 2, 3]]))
+    once = Counts(6, 64, 3, smoothing, 1.0)
+    for start in range(0, 400, 50):
+        once.count(torch.tensor([whole[start : start + 51]]))
+    asked = torch.tensor([text(9, 20)])
+    assert torch.equal(parts(asked), once(asked))
+    again = Counts(6, 64, 3, smoothing, 1.0)
+    again.load_state_dict(parts.state_dict())
+    assert torch.equal(again(asked), once(asked))
+
+
+def test_only_the_last_tokens_matter_and_writing_stepwise_is_the_same():
+    net = counted([text()], 6, 3, "kneser_ney")
+    a, b = torch.tensor([[1, 2, 3, 4]]), torch.tensor([[5, 0, 3, 4]])
+    assert torch.equal(net(a)[:, -1], net(b)[:, -1])
+    assert not torch.equal(net(a)[:, -1], net(torch.tensor([[1, 2, 0, 4]]))[:, -1])
+    state, tokens = net.begin(9), torch.tensor([text(4, 6)])
+    stepwise = [state.step(tokens[:, at : at + 1]) for at in range(tokens.size(1))]
+    assert torch.equal(torch.stack(stepwise, 1), net(tokens))
+
+
+def test_what_stands_behind_the_end_of_a_text_is_not_counted():
+    task = NGram(vocab_size=5, max_length=8, order=2, smoothing="laplace")
+    batch = {"inputs": torch.tensor([[0, 1, 2, 2]]), "targets": torch.tensor([[1, 2, -100, -100]])}
+    task.training_step(batch, 0)
+    task.net.merge()
+    assert task.net.keys_2.tolist() == [0 * 5 + 1, 1 * 5 + 2]
+    assert task.net.counts_1.tolist() == [1, 1]
+    assert int(task.tokens_seen) == 2
+
+
+def test_longer_contexts_help_on_real_text_and_what_was_counted_can_be_asked(tmp_path):
+    loss = {}
+    for order in (1, 2, 3):
+        options = ["--data.tokenizer", "chars", "--model.order", str(order), "--model.smoothing", "laplace"]
+        model = trained(tmp_path / str(order), "history-2-ngram", *options, "--data.max_length", "512")
+        loss[order] = model.score("Return the value of the argument, or None if there is none.").bits_per_byte
+    assert loss[3] < loss[2] < loss[1]
+    assert model.generate("Return the ", length=20, seed=3)[0].text
+    folder = model.export(tmp_path / "out")
+    import zoo
+
+    assert zoo.load(folder).score("Return") == model.score("Return")
+
+
+def test_an_order_that_does_not_fit_is_refused():
+    with pytest.raises(UsageError, match="order is 7: with 1000 tokens it must lie between 1 and 6"):
+        Counts(1000, 8, 7, "laplace", 1.0)
+    assert math.prod([1000] * 6) < 2**63
+    with pytest.raises(UsageError, match="order is 0"):
+        NGram(vocab_size=5, max_length=8, order=0)

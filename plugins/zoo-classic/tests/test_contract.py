@@ -1,0 +1,33 @@
+"""Every task and the data module keep the contract of their kind."""
+
+import pytest
+from zoo_classic.elmo import ELMo
+from zoo_classic.ngram import NGram
+from zoo_classic.nnlm import NNLM
+from zoo_classic.recurrent import RecurrentLM
+from zoo_classic.sentences import Sentences
+from zoo_classic.word2vec import Word2Vec
+
+from zoo.conformance import checks
+
+TRIED = [
+    *((NGram, {"smoothing": smoothing}) for smoothing in ("laplace", "kneser_ney")),
+    (NNLM, {}),
+    *((RecurrentLM, {"cell": cell}) for cell in ("rnn", "gru", "lstm")),
+    *((Word2Vec, {"objective": o, "output": s}) for o in ("skipgram", "cbow") for s in ("negative", "softmax")),
+    *((ELMo, {"input": read}) for read in ("tokens", "letters")),
+    (Sentences, {"size": 400}),
+]
+ONCE = ("clean_import", "documentation")  # whatever the options are
+FIRST = dict(reversed(TRIED))
+CHECKS = [
+    check
+    for part, options in TRIED
+    for check in checks(part, **options)
+    if options == FIRST[part] or check.name not in ONCE
+]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: f"{check.subject.name}-{check}")
+def test_contract(check):
+    check()
