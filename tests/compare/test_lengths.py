@@ -173,3 +173,11 @@ def test_only_language_models_on_text_have_lengths(tmp_path, monkeypatch):
 
 def test_text_files_are_what_the_probe_reads():
     assert issubclass(TextFiles, lengths.__dict__.get("TextData", TextFiles.__mro__[1]))
+
+
+@pytest.mark.parametrize("recipe", ["vit-tiny", "translation-tiny"])
+def test_a_recipe_without_lengths_is_refused_before_it_is_trained(recipe, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", recipe, "--vary", "model.position=rope,alibi", "--probe", "length=1,2"]) == 2
+    assert "--probe length is for language models on text, and this is a " in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()

@@ -62,6 +62,8 @@ def prepare(asked: Comparison, fits: Fits, meter: Meter, execute: Execute) -> Pr
     if len(found) < FEW:
         why = f" {refused[0].name}: {refused[0].sentence}" if refused else " The values are the recipe's own."
         raise UsageError(f"there is one variant, {found[0].name}, and nothing to compare it with.{why}")
+    if asked.probe:
+        lengths.check(found[0].point.config)
     seed = tune.seed_of(asked.seeds)
     if asked.match:
         found = match.matched(found, cast(match.What, asked.match), fits, meter)

@@ -72,6 +72,17 @@ def probe(
     return found
 
 
+def check(config: Mapping[str, Any]) -> None:
+    """Raise UsageError for a configuration, before it is trained, whose runs could not be probed."""
+    from zoo.importing import bring
+    from zoo.tasks.lm import CausalLM
+
+    module, _, name = str(config["model"]["class_path"]).rpartition(".")
+    if not issubclass(bring(module, name), CausalLM) or "max_length" not in config["data"].get("init_args", {}):
+        data = str(config["data"].get("class_path")).rpartition(".")[2]
+        raise UsageError(f"--probe length is for language models on text, and this is a {name} on {data}.")
+
+
 def measure(folder: Path, wanted: Sequence[int], allow: tuple[str, ...] = ()) -> list[Loss]:
     """The losses of one run at several lengths. Raises UsageError for what is no language model on text."""
     from zoo.compare.build import Meter
