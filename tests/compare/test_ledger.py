@@ -5,6 +5,7 @@ import itertools
 import json
 import multiprocessing
 import time
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -15,6 +16,8 @@ from lightning.pytorch.callbacks import Callback
 
 from tests.tasks.training import build
 from zoo.compare.ledgers import parse
+from zoo.compare.sameness import changed_tensors, other_batches
+from zoo.parts.position import NoPosition
 from zoo.study import ledger as module
 from zoo.study.callbacks import CostMeter, EndsWithValidation, checkpoints
 from zoo.study.cost import cost
@@ -100,18 +103,26 @@ def test_the_same_seed_sees_the_same_and_starts_the_same(tmp_path):
     assert "embedding.weight" in differing
 
 
-def test_a_swapped_part_leaves_all_else_equal(tmp_path):
-    from zoo.parts.norm import RMSNorm
-    from zoo.parts.position import Learned
+@pytest.mark.parametrize("kind", ["position", "attention", "backend", "norm", "ffn", "block"])
+def test_a_swapped_part_leaves_all_else_equal(kind, tmp_path):
+    """Every installed part of every kind: the same batches, and bit-identical tensors wherever both have them."""
+    from zoo import registry
 
-    usual = run(tmp_path / "a")
-    for name, options in (("b", {"position": Learned}), ("c", {"norm": RMSNorm})):
-        found = run(tmp_path / name, options=options)
-        assert found["batches"] == usual["batches"]
-        common = usual["start"].keys() & found["start"].keys()
-        assert all(found["start"][name] == usual["start"][name] for name in common)
-        assert len(common) >= 10
-    assert "stack.position.table.weight" not in usual["start"]
+    def trained(name):
+        found = run(tmp_path / name, options={"position": NoPosition, kind: registry.get(kind, name)}, max_steps=3)
+        read = parse(tmp_path / name / "recipe" / "position=rope" / "s3" / "ledger.json")
+        return found["start"], replace(read, choices={kind: name}, seed=3)
+
+    first, *others = [part.name for part in registry.parts(kind)]
+    usual, base = trained(first)
+    assert base.batches["count"] == 3
+    for name in others:
+        start, found = trained(name)
+        assert found.batches == base.batches, name
+        assert changed_tensors(found, base) == [], name
+        assert other_batches(found, base) == "", name
+        shared = [tensor for tensor in start if start[tensor] == usual.get(tensor)]
+        assert len(shared) >= 8, name
 
 
 @pytest.mark.parametrize(("task", "accumulate"), [("lm", 1), ("lm", 2), ("classification", 1)])
