@@ -14,20 +14,17 @@ import torch
 
 torch.set_num_threads(1)
 
-ZOO = "zoo.study.run zoo.cli.run zoo.cli.continuing zoo.data.text zoo.data.phrasebook zoo.data.glyphs zoo.tasks.lm".split()
+NEEDED = (
+    "zoo.study.run zoo.study.cost zoo.cli.run zoo.data.text zoo.data.phrasebook zoo.data.glyphs zoo.tasks.lm "
+    "zoo.tasks.translation zoo.tasks.classification torchvision.transforms.v2"
+)
 
 
 def load() -> None:
     """Import what every life needs, once."""
     import importlib
 
-    for name in [
-        *ZOO,
-        "zoo.tasks.translation",
-        "zoo.tasks.classification",
-        "zoo.study.cost",
-        "torchvision.transforms.v2",
-    ]:
+    for name in NEEDED.split():
         importlib.import_module(name)
 
 

@@ -24,6 +24,7 @@ MESSAGES = (
     r".*could not find the monitored key in the returned metrics.*",  # a run shorter than its first validation
     r".*No device id is provided via `init_process_group`.*",  # lightning's own call
     r".*torch.distributed.nn.functional.all_gather is deprecated.*",  # lightning 2.6 against torch 2.15
+    r".*It is recommended to use `self.log\('.*sync_dist.*",  # every process computes the same figure, on purpose
     r".*instantiate_classes.* was deprecated.*",  # lightning 2.6 calls jsonargparse's old name
 )
 

@@ -25,6 +25,7 @@ from zoo.cli.plan import Plan, text
 from zoo.cli.quiet import quiet
 from zoo.cli.resolve import Schema
 from zoo.errors import UsageError
+from zoo.study import memory, ranks
 from zoo.study.callbacks import Provenance
 from zoo.study.hold import Hold
 from zoo.study.signals import Stopped
@@ -120,7 +121,19 @@ class ZooCLI(LightningCLI):
                 carried["enable_progress_bar"] = False  # in a pipe a bar is noise among the figures
         self.trainer_defaults["callbacks"] = [*callbacks, Provenance(provenance.used(self.plan.config))]
         with blamed():
-            return super().instantiate_trainer(**{key: carried[key] for key in carried if key not in written}, **kwargs)
+            carried = {key: carried[key] for key in carried if key not in written}
+            made = super().instantiate_trainer(**carried, **kwargs)
+        ranks.watch(made)
+        return made
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Train; say what a user can do about what ends it from outside."""
+        try:
+            super()._run_subcommand(subcommand)
+        except Exception as error:
+            if memory.ran_out(error):
+                raise memory.advice(error, self.trainer, self.data) from error
+            raise ranks.lost(error, self.trainer) or error from error
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         """Never unpickle: a checkpoint holds tensors and plain values. Print figures ourselves, without a box."""
@@ -189,7 +202,7 @@ def equipment(task: Any, home: Path, plan: Plan, facts: dict[str, Any]) -> dict[
     counted = cost(task)
     if folder.first_rank():
         print(report.header(plan.run, task, counted, plan.config["model"]["init_args"]), flush=True)
-    keeping = Keeping(plan.command.save_every, facts, continuing.written_logs(plan))
+    keeping = Keeping(plan.command.save_every, plan.command.on_nonfinite, facts, continuing.written_logs(plan))
     return equip(task, counted, home, plan.config["model"], plan.config["data"], keeping)
 
 
@@ -203,6 +216,7 @@ def wanted(callback: object, written: dict[str, Any]) -> bool:
 def execute(plan: Plan, schema: Schema) -> int:
     """Run a plan to its end."""
     quiet(plan.command.debug)
+    ranks.follow_parent()
     import_policy(tuple(plan.command.allow))
     continuing.requeued(plan)
     continuing.choose_checkpoint(plan)

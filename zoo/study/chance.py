@@ -12,7 +12,7 @@ from torch import Tensor
 
 def state(device: torch.device) -> dict[str, Any]:
     """The state of torch's generators (CPU and this process's GPU), of numpy's and of Python's."""
-    _, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)  # type: ignore[misc]
+    _, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
     version, numbers, following = random.getstate()
     found: dict[str, Any] = {
         "torch": torch.get_rng_state(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
@@ -25,7 +25,7 @@ class AtomicIO(TorchCheckpointIO):
         place = Path(path)
         place.parent.mkdir(parents=True, exist_ok=True)
         with atomic.drafted(place) as (draft, file):
-            torch.save(checkpoint, file)
+            torch.save(checkpoint, cast(IO[bytes], file))
         where = {"step": checkpoint["global_step"], "epoch": checkpoint["epoch"], "logs": checkpoint.get("logs")}
         digest = file.sha256.hexdigest()
         try:

@@ -124,8 +124,9 @@ class Epochs(_FitLoop):
 
 def settle(progress: _BatchProgress) -> None:
     """A batch that was processed is done with, whatever moment another callback saved at."""
+    part: Any
     for part in (progress.total, progress.current):
-        part.ready = part.started = part.completed = part.processed  # type: ignore[attr-defined]
+        part.ready = part.started = part.completed = part.processed
 
 
 def install(trainer: Trainer, saver: Saver) -> None:

@@ -14,8 +14,10 @@ from lightning.pytorch.callbacks import RichProgressBar
 
 from zoo.study.callbacks import CostMeter, EndsWithValidation, Lines
 from zoo.study.cost import Cost
+from zoo.study.guard import Guard
 from zoo.study.heatmap import Heatmaps
 from zoo.study.ledger import Ledger
+from zoo.study.rehearsal import Rehearsal
 from zoo.study.saver import Saver
 from zoo.study.tensorboard import RunLogger
 from zoo.tasks.task import Task
@@ -30,6 +32,7 @@ class Keeping:
     """How a run is saved: every so many steps too, with what said of it, and what it had logged where it goes on."""
 
     every: int = 0
+    policy: str = "stop"  # about a step that is not finite
     facts: Mapping[str, Any] = field(default_factory=dict)
     logged: dict[str, int] | None = None
 
@@ -51,6 +54,8 @@ def equip(
     progress: Callback = RichProgressBar() if sys.stderr.isatty() and sys.stdout.isatty() else Lines()
     callbacks = [
         Saver(folder / "checkpoints", next(iter(task.goals.items())), keeping.every, keeping.facts),
+        Rehearsal(),
+        Guard(folder, keeping.policy),
         CostMeter(cost),
         EndsWithValidation(),
         Heatmaps(),

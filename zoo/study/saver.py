@@ -19,10 +19,11 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
 from zoo import atomic
-from zoo.errors import CheckpointError
+from zoo.errors import CheckpointError, NonFiniteError
 from zoo.study import chance, loop
 from zoo.study.checkpoint_io import AtomicIO
 from zoo.study.signals import Agreement, Signals, Stopped
+from zoo.tasks.task import Task
 from zoo.trained import manifest
 from zoo.trained.place import STARTING
 
@@ -80,7 +81,7 @@ class Saver(Checkpoint):
         """The generators, and what the task has not reported yet, of every process."""
         pending = trainer.fit_loop.epoch_loop.pending  # type: ignore[attr-defined]
         drawn = self._before if pending and self._before else chance.state(trainer.strategy.root_device)
-        unreported = getattr(pl_module, "unreported", list)()
+        unreported = pl_module.unreported() if isinstance(pl_module, Task) else []
         marks = [logger.mark() for logger in trainer.loggers if hasattr(logger, "mark")]
         checkpoint["logs"] = marks[0] if marks else None
         checkpoint["ranks"] = self.agreement.each({"chance": drawn, "unreported": unreported})
@@ -96,7 +97,7 @@ class Saver(Checkpoint):
             if len(ranks) == self.trainer.world_size:
                 mine = ranks[self.trainer.global_rank]
                 chance.restore(mine["chance"], self.trainer.strategy.root_device)
-                if hasattr(self.task, "report_later"):
+                if isinstance(self.task, Task):
                     self.task.report_later(mine["unreported"])
         elif self.saved < 0 and self.trainer.global_step == 0:
             self.save(first=True)
@@ -167,6 +168,11 @@ class Saver(Checkpoint):
             self.trainer.save_checkpoint(self.folder / LAST)
             self.saved, self._due, self._improved = step, False, False
             return
+        if bad := [name for name, p in self.task.named_parameters() if not bool(p.isfinite().all())]:
+            raise NonFiniteError(
+                f"step {step}: the weight {bad[0]} is not finite, and such a state is not saved.\n"
+                f"Go on from step {self.saved} with a smaller model.lr: --resume --accept-changes"
+            )
         content = self.trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
         problem = ""
         if self.trainer.is_global_zero:

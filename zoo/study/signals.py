@@ -63,7 +63,7 @@ class Agreement:
 
     def __init__(self, trainer: Trainer) -> None:
         several = trainer.world_size > 1 and dist.is_available() and dist.is_initialized()
-        self.group = dist.new_group(backend="gloo") if several else None
+        self.group: Any = dist.new_group(backend="gloo") if several else None
 
     def most(self, *values: int) -> list[int]:
         """The largest of each over all processes, each of which must ask."""

@@ -57,6 +57,7 @@ class Task(LightningModule):
         self.thaws: dict[str, int] = {}  # the step from which a parameter of the net learns, by its name
         self._seed = torch.initial_seed()
         self._window: list[Tensor] = []  # predictions per batch since the last optimiser step, over all processes
+        self.step_losses: list[Tensor] = []  # and the losses of these batches
         self._recent: list[Loss] = []  # losses since the last line of the log
 
     @classmethod
@@ -95,9 +96,10 @@ class Task(LightningModule):
         for side in side_losses(self.net):
             total = total + side * size
         self._recent.append(Loss(total.detach(), size))
-        everywhere = self._sum_over_processes(size)
+        everywhere, loss = self._sum_over_processes(torch.stack([size.to(total.dtype), total.detach()]))
         self._window.append(everywhere)
-        self.tokens_seen += everywhere
+        self.step_losses.append(loss)
+        self.tokens_seen += everywhere.long()
         # Lightning divides by the batches to accumulate, and its strategies average over processes; neither knows how
         # many predictions each batch holds, so both are undone here
         undo = self.trainer.accumulate_grad_batches * self.trainer.world_size
@@ -112,8 +114,10 @@ class Task(LightningModule):
         if len(self._window) > 1:
             factor = self._window[0].clamp(min=1) / torch.stack(self._window).sum().clamp(min=1)
             grads = [p.grad for p in self.parameters() if p.grad is not None]
-            torch._foreach_mul_(grads, factor.to(grads[0].dtype))
+            if grads:
+                torch._foreach_mul_(grads, factor.to(grads[0].dtype))
         self._window.clear()
+        self.step_losses.clear()
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         step = self.trainer.global_step
@@ -128,7 +132,7 @@ class Task(LightningModule):
         self.log("loss", mean, prog_bar=True, logger=False)
 
     def _sum_over_processes(self, value: Tensor) -> Tensor:
-        return cast(Tensor, self.all_gather(value)).sum() if self.trainer.world_size > 1 else value
+        return cast(Tensor, self.all_gather(value)).sum(0) if self.trainer.world_size > 1 else value
 
     def _write(self, figures: dict[str, float], step: int) -> None:
         for logger in self.loggers:

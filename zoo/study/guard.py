@@ -1,0 +1,149 @@
+"""A loss or a gradient that is not finite never reaches the weights; the batch that made it is named."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from zoo.data.cache import write_json
+from zoo.errors import NonFiniteError
+from zoo.study.ledger import tensors
+from zoo.trained import manifest
+from zoo.trained.place import CONFIG
+
+POLICIES = ("stop", "skip", "rewind")
+MOST = 20  # steps in a row that may be skipped
+SHOWN = 8  # samples that a message names
+
+
+class Place(NamedTuple):
+    """Which batch: its epoch, and its number among the global batches of that epoch."""
+
+    epoch: int
+    batch: int
+
+
+class Guard(Callback):
+    """Looks at loss and gradients before each optimiser step.
+
+    ``stop`` raises NonFiniteError; ``skip`` leaves the weights and the optimiser as they are; ``rewind`` takes both
+    from the last checkpoint and goes on with the following batches. The decision is the same in every process: losses
+    are summed over them, and gradients are equal in all.
+    """
+
+    def __init__(self, folder: Path, policy: str = "stop") -> None:
+        self.folder, self.policy = folder, policy
+        self.places: list[Place] = []
+        self.batches: list[Any] = []
+        self.skipped = self.in_a_row = 0
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        loader: Any = trainer.train_dataloader
+        if hasattr(loader, "batches"):
+            self.places.append(Place(loader.batches.epoch, loader.served - 1))
+        self.batches.append(batch)
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        places, self.places = self.places, []
+        batches, self.batches = self.batches, []
+        grads = [p.grad for p in pl_module.parameters() if p.grad is not None]
+        losses = getattr(pl_module, "step_losses", [])
+        if getattr(trainer.precision_plugin, "scaler", None) is not None:
+            grads = []  # float16: its scaler leaves out steps with such gradients, and means to
+        if finite(*losses) and (not grads or finite(torch.nn.utils.get_total_norm(grads))):
+            self.in_a_row = 0
+            return
+        found = self._report(trainer, pl_module, places, batches)
+        self.in_a_row += 1
+        self.skipped += 1
+        if self.policy == "stop" or self.in_a_row > MOST:
+            raise NonFiniteError(f"{found}\n{self._advice(trainer)}")
+        if trainer.is_global_zero:
+            print(f"warning: {found}; {self.policy}", file=sys.stderr, flush=True)
+        for parameter in pl_module.parameters():
+            parameter.grad = None  # an optimiser leaves a parameter without gradient, and its own state of it, alone
+        if self.policy == "rewind":
+            self._rewind(trainer, pl_module, optimizer)
+
+    def _report(self, trainer: Trainer, task: LightningModule, places: list[Place], batches: list[Any]) -> str:
+        """What is not finite, where it begins, and in which samples."""
+        losses = [float(loss) for loss in getattr(task, "step_losses", [])]
+        bad = [name for name, p in task.named_parameters() if p.grad is not None and not finite(p.grad)]
+        what = (
+            "the loss" if not all(map(math.isfinite, losses)) else f"the gradient of {bad[0] if bad else 'the model'}"
+        )
+        ids = [numbers(trainer, place) for place in places]
+        where = [f"epoch {place.epoch} batch {place.batch}" for place in places]
+        origin = next((found for batch in batches if (found := beginning(trainer, task, batch))), "")
+        step = trainer.global_step
+        flat = [number for one in ids for number in one]
+        more = f" and {len(flat) - SHOWN} more" if len(flat) > SHOWN else ""
+        samples = ", ".join(map(str, flat[:SHOWN])) + more
+        record = {"step": step, "batches": [place._asdict() for place in places], "samples": ids, "losses": losses}
+        if trainer.is_global_zero:
+            write_json(self.folder / "nonfinite.json", {**record, "gradients": bad, "begins": origin})
+        begins = f", from {origin} on" if origin else ""
+        return f"step {step}: {what} is not finite{begins}, in {', '.join(where)} (samples {samples})"
+
+    def _advice(self, trainer: Trainer) -> str:
+        good = manifest.newest(self.folder / "checkpoints").path
+        root = self.folder.parents[2] if len(self.folder.parents) > 2 else Path("runs")
+        runs = "" if str(root) == "runs" else f" --runs {root}"
+        again = f"reproduce it: zoo fit {self.folder / CONFIG}{runs} --resume"
+        kept = f"last good checkpoint: {good}\n" if good else "no checkpoint\n"
+        return f"{kept}{again}\nor leave such steps out: --on-nonfinite skip"
+
+    def _rewind(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
+        good = manifest.newest(self.folder / "checkpoints").path
+        if good is None:
+            raise NonFiniteError("there is no checkpoint to rewind to.")
+        content = torch.load(good, map_location=task.device, weights_only=True)
+        task.load_state_dict({**content["state_dict"], "tokens_seen": task.state_dict()["tokens_seen"]})
+        optimizer.load_state_dict(content["optimizer_states"][0])
+
+
+def finite(*values: Tensor) -> bool:
+    """Whether there is neither nan nor infinity; one wait for the device."""
+    return all(bool(torch.isfinite(value).all()) for value in values)
+
+
+def numbers(trainer: Trainer, place: Place) -> list[int]:
+    """The samples of a global batch."""
+    loader: Any = trainer.train_dataloader
+    plan = loader.batches.plan
+    return next(itertools.islice(plan.batches(place.epoch), place.batch, None)).tolist()
+
+
+def beginning(trainer: Trainer, task: Any, batch: Any) -> str:
+    """The first part of the net, in the order of computation, whose output is not finite for a batch."""
+    for name, tensor in tensors(batch):
+        if tensor.is_floating_point() and not finite(tensor):
+            return f"batch{name}"
+    for name, parameter in task.named_parameters():
+        if not finite(parameter):
+            return f"parameter {name}"
+    found: list[str] = []
+
+    def look(name: str) -> Any:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            if not all(finite(one) for _, one in tensors(output) if one.is_floating_point()):
+                found.append(name)
+
+        return hook
+
+    hooks = [module.register_forward_hook(look(f"net.{name}")) for name, module in task.net.named_modules() if name]
+    try:
+        with torch.no_grad(), torch.random.fork_rng(), trainer.precision_plugin.forward_context():
+            task.loss(batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found[0] if found else ""
