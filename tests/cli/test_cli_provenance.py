@@ -114,7 +114,7 @@ def test_another_version_is_told_once(run, site, zoo, caplog):
     path = os.pathsep.join([str(site()), *sys.path])
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, timeout=120)
     assert (done.returncode, done.stderr) == (0, f"{told}\n")
-    for words in (["validate", str(run)], [*FIT, *MINE, *TWO, "--resume"]):
+    for words in (["validate", str(run)], [*FIT, *MINE, *TWO, "--resume", "--accept-changes"]):
         caplog.clear()
         assert zoo(*words)[0] == 0
         assert [record.getMessage() for record in caplog.records if "my-attn" in record.getMessage()] == [told]

@@ -19,10 +19,11 @@ from zoo.compare.ledgers import parse
 from zoo.compare.sameness import changed_tensors, other_batches
 from zoo.parts.position import NoPosition
 from zoo.study import ledger as module
-from zoo.study.callbacks import CostMeter, EndsWithValidation, checkpoints
+from zoo.study.callbacks import CostMeter, EndsWithValidation
 from zoo.study.cost import cost
 from zoo.study.ledger import Ledger, keep, raw, sample, tensors
 from zoo.study.run import about, equip
+from zoo.study.saver import Saver
 
 MODEL = {"init_args": {"lr": 1e-3, "optimizer": {"class_path": "AdamW", "init_args": {}}, "backend": None}}
 DATA = {"init_args": {"batch_size": 4, "max_length": 12, "workers": 3, "augment": "none"}}
@@ -245,8 +246,7 @@ def test_every_run_carries_a_ledger_that_comes_before_its_checkpoints_are_saved(
     ledgers = [item for item in carried if isinstance(item, Ledger)]
     assert len(ledgers) == 1
     assert ledgers[0].about["setting"]["batch"] == {"batch_size": 4, "max_length": 12}
-    kept = checkpoints(module, tmp_path / "c")
-    run(tmp_path / "a", callbacks=kept, enable_checkpointing=True)
+    run(tmp_path / "a", callbacks=[Saver(tmp_path / "c")], enable_checkpointing=True)
     state = torch.load(tmp_path / "c" / "last.ckpt", weights_only=True)["callbacks"]
     found = next(value for name, value in state.items() if name.startswith("Ledger"))
     assert [each["step"] for each in found["validations"]] == [4, 8, 10]

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from tests.tasks.training import build, train
-from zoo.study.callbacks import CostMeter, EndsWithValidation, Lines, checkpoints
+from zoo.study.callbacks import CostMeter, EndsWithValidation, Lines
 from zoo.study.cost import Cost, cost
 from zoo.study.run import told
+from zoo.study.saver import Saver
 
 
 def steps(diary, name):
@@ -59,15 +60,15 @@ def test_counting_leaves_the_model_alone(tmp_path):
 
 
 def test_best_and_last_are_kept(tmp_path):
-    module, _ = build("classification", 8, tmp_path)
-    best, last = checkpoints(module, tmp_path / "kept")
-    options = {"callbacks": [best, last], "enable_checkpointing": True, "max_steps": 24, "val_check_interval": 4}
+    saver = Saver(tmp_path / "kept", ("top1", "max"))
+    options = {"callbacks": [saver], "enable_checkpointing": True, "max_steps": 24, "val_check_interval": 4}
     diary = train("classification", 8, tmp_path, {"lr": 1e-12}, **options)
     scores = diary.curve("val/top1")
     assert scores == [scores[0]] * 6  # nothing is learned, so the first state stays the best
-    kept = {path.stem: torch.load(path, weights_only=True)["global_step"] for path in (tmp_path / "kept").iterdir()}
-    assert kept == {"best": 4, "last": 24}
-    assert float(best.best_model_score) == pytest.approx(scores[0])
+    kept = {path.stem: torch.load(path, weights_only=True)["global_step"] for path in saver.folder.glob("*.ckpt")}
+    assert kept == {"best": 4, "previous": 20, "last": 24}
+    assert saver.best == pytest.approx(scores[0])
+    assert len(list((saver.folder / "manifests").iterdir())) == 3
 
 
 def test_a_line_per_validation(tmp_path, capsys):

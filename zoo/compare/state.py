@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from zoo.trained import manifest
 from zoo.trained.place import FINISHED, STARTING
 from zoo.trained.provenance import FILE as PARTS
 
@@ -45,9 +45,8 @@ def ledger(folder: Path) -> Mapping[str, Any]:
 
 
 def checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint that is whole: a kill may have cut one short, and a zip file ends with its table."""
-    files = sorted(folder.rglob("*.ckpt"), key=lambda path: path.stat().st_mtime, reverse=True)
-    return next((path for path in files if zipfile.is_zipfile(path)), None)
+    """The newest checkpoint that is intact."""
+    return manifest.newest(folder).path
 
 
 def again(folder: Path) -> list[str]:

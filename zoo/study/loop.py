@@ -112,7 +112,7 @@ class Epochs(_FitLoop):
 
     def reset(self) -> None:
         torch.set_grad_enabled(True)
-        progress = self.epoch_progress.current
+        progress: Any = self.epoch_progress.current
         if self._loaded_from_state_dict and progress.started > progress.processed:
             self._restart_stage = MID_EPOCH
             self.trainer.should_stop = self.epoch_loop.was_stopping
@@ -124,8 +124,8 @@ class Epochs(_FitLoop):
 
 def settle(progress: _BatchProgress) -> None:
     """A batch that was processed is done with, whatever moment another callback saved at."""
-    part: Any
-    for part in (progress.total, progress.current):
+    parts: tuple[Any, Any] = progress.total, progress.current
+    for part in parts:
         part.ready = part.started = part.completed = part.processed
 
 

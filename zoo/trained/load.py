@@ -42,7 +42,7 @@ def check(place: Place) -> None:
     if place.weights.suffix != ".ckpt" or not place.weights.is_file():
         return
     said = manifest.verified(place.weights)
-    changed = manifest.changed_files(place.weights, said, place.folder)
+    changed = manifest.changed_files(said, place.folder)
     if changed:
         raise CheckpointError(
             f"{place.folder / changed[0]} is not the file that {place.weights.name} was trained with."

@@ -86,10 +86,10 @@ def read(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def changed_files(path: Path, manifest: Mapping[str, Any], home: Path) -> list[str]:
-    """The files of a run's folder that are not those that the checkpoint was trained with, by name."""
+def changed_files(manifest: Mapping[str, Any], home: Path) -> list[str]:
+    """The files of a run's folder whose content is not what the checkpoint was trained with, by name."""
     files = manifest.get("files", {})
-    return [name for name, digest in files.items() if not (home / name).is_file() or sha256(home / name) != digest]
+    return [name for name, digest in files.items() if (home / name).is_file() and sha256(home / name) != digest]
 
 
 def newest(folder: Path) -> Found:
