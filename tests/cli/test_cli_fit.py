@@ -102,7 +102,7 @@ def test_a_recipe_cannot_run_code(zoo, work):
 def test_jsonargparse_itself_imports_only_what_is_allowed():
     from jsonargparse import ArgumentParser
 
-    from zoo.cli.run import import_policy
+    from zoo.trained.policy import import_policy
 
     import_policy()
     parser = ArgumentParser(exit_on_error=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from zoo.errors import UsageError
 from zoo.registry import suggest
 
-FLAGS = {"overwrite", "resume", "requeue", "accept-changes", "debug", "print_config", "help", "help-all"}
+FLAGS = {"trust", "overwrite", "resume", "requeue", "accept-changes", "debug", "print_config", "help", "help-all"}
 VALUED = {"name", "runs", "config", "save-every", "on-nonfinite"}
 POLICIES = ("stop", "skip", "rewind")  # what to do about a loss or a gradient that is not finite
 LISTED = {"config", "allow-import"}
@@ -61,6 +61,7 @@ def parse(subcommand: str, argv: list[str]) -> Command:
         if key in FLAGS:
             if equals:
                 raise UsageError(f"'{word}' takes no value.")
+            command.allow += ["*"] if key == "trust" else []
             command.flags.add(key)
             continue
         _check(word, key)

@@ -10,6 +10,8 @@ from typing import Any
 
 from zoo import cookbook
 from zoo.cli import document
+from zoo.cli.args import SECTIONS
+from zoo.cli.written import check_place
 from zoo.compare import variants
 from zoo.compare.plan import Comparison, share
 from zoo.errors import UsageError
@@ -183,10 +185,22 @@ def _of_file(asked: Asked) -> Comparison | None:
     given = content.get("options") or {}
     if not isinstance(given, dict):
         raise UsageError(f"{path}: 'options' holds options of zoo fit, such as trainer.max_steps: 500")
+    _check_keys(path, content["recipe"], {**content["vary"], **given})
     options = [f"--{key}={_word(value)}" for key, value in given.items()]
     made = Comparison(recipe=content["recipe"], vary=tuple(vary), options=(*options, *words(asked)), name=path.stem)
     said = {name: _said(content[name]) for name in FILE[2:-1] if content.get(name) is not None}
     return _with(_with(made, said), asked.valued)
+
+
+def _check_keys(path: Path, recipe: str, said: Mapping[str, Any]) -> None:
+    """Raise UsageError for what would be more than a value of the recipe on the command line of each run."""
+    if recipe.startswith("-"):
+        raise UsageError(f"{path}: 'recipe' names a recipe, not an option: {recipe!r:.80}.")
+    for key, value in said.items():
+        if key.partition(".")[0] not in SECTIONS:
+            raise UsageError(f"{path}: {key!r:.80} is no option of {', '.join(SECTIONS)}, which a file may set.")
+        for one in value if isinstance(value, list) else [value]:
+            check_place(key, one, str(path))
 
 
 def _word(value: object) -> str:

@@ -10,6 +10,7 @@ from zoo.compare.plan import Point
 from zoo.errors import UsageError
 from zoo.registry import suggest
 from zoo.trained.place import CONFIG
+from zoo.trained.policy import ALL
 
 DESIGNED = {  # options of `zoo fit` that a comparison decides itself, and what says so instead
     "seed_everything": "--seeds", "name": "nothing: variants are named after what differs",
@@ -38,7 +39,7 @@ def options(rest: Sequence[str], own: Sequence[str]) -> list[str]:
             shown = {"seed_everything": "seed"}.get(key, key)
             raise UsageError(f"--{shown} is for one run; here it is {DESIGNED[key]}.")
     words = [f"--config={path}" for path in command.configs]
-    words += [f"--allow-import={module}" for module in command.allow]
+    words += ["--trust" if module == ALL else f"--allow-import={module}" for module in command.allow]
     words += [f"--{key}" if value is True else f"--{key}={value}" for key, value, _ in command.options]
     return words + (["--debug"] if command.debug else [])
 

@@ -77,6 +77,7 @@ Configuration
   -c, --config FILE           add a YAML file over the recipe, any number of times
   --print_config              print the complete configuration and stop
   --allow-import PKG.MOD      let class paths name this module; give it only for recipes you trust
+  --trust                     let the recipe name any module, and write where it says
   --debug                     warnings and tracebacks
   --help-all                  every option; with a recipe, those of its model and data too
 

@@ -12,7 +12,7 @@ from zoo.cli.slots import Slot
 from zoo.errors import PartError, PluginError, UsageError
 from zoo.importing import bring, told
 from zoo.trained import provenance
-from zoo.trained.policy import allowed
+from zoo.trained.policy import ALL, admit, allowed, guarded
 
 PREFERRED = ("zoo.", "torch.optim.", "lightning.pytorch.")
 
@@ -32,6 +32,11 @@ class Names:
 
     def __init__(self, allow: Iterable[str] = (), records: Iterable[provenance.Record] = ()) -> None:
         self.allow, self.records = tuple(allow), tuple(records)
+
+    @property
+    def trusting(self) -> bool:
+        """Whether a person trusts whatever the recipe names."""
+        return ALL in self.allow
 
     def find(self, slot: Slot, node: Node) -> type:
         """The class that a node names for a slot. Raises with the origin of the name."""
@@ -56,6 +61,8 @@ class Names:
             return cls
         known = list(subclasses(slot.base))
         found = _pick(name, known)
+        if found is not None and guarded(found, self.allow):
+            self._refuse(f"{found.__module__}.{found.__qualname__}", path_of(found))
         if found is None:
             names = sorted({cls.__name__ for cls in known if not cls.__name__.startswith("_")})
             listed = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
@@ -88,9 +95,24 @@ class Names:
             raise UsageError(f"the class path {written!r} is not imported: {registry.SWITCH} disables {part.origin}.")
         risky = module.partition(".")[0] in sys.stdlib_module_names  # no part lives there, but much that does harm
         raise UsageError(
-            f"the class path {written!r} is not imported: a recipe may only name zoo, its plugins, lightning, torch, "
-            "torchvision and torchmetrics." + ("" if risky else f"\nIf you trust it, add: --allow-import {module}")
+            f"the class path {written!r:.200} is not imported: a recipe may only name parts of zoo and its plugins, and "
+            "harmless classes of lightning, torch and torchvision."
+            + ("" if risky else f"\nIf you trust it, add: --allow-import {module}")
         )
+
+    def code(self, key: str, value: object, origin: str) -> None:
+        """Raise UsageError where an option that takes a function or a class is given one that nobody allowed."""
+        items = value if isinstance(value, (list, tuple)) else [value]
+        for path in (item for item in items if isinstance(item, str) and "." in item):
+            if not allowed(path, self.allow) or not (
+                self.trusting or any(path.startswith(f"{root}.") for root in self.allow)
+            ):
+                module = path.rpartition(".")[0]
+                raise UsageError(
+                    f"{key!r} takes a function or a class, which a recipe cannot name: {path!r:.80}.\n"
+                    f"If you trust it, add: --allow-import {module}{where(origin)}"
+                )
+            admit(None, path)
 
     @staticmethod
     def _fits(slot: Slot, found: object, name: str) -> type:

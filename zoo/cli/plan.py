@@ -136,8 +136,10 @@ def plan(command: args.Command, found: Draft, against: Schema | None = None) -> 
     """Resolve a draft against the real classes."""
     from zoo.cli.names import Names
     from zoo.cli.resolve import Resolved, resolve
+    from zoo.trained.policy import import_policy
 
     against = against or schema()
+    import_policy(tuple(command.allow))
     names = Names(command.allow, found.records)
     full = resolve(found.layers, against, names)
     seed = full.config.setdefault("seed_everything", SEED)

@@ -9,10 +9,12 @@ from typing import Any
 
 from zoo.cli.layers import MISSING, Node, where
 from zoo.cli.names import Names, path_of
-from zoo.cli.slots import Param, Slot, given_names, parameters
+from zoo.cli.slots import Param, Slot, given_names, parameters, takes_code
 from zoo.cli.values import is_plain, typed
+from zoo.cli.written import check_place, from_file
 from zoo.errors import PartError, UsageError
 from zoo.registry import suggest
+from zoo.trained.policy import admit
 
 # what other libraries call the same thing
 SYNONYMS = {
@@ -115,7 +117,14 @@ class _Resolver:
             return self.slot(key, param.slot, nodes, param.default)
         if last.explicit or any(child.explicit for child in last.children.values()):
             raise UsageError(f"{key!r} takes a plain value, not a class.{where(last.origin)}")
-        value = typed(key, param.annotation, _merged(nodes))
+        node = _merged(nodes)
+        if _holds_class(node.plain()):
+            raise UsageError(f"{key!r} takes a plain value, not a class.{where(last.origin)}")
+        if takes_code(param.annotation):
+            self.names.code(key, node.plain(), last.origin)
+        if from_file(last.origin) and not self.names.trusting:
+            check_place(key, node.plain(), last.origin)
+        value = typed(key, param.annotation, node)
         self.result.values[key], self.result.origins[key] = value, last.origin
         return value
 
@@ -159,6 +168,7 @@ class _Resolver:
         for name in options:
             if name not in known:
                 raise self.no_option(key, slot, chosen, name, options[name][-1].origin)
+        admit(chosen, path_of(chosen))  # vetted, or a default of the code
         return {"class_path": path_of(chosen), "init_args": self.options(key, known, options, chosen)}
 
     def forget(self, key: str) -> None:
@@ -233,6 +243,13 @@ def _names_class(slot: Slot, nodes: list[Node]) -> bool:
 
 
 _BARE = ("true", "false")
+
+
+def _holds_class(value: object) -> bool:
+    """Whether a plain value holds what jsonargparse would take for a class, however deep."""
+    if isinstance(value, dict):
+        return "class_path" in value or any(_holds_class(item) for item in value.values())
+    return isinstance(value, list) and any(_holds_class(item) for item in value)
 
 
 def _merged(nodes: list[Node]) -> Node:

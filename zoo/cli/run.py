@@ -31,7 +31,6 @@ from zoo.study.hold import Hold
 from zoo.study.signals import Stopped
 from zoo.trained import provenance
 from zoo.trained.place import checkpoint
-from zoo.trained.policy import import_policy
 
 TRAINER: dict[str, Any] = {
     "accelerator": "auto",
@@ -217,7 +216,6 @@ def execute(plan: Plan, schema: Schema) -> int:
     """Run a plan to its end."""
     quiet(plan.command.debug)
     ranks.follow_parent()
-    import_policy(tuple(plan.command.allow))
     continuing.requeued(plan)
     continuing.choose_checkpoint(plan)
     if plan.command.subcommand == "fit":

@@ -17,7 +17,21 @@ from typing import Any
 # through its model to the stack, which is what makes one signature enough. tests/cli/test_slots.py guards it.
 from jsonargparse._parameter_resolvers import get_signature_parameters
 
-PLAIN_MODULES = ("builtins", "typing", "datetime", "pathlib", "os", "enum", "collections", "types", "jsonargparse")
+PLAIN_MODULES = (
+    "builtins",
+    "inspect",
+    "typing",
+    "datetime",
+    "pathlib",
+    "os",
+    "enum",
+    "collections",
+    "types",
+    "jsonargparse",
+)
+
+
+PLAIN_CLASSES = ("torch.Tensor", "torch.device", "torch.dtype")  # numbers and texts stand for them
 
 
 @dataclass(frozen=True)
@@ -111,6 +125,16 @@ def members_of(annotation: Any) -> list[Any]:
     return [annotation]
 
 
+def takes_code(annotation: Any) -> bool:
+    """Whether a value of this type may be a function or a class that is named by its path."""
+    origin = typing.get_origin(annotation)
+    if annotation in (collections.abc.Callable, Callable, typing.Callable, type) or origin is type:
+        return True
+    return origin is collections.abc.Callable or any(
+        takes_code(one) for one in typing.get_args(annotation) if not isinstance(one, list)
+    )
+
+
 def _is_list(annotation: Any) -> bool:
     origin = typing.get_origin(annotation)
     ordered = (list, collections.abc.Sequence, collections.abc.Iterable)
@@ -120,7 +144,7 @@ def _is_list(annotation: Any) -> bool:
 def _direct(annotation: Any) -> Slot | None:
     """The slot of an annotation that is neither a union nor a list."""
     if typing.get_origin(annotation) in (collections.abc.Callable, Callable):
-        arguments, result = typing.get_args(annotation)
+        arguments, result = typing.get_args(annotation) or ([], None)
         bases = [member for member in members_of(result) if _is_part(member)]
         return Slot(bases[0], len(arguments) if isinstance(arguments, list) else 0) if bases else None
     return Slot(annotation) if _is_part(annotation) else None
@@ -132,4 +156,5 @@ def _is_part(annotation: Any) -> bool:
         and not isinstance(annotation, types.GenericAlias)
         and not issubclass(annotation, (enum.Enum, str, int, float))
         and annotation.__module__.partition(".")[0] not in PLAIN_MODULES
+        and f"{annotation.__module__}.{annotation.__qualname__}" not in PLAIN_CLASSES
     )

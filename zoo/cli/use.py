@@ -95,7 +95,7 @@ def trained(asked: Asked) -> Any:
     quiet.quiet(bool(asked.get("debug")))
     from zoo.trained.load import load
 
-    allow = tuple(asked.get("allow_import", ()))
+    allow = (*asked.get("allow_import", ()), *(["*"] if asked.get("trust") else []))
     found = load(asked.words[0], asked.get("device", "auto"), runs=asked.get("runs", "runs"), allow=allow)
     getattr(found, asked.command)
     return found

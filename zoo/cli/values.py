@@ -31,6 +31,7 @@ def typed(key: str, annotation: Any, node: Node) -> object:
         return _guess(value) if not node.typed else value
     if str(value).lower() in ("nan", ".nan"):
         raise _wrong(key, annotation, value, node.origin)
+    _check_texts(key, value, node.origin)
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--value", type=annotation)
     reason: Exception | None = None
@@ -42,6 +43,28 @@ def typed(key: str, annotation: Any, node: Node) -> object:
         else:
             return result if is_plain(result) else candidate
     raise _wrong(key, annotation, value, node.origin) from reason
+
+
+def _check_texts(key: str, value: object, origin: str) -> None:
+    """Raise UsageError for a text that is a bomb once it is read as YAML, which jsonargparse does with texts."""
+    from zoo.cli.document import flow
+    from zoo.limits import DEPTH
+
+    if isinstance(value, dict):
+        value = [*value.keys(), *value.values()]
+    if isinstance(value, list):
+        for item in value:
+            _check_texts(key, item, origin)
+    if not isinstance(value, str):
+        return
+    if "*" in value and "&" in value:
+        try:
+            flow(value, key)
+        except UsageError as error:
+            if "expands" in str(error) or "nested" in str(error):
+                raise UsageError(f"{key!r}: {error}{where(origin)}") from error
+    if value.count("[") + value.count("{") > DEPTH:
+        raise UsageError(f"{key!r} is a text with more than {DEPTH} brackets: {value!r:.60}.{where(origin)}")
 
 
 def _candidates(annotation: Any, node: Node, value: object) -> list[object]:

@@ -10,7 +10,7 @@ from zoo.errors import UsageError
 from zoo.registry import suggest
 
 KINDS = {int: "a whole number", float: "a number", str: "a value"}
-COMMON: dict[str, Any] = {"device": str, "runs": str, "allow-import": [str], "debug": bool}
+COMMON: dict[str, Any] = {"device": str, "runs": str, "allow-import": [str], "trust": bool, "debug": bool}
 BEAMS: dict[str, Any] = {"beams": int, "length-penalty": float, "n-best": int}
 # a type takes one value, a list of a type any number of them, bool none
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -16,8 +16,7 @@ from zoo.data.data import Data
 from zoo.errors import UsageError
 from zoo.study.cost import Cost, cost
 from zoo.tasks.task import Task
-from zoo.trained.build import build
-from zoo.trained.policy import import_policy
+from zoo.trained.build import build, vet
 
 BATCHES = 8  # training batches in which predictions are counted
 
@@ -70,7 +69,7 @@ class Meter:
         """The data, loaded."""
         key = json.dumps(config["data"], sort_keys=True, default=str)
         if key not in self._data:
-            import_policy(self.allow)
+            vet(config["data"], Path("the configuration"), self.allow)
             parser = ArgumentParser(exit_on_error=False)
             parser.add_subclass_arguments(Data, "data", fail_untyped=False, required=True)
             given = Namespace(data=parser.parse_object({"data": dict(config["data"])}).data)

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, Namespace
 
 from zoo.errors import PluginError, UsageError, ZooError
 from zoo.importing import bring, told
 from zoo.tasks.task import Task
-from zoo.trained.policy import allowed, import_policy
+from zoo.trained.policy import admit, allowed, class_paths, import_policy
 
 
 def build(config: Mapping[str, Any], source: Path, allow: tuple[str, ...] = ()) -> Task:
     """The task that ``config["model"]`` describes; ``source`` is named in messages, ``allow`` lists more modules."""
     model = config["model"]
-    for path in class_paths(model):
-        _check(path, source, allow)
-    import_policy(allow)
+    vet(model, source, allow)
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(Task, "model", fail_untyped=False, required=True)
     try:
         parsed = parser.parse_object({"model": dict(model)})
-        for name, value in parsed.model.init_args.items():
-            # jsonargparse takes the path of a function where a part is wanted; a run never writes one
-            if callable(value):
-                raise UsageError(f"{source}: model.{name} names a function, where a part is expected.")
+        _refuse_functions("model", parsed.model, source)
         with torch.random.fork_rng(devices=[]):  # initial weights are drawn, and overwritten
             return parser.instantiate(parsed).model
     except Exception as error:
@@ -39,16 +34,26 @@ def build(config: Mapping[str, Any], source: Path, allow: tuple[str, ...] = ()) 
         raise UsageError(f"{source} cannot be built with this version of zoo: {reason}") from error
 
 
-def class_paths(value: object) -> Iterator[str]:
-    """Every class path in a configuration."""
-    if isinstance(value, Mapping):
-        if isinstance(value.get("class_path"), str):
-            yield value["class_path"]
-        for item in value.values():
-            yield from class_paths(item)
-    elif isinstance(value, list):
+def vet(section: object, source: Path, allow: tuple[str, ...] = ()) -> None:
+    """Import every class that a section of a configuration names, and let jsonargparse import these alone.
+
+    Raises PluginError before anything is built when a class is not installed, or may not be imported.
+    """
+    import_policy(allow)
+    for path in class_paths(section):
+        _check(path, source, allow)
+
+
+def _refuse_functions(name: str, value: object, source: Path) -> None:
+    """Raise UsageError for the path of a function, which jsonargparse takes where a part is wanted."""
+    if callable(value):
+        raise UsageError(f"{source}: {name} names a function, where a part is expected.")
+    if isinstance(value, (Namespace, Mapping)):
+        for key, item in (vars(value) if isinstance(value, Namespace) else value).items():
+            _refuse_functions(f"{name}.{key}".replace(".init_args", ""), item, source)
+    elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from class_paths(item)
+            _refuse_functions(name, item, source)
 
 
 def _check(path: str, source: Path, allow: tuple[str, ...]) -> None:
@@ -68,6 +73,9 @@ def _check(path: str, source: Path, allow: tuple[str, ...]) -> None:
         raise PluginError(f"{path} cannot be imported: {told(error, module)} ← {source}") from error
     if not isinstance(found, type):
         raise UsageError(f"{path} is no class. ← {source}")
+    if not allowed(f"{found.__module__}.{found.__qualname__}", allow):
+        raise PluginError(f"{path} is {found.__module__}.{found.__qualname__}, which may not be named. ← {source}")
+    admit(found, path)
 
 
 def _deepest(error: BaseException) -> BaseException:
