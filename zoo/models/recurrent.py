@@ -140,7 +140,7 @@ class Carried(NamedTuple):
     def select(self, rows: Tensor) -> Carried:
         """These rows of the batch."""
         hidden = [tuple(part[rows] for part in layer) for layer in self.hidden]
-        states, valid = self.memory
+        states, valid, _ = self.memory
         memory = Memory(states[rows], None if valid is None else valid[rows])
         return Carried(hidden, memory, None if self.keys is None else self.keys[rows])
 

@@ -12,6 +12,7 @@ from zoo.models.stack import Stack
 from zoo.models.states import Seq2SeqState
 from zoo.parts.block import Memory
 from zoo.parts.cache import LayerCache
+from zoo.parts.packing import Packing
 from zoo.parts.position import Extent
 
 Tie: TypeAlias = Literal["none", "output", "inputs", "all"]
@@ -72,13 +73,31 @@ class Seq2Seq(nn.Module):
 
     def encode(self, source: Tensor, valid: Tensor | None = None) -> Memory:
         """Source tokens (B, S) to what a decoder looks at."""
-        return Memory(self.encoder(self.source_embedding(source) * self.scale, valid), valid)
+        packing = Packing.of(valid) if self.training else None
+        return Memory(self.encoder(self.source_embedding(source) * self.scale, valid, packing=packing), valid, packing)
 
     def decode(self, target: Tensor, memory: Memory, caches: list[LayerCache] | None = None) -> Tensor:
         """Target tokens (B, T), after those in the caches, to logits (B, T, target_vocab_size)."""
         x = self.decoder(self.target_embedding(target) * self.scale, memory=memory, caches=caches) * self.out_scale
-        logits = F.linear(x, self.target_embedding.weight) if self.head is None else self.head(x)
+        logits = F.linear(x, self.output)
         return logits if self.bias is None else self.bias(logits)
+
+    @property
+    def output(self) -> Tensor:
+        """The matrix (target_vocab_size, dim) that turns states into logits."""
+        return self.target_embedding.weight if self.head is None else self.head.weight
+
+    def states(
+        self, source: Tensor, target: Tensor, source_valid: Tensor | None, packing: Packing | None = None
+    ) -> Tensor:
+        """What ``output``, and ``bias`` where there is one, turn into logits: (B, T, dim), or (1, N, dim) by a
+        ``packing`` of the target.
+
+        The target's padding stands on the right, where causality hides it from the tokens.
+        """
+        memory = self.encode(source, source_valid)
+        x = self.decoder(self.target_embedding(target) * self.scale, memory=memory, packing=packing)
+        return x * self.out_scale
 
     def begin(self, source: Tensor, valid: Tensor | None, capacity: int) -> Seq2SeqState:
         """A state for writing up to ``capacity`` tokens for sources (B, S), which are encoded here, once."""

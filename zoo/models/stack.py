@@ -15,6 +15,7 @@ from zoo.parts.block import Block, Context, Memory, PreNorm
 from zoo.parts.cache import Cache, LayerCache, MemoryCache
 from zoo.parts.ffn import FFN, Plain, RealTokens
 from zoo.parts.norm import LayerNorm, Norm
+from zoo.parts.packing import Packing
 from zoo.parts.pattern import Bias, Pattern
 from zoo.parts.position import Extent, Position, RoPE
 
@@ -109,12 +110,20 @@ class Stack(nn.Module):
         return [module for module in self.modules() if isinstance(module, Attention)]
 
     def pattern(
-        self, valid: Tensor | None = None, offset: int = 0, start: int = 0, window: int | None = None
+        self,
+        valid: Tensor | None = None,
+        offset: int = 0,
+        start: int = 0,
+        window: int | None = None,
+        packing: Packing | None = None,
     ) -> Pattern:
         """The pattern of self-attention for tokens from number ``offset`` on, and keys from number ``start`` on."""
         valid = None if valid is None else valid[:, start:]
         bias = self._bias()
-        return Pattern(causal=self.causal, window=window, valid=valid, bias=bias, offset=offset, start=start)
+        return Pattern(
+            causal=self.causal, window=window, valid=valid, bias=bias, offset=offset, start=start,
+            queries=packing, keys=packing,
+        )  # fmt: skip
 
     def _bias(self) -> Bias | None:
         position, special = self.position, self.position.extent.special
@@ -134,8 +143,9 @@ class Stack(nn.Module):
         valid: Tensor | None = None,
         memory: Memory | None = None,
         caches: list[LayerCache] | None = None,
+        packing: Packing | None = None,
     ) -> Tensor:
-        """x (B, T, dim) to the same shape.
+        """x (B, T, dim) to the same shape, or with a ``packing`` to (1, N, dim): padding is then removed on the way.
 
         ``valid`` (B, S) is False at padding, over cached tokens too. It may stand on the left or on the right: the
         first real token is the first to the position scheme.
@@ -149,14 +159,17 @@ class Stack(nn.Module):
         x = self.dropout(self.entry(self.position.embed(x, place - self.position.extent.special)))
         starts = [cache.own.start for cache in caches] if caches else [0] * len(self.windows)
         seen = list(zip(starts, self.windows, strict=True))
-        patterns = {each: self.pattern(valid, offset, *each) for each in seen}  # layers that see alike share a mask
+        # layers that see alike share a mask
+        patterns = {each: self.pattern(valid, offset, *each, packing) for each in seen}
         tokens = None if valid is None else valid[:, offset:]
+        if packing is not None:
+            x, tokens = packing.pack(x), packing.real
         blocks = cast(Sequence[Block], self.blocks)
         x = type(blocks[0]).through(
             blocks,
             x,
             [
-                Context(patterns[each], self.position, memory, tokens, caches[number] if caches else None)
+                Context(patterns[each], self.position, memory, tokens, caches[number] if caches else None, packing)
                 for number, each in enumerate(seen)
             ],
         )

@@ -64,5 +64,6 @@ class Seq2SeqState:
 
     def select(self, rows: Tensor) -> None:
         select_caches(self.caches, rows)
-        states, valid = self.memory
+        states, valid, packing = self.memory
+        states = states if packing is None else packing.spread(states)
         self.memory = Memory(states[rows], None if valid is None else valid[rows])

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from zoo.errors import UsageError
 from zoo.parts.backend import CASES, SDPA, Backend, Naive, masked_softmax
 from zoo.parts.cache import Cache, MemoryCache
+from zoo.parts.packing import Packing
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Position
 
@@ -71,6 +72,12 @@ class Attention(nn.Module):
         of_backend = ((needs | self.asks) & Backend.lowers) - self.backend.lowers - by_case
         return (needs - self.lowers - frozenset(CASES)) | of_backend
 
+    @property
+    def packs(self) -> bool:
+        """Whether tokens may come packed: what reads x by itself is shown the padded batch."""
+        own = type(self)
+        return own.forward is Attention.forward and own.project is Attention.project
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern) -> Tensor:
         """(B, H, T, D), (B, G, S, D), (B, G, S, D) to (B, H, T, D)."""
         raise NotImplementedError
@@ -90,7 +97,8 @@ class Attention(nn.Module):
     ) -> Tensor:
         """x (B, T, dim) looks at itself, or at memory (B, S, dim); the result is shaped like x."""
         q, k, v = self.project(x, memory, pattern, position, cache)
-        return self.out(self.attend(q, k, v, pattern).transpose(1, 2).flatten(2))
+        seen = self.attend(q, k, v, pattern).transpose(1, 2).flatten(2)
+        return self.out(seen if pattern.queries is None else pattern.queries.pack(seen))
 
     def weights(
         self,
@@ -124,11 +132,11 @@ class Attention(nn.Module):
         if memory is not None:
             q = self._heads(x, 0, self.heads)
             k, v = cache.once(lambda: self._keys(memory)) if isinstance(cache, MemoryCache) else self._keys(memory)
-            return q, k, v
-        packed = self.qkv(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-        turned, v = packed.split([self.heads + self.groups, self.groups], 1)
+            return spread(q, pattern.queries), spread(k, pattern.keys), spread(v, pattern.keys)
+        fused = spread(self.qkv(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2), pattern.queries)
+        turned, v = fused.split([self.heads + self.groups, self.groups], 1)
         if position is not None and position.rotates:
-            pos = torch.arange(pattern.offset, pattern.offset + x.size(1), device=x.device)
+            pos = torch.arange(pattern.offset, pattern.offset + turned.size(2), device=x.device)
             turned = position.rotate(turned, pos - position.extent.special)
         q, k = turned.split([self.heads, self.groups], 1)
         if isinstance(cache, Cache):
@@ -144,6 +152,11 @@ class Attention(nn.Module):
     def _keys(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         k, v = self._heads(memory, self.heads, 2 * self.groups).chunk(2, 1)
         return k, v
+
+
+def spread(x: Tensor, packing: Packing | None) -> Tensor:
+    """Heads of packed tokens, (1, H, N, D), to those of the padded batch, (B, H, T, D)."""
+    return x if packing is None else packing.spread(x.transpose(1, 2)).transpose(1, 2)
 
 
 class MultiHead(Attention):

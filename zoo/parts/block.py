@@ -9,6 +9,7 @@ from zoo.parts.attention import Attention
 from zoo.parts.cache import LayerCache
 from zoo.parts.ffn import RealTokens
 from zoo.parts.norm import Norm
+from zoo.parts.packing import Packing
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Position
 
@@ -18,6 +19,7 @@ class Memory(NamedTuple):
 
     states: Tensor
     valid: Tensor | None = None
+    packing: Packing | None = None  # the states are packed, (1, N, dim)
 
 
 class Context(NamedTuple):
@@ -28,15 +30,26 @@ class Context(NamedTuple):
     memory: Memory | None = None
     tokens: Tensor | None = None  # (B, T) bool, False at padding
     cache: LayerCache | None = None
+    packing: Packing | None = None  # the stream of tokens is packed, (1, N, dim)
 
     def attend(self, part: nn.Module, x: Tensor) -> Tensor:
         """Tokens (B, T, dim) look at each other."""
+        if self.packing is not None and not getattr(part, "packs", False):
+            whole = self._replace(pattern=self.pattern.padded(), packing=None)
+            return self.packing.pack(whole.attend(part, self.packing.spread(x)))
         return part(x, pattern=self.pattern, position=self.position, cache=self.cache and self.cache.own)
 
     def look(self, part: nn.Module, x: Tensor) -> Tensor:
         """Tokens (B, T, dim) look at the memory."""
-        states, valid = cast(Memory, self.memory)
-        return part(x, states, pattern=Pattern(valid=valid), cache=self.cache and self.cache.memory)
+        states, valid, packing = cast(Memory, self.memory)
+        if (self.packing or packing) and not getattr(part, "packs", False):
+            memory = Memory(states if packing is None else packing.spread(states), valid)
+            whole = self._replace(memory=memory, packing=None)
+            if self.packing is None:
+                return whole.look(part, x)
+            return self.packing.pack(whole.look(part, self.packing.spread(x)))
+        pattern = Pattern(valid=valid, queries=self.packing, keys=packing)
+        return part(x, states, pattern=pattern, cache=self.cache and self.cache.memory)
 
     def feed(self, part: nn.Module, x: Tensor) -> Tensor:
         """Tokens (B, T, dim) are computed one by one."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from zoo.parts.packing import Packing
+
 Bias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """bias(head, query, key): elementwise in a head's number and two positions.
 
@@ -31,7 +33,13 @@ class Pattern:
     sparse: Sparse | None = None
     offset: int = 0
     start: int = 0
+    queries: Packing | None = None  # the tokens that look came packed; their projections are spread to (B, T)
+    keys: Packing | None = None  # and so did those that are looked at
     _memo: dict = field(default_factory=dict, init=False, repr=False)
+
+    def padded(self) -> "Pattern":
+        """The same for tokens that are not packed."""
+        return replace(self, queries=None, keys=None)
 
     @property
     def needs(self) -> frozenset[str]:

@@ -10,10 +10,12 @@ from torch.optim import AdamW
 from torchmetrics import MeanMetric
 from torchmetrics.text import CHRFScore, SacreBLEUScore
 
+from zoo.models.loss import IGNORED, cross_entropy
 from zoo.models.search import Search, write
 from zoo.models.seq2seq import Seq2Seq
 from zoo.models.states import State
 from zoo.models.watch import watch
+from zoo.parts.packing import Packing
 from zoo.tasks.schedule import InverseSqrt
 from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known, taken
 
@@ -80,10 +82,14 @@ class TranslationTask(Task):
     def _logits(self, batch: dict[str, Any]) -> Tensor:
         return self(batch["source"], batch["target"][:, :-1], batch["source_valid"]).float()
 
+    def _wanted(self, batch: dict[str, Any]) -> Tensor:
+        """The target tokens that are to be predicted (B, T), IGNORED at padding."""
+        return batch["target"][:, 1:].masked_fill(~batch["target_valid"][:, 1:], IGNORED)
+
     @staticmethod
     def _loss(logits: Tensor, batch: dict[str, Any], smoothing: float) -> Loss:
         valid = batch["target_valid"][:, 1:]
-        wanted = batch["target"][:, 1:].masked_fill(~valid, -100)
+        wanted = batch["target"][:, 1:].masked_fill(~valid, IGNORED)
         total = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="sum", label_smoothing=smoothing)
         return Loss(total, valid.sum())
 
@@ -204,3 +210,12 @@ class Translation(TranslationTask):
         length = known(max_length, "max_length")
         net = Seq2Seq(*sizes, length, seed=torch.initial_seed(), **model)
         super().__init__(net, label_smoothing, bleu_tokenize, lr, optimizer, schedule)
+
+    def loss(self, batch: dict[str, Any]) -> Loss:
+        valid, wanted = batch["target_valid"][:, 1:], self._wanted(batch)
+        packing = Packing.of(valid) if self.training else None
+        states = self.net.states(batch["source"], batch["target"][:, :-1], batch["source_valid"], packing)
+        if packing is not None:
+            wanted = packing.pack(wanted, IGNORED)
+        bias = None if self.net.bias is None else self.net.bias.weight
+        return Loss(cross_entropy(states, self.net.output, wanted, bias, self.label_smoothing), valid.sum())
