@@ -21,9 +21,11 @@ def prepare(plan: Plan, task: Any, data: Any) -> Transfer | None:
     tune = tuned(plan.config)
     if tune is None:
         return None
-    fresh = plan.command.subcommand == "fit" and not plan.config.get("ckpt_path")
-    found = prepare(task, tune, plan.command.runs, data, fresh)
-    if found is not None and folder.first_rank():
+    resumes = bool(plan.config.get("ckpt_path"))
+    # resumed adapters must know which tensors were new; otherwise the run's own checkpoint says everything
+    begins = plan.command.subcommand == "fit" and (not resumes or tune.rank > 0)
+    found = prepare(task, tune, plan.command.runs, data, begins)
+    if found is not None and not resumes and folder.first_rank():
         print(f"starts from {tune.start}\n{found.table()}", flush=True)
     return found
 

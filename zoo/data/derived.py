@@ -24,10 +24,9 @@ class Stream(NamedTuple):
     tokens: np.ndarray
     seed: int | None
 
-    @property
-    def key(self) -> int:
-        """The seed of noise, which is the same in every evaluation."""
-        return HELD if self.seed is None else self.seed
+    def key(self, epoch: int) -> tuple[int, int]:
+        """The seed and the epoch of noise, which is the same in every evaluation: Lightning counts epochs there too."""
+        return (HELD, 0) if self.seed is None else (self.seed, epoch)
 
     def rows(self, length: int) -> int:
         """How many pieces of ``length`` tokens there are: all tokens in evaluation, whole pieces in training."""
@@ -41,7 +40,7 @@ class Stream(NamedTuple):
         """
         count = len(self.tokens)
         slack = 0 if self.seed is None else max(0, count - self.rows(length) * length)
-        start = int(random(self.key, epoch, 1).integers(0, slack + 1)) if slack else 0
+        start = int(random(*self.key(epoch), 1).integers(0, slack + 1)) if slack else 0
         places = start + indices[:, None] * length + np.arange(length)
         return np.minimum(places, count - 1), places < count
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from zoo.data.batches import BatchDataset
+from zoo.data.batches import BatchDataset, random
 from zoo.data.data import a_fraction, at_least
 from zoo.data.derived import FromText, Stream
 from zoo.data.masking import Masker, Words
@@ -46,7 +46,7 @@ class MaskedRows(BatchDataset):
     def masked(self, tokens: np.ndarray, valid: np.ndarray, indices: np.ndarray, epoch: int) -> dict[str, Any]:
         """The batch of these rows."""
         allowed = valid & ~np.isin(tokens, self.specials)
-        inputs, targets = self.masker(tokens, allowed, self.stream.key, epoch, indices)
+        inputs, targets = self.masker(tokens, allowed, *self.stream.key(epoch), indices)
         scored = allowed & (indices < self.scored)[:, None]
         found = {"inputs": inputs, "targets": targets, "whole": tokens, "valid": valid, "scored": scored}
         return {name: torch.from_numpy(value) for name, value in found.items()}
@@ -94,7 +94,7 @@ class PairRows(MaskedRows):
 
     def pair(self, index: int, epoch: int) -> tuple[np.ndarray, np.ndarray, bool]:
         """A, B and whether B follows A, drawn from (seed, epoch, index)."""
-        draw = np.random.default_rng([self.stream.key % 2**64, epoch, 2, index])
+        draw = random(*self.stream.key(epoch), 2, index)
         start, end, document = self.pieces[index]
         middle = self.split(start, end, draw)
         first = self.stream.tokens[start:middle]

@@ -71,7 +71,7 @@ def tuned(config: Mapping[str, Any]) -> Tune | None:
 
 
 def prepare(task: Task, tune: Tune, runs: str | Path, data: Any = None, fresh: bool = True) -> Transfer | None:
-    """Make a task ready to be tuned; ``fresh`` is False where its weights come from a checkpoint of its own."""
+    """Make a task ready to be tuned; ``fresh`` is False where a checkpoint of its own says everything."""
     found = None
     if tune.start and fresh:
         place = find(tune.start, runs)

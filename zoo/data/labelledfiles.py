@@ -1,0 +1,76 @@
+"""Your own labelled texts: a class, a tab and a text per line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from zoo.data.batches import random
+from zoo.data.data import a_fraction
+from zoo.data.labelled import CHOICE, Labelled, LabelledData
+from zoo.data.read import missing, read_lines
+from zoo.errors import UsageError
+
+RECIPES = "topics-tiny"
+
+
+class LabelledFiles(LabelledData):
+    """``train.tsv``, and perhaps ``val.tsv`` and ``test.tsv``, in a folder: on each line a class, a tab and a text.
+
+    Every name may end in ``.gz``. Without a validation file, `val_fraction` of the training texts is set aside; without
+    a test file, test is validation.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        tokenizer: str | None = None,
+        vocab_size: int = 8000,
+        max_length: int = 128,
+        batch_size: int = 32,
+        val_fraction: float = 0.1,
+        labels: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        """`tokenizer` is a run's folder or a tokenizer.json, instead of one of `vocab_size` that is learned here;
+        `labels` is how many training texts are used, all by default.
+        """
+        super().__init__(tokenizer, vocab_size, max_length, batch_size, labels, seed)
+        a_fraction(val_fraction=val_fraction)
+        self.path, self.val_fraction = Path(path).expanduser(), val_fraction
+
+    def texts(self) -> dict[str, list[Labelled]]:
+        files = {split: self._file(split) for split in ("train", "val", "test")}
+        if files["train"] is None:
+            raise missing(f"{self.path / 'train.tsv'} (or .gz)", RECIPES)
+        found = {split: read(file) for split, file in files.items() if file is not None}
+        return found if "val" in found else found | set_aside(found["train"], self.val_fraction)
+
+    def _file(self, split: str) -> Path | None:
+        names = (self.path / f"{split}.tsv", self.path / f"{split}.tsv.gz")
+        return next((file for file in names if file.is_file()), None)
+
+
+def read(file: Path) -> list[Labelled]:
+    """The lines of a table. Raises UsageError that names the first line without a class or a text."""
+    found = []
+    for number, line in enumerate(read_lines(file, RECIPES), 1):
+        label, tab, text = line.partition("\t")
+        if not tab or not label.strip() or not text.strip():
+            raise UsageError(f"{file}:{number} must hold a class, a tab and a text")
+        found.append(Labelled(text, label.strip()))
+    if not found:
+        raise UsageError(f"{file} is empty: it must hold a class, a tab and a text per line")
+    return found
+
+
+def set_aside(texts: list[Labelled], fraction: float) -> dict[str, list[Labelled]]:
+    """Training and validation texts, drawn by a fixed seed."""
+    count = max(1, round(len(texts) * fraction))
+    if count >= len(texts):
+        raise UsageError(f"{len(texts)} texts are too few to set some aside for validation")
+    order = random(CHOICE).permutation(len(texts))
+    held = set(order[:count].tolist())
+    return {
+        "train": [text for number, text in enumerate(texts) if number not in held],
+        "val": [text for number, text in enumerate(texts) if number in held],
+    }
