@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.data import documents
+
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -18,3 +20,9 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache of the test's own."""
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "own-cache"))
     return tmp_path / "own-cache"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of twenty documents."""
+    return documents.write(tmp_path)

@@ -6,28 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from tests.data.documents import text
 from zoo.data.masked import MaskedText
 from zoo.data.masking import IGNORE, Masker, Words
-from zoo.data.text import TextFiles
 from zoo.data.tokenizer import CLS, MASK, PAD, SEP, Tokenizer
 from zoo.errors import UsageError
-
-WORDS = "the quick brown fox jumps over the lazy dog and unbelievably many others don't run away 42 times".split()
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """Twenty documents of sentences."""
-    draw = np.random.default_rng(0)
-    for number in range(20):
-        sentences = [" ".join(draw.choice(WORDS, 7)) + "." for _ in range(12)]
-        (tmp_path / f"{number:02}.txt").write_text("\n".join(sentences))
-    return tmp_path
-
-
-def text(folder, **options):
-    settings = {"tokenizer": "bpe", "vocab_size": 300, "max_length": 48, "batch_size": 8, **options}
-    return lambda: TextFiles(str(folder), **settings)
 
 
 def data(folder, **options):
