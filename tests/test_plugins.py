@@ -71,7 +71,8 @@ def home(tmp_path_factory):
 def points(package: Path) -> list[tuple[str, str]]:
     """The (kind, name) of every part that a package declares."""
     project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
-    return [(group.removeprefix("zoo."), name) for group, found in project["entry-points"].items() for name in found]
+    groups = {group.removeprefix("zoo."): found for group, found in project["entry-points"].items()}
+    return [(kind, name) for kind, found in groups.items() if kind != "recipes" for name in found]
 
 
 def test_every_part_is_listed_with_its_package_and_nothing_is_wrong_with_it(home):
