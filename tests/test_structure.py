@@ -38,6 +38,7 @@ MAY_IMPORT = {
     "data": (("errors", "limits", "atomic", "registry", "cookbook", "data"), None),
     "tasks": (("errors", "limits", "registry", "cookbook", "parts", "models", "data", "tasks"), None),
     "trained": ((*PLUGINS, "atomic", "cookbook", "parts", "models", "data", "tasks", "trained"), None),
+    "families": ((*PLUGINS, "cookbook", "parts", "models", "data", "tasks", "trained", "families"), None),
 }
 
 

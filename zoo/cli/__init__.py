@@ -9,7 +9,7 @@ from pathlib import Path
 RUN = ("fit", "validate", "test", "predict")
 READ = ("list", "show", "recipes", "cp", "tensorboard", "doctor")
 USE = ("generate", "translate", "classify", "fill", "tag", "export")
-OWN = ("compare", "check", "new", "matrix")
+OWN = ("compare", "check", "new", "matrix", "import")
 
 
 def main(argv: list[str] | None = None) -> int:

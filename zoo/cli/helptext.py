@@ -19,6 +19,7 @@ Use what was trained              (RUN: a run's folder, a checkpoint, an export,
   translate RUN < IN > OUT          a line for each line
   classify RUN IMAGE ...            name images
   export RUN DIR                    safetensors, config.json, tokenizer.json
+  import DIR OUT                    a published checkpoint (GPT-2, LLaMA, ViT, …) as something to use and change
 Look around (fast: imports no torch)
   recipes [glob]                    what `zoo fit NAME` can train
   list [kind] [glob]                parts that are installed

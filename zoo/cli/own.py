@@ -1,13 +1,15 @@
-"""The commands for parts of one's own: check, new, matrix."""
+"""The commands that read their own words: check, new, matrix, import."""
 
 from __future__ import annotations
 
 import importlib
 
+MODULES = {"import": "bring"}
+
 
 def run(command: str, argv: list[str]) -> int:
-    """Run check, new or matrix, each a module of that name."""
-    module = importlib.import_module(f"zoo.cli.{command}")
+    """Run a command, which is a module of that name unless Python keeps the name for itself."""
+    module = importlib.import_module(f"zoo.cli.{MODULES.get(command, command)}")
     if "-h" in argv or "--help" in argv:
         print(module.USAGE)
         return 0

@@ -59,8 +59,9 @@ Name each token of a text: the token, a tab, its class. {RUN}
   --json                      one JSON object per text: text, tokens
 {MORE}""",
     "export": f"""\
-usage: zoo export RUN DIR [--force]
+usage: zoo export RUN DIR [--format zoo] [--force]
 Save model.safetensors, config.json and the tokenizer or classes into DIR, which every command takes as RUN. {RUN}
+  --format WAY                zoo, or hf: as the library of the model's own family (transformers, timm) loads it
 {MORE}""",
 }
 
@@ -197,7 +198,17 @@ def export(asked: Asked) -> None:
     """`zoo export`: says what was written."""
     if len(asked.words) < 2:
         raise UsageError(f"where to? zoo export {asked.words[0]} DIR")
-    folder = trained(asked).export(asked.words[1], bool(asked.get("force")))
+    way, force = asked.get("format", "zoo"), bool(asked.get("force"))
+    if way not in ("zoo", "hf"):
+        raise UsageError(f"--format must be zoo or hf, got {way!r}.")
+    model, folder = trained(asked), Path(asked.words[1]).expanduser()
+    if way == "hf":
+        from zoo.families.carry import carry
+
+        family = carry(model, folder, force)
+        print(f"{family.name}: {family.architecture}", file=sys.stderr)
+    else:
+        model.export(folder, force)
     for path in sorted(folder.iterdir()):
         print(f"{path}  {path.stat().st_size:,} bytes")
 

@@ -25,7 +25,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "classify": {"text": [str], "top": int, "resize": str, "json": bool, **COMMON},
     "fill": {"text": [str], "top": int, "json": bool, **COMMON},
     "tag": {"text": [str], "json": bool, **COMMON},
-    "export": {"force": bool, **COMMON},
+    "export": {"force": bool, "format": str, **COMMON},
     "new": {"dest": str, "from": str, "debug": bool},
     "matrix": {"write": str, "debug": bool},
 }

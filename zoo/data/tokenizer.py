@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 CLS, SEP, MASK = "<cls>", "<sep>", "<mask>"
+NAMES = "special_tokens_map.json"
 ALPHABET_SIZE = 256
 IDEOGRAPH, CHARACTER = r"[\p{Han}\p{Hiragana}\p{Katakana}]", r"[\s\S]"
 STEPS = ("Sequence", "Split", "Digits", "ByteLevel", "Fuse")
@@ -36,13 +38,16 @@ class Tokenizer:
     encoded gives the same text; a tokenizer of characters refuses those it has not seen.
     """
 
-    def __init__(self, inner: tokenizers.Tokenizer) -> None:
+    def __init__(self, inner: tokenizers.Tokenizer, names: Mapping[str, str] | None = None) -> None:
+        """``names`` says which tokens pad, begin and end where they are not called <pad>, <bos> and <eos>."""
         inner.encode_special_tokens = True  # "<eos>" in a text must stay five characters
-        self.inner = inner
+        self.inner, self.names = inner, dict(names or {})
         vocabulary = inner.get_vocab(with_added_tokens=True)
-        self.tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+        self.tokens = [""] * (max(vocabulary.values(), default=-1) + 1)
+        for token, number in vocabulary.items():
+            self.tokens[number] = token
         self.specials = {token.content: number for number, token in inner.get_added_tokens_decoder().items()}
-        self.pad, self.bos, self.eos = (self.specials.get(name) for name in (PAD, BOS, EOS))
+        self.pad, self.bos, self.eos = (self.specials.get(self.names.get(name, name)) for name in (PAD, BOS, EOS))
         self.scheme = _scheme(inner)
         self._table = self._lookup() if self.scheme == "chars" else None
 
@@ -106,8 +111,13 @@ class Tokenizer:
         path = Path(path)
         try:
             text = limits.text(path, limits.JSON_BYTES)
-            _check(path, text)
-            return cls(tokenizers.Tokenizer.from_str(text))
+            names = published(path)
+            if names is None:
+                _check(path, text)
+            inner = tokenizers.Tokenizer.from_str(text)
+            inner.no_padding()
+            inner.no_truncation()
+            return cls(inner, names)
         except UsageError:
             raise
         except FileNotFoundError as error:
@@ -166,6 +176,10 @@ class Tokenizer:
     def byte_lengths(self) -> np.ndarray:
         """(V,) int64: the bytes of UTF-8 that each token stands for; 0 for special tokens."""
         special = set(self.specials.values())
+        if self.scheme == "bpe" and not _is_byte_level(self.inner):
+            return np.array(
+                [0 if n in special else _spelled(token) for n, token in enumerate(self.tokens)], dtype=np.int64
+            )
         size = (lambda token: len(token.encode())) if self.scheme == "chars" else len  # byte-level: a letter per byte
         return np.array([0 if n in special else size(token) for n, token in enumerate(self.tokens)], dtype=np.int64)
 
@@ -199,6 +213,35 @@ def _byte_tokens() -> list[str]:
     others = [byte for byte in range(ALPHABET_SIZE) if byte not in printable]
     letters = {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}
     return [letters[byte] for byte in range(ALPHABET_SIZE)]
+
+
+def published(path: Path) -> dict[str, str] | None:
+    """What a published tokenizer calls <pad>, <bos> and <eos>; None for one of ours.
+
+    It is told by special_tokens_map.json beside it, the file in which the library transformers keeps these names.
+    """
+    beside = path.with_name(NAMES)
+    if not beside.is_file():
+        return None
+    said, found = json.loads(beside.read_text("utf-8")), {}
+    for ours, theirs in ((PAD, "pad_token"), (BOS, "bos_token"), (EOS, "eos_token")):
+        value = said.get(theirs)
+        name = value.get("content") if isinstance(value, dict) else value
+        if isinstance(name, str):
+            found[ours] = name
+    return found
+
+
+def _is_byte_level(inner: tokenizers.Tokenizer) -> bool:
+    """Whether each letter of a token stands for one byte."""
+    return '"ByteLevel"' in json.dumps(json.loads(inner.to_str())["decoder"])
+
+
+def _spelled(token: str) -> int:
+    """Bytes of a token that is spelled as text: ▁ is a space, ## a continuation, <0x0A> one byte."""
+    if re.fullmatch(r"<0x[0-9A-F]{2}>", token):
+        return 1
+    return len(token.removeprefix("##").replace("▁", " ").encode())
 
 
 def _with_specials(inner: tokenizers.Tokenizer, specials: Sequence[str]) -> tokenizers.Tokenizer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from jsonargparse import ArgumentParser, Namespace
 
+from zoo import registry
 from zoo.errors import PluginError, UsageError, ZooError
 from zoo.importing import bring, told
 from zoo.tasks.task import Task
@@ -19,8 +21,7 @@ def build(config: Mapping[str, Any], source: Path, allow: tuple[str, ...] = ()) 
     """The task that ``config["model"]`` describes; ``source`` is named in messages, ``allow`` lists more modules."""
     model = config["model"]
     vet(model, source, allow)
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(Task, "model", fail_untyped=False, required=True)
+    parser = reader()
     try:
         parsed = parser.parse_object({"model": dict(model)})
         _refuse_functions("model", parsed.model, source)
@@ -42,6 +43,44 @@ def vet(section: object, source: Path, allow: tuple[str, ...] = ()) -> None:
     import_policy(allow)
     for path in class_paths(section):
         _check(path, source, allow)
+
+
+def reader() -> ArgumentParser:
+    """What reads a task's configuration."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(Task, "model", fail_untyped=False, required=True)
+    return parser
+
+
+def complete(model: Mapping[str, Any]) -> dict[str, Any]:
+    """A task's class path and all of its options, those left out included."""
+    import_policy()
+    options = {name: _filled(value) for name, value in model["init_args"].items()}
+    return _plain(reader().parse_object({"model": {**model, "init_args": options}}).model)
+
+
+def _plain(value: Any) -> Any:
+    """The same with dictionaries only."""
+    if isinstance(value, Namespace | Mapping):
+        return {key: _plain(item) for key, item in (vars(value) if isinstance(value, Namespace) else value).items()}
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+def _filled(value: Any) -> Any:
+    """A part with its own defaults: jsonargparse gives it those of the part that it replaces."""
+    if not isinstance(value, Mapping) or not isinstance(value.get("class_path"), str):
+        return value
+    module, _, name = value["class_path"].rpartition(".")
+    cls = bring(module, name)
+    kind = getattr(cls, "kind", None)
+    if kind not in registry.KINDS:
+        return value  # an optimiser: its owner gives it what has a default
+    given_by_stack = ("backend", "dropout") if kind == "attention" else ()
+    own = inspect.signature(cls).parameters.values()
+    defaults = {one.name: one.default for one in own if one.default is not one.empty and one.name not in given_by_stack}
+    plain = {key: item for key, item in defaults.items() if isinstance(item, bool | int | float | str | None)}
+    given = {key: _filled(item) for key, item in (value.get("init_args") or {}).items()}
+    return {"class_path": value["class_path"], "init_args": {**plain, **given}}
 
 
 def _refuse_functions(name: str, value: object, source: Path) -> None:

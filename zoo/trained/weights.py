@@ -7,6 +7,7 @@ import os
 import pickle
 import struct
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -106,12 +107,17 @@ def numeric(tensor: Tensor) -> tuple[bool, bool]:
 
 def write(module: nn.Module, path: Path) -> None:
     """Save a module's weights as safetensors; a tensor with several names is stored under the first."""
+    write_tensors(module.state_dict(), path)
+
+
+def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Save tensors as safetensors; one with several names is stored under the first."""
     from safetensors.torch import save_file
 
     kept: dict[str, Tensor] = {}
     tied: dict[str, str] = {}
     first: dict[tuple[object, ...], str] = {}
-    for name, tensor in module.state_dict().items():
+    for name, tensor in tensors.items():
         key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
         # an empty tensor has no address of its own
         home = first.setdefault(key, name) if tensor.numel() else name

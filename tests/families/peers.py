@@ -1,0 +1,106 @@
+"""Tiny models of the libraries that publish checkpoints, with random weights, saved to disk as they save them."""
+
+import contextlib
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[import]'")
+timm = pytest.importorskip("timm", reason="timm is not installed: pip install -e '.[import]'")
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+WORDS = 41
+LLAMA = {
+    "vocab_size": WORDS, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 44, "max_position_embeddings": 128, "bos_token_id": 1, "eos_token_id": None,
+    "pad_token_id": None,
+}  # fmt: skip
+STRETCH = {
+    "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}  # fmt: skip
+GPT2 = {
+    "vocab_size": WORDS, "n_positions": 96, "n_embd": 32, "n_layer": 3, "n_head": 4, "bos_token_id": 1,
+    "eos_token_id": None, "pad_token_id": None,
+}  # fmt: skip
+LANGUAGE = {
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config", GPT2),
+    "gpt2-untied": ("GPT2LMHeadModel", "GPT2Config", {**GPT2, "tie_word_embeddings": False, "n_inner": 50}),
+    "llama": ("LlamaForCausalLM", "LlamaConfig", LLAMA),
+    "llama-tied": ("LlamaForCausalLM", "LlamaConfig", {**LLAMA, "tie_word_embeddings": True, "head_dim": 12}),
+    "llama-bias": ("LlamaForCausalLM", "LlamaConfig", {**LLAMA, "attention_bias": True}),
+    "llama-3": ("LlamaForCausalLM", "LlamaConfig", {**LLAMA, "rope_parameters": STRETCH}),
+    "mistral": ("MistralForCausalLM", "MistralConfig", {**LLAMA, "sliding_window": 5}),
+    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", LLAMA),
+    "qwen2-window": (
+        "Qwen2ForCausalLM",
+        "Qwen2Config",
+        {**LLAMA, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2},
+    ),
+    "mixtral": (
+        "MixtralForCausalLM",
+        "MixtralConfig",
+        {
+            **LLAMA,
+            "num_local_experts": 4
+            "num_experts_per_tok": 2,
+            "sliding_window": None,
+        },
+    ),
+}
+VISION = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "image_size": 16,
+    "patch_size": 4, "num_labels": 5,
+}  # fmt: skip
+IMAGES = {
+    "vit": ("ViTForImageClassification", "ViTConfig", VISION),
+    "vit-no-bias": ("ViTForImageClassification", "ViTConfig", {**VISION, "qkv_bias": False, "num_channels": 1}),
+    "deit": ("DeiTForImageClassification", "DeiTConfig", VISION),
+}
+
+
+@contextlib.contextmanager
+def wide(monkeypatch, dtype):
+    """In float64 everything is float64: transformers computes norms, angles and softmax in float32 whatever the dtype.
+
+    Within this, what it calls float32 is float64, so that both sides round alike and 1e-10 can be asked for.
+    """
+    if dtype == torch.float32:
+        yield
+        return
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "float32", torch.float64)
+        patched.setattr(torch, "float", torch.float64)
+        patched.setattr(torch.Tensor, "float", torch.Tensor.double)
+        torch.set_default_dtype(torch.float64)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(torch.float32)
+
+
+def made(case, dtype=torch.float32):
+    """A random model with every parameter away from zero and one, where they would hide."""
+    name, config, options = case
+    torch.manual_seed(0)
+    model = plain(getattr(transformers, name)(getattr(transformers, config)(**options)).to(dtype).eval())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    return model
+
+
+def reloaded(case, folder, dtype=torch.float32):
+    """What transformers reads from a folder, with a look at what it could not place."""
+    model, told = getattr(transformers, case[0]).from_pretrained(folder, dtype=dtype, output_loading_info=True)
+    assert not {key: found for key, found in told.items() if found}
+    return plain(model.eval())
+
+
+def plain(model):
+    """Its fused kernel for experts knows no float64."""
+    if "Mixtral" in type(model).__name__:
+        model.set_experts_implementation("eager")
+    return model

@@ -1,0 +1,98 @@
+"""`zoo import`: a published checkpoint becomes an export of zoo, perhaps with another part."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoo.errors import UsageError
+
+if TYPE_CHECKING:
+    from zoo.families.bring import Checkpoint
+
+USAGE = """\
+usage: zoo import DIR OUT [--model.PART NAME ...] [--force]
+Read a published checkpoint, DIR with config.json and safetensors, and save it into OUT, which every command takes as
+RUN. OUT gets recipe.yaml too, to train it further. No network is used, no code is read from DIR, and every tensor is
+accounted for: an unknown key, a missing one or another shape is an error. Families: docs/import.md.
+  --model.PART NAME           swap a part; says which tensors are kept, converted, newly initialised and left out
+  --force                     write into OUT although it is not empty
+  --debug                     tracebacks"""
+DATA = {
+    "CausalLM": {"class_path": "TextFiles", "init_args": {"path": "corpus", "batch_size": 8}},
+    "Translation": {"class_path": "ParallelFiles", "init_args": {"path": "corpus"}},
+    "Classification": {"class_path": "ImageFolder", "init_args": {"root": "images", "batch_size": 32}},
+}
+TRAINER = {"max_steps": 1000, "val_check_interval": 100, "check_val_every_n_epoch": None, "gradient_clip_val": 1.0}
+
+
+def run(argv: list[str]) -> int:
+    """Import, and print what became of the tensors."""
+    source, target, force, changes = _read(argv)
+    if target.is_dir() and any(target.iterdir()) and not force:
+        raise UsageError(f"{target} is not empty. Import into it nevertheless: --force")
+    if target.resolve() == source.resolve():
+        raise UsageError(f"{target} is where the checkpoint lies. Choose another folder.")
+    from zoo.cli import doctor, quiet
+
+    doctor.check_torch()
+    quiet.quiet("--debug" in argv)
+    from zoo.families import bring
+
+    found = bring.checkpoint(source)
+    model = _changed(found, changes) if changes else found.model
+    task, tensors, lines = bring.swapped(found, model)
+    bring.save(found, target, model, task, tensors)
+    (target / "recipe.yaml").write_text(_recipe(found, model, source.name), encoding="utf-8")
+    kind = model["class_path"].rpartition(".")[2]
+    total = sum(tensor.numel() for tensor in tensors.values())
+    print(f"{found.family.name}: {kind} of {total:,} parameters → {target}")
+    print(bring.table(lines, found))
+    return 0
+
+
+def _read(argv: list[str]) -> tuple[Path, Path, bool, list[str]]:
+    """Two folders, whether to force, and the options that change the model."""
+    words: list[str] = []
+    changes: list[str] = []
+    rest, force = list(argv), False
+    while rest:
+        word = rest.pop(0)
+        if word.startswith("--model."):
+            changes.append(word)
+            if "=" not in word and rest:
+                changes.append(rest.pop(0))
+        elif word == "--force":
+            force = True
+        elif word == "--debug":
+            continue
+        elif word.startswith("-"):
+            raise UsageError(f"zoo import has no option {word!r}: --model.PART NAME, or --force. See: zoo import -h")
+        else:
+            words.append(word)
+    if len(words) != 2:
+        raise UsageError("zoo import needs two folders: zoo import CHECKPOINT OUT")
+    return Path(words[0]).expanduser(), Path(words[1]).expanduser(), force, changes
+
+
+def _changed(found: Checkpoint, changes: list[str]) -> Mapping[str, Any]:
+    """The model's configuration after the options of the command line, resolved as `zoo fit` does."""
+    from zoo.cli import args, plan
+    from zoo.trained.build import complete
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "recipe.yaml")
+        path.write_text(_recipe(found, found.model, found.folder.name), encoding="utf-8")
+        parsed = args.parse("fit", [str(path), *changes])
+        return complete(plan.plan(parsed, plan.draft(parsed)).config["model"])
+
+
+def _recipe(found: Checkpoint, model: Mapping[str, Any], name: str) -> str:
+    import yaml
+
+    kind = model["class_path"].rpartition(".")[2]
+    content = {"model": dict(model), "data": DATA[kind], "trainer": TRAINER}
+    header = f"# {name}: imported from a checkpoint of the family {found.family.name}\n"
+    return header + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)

@@ -1,0 +1,84 @@
+"""GPT-2 (Radford et al., 2019)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zoo.families.family import WRITTEN, Config, Family, Options, activation, inner, part
+from zoo.families.rule import Mapped, Rule, Transposed
+
+TURNED = Transposed()
+
+
+def options(config: Config) -> Options:
+    dim = config["n_embd"]
+    return {
+        "vocab_size": config["vocab_size"],
+        "max_length": config["n_positions"],
+        "dim": dim,
+        "depth": config["n_layer"],
+        "heads": config["n_head"],
+        "hidden": config.get("n_inner") or 4 * dim,
+        "tie": config.get("tie_word_embeddings", True),
+        "position": part("position.Learned"),
+        "attention": part("attention.MultiHead"),
+        "norm": part("norm.LayerNorm", eps=config.get("layer_norm_epsilon", 1e-5)),
+        "ffn": part("ffn.Plain", activation=activation(config.get("activation_function", "gelu_new"))),
+        "dropout": config.get("resid_pdrop", 0.1),
+        "attention_dropout": config.get("attn_pdrop", 0.1),
+    }
+
+
+def config(options: Options) -> dict[str, Any]:
+    rate = options["dropout"]
+    return {
+        "vocab_size": options["vocab_size"],
+        "n_positions": options["max_length"],
+        "n_ctx": options["max_length"],
+        "n_embd": options["dim"],
+        "n_layer": options["depth"],
+        "n_head": options["heads"],
+        "n_inner": options["hidden"] or 4 * options["dim"],
+        "tie_word_embeddings": options["tie"],
+        "layer_norm_epsilon": inner(options["norm"])["eps"],
+        "activation_function": WRITTEN[inner(options["ffn"])["activation"]],
+        **{"resid_pdrop": rate, "embd_pdrop": rate, "attn_pdrop": options["attention_dropout"]},
+    }
+
+
+def mapped(config: Config) -> Mapped:
+    theirs, ours = "transformer.h.{n}.", "stack.blocks.{n}."
+    rules = [
+        Rule("transformer.wte.weight", "embedding.weight"),
+        Rule("transformer.wpe.weight", "stack.position.table.weight"),
+        Rule("transformer.ln_f.weight", "stack.norm.weight"),
+        Rule("transformer.ln_f.bias", "stack.norm.bias"),
+    ]
+    for key, name in (("ln_1", "attend.norm"), ("ln_2", "ffn.norm")):
+        rules += [Rule(f"{theirs}{key}.{end}", f"{ours}{name}.{end}") for end in ("weight", "bias")]
+    for key, name in (
+        ("attn.c_attn", "attend.part.qkv"),
+        ("attn.c_proj", "attend.part.out"),
+        ("mlp.c_fc", "ffn.part.up"),
+        ("mlp.c_proj", "ffn.part.down"),
+    ):
+        rules.append(Rule(f"{theirs}{key}.weight", f"{ours}{name}.weight", TURNED))
+        rules.append(Rule(f"{theirs}{key}.bias", f"{ours}{name}.bias"))
+    tied = config.get("tie_word_embeddings", True)
+    if not tied:
+        rules.append(Rule("lm_head.weight", "head.weight"))
+    masks = (f"{theirs}attn.bias", f"{theirs}attn.masked_bias")
+    return Mapped(rules, masks, {"lm_head.weight": "transformer.wte.weight"} if tied else {})
+
+
+GPT2 = Family(
+    name="gpt2",
+    types=("gpt2",),
+    architectures=("GPT2LMHeadModel",),
+    task="zoo.tasks.lm.CausalLM",
+    options=options,
+    config=config,
+    mapped=mapped,
+    fixed={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
+    prefix="transformer.",
+)
