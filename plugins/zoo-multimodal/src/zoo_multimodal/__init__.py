@@ -1,0 +1,1 @@
+"""Images and texts together: CLIP, DALL-E and Flamingo in small, on drawn and captioned shapes."""

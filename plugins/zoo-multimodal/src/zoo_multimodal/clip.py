@@ -1,0 +1,173 @@
+"""CLIP: two towers that learn which caption belongs to which image."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import AdamW
+from torchmetrics import MeanMetric
+
+from zoo.models.encoder import TextClassifier
+from zoo.models.init import initialise, unmoved
+from zoo.models.vit import ViT
+from zoo.tasks.schedule import Cosine
+from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known, taken
+
+SHARPEST = 100.0  # the most that cosines are multiplied by, as in the paper
+
+
+class Towers(nn.Module):
+    """An image and a text tower whose features of unit length meet in one space (Radford et al., 2021)."""
+
+    def __init__(
+        self,
+        vocab_size: int,
+        max_length: int,
+        image_size: int,
+        channels: int = 3,
+        patch: int = 8,
+        features: int = 64,
+        seed: int = 0,
+        **stack,
+    ):
+        """
+        Args:
+            vocab_size: number of tokens.
+            max_length: longest caption, with its begin and end.
+            image_size: height and width of an image in pixels.
+            channels: 1 for grey, 3 for colour.
+            patch: height and width of a patch in pixels.
+            features: width of the space in which images and texts meet.
+            seed: of the initial weights.
+        """
+        super().__init__()
+        with unmoved():
+            self.image = ViT(features, image_size, channels, patch, **stack)
+            # causal, and its last real token speaks for the text: the paper's choice
+            self.text = TextClassifier(vocab_size, features, max_length, pool="last", causal=True, **stack)
+            self.scale = Scale()
+            initialise(self, seed)
+
+    def images(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W) to unit vectors (B, features)."""
+        return F.normalize(self.image(images), dim=-1)
+
+    def texts(self, captions: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Captions (B, T) to unit vectors (B, features)."""
+        return F.normalize(self.text(captions, valid), dim=-1)
+
+    def forward(self, images: Tensor, captions: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Images (A, C, H, W) and captions (B, T) to logits (A, B): cosines, sharpened."""
+        return self.scale(self.images(images) @ self.texts(captions, valid).T)
+
+
+class Scale(nn.Module):
+    """exp(s) cosines, s learned: 1 / 0.07 at first, at most 100."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(()))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.weight, math.log(1 / 0.07))
+
+    def forward(self, cosines: Tensor) -> Tensor:
+        return self.weight.exp().clamp(max=SHARPEST) * cosines
+
+
+def info_nce(logits: Tensor) -> Tensor:
+    """The sum over i of -(log softmax_j(l_ij) + log softmax_j(l_ji))_i / 2 of (B, B): each image to its own text and back
+    (van den Oord et al., 2018).
+    """
+    own = torch.arange(len(logits), device=logits.device)
+    rows, columns = (F.cross_entropy(way, own, reduction="sum") for way in (logits, logits.T))
+    return (rows + columns) / 2
+
+
+class CLIP(Task):
+    """Match images and captions by contrast; reports InfoNCE (nats per pair), matching and zero-shot accuracy.
+
+    ``matched`` is how often the nearest caption of a batch is an image's own, or reads the same. ``zero_shot`` is how
+    often the nearest class is right for images that show one: a class is the mean direction of its prompts. Negatives
+    are those of one batch in one process, so the loss depends on how large that is.
+    """
+
+    unit = "pair"
+    blanks: ClassVar = {"vocab_size": 24, "max_length": 10, "image_size": 32, "channels": 3}
+    goals: ClassVar[Goals] = {"loss": "min", "matched": "max"}
+    known_failures: ClassVar = {"loss_is_a_sum": "a pair is measured against all others of its batch, not alone"}
+    net: Towers
+
+    def __init__(
+        self,
+        vocab_size: int | None = None,
+        max_length: int | None = None,
+        image_size: int | None = None,
+        channels: int | None = None,
+        lr: float = 1e-3,
+        optimizer: OptimizerFactory = AdamW,
+        schedule: ScheduleFactory = Cosine,
+        **model,
+    ):
+        """
+        Args:
+            vocab_size: number of tokens; what the data has unless given.
+            max_length: longest caption; what the data has unless given.
+            image_size: height and width in pixels; what the data has unless given.
+            channels: 1 for grey, 3 for colour; what the data has unless given.
+            lr: learning rate at its peak.
+            optimizer: the optimiser; matrices decay, gains and biases never.
+            schedule: how the learning rate moves.
+        """
+        words, length = known(vocab_size, "vocab_size"), known(max_length, "max_length")
+        side, depth = known(image_size, "image_size"), known(channels, "channels")
+        net = Towers(words, length, side, depth, seed=torch.initial_seed(), **model)
+        super().__init__(net, lr, optimizer, schedule)
+        self.matched, self.zero_shot = MeanMetric(), MeanMetric()
+
+    def loss(self, batch: dict[str, Tensor]) -> Loss:
+        logits = self.net(batch["images"], batch["captions"], batch["valid"]).float()
+        return Loss(info_nce(logits), torch.tensor(len(logits), device=logits.device))
+
+    def evaluate(self, batch: dict[str, Tensor]) -> Loss:
+        captions = batch["captions"]
+        seen = self.net.images(batch["images"])
+        logits = self.net.scale(seen @ self.net.texts(captions, batch["valid"]).T).float()
+        self.matched.update((captions[logits.argmax(-1)] == captions).all(-1).float())
+        if "prompts" in batch and (lone := batch["labels"] >= 0).any():
+            guess = (seen[lone] @ self.classes(batch["prompts"]).T).argmax(-1)
+            self.zero_shot.update((guess == batch["labels"][lone]).float())
+        return Loss(info_nce(logits), torch.tensor(len(logits), device=logits.device))
+
+    def classes(self, prompts: Tensor) -> Tensor:
+        """Prompts (C, P, T), padded with 0, to one unit vector per class, (C, features)."""
+        rows = prompts.flatten(0, 1)
+        return F.normalize(self.net.texts(rows, rows != 0).unflatten(0, prompts.shape[:2]).mean(1), dim=-1)
+
+    def figures(self, loss: float) -> dict[str, float]:
+        return {"matched": taken(self.matched), "zero_shot": taken(self.zero_shot)}
+
+    def sample(self, rows: int) -> dict[str, Any]:
+        return pictures(rows, self.net.image, self.net.text.vocab_size, self.net.text.max_length)
+
+    def example(self) -> tuple[tuple[Tensor, ...], int]:
+        text, side = self.net.text, self.net.image.image_size
+        images = torch.zeros(1, self.net.image.channels, side, side, device="meta")
+        return (images, torch.zeros(1, text.max_length, dtype=torch.long, device="meta")), 1
+
+
+def pictures(rows: int, image: Any, words: int, length: int) -> dict[str, Tensor]:
+    """Random images with random captions of every length, batched as the data does it."""
+    valid = torch.arange(length) < torch.randint(3, length + 1, (rows, 1))
+    captions = torch.randint(1, words, (rows, length)).masked_fill(~valid, 0)
+    targets = captions[:, 1:].masked_fill(~valid[:, 1:], -100)
+    return {
+        "images": torch.randn(rows, image.channels, image.image_size, image.image_size), "captions": captions,
+        "valid": valid, "labels": torch.zeros(rows, dtype=torch.long), "inputs": captions[:, :-1], "targets": targets,
+        "bytes": torch.full((rows,), 4 * length),
+    }  # fmt: skip

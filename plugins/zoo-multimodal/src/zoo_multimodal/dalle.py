@@ -1,0 +1,181 @@
+"""DALL-E: one language model that reads a caption and goes on with the codes of an image."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import AdamW
+from torchmetrics import MeanMetric
+
+from zoo.errors import UsageError
+from zoo.models.init import initialise, unmoved
+from zoo.models.language import LanguageModel
+from zoo.models.search import Search, write
+from zoo.models.states import LanguageState
+from zoo.tasks.schedule import Cosine
+from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known, taken
+from zoo_multimodal.imagetokens import ImageTokenizer
+
+
+class Painter(nn.Module):
+    """p(caption, codes) token by token: text first, then the image (Ramesh et al., 2021).
+
+    One vocabulary holds the words and, after them, the codes. A caption is padded to one length, so that the image
+    always begins at the same place; padding is seen as tokens of its own, as in the paper.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        max_length: int,
+        image_size: int,
+        channels: int = 3,
+        width: int = 32,
+        levels: tuple[int, ...] = (5, 5, 5),
+        seed: int = 0,
+        **language,
+    ):
+        """
+        Args:
+            vocab_size: number of words.
+            max_length: longest caption, with its begin and end.
+            image_size: height and width of an image in pixels.
+            channels: 1 for grey, 3 for colour.
+            width: channels of the image tokenizer's first layer.
+            levels: how finely each number of a code is rounded; their product is the number of codes.
+            seed: of the initial weights.
+        """
+        super().__init__()
+        with unmoved():
+            self.words, self.text_length = vocab_size, max_length
+            self.tokenizer = ImageTokenizer(image_size, channels, width, levels)
+            whole = max_length + self.tokenizer.length
+            self.language = LanguageModel(vocab_size + self.tokenizer.count, whole, **language)
+            initialise(self, seed)
+
+    def forward(self, captions: Tensor, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Captions (B, T) and images to logits of words (B, T - 1, words), logits of codes (B, N, codes), and codes."""
+        codes = self.tokenizer.encode(images)
+        words, painted = self.read(captions, codes)
+        return words, painted, codes
+
+    def read(self, captions: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
+        """Captions (B, T) and codes (B, N) to the logits of the words and of the codes that come next."""
+        logits = self.language(torch.cat([captions, codes[:, :-1] + self.words], 1))
+        edge = self.text_length - 1  # the last word is where the first code is told
+        return logits[:, :edge, : self.words], logits[:, edge:, self.words :]
+
+    def paint(self, captions: Tensor, search: Search) -> Tensor:
+        """Captions (B, T) to images drawn from the model, (B, C, H, W). A UsageError where a caption has another length."""
+        if captions.size(1) != self.text_length:
+            raise UsageError(f"a caption has {self.text_length} tokens with its padding, got {captions.size(1)}.")
+        state = Strokes(LanguageState(self.language, self.language.max_length), self.words)
+        rows = write(state, captions, None, search)
+        codes = torch.tensor([row[0].tokens for row in rows], device=captions.device)
+        return self.tokenizer.decode(codes)
+
+
+class Strokes:
+    """A state that writes codes only: their numbers begin at 0 again, after the caption."""
+
+    def __init__(self, state: LanguageState, words: int):
+        self.state, self.words, self.begun = state, words, False
+
+    def step(self, tokens: Tensor) -> Tensor:
+        logits = self.state.step(tokens + self.words if self.begun else tokens)
+        self.begun = True
+        return logits[:, self.words :]
+
+    def select(self, rows: Tensor) -> None:
+        self.state.select(rows)
+
+
+class DALLE(Task):
+    """Write captions and then images as codes; reports loss (nats per token), of words and of codes, and reconstruction.
+
+    The image tokenizer learns along, by squared error, for the first ``tokenizer_steps``; then it is left as it is, and
+    codes keep their meaning. ``reconstruction`` is its mean squared error per number in [-1, 1].
+    """
+
+    blanks: ClassVar = {"vocab_size": 24, "max_length": 10, "image_size": 32, "channels": 3}
+    goals: ClassVar[Goals] = {"loss": "min"}
+    net: Painter
+
+    def __init__(
+        self,
+        vocab_size: int | None = None,
+        max_length: int | None = None,
+        image_size: int | None = None,
+        channels: int | None = None,
+        tokenizer_steps: int = 1000,
+        lr: float = 1e-3,
+        optimizer: OptimizerFactory = AdamW,
+        schedule: ScheduleFactory = Cosine,
+        **model,
+    ):
+        """
+        Args:
+            vocab_size: number of words; what the data has unless given.
+            max_length: longest caption; what the data has unless given.
+            image_size: height and width in pixels; what the data has unless given.
+            channels: 1 for grey, 3 for colour; what the data has unless given.
+            tokenizer_steps: steps in which the image tokenizer learns.
+            lr: learning rate at its peak.
+            optimizer: the optimiser; matrices decay, gains and biases never.
+            schedule: how the learning rate moves.
+        """
+        words, length = known(vocab_size, "vocab_size"), known(max_length, "max_length")
+        side, depth = known(image_size, "image_size"), known(channels, "channels")
+        if tokenizer_steps < 1:
+            raise UsageError(f"model.tokenizer_steps must be at least 1, got {tokenizer_steps}.")
+        super().__init__(
+            Painter(words, length, side, depth, seed=torch.initial_seed(), **model), lr, optimizer, schedule
+        )
+        self.tokenizer_steps = tokenizer_steps
+        self.of_words, self.of_codes, self.reconstruction = MeanMetric(), MeanMetric(), MeanMetric()
+
+    def loss(self, batch: dict[str, Tensor]) -> Loss:
+        words, codes, size = self._told(batch)
+        total = words.sum() + codes.sum()
+        if self._trainer is None or self.global_step < self.tokenizer_steps:
+            total = total + self._lost(batch["images"]).sum() * self.net.tokenizer.length
+        return Loss(total, size)
+
+    def evaluate(self, batch: dict[str, Tensor]) -> Loss:
+        words, codes, size = self._told(batch)
+        if len(words):
+            self.of_words.update(words)
+        self.of_codes.update(codes)
+        self.reconstruction.update(self._lost(batch["images"]))
+        return Loss(words.sum() + codes.sum(), size)
+
+    def _told(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """The loss of each real word, of each code, and how many there are."""
+        spoken, painted, codes = self.net(batch["captions"], batch["images"])
+        real = batch["valid"][:, 1:]
+        words = F.cross_entropy(spoken[real].float(), batch["captions"][:, 1:][real], reduction="none")
+        strokes = F.cross_entropy(painted.flatten(0, 1).float(), codes.flatten(), reduction="none")
+        return words, strokes, real.sum() + codes.numel()
+
+    def _lost(self, images: Tensor) -> Tensor:
+        """The mean squared error of each image after a round trip, (B,)."""
+        return (self.net.tokenizer(images) - images).float().square().flatten(1).mean(1)
+
+    def figures(self, loss: float) -> dict[str, float]:
+        named = {"words": self.of_words, "codes": self.of_codes, "reconstruction": self.reconstruction}
+        return {name: taken(metric) for name, metric in named.items()}
+
+    def sample(self, rows: int) -> dict[str, Any]:
+        net, side = self.net, self.net.tokenizer.side * 4
+        valid = torch.arange(net.text_length) < torch.randint(3, net.text_length + 1, (rows, 1))
+        captions = torch.randint(1, net.words, (rows, net.text_length)).masked_fill(~valid, 0)
+        return {"images": torch.randn(rows, net.tokenizer.channels, side, side), "captions": captions, "valid": valid}
+
+    def example(self) -> tuple[tuple[Tensor, ...], int]:
+        net, side = self.net, self.net.tokenizer.side * 4
+        captions = torch.zeros(1, net.text_length, dtype=torch.long, device="meta")
+        images = torch.zeros(1, net.tokenizer.channels, side, side, device="meta")
+        return (captions, images), net.text_length - 1 + net.tokenizer.length
