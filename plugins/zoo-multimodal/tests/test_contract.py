@@ -3,11 +3,12 @@
 import pytest
 from zoo_multimodal.clip import CLIP
 from zoo_multimodal.dalle import DALLE
+from zoo_multimodal.flamingo import Flamingo
 from zoo_multimodal.shapes import CaptionedShapes
 
 from zoo.conformance import checks
 
-ALL = [*checks(CaptionedShapes, size=300, batch_size=40), *checks(CLIP), *checks(DALLE)]
+ALL = [*checks(CaptionedShapes, size=300, batch_size=40), *checks(CLIP), *checks(DALLE), *checks(Flamingo)]
 
 
 @pytest.fixture(autouse=True, scope="module")

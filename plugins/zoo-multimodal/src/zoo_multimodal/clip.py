@@ -81,9 +81,7 @@ class Scale(nn.Module):
 
 
 def info_nce(logits: Tensor) -> Tensor:
-    """The sum over i of -(log softmax_j(l_ij) + log softmax_j(l_ji))_i / 2 of (B, B): each image to its own text and back
-    (van den Oord et al., 2018).
-    """
+    """-1/2 sum_i (log softmax(l_i.)_i + log softmax(l_.i)_i) of (B, B): both ways (van den Oord et al., 2018)."""
     own = torch.arange(len(logits), device=logits.device)
     rows, columns = (F.cross_entropy(way, own, reduction="sum") for way in (logits, logits.T))
     return (rows + columns) / 2

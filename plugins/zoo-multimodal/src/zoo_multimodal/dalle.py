@@ -69,7 +69,7 @@ class Painter(nn.Module):
         return logits[:, :edge, : self.words], logits[:, edge:, self.words :]
 
     def paint(self, captions: Tensor, search: Search) -> Tensor:
-        """Captions (B, T) to images drawn from the model, (B, C, H, W). A UsageError where a caption has another length."""
+        """Captions (B, T) to images (B, C, H, W) from the model; UsageError where a caption has another length."""
         if captions.size(1) != self.text_length:
             raise UsageError(f"a caption has {self.text_length} tokens with its padding, got {captions.size(1)}.")
         state = Strokes(LanguageState(self.language, self.language.max_length), self.words)
@@ -94,7 +94,7 @@ class Strokes:
 
 
 class DALLE(Task):
-    """Write captions and then images as codes; reports loss (nats per token), of words and of codes, and reconstruction.
+    """Write captions, then images as codes; reports loss (nats per token), of words and of codes, and reconstruction.
 
     The image tokenizer learns along, by squared error, for the first ``tokenizer_steps``; then it is left as it is, and
     codes keep their meaning. ``reconstruction`` is its mean squared error per number in [-1, 1].

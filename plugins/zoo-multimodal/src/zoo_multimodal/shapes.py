@@ -59,8 +59,8 @@ class CaptionedShapes(Data):
 
     Six colours, five shapes, two sizes, four places. `size` training, 500 validation and 500 test images are drawn by a
     seed fixed for all. Five kinds, a colour with a shape, are in the test images alone: "red circle", "green square",
-    "blue triangle", "yellow cross", "purple ring". Evaluation batches hold ``prompts`` (30, 8, T), the captions of every
-    kind, for classification by the nearest caption.
+    "blue triangle", "yellow cross", "purple ring". Evaluation batches hold ``prompts`` (30, 8, T), the captions of
+    every kind, for classification by the nearest caption.
     """
 
     def __init__(

@@ -1,0 +1,237 @@
+"""Flamingo: a frozen language model learns to see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import AdamW
+from torchmetrics import MeanMetric
+
+from zoo.errors import UsageError
+from zoo.models.init import initialise, unmoved
+from zoo.models.language import LanguageModel
+from zoo.models.search import Search, write
+from zoo.models.stack import Stack
+from zoo.models.states import Seq2SeqState
+from zoo.models.vit import LearnedTokens, ViT
+from zoo.parts.block import Memory
+from zoo.parts.cache import LayerCache
+from zoo.parts.position import Extent
+from zoo.tasks.schedule import Cosine
+from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known, taken
+from zoo.trained import place, weights
+from zoo_multimodal.captions import BEGIN, END
+from zoo_multimodal.clip import pictures
+from zoo_multimodal.gated import looks, open_eyes, renamed
+
+
+class Eye(ViT):
+    """A ViT that gives the states of its patches instead of logits."""
+
+    def __init__(self, image_size: int, channels: int = 3, patch: int = 8, **vit):
+        super().__init__(1, image_size, channels, patch, **vit)
+        self.head = nn.Identity()  # type: ignore[assignment]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W) to (B, patches, dim)."""
+        return self.stack(self.embedding(self.patches(images)))
+
+
+class Resampler(nn.Module):
+    """Any number of patches to a few tokens: learned queries that look at them (Perceiver, Jaegle et al., 2021)."""
+
+    def __init__(self, latents: int, depth: int = 1, **stack):
+        super().__init__()
+        self.stack = Stack(Extent((latents,)), cross=True, depth=depth, **stack)
+        self.latents = LearnedTokens(latents, self.stack.dim)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(B, patches, dim) to (B, latents, dim)."""
+        return self.stack(self.latents(len(states)), memory=Memory(states))
+
+
+class SeeingLanguageModel(nn.Module):
+    """A language model whose blocks look at an image through gates that are closed at first (Alayrac et al., 2022).
+
+    One image per text, which all of it may see.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        max_length: int,
+        image_size: int,
+        channels: int = 3,
+        patch: int = 8,
+        latents: int = 8,
+        every: int = 1,
+        resampler_depth: int = 1,
+        depth: int = 6,
+        seed: int = 0,
+        **stack,
+    ):
+        """
+        Args:
+            vocab_size: number of tokens.
+            max_length: longest caption, with its begin and end.
+            image_size: height and width of an image in pixels.
+            channels: 1 for grey, 3 for colour.
+            patch: height and width of a patch in pixels.
+            latents: tokens that an image becomes.
+            every: blocks of the language model per cross-attention.
+            resampler_depth: number of the resampler's blocks.
+            depth: number of blocks of the language model, and of the image tower.
+            seed: of the initial weights.
+        """
+        super().__init__()
+        if latents < 1:
+            raise UsageError(f"latents must be at least 1, got {latents}.")
+        with unmoved():
+            self.image = Eye(image_size, channels, patch, depth=depth, **stack)
+            self.resampler = Resampler(latents, resampler_depth, **stack)
+            self.language = LanguageModel(vocab_size, max_length, depth=depth, **stack)
+            open_eyes(self.language.stack, every)
+            initialise(self, seed)
+
+    @property
+    def decoder(self) -> Stack:
+        """The stack that writes."""
+        return self.language.stack
+
+    def see(self, images: Tensor) -> Memory:
+        """Images (B, C, H, W) to what the language model looks at."""
+        return Memory(self.resampler(self.image(images)))
+
+    def decode(self, tokens: Tensor, memory: Memory | None, caches: list[LayerCache] | None = None) -> Tensor:
+        """Tokens (B, T), after those in the caches, to logits (B, T, vocab_size)."""
+        model = self.language
+        x = model.stack(model.embedding(tokens) * model.scale, memory=memory, caches=caches)
+        return F.linear(x, model.embedding.weight) if model.head is None else model.head(x)
+
+    def begin(self, images: Tensor, capacity: int) -> Seq2SeqState:
+        """A state for writing up to ``capacity`` tokens about images, which are seen here, once."""
+        return Seq2SeqState(self, self.see(images), capacity)  # type: ignore[arg-type]
+
+    def forward(self, images: Tensor, tokens: Tensor) -> Tensor:
+        """Images (B, C, H, W) and tokens (B, T) to logits (B, T, vocab_size)."""
+        return self.decode(tokens, self.see(images))
+
+    @torch.no_grad()
+    def tell(self, images: Tensor, search: Search) -> list[list[int]]:
+        """A caption per image: its tokens without begin and end."""
+        first = torch.full((len(images), 1), BEGIN, device=images.device)
+        written = write(self.begin(images, search.max_length + 1), first, END, search)
+        return [row[0].tokens for row in written]
+
+
+class Flamingo(Task):
+    """Caption images; reports loss (nats per token), ``exact``, how often a greedy caption is the image's own, and gates.
+
+    With ``language`` and ``vision`` the language model and the image tower start from these runs and stay as they are:
+    only what connects them learns. Without, all of it learns. ``gates`` is the mean of abs(tanh) over the gates.
+    """
+
+    blanks: ClassVar = {"vocab_size": 24, "max_length": 10, "image_size": 32, "channels": 3}
+    goals: ClassVar[Goals] = {"loss": "min", "exact": "max"}
+    net: SeeingLanguageModel
+
+    def __init__(
+        self,
+        vocab_size: int | None = None,
+        max_length: int | None = None,
+        image_size: int | None = None,
+        channels: int | None = None,
+        language: str | None = None,
+        vision: str | None = None,
+        lr: float = 1e-3,
+        optimizer: OptimizerFactory = AdamW,
+        schedule: ScheduleFactory = Cosine,
+        **model,
+    ):
+        """
+        Args:
+            vocab_size: number of tokens; what the data has unless given.
+            max_length: longest caption; what the data has unless given.
+            image_size: height and width in pixels; what the data has unless given.
+            channels: 1 for grey, 3 for colour; what the data has unless given.
+            language: a run of CausalLM, a checkpoint or a recipe, whose weights the language model keeps.
+            vision: the same of CLIP, for the image tower.
+            lr: learning rate at its peak.
+            optimizer: the optimiser; matrices decay, gains and biases never.
+            schedule: how the learning rate moves.
+        """
+        words, length = known(vocab_size, "vocab_size"), known(max_length, "max_length")
+        side, depth = known(image_size, "image_size"), known(channels, "channels")
+        net = SeeingLanguageModel(words, length, side, depth, seed=torch.initial_seed(), **model)
+        super().__init__(net, lr, optimizer, schedule)
+        self.language, self.vision = language, vision
+        self.exact = MeanMetric()
+        if language is not None:
+            net.language.requires_grad_(False)
+            for look in looks(net.language.stack):
+                look.requires_grad_(True)
+        if vision is not None:
+            net.image.requires_grad_(False)
+
+    def setup(self, stage: str | None = None) -> None:
+        if stage != "fit":
+            return
+        stack = self.net.language.stack
+        if self.language is not None:
+            keep(self.net.language, self.language, "net.", lambda name: renamed(name, stack), optional=".look.")
+        if self.vision is not None:
+            keep(self.net.image, self.vision, "net.image.", lambda name: "" if name.startswith("head.") else name)
+
+    def train(self, mode: bool = True) -> Flamingo:
+        """Training mode, but never for what is frozen: its dropout stays off."""
+        super().train(mode)
+        if self.vision is not None:
+            self.net.image.eval()
+        if self.language is not None:
+            self.net.language.eval()
+            for look in looks(self.net.language.stack):
+                look.train(mode)
+        return self
+
+    def loss(self, batch: dict[str, Tensor]) -> Loss:
+        logits = self.net(batch["images"], batch["inputs"]).flatten(0, 1).float()
+        targets = batch["targets"]
+        return Loss(F.cross_entropy(logits, targets.flatten(), reduction="sum"), (targets >= 0).sum())
+
+    def evaluate(self, batch: dict[str, Tensor]) -> Loss:
+        told = self.net.tell(batch["images"], Search(max_length=batch["targets"].size(1)))
+        own = [[token for token in row if token >= 0 and token != END] for row in batch["targets"].tolist()]
+        self.exact.update(torch.tensor([mine == right for mine, right in zip(told, own, strict=True)]).float())
+        return self.loss(batch)
+
+    def figures(self, loss: float) -> dict[str, float]:
+        gates = [
+            gate.weight for look in looks(self.net.language.stack) for gate in (look.attention_gate, look.ffn_gate)
+        ]
+        return {"exact": taken(self.exact), "gates": float(torch.stack(gates).detach().tanh().abs().mean())}
+
+    def sample(self, rows: int) -> dict[str, Any]:
+        return pictures(rows, self.net.image, self.net.language.vocab_size, self.net.language.max_length)
+
+    def example(self) -> tuple[tuple[Tensor, ...], int]:
+        image, length = self.net.image, self.net.language.max_length - 1
+        images = torch.zeros(1, image.channels, image.image_size, image.image_size, device="meta")
+        return (images, torch.zeros(1, length, dtype=torch.long, device="meta")), length
+
+
+def keep(module: nn.Module, run: str, prefix: str, name: Callable[[str], str], optional: str = "\0") -> None:
+    """Give a module the tensors of a run below ``prefix``, each under the name that ``name`` says, "" for none.
+
+    All others of the module must have ``optional`` in their names. Raises CheckpointError naming what is missing, unknown
+    or of another shape.
+    """
+    found = place.find(run)
+    tensors = {name(key.removeprefix(prefix)): value for key, value in weights.read(found.weights).items() if
+               key.startswith(prefix)}  # fmt: skip
+    tensors.pop("", None)
+    own = {key: value for key, value in module.state_dict().items() if optional in key}
+    weights.put(module, own | tensors, found.weights)
