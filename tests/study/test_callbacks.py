@@ -10,6 +10,7 @@ from zoo.study.callbacks import CostMeter, EndsWithValidation, Lines
 from zoo.study.cost import Cost, cost
 from zoo.study.run import told
 from zoo.study.saver import Saver
+from zoo.tasks.classification import Classification
 
 
 def steps(diary, name):
@@ -86,3 +87,9 @@ def test_a_part_is_told_by_its_name_and_what_it_changes():
     assert told({"class_path": rope, "init_args": {"base": 5.0}}) == "RoPE(base=5.0)"
     assert told(None) == "None"
     assert told(0.1) == 0.1
+
+
+def test_a_model_that_begins_with_learned_tokens_can_be_counted():
+    sizes = {"num_classes": 4, "image_size": 8, "channels": 1, "patch": 4, "dim": 16, "depth": 1, "heads": 2}
+    more, less = (cost(Classification(**sizes, pool=pool)).flops for pool in ("cls", "mean"))
+    assert more > less

@@ -21,8 +21,9 @@ def cost(task: Task) -> Cost:
     """Count on the meta device: nothing is computed, and no memory is taken for any size of model."""
     arguments, tokens = task.example()
     # a copy whose tensors, tied ones once, are ghosts: deepcopy takes what its memo already holds
-    ghosts: dict[int, object] = {id(p): nn.Parameter(p.detach().to("meta")) for p in task.net.parameters()}
-    ghosts |= {id(b): b.to("meta") for b in task.net.buffers()}
+    # not to be trained: the counter follows gradients of what a module returns, and a learned token has no function
+    ghosts: dict[int, object] = {id(b): b.to("meta") for b in task.net.buffers()}
+    ghosts |= {id(p): nn.Parameter(p.detach().to("meta"), requires_grad=False) for p in task.net.parameters()}
     net = copy.deepcopy(task.net, ghosts).eval()
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         net(*arguments)

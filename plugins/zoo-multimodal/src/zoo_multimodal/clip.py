@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -16,6 +17,9 @@ from zoo.models.init import initialise, unmoved
 from zoo.models.vit import ViT
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known, taken
+from zoo.trained.use import use
+from zoo_multimodal.captions import PAD
+from zoo_multimodal.trained import Picture, TrainedOnCaptions
 
 SHARPEST = 100.0  # the most that cosines are multiplied by, as in the paper
 
@@ -143,9 +147,9 @@ class CLIP(Task):
         return Loss(info_nce(logits), torch.tensor(len(logits), device=logits.device))
 
     def classes(self, prompts: Tensor) -> Tensor:
-        """Prompts (C, P, T), padded with 0, to one unit vector per class, (C, features)."""
+        """Prompts (C, P, T), padded, to one unit vector per class, (C, features)."""
         rows = prompts.flatten(0, 1)
-        return F.normalize(self.net.texts(rows, rows != 0).unflatten(0, prompts.shape[:2]).mean(1), dim=-1)
+        return F.normalize(self.net.texts(rows, rows != PAD).unflatten(0, prompts.shape[:2]).mean(1), dim=-1)
 
     def figures(self, loss: float) -> dict[str, float]:
         return {"matched": taken(self.matched), "zero_shot": taken(self.zero_shot)}
@@ -169,3 +173,17 @@ def pictures(rows: int, image: Any, words: int, length: int) -> dict[str, Tensor
         "valid": valid, "labels": torch.zeros(rows, dtype=torch.long), "inputs": captions[:, :-1], "targets": targets,
         "bytes": torch.full((rows,), 4 * length),
     }  # fmt: skip
+
+
+class TrainedCLIP(TrainedOnCaptions):
+    """Tells how well captions fit images."""
+
+    @torch.no_grad()
+    def similarity(self, images: Sequence[Picture], captions: Sequence[str]) -> Tensor:
+        """The cosine of each image with each caption, (images, captions)."""
+        net = self.net
+        tokens = self.tokens(captions, net.text.max_length)
+        return net.images(self.pixels(images, net.image.image_size)) @ net.texts(tokens, tokens != PAD).T
+
+
+use.register(CLIP, TrainedCLIP)

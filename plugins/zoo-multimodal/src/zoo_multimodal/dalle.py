@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor, nn
 from torch.optim import AdamW
 from torchmetrics import MeanMetric
@@ -17,7 +20,10 @@ from zoo.models.search import Search, write
 from zoo.models.states import LanguageState
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known, taken
-from zoo_multimodal.imagetokens import ImageTokenizer
+from zoo.trained.use import use
+from zoo_multimodal.imagetokens import STRIDE, ImageTokenizer
+from zoo_multimodal.shapes import pixels
+from zoo_multimodal.trained import TrainedOnCaptions
 
 
 class Painter(nn.Module):
@@ -68,6 +74,7 @@ class Painter(nn.Module):
         edge = self.text_length - 1  # the last word is where the first code is told
         return logits[:, :edge, : self.words], logits[:, edge:, self.words :]
 
+    @torch.no_grad()
     def paint(self, captions: Tensor, search: Search) -> Tensor:
         """Captions (B, T) to images (B, C, H, W) from the model; UsageError where a caption has another length."""
         if captions.size(1) != self.text_length:
@@ -169,13 +176,28 @@ class DALLE(Task):
         return {name: taken(metric) for name, metric in named.items()}
 
     def sample(self, rows: int) -> dict[str, Any]:
-        net, side = self.net, self.net.tokenizer.side * 4
+        net, side = self.net, self.net.tokenizer.side * STRIDE
         valid = torch.arange(net.text_length) < torch.randint(3, net.text_length + 1, (rows, 1))
         captions = torch.randint(1, net.words, (rows, net.text_length)).masked_fill(~valid, 0)
         return {"images": torch.randn(rows, net.tokenizer.channels, side, side), "captions": captions, "valid": valid}
 
     def example(self) -> tuple[tuple[Tensor, ...], int]:
-        net, side = self.net, self.net.tokenizer.side * 4
+        net, side = self.net, self.net.tokenizer.side * STRIDE
         captions = torch.zeros(1, net.text_length, dtype=torch.long, device="meta")
         images = torch.zeros(1, net.tokenizer.channels, side, side, device="meta")
         return (captions, images), net.text_length - 1 + net.tokenizer.length
+
+
+class TrainedDALLE(TrainedOnCaptions):
+    """Draws what a caption says."""
+
+    @torch.no_grad()
+    def draw(self, captions: Sequence[str], search: Search | None = None) -> list[Image.Image]:
+        """An image per caption; drawn codes at temperature 1 unless ``search`` says otherwise."""
+        length = self.net.tokenizer.length
+        asked = replace(search or Search(temperature=1.0), max_length=length, min_length=length)
+        images = pixels(self.net.paint(self.tokens(captions, self.net.text_length), asked))
+        return [Image.fromarray(one) for one in images.permute(0, 2, 3, 1).cpu().numpy()]
+
+
+use.register(DALLE, TrainedDALLE)

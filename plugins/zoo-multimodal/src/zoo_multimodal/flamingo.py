@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -24,9 +24,11 @@ from zoo.parts.position import Extent
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known, taken
 from zoo.trained import place, weights
-from zoo_multimodal.captions import BEGIN, END
+from zoo.trained.use import use
+from zoo_multimodal.captions import BEGIN, END, decode
 from zoo_multimodal.clip import pictures
 from zoo_multimodal.gated import looks, open_eyes, renamed
+from zoo_multimodal.trained import Picture, TrainedOnCaptions
 
 
 class Eye(ViT):
@@ -129,7 +131,7 @@ class SeeingLanguageModel(nn.Module):
 
 
 class Flamingo(Task):
-    """Caption images; reports loss (nats per token), ``exact``, how often a greedy caption is the image's own, and gates.
+    """Caption images; reports loss (nats per token), ``exact``, the share of greedy captions that are right, and gates.
 
     With ``language`` and ``vision`` the language model and the image tower start from these runs and stay as they are:
     only what connects them learns. Without, all of it learns. ``gates`` is the mean of abs(tanh) over the gates.
@@ -226,8 +228,8 @@ class Flamingo(Task):
 def keep(module: nn.Module, run: str, prefix: str, name: Callable[[str], str], optional: str = "\0") -> None:
     """Give a module the tensors of a run below ``prefix``, each under the name that ``name`` says, "" for none.
 
-    All others of the module must have ``optional`` in their names. Raises CheckpointError naming what is missing, unknown
-    or of another shape.
+    Those of the module with ``optional`` in their names stay. Raises CheckpointError naming what is missing, unknown or
+    of another shape.
     """
     found = place.find(run)
     tensors = {name(key.removeprefix(prefix)): value for key, value in weights.read(found.weights).items() if
@@ -235,3 +237,15 @@ def keep(module: nn.Module, run: str, prefix: str, name: Callable[[str], str], o
     tensors.pop("", None)
     own = {key: value for key, value in module.state_dict().items() if optional in key}
     weights.put(module, own | tensors, found.weights)
+
+
+class TrainedFlamingo(TrainedOnCaptions):
+    """Says what it sees."""
+
+    def caption(self, images: Sequence[Picture], search: Search | None = None) -> list[str]:
+        """A caption per image, by the likeliest tokens unless ``search`` says otherwise."""
+        asked = search or Search(max_length=self.net.language.max_length - 1)
+        return [decode(row) for row in self.net.tell(self.pixels(images, self.net.image.image_size), asked)]
+
+
+use.register(Flamingo, TrainedFlamingo)
