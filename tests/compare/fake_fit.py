@@ -87,5 +87,6 @@ def record(folder, variant, seed, state, figure, finished):
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as Python itself does
+        signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     main()

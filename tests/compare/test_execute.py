@@ -208,11 +208,19 @@ def test_ctrl_c_stops_the_runs_and_frees_them(tmp_path):
     assert repeated(tmp_path) == []
 
 
-def test_sigterm_stops_the_runs_too(tmp_path):
-    process = start(tmp_path, {"step": 0.5})
+@pytest.mark.parametrize("deaf", [False, True])
+def test_sigterm_stops_the_runs_too(deaf, tmp_path):
+    """Also in the background of a script, whose processes are started with SIGINT ignored."""
+    usual = signal.signal(signal.SIGINT, signal.SIG_IGN) if deaf else None
+    try:
+        process = start(tmp_path, {"step": 5})
+    finally:
+        if deaf:
+            signal.signal(signal.SIGINT, usual)
     held = until(lambda: [each for each in holding(tmp_path) if each["child"]])
+    time.sleep(0.5)  # until the run listens to the signal
     process.terminate()
-    assert process.wait(20) == 143
+    assert process.wait(20) == 143  # well before the runs are killed
     assert not born(held[0]["child"])
     assert not holding(tmp_path)
 

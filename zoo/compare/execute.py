@@ -140,7 +140,7 @@ class _Worker:
             process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 env={**os.environ, "OMP_NUM_THREADS": str(threads(self.how.jobs)), **self.how.environment},
-                preexec_fn=lambda: _die_with(parent),  # this process has one thread
+                preexec_fn=lambda: _begin(parent),  # this process has one thread
             )  # fmt: skip
         except BaseException:
             lock.release()
@@ -232,8 +232,12 @@ def _on_sigterm() -> Any:
         return None
 
 
-def _die_with(parent: int) -> None:
-    """In the child: have the kernel kill it when the process that started it dies, however that dies."""
+def _begin(parent: int) -> None:
+    """In the child: have the kernel kill it when the process that started it dies, however that dies.
+
+    It listens to SIGINT even where this process, as one in the background of a script, was started deaf to it.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     if LIBC is not None:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
