@@ -1,5 +1,7 @@
 """What is not equal is said by name, what cannot be compared is refused, and what is equal raises nothing."""
 
+from dataclasses import replace
+
 import pytest
 from fabricate import run, study
 
@@ -208,8 +210,6 @@ def test_speed_that_spreads_is_flagged():
 
 
 def test_unfinished_damaged_and_doubled_runs_are_named(tmp_path):
-    from dataclasses import replace
-
     waiting = run("position=alibi", 3, choices={"position": "ALiBi"}, finished=False, steps=1200)
     damaged = replace(run("default", 4), problem="runs/x/ledger.json is damaged: why")
     found = said([*pair(2), run("default", 3), waiting, damaged, run("default", 1)])
@@ -229,6 +229,15 @@ def test_flags_are_told_against_the_baseline_that_was_named():
     runs = pair(base={"tokens": 3_100_000}, tokens=1_900_000)
     assert "1.9M" in said(runs)[0].partition("against")[0]
     assert "3.1M (default) against 1.9M (position=alibi)" in said(runs, baseline="position=alibi")[0]
+
+
+def test_tokens_are_compared_seed_by_seed():
+    """Batches of so many padded tokens hold more real ones with some seeds, for all variants alike."""
+    runs = [replace(each, tokens=each.tokens + 50_000 * each.seed) for each in pair(3)]
+    assert said(runs) == []
+    less = [replace(each, tokens=1) if each.seed == 2 and each.variant != "default" else each for each in runs]
+    (sentence,) = said(less)
+    assert "tokens 1 (position=alibi s2) against" in sentence
 
 
 def test_fatal_flags_come_first():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,7 +111,9 @@ def compare(asked: Asked, wanted: Comparison) -> int:
         return left
     figures = []
     if probed:
-        figures.append(probe(arms, wanted.seeds, probed, place, meter.allow, runner))
+        labels = {row.variant: row.label for row in answered(home.ledgers(record.folders), asked, record).rows}
+        named = {labels.get(arm.name, arm.name): arm for arm in arms}
+        figures.append(probe(named, wanted.seeds, probed, place, meter.allow, runner))
     return max(show(record, asked, place, figures), 1 if runner.failed else 0)
 
 
@@ -159,7 +161,7 @@ def print_plan(steps: Sequence[Step], note: str = "") -> None:
 
 
 def probe(
-    arms: Sequence[Arm], seeds: Sequence[int], wanted: Sequence[int], place: Path, allow: Any, runner: Runner
+    arms: Mapping[str, Arm], seeds: Sequence[int], wanted: Sequence[int], place: Path, allow: Any, runner: Runner
 ) -> Figure:
     """Measure every finished run on longer texts, print the table, and draw the chart."""
     from zoo.compare import lengths, state
@@ -167,8 +169,8 @@ def probe(
     from zoo.compare.probes import lines
 
     folders = {
-        arm.name: {s: arm.point.folder(s) for s in seeds if state.look(arm.point.folder(s)) == "finished"}
-        for arm in arms
+        label: {s: arm.point.folder(s) for s in seeds if state.look(arm.point.folder(s)) == "finished"}
+        for label, arm in arms.items()
     }
     found = lengths.probe(folders, wanted, place, allow, runner.tell)
     rows = lengths.table(found)

@@ -15,6 +15,7 @@ from zoo.compare.sameness import pair_flags, varied
 
 HARDWARE = ("device", "machine", "threads", "processes")
 TOLERANCE = {"parameters": 0.05, "spread": 0.10, "tokens": 0.001, "flops": 0.01, "time": 0.05}
+PADDING = 0.05  # by how much the baseline's tokens may differ between seeds
 REFUSED = "these runs are not comparable"
 # what else a setting follows from: where such a choice is what varies, the table shows it and no flag repeats it
 FOLLOWS = {
@@ -101,18 +102,21 @@ def _odd(
 
 
 def _budget(groups: Groups, base: str, about: str, spent: Callable[[Ledger], float], tolerance: float) -> list[Flag]:
-    """A flag per amount that is not the baseline's."""
+    """A flag per amount that is not the baseline's of the same seed: padded batches hold more with some seeds."""
     usual = _common(groups[base], spent, lambda run: not ended(run))
     if usual is None:
         return []
-    strange: dict[float, dict[str, list[int]]] = {}
+    amounts = {seed: spent(run) for seed, run in groups[base].items() if not ended(run)}
+    equal = {seed: amount for seed, amount in amounts.items() if tolerance < abs(amount / usual - 1) <= PADDING}
+    strange: dict[tuple[float, float], dict[str, list[int]]] = {}
     for variant, runs in groups.items():
         for seed, run in runs.items():
-            if not ended(run) and not abs(spent(run) - usual) <= tolerance * usual:
-                strange.setdefault(spent(run), {}).setdefault(variant, []).append(seed)
+            due = equal.get(seed, usual)
+            if not ended(run) and not abs(spent(run) - due) <= tolerance * due:
+                strange.setdefault((spent(run), due), {}).setdefault(variant, []).append(seed)
     found = []
-    for amount, where in strange.items():
-        ours, theirs = apart(amount, usual)
+    for (amount, due), where in strange.items():
+        ours, theirs = apart(amount, due)
         sentence = f"{REFUSED}: {about} {ours} ({named(groups, where)}) against {theirs} ({concise(groups)[base]})"
         found.append(Flag(sentence, True, "tokens", () if base in where else tuple(where)))
     return found
