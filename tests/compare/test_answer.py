@@ -271,3 +271,14 @@ def test_many_undecided_variants_are_counted_and_not_listed():
 
 def test_ledgers_may_lie_anywhere():
     assert answer(plain("default", BASE)).runs["default"][1].path == Path("runs/ledger.json")
+
+
+def test_what_was_solved_and_tuned_is_not_what_varies():
+    runs = [
+        run(variant, seed, choices={"ffn": ffn, "hidden": hidden, "lr": lr})
+        for variant, ffn, hidden, lr in (("default", "Plain", None, 0.1), ("ffn=swiglu", "SwiGLU", 258, 0.2))
+        for seed in (1, 2)
+    ]
+    told = {"ffn=swiglu": "hidden 258, parameters -0.097% from the baseline's; lr 0.2, best of 2 on validation"}
+    assert answer(runs, tuned=told).varied == ("ffn",)
+    assert set(answer(runs).varied) == {"ffn", "hidden", "lr"}

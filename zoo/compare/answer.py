@@ -232,9 +232,9 @@ def _verdict(
 
 
 def _varied(groups: Mapping[str, Seeds], tuned: Mapping[str, str]) -> tuple[str, ...]:
-    """The choices that differ between variants, those aside that were tuned for each."""
+    """The choices that differ between variants, those aside that were solved or tuned for each."""
     names = dict.fromkeys(name for runs in groups.values() for run in runs.values() for name in run.choices)
-    chosen = {sentence.split()[0] for sentence in tuned.values() if sentence}
+    chosen = {piece.split()[0] for sentence in tuned.values() for piece in sentence.split("; ") if piece}
     values = {name: {told(_choice(runs, name)) for runs in groups.values()} for name in names}
     return tuple(n for n in names if len(values[n]) > 1 and n not in chosen and n.rpartition(".")[2] not in chosen)
 

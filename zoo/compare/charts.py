@@ -55,7 +55,7 @@ def figures(answer: Answer) -> list[Figure]:
     for cost in ("flops", "speed"):
         drawing = pareto(answer, cost)
         if drawing is not None:
-            told = "Mean and standard deviation over seeds. Dashed: what no other variant beats in both."
+            told = "Mean and standard deviation over seeds. A dashed line joins what no other variant beats in both."
             drawn.append(Figure(cost, f"Quality against {COSTS[cost][2]}", told, drawing))
     return drawn
 

@@ -77,4 +77,5 @@ def prepare(asked: Comparison, fits: Fits, meter: Meter, execute: Execute) -> Pr
     if asked.tune:
         sweep = tune.swept(asked.tune, asked.vary)
         found, tuned = tune.tuned(found, sweep, seed, fits, execute, asked.goal)
-    return Prepared(tuple(found), tuple(refused), tuned)
+    chosen = {arm.name: "; ".join(filter(None, (arm.solved, tuned.get(arm.name)))) for arm in found}
+    return Prepared(tuple(found), tuple(refused), {name: sentence for name, sentence in chosen.items() if sentence})

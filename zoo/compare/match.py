@@ -6,6 +6,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, Protocol, get_args
 
 from zoo.compare.plan import Arm, Comparison, Fits
@@ -83,8 +84,9 @@ def _match(arm: Arm, target: float, what: What, fits: Fits, costs: Costs) -> Arm
     width = solve(count, target, usual)
     residual = count(width) / target - 1
     noun = "parameters" if what == "params" else "FLOPs per token"
-    note = f"{called(arm.variant)}: hidden {width}, {noun} {residual:+.3%} from the baseline's"
-    return arm.given(fits, *([] if width == usual else [f"--model.hidden={width}"]), note=note)
+    solved = f"hidden {width}, {noun} {residual:+.3%} from the baseline's"
+    words = [] if width == usual else [f"--model.hidden={width}"]
+    return replace(arm.given(fits, *words, note=f"{called(arm.variant)}: {solved}"), solved=solved)
 
 
 def amount(cost: Any, what: What) -> float:

@@ -76,6 +76,7 @@ class Arm:
     words: tuple[str, ...]
     point: Point
     notes: tuple[str, ...] = ()
+    solved: str = ""  # "hidden 258, parameters -0.097% from the baseline's"
 
     @property
     def name(self) -> str:

@@ -49,7 +49,7 @@ def markdown(answer: Answer) -> str:
     if others := goals(answer):
         parts += ["## Other figures", _piped(*others)]
     if tuned := [f"- {row.label}: {row.tuned}" for row in answer.rows if row.tuned]:
-        parts += ["## Tuned for each variant", "\n".join(tuned)]
+        parts += ["## Solved or tuned for each variant", "\n".join(tuned)]
     if answer.flags:
         told = [f"- {'**refused** ' if flag.fatal else ''}{_escaped(flag.sentence)}" for flag in answer.flags]
         parts += ["## What is not equal", "\n".join(told)]
