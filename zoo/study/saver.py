@@ -30,6 +30,7 @@ from zoo.trained.place import STARTING
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 MINUTES = 10.0
 MISSES = 3  # checkpoints in a row that could not be written
+RETRY = 60.0  # seconds after one
 
 
 class Saver(Checkpoint):
@@ -45,6 +46,7 @@ class Saver(Checkpoint):
         self.folder, self.goal, self.every = folder, goal, every
         self.io = AtomicIO({} if facts is None else facts)
         self.best: float | None = None
+        self._kept: float | None = None  # that of best.ckpt
         self.saved = -1  # the step of the newest checkpoint
         self._due = self._improved = False
         self._misses, self._when = 0, time.monotonic()
@@ -75,7 +77,7 @@ class Saver(Checkpoint):
         return {"best": self.best}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best = state_dict["best"]
+        self.best = self._kept = state_dict["best"]
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """The generators, and what the task has not reported yet, of every process."""
@@ -181,10 +183,14 @@ class Saver(Checkpoint):
             except OSError as error:
                 problem = told(error, self.folder)
         problem = self.agreement.each(problem)[0]
+        improved, self._due, self._improved = self._improved, False, False
         if not problem:
-            self.saved, self._due, self._improved, self._misses = step, False, False, 0
+            self.saved, self._misses = step, 0
+            self._kept = self.best if improved else self._kept
             return
         self._misses += 1
+        self.best = self._kept  # a later state must not pass for the one that was lost
+        self._when = time.monotonic() - 60 * MINUTES + RETRY
         if first or self._misses >= MISSES:
             raise CheckpointError(f"no checkpoint of step {step}: {problem}")
         if self.trainer.is_global_zero:

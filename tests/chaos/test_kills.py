@@ -1,0 +1,33 @@
+"""Short versions of the campaigns: a few kills, a few signals, one long run that is not long."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(name, home, *words):
+    """A campaign in a process of its own, which may fork; its output."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "ZOO_CACHE": str(home / "cache")}
+    command = [sys.executable, "-m", f"tests.chaos.{name}", "--home", str(home / "runs"), *words]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, cwd=home)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
+def test_killed_runs_end_like_undisturbed_ones(tmp_path):
+    out = run("kills", tmp_path, "--kills", "4", "--tasks", "lm")
+    assert '"problems": []' in out
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
+def test_signalled_runs_are_saved_at_the_step_and_end_like_undisturbed_ones(tmp_path):
+    out = run("signals", tmp_path, "--rounds", "4")
+    assert '"problems": []' in out
+    assert '"stopped": 4' in out
+    assert '"at the step": 4' in out

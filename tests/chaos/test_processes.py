@@ -1,0 +1,73 @@
+"""Two processes: a signal to one of them, a death, a batch that both share, and a resume to the bit."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.chaos import toys
+from zoo.trained import manifest
+
+ROOT = Path(__file__).parents[2]
+TWO = ["--trainer.devices", "2", "--trainer.strategy", "ddp", "--save-every", "3"]
+
+
+@pytest.fixture
+def work(tmp_path):
+    toys.write(tmp_path, steps=400)
+    return tmp_path
+
+
+def start(work, *words):
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "ZOO_CACHE": str(work / "cache")}
+    command = [sys.executable, "-m", "zoo", "fit", "lm.yaml", *TWO, *words]
+    return subprocess.Popen(command, cwd=work, env=env, stderr=subprocess.PIPE, text=True, stdout=subprocess.DEVNULL)
+
+
+def trained(run, step):
+    """Wait for a checkpoint of at least this step."""
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        found = manifest.newest(run).path if run.exists() else None
+        if found is not None and manifest.verified(found).get("step", 0) >= step:
+            return
+        time.sleep(0.05)
+    raise AssertionError("no checkpoint in two minutes")
+
+
+def second(process):
+    """The process that the first one has started."""
+    return int(subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()[0])
+
+
+def test_a_signal_to_the_second_process_saves_and_ends_both(work):
+    run = work / "runs/lm/default/s1"
+    process = start(work)
+    trained(run, 3)
+    other = second(process)
+    os.kill(other, signal.SIGUSR1)
+    err = process.communicate(timeout=120)[1]
+    assert process.returncode == 143, err
+    assert "is saved. Continue: the same command with --resume" in err
+    assert len(err.splitlines()) == 1
+    assert not Path("/proc", str(other)).exists()
+    step = manifest.verified(manifest.newest(run).path)["step"]
+    assert f"interrupted by SIGUSR1: step {step} is saved" in err
+
+
+def test_a_death_ends_the_job_with_a_line_and_leaves_a_checkpoint(work):
+    run = work / "runs/lm/default/s1"
+    process = start(work)
+    trained(run, 3)
+    os.kill(second(process), signal.SIGKILL)
+    begun = time.monotonic()
+    err = process.communicate(timeout=120)[1]
+    assert time.monotonic() - begun < 60
+    assert process.returncode == 1
+    assert err.strip().splitlines()[-1].startswith("error: process 1 of 2 was ended by SIGKILL")
+    assert "Traceback" not in err
+    assert manifest.newest(run).path is not None

@@ -1,0 +1,128 @@
+"""A run that was interrupted and goes on ends as the one that nobody disturbed, to the last bit."""
+
+import signal
+
+import pytest
+import torch
+from lightning.pytorch import Callback, Trainer, seed_everything
+
+from tests.chaos.toys import differences, digest
+from tests.tasks.training import Diary, build
+from zoo.study import chance
+from zoo.study.callbacks import EndsWithValidation
+from zoo.study.saver import Saver
+from zoo.study.signals import Stopped
+
+STEPS = 14
+
+
+class At(Callback):
+    """Does something at a moment, which is counted in batches."""
+
+    def __init__(self, hook, moment, act):
+        self.left, self.act = moment, act
+        setattr(self, hook, self.count)
+
+    def count(self, trainer, *_):
+        self.left -= 1
+        if self.left == 0:
+            self.act(trainer)
+
+
+def ask(trainer):
+    signal.raise_signal(signal.SIGTERM)
+
+
+def die(trainer):
+    raise KeyError("as if the power had failed")
+
+
+def fit(task, home, callbacks=(), resume=False, every=4, workers=0, **options):
+    """Train; what is left at the end, and the diary."""
+    home.mkdir(parents=True, exist_ok=True)
+    seed_everything(3, verbose=False)
+    module, data = build(task, 4, home.parent, dropout=0.1, **({"mix": "mixup"} if task == "classification" else {}))
+    data.workers = workers
+    diary, saver = Diary(), Saver(home / "checkpoints", next(iter(module.goals.items())), every)
+    trainer = Trainer(
+        accelerator="cpu", logger=diary, callbacks=[saver, EndsWithValidation(), *callbacks], max_steps=STEPS,
+        val_check_interval=5, check_val_every_n_epoch=None, log_every_n_steps=3, enable_progress_bar=False,
+        enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False, default_root_dir=home,
+        limit_train_batches=9, limit_val_batches=2, **options,
+    )  # fmt: skip
+    last = saver.folder / "last.ckpt"
+    trainer.fit(module, data, ckpt_path=last if resume else None, weights_only=True)
+    return left(home), diary.lines
+
+
+def left(home):
+    """Digests of both checkpoints."""
+    found = {}
+    for name in ("last", "best"):
+        content = torch.load(home / "checkpoints" / f"{name}.ckpt", weights_only=True)
+        parts = ("state_dict", "optimizer_states", "lr_schedulers", "ranks", "best", "measured", "global_step")
+        found |= {f"{name}.{part}": digest(content[part]) for part in parts}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("task", "accumulate", "hook", "moment"),
+    [
+        ("lm", 1, "on_train_batch_end", 9),  # the last batch of an epoch
+        ("lm", 3, "on_train_batch_end", 11),  # in the middle of an epoch, and of a step
+        ("lm", 1, "on_validation_batch_start", 2),  # a validation is cut short
+        ("lm", 1, "on_validation_batch_start", 6),  # that of the last step
+        ("translation", 2, "on_train_batch_end", 5),
+        ("classification", 1, "on_train_batch_end", 12),
+    ],
+)
+def test_a_signal_stops_between_two_steps_and_nothing_differs(task, accumulate, hook, moment, tmp_path):
+    options = {"accumulate_grad_batches": accumulate, "every": 0}
+    whole, told = fit(task, tmp_path / "whole", **options)
+    with pytest.raises(Stopped) as stopped:
+        fit(task, tmp_path / "cut", [At(hook, moment, ask)], **options)
+    assert (stopped.value.code, stopped.value.saved) == (143, True)
+    content = torch.load(tmp_path / "cut/checkpoints/last.ckpt", weights_only=True)
+    assert content["global_step"] == stopped.value.step
+    resumed, told_then = fit(task, tmp_path / "cut", resume=True, **options)
+    assert differences(resumed, whole) == []
+    assert told[-len(told_then) :] == told_then  # with the losses of before among them
+
+
+@pytest.mark.parametrize(("accumulate", "workers"), [(1, 0), (3, 2)])
+def test_a_run_that_died_is_repeated_from_its_last_checkpoint(accumulate, workers, tmp_path):
+    options = {"accumulate_grad_batches": accumulate, "workers": workers}
+    whole, told = fit("lm", tmp_path / "whole", **options)
+    with pytest.raises(KeyError):
+        fit("lm", tmp_path / "cut", [At("on_train_batch_end", 7 * accumulate, die)], **options)
+    assert torch.load(tmp_path / "cut/checkpoints/last.ckpt", weights_only=True)["global_step"] < 7
+    resumed, told_then = fit("lm", tmp_path / "cut", resume=True, **options)
+    assert differences(resumed, whole) == []
+    assert told[-len(told_then) :] == told_then
+
+
+def test_generators_go_on_where_they_stood():
+    import random
+
+    import numpy as np
+
+    here = torch.device("cpu")
+    before = chance.state(here)
+    first = torch.rand(3).tolist(), np.random.rand(), random.gauss(0, 1)
+    chance.restore(torch.load(saved(before), weights_only=True), here)
+    assert (torch.rand(3).tolist(), np.random.rand(), random.gauss(0, 1)) == first
+
+
+def saved(value):
+    import io
+
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return file
+
+
+def test_a_run_that_ended_says_so_again_and_one_with_more_steps_goes_on_within_the_epoch(tmp_path):
+    whole, _ = fit("lm", tmp_path / "whole")
+    again, told = fit("lm", tmp_path / "whole", resume=True)
+    assert (differences(again, whole), told) == ([], [])

@@ -1,0 +1,145 @@
+"""What reaches the disk, and what does not: full disks, kills within a write, weights that are no numbers."""
+
+import errno
+import json
+import os
+
+import pytest
+import torch
+
+from tests.chaos import rot
+from tests.study.test_resume import At, fit, left
+from zoo import atomic
+from zoo.errors import CheckpointError, NonFiniteError, UsageError
+from zoo.study.checkpoint_io import AtomicIO
+from zoo.study.hold import Hold
+from zoo.trained import manifest
+
+STATE = {"global_step": 3, "epoch": 0, "state_dict": {"w": torch.arange(5.0)}}
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """A disk that is full while the list is not empty."""
+    reasons = []
+    real = os.fsync
+
+    def fsync(handle):
+        if reasons:
+            raise OSError(reasons[0], os.strerror(reasons[0]))
+        real(handle)
+
+    monkeypatch.setattr(atomic.os, "fsync", fsync)
+    return reasons
+
+
+def test_a_checkpoint_is_whole_or_not_there(tmp_path, full):
+    writer, path = AtomicIO({"recipe": {"a": 1}}), tmp_path / "last.ckpt"
+    writer.save_checkpoint(STATE, path)
+    said = manifest.verified(path)
+    assert (said["step"], said["recipe"], said["bytes"]) == (3, {"a": 1}, path.stat().st_size)
+    assert torch.equal(writer.load_checkpoint(path)["state_dict"]["w"], torch.arange(5.0))
+    before = path.read_bytes()
+    full.append(errno.ENOSPC)
+    with pytest.raises(OSError, match="No space left"):
+        writer.save_checkpoint({**STATE, "global_step": 4}, path)
+    assert path.read_bytes() == before
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_kill_within_a_write_leaves_the_old_content(call, tmp_path):
+    writer, path = AtomicIO({}), tmp_path / "last.ckpt"
+    writer.save_checkpoint(STATE, path)
+    codes = [dies(call, moment, path) for moment in range(1, 9)]
+    assert codes.count(9) >= 2
+    atomic.sweep(tmp_path)
+    assert not list(tmp_path.glob(".*"))
+
+
+def dies(call, moment, path):
+    """Write in a process that ends at its so-manyeth call of a function of os; its exit code."""
+    child, real, calls = os.fork(), getattr(os, call), []
+    if not child:
+
+        def dying(*args):
+            calls.append(args)
+            return os._exit(9) if len(calls) == moment else real(*args)
+
+        setattr(os, call, dying)
+        AtomicIO({}).save_checkpoint({**STATE, "global_step": 4}, path)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert manifest.verified(path)["step"] in (3, 4)
+    return code
+
+
+def test_a_full_disk_is_survived_for_a_while(tmp_path, full, capsys):
+    fill = At("on_train_batch_end", 4, lambda _: full.append(errno.ENOSPC))
+    free = At("on_train_batch_end", 7, lambda _: full.clear())
+    found, _ = fit("lm", tmp_path / "a", [fill, free])
+    assert torch.load(tmp_path / "a/checkpoints/last.ckpt", weights_only=True)["global_step"] == 14
+    err = capsys.readouterr().err
+    assert "warning: no checkpoint of step 4: No space left on device" in err
+    assert "free some space; the newest is that of step 0" in err
+    assert found == left(tmp_path / "a")
+
+
+def test_a_disk_that_stays_full_ends_the_run_and_leaves_the_last_good_one(tmp_path, full):
+    with pytest.raises(CheckpointError, match="no checkpoint of step 8: No space left"):
+        fit("lm", tmp_path / "a", [At("on_train_batch_end", 2, lambda _: full.append(errno.ENOSPC))])
+    full.clear()
+    assert manifest.verified(manifest.newest(tmp_path / "a").path)["step"] == 0
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_before_the_first_step(tmp_path, full):
+    full.append(errno.EROFS)
+    with pytest.raises(CheckpointError, match="no checkpoint of step 0: Read-only file system"):
+        fit("lm", tmp_path / "a")
+    assert not list((tmp_path / "a").rglob("*.ckpt"))
+
+
+def test_weights_that_are_no_numbers_are_not_saved(tmp_path):
+    def spoil(trainer):
+        with torch.no_grad():
+            next(trainer.lightning_module.parameters()).fill_(float("nan"))
+
+    with pytest.raises(NonFiniteError, match=r"step 4: the weight net\..* is not finite"):
+        fit("lm", tmp_path / "a", [At("on_train_batch_end", 4, spoil)])
+    assert manifest.verified(manifest.newest(tmp_path / "a").path)["step"] == 0
+
+
+def test_damage_is_noticed_and_the_one_before_is_used(tmp_path):
+    fit("lm", tmp_path / "a")
+    found = rot.campaign(tmp_path / "a", 30, 20)
+    assert found == {"damaged": 50, "noticed": 50, "fallback used": 50}
+
+
+def test_a_manifest_of_another_content_does_not_count(tmp_path):
+    writer, path = AtomicIO({}), tmp_path / "last.ckpt"
+    writer.save_checkpoint(STATE, path)
+    known = next((tmp_path / manifest.FOLDER).iterdir())
+    known.write_text(known.read_text().replace('"step": 3', '"step": 9'))
+    with pytest.raises(CheckpointError, match=r"the manifest of last\.ckpt, is damaged"):
+        manifest.verified(path)
+
+
+def test_one_writer_per_folder(tmp_path):
+    folder = tmp_path / "runs/lm/s1"
+    mine = Hold(folder)
+    child = os.fork()
+    if not child:
+        try:
+            Hold(folder)
+        except UsageError as error:
+            os._exit(0 if f"process {os.getppid()}" in str(error) and "--name" in str(error) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    mine.release()
+    child = os.fork()
+    if not child:
+        Hold(folder)
+        os._exit(0)  # dies with it
+    os.waitpid(child, 0)
+    assert json.loads((tmp_path / "runs/lm/.s1.holder").read_text())["pid"] == child
+    Hold(folder).release()
