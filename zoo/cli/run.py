@@ -132,7 +132,11 @@ class ZooCLI(LightningCLI):
         except Exception as error:
             if memory.ran_out(error):
                 raise memory.advice(error, self.trainer, self.data) from error
-            raise ranks.lost(error, self.trainer) or error from error
+            if gone := ranks.lost(error, self.trainer):
+                raise gone from error
+            raise
+        finally:
+            ranks.gather(self.trainer)
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         """Never unpickle: a checkpoint holds tensors and plain values. Print figures ourselves, without a box."""

@@ -87,6 +87,14 @@ def watch(trainer: Trainer) -> None:
         strategy.launcher.__class__ = Launcher
 
 
+def gather(trainer: Trainer | None) -> None:
+    """Wait a moment for the processes that this one started: none outlives it."""
+    launcher = trainer.strategy.launcher if trainer is not None else None
+    for process in launcher.procs if isinstance(launcher, Launcher) else ():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE / 2)
+
+
 def follow_parent() -> None:
     """A process that another one started ends when that one does; on Linux."""
     if os.environ.get("LOCAL_RANK", "0") not in ("", "0") and sys.platform == "linux":
