@@ -27,7 +27,7 @@ class TooMuchError(UsageError):
 
 
 class Loader(yaml.SafeLoader):
-    """YAML 1.2's few implicit types: `no` and `010` stay text, `3e-4` is a number. Stops early in deep or long texts."""
+    """YAML 1.2's few implicit types: `no` and `010` stay text, `3e-4` is a number. Deep and long texts end it."""
 
     yaml_implicit_resolvers: dict[str, list] = {}  # noqa: RUF012 - the attribute's form is PyYAML's
 

@@ -10,8 +10,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-EVENTS = ("os.system", "subprocess.Popen", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty", "pty.spawn",
-          "socket.connect", "socket.bind", "urllib.Request", "webbrowser.open")  # fmt: skip
+EVENTS = ("os.system", "subprocess.Popen", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty",
+          "pty.spawn", "socket.connect", "socket.bind", "urllib.Request", "webbrowser.open")  # fmt: skip
 _seen: list[str] = []
 _watching = threading.Event()
 

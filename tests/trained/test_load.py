@@ -229,7 +229,7 @@ def test_a_configuration_imports_parts_only(copied, model, tmp_path):
     with pytest.raises(UsageError, match=r"config\.yaml cannot be built"):
         zoo.load(configured(run, norm={"class_path": "torch.nn.Linear"}))
     (run / "config.yaml").write_text("[1")
-    with pytest.raises(UsageError, match="config.yaml is not valid YAML"):
+    with pytest.raises(UsageError, match=r"config\.yaml is not valid YAML"):
         zoo.load(run)
     (run / "config.yaml").write_text("data: {}")
     with pytest.raises(UsageError, match="names no task"):

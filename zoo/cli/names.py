@@ -95,8 +95,8 @@ class Names:
             raise UsageError(f"the class path {written!r} is not imported: {registry.SWITCH} disables {part.origin}.")
         risky = module.partition(".")[0] in sys.stdlib_module_names  # no part lives there, but much that does harm
         raise UsageError(
-            f"the class path {written!r:.200} is not imported: a recipe may only name parts of zoo and its plugins, and "
-            "harmless classes of lightning, torch and torchvision."
+            f"the class path {written!r:.200} is not imported: a recipe may only name parts of zoo and its plugins, "
+            "and harmless classes of lightning, torch and torchvision."
             + ("" if risky else f"\nIf you trust it, add: --allow-import {module}")
         )
 

@@ -16,6 +16,8 @@ from zoo.data.imagedata import Pixels
 from zoo.errors import UsageError
 
 MOST_PIXELS = 64 * 10**6  # a file of kilobytes can unpack to gigabytes
+# without PostScript, which Pillow hands to Ghostscript, and the rarely tested others
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
@@ -72,12 +74,15 @@ def header(path: str) -> Image.Image:
     try:
         with warnings.catch_warnings():  # Pillow's own limit is higher and only a warning
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(path)
+            image = Image.open(path, formats=FORMATS)
     except UNREADABLE as error:
-        raise UsageError(f"{path} cannot be read as an image: {error}") from error
+        reason = str(error).replace(f" {str(path)!r}", "") or type(error).__name__
+        raise UsageError(f"{path} cannot be read as an image ({', '.join(FORMATS)}): {reason}") from error
     if image.width * image.height > MOST_PIXELS:
         raise UsageError(
             f"{path} has {image.width} × {image.height} pixels, more than {MOST_PIXELS // 10**6} million: "
             "shrink it or take it out"
         )
+    if image.mode.startswith(("I", "F")):  # to RGB they would all become white
+        raise UsageError(f"{path} has more than 8 bits per pixel (mode {image.mode}). Convert it to 8 bits first.")
     return image

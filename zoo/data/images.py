@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import math
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from zoo import limits
 from zoo.data.augment import Augment
 from zoo.data.cache import cached, write_json
 from zoo.data.data import a_fraction
@@ -20,6 +22,12 @@ from zoo.registry import suggest
 
 RECIPES = "vit-tiny, vit-glyphs"
 SPLIT = (20170612,)
+# the others of torchvision are no labelled images, read videos, or unpack archives and pickles that nobody checked
+LABELLED = (
+    "CIFAR10", "CIFAR100", "CLEVRClassification", "Country211", "DTD", "EMNIST", "FER2013", "FGVCAircraft",
+    "FashionMNIST", "Flowers102", "Food101", "GTSRB", "Imagenette", "KMNIST", "LFWPeople", "MNIST", "OxfordIIITPet",
+    "PCAM", "Places365", "QMNIST", "RenderedSST2", "STL10", "SVHN", "StanfordCars", "USPS",
+)  # fmt: skip
 
 
 class ImageFolder(ImageData):
@@ -120,6 +128,7 @@ class NpzImages(ImageData):
 
 def _npz(path: Path) -> dict[str, np.ndarray]:
     try:
+        _check_archive(path)
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in ("images", "labels", "names") if name in archive.files}
             present = archive.files
@@ -131,6 +140,22 @@ def _npz(path: Path) -> dict[str, np.ndarray]:
         if name not in arrays:
             raise UsageError(f"{path} has no array {name!r}, only {', '.join(present) or 'nothing'}")
     return arrays
+
+
+def _check_archive(path: Path) -> None:
+    """Raise ValueError for arrays that do not hold what their headers say, before memory is asked for."""
+    members = limits.zip_members(path)
+    with zipfile.ZipFile(path) as archive:
+        for name, info in members.items():
+            with archive.open(name) as file:
+                version = np.lib.format.read_magic(file)
+                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                shape, _, dtype = read(file)
+                size, have = math.prod(shape) * dtype.itemsize, info.file_size - file.tell()
+            if dtype.hasobject:
+                raise ValueError(f"{name} holds Python objects")
+            if size != have:
+                raise ValueError(f"{name} says {dtype} {shape}, {size} bytes, and holds {have}")
 
 
 class TorchvisionImages(ImageData):
@@ -182,10 +207,12 @@ class TorchvisionImages(ImageData):
     def _open(self, split: str) -> Any:
         from torchvision import datasets
 
-        cls = getattr(datasets, self.dataset, None)
-        if not isinstance(cls, type):
-            known = [name for name in datasets.__all__ if isinstance(getattr(datasets, name), type)]
-            raise UsageError(f"torchvision has no data set {self.dataset!r}.{suggest(self.dataset, known)}")
+        if self.dataset not in LABELLED:
+            raise UsageError(
+                f"torchvision has no data set {self.dataset!r:.80} of labelled images that zoo reads."
+                f"{suggest(self.dataset, LABELLED)} It may be {', '.join(LABELLED)}; for others: ImageFolder, NpzImages"
+            )
+        cls = getattr(datasets, self.dataset)
         options = inspect.signature(cls).parameters
         if "train" in options:
             chosen: dict[str, Any] = {"train": split == "train"}

@@ -25,8 +25,8 @@ SCHEDULES = frozenset(
 LIGHTNING = {
     "callbacks": frozenset(
         "BackboneFinetuning BatchSizeFinder DeviceStatsMonitor EarlyStopping EMAWeightAveraging "
-        "GradientAccumulationScheduler LearningRateFinder LearningRateMonitor ModelCheckpoint ModelPruning ModelSummary "
-        "OnExceptionCheckpoint RichModelSummary RichProgressBar SpikeDetection StochasticWeightAveraging "
+        "GradientAccumulationScheduler LearningRateFinder LearningRateMonitor ModelCheckpoint ModelPruning "
+        "ModelSummary OnExceptionCheckpoint RichModelSummary RichProgressBar SpikeDetection StochasticWeightAveraging "
         "ThroughputMonitor Timer TQDMProgressBar WeightAveraging".split()
     ),
     "loggers": frozenset("CSVLogger TensorBoardLogger".split()),

@@ -1,8 +1,8 @@
-"""Look into a checkpoint before torch does: its pickle may hold plain values and tensors within their storage alone.
+"""Look into a checkpoint before torch does: its pickle may hold plain values, and tensors within their storage.
 
-``weights_only`` keeps torch from calling what a pickle names. It still reads beyond the end of a storage that is shorter
-than it says, allocates what a pickle asks for, and leaves structures that take for ever to walk through. Here the pickle
-is read with functions that only compare numbers, and nothing in it is called.
+``weights_only`` keeps torch from calling what a pickle names. It still allocates what a pickle asks for, trusts it about
+the length of a storage, and leaves structures that take for ever to walk through. Here the pickle is read with functions
+that only compare numbers, and nothing in it is called.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from zoo import limits
 from zoo.errors import CheckpointError, UsageError
@@ -133,23 +133,18 @@ NAMED: dict[str, Any] = {
 CALLED = (OrderedDict, set, complex, _plain, _shape, _tensor, _tensor_of, _parameter)
 # what torch.load itself knows, which is what torch.save writes
 OPCODES = (
-    (
-        b"PROTO STOP MARK NONE NEWFALSE NEWTRUE BININT BININT1 BININT2 BINFLOAT BINUNICODE SHORT_BINSTRING LONG1 EMPTY_TUPLE "
-        b"EMPTY_LIST EMPTY_DICT EMPTY_SET TUPLE TUPLE1 TUPLE2 TUPLE3 APPEND APPENDS SETITEM SETITEMS BINPERSID BINGET "
-        b"LONG_BINGET BINPUT LONG_BINPUT GLOBAL REDUCE BUILD"
-    )
-    .decode()
-    .split()
-)
+    "PROTO STOP MARK NONE NEWFALSE NEWTRUE BININT BININT1 BININT2 BINFLOAT BINUNICODE SHORT_BINSTRING LONG1 EMPTY_TUPLE "
+    "EMPTY_LIST EMPTY_DICT EMPTY_SET TUPLE TUPLE1 TUPLE2 TUPLE3 APPEND APPENDS SETITEM SETITEMS BINPERSID BINGET "
+    "LONG_BINGET BINPUT LONG_BINPUT GLOBAL REDUCE BUILD"
+).split()
 
 
 class _Reader(pickle._Unpickler):
     """Python's own slow unpickler, with torch's opcodes alone and functions that compute nothing."""
 
     # the fast one makes a list as long as the largest number that an opcode mentions
-    dispatch: dict[int, Callable[..., None]] = {  # noqa: RUF012 - the attribute's form is pickle's
-        getattr(pickle, name)[0]: pickle._Unpickler.dispatch[getattr(pickle, name)[0]]  # type: ignore[attr-defined]
-        for name in OPCODES
+    dispatch: ClassVar[dict[int, Callable[..., None]]] = {
+        getattr(pickle, name)[0]: pickle._Unpickler.dispatch[getattr(pickle, name)[0]] for name in OPCODES
     }
 
     def __init__(self, written: bytes, members: Mapping[str, int]) -> None:
