@@ -385,7 +385,8 @@ def test_safetensors_headers_are_refused(exported, canary, name):
 
 
 CALLED = ["os.system", "builtins.eval", "torch.hub.load", "zoo.cookbook.copy", "zoo.data.cache.write_file",
-          "evilmodule.call", "evilmodule.Payload", "lightning.pytorch.callbacks.LambdaCallback", "zoo.__main__.main"]  # fmt: skip
+          "evilmodule.call", "evilmodule.Payload", "lightning.pytorch.callbacks.LambdaCallback",
+          "zoo.__main__.main"]  # fmt: skip
 
 
 @pytest.mark.parametrize("target", CALLED)

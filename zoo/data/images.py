@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import json
+import logging
 import math
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,13 +17,15 @@ from zoo.data.augment import Augment
 from zoo.data.cache import cached, write_json
 from zoo.data.data import a_fraction
 from zoo.data.imagedata import ImageData, Split, squares, stratified
-from zoo.data.imagefiles import FilePixels, Files, Items, header
+from zoo.data.imagefiles import UNREADABLE, FilePixels, Files, Items, header
 from zoo.data.read import missing
 from zoo.errors import UsageError
 from zoo.registry import suggest
 
 RECIPES = "vit-tiny, vit-glyphs"
 SPLIT = (20170612,)
+DECODED_BYTES = 256 * 2**20  # of files that are decoded once before training; of more, the headers alone are read
+log = logging.getLogger(__name__)
 # the others of torchvision are no labelled images, read videos, or unpack archives and pickles that nobody checked
 LABELLED = (
     "CIFAR10", "CIFAR100", "CLEVRClassification", "Country211", "DTD", "EMNIST", "FER2013", "FGVCAircraft",
@@ -46,9 +50,13 @@ class ImageFolder(ImageData):
         augment: Augment = "none",
         workers: int = 0,
         seed: int | None = None,
+        bad: Literal["error", "skip"] = "error",
     ) -> None:
+        """`bad` says what becomes of images that cannot be read: an error, or they are left out and counted."""
         super().__init__(image_size, batch_size, augment, workers, seed)
-        self.root, self.side = Path(root).expanduser(), image_size
+        self.root, self.side, self.bad = Path(root).expanduser(), image_size, bad
+        if bad not in ("error", "skip"):
+            raise UsageError(f"bad is {bad!r}: it must be error or skip")
 
     def read(self) -> tuple[dict[str, Split], list[str]]:
         from torchvision.datasets import ImageFolder as Folder
@@ -74,18 +82,47 @@ class ImageFolder(ImageData):
         return splits, names
 
     def _split(self, folder: Path, samples: list[tuple[str, int]]) -> Split:
+        samples = self._readable(folder, samples)
         paths = [path for path, _ in samples]
         files = [[str(Path(path).relative_to(folder)), Path(path).stat().st_size] for path in paths]
-
-        def check(entry: Path) -> None:
-            for path in paths:
-                header(path).close()
-            write_json(entry / "checked.json", len(paths))
-
-        times = [Path(path).stat().st_mtime_ns for path in paths]
-        cached("headers", {"format": 1, "folder": str(folder.resolve()), "files": files, "times": times}, check)
         pixels = FilePixels(len(paths), self.side, Files(paths), files)
         return Split(pixels, np.array([label for _, label in samples]))
+
+    def _readable(self, folder: Path, samples: list[tuple[str, int]]) -> list[tuple[str, int]]:
+        """The samples whose images can be read. Raises UsageError for the others unless they may be left out."""
+        known = [Path(path).stat() for path, _ in samples]
+        whole = sum(one.st_size for one in known) <= DECODED_BYTES
+
+        def check(entry: Path) -> None:
+            write_json(entry / "checked.json", {path: why for path, _ in samples if (why := flaw(path, whole))})
+
+        files = [[str(Path(path).relative_to(folder)), one.st_size, one.st_mtime_ns]
+                 for (path, _), one in zip(samples, known, strict=True)]  # fmt: skip
+        entry = cached("headers", {"format": 2, "folder": str(folder.resolve()), "files": files}, check)
+        wrong: dict[str, str] = json.loads((entry / "checked.json").read_text("utf-8"))
+        if not wrong:
+            return samples
+        first = next(iter(wrong.values()))
+        if self.bad == "error":
+            more = f"\n{len(wrong)} of {len(samples)} images are like this." if len(wrong) > 1 else ""
+            raise UsageError(f"{first}{more}\nLeave such images out: --data.bad skip")
+        if len(wrong) == len(samples):
+            raise UsageError(f"{folder}: none of its {len(samples)} images can be read. The first: {first}")
+        log.warning("%s: %d of %d images are left out. The first: %s", folder, len(wrong), len(samples), first)
+        return [one for one in samples if one[0] not in wrong]
+
+
+def flaw(path: str, whole: bool) -> str:
+    """Why an image cannot be read, by its header or as a whole; nothing where it can."""
+    try:
+        with header(path) as image:
+            if whole:
+                image.load()
+    except UsageError as error:
+        return str(error)
+    except UNREADABLE as error:
+        return f"{path} cannot be read as an image: {error}"
+    return ""
 
 
 class NpzImages(ImageData):

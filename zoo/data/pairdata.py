@@ -164,7 +164,14 @@ class PairData(Data):
 
     def load(self) -> None:
         coding = [self.vocab_size, self.shared, self.split_digits, self.split_ideographs]
-        entry = cached("pairs", {"format": 1, "origin": self.origin(), "coding": coding}, self._encode)
+        origin = self.origin()
+
+        def encode(folder: Path) -> None:
+            self._encode(folder)
+            if self.origin() != origin:  # it would be kept under the name of what was there before
+                raise UsageError(f"the files of {type(self).__name__} changed while they were read. Start again.")
+
+        entry = cached("pairs", {"format": 1, "origin": origin, "coding": coding}, encode)
         self.source_tokenizer = Tokenizer.load(entry / "source-tokenizer.json")
         self.target_tokenizer = Tokenizer.load(entry / "target-tokenizer.json")
         meta = json.loads((entry / "meta.json").read_text("utf-8"))

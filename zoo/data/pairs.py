@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from zoo.data.batches import random
 from zoo.data.data import a_fraction
 from zoo.data.pairdata import Pair, PairData, TooLong
-from zoo.data.read import missing, read_bytes, read_lines
+from zoo.data.read import LONGEST_LINE, missing, raw_lines, read_bytes
 from zoo.errors import UsageError
 
+log = logging.getLogger(__name__)
 RECIPES = "translation-tiny"
+SKIP = ".\nLeave such lines out: --data.options.bad skip"
 VAL_NAMES = ("val", "valid", "dev")
 SPLIT = 20170612  # the seed of the split, the same for everybody
 
@@ -23,8 +26,8 @@ class PairOptions:
     """What is seldom changed.
 
     `shared`: one tokenizer for both languages. `split_digits`: every digit is a token. `too_long`: leave pairs longer
-    than max_length out, or raise an error. `val`, `test`: prefixes of files elsewhere. `val_fraction`: what is taken
-    from the training pairs for validation where there are no files for it.
+    than max_length out, or raise an error. `bad`: the same for lines that are blank, broken, huge or no UTF-8. `val`,
+    `test`: prefixes of files elsewhere. `val_fraction`: what is taken from the training pairs for validation where there are no files for it.
     """
 
     shared: bool = True
@@ -33,6 +36,7 @@ class PairOptions:
     val: str | None = None
     test: str | None = None
     val_fraction: float = 0.02
+    bad: Literal["error", "skip"] = "error"
 
 
 class ParallelFiles(PairData):
@@ -67,6 +71,8 @@ class ParallelFiles(PairData):
             raise UsageError(f"source and target are both {source!r}: they must name two languages")
         if self.options.too_long not in ("error", "skip"):
             raise UsageError(f"too_long is {self.options.too_long!r}: it must be error or skip")
+        if self.options.bad not in ("error", "skip"):
+            raise UsageError(f"bad is {self.options.bad!r}: it must be error or skip")
         self.shared, self.split_digits = self.options.shared, self.options.split_digits
         self.too_long = self.options.too_long
 
@@ -114,10 +120,11 @@ class ParallelFiles(PairData):
             split: [hashlib.sha256(read_bytes(file, RECIPES)).hexdigest() for file in files]
             for split, files in self.files().items()
         }
-        return {"files": digests, "val_fraction": None if "val" in digests else self.options.val_fraction}
+        rest = {} if self.options.bad == "error" else {"bad": self.options.bad}
+        return {"files": digests, "val_fraction": None if "val" in digests else self.options.val_fraction, **rest}
 
     def corpus(self) -> dict[str, list[Pair]]:
-        corpus = {split: _read(files) for split, files in self.files().items()}
+        corpus = {split: _read(files, self.options) for split, files in self.files().items()}
         return corpus if "val" in corpus else corpus | set_aside(corpus["train"], self.options.val_fraction)
 
 
@@ -138,33 +145,76 @@ def _is_table(path: Path) -> bool:
     return path.name.removesuffix(".gz").endswith(".tsv")
 
 
-def _read(files: list[Path]) -> list[Pair]:
-    if len(files) == 1:
-        return _read_table(files[0])
-    left, right = (read_lines(file, RECIPES) for file in files)
-    if len(left) != len(right):
-        raise UsageError(
-            f"{files[1].name} has {len(right)} lines and {files[0].name} has {len(left)}: they must be parallel."
+def _read(files: list[Path], options: PairOptions) -> list[Pair]:
+    """The pairs of a split. Raises UsageError for the first line that is none, or leaves such lines out and says so."""
+    columns = [raw_lines(file, RECIPES) for file in files]
+    if len(columns) == 2 and len(columns[0]) != len(columns[1]):
+        told = f"{files[1].name} has {len(columns[1])} lines and {files[0].name} has {len(columns[0])}"
+        raise UsageError(f"{told}: they must be parallel. ← {files[0]}, {files[1]}")
+    if not columns[0]:
+        named = " and ".join([str(files[0]), *(file.name for file in files[1:])])
+        are = (
+            "are empty: they must hold a sentence per line"
+            if len(files) > 1
+            else "is empty: it must hold a pair per line"
         )
-    if not left:
-        raise UsageError(f"{files[0]} and {files[1].name} are empty: they must hold a sentence per line")
-    for file, lines in zip(files, (left, right), strict=True):
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                raise UsageError(f"{file}:{number} is blank: every line needs a sentence on both sides")
-    return [Pair(*both) for both in zip(left, right, strict=True)]
-
-
-def _read_table(file: Path) -> list[Pair]:
-    pairs = []
-    for number, line in enumerate(read_lines(file, RECIPES), 1):
-        columns = line.split("\t")
-        if len(columns) != 2:
-            raise UsageError(f"{file}:{number} has {len(columns)} columns: it must have two, source, a tab, target")
-        if not all(column.strip() for column in columns):
-            side = "source" if not columns[0].strip() else "target"
-            raise UsageError(f"{file}:{number}: the {side} is blank: every line needs a sentence on both sides")
-        pairs.append(Pair(columns[0], columns[1]))
+        raise UsageError(f"{named} {are}")
+    pairs: list[Pair] = []
+    left_out: dict[str, list[int]] = {}
+    for number, raw in enumerate(zip(*columns, strict=True), 1):
+        try:
+            pairs.append(_pair(files, raw, number))
+        except _BadLineError as error:
+            if options.bad == "error":
+                raise
+            left_out.setdefault(error.kind, []).append(number)
+    for kind, numbers in left_out.items():
+        shown = ", ".join(map(str, numbers[:5])) + (", …" if len(numbers) > 5 else "")
+        log.warning("%s: %d of %d lines are left out, %s: %s", files[0], len(numbers), len(columns[0]), kind, shown)
     if not pairs:
-        raise UsageError(f"{file} is empty: it must hold a pair per line")
+        raise UsageError(f"{files[0]}: none of its {len(columns[0])} lines is a pair")
     return pairs
+
+
+class _BadLineError(UsageError):
+    """A line that is no pair, and of which kind it is."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def _pair(files: list[Path], raw: tuple[bytes, ...], number: int) -> Pair:
+    """The pair of a line of one file, or of two. Raises _BadLineError that names file and line."""
+    texts = [_decoded(file, line, number) for file, line in zip(files, raw, strict=True)]
+    if len(files) == 2:
+        for file, text in zip(files, texts, strict=True):
+            if not text.strip():
+                raise _BadLineError(
+                    "blank", f"{file}:{number} is blank: every line needs a sentence on both sides{SKIP}"
+                )
+        return Pair(*texts)
+    columns = texts[0].split("\t")
+    if len(columns) != 2:
+        count = f"{files[0]}:{number} has {len(columns)} columns"
+        raise _BadLineError("not two columns", f"{count}: it must have two, source, a tab, target{SKIP}")
+    for side, text in zip(("source", "target"), columns, strict=True):
+        if not text.strip():
+            told = f"{files[0]}:{number}: the {side} is blank: every line needs a sentence on both sides{SKIP}"
+            raise _BadLineError("blank", told)
+    return Pair(*columns)
+
+
+def _decoded(file: Path, line: bytes, number: int) -> str:
+    if len(line) > LONGEST_LINE:
+        told = f"{file}:{number} has {len(line)} bytes: no sentence has more than {LONGEST_LINE}{SKIP}"
+        raise _BadLineError("huge", told)
+    if b"\0" in line:
+        raise _BadLineError("with NUL", f"{file}:{number} holds a NUL byte: it is no text{SKIP}")
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        told = (
+            f"{file}:{number}: byte 0x{line[error.start]:02x} is not UTF-8.\nConvert the file: iconv -f LATIN1 -t UTF-8"
+        )
+        raise _BadLineError("not UTF-8", f"{told}, or leave such lines out: --data.options.bad skip") from error

@@ -33,12 +33,28 @@ def read_bytes(path: Path, recipes: str) -> bytes:
     return limits.gunzip(content, str(path))
 
 
+def raw_lines(path: Path, recipes: str) -> list[bytes]:
+    r"""The lines of a file before they are decoded, without the byte-order mark and the ends ``\n`` and ``\r\n``."""
+    content = without_mark(path, read_bytes(path, recipes))
+    lines = content.removesuffix(b"\n").split(b"\n") if content else []
+    return [line.removesuffix(b"\r") for line in lines]
+
+
+def without_mark(path: Path, content: bytes) -> bytes:
+    """The content without UTF-8's byte-order mark. Raises UsageError for that of UTF-16."""
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise UsageError(
+            f"{path}:1: the file is UTF-16 and not UTF-8.\nConvert it: iconv -f UTF-16 -t UTF-8 {path.name} > new-file"
+        )
+    return content.removeprefix(BOM)
+
+
 def read_text(path: Path, recipes: str) -> str:
     r"""The text of a UTF-8 file without its byte-order mark, its line ends ``\r\n`` turned into ``\n``.
 
     Raises UsageError that names file and line of the first byte that is not UTF-8.
     """
-    content = read_bytes(path, recipes).removeprefix(BOM)
+    content = without_mark(path, read_bytes(path, recipes))
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -119,10 +119,17 @@ class TextData(Data):
         """The text of each split."""
 
     def load(self) -> None:
-        key = {"format": 1, "source": self.source(), "tokenizer": self.scheme, "val_fraction": self.val_fraction}
+        source = self.source()
+
+        def pack(folder: Path) -> None:
+            self._pack(folder)
+            if self.source() != source:  # it would be kept under the name of what was there before
+                raise UsageError(f"the files of {type(self).__name__} changed while they were read. Start again.")
+
+        key = {"format": 1, "source": source, "tokenizer": self.scheme, "val_fraction": self.val_fraction}
         if self.scheme == "bpe":
             key["vocab_size"] = self.vocab_size
-        entry = cached("text", key, self._pack)
+        entry = cached("text", key, pack)
         self.tokenizer = Tokenizer.load(entry / "tokenizer.json")
         self._fingerprint: str = json.loads((entry / "meta.json").read_text("utf-8"))["fingerprint"]
         sizes = self.tokenizer.byte_lengths()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -44,6 +45,8 @@ class Search:
             (self.top_p is None or 0 < self.top_p <= 1, f"top_p must lie in (0, 1], got {self.top_p}."),
             (self.beams >= 1, f"beams must be at least 1, got {self.beams}."),
             (1 <= self.n_best <= self.beams, f"n_best={self.n_best} needs as many beams, got beams={self.beams}."),
+            (math.isfinite(self.temperature), f"temperature must be a finite number, got {self.temperature}."),
+            (math.isfinite(self.length_penalty), f"length_penalty must be a finite number, got {self.length_penalty}."),
             (self.beams == 1 or not self.temperature, "beam search does not draw: use beams=1 or temperature=0."),
         )
         for fine, sentence in rules:

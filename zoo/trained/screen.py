@@ -1,8 +1,8 @@
 """Look into a checkpoint before torch does: its pickle may hold plain values, and tensors within their storage.
 
-``weights_only`` keeps torch from calling what a pickle names. It still allocates what a pickle asks for, trusts it about
-the length of a storage, and leaves structures that take for ever to walk through. Here the pickle is read with functions
-that only compare numbers, and nothing in it is called.
+``weights_only`` keeps torch from calling what a pickle names. It still allocates what a pickle asks for, trusts it
+about the length of a storage, and leaves structures that take for ever to walk through. Here the pickle is read with
+functions that only compare numbers, and nothing in it is called.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ NAMED: dict[str, Any] = {
 CALLED = (OrderedDict, set, complex, _plain, _shape, _tensor, _tensor_of, _parameter)
 # what torch.load itself knows, which is what torch.save writes
 OPCODES = (
-    "PROTO STOP MARK NONE NEWFALSE NEWTRUE BININT BININT1 BININT2 BINFLOAT BINUNICODE SHORT_BINSTRING LONG1 EMPTY_TUPLE "
-    "EMPTY_LIST EMPTY_DICT EMPTY_SET TUPLE TUPLE1 TUPLE2 TUPLE3 APPEND APPENDS SETITEM SETITEMS BINPERSID BINGET "
+    "PROTO STOP MARK NONE NEWFALSE NEWTRUE BININT BININT1 BININT2 BINFLOAT BINUNICODE SHORT_BINSTRING LONG1 "
+    "EMPTY_TUPLE EMPTY_LIST EMPTY_DICT EMPTY_SET TUPLE TUPLE1 TUPLE2 TUPLE3 APPEND APPENDS SETITEM SETITEMS BINPERSID BINGET "
     "LONG_BINGET BINPUT LONG_BINPUT GLOBAL REDUCE BUILD"
 ).split()
 
