@@ -37,7 +37,7 @@ def cross_entropy(
 
 class _Chunked(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x, weight, bias, targets, smoothing, rows, wanted):  # type: ignore[override]
+    def forward(ctx: Any, x, weight, bias, targets, smoothing, rows, wanted):
         wide = torch.promote_types(x.dtype, torch.float32)
         total = x.new_zeros((), dtype=wide)
         kept = targets != IGNORED
@@ -59,7 +59,7 @@ class _Chunked(torch.autograd.Function):
             if smoothing:
                 loss = loss + (lse - logits.mean(-1, keepdim=True, dtype=wide)) * smoothing
             total = total + torch.where(real, loss, 0.0).sum()
-            if not wanted:
+            if dx is None or dw is None:
                 continue
             if smoothing:
                 slope.sub_(spread)
@@ -78,7 +78,7 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad):  # type: ignore[override]
+    def backward(ctx: Any, grad):
         dx, dw, db = ctx.grads
         narrow = ctx.types
         return (

@@ -1,0 +1,66 @@
+"""A training step that every entrant takes alike: the same start, batches, optimiser and precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
+RATE = 1e-3
+
+
+def same_start(net: nn.Module) -> None:
+    """Matrices N(0, 0.02), vectors called bias zero and all other vectors one: one start for any code base."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0.0, 0.02, generator=generator)
+            else:
+                parameter.fill_(0.0 if "bias" in name.rpartition(".")[2] else 1.0)
+
+
+class Step:
+    """One optimiser step per call on the batches in turn; gives the mean loss of the batch."""
+
+    def __init__(
+        self,
+        net: nn.Module,
+        loss: Callable[[Any], Tensor],
+        batches: list[Any],
+        precision: str = "fp32",
+        optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None,
+    ) -> None:
+        same_start(net)
+        net.train()
+        self.net, self.loss, self.batches, self.dtype = net, loss, batches, PRECISIONS[precision]
+        make = optimizer or (lambda parameters: torch.optim.AdamW(parameters, lr=RATE))
+        self.optimizer = make(net.parameters())
+        self.parameters = sum(parameter.numel() for parameter in net.parameters())
+
+    def __call__(self, number: int) -> float:
+        batch = self.batches[number % len(self.batches)]
+        with torch.autocast("cpu", dtype=self.dtype or torch.bfloat16, enabled=self.dtype is not None):
+            loss = self.loss(batch)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.item()
+
+
+def ours(task: Any) -> Callable[[Any], Tensor]:
+    """The mean loss of a batch, as `zoo fit` trains on it."""
+
+    def loss(batch: Any) -> Tensor:
+        total, size = task.loss(batch)
+        return total / size
+
+    return loss
+
+
+def our_optimizer(task: Any) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
+    """The optimiser that the task makes for itself, at this benchmark's rate and without its schedule."""
+    return lambda parameters: task.make_optimizer()

@@ -1,0 +1,73 @@
+"""The workloads: who enters each, and how much work a step is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bench.arena import Entrant
+
+LANGUAGE, PAIRS, IMAGES, WRITING = (
+    f"bench.workloads.{name}:" for name in ("language", "translation", "images", "writing")
+)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A contest; ``agree`` is how far losses may lie apart, as a share, None where a step has no loss."""
+
+    name: str
+    what: str
+    entrants: tuple[Entrant, ...]
+    goal: float | None = None  # ours over the best peer
+    agree: float | None = 0.03
+    bf16: bool = False
+
+
+def _contest(home: str, ours: Mapping[str, Mapping[str, Any]], peers: Mapping[str, str], **options: Any):
+    """Our entrants, each with what is special about it, and the peers, all with the same options."""
+    found = []
+    for name, special in ours.items():
+        given = dict(special)
+        keep = given.pop("keep", True)
+        found.append(Entrant(name, f"{home}zoo", {**options, **given}, ours=True, keep=keep))
+    found += [Entrant(name, f"{home}{function}", options) for name, function in peers.items()]
+    return tuple(found)
+
+
+OURS: dict[str, dict[str, Any]] = {"zoo": {}, "zoo, memory given back": {"keep": False}}
+GPT2 = {"transformers": "transformers", "litgpt": "litgpt", "x-transformers": "x_transformers", "torch.nn": "torch_nn"}
+LLAMA = {name: function for name, function in GPT2.items() if name != "torch.nn"}
+
+
+def _all() -> list[Workload]:
+    found = []
+    goals = {"gpt2": (1.2, 1.5), "llama": (1.10, 1.25)}
+    for style, peers in (("gpt2", GPT2), ("llama", LLAMA)):
+        for precision, goal in zip(("fp32", "bf16"), goals[style], strict=True):
+            contest = _contest(LANGUAGE, OURS, peers, style=style, vocab=8192, precision=precision)
+            what = f"{style}-like training step, vocabulary 8,192, {precision}"
+            found.append(Workload(f"{style}-{precision}", what, contest, goal, bf16=precision == "bf16"))
+    wide = _contest(LANGUAGE, OURS, GPT2, style="gpt2", vocab=50257, precision="fp32")
+    found.append(Workload("gpt2-50k", "gpt2-like training step, vocabulary 50,257, fp32", wide, 1.0))
+    for precision, goal in (("fp32", 1.05), ("bf16", 1.05)):
+        contest = _contest(IMAGES, OURS, {"timm": "timm", "transformers": "transformers"}, precision=precision)
+        found.append(
+            Workload(f"vit-{precision}", f"ViT-Tiny training step, 32×32 images, {precision}", contest, goal,
+                     bf16=precision == "bf16")
+        )  # fmt: skip
+    rivals = {"torch.nn": "torch_nn", "joeynmt": "joeynmt", "transformers": "transformers"}
+    for order, aims in (("random", (2.2, 1.5)), ("bucketed", (1.2, None))):
+        for precision, aim in zip(("fp32", "bf16"), aims, strict=True):
+            contest = _contest(PAIRS, OURS, rivals, order=order, precision=precision)
+            what = f"translation training step, {order} batches of Multi30k lengths, {precision}"
+            found.append(Workload(f"translation-{order}-{precision}", what, contest, aim, bf16=precision == "bf16"))
+    for rows, least in ((1, 1.5), (8, 1.6)):
+        contest = _contest(WRITING, {"zoo": {}}, {"transformers": "transformers", "litgpt": "litgpt"}, rows=rows)
+        what = f"generation with a cache, prompt 32, 128 new tokens, batch {rows}, fp32"
+        found.append(Workload(f"generation-{rows}", what, contest, least, agree=None))
+    return found
+
+
+WORKLOADS = {workload.name: workload for workload in _all()}

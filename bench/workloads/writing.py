@@ -1,0 +1,75 @@
+"""Generation with a cache: a GPT-2-like model writes 128 tokens after a prompt of 32, greedily."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from bench.training import same_start
+from bench.workloads import language
+
+PROMPT, NEW = 32, 128
+
+
+def shrink() -> None:
+    """Sizes for a quick check of the entrants themselves."""
+    global NEW
+    language.shrink()
+    NEW = 8
+    language.LENGTH = PROMPT + NEW
+
+
+def prompt(rows: int) -> torch.Tensor:
+    return torch.randint(8192, (rows, PROMPT), generator=torch.Generator().manual_seed(2))
+
+
+def zoo(rows: int) -> Callable[[int], None]:
+    from zoo.models import LanguageModel
+    from zoo.models.search import Search, write
+    from zoo.parts.position import Learned
+
+    net = LanguageModel(
+        8192, language.LENGTH, dim=language.DIM, depth=language.DEPTH, heads=language.HEADS, position=Learned
+    ).eval()
+    same_start(net)
+    tokens = prompt(rows)
+
+    @torch.no_grad()
+    def step(number: int) -> None:
+        found = write(net.begin(PROMPT + NEW), tokens, None, Search(max_length=NEW))
+        assert all(len(best.tokens) == NEW for best, *_ in found)
+
+    return step
+
+
+def transformers(rows: int) -> Callable[[int], None]:
+    net = language.transformers("gpt2", 8192).net.eval()
+    net.config.use_cache = net.generation_config.use_cache = True
+    tokens = prompt(rows)
+
+    @torch.no_grad()
+    def step(number: int) -> None:
+        found = net.generate(
+            input_ids=tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=NEW, min_new_tokens=NEW,
+            do_sample=False, pad_token_id=0,
+        )  # fmt: skip
+        assert found.shape == (rows, PROMPT + NEW)
+
+    return step
+
+
+def litgpt(rows: int) -> Callable[[int], None]:
+    net = language.litgpt("gpt2", 8192).net.eval()
+    net.transformer.wte = net.transformer.wte.tokens  # its table would stand at position 0 in every step
+    net.set_kv_cache(batch_size=rows, max_seq_length=PROMPT + NEW)
+    tokens = prompt(rows)
+
+    @torch.no_grad()
+    def step(number: int) -> None:
+        token, place = tokens, torch.arange(PROMPT)
+        for _ in range(NEW):
+            token = net(token, place)[:, -1:].argmax(-1)
+            place = place[-1:] + 1
+
+    return step
