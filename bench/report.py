@@ -16,7 +16,8 @@ def row(record: Record) -> dict[str, Any]:
     told: dict[str, Any] = {"entrant": record.entrant.name, "ours": record.entrant.ours, "failed": record.failed}
     if record.seconds and not record.failed:
         told |= {
-            "seconds": statistics.median(record.seconds), "spread": spread(record.seconds), "turns": len(record.seconds),
+            "seconds": statistics.median(record.seconds), "spread": spread(record.seconds),
+            "turns": len(record.seconds),
             "parameters": record.parameters, "memory": record.memory,
             "loss": record.losses[-1] if record.losses else None, "steps": len(record.losses),
         }  # fmt: skip
@@ -72,7 +73,8 @@ def head(machine: Mapping[str, Any], clock: str, first: int, turns: int) -> str:
     """What a reader must know to believe the tables."""
     told = " · ".join(f"{name} {value}" for name, value in machine.items())
     return (
-        f"{told}\n\nEach entrant runs in a process of its own and takes its turns between the others'; {turns} turns after "
-        f"{first} untimed steps, medians by the {'processor' if clock == 'cpu' else 'wall'} clock. All start from the same "
-        "statistics (matrices N(0, 0.02), gains one, biases zero) and see the same batches under torch's AdamW."
+        f"{told}\n\nEach entrant runs in a process of its own and takes its turns between the others'; {turns} turns "
+        f"after {first} untimed steps, medians by the {'processor' if clock == 'cpu' else 'wall'} clock. All start "
+        "from the same statistics (matrices N(0, 0.02), gains one, biases zero), see the same batches, and have "
+        "torch's AdamW."
     )

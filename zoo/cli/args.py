@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from zoo.errors import UsageError
 from zoo.registry import suggest
 
-FLAGS = {"trust", "overwrite", "resume", "requeue", "accept-changes", "debug", "print_config", "help", "help-all"}
+FLAGS = {
+    "trust", "overwrite", "resume", "requeue", "accept-changes", "compile", "debug", "print_config", "help", "help-all",
+}  # fmt: skip
 VALUED = {"name", "runs", "config", "save-every", "on-nonfinite"}
 POLICIES = ("stop", "skip", "rewind")  # what to do about a loss or a gradient that is not finite
 LISTED = {"config", "allow-import"}

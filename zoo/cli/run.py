@@ -104,6 +104,8 @@ class ZooCLI(LightningCLI):
         self.model = self._get(self.config_init, "model")
         with blamed():
             self.transfer = tuning.prepare(self.plan, self.model, self.data)
+        if "compile" in self.plan.command.flags:
+            self.model.compile_loss()
         self.trainer = self.instantiate_trainer()
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -160,7 +162,8 @@ class ZooCLI(LightningCLI):
             self.data.save(self.run_folder)
         self.facts.update(continuing.facts(self.plan, self.data, self.run_folder))
         if folder.first_rank():
-            print(report.device(self.trainer), flush=True)
+            compiled = " · compiled" if "compile" in self.plan.command.flags else ""
+            print(f"{report.device(self.trainer)}{compiled}", flush=True)
         self.started = time.monotonic()
 
     def after_fit(self) -> None:

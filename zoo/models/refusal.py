@@ -8,6 +8,7 @@ from typing import Any
 from zoo import registry
 from zoo.errors import UsageError
 from zoo.parts.attention import Attention
+from zoo.parts.block import Block
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Position
 
@@ -60,6 +61,14 @@ def alternatives(kind: str, feature: str) -> list[str]:
         if feature in serves:
             names.append(part.name)
     return names
+
+
+def check_recompute(recompute: bool, block: Block) -> None:
+    """Raise UsageError where blocks are run in a way of their own, which recomputing would not see."""
+    if recompute and type(block).through.__func__ is not Block.through.__func__:  # type: ignore[attr-defined]
+        raise UsageError(
+            f"block {type(block).__name__} decides itself what it keeps for the backward pass: recompute=false."
+        )
 
 
 def too_long(position: Position, length: int, limit: int) -> UsageError:

@@ -1,14 +1,16 @@
 """Stacks of blocks: one for encoders, decoders and encoder-decoders."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from zoo.errors import UsageError
 from zoo.models.override import Layer, Override, layered
-from zoo.models.refusal import CROSS, demands, refuse_unserved, too_long
+from zoo.models.refusal import CROSS, check_recompute, demands, refuse_unserved, too_long
 from zoo.parts.attention import Attention, MultiHead
 from zoo.parts.backend import Backend
 from zoo.parts.block import Block, Context, Memory, PreNorm
@@ -18,6 +20,20 @@ from zoo.parts.norm import LayerNorm, Norm
 from zoo.parts.packing import Packing
 from zoo.parts.pattern import Bias, Pattern
 from zoo.parts.position import Extent, Position, RoPE
+
+
+class Recomputed:
+    """A block that keeps its input alone and is run again, with the same dropout, when its gradients are wanted."""
+
+    def __init__(self, block: Block):
+        self.block = block
+
+    def __call__(self, x: Tensor, context: Context) -> Tensor:
+        return checkpoint(self._run, x, context, use_reentrant=False)
+
+    def _run(self, x: Tensor, context: Context) -> Tensor:
+        # a pattern of its own in every run: a mask that was remembered would not be computed, and kept, a second time
+        return self.block(x, context._replace(pattern=replace(context.pattern)))
 
 
 class Stack(nn.Module):
@@ -47,6 +63,7 @@ class Stack(nn.Module):
         attention_dropout: float = 0.0,
         embedding_norm: bool = False,
         overrides: list[Override] | None = None,
+        recompute: bool = False,
     ):
         """
         Args:
@@ -68,6 +85,7 @@ class Stack(nn.Module):
             attention_dropout: rate on attention weights.
             embedding_norm: normalise embeddings, with their positions, before the first block.
             overrides: other parts for some of the layers.
+            recompute: keep only the input of each block for the backward pass and compute the rest again: less memory.
         """
         super().__init__()
         for name, number in (
@@ -95,7 +113,8 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(block(*parts, lambda: norm(dim), dropout) for parts in made)
         self.norm = norm(dim) if cast(Block, self.blocks[0]).closes else nn.Identity()
         self.dropout = nn.Dropout(dropout)
-        self.causal, self.windows = extent.causal, [layer.window for layer in layers]
+        self.causal, self.windows, self.recompute = extent.causal, [layer.window for layer in layers], recompute
+        check_recompute(recompute, cast(Block, self.blocks[0]))
         for (own, other, _), wide in zip(made, self.windows, strict=True):
             asked = demands(self.position, self.pattern(window=wide), padded, attention_dropout)
             memory = CROSS | {name: who for name, who in asked.items() if name == "dropout"}
@@ -165,8 +184,9 @@ class Stack(nn.Module):
         if packing is not None:
             x, tokens = packing.pack(x), packing.real
         blocks = cast(Sequence[Block], self.blocks)
+        again = self.recompute and self.training and not caches
         x = type(blocks[0]).through(
-            blocks,
+            cast(Sequence[Block], [Recomputed(block) for block in blocks]) if again else blocks,
             x,
             [
                 Context(patterns[each], self.position, memory, tokens, caches[number] if caches else None, packing)

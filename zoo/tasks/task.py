@@ -1,5 +1,6 @@
 """What every task shares: a loss per real token, an optimiser with its schedule, and the logging of both."""
 
+import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, cast
@@ -22,6 +23,9 @@ Goals = dict[str, Literal["min", "max"]]
 
 
 FUSED = ("cpu", "cuda", "mps", "xpu")  # devices that torch has fused optimisers for
+
+
+log = logging.getLogger(__name__)
 
 
 class Loss(NamedTuple):
@@ -84,6 +88,22 @@ class Task(LightningModule):
     def figures(self, loss: float) -> dict[str, float]:
         """What the metrics of the task came to, besides the loss; resets them."""
         return {}
+
+    def compile_loss(self) -> None:
+        """Have torch.compile make one program of the loss and its gradients; where it cannot, say so and go on."""
+        plain, compiled = self.loss, torch.compile(self.loss)
+
+        def loss(batch: Any) -> Loss:
+            try:
+                return compiled(batch)
+            except Exception as error:  # whatever the compiler raises: the loss raises an error of its own again below
+                self.loss = plain  # type: ignore[method-assign]
+                found = plain(batch)
+                told = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+                log.warning("not compiled, going on without: %s", told)
+                return found
+
+        self.loss = loss  # type: ignore[method-assign]
 
     # training
 

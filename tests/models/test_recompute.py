@@ -1,0 +1,70 @@
+"""Blocks that are computed again keep less memory and change nothing."""
+
+import pytest
+import torch
+
+from tests.models.small import WORDS, chosen, language, names, seq2seq, spread
+from zoo.errors import UsageError
+from zoo.models import LanguageModel
+from zoo.parts.block import PreNorm
+
+KINDS = ("position", "backend", "attention", "norm", "ffn", "block")
+
+
+def gradients(build, recompute, **options):
+    torch.manual_seed(0)
+    net = spread(build(recompute=recompute, **options)).double().train()
+    torch.manual_seed(1)  # of dropout
+    tokens = torch.arange(24).view(2, 12) % WORDS
+    out = (
+        net(tokens)
+        if isinstance(net, LanguageModel)
+        else net(tokens, tokens, torch.arange(12) < torch.tensor([[12], [5]]))
+    )
+    out.square().mean().backward()
+    return out, {name: p.grad for name, p in net.named_parameters()}
+
+
+@pytest.mark.parametrize("build", [language, seq2seq])
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in KINDS for name in names(kind)])
+def test_gradients_are_the_same_for_every_part(kind, name, build):
+    options = {**chosen({kind: name}), "dropout": 0.2}
+    try:
+        want, expected = gradients(build, False, **options)
+        got, found = gradients(build, True, **options)
+    except UsageError as error:
+        pytest.skip(str(error))
+    assert torch.equal(got, want)
+    for parameter, grad in expected.items():
+        torch.testing.assert_close(found[parameter], grad)
+
+
+def kept(recompute):
+    """Bytes that a forward keeps for the backward pass."""
+    net = language(recompute=recompute, depth=6).train()
+    storages = {}
+
+    def pack(tensor):
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    own = {p.untyped_storage().data_ptr() for p in net.parameters()}
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = net(torch.zeros(2, 16, dtype=torch.long))
+    return sum(size for place, size in storages.items() if place not in own), out
+
+
+def test_less_is_kept():
+    (plain, _), (again, _) = kept(False), kept(True)
+    assert again < plain / 4
+
+
+class Own(PreNorm):
+    @classmethod
+    def through(cls, blocks, x, contexts):
+        return super().through(blocks, x, contexts)
+
+
+def test_a_block_that_keeps_what_it_wants_is_refused():
+    with pytest.raises(UsageError, match="recompute=false"):
+        language(recompute=True, block=Own)

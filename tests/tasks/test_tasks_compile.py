@@ -1,0 +1,59 @@
+"""A compiled loss is the plain one; what cannot be compiled runs anyway, with a message."""
+
+import logging
+
+import pytest
+import torch
+
+from zoo.tasks.lm import CausalLM
+
+
+def small():
+    torch.manual_seed(0)
+    task = CausalLM(31, 8, dim=16, depth=1, heads=2).train()
+    torch.manual_seed(0)
+    return task, task.sample(2)
+
+
+def gradients(task, batch):
+    total, size = task.loss(batch)
+    (total / size).backward()
+    return [p.grad for p in task.parameters()]
+
+
+def test_the_compiled_loss_equals_the_plain_one(monkeypatch):
+    plain, batch = small()
+    task, _ = small()
+    compiled = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function: compiled(function, backend="aot_eager", fullgraph=True))
+    task.compile_loss()
+    for got, want in zip(gradients(task, batch), gradients(plain, batch), strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_without_a_compiler_it_goes_on_and_says_so(monkeypatch, caplog):
+    def broken(function):
+        def call(*args):
+            raise RuntimeError("no C++ compiler\nsecond line")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", broken)
+    plain, batch = small()
+    task, _ = small()
+    task.compile_loss()
+    with caplog.at_level(logging.WARNING):
+        gradients(task, batch)
+        found = gradients(task, batch)
+    assert [record.getMessage() for record in caplog.records] == [
+        "not compiled, going on without: RuntimeError: no C++ compiler"
+    ]
+    assert len(found) == len(gradients(plain, batch))
+
+
+def test_an_error_of_the_loss_itself_is_not_hidden(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    task, _ = small()
+    task.compile_loss()
+    with pytest.raises(KeyError, match="targets"):
+        task.loss({})
