@@ -1,0 +1,74 @@
+"""A backend that tries the others once for each kind of call and keeps to the fastest."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import time
+from collections.abc import Hashable
+
+import torch
+from torch import Tensor
+
+from zoo.parts.backend import SDPA, Backend, Naive
+from zoo.parts.pattern import Pattern
+
+log = logging.getLogger(__name__)
+CANDIDATES: tuple[type[Backend], ...] = (SDPA, Naive)  # those that serve every pattern, so that any may be chosen
+REPEATS = 3
+
+
+class Auto(Backend):
+    """Whichever of SDPA and Naive is faster here for calls of this size, measured at the first one, and logged.
+
+    Sizes that round up to the same powers of two count as one. The choice may differ between machines and runs, and
+    with it the last digits: name a backend where runs are compared.
+    """
+
+    chosen: dict[Hashable, Backend] = {}  # noqa: RUF012  (one measurement serves every layer of the process)
+
+    def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
+        if q.size(2) == 1 or torch.compiler.is_compiling() or q.is_meta:
+            return SDPA()(q, k, v, pattern, dropout, scale)
+        training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+        sizes = tuple(1 << (n - 1).bit_length() for n in (q.size(0), q.size(2), k.size(2)))
+        asked = (*sizes, q.shape[1::2], k.size(1), q.dtype, q.device, pattern.needs, dropout > 0, training)
+        if asked not in self.chosen:
+            self.chosen[asked] = fastest(q, k, v, pattern, dropout, scale, training)
+        return self.chosen[asked](q, k, v, pattern, dropout, scale)
+
+
+def fastest(
+    q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, dropout: float, scale: float | None, training: bool
+) -> Backend:
+    """The candidate with the least median time for this call, gradients included in training; leaves no trace."""
+    times = {}
+    rivals = [kind() for kind in CANDIDATES]
+    cuda = [q.device] if q.is_cuda else []
+    # hooks of whoever watches what this forward keeps must not see what a measurement keeps
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)
+    with torch.random.fork_rng(cuda), hooks, torch.set_grad_enabled(training):
+        for rival in rivals:
+            taken = []
+            for _ in range(REPEATS + 1):
+                own = [x.detach().requires_grad_(training) for x in (q, k, v)]
+                start = _now(q)
+                out = rival(*own, pattern, dropout, scale)
+                if training:
+                    torch.autograd.grad(out, own, torch.ones_like(out))
+                taken.append(_now(q) - start)
+            times[rival] = statistics.median(taken[1:])  # the first one warms up, and computes the mask
+    best = min(rivals, key=lambda rival: times[rival])
+    told = ", ".join(f"{rival} {times[rival] * 1e3:.2f} ms" for rival in rivals)
+    needs = "+".join(sorted(pattern.needs)) or "no mask"
+    log.warning(
+        "backend Auto: %s for %d x %d, %d heads of %d, %s, %s (%s)",
+        best, q.size(2), k.size(2), q.size(1), q.size(3), needs, str(q.dtype).removeprefix("torch."), told,
+    )  # fmt: skip
+    return best
+
+
+def _now(x: Tensor) -> float:
+    if x.is_cuda:
+        torch.cuda.synchronize(x.device)
+    return time.perf_counter()
