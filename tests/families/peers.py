@@ -43,7 +43,7 @@ LANGUAGE = {
         "MixtralConfig",
         {
             **LLAMA,
-            "num_local_experts": 4
+            "num_local_experts": 4,
             "num_experts_per_tok": 2,
             "sliding_window": None,
         },
@@ -57,6 +57,43 @@ IMAGES = {
     "vit": ("ViTForImageClassification", "ViTConfig", VISION),
     "vit-no-bias": ("ViTForImageClassification", "ViTConfig", {**VISION, "qkv_bias": False, "num_channels": 1}),
     "deit": ("DeiTForImageClassification", "DeiTConfig", VISION),
+}
+
+
+T5 = {
+    "vocab_size": WORDS, "d_model": 32, "d_kv": 6, "d_ff": 44, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4,
+    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 16, "eos_token_id": None,
+    "pad_token_id": 0, "decoder_start_token_id": 0,
+}  # fmt: skip
+BART = {
+    "vocab_size": WORDS, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 44, "decoder_ffn_dim": 44, "max_position_embeddings": 80,
+    "eos_token_id": None, "bos_token_id": None, "pad_token_id": 1, "decoder_start_token_id": 2,
+    "forced_eos_token_id": None,
+}  # fmt: skip
+PAIRS = {
+    "t5": ("T5ForConditionalGeneration", "T5Config", T5),
+    "t5-1.1": (
+        "T5ForConditionalGeneration",
+        "T5Config",
+        {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "initializer_factor": 0.3},
+    ),
+    "mt5": (
+        "MT5ForConditionalGeneration",
+        "MT5Config",
+        {**T5, "feed_forward_proj": "gated-gelu", "initializer_factor": 0.3},
+    ),
+    "bart": ("BartForConditionalGeneration", "BartConfig", BART),
+    "bart-scaled": (
+        "BartForConditionalGeneration",
+        "BartConfig",
+        {**BART, "scale_embedding": True, "activation_function": "relu"},
+    ),
+    "marian": (
+        "MarianMTModel",
+        "MarianConfig",
+        {**BART, "scale_embedding": True, "activation_function": "swish"},
+    ),
 }
 
 
@@ -87,8 +124,13 @@ def made(case, dtype=torch.float32):
     torch.manual_seed(0)
     model = plain(getattr(transformers, name)(getattr(transformers, config)(**options)).to(dtype).eval())
     with torch.no_grad():
+        if options.get("tie_word_embeddings") is False and "T5" in name:  # it cannot be told to, but weights may be so
+            model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
         for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+            if parameter.requires_grad:  # Marian's waves are constants
+                parameter.add_(torch.randn_like(parameter), alpha=0.1)
+        if hasattr(model, "final_logits_bias"):
+            model.final_logits_bias.normal_()
     return model
 
 
@@ -100,7 +142,10 @@ def reloaded(case, folder, dtype=torch.float32):
 
 
 def plain(model):
-    """Its fused kernel for experts knows no float64."""
+    """Its fused kernel for experts knows no float64, and Marian's waves are made before they are float64."""
     if "Mixtral" in type(model).__name__:
         model.set_experts_implementation("eager")
+    if "Marian" in type(model).__name__:
+        for side in (model.model.encoder, model.model.decoder):
+            side.embed_positions.weight.data = side.embed_positions.create_weight().to(model.dtype)
     return model

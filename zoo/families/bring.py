@@ -49,16 +49,17 @@ class Checkpoint:
 
 def checkpoint(folder: Path) -> Checkpoint:
     """Read a folder. Raises UsageError or CheckpointError that names the file and the key that is wrong."""
-    config = files.config(folder)
+    config: Mapping[str, Any] = files.config(folder)
     source = str(folder / files.CONFIG)
     family = known.of(config, source)
-    model = complete({"class_path": family.task, "init_args": family.checked(config, source)})
     theirs = files.tensors(folder)
+    config = family.noticed(config, theirs)
+    model = complete({"class_path": family.task, "init_args": family.checked(config, source)})
     if family.prefix and not any(key.startswith(family.prefix) for key in theirs):
         theirs = {family.prefix + key: tensor for key, tensor in theirs.items()}
     made, origins, constants = read(theirs, family.mapped(config), str(folder))
     with torch.device("meta"):
-        net = build({"model": model}, folder / files.CONFIG).net
+        net: nn.Module = build({"model": model}, folder / files.CONFIG).net
     shapes = {name: tensor.shape for name, tensor in own(net).items()}
     fit(made, shapes, origins, str(folder))
     return Checkpoint(folder, family, config, model, made, origins, constants)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zoo.errors import UsageError
-from zoo.families.rule import Mapped
+from zoo.families.rule import Mapped, Tensors
 
 Config = Mapping[str, Any]
 Options = dict[str, Any]
@@ -25,7 +25,8 @@ class Family:
 
     ``options`` reads their configuration; ``config`` writes one, and ``options`` of what it wrote must give the same
     options again, or the model is none of this family. ``fixed`` names what their configuration must say, or not
-    mention, since our model has no such option. ``mapped`` gives the tensors' mapping for a configuration.
+    mention, since our model has no such option. ``mapped`` gives the tensors' mapping for a configuration. ``noticed``
+    corrects a configuration by the tensors beside it, where its family's files are known to say something else.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Family:
     config: Callable[[Options], Options]
     mapped: Callable[[Config], Mapped]
     fixed: Mapping[str, Any]
+    noticed: Callable[[Config, Tensors], Config] = lambda config, tensors: config
     prefix: str = ""  # of all keys, left out where the checkpoint was saved without its head
 
     @property

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from zoo.errors import UsageError
+from zoo.families.bart import BART, MARIAN
 from zoo.families.family import Config, Family
 from zoo.families.gpt2 import GPT2
 from zoo.families.llama import LLAMA, MISTRAL, MIXTRAL, QWEN2
+from zoo.families.t5 import MT5, T5
 from zoo.families.vit import DEIT, TIMM, VIT
 
-FAMILIES: tuple[Family, ...] = (GPT2, LLAMA, MISTRAL, QWEN2, MIXTRAL, VIT, DEIT, TIMM)
+FAMILIES: tuple[Family, ...] = (GPT2, LLAMA, MISTRAL, QWEN2, MIXTRAL, VIT, DEIT, TIMM, T5, MT5, BART, MARIAN)
 
 
 def of(config: Config, source: str) -> Family:

@@ -209,7 +209,7 @@ def experts(config: Config, theirs: str, ours: str) -> list[Rule]:
 def family(name: str, architecture: str, config: Any) -> Family:
     """A relative: the same tensors, and a configuration with fields of its own."""
     task = "zoo.tasks.lm.CausalLM"
-    return Family(name, (name,), (architecture,), task, options, config, mapped, FIXED, "model.")
+    return Family(name, (name,), (architecture,), task, options, config, mapped, FIXED, prefix="model.")
 
 
 LLAMA = family("llama", "LlamaForCausalLM", llama_config)

@@ -19,7 +19,7 @@ from zoo.trained.policy import admit, allowed, class_paths, import_policy
 
 def build(config: Mapping[str, Any], source: Path, allow: tuple[str, ...] = ()) -> Task:
     """The task that ``config["model"]`` describes; ``source`` is named in messages, ``allow`` lists more modules."""
-    model = config["model"]
+    model = _plain(config["model"])  # a copy: jsonargparse changes lists in place
     vet(model, source, allow)
     parser = reader()
     try:

@@ -1,0 +1,132 @@
+"""T5, its version 1.1 and mT5 (Raffel et al., 2020; Xue et al., 2021)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from zoo.errors import UsageError
+from zoo.families.family import Config, Family, Options, budget, inner, name_of, part, width
+from zoo.families.rule import Mapped, Rule, Shaped, Stacked, Tensors
+
+TASK = "zoo.tasks.translation.Translation"
+# their feed-forwards and ours
+FEEDS = {
+    "relu": part("ffn.Plain", activation="relu", bias=False),
+    "gated-gelu": part("ffn.GEGLU", approximate="tanh"),
+    "gated-silu": part("ffn.SwiGLU"),
+}
+
+
+def feed(config: Config) -> str:
+    """How the feed-forward is called, which is checked."""
+    name = str(config.get("feed_forward_proj", "relu"))
+    if name not in FEEDS:
+        raise UsageError(f"config.json: feed_forward_proj={name!r} is not supported. There are: {', '.join(FEEDS)}.")
+    return name
+
+
+def options(config: Config) -> Options:
+    tied, name = config.get("tie_word_embeddings", True), feed(config)
+    depth = config["num_layers"]
+    return {
+        "source_vocab_size": config["vocab_size"],
+        "target_vocab_size": config["vocab_size"],
+        "max_length": config.get("n_positions", 512),
+        "tie": "all" if tied else "inputs",
+        "scale_embedding": False,
+        "scale_logits": config["model_type"] == "t5" and config.get("scale_decoder_outputs", tied),
+        "dim": config["d_model"],
+        "depth": depth,
+        "decoder_depth": config.get("num_decoder_layers") or depth,
+        "heads": config["num_heads"],
+        "hidden": budget(config["d_ff"]) if name.startswith("gated") else config["d_ff"],
+        "position": part(
+            "position.T5",
+            buckets=config.get("relative_attention_num_buckets", 32),
+            reach=config.get("relative_attention_max_distance", 128),
+        ),
+        "attention": part("attention.MultiHead", head_dim=config["d_kv"], bias=False, out_bias=False, scale=1.0),
+        "norm": part("norm.RMSNorm", eps=config.get("layer_norm_epsilon", 1e-6)),
+        "ffn": FEEDS[name],
+        "dropout": config.get("dropout_rate", 0.1),
+    }
+
+
+def config(options: Options) -> dict[str, Any]:
+    attention, position, ffn = (inner(options[kind]) for kind in ("attention", "position", "ffn"))
+    name = {"Plain": "relu", "GEGLU": "gated-gelu", "SwiGLU": "gated-silu"}[name_of(options["ffn"])]
+    hidden = options["hidden"] or 4 * options["dim"]
+    return {
+        "is_encoder_decoder": True,
+        "vocab_size": options["target_vocab_size"],
+        "n_positions": options["max_length"],
+        "tie_word_embeddings": options["tie"] == "all",
+        "scale_decoder_outputs": options["scale_logits"],
+        "d_model": options["dim"],
+        "d_kv": attention["head_dim"],
+        "d_ff": hidden if name == "relu" else width(hidden, ffn.get("multiple", 1)),
+        "num_layers": options["depth"],
+        "num_decoder_layers": options["decoder_depth"] or options["depth"],
+        "num_heads": options["heads"],
+        "relative_attention_num_buckets": position["buckets"],
+        "relative_attention_max_distance": position["reach"],
+        "layer_norm_epsilon": inner(options["norm"])["eps"],
+        "feed_forward_proj": name,
+        "dropout_rate": options["dropout"],
+    }
+
+
+def noticed(config: Config, tensors: Tensors) -> Config:
+    """Tied or not, as the tensors are: newer versions of transformers write that they are tied, whatever they are."""
+    own, shared = tensors.get("lm_head.weight"), tensors.get("shared.weight")
+    if own is None or shared is None or (own.shape == shared.shape and torch.equal(own, shared)):
+        return config
+    scaled = config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
+    return {**config, "tie_word_embeddings": False, "scale_decoder_outputs": scaled}
+
+
+def mapped(config: Config) -> Mapped:
+    rules = [Rule("shared.weight", "target_embedding.weight")]
+    for side, branches in (("encoder", ("attend", "ffn")), ("decoder", ("attend", "cross", "ffn"))):
+        rules += stack(config, side, branches)
+    tied = config.get("tie_word_embeddings", True)
+    if not tied:
+        rules.append(Rule("lm_head.weight", "head.weight"))
+    copies = {f"{side}.embed_tokens.weight": "shared.weight" for side in ("encoder", "decoder")}
+    # an early T5 has a table of distances for cross-attention, which no version of the model reads
+    unread = "decoder.block.{n}.layer.1.EncDecAttention.relative_attention_bias.weight"
+    return Mapped(rules, (unread,), {**copies, "lm_head.weight": "shared.weight"} if tied else copies)
+
+
+def stack(config: Config, side: str, branches: tuple[str, ...]) -> list[Rule]:
+    """The rules of one side, whose blocks are lists of branches by number."""
+    buckets, heads = config.get("relative_attention_num_buckets", 32), config["num_heads"]
+    packed = Stacked([heads * config["d_kv"]] * 3)
+    table = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    rules = [
+        Rule(f"{side}.final_layer_norm.weight", f"{side}.norm.weight"),
+        Rule(table, f"{side}.position.table", Shaped((buckets, heads), (1, buckets, heads))),
+    ]
+    for number, branch in enumerate(branches):
+        theirs, ours = f"{side}.block.{{n}}.layer.{number}.", f"{side}.blocks.{{n}}.{branch}."
+        rules.append(Rule(f"{theirs}layer_norm.weight", f"{ours}norm.weight"))
+        if branch == "ffn":
+            both = tuple(f"{theirs}DenseReluDense.wi_{one}.weight" for one in (0, 1))
+            rules.append(Rule(f"{theirs}DenseReluDense.wo.weight", f"{ours}part.down.weight"))
+            if feed(config) == "relu":
+                rules.append(Rule(f"{theirs}DenseReluDense.wi.weight", f"{ours}part.up.weight"))
+            else:
+                rules.append(Rule(both, f"{ours}part.up.weight", Stacked([config["d_ff"]] * 2)))
+            continue
+        key = f"{theirs}{'SelfAttention' if branch == 'attend' else 'EncDecAttention'}."
+        rules.append(Rule(tuple(f"{key}{one}.weight" for one in "qkv"), f"{ours}part.qkv.weight", packed))
+        rules.append(Rule(f"{key}o.weight", f"{ours}part.out.weight"))
+    return rules
+
+
+T5 = Family(
+    "t5", ("t5",), ("T5ForConditionalGeneration", "T5WithLMHeadModel"), TASK, options, config, mapped, {}, noticed
+)
+MT5 = Family("mt5", ("mt5",), ("MT5ForConditionalGeneration",), TASK, options, config, mapped, {}, noticed)
