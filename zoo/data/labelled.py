@@ -64,11 +64,11 @@ class LabelledRows(BatchDataset):
 
 
 class LabelledData(Data):
-    """Texts, cut to ``max_length`` tokens, whose classes are the sorted labels of the training texts.
+    """Texts, cut to ``max_length`` tokens, with classes: what one label for a text and one for each token share.
 
     The tokenizer is byte-level BPE learned from the training texts, or that of ``tokenizer``: a run's folder, so that
-    the numbers mean what they meant in that run, or a tokenizer.json. Of the training texts ``labels``, the same number
-    of each class where there are enough, may be chosen: the rest is left out.
+    the numbers mean what they meant in that run, or a tokenizer.json. Of the training texts ``labels`` may be
+    chosen: the rest is left out.
     """
 
     def __init__(
@@ -84,7 +84,35 @@ class LabelledData(Data):
         at_least(2, max_length=max_length)
         if labels is not None:
             at_least(1, labels=labels)
+        self.names: list[str] = []
         self.named, self.vocab_size, self.max_length, self.limit = tokenizer, vocab_size, max_length, labels
+
+    _fingerprint: str
+
+    def _tokenizer(self, texts: list[str]) -> Tokenizer:
+        if self.named is None:
+            return Tokenizer.bpe(texts, self.vocab_size).extended(ADDED)
+        return given_tokenizer(self.named).extended(ADDED)
+
+    def sizes(self) -> dict[str, int]:
+        self.ready()
+        return {"vocab_size": self.tokenizer.vocab_size, "num_classes": len(self.names)}
+
+    def fingerprint(self) -> str:
+        self.ready()
+        return self._fingerprint
+
+    def save(self, folder: Path) -> None:
+        self.ready()
+        self.tokenizer.save(folder / "tokenizer.json")
+        write_json(folder / "labels.json", {"names": self.names})
+
+
+class TextLabels(LabelledData):
+    """Texts with one label each; classes are the sorted labels of the training texts. A subclass says which texts.
+
+    Of ``labels`` texts every class has the same number, where there are enough.
+    """
 
     @abstractmethod
     def texts(self) -> dict[str, list[Labelled]]:
@@ -118,24 +146,6 @@ class LabelledData(Data):
             log_once(f"{long} of {len(ids)} {split} texts are cut to their first {room} tokens")
         marks = (self.tokenizer.specials[CLS], self.tokenizer.specials[PAD])
         return LabelledRows([row[:room] for row in ids], [place[one.label] for one in found], *marks, self.max_length)
-
-    def _tokenizer(self, texts: list[str]) -> Tokenizer:
-        if self.named is None:
-            return Tokenizer.bpe(texts, self.vocab_size).extended(ADDED)
-        return given_tokenizer(self.named).extended(ADDED)
-
-    def sizes(self) -> dict[str, int]:
-        self.ready()
-        return {"vocab_size": self.tokenizer.vocab_size, "num_classes": len(self.names)}
-
-    def fingerprint(self) -> str:
-        self.ready()
-        return self._fingerprint
-
-    def save(self, folder: Path) -> None:
-        self.ready()
-        self.tokenizer.save(folder / "tokenizer.json")
-        write_json(folder / "labels.json", {"names": self.names})
 
 
 @rank_zero_only

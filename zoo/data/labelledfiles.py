@@ -6,14 +6,14 @@ from pathlib import Path
 
 from zoo.data.batches import random
 from zoo.data.data import a_fraction
-from zoo.data.labelled import CHOICE, Labelled, LabelledData
+from zoo.data.labelled import CHOICE, Labelled, TextLabels
 from zoo.data.read import missing, read_lines
 from zoo.errors import UsageError
 
 RECIPES = "topics-tiny"
 
 
-class LabelledFiles(LabelledData):
+class LabelledFiles(TextLabels):
     """``train.tsv``, and perhaps ``val.tsv`` and ``test.tsv``, in a folder: on each line a class, a tab and a text.
 
     Every name may end in ``.gz``. Without a validation file, `val_fraction` of the training texts is set aside; without

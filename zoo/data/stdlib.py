@@ -34,6 +34,7 @@ SKIPPED = frozenset(
     ]
 )
 SHORTEST = 60  # characters: shorter docstrings are mostly names and signatures
+LEAST_FILES = 200
 LEAST_TEXTS = 1000  # a complete library has four times as many
 ORDER = 20170612  # the order of documents, the same for everybody
 TYPOGRAPHY = str.maketrans({"’": "'", "‘": "'", "”": '"', "“": '"', "…": "...", "—": "--", "–": "-", "´": "'"})
@@ -157,6 +158,14 @@ def _sources(library: Path) -> list[Path]:
         inside[:] = [name for name in inside if name not in SKIPPED]
         found += [Path(folder, name) for name in files if name.endswith(".py")]
     return sorted(found)
+
+
+def library_files() -> list[Path]:
+    """The modules of the running Python's library. Raises UsageError when it has no sources."""
+    files = _sources(_library())
+    if len(files) < LEAST_FILES:
+        raise _no_sources()
+    return files
 
 
 def _no_sources() -> UsageError:

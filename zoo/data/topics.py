@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 from zoo.data.data import at_least
-from zoo.data.labelled import Labelled, LabelledData
+from zoo.data.labelled import Labelled, TextLabels
 from zoo.data.stdlib import StdlibDocs, origins
 from zoo.errors import UsageError
 
 
-class DocTopics(LabelledData):
+class DocTopics(TextLabels):
     """Docstrings of the running Python's standard library, each with the package or module it belongs to.
 
     Classes are the ``topics`` packages with the most docstrings. A text that two of them have is left out. The split is
