@@ -6,11 +6,13 @@ python -m bench.pretraining RUN [--labels 100] [--seeds 5] [--steps 150] [--runs
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import statistics
-import subprocess
-import sys
 from pathlib import Path
+
+from zoo.cli import main
 
 
 def fit(arm: str, seed: int, asked: argparse.Namespace) -> float:
@@ -21,11 +23,14 @@ def fit(arm: str, seed: int, asked: argparse.Namespace) -> float:
         words += ["--data.labels", str(asked.labels), "--data.tokenizer", asked.run, "--data.batch_size", "16"]
         words += ["--trainer.max_steps", str(asked.steps), "--trainer.val_check_interval", str(asked.steps)]
         words += ["--trainer.accelerator", "cpu", *(["--tune.start", asked.run] if arm == "tuned" else [])]
-        subprocess.run([sys.executable, "-m", "zoo", *words], check=True, stdout=subprocess.DEVNULL)
+        with contextlib.redirect_stdout(io.StringIO()):
+            code = main([*words])
+        if code:
+            raise SystemExit(code)
     return float(json.loads(home.read_text())["val/accuracy"])
 
 
-def main() -> None:
+def measure() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run")
     parser.add_argument("--labels", type=int, default=100)
@@ -45,4 +50,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    measure()

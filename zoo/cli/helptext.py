@@ -17,7 +17,9 @@ Train and evaluate
 Use what was trained              (RUN: a run's folder, a checkpoint, an export, or a recipe: its newest run)
   generate RUN --prompt TEXT        continue a text
   translate RUN < IN > OUT          a line for each line
-  classify RUN IMAGE ...            name images
+  classify RUN IMAGE ...            name images; --text TEXT names texts
+  fill RUN --text "a [MASK] of it"  put the likeliest token into each blank
+  tag RUN --text TEXT               name each token of a text
   export RUN DIR                    safetensors, config.json, tokenizer.json
   import DIR OUT                    a published checkpoint (GPT-2, LLaMA, ViT, …) as something to use and change
 Look around (fast: imports no torch)
@@ -32,7 +34,8 @@ Your own parts
   check KIND NAME, check RECIPE     does a part keep what its kind promises? does one batch train?
   matrix                            which parts train together, and why others are refused
 Options
-  --version, --help                 --json on list, show, recipes, doctor, check, generate, translate, classify
+  --version, --help                 --json on list, show, recipes, doctor, check, generate, translate, classify,
+                                    fill, tag
   --debug                           show warnings and tracebacks
 Environment
   ZOO_DISABLE_PLUGINS=1             leave out every plugin; or names of packages, with commas
@@ -55,6 +58,7 @@ Model
   --model.PART.OPTION VALUE   such as --model.position.base 500000; see: zoo show position rope
   --model.dim, --model.depth, --model.heads, --model.dropout
   --model.lr RATE             learning rate; --model.optimizer NAME: adamw, sgd, … of torch.optim
+  --tune.start RUN            begin with a run's weights; --tune.freeze, --tune.layer_decay, --tune.thaw, --tune.rank
 Data
   --data NAME                 {data}
   --data.batch_size N, --data.path FILE

@@ -66,12 +66,19 @@ def imported(part: Part) -> Any:
 
 
 def tasks() -> dict[str, Any]:
-    """The installed tasks, by name, whose network takes every kind of part, and that give a batch to try it with."""
+    """The installed tasks, by name, whose network takes every kind of part, and that give a batch to try it with.
+
+    Of tasks that ask the same of a stack one is enough: the others say that they are not ``tried``.
+    """
     wide = [
         part for part in registry.parts("task") if {*MIXING, *COMPUTING} <= {o.name for o in describe(part).options}
     ]
     found = {part.name: imported(part) for part in wide}
-    return {name: task for name, task in found.items() if getattr(task, "sample", None) is not Task.sample}
+    return {
+        name: task
+        for name, task in found.items()
+        if getattr(task, "sample", None) is not Task.sample and getattr(task, "tried", True)
+    }
 
 
 def attempt(task: type[Task], parts: Mapping[str, Callable[..., Any]]) -> Verdict:

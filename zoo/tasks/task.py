@@ -46,6 +46,7 @@ class Task(LightningModule):
     unit = "token"  # what a prediction is about, and a cost is per
     blanks: ClassVar[dict[str, int]] = {}  # options that the data fills in where they are None, and a small value each
     goals: ClassVar[Goals] = {"loss": "min"}  # validation figures, the first one decides
+    tried: ClassVar[bool] = True  # by `zoo matrix`; False where another task asks the same of a stack
     tokens_seen: Tensor
 
     def __init__(self, net: nn.Module, lr: float, optimizer: OptimizerFactory, schedule: ScheduleFactory):
