@@ -1,0 +1,86 @@
+"""Trained classifiers of texts and tokens, asked from Python and from the command line."""
+
+import json
+
+import pytest
+import torch
+
+import zoo
+from zoo.cli import main
+from zoo.errors import UsageError
+
+SMALL = ["--model.dim", "16", "--model.depth", "1", "--model.heads", "2", "--trainer.accelerator", "cpu"]
+SMALL += ["--trainer.logger", "false", "--trainer.max_steps", "30", "--trainer.val_check_interval", "30"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A classifier of texts that has learned two words, and a tagger of source code."""
+    home = tmp_path_factory.mktemp("texts")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ZOO_CACHE", str(tmp_path_factory.getbasetemp() / "zoo-cache"))
+        lines = [f"{'ab'[i % 2]}\tthe {('purr', 'bark')[i % 2]} of {i}" for i in range(60)]
+        (home / "train.tsv").write_text("\n".join(lines) + "\n")
+        data = [
+            "--data",
+            "LabelledFiles",
+            "--data.path",
+            str(home),
+            "--data.max_length",
+            "16",
+            "--data.vocab_size",
+            "300",
+        ]
+        words = ["fit", "topics-tiny", "--runs", str(home), "--name", "t", *data, *SMALL, "--model.lr", "0.01"]
+        assert main(words) == 0
+        tags = ["--data.pieces", "40", "--data.vocab_size", "300", "--data.max_length", "24"]
+        assert main(["fit", "roles-tiny", "--runs", str(home), "--name", "r", *tags, *SMALL]) == 0
+    return home
+
+
+def test_texts_are_classified(runs, capsys):
+    model = zoo.load(runs / "topics-tiny/t/s1")
+    found = model.classify(["the purr of 99", "the bark of 3"], top=2)
+    assert [guesses[0].label for guesses in found] == ["a", "b"]
+    ids = torch.tensor([[model.cls, *model.tokenizer.encode("the purr of 99")]])
+    with torch.no_grad():
+        chances = model.net(ids)[0].double().softmax(-1)
+    assert [guess.probability for guess in found[0]] == pytest.approx(sorted(chances.tolist(), reverse=True))
+    capsys.readouterr()
+    assert main(["classify", str(runs / "topics-tiny/t/s1"), "--text", "the purr of 99", "--top", "1", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["text"] == "the purr of 99"
+    assert said["classes"] == [pytest.approx(found[0][0]._asdict())]
+    assert main(["classify", str(runs / "topics-tiny/t/s1"), "picture.png"]) == 2
+    with pytest.raises(UsageError, match="it can classify, and cannot fill"):
+        model.fill("x")
+
+
+def test_tokens_are_tagged_in_pieces_as_long_as_the_model(runs, capsys):
+    model = zoo.load(runs / "roles-tiny/r/s1")
+    text = "def f(x):\n    return g(x) + 1  # a comment of some length, so that one piece is not enough\n"
+    found = model.tag(text)[0]
+    assert "".join(one.text for one in found) == text
+    ids = model.tokenizer.encode(text)
+    assert len(found) == len(ids) > 24
+    with torch.no_grad():
+        second = model.net(torch.tensor([[model.cls, *ids[23:46]]]))[0, 1:].argmax(-1).tolist()
+    assert [one.label for one in found[23:46]] == [model.names[one] for one in second]
+    capsys.readouterr()
+    assert main(["tag", str(runs / "roles-tiny/r/s1"), "--text", text]) == 0
+    assert capsys.readouterr().out.rstrip("\n") == "\n".join(f"{one.text}\t{one.label}" for one in found)
+
+
+def test_predictions_are_written_down(runs):
+    for recipe, name, key in (("topics-tiny", "t", "class"), ("roles-tiny", "r", "classes")):
+        run = runs / recipe / name / "s1"
+        assert main(["predict", str(run), "--runs", str(runs), "--trainer.accelerator", "cpu"]) == 0
+        lines = (run / "predictions.jsonl").read_text().splitlines()
+        assert all(key in json.loads(line) for line in lines)
+
+
+def test_exports_carry_their_classes(runs, tmp_path):
+    model = zoo.load(runs / "topics-tiny/t/s1")
+    model.export(tmp_path / "out")
+    assert (tmp_path / "out" / "labels.json").is_file()
+    assert zoo.load(tmp_path / "out").classify("the bark of 3") == model.classify("the bark of 3")
