@@ -1,11 +1,11 @@
 """Image classification."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import AdamW
 from torchmetrics.classification import MulticlassAccuracy
 
@@ -13,49 +13,36 @@ from zoo.models.vit import ViT
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known
 
+Mix: TypeAlias = Literal["none", "mixup", "cutmix", "both"]
 
-class Classification(Task):
-    """Name the class of an image; reports loss (nats per image), top-1 and top-5 accuracy."""
 
+class ImageTask(Task):
+    """What tasks share whose net names the class of an image; ``net`` has image_size and channels.
+
+    Reports loss (nats per image), top-1 and top-5 accuracy.
+    """
+
+    kind = "task"  # a base of its own: plugins derive tasks from it
     unit = "image"
     blanks: ClassVar = {"num_classes": 10, "image_size": 32, "channels": 3}
     goals: ClassVar[Goals] = {"top1": "max", "loss": "min"}
-    net: ViT
+    net: Any
 
     def __init__(
         self,
-        num_classes: int | None = None,
-        image_size: int | None = None,
-        channels: int | None = None,
-        label_smoothing: float = 0.0,
-        mix: Literal["none", "mixup", "cutmix", "both"] = "none",
-        lr: float = 1e-3,
-        optimizer: OptimizerFactory = AdamW,
-        schedule: ScheduleFactory = Cosine,
-        **model,
+        net: nn.Module,
+        num_classes: int,
+        label_smoothing: float,
+        mix: Mix,
+        lr: float,
+        optimizer: OptimizerFactory,
+        schedule: ScheduleFactory,
     ):
-        """
-        Args:
-            num_classes: number of classes; what the data has unless given.
-            image_size: height and width in pixels; what the data has unless given.
-            channels: 1 for grey, 3 for colour; what the data has unless given.
-            label_smoothing: share of the target spread over all classes.
-            mix: blend images and labels of a batch (mixup), paste patches between them (cutmix), or either by chance.
-            lr: learning rate at its peak.
-            optimizer: the optimiser; matrices decay, gains and biases never.
-            schedule: how the learning rate moves.
-        """
-        classes = known(num_classes, "num_classes")
-        size, depth = known(image_size, "image_size"), known(channels, "channels")
-        super().__init__(ViT(classes, size, depth, seed=torch.initial_seed(), **model), lr, optimizer, schedule)
-        self.num_classes, self.label_smoothing, self.mix = classes, label_smoothing, mix
+        super().__init__(net, lr, optimizer, schedule)
+        self.num_classes, self.label_smoothing, self.mix = num_classes, label_smoothing, mix
         self.mixer: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
-        self.top1 = MulticlassAccuracy(classes, average="micro")
-        self.top5 = MulticlassAccuracy(classes, average="micro", top_k=min(5, classes))
-
-    @classmethod
-    def small_sizes(cls, options: Mapping[str, Any]) -> dict[str, int]:
-        return {**cls.blanks, "image_size": 2 * int(options.get("patch") or 16)}
+        self.top1 = MulticlassAccuracy(num_classes, average="micro")
+        self.top5 = MulticlassAccuracy(num_classes, average="micro", top_k=min(5, num_classes))
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) to logits (B, num_classes)."""
@@ -101,6 +88,44 @@ class Classification(Task):
     def example(self) -> tuple[tuple[Tensor, ...], int]:
         size = self.net.image_size
         return (torch.zeros(1, self.net.channels, size, size, device="meta"),), 1
+
+
+class Classification(ImageTask):
+    """Name the class of an image; reports loss (nats per image), top-1 and top-5 accuracy."""
+
+    net: ViT
+
+    def __init__(
+        self,
+        num_classes: int | None = None,
+        image_size: int | None = None,
+        channels: int | None = None,
+        label_smoothing: float = 0.0,
+        mix: Mix = "none",
+        lr: float = 1e-3,
+        optimizer: OptimizerFactory = AdamW,
+        schedule: ScheduleFactory = Cosine,
+        **model,
+    ):
+        """
+        Args:
+            num_classes: number of classes; what the data has unless given.
+            image_size: height and width in pixels; what the data has unless given.
+            channels: 1 for grey, 3 for colour; what the data has unless given.
+            label_smoothing: share of the target spread over all classes.
+            mix: blend images and labels of a batch (mixup), paste patches between them (cutmix), or either by chance.
+            lr: learning rate at its peak.
+            optimizer: the optimiser; matrices decay, gains and biases never.
+            schedule: how the learning rate moves.
+        """
+        classes = known(num_classes, "num_classes")
+        size, depth = known(image_size, "image_size"), known(channels, "channels")
+        net = ViT(classes, size, depth, seed=torch.initial_seed(), **model)
+        super().__init__(net, classes, label_smoothing, mix, lr, optimizer, schedule)
+
+    @classmethod
+    def small_sizes(cls, options: Mapping[str, Any]) -> dict[str, int]:
+        return {**cls.blanks, "image_size": 2 * int(options.get("patch") or 16)}
 
 
 def mixer(mix: str, classes: int):

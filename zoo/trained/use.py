@@ -6,7 +6,7 @@ import functools
 import inspect
 
 from zoo.errors import UsageError
-from zoo.tasks.classification import Classification
+from zoo.tasks.classification import ImageTask
 from zoo.tasks.labelling import SequenceClassification, TokenClassification
 from zoo.tasks.lm import LanguageTask
 from zoo.tasks.masked import MaskedLM
@@ -33,7 +33,7 @@ def use(task: Task, place: Place) -> Trained:
 
 
 use.register(LanguageTask, TrainedLanguageModel)
-use.register(Classification, TrainedClassification)
+use.register(ImageTask, TrainedClassification)
 use.register(MaskedLM, TrainedMaskedLM)
 use.register(SequenceClassification, TrainedSequenceClassification)
 use.register(TokenClassification, TrainedTokenClassification)

@@ -1,0 +1,177 @@
+"""Swin: a pyramid of stages, each with half the cells a side and twice the width of the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from zoo.errors import UsageError
+from zoo.models.init import initialise, unmoved
+from zoo.parts.ffn import FFN, Plain
+from zoo.parts.norm import LayerNorm, Norm
+from zoo.tasks.classification import ImageTask, Mix
+from zoo.tasks.schedule import Cosine
+from zoo.tasks.task import OptimizerFactory, ScheduleFactory, known
+from zoo_vision.windows import WindowAttention
+
+
+class SwinBlock(nn.Module):
+    """x + attention(norm(x)), then x + ffn(norm(x)), of a grid (B, R, C, dim)."""
+
+    def __init__(self, attention: WindowAttention, ffn: FFN, norms: tuple[Norm, Norm], dropout: float):
+        super().__init__()
+        self.attention, self.ffn = attention, ffn
+        self.attention_norm, self.ffn_norm = norms
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.dropout(self.attention(self.attention_norm(x)))
+        return x + self.dropout(self.ffn(self.ffn_norm(x)))
+
+
+class Merge(nn.Module):
+    """Four neighbouring cells become one of twice the width: W norm([x_00; x_10; x_01; x_11])."""
+
+    def __init__(self, dim: int, norm: Callable[[int], Norm]):
+        super().__init__()
+        self.norm, self.reduce = norm(4 * dim), nn.Linear(4 * dim, 2 * dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, R, C, dim) to (B, R / 2, C / 2, 2 dim)."""
+        corners = [x[:, row::2, column::2] for column in (0, 1) for row in (0, 1)]
+        return self.reduce(self.norm(torch.cat(corners, -1)))
+
+
+class Swin(nn.Module):
+    """Logits of an image's class, from patches that attend within windows, shifted in every second layer."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        image_size: int,
+        channels: int,
+        patch: int = 4,
+        window: int = 7,
+        dim: int = 96,
+        depths: Sequence[int] = (2, 2, 6, 2),
+        heads: Sequence[int] = (3, 6, 12, 24),
+        seed: int = 0,
+        **parts,
+    ):
+        """
+        Args:
+            num_classes: number of classes.
+            image_size: height and width of an image in pixels.
+            channels: 1 for grey, 3 for colour.
+            patch: height and width of a patch in pixels.
+            window: height and width of a window in cells.
+            dim: width of a cell in the first stage; each later stage has twice that of the one before.
+            depths: blocks of each stage.
+            heads: attention heads of each stage.
+            seed: of the initial weights.
+        """
+        super().__init__()
+        if len(depths) != len(heads) or not depths:
+            raise UsageError(f"depths={list(depths)} and heads={list(heads)} must name as many stages, at least one.")
+        cells = patch * 2 ** (len(depths) - 1)
+        if image_size % cells:
+            raise UsageError(
+                f"image_size={image_size} must be a multiple of {cells}: patch={patch}, {len(depths)} stages."
+            )
+        self.image_size, self.channels, self.patch = image_size, channels, patch
+        with unmoved():
+            slots = Slots(**parts)
+            self.embedding = nn.Conv2d(channels, dim, patch, patch)
+            self.embedding_norm = slots.norm(dim)
+            stages = []
+            for number, (depth, count) in enumerate(zip(depths, heads, strict=True)):
+                grid, width = image_size // patch >> number, dim << number
+                before = [Merge(width // 2, slots.norm)] if number else []
+                blocks = (slots.block(width, count, grid, window, shift=n % 2 * (window // 2)) for n in range(depth))
+                stages.append(nn.Sequential(*before, *blocks))
+            self.stages = nn.ModuleList(stages)
+            width = dim << len(depths) - 1
+            self.norm, self.head = slots.norm(width), nn.Linear(width, num_classes)
+            initialise(self, seed)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W) to logits (B, num_classes)."""
+        x = self.embedding_norm(self.embedding(images).permute(0, 2, 3, 1))
+        for stage in self.stages:
+            x = stage(x)
+        return self.head(self.norm(x).mean((1, 2)))
+
+
+class Slots:
+    """Which parts the blocks of a Swin are made of."""
+
+    def __init__(
+        self,
+        norm: Callable[[int], Norm] = LayerNorm,
+        ffn: Callable[[int, int], FFN] = Plain,
+        hidden: int = 4,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+    ):
+        """
+        Args:
+            norm: the normalisation.
+            ffn: the feed-forward.
+            hidden: width of the feed-forward as a budget, in widths of its stage.
+            dropout: rate on residual branches.
+            attention_dropout: rate on attention weights.
+        """
+        self.norm, self.ffn, self.hidden = norm, ffn, hidden
+        self.dropout, self.attention_dropout = dropout, attention_dropout
+
+    def block(self, dim: int, heads: int, grid: int, window: int, shift: int) -> SwinBlock:
+        """One block of a stage."""
+        attention = WindowAttention(dim, heads, grid, window, shift, self.attention_dropout)
+        return SwinBlock(attention, self.ffn(dim, self.hidden * dim), (self.norm(dim), self.norm(dim)), self.dropout)
+
+
+class SwinClassification(ImageTask):
+    """Name the class of an image by a pyramid of shifted windows (Liu et al., 2021): time grows with the pixels alone.
+
+    Reports loss (nats per image), top-1 and top-5 accuracy.
+    """
+
+    net: Swin
+
+    def __init__(
+        self,
+        num_classes: int | None = None,
+        image_size: int | None = None,
+        channels: int | None = None,
+        label_smoothing: float = 0.0,
+        mix: Mix = "none",
+        lr: float = 1e-3,
+        optimizer: OptimizerFactory = AdamW,
+        schedule: ScheduleFactory = Cosine,
+        **model,
+    ):
+        """
+        Args:
+            num_classes: number of classes; what the data has unless given.
+            image_size: height and width in pixels; what the data has unless given.
+            channels: 1 for grey, 3 for colour; what the data has unless given.
+            label_smoothing: share of the target spread over all classes.
+            mix: blend images and labels of a batch (mixup), paste patches between them (cutmix), or either by chance.
+            lr: learning rate at its peak.
+            optimizer: the optimiser; matrices decay, gains and biases never.
+            schedule: how the learning rate moves.
+        """
+        classes = known(num_classes, "num_classes")
+        size, depth = known(image_size, "image_size"), known(channels, "channels")
+        net = Swin(classes, size, depth, seed=torch.initial_seed(), **model)
+        super().__init__(net, classes, label_smoothing, mix, lr, optimizer, schedule)
+
+    @classmethod
+    def small_sizes(cls, options: Mapping[str, Any]) -> dict[str, int]:
+        stages = len(options.get("depths") or (2, 2, 6, 2))
+        cells = int(options.get("window") or 7) * 2 ** (stages - 1)  # each stage can be cut into windows
+        return {**cls.blanks, "image_size": int(options.get("patch") or 4) * cells}
