@@ -1,4 +1,4 @@
-"""One thread and one seed for every test, so that a run repeats exactly."""
+"""One thread, one seed and a cache of its own for every test, so that a run repeats exactly."""
 
 import os
 
@@ -6,8 +6,16 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 import torch
+from zoo_multimodal.shapes import CaptionedShapes
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ZOO_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -21,3 +29,10 @@ def double():
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(scope="session")
+def shapes(_cache):
+    data = CaptionedShapes(objects=2, size=300, batch_size=24, seed=1)
+    data.ready()
+    return data

@@ -11,13 +11,6 @@ from zoo.conformance import checks
 ALL = [*checks(CaptionedShapes, size=300, batch_size=40), *checks(CLIP), *checks(DALLE), *checks(Flamingo)]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ZOO_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.mark.parametrize("check", ALL, ids=lambda check: f"{check.subject.name}-{check}")
 def test_contract(check):
     check()

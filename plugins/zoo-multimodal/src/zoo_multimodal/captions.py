@@ -86,3 +86,13 @@ def decode(tokens: Sequence[int]) -> str:
         if token not in (PAD, BEGIN):
             words.append(WORDS[token])
     return " ".join(words)
+
+
+class Words:
+    """What a picture of attention writes beside the tokens of a caption."""
+
+    tokens = WORDS
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The words, marks included."""
+        return " ".join(WORDS[number] for number in ids)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 from torchmetrics import MeanMetric
 
+from zoo.errors import UsageError
 from zoo.models.encoder import TextClassifier
 from zoo.models.init import initialise, unmoved
 from zoo.models.vit import ViT
@@ -35,6 +36,7 @@ class Towers(nn.Module):
         channels: int = 3,
         patch: int = 8,
         features: int = 64,
+        temperature: float = 0.07,
         seed: int = 0,
         **stack,
     ):
@@ -46,6 +48,7 @@ class Towers(nn.Module):
             channels: 1 for grey, 3 for colour.
             patch: height and width of a patch in pixels.
             features: width of the space in which images and texts meet.
+            temperature: what cosines are divided by at first; it is learned.
             seed: of the initial weights.
         """
         super().__init__()
@@ -53,7 +56,7 @@ class Towers(nn.Module):
             self.image = ViT(features, image_size, channels, patch, **stack)
             # causal, and its last real token speaks for the text: the paper's choice
             self.text = TextClassifier(vocab_size, features, max_length, pool="last", causal=True, **stack)
-            self.scale = Scale()
+            self.scale = Scale(temperature)
             initialise(self, seed)
 
     def images(self, images: Tensor) -> Tensor:
@@ -70,15 +73,18 @@ class Towers(nn.Module):
 
 
 class Scale(nn.Module):
-    """exp(s) cosines, s learned: 1 / 0.07 at first, at most 100."""
+    """exp(s) cosines, s learned: 1 / temperature at first, at most 100."""
 
-    def __init__(self) -> None:
+    def __init__(self, temperature: float) -> None:
         super().__init__()
+        if not temperature >= 1 / SHARPEST:
+            raise UsageError(f"temperature must be at least {1 / SHARPEST}, got {temperature}.")
+        self.temperature = temperature
         self.weight = nn.Parameter(torch.empty(()))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.constant_(self.weight, math.log(1 / 0.07))
+        nn.init.constant_(self.weight, -math.log(self.temperature))
 
     def forward(self, cosines: Tensor) -> Tensor:
         return self.weight.exp().clamp(max=SHARPEST) * cosines

@@ -21,7 +21,7 @@ from zoo.models.states import LanguageState
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known, taken
 from zoo.trained.use import use
-from zoo_multimodal.imagetokens import STRIDE, ImageTokenizer
+from zoo_multimodal.imagetokens import ImageTokenizer
 from zoo_multimodal.shapes import pixels
 from zoo_multimodal.trained import TrainedOnCaptions
 
@@ -40,6 +40,7 @@ class Painter(nn.Module):
         image_size: int,
         channels: int = 3,
         width: int = 32,
+        stride: int = 4,
         levels: tuple[int, ...] = (5, 5, 5),
         seed: int = 0,
         **language,
@@ -51,13 +52,14 @@ class Painter(nn.Module):
             image_size: height and width of an image in pixels.
             channels: 1 for grey, 3 for colour.
             width: channels of the image tokenizer's first layer.
+            stride: pixels of a code's side, a power of two.
             levels: how finely each number of a code is rounded; their product is the number of codes.
             seed: of the initial weights.
         """
         super().__init__()
         with unmoved():
             self.words, self.text_length = vocab_size, max_length
-            self.tokenizer = ImageTokenizer(image_size, channels, width, levels)
+            self.tokenizer = ImageTokenizer(image_size, channels, width, stride, levels)
             whole = max_length + self.tokenizer.length
             self.language = LanguageModel(vocab_size + self.tokenizer.count, whole, **language)
             initialise(self, seed)
@@ -176,13 +178,13 @@ class DALLE(Task):
         return {name: taken(metric) for name, metric in named.items()}
 
     def sample(self, rows: int) -> dict[str, Any]:
-        net, side = self.net, self.net.tokenizer.side * STRIDE
+        net, side = self.net, self.net.tokenizer.image_size
         valid = torch.arange(net.text_length) < torch.randint(3, net.text_length + 1, (rows, 1))
         captions = torch.randint(1, net.words, (rows, net.text_length)).masked_fill(~valid, 0)
         return {"images": torch.randn(rows, net.tokenizer.channels, side, side), "captions": captions, "valid": valid}
 
     def example(self) -> tuple[tuple[Tensor, ...], int]:
-        net, side = self.net, self.net.tokenizer.side * STRIDE
+        net, side = self.net, self.net.tokenizer.image_size
         captions = torch.zeros(1, net.text_length, dtype=torch.long, device="meta")
         images = torch.zeros(1, net.tokenizer.channels, side, side, device="meta")
         return (captions, images), net.text_length - 1 + net.tokenizer.length

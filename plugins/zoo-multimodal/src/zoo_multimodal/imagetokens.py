@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import prod
 
 import torch
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
-
-STRIDE = 4  # pixels of a code's side
 
 
 class Quantiser(nn.Module):
@@ -38,7 +37,7 @@ class Quantiser(nn.Module):
         """x (..., width) to rounded numbers in [-1, 1], as many levels each as it has."""
         half = self.grid[0]
         bounded = x.tanh() * half
-        return (bounded + (bounded.round() - bounded).detach()) / half
+        return (bounded.round().detach() + (bounded - bounded.detach())) / half  # the second sum is zero, exactly
 
     def number(self, rounded: Tensor) -> Tensor:
         """Rounded numbers (..., width) to codes (...), long."""
@@ -53,21 +52,36 @@ class Quantiser(nn.Module):
 
 
 class ImageTokenizer(nn.Module):
-    """Images (B, C, H, W) to (H / 4) × (W / 4) codes, row by row, and codes to images."""
+    """Images (B, C, H, W) to (H / stride) × (W / stride) codes, row by row, and codes to images."""
 
-    def __init__(self, image_size: int, channels: int = 3, width: int = 32, levels: Sequence[int] = (5, 5, 5)):
+    def __init__(
+        self,
+        image_size: int,
+        channels: int = 3,
+        width: int = 32,
+        stride: int = 4,
+        levels: Sequence[int] = (5, 5, 5),
+    ):
         super().__init__()
-        if image_size % STRIDE:
-            raise UsageError(f"image_size={image_size} is not divisible by {STRIDE}, the side of a code in pixels.")
-        self.side, self.channels = image_size // STRIDE, channels
+        halvings = stride.bit_length() - 1
+        if stride != 2**halvings or not halvings:
+            raise UsageError(f"stride must be 2, 4, 8, …, got {stride}.")
+        if image_size % stride:
+            raise UsageError(f"image_size={image_size} is not divisible by stride={stride}, the side of a code.")
+        self.image_size, self.channels, self.side = image_size, channels, image_size // stride
         self.quantiser = Quantiser(levels)
+        wide = 2 * width
+        widths = [channels, width, *[wide] * (halvings - 1)]
+        down, up = [], []
+        for before, after in pairwise(widths):
+            down += [nn.Conv2d(before, after, 4, 2, 1), nn.GELU()]
+            up[:0] = [nn.GELU(), nn.ConvTranspose2d(after, before, 4, 2, 1)]
+        deep = widths[-1]
         self.encoder = nn.Sequential(
-            nn.Conv2d(channels, width, 4, 2, 1), nn.GELU(), nn.Conv2d(width, 2 * width, 4, 2, 1), nn.GELU(),
-            nn.Conv2d(2 * width, 2 * width, 3, 1, 1), nn.GELU(), nn.Conv2d(2 * width, len(levels), 1),
+            *down, nn.Conv2d(deep, wide, 3, 1, 1), nn.GELU(), nn.GroupNorm(1, wide), nn.Conv2d(wide, len(levels), 1)
         )  # fmt: skip
         self.decoder = nn.Sequential(
-            nn.Conv2d(len(levels), 2 * width, 3, 1, 1), nn.GELU(), nn.Conv2d(2 * width, 2 * width, 3, 1, 1), nn.GELU(),
-            nn.ConvTranspose2d(2 * width, width, 4, 2, 1), nn.GELU(), nn.ConvTranspose2d(width, channels, 4, 2, 1),
+            nn.Conv2d(len(levels), wide, 3, 1, 1), nn.GELU(), nn.Conv2d(wide, deep, 3, 1, 1), *up
         )  # fmt: skip
 
     @property

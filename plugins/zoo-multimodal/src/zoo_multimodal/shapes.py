@@ -15,7 +15,7 @@ from zoo.data.batches import BatchDataset
 from zoo.data.cache import cached, digest, write_json
 from zoo.data.data import Data, at_least
 from zoo.errors import UsageError
-from zoo_multimodal.captions import KINDS, PAD, PLACES, WORDS, caption, encode, longest, wordings
+from zoo_multimodal.captions import KINDS, PAD, PLACES, WORDS, Words, caption, encode, longest, wordings
 from zoo_multimodal.drawing import picture, random_scene
 
 SEED = 20210226  # of the images, the same for everybody
@@ -79,6 +79,7 @@ class CaptionedShapes(Data):
         if objects > len(PLACES):
             raise UsageError(f"objects is {objects}: there are {len(PLACES)} corners, one for each")
         self.objects, self.side, self.size = objects, image_size, size
+        self.tokenizer = Words()
 
     def load(self) -> None:
         key = {"objects": self.objects, "side": self.side, "size": self.size, "pillow": PIL.__version__}
