@@ -282,3 +282,11 @@ def test_what_was_solved_and_tuned_is_not_what_varies():
     told = {"ffn=swiglu": "hidden 258, parameters -0.097% from the baseline's; lr 0.2, best of 2 on validation"}
     assert answer(runs, tuned=told).varied == ("ffn",)
     assert set(answer(runs).varied) == {"ffn", "hidden", "lr"}
+
+
+def test_an_option_of_a_part_among_several_is_called_as_its_variant_is():
+    made = {
+        "default": ("Cosine(warmup=9)", "A"), "warmup=0": ("Cosine", "A"), "block=b,warmup=0": ("Cosine", "B"),
+    }  # fmt: skip
+    runs = [run(name, 1, choices={"schedule": schedule, "block": block}) for name, (schedule, block) in made.items()]
+    assert [each.label for each in answer(runs).rows] == [each.variant for each in answer(runs).rows]

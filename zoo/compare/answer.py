@@ -247,9 +247,11 @@ def _labels(groups: Mapping[str, Seeds], names: Sequence[str], base: str) -> dic
     """A variant's name in charts and tables: what it chose otherwise than the baseline, "SwiGLU + ALiBi".
 
     The baseline is called by its own choice where one varies, by its variant where several do; where these names are
-    not unique, variants are used.
+    not unique, or an option of a part is one of several that vary, variants are used.
     """
     usual = {name: told(_choice(groups[base], name)) for name in names}
+    if len(names) > 1 and any(_same_part(told(_choice(runs, n)), usual[n]) for runs in groups.values() for n in names):
+        return concise(groups)
     labels, shown = {}, concise(groups)
     for variant, runs in groups.items():
         values = {name: told(_choice(runs, name)) for name in names}
@@ -260,6 +262,10 @@ def _labels(groups: Mapping[str, Seeds], names: Sequence[str], base: str) -> dic
     if len(names) == 1 and usual[names[0]] != NONE:
         labels[base] = usual[names[0]]
     return labels if len(set(labels.values())) == len(labels) else shown
+
+
+def _same_part(value: str, usual: str) -> bool:
+    return value != usual and "(" in value + usual and value.partition("(")[0] == usual.partition("(")[0]
 
 
 def _cost(runs: Seeds) -> Cost:
