@@ -38,7 +38,9 @@ def test_the_plainest_differs_least():
         ("Learned", [LONG[0]]),
         ("norm=RMSNorm", [LONG[2]]),
         ("position=rope,norm=layernorm", [LONG[1]]),
-        ("position=rope", LONG[1:]),
+        ("position=rope", [LONG[1]]),  # what it is called beside the others
+        ("RoPE", LONG[1:]),
+        ("default", [LONG[0]]),
         ("position=alibi", []),
         (",", []),
     ],

@@ -32,6 +32,7 @@ def plainest(variants: Iterable[str]) -> str:
 def meant(wanted: str, choices: Mapping[str, Mapping[str, str]]) -> list[str]:
     """The variants that ``wanted`` may stand for: by name, or by what they chose, `position=rope` or `rope`."""
     exact = [name for name in choices if wanted in (name, name.rpartition("/")[2], name.partition("/")[0])]
+    exact = exact or [name for name, short in concise(choices).items() if wanted == short]
     if exact:
         return exact
     asked = [piece.strip().casefold() for piece in wanted.split(",") if piece.strip()]
