@@ -12,6 +12,7 @@ from zoo.study import chance
 from zoo.study.callbacks import EndsWithValidation
 from zoo.study.saver import Saver
 from zoo.study.signals import Stopped
+from zoo.trained import manifest
 
 STEPS = 14
 
@@ -37,21 +38,21 @@ def die(trainer):
     raise KeyError("as if the power had failed")
 
 
-def fit(task, home, callbacks=(), resume=False, every=4, workers=0, **options):
+def fit(task, home, callbacks=(), resume=None, every=4, workers=0, goal=None, **options):
     """Train; what is left at the end, and the diary."""
     home.mkdir(parents=True, exist_ok=True)
     seed_everything(3, verbose=False)
     module, data = build(task, 4, home.parent, dropout=0.1, **({"mix": "mixup"} if task == "classification" else {}))
     data.workers = workers
-    diary, saver = Diary(), Saver(home / "checkpoints", next(iter(module.goals.items())), every)
+    diary, saver = Diary(), Saver(home / "checkpoints", goal or next(iter(module.goals.items())), every)
     trainer = Trainer(
         accelerator="cpu", logger=diary, callbacks=[saver, EndsWithValidation(), *callbacks], max_steps=STEPS,
         val_check_interval=5, check_val_every_n_epoch=None, log_every_n_steps=3, enable_progress_bar=False,
         enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False, default_root_dir=home,
         limit_train_batches=9, limit_val_batches=2, **options,
     )  # fmt: skip
-    last = saver.folder / "last.ckpt"
-    trainer.fit(module, data, ckpt_path=last if resume else None, weights_only=True)
+    start = saver.folder / "last.ckpt" if resume is True else resume
+    trainer.fit(module, data, ckpt_path=start, weights_only=True)
     return left(home), diary.lines
 
 
@@ -99,6 +100,29 @@ def test_a_run_that_died_is_repeated_from_its_last_checkpoint(accumulate, worker
     resumed, told_then = fit("lm", tmp_path / "cut", resume=True, **options)
     assert differences(resumed, whole) == []
     assert told[-len(told_then) :] == told_then
+
+
+def test_a_kill_between_the_best_and_the_last_loses_neither(tmp_path, monkeypatch):
+    from zoo.study import saver
+
+    upside_down = {"goal": ("loss", "max")}  # the first validation stays the best
+    whole, _ = fit("lm", tmp_path / "whole", **upside_down)
+    real, names = saver.atomic.link, []
+
+    def link(source, path):
+        names.append(path.name)
+        if names.count("last.ckpt") == 1:
+            raise KeyError("killed")
+        real(source, path)
+
+    monkeypatch.setattr(saver.atomic, "link", link)
+    with pytest.raises(KeyError):
+        fit("lm", tmp_path / "cut", **upside_down)
+    monkeypatch.setattr(saver.atomic, "link", real)
+    newest = manifest.newest(tmp_path / "cut").path
+    assert newest.name == "best.ckpt"
+    resumed, _ = fit("lm", tmp_path / "cut", resume=newest, **upside_down)
+    assert differences(resumed, whole) == []
 
 
 def test_generators_go_on_where_they_stood():

@@ -101,6 +101,9 @@ class Saver(Checkpoint):
                 chance.restore(mine["chance"], self.trainer.strategy.root_device)
                 if isinstance(self.task, Task):
                     self.task.report_later(mine["unreported"])
+            elif self.trainer.is_global_zero:
+                said = f"from {len(ranks)} processes to {self.trainer.world_size}"
+                print(f"warning: {said}: the batches stay the same, chance such as dropout does not", file=sys.stderr)
         elif self.saved < 0 and self.trainer.global_step == 0:
             self.save(first=True)
 
@@ -201,10 +204,14 @@ class Saver(Checkpoint):
         last = self.folder / LAST
         if last.exists():
             atomic.link(last, self.folder / PREVIOUS)
-        self.io.save_checkpoint(content, last)
-        (self.folder.parent / STARTING).unlink(missing_ok=True)
         if self._improved:
-            atomic.link(last, self.folder / BEST)
+            # first: a kill in between leaves the best as the newest, and not a newest that says it was the best
+            self.io.save_checkpoint(content, self.folder / BEST)
+            atomic.link(self.folder / BEST, last)
+            self.io.digests[LAST] = self.io.digests[BEST]
+        else:
+            self.io.save_checkpoint(content, last)
+        (self.folder.parent / STARTING).unlink(missing_ok=True)
         self._keep_manifests()
 
     def _keep_manifests(self) -> None:
