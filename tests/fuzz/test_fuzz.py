@@ -206,7 +206,8 @@ pieces = st.one_of(
     st.binary(max_size=5),
     st.sampled_from(
         [b"ctorch._utils\n_rebuild_tensor_v2\n", b"ctorch\nFloatStorage\n", b"ccollections\nOrderedDict\n",
-         b"cos\nsystem\n",          b"X\x07\x00\x00\x00storage", b"X\x01\x00\x00\x000", b"X\x03\x00\x00\x00cpu", b"K\x03", b"(", b"t", b"Q", b"R", b"}",
+         b"cos\nsystem\n",          b"X\x07\x00\x00\x00storage", b"X\x01\x00\x00\x000", b"X\x03\x00\x00\x00cpu", 
+         b"K\x03", b"(", b"t", b"Q", b"R", b"}",
          b"]",          b"X\x0a\x00\x00\x00state_dict", b"s", b"b"]
     ),
 )  # fmt: skip

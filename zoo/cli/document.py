@@ -122,6 +122,8 @@ class _Builder:
     def place(self, result: Node, key: str, child: Node, place: str) -> None:
         """Put a child under its key; `class_path` and `init_args` belong to the node that holds them."""
         if key == "class_path":
+            if child.children or child.explicit:
+                raise UsageError(f"{place}: class_path must be a name, got {child.plain()!r:.60}.")
             result.value, result.explicit, result.origin = child.value, True, place
         elif key == "init_args":
             if child.value not in (MISSING, None):

@@ -124,7 +124,7 @@ class _Resolver:
             self.names.code(key, node.plain(), last.origin)
         if from_file(last.origin) and not self.names.trusting:
             check_place(key, node.plain(), last.origin)
-        value = typed(key, param.annotation, node)
+        value = typed(key, param.annotation, node, param.default is None)
         self.result.values[key], self.result.origins[key] = value, last.origin
         return value
 

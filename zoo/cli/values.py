@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 import enum
 import inspect
+import math
 import types
 import typing
 from typing import Any
@@ -24,14 +25,26 @@ MANY = {int: "whole numbers", float: "numbers", bool: "true or false", str: "tex
 SEQUENCES = (list, tuple, set, collections.abc.Sequence, collections.abc.Iterable)
 
 
-def typed(key: str, annotation: Any, node: Node) -> object:
-    """The value of a node as its annotation wants it. Raises UsageError that says what was expected."""
+def typed(key: str, annotation: Any, node: Node, optional: bool = False) -> object:
+    """The value of a node as its annotation wants it. Raises UsageError that says what was expected.
+
+    `optional` admits null beside what the annotation says, as a default of None does.
+    """
     value = node.plain()
     if annotation in (inspect.Parameter.empty, Any, object):
         return _guess(value) if not node.typed else value
     if str(value).lower() in ("nan", ".nan"):
         raise _wrong(key, annotation, value, node.origin)
     _check_texts(key, value, node.origin)
+    if isinstance(value, float) and math.isinf(value) and not key.startswith("trainer."):
+        raise _wrong(key, annotation, value, node.origin)
+    if isinstance(value, str) and set(members_of(annotation)) <= {int, float, bool, type(None)}:
+        guessed = _guess(value)  # by our rules: jsonargparse takes 010 for eight
+        if isinstance(guessed, (str, float)) and not (isinstance(guessed, float) and float in members_of(annotation)):
+            raise _wrong(key, annotation, value, node.origin)
+        value = guessed
+    if value is None and not optional and type(None) not in members_of(annotation):
+        raise _wrong(key, annotation, value, node.origin)
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--value", type=annotation)
     reason: Exception | None = None

@@ -27,7 +27,8 @@ class PairOptions:
 
     `shared`: one tokenizer for both languages. `split_digits`: every digit is a token. `too_long`: leave pairs longer
     than max_length out, or raise an error. `bad`: the same for lines that are blank, broken, huge or no UTF-8. `val`,
-    `test`: prefixes of files elsewhere. `val_fraction`: what is taken from the training pairs for validation where there are no files for it.
+    `test`: prefixes of files elsewhere. `val_fraction`: what is taken from the training
+    pairs for validation where there are no files for it.
     """
 
     shared: bool = True

@@ -237,6 +237,8 @@ def text_files(path: str | list[str]) -> list[Path]:
         if not path:
             raise UsageError("path is an empty list: name at least one file")
         return [file for one in path for file in text_files(one)]
+    if not path:
+        raise UsageError("path is empty: name a file, a folder or a pattern")
     here = Path(path).expanduser()
     if here.is_dir():
         inside = [file for file in sorted(here.rglob("*")) if _is_text(file, here)]
