@@ -162,7 +162,7 @@ def _values(owner: type, count: int, nodes: Mapping[str, Node], word: str) -> di
             raise PartError(f"{word} {owner.__name__!r} has no option {name!r}.{hint}")
         slot = known[name].slot
         if slot is None or slot.record or isinstance(node.value, list):
-            found[name] = typed(name, known[name].annotation, node)
+            found[name] = typed(name, known[name].annotation, node, known[name].default is None)
         elif node.value is None or str(node.value).lower() in ("null", "none"):
             found[name] = None
         else:
