@@ -180,7 +180,7 @@ def _read(files: list[Path], options: PairOptions) -> list[Pair]:
 class _BadLineError(UsageError):
     """A line that is no pair, and of which kind it is."""
 
-    def __init__(self, kind: str, message: str) -> None:
+    def __init__(self, message: str, kind: str = "") -> None:
         super().__init__(message)
         self.kind = kind
 
@@ -191,31 +191,31 @@ def _pair(files: list[Path], raw: tuple[bytes, ...], number: int) -> Pair:
     if len(files) == 2:
         for file, text in zip(files, texts, strict=True):
             if not text.strip():
-                raise _BadLineError(
-                    "blank", f"{file}:{number} is blank: every line needs a sentence on both sides{SKIP}"
-                )
+                told = f"{file}:{number} is blank: every line needs a sentence on both sides{SKIP}"
+                raise _BadLineError(told, "blank")
         return Pair(*texts)
     columns = texts[0].split("\t")
     if len(columns) != 2:
         count = f"{files[0]}:{number} has {len(columns)} columns"
-        raise _BadLineError("not two columns", f"{count}: it must have two, source, a tab, target{SKIP}")
+        raise _BadLineError(f"{count}: it must have two, source, a tab, target{SKIP}", "not two columns")
     for side, text in zip(("source", "target"), columns, strict=True):
         if not text.strip():
             told = f"{files[0]}:{number}: the {side} is blank: every line needs a sentence on both sides{SKIP}"
-            raise _BadLineError("blank", told)
+            raise _BadLineError(told, "blank")
     return Pair(*columns)
 
 
 def _decoded(file: Path, line: bytes, number: int) -> str:
     if len(line) > LONGEST_LINE:
         told = f"{file}:{number} has {len(line)} bytes: no sentence has more than {LONGEST_LINE}{SKIP}"
-        raise _BadLineError("huge", told)
+        raise _BadLineError(told, "huge")
     if b"\0" in line:
-        raise _BadLineError("with NUL", f"{file}:{number} holds a NUL byte: it is no text{SKIP}")
+        raise _BadLineError(f"{file}:{number} holds a NUL byte: it is no text{SKIP}", "with NUL")
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
         told = (
             f"{file}:{number}: byte 0x{line[error.start]:02x} is not UTF-8.\nConvert the file: iconv -f LATIN1 -t UTF-8"
         )
-        raise _BadLineError("not UTF-8", f"{told}, or leave such lines out: --data.options.bad skip") from error
+        told += ", or leave such lines out: --data.options.bad skip"
+        raise _BadLineError(told, "not UTF-8") from error
