@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables of cases
 """Recipes built to run code: every place where a class or a function could be named, and every way to write one."""
 
 import pytest
@@ -13,7 +14,7 @@ TARGETS = [
     "torchvision.datasets.utils.download_url", "torchvision.datasets.DatasetFolder",
     "lightning.pytorch.callbacks.LambdaCallback", "lightning.pytorch.callbacks.lambda_function.LambdaCallback",
     "lightning.pytorch.loggers.WandbLogger", "lightning.pytorch.loggers.MLFlowLogger",
-    "lightning.pytorch.cli.LightningCLI", "lightning.pytorch.cli.os.system", "lightning.pytorch.trainer.trainer.Trainer",  # noqa: E501
+    "lightning.pytorch.cli.LightningCLI", "lightning.pytorch.cli.os.system", "lightning.pytorch.trainer.trainer.Trainer",
     "lightning.pytorch.profilers.XLAProfiler", "lightning.pytorch.strategies.DeepSpeedStrategy",
     "pytorch_lightning.callbacks.LambdaCallback", "jsonargparse.set_parsing_settings", "zoo.cli.main",
     "zoo.__main__.main", "zoo.importing.bring", "zoo.cli.tensorboard.subprocess.Popen", "zoo.trained.load.load",
@@ -67,7 +68,7 @@ PLACES = {
     "alias": "trainer:  profiler: &a " + CLASS + "\n  logger: *a",
     "merge": "trainer:  x: &a " + CLASS + "\n  logger: {<<: *a}",
     "an option of a callback": "trainer:  callbacks: [{class_path: Timer, init_args: {duration: " + CLASS + "}}]",
-    "a function of a callback": "trainer:  callbacks: [{class_path: ThroughputMonitor, init_args: {batch_size_fn: '@'}}]",  # noqa: E501
+    "a function of a callback": "trainer:  callbacks: [{class_path: ThroughputMonitor, init_args: {batch_size_fn: '@'}}]",
     "a mean": "trainer:  callbacks: [{class_path: StochasticWeightAveraging, init_args: {swa_lrs: 0.1, avg_fn: '@'}}]",
     "a mean of all": "trainer:  callbacks: [{class_path: WeightAveraging, init_args: {multi_avg_fn: '@'}}]",
     "pruning": "trainer:  callbacks: [{class_path: ModelPruning, init_args: {pruning_fn: '@'}}]",
@@ -76,8 +77,8 @@ PLACES = {
     "a hook, as a class": "trainer:  strategy: {class_path: DDPStrategy, init_args: {ddp_comm_hook: " + CLASS + "}}",
     "an environment": "trainer:  strategy: {class_path: DDPStrategy, init_args: {cluster_environment: " + CLASS + "}}",
     "a wrap": "trainer:  strategy: {class_path: FSDPStrategy, init_args: {auto_wrap_policy: ['@']}}",
-    "words of a table": "trainer:  profiler: {class_path: PyTorchProfiler, init_args: {table_kwargs: {a: " + CLASS + "}}}",  # noqa: E501
-    "a console": "trainer:  callbacks: [{class_path: RichProgressBar, init_args: {console_kwargs: {file: " + CLASS + "}}}]",  # noqa: E501
+    "words of a table": "trainer:  profiler: {class_path: PyTorchProfiler, init_args: {table_kwargs: {a: " + CLASS + "}}}",
+    "a console": "trainer:  callbacks: [{class_path: RichProgressBar, init_args: {console_kwargs: {file: " + CLASS + "}}}]",
     "dict_kwargs": "trainer:  callbacks: [{class_path: Timer, dict_kwargs: {x: " + CLASS + "}}]",
 }  # fmt: skip
 MAIN = ("os.system", "subprocess.Popen", "torch.hub.load", "evilmodule.Payload")

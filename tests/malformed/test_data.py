@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables of cases
 """Malformed data: each is answered by file and line or index, before the first step; or left out, counted, if asked."""
 
 import gzip

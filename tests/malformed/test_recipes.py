@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables of cases
 """Malformed recipes and options: each is answered by its line or its key."""
 
 import pytest
