@@ -1,4 +1,4 @@
-"""A command is answered when it is refused in at most four lines that name the place, and leaves nothing half-written."""
+"""A command is answered when it is refused in at most four lines that name the place, and leaves nothing behind."""
 
 import pytest
 

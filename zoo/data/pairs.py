@@ -193,7 +193,7 @@ def _pair(files: list[Path], raw: tuple[bytes, ...], number: int) -> Pair:
             if not text.strip():
                 told = f"{file}:{number} is blank: every line needs a sentence on both sides{SKIP}"
                 raise _BadLineError(told, "blank")
-        return Pair(*texts)
+        return Pair(texts[0], texts[1])
     columns = texts[0].split("\t")
     if len(columns) != 2:
         count = f"{files[0]}:{number} has {len(columns)} columns"
@@ -202,7 +202,7 @@ def _pair(files: list[Path], raw: tuple[bytes, ...], number: int) -> Pair:
         if not text.strip():
             told = f"{files[0]}:{number}: the {side} is blank: every line needs a sentence on both sides{SKIP}"
             raise _BadLineError(told, "blank")
-    return Pair(*columns)
+    return Pair(columns[0], columns[1])
 
 
 def _decoded(file: Path, line: bytes, number: int) -> str:
