@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 from typing import Any
@@ -41,7 +42,7 @@ def disagreement(workload: Workload, timed: list[dict[str, Any]]) -> list[str]:
     losses = {told["entrant"]: told["loss"] for told in timed if told["loss"] is not None}
     if workload.agree is None or len(losses) < 2:
         return []
-    middle = statistics.median(losses.values())
+    middle = statistics.median([loss for loss in losses.values() if math.isfinite(loss)] or [math.nan])
     return [name for name, loss in losses.items() if not abs(loss - middle) <= workload.agree * abs(middle)]
 
 

@@ -65,7 +65,10 @@ def refused(zoo, *words, code=2):
         (["--model.lr", "3e-x"], "'model.lr' must be a number, got '3e-x'. ← --model.lr 3e-x"),
         (["--trainer.precision", "bf17"], "Did you mean 'bf16'?"),
         (["--model.dim", "64", "--model.heads", "5"], "Try heads=4 or heads=8. ← --model.dim 64, --model.heads 5"),
-        (["--model.backend", "flash", "--model.position", "alibi"], "cannot take. Works with: Naive, SDPA, Tiled. ← "),
+        (
+            ["--model.backend", "flash", "--model.position", "alibi"],
+            "cannot take. Works with: Auto, Naive, SDPA, Tiled. ← ",
+        ),
         (["--model.max_length", "8", "--model.position", "learned"], "sequence length 16 exceeds max_length=8"),
         (["--model.vocab_size", "3"], "model.vocab_size is 3 but the data has"),
         (["--model.dim", "-4"], "dim must be at least 1, got -4."),

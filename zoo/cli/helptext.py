@@ -76,6 +76,7 @@ Run
   --accept-changes            --resume although the recipe or the data have changed
   --save-every STEPS          checkpoints besides those after validations and every ten minutes
   --on-nonfinite POLICY       a loss or gradient that is not finite: stop (the default), skip, or rewind
+  --compile                   have torch.compile make one program of the loss and its gradients
   --overwrite                 delete the earlier run of the same name
   --ckpt_path FILE            start from a checkpoint, or evaluate it
 Configuration
