@@ -51,11 +51,11 @@ def fastest(
         for rival in rivals:
             taken = []
             for _ in range(REPEATS + 1):
-                own = [x.detach().requires_grad_(training) for x in (q, k, v)]
+                one, two, three = (x.detach().requires_grad_(training) for x in (q, k, v))
                 start = _now(q)
-                out = rival(*own, pattern, dropout, scale)
+                out = rival(one, two, three, pattern, dropout, scale)
                 if training:
-                    torch.autograd.grad(out, own, torch.ones_like(out))
+                    torch.autograd.grad(out, (one, two, three), torch.ones_like(out))
                 taken.append(_now(q) - start)
             times[rival] = statistics.median(taken[1:])  # the first one warms up, and computes the mask
     best = min(rivals, key=lambda rival: times[rival])
