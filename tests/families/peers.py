@@ -147,5 +147,8 @@ def plain(model):
         model.set_experts_implementation("eager")
     if "Marian" in type(model).__name__:
         for side in (model.model.encoder, model.model.decoder):
-            side.embed_positions.weight.data = side.embed_positions.create_weight().to(model.dtype)
+            count, dim = side.embed_positions.weight.shape
+            rate = 10000.0 ** -(torch.arange(0, dim, 2, dtype=model.dtype) / dim)
+            turn = torch.arange(count, dtype=model.dtype)[:, None] * rate
+            side.embed_positions.weight.data = torch.cat([turn.sin(), turn.cos()], -1)
     return model

@@ -1,4 +1,4 @@
-"""What cannot be imported or exported is refused, with the key, file or option that is wrong; a swap is accounted for."""
+"""What cannot be imported or exported is refused, with what is wrong by its name; a swap is accounted for."""
 
 import json
 import pickle
@@ -139,7 +139,7 @@ class TestShards:
 
     def test_that_are_missing_are_named(self, sharded, tmp_path):
         (sharded / "model-00002-of-00002.safetensors").unlink()
-        with pytest.raises(CheckpointError, match="model-00002-of-00002.safetensors is missing"):
+        with pytest.raises(CheckpointError, match=r"model-00002-of-00002\.safetensors is missing"):
             imported(sharded, tmp_path / "ours")
 
     def test_outside_of_the_folder_are_refused(self, sharded, tmp_path):
