@@ -15,7 +15,7 @@ def rope(config: Config) -> Options:
     """Their two ways to say how RoPE turns: rope_theta with rope_scaling, or rope_parameters."""
     told: Options = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
     kind = told.get("rope_type", told.get("type", "default"))
-    base = told.get("rope_theta", config.get("rope_theta", 10000.0))
+    base: Any = told.get("rope_theta", config.get("rope_theta", 10000.0))
     if told.get("partial_rotary_factor", 1.0) != 1.0:
         return part("position.RoPE", base=float(base), fraction=told["partial_rotary_factor"])
     if kind == "llama3":
