@@ -58,7 +58,8 @@ Model
   --model.PART.OPTION VALUE   such as --model.position.base 500000; see: zoo show position rope
   --model.dim, --model.depth, --model.heads, --model.dropout
   --model.lr RATE             learning rate; --model.optimizer NAME: adamw, sgd, … of torch.optim
-  --tune.start RUN            begin with a run's weights; --tune.freeze, --tune.layer_decay, --tune.thaw, --tune.rank
+  --tune.start RUN            begin with a run's weights; see docs/finetuning.md for
+                              --tune.freeze, --tune.layer_decay, --tune.thaw, --tune.rank
 Data
   --data NAME                 {data}
   --data.batch_size N, --data.path FILE

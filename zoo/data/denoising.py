@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -81,7 +81,7 @@ class NoisedRows(BatchDataset):
 class Restored(FromText):
     """What both ways of corrupting share: one tokenizer for both sides, and pieces that fit the model."""
 
-    added = (PAD, BOS, EOS, MASK)
+    added: Sequence[str] = (PAD, BOS, EOS, MASK)
 
     def __init__(self, text: Callable[[], TextData], eval_limit: int, seed: int | None) -> None:
         super().__init__(text, seed)

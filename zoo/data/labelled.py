@@ -87,6 +87,7 @@ class LabelledData(Data):
         self.names: list[str] = []
         self.named, self.vocab_size, self.max_length, self.limit = tokenizer, vocab_size, max_length, labels
 
+    tokenizer: Tokenizer
     _fingerprint: str
 
     def _tokenizer(self, texts: list[str]) -> Tokenizer:
