@@ -163,6 +163,12 @@ def test_longer_contexts_help_on_real_text_and_what_was_counted_can_be_asked(tmp
     assert zoo.load(folder).score("Return") == model.score("Return")
 
 
+def test_eating_apples_is_more_probable_than_eating_tables(tmp_path):
+    model = trained(tmp_path, "history-2-ngram", "--data", "Sentences", "--data.size", "3000")
+    apples, tables = model.score([" 我喜欢吃苹果", " 我喜欢吃桌子"])
+    assert apples.log_probability > tables.log_probability + 1
+
+
 def test_an_order_that_does_not_fit_is_refused():
     with pytest.raises(UsageError, match="order is 7: with 1000 tokens it must lie between 1 and 6"):
         Counts(1000, 8, 7, "laplace", 1.0)
