@@ -101,7 +101,7 @@ class CLIP(Task):
     """Match images and captions by contrast; reports InfoNCE (nats per pair), matching and zero-shot accuracy.
 
     ``matched`` is how often the nearest caption of a batch is an image's own, or reads the same. ``zero_shot`` is how
-    often the nearest class is right for images that show one: a class is the mean direction of its prompts. Negatives
+    often the nearest of all prompts is one of the right class, for images that show one. Negatives
     are those of one batch in one process, so the loss depends on how large that is.
     """
 
@@ -148,14 +148,14 @@ class CLIP(Task):
         logits = self.net.scale(seen @ self.net.texts(captions, batch["valid"]).T).float()
         self.matched.update((captions[logits.argmax(-1)] == captions).all(-1).float())
         if "prompts" in batch and (lone := batch["labels"] >= 0).any():
-            guess = (seen[lone] @ self.classes(batch["prompts"]).T).argmax(-1)
+            guess = self.nearest(seen[lone], batch["prompts"]) // batch["prompts"].size(1)
             self.zero_shot.update((guess == batch["labels"][lone]).float())
         return Loss(info_nce(logits), torch.tensor(len(logits), device=logits.device))
 
-    def classes(self, prompts: Tensor) -> Tensor:
-        """Prompts (C, P, T), padded, to one unit vector per class, (C, features)."""
+    def nearest(self, features: Tensor, prompts: Tensor) -> Tensor:
+        """Which prompt is nearest to unit vectors (B, features), of (C, P, T) padded: its number in C × P, (B,)."""
         rows = prompts.flatten(0, 1)
-        return F.normalize(self.net.texts(rows, rows != PAD).unflatten(0, prompts.shape[:2]).mean(1), dim=-1)
+        return (features @ self.net.texts(rows, rows != PAD).T).argmax(-1)
 
     def figures(self, loss: float) -> dict[str, float]:
         return {"matched": taken(self.matched), "zero_shot": taken(self.zero_shot)}
