@@ -16,6 +16,9 @@ PACKAGES = sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.t
 SHORT = ["--trainer.max_steps", "2", "--trainer.limit_val_batches", "1"]
 # what each package brings to a recipe, and that which a CPU cannot train, with the sentence that says so
 TRAINED = [
+    "clip-shapes --data.size 200 --model.norm rmsnorm", "dalle-shapes --data.size 200 --model.ffn swiglu",
+    "captions-lm --data.size 200 --model.position rope",
+    "flamingo-shapes --data.size 200 --model.vision null --model.language null --model.block sandwich",
     "lm-tiny --model.norm dyt", "translation-tiny --model.norm dyt", "vit-tiny --model.norm dyt",
     "lm-tiny --model.norm ownnorm", "translation-tiny --model.norm ownnorm", "vit-tiny --model.norm ownnorm",
     "lm-tiny --model.attention performer", "translation-tiny --model.attention lsh",

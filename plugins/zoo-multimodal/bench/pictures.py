@@ -47,7 +47,7 @@ def everything(split):
 
 
 def clip(run):
-    """Cosines of images with captions of kinds never seen in training, and accuracies by the nearest of 240 captions."""
+    """Cosines of images and captions of kinds never trained on, and accuracies by the nearest of 240 captions."""
     model = zoo.load(run)
     every = [text for kind in range(len(KINDS)) for text in wordings(kind)]
     for split in ("val", "test"):
@@ -75,7 +75,7 @@ def clip(run):
             box = [left + column * (cell + EDGE), top + row * 44]
             pen.rectangle([*box, box[0] + cell, box[1] + 40], (shade, shade, 255))
             best = int(scores[column].argmax()) == row
-            pen.text((box[0] + 30, box[1] + 12), f"{score:.2f}{' •' if best else ''}",
+            pen.text((box[0] + 30, box[1] + 12), f"{score:.2f}{' *' if best else ''}",
                      fill="white" if shade < 128 else "black", font=FONT)  # fmt: skip
     page.save(HERE / "clip.png")
 
