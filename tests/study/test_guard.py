@@ -108,11 +108,11 @@ def test_a_part_that_is_wrong_by_more_than_rounding_is_named(tmp_path, capsys):
 
     class Spoil(Rehearsal):
         def on_train_batch_start(self, trainer, pl_module, *args):
-            pl_module.net.stack.blocks[0].ffn.register_forward_hook(coarse)
+            pl_module.net.stack.blocks[0].ffn.part.register_forward_hook(coarse)
             super().on_train_batch_start(trainer, pl_module, *args)
 
     train("lm", 4, tmp_path, {}, callbacks=[Spoil()], max_steps=1)
-    assert "warning: stack.blocks.0.ffn differs from float64 by" in capsys.readouterr().err
+    assert "warning: stack.blocks.0.ffn.part differs from float64 by" in capsys.readouterr().err
 
 
 def test_parameters_without_use_are_named_before_training(tmp_path, capsys):
