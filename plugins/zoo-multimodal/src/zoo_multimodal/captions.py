@@ -43,7 +43,7 @@ KINDS = tuple(f"{colour} {shape}" for colour, shape in product(COLOURS, SHAPES))
 
 
 def held_out(thing: Thing) -> bool:
-    """Whether its colour never has its shape in training: one colour of each shape, and one shape of five colours."""
+    """Whether its kind is never drawn in training: one colour of each shape."""
     return thing.colour == thing.shape
 
 
