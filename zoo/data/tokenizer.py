@@ -6,9 +6,8 @@ import functools
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tokenizers
@@ -16,19 +15,15 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trai
 
 from zoo import limits
 from zoo.data.cache import write_file
+from zoo.data.tokenfile import BOS, CHARACTER, EOS, IDEOGRAPH, PAD, check, published
 from zoo.errors import UsageError
 
 # Forked loader workers would each print a warning, although they never tokenize.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 CLS, SEP, MASK = "<cls>", "<sep>", "<mask>"
-NAMES = "special_tokens_map.json"
+__all__ = ["BOS", "CLS", "EOS", "MASK", "PAD", "SEP", "Tokenizer", "byte_of"]
 ALPHABET_SIZE = 256
-IDEOGRAPH, CHARACTER = r"[\p{Han}\p{Hiragana}\p{Katakana}]", r"[\s\S]"
-STEPS = ("Sequence", "Split", "Digits", "ByteLevel", "Fuse")
-PATTERNS = [{"Regex": IDEOGRAPH}, {"Regex": CHARACTER}]
-LONGEST_TOKEN = 10_000  # characters
 
 
 class Tokenizer:
@@ -113,7 +108,7 @@ class Tokenizer:
             text = limits.text(path, limits.JSON_BYTES)
             names = published(path)
             if names is None:
-                _check(path, text)
+                check(path, text)
             inner = tokenizers.Tokenizer.from_str(text)
             inner.no_padding()
             inner.no_truncation()
@@ -215,23 +210,6 @@ def _byte_tokens() -> list[str]:
     return [letters[byte] for byte in range(ALPHABET_SIZE)]
 
 
-def published(path: Path) -> dict[str, str] | None:
-    """What a published tokenizer calls <pad>, <bos> and <eos>; None for one of ours.
-
-    It is told by special_tokens_map.json beside it, the file in which the library transformers keeps these names.
-    """
-    beside = path.with_name(NAMES)
-    if not beside.is_file():
-        return None
-    said, found = json.loads(beside.read_text("utf-8")), {}
-    for ours, theirs in ((PAD, "pad_token"), (BOS, "bos_token"), (EOS, "eos_token")):
-        value = said.get(theirs)
-        name = value.get("content") if isinstance(value, dict) else value
-        if isinstance(name, str):
-            found[ours] = name
-    return found
-
-
 def _is_byte_level(inner: tokenizers.Tokenizer) -> bool:
     """Whether each letter of a token stands for one byte."""
     return '"ByteLevel"' in json.dumps(json.loads(inner.to_str())["decoder"])
@@ -258,70 +236,3 @@ def _scheme(inner: tokenizers.Tokenizer) -> str:
         in_order = all(model["vocab"].get(token) == byte for byte, token in enumerate(_byte_tokens()))
         return "bytes" if in_order else "bpe"
     return "bpe"
-
-
-def _check(path: Path, text: str) -> None:
-    """Raise UsageError where numbers have holes or clash: the library itself loads such files without a word."""
-    content = json.loads(text, object_pairs_hook=_unique_keys(path))
-    _check_steps(path, content)
-    vocabulary = content["model"]["vocab"]
-    if not isinstance(vocabulary, dict) or content["model"].get("type") not in ("WordLevel", "BPE"):
-        raise UsageError(f"{path}: the model must be WordLevel or byte-level BPE, as zoo writes them")
-    numbers = dict(vocabulary)
-    for token in content["added_tokens"]:
-        name, number = token["content"], token["id"]
-        if not isinstance(name, str) or not name:
-            raise UsageError(f"{path}: an added token has no text: {token!r:.80}")
-        if numbers.setdefault(name, number) != number:
-            raise UsageError(f"{path}: {name!r} has two numbers, {numbers[name]} and {number}")
-    for token, number in numbers.items():
-        if type(number) is not int:
-            raise UsageError(f"{path}: the number of {token!r:.80} is {number!r:.80}: it must be a whole number")
-        if len(token) > LONGEST_TOKEN:
-            raise UsageError(f"{path}: token {number} has {len(token)} characters, more than {LONGEST_TOKEN}")
-    by_number: dict[int, str] = {}
-    for token, number in numbers.items():
-        other = by_number.setdefault(number, token)
-        if other != token:
-            raise UsageError(f"{path}: {other!r} and {token!r} have the same number {number}")
-    if sorted(by_number) != list(range(len(by_number))):
-        hole = next((n for n in range(len(by_number)) if n not in by_number), 0)
-        raise UsageError(f"{path}: numbers must run from 0 to {len(by_number) - 1} without a hole, but {hole} is free")
-    added = {token["content"] for token in content["added_tokens"]}
-    lost = {PAD, BOS, EOS} & set(vocabulary) - added
-    if lost:
-        raise UsageError(f"{path}: {', '.join(sorted(lost))} must be listed in added_tokens as special")
-    if not all(token.get("special") for token in content["added_tokens"]):
-        raise UsageError(f"{path}: every added token must be special")
-
-
-def _check_steps(path: Path, content: dict[str, Any]) -> None:
-    """Raise UsageError for steps that are not zoo's: a pattern of a stranger can take for ever, or change the text."""
-    for name in ("normalizer", "post_processor", "truncation", "padding"):
-        if content.get(name) is not None:
-            raise UsageError(f"{path}: {name!r} must be null: zoo's tokenizers leave a text as it is")
-    if content["model"].get("dropout"):
-        raise UsageError(f"{path}: the model has a dropout, with which a text is cut otherwise each time")
-    waiting = [content.get(name) for name in ("pre_tokenizer", "decoder")]
-    while waiting:
-        step = waiting.pop()
-        if step is None:
-            continue
-        kind = step["type"] if isinstance(step, dict) else step
-        if kind not in STEPS:
-            raise UsageError(f"{path}: the step {kind!r:.80} is not one of {', '.join(STEPS)}")
-        if kind == "Split" and step["pattern"] not in PATTERNS:
-            raise UsageError(f"{path}: the pattern {step['pattern']!r:.80} is not one that zoo writes")
-        waiting += step.get("pretokenizers") or step.get("decoders") or []
-
-
-def _unique_keys(path: Path) -> Callable[[list[tuple[str, object]]], dict[str, object]]:
-    def pairs(items: list[tuple[str, object]]) -> dict[str, object]:
-        found = dict(items)
-        if len(found) != len(items):
-            names = [name for name, _ in items]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise UsageError(f"{path}: {twice!r} stands twice in the same object")
-        return found
-
-    return pairs

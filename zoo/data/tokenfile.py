@@ -1,0 +1,101 @@
+"""What a tokenizer.json may hold: the library loads files that would give wrong numbers, or take for ever."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from zoo.errors import UsageError
+
+PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
+NAMES = "special_tokens_map.json"
+IDEOGRAPH, CHARACTER = r"[\p{Han}\p{Hiragana}\p{Katakana}]", r"[\s\S]"
+STEPS = ("Sequence", "Split", "Digits", "ByteLevel", "Fuse")
+PATTERNS = [{"Regex": IDEOGRAPH}, {"Regex": CHARACTER}]
+LONGEST_TOKEN = 10_000  # characters
+
+
+def published(path: Path) -> dict[str, str] | None:
+    """What a published tokenizer calls <pad>, <bos> and <eos>; None for one of ours.
+
+    It is told by special_tokens_map.json beside it, the file in which the library transformers keeps these names.
+    """
+    beside = path.with_name(NAMES)
+    if not beside.is_file():
+        return None
+    said, found = json.loads(beside.read_text("utf-8")), {}
+    for ours, theirs in ((PAD, "pad_token"), (BOS, "bos_token"), (EOS, "eos_token")):
+        value = said.get(theirs)
+        name = value.get("content") if isinstance(value, dict) else value
+        if isinstance(name, str):
+            found[ours] = name
+    return found
+
+
+def check(path: Path, text: str) -> None:
+    """Raise UsageError where numbers have holes or clash: the library itself loads such files without a word."""
+    content = json.loads(text, object_pairs_hook=_unique_keys(path))
+    _check_steps(path, content)
+    vocabulary = content["model"]["vocab"]
+    if not isinstance(vocabulary, dict) or content["model"].get("type") not in ("WordLevel", "BPE"):
+        raise UsageError(f"{path}: the model must be WordLevel or byte-level BPE, as zoo writes them")
+    numbers = dict(vocabulary)
+    for token in content["added_tokens"]:
+        name, number = token["content"], token["id"]
+        if not isinstance(name, str) or not name:
+            raise UsageError(f"{path}: an added token has no text: {token!r:.80}")
+        if numbers.setdefault(name, number) != number:
+            raise UsageError(f"{path}: {name!r} has two numbers, {numbers[name]} and {number}")
+    for token, number in numbers.items():
+        if type(number) is not int:
+            raise UsageError(f"{path}: the number of {token!r:.80} is {number!r:.80}: it must be a whole number")
+        if len(token) > LONGEST_TOKEN:
+            raise UsageError(f"{path}: token {number} has {len(token)} characters, more than {LONGEST_TOKEN}")
+    by_number: dict[int, str] = {}
+    for token, number in numbers.items():
+        other = by_number.setdefault(number, token)
+        if other != token:
+            raise UsageError(f"{path}: {other!r} and {token!r} have the same number {number}")
+    if sorted(by_number) != list(range(len(by_number))):
+        hole = next((n for n in range(len(by_number)) if n not in by_number), 0)
+        raise UsageError(f"{path}: numbers must run from 0 to {len(by_number) - 1} without a hole, but {hole} is free")
+    added = {token["content"] for token in content["added_tokens"]}
+    lost = {PAD, BOS, EOS} & set(vocabulary) - added
+    if lost:
+        raise UsageError(f"{path}: {', '.join(sorted(lost))} must be listed in added_tokens as special")
+    if not all(token.get("special") for token in content["added_tokens"]):
+        raise UsageError(f"{path}: every added token must be special")
+
+
+def _check_steps(path: Path, content: dict[str, Any]) -> None:
+    """Raise UsageError for steps that are not zoo's: a pattern of a stranger can take for ever, or change the text."""
+    for name in ("normalizer", "post_processor", "truncation", "padding"):
+        if content.get(name) is not None:
+            raise UsageError(f"{path}: {name!r} must be null: zoo's tokenizers leave a text as it is")
+    if content["model"].get("dropout"):
+        raise UsageError(f"{path}: the model has a dropout, with which a text is cut otherwise each time")
+    waiting = [content.get(name) for name in ("pre_tokenizer", "decoder")]
+    while waiting:
+        step = waiting.pop()
+        if step is None:
+            continue
+        kind = step["type"] if isinstance(step, dict) else step
+        if kind not in STEPS:
+            raise UsageError(f"{path}: the step {kind!r:.80} is not one of {', '.join(STEPS)}")
+        if kind == "Split" and step["pattern"] not in PATTERNS:
+            raise UsageError(f"{path}: the pattern {step['pattern']!r:.80} is not one that zoo writes")
+        waiting += step.get("pretokenizers") or step.get("decoders") or []
+
+
+def _unique_keys(path: Path) -> Callable[[list[tuple[str, object]]], dict[str, object]]:
+    def pairs(items: list[tuple[str, object]]) -> dict[str, object]:
+        found = dict(items)
+        if len(found) != len(items):
+            names = [name for name, _ in items]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise UsageError(f"{path}: {twice!r} stands twice in the same object")
+        return found
+
+    return pairs
