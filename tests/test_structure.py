@@ -1,6 +1,7 @@
 """What must not grow: file length, parameters per function, import directions; and what must agree: names."""
 
 import ast
+import graphlib
 import importlib
 import inspect
 import pkgutil
@@ -48,11 +49,15 @@ def id_of(path):
 
 def imports(path):
     """Every module that a file imports, anywhere in it."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    return imported(ast.parse(path.read_text()))
+
+
+def imported(tree):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: imports are absolute here"
+            assert node.level == 0, "imports are absolute here"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
@@ -71,6 +76,27 @@ def test_imports_run_one_way(path):
             assert top in sys.stdlib_module_names or top in outside, f"{layer(path)} imports {name}"
         if layer(path) != "cli" and path.name not in ("__main__.py", "__init__.py"):
             assert not name.startswith("zoo.cli"), f"{layer(path)} imports {name}, which is on top"
+
+
+def test_no_modules_import_each_other_not_even_late():
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in FILES}
+    needs = {name: {_module(one, names) for one in run_time(path)} & names.keys() for name, path in names.items()}
+    tuple(graphlib.TopologicalSorter({name: found - {name} for name, found in needs.items()}).static_order())
+
+
+def _module(name, names):
+    return name if name in names else name.rpartition(".")[0]
+
+
+def run_time(path):
+    """Every module that a file imports other than for annotations."""
+    tree = ast.parse(path.read_text())
+    told = [
+        node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+    ]
+    for node in told:
+        node.body = [ast.Pass()]
+    yield from imported(tree)
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=id_of)

@@ -3,7 +3,8 @@
 import pytest
 
 from zoo import cookbook
-from zoo.cli import compare, document
+from zoo.cli import asked, compare, document
+from zoo.cli import wanted as wanting
 from zoo.compare import variants
 from zoo.compare.variants import Choice, Factor, arranged, called, factor, factors, seeds, split
 from zoo.errors import UsageError
@@ -114,8 +115,7 @@ def test_the_baseline_names_varied_options_by_any_end_of_their_names():
 
 
 def wanted(*argv):
-    asked = compare.parse([*argv])
-    return compare._of_file(asked) or compare._of_options(asked)
+    return wanting.wanted(asked.parse(argv))
 
 
 def test_a_file_says_what_a_command_line_says(tmp_path):
@@ -232,6 +232,6 @@ def test_help_lists_options_and_is_fast_to_read(capsys):
 
     assert main(["compare", "--help"]) == 0
     told = capsys.readouterr().out
-    assert all(f"--{name}" in told for name in (*compare.VALUED, *compare.LISTED, "dry-run", "attribute", "json"))
+    assert all(f"--{name}" in told for name in (*asked.VALUED, *asked.LISTED, "dry-run", "attribute", "json"))
     assert len(told.splitlines()) <= 60
     assert max(map(len, told.splitlines())) <= 120

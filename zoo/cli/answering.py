@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo.cli.compare import Asked, fancy, stream
+from zoo.cli.asked import Asked, fancy, stream
 from zoo.compare import home, plan
 from zoo.compare.execute import How, Job, execute, threads
 from zoo.compare.numbers import duration

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from zoo.cli import answering
 from zoo.cli.answering import Runner
-from zoo.cli.compare import Asked, words
+from zoo.cli.asked import Asked, words
 from zoo.compare import attribute, home, plan, variants
 from zoo.compare.attribute import Difference, Share
 from zoo.compare.plan import Arm
