@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from tests.models.small import SIZES, WORDS, chosen, names, seq2seq, spread
@@ -14,6 +15,15 @@ from zoo.parts.packing import MULTIPLE, Packing
 from zoo.tasks.translation import Translation
 
 KINDS = ("position", "backend", "attention", "norm", "ffn", "block")
+OPTIONS = [
+    {"window": 2},
+    {"tie": "all"},
+    {"tie": "none"},
+    {"decoder_depth": 1},
+    {"output_bias": True},
+    {"scale_logits": True, "tie": "all"},
+    {"output_bias": True, "scale_embedding": True, "tie": "all"},
+]
 VALID = torch.tensor([[1, 1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0, 0], [0] * 7, [1, 1, 1, 0, 0, 0, 0]], dtype=torch.bool)
 
 
@@ -27,12 +37,20 @@ def batch(rows=4):
     }  # fmt: skip
 
 
-def found(task, data):
+def found(task, data, loss=None):
     task.zero_grad()
-    total, size = task.loss(data)
+    total, size = (loss or task.loss)(data)
     side = sum(m.side_loss for m in task.net.modules() if getattr(m, "side_loss", None) is not None)
     (total + side).backward()
     return total.detach(), size, {name: p.grad.clone() for name, p in task.named_parameters() if p.grad is not None}
+
+
+def plain_loss(task, data):
+    """From the logits of all tokens, padding included."""
+    logits, wanted = task(data["source"], data["target"][:, :-1], data["source_valid"]), data["target"][:, 1:]
+    valid = data["target_valid"][:, 1:]
+    total = F.cross_entropy(logits[valid], wanted[valid], reduction="sum", label_smoothing=0.1)
+    return total, valid.sum()
 
 
 def compare(monkeypatch, data, **parts):
@@ -50,6 +68,10 @@ def compare(monkeypatch, data, **parts):
     assert used
     monkeypatch.setattr(Packing, "of", classmethod(lambda cls, valid: None))
     padded = found(task, data)
+    whole = found(task, data, lambda batch: plain_loss(task, batch))
+    torch.testing.assert_close(padded[0], whole[0])
+    for name, grad in padded[2].items():
+        torch.testing.assert_close(grad, whole[2][name], rtol=1e-6, atol=1e-9, msg=lambda told, n=name: f"{n}: {told}")
     torch.testing.assert_close(packed[0], padded[0])
     assert packed[1] == padded[1]
     assert packed[2].keys() == padded[2].keys()
@@ -64,7 +86,7 @@ def test_packed_equals_padded_for_every_part(kind, name, monkeypatch):
     compare(monkeypatch, batch(), **{kind: part})
 
 
-@pytest.mark.parametrize("options", [{"window": 2}, {"tie": "all"}, {"tie": "none"}, {"decoder_depth": 1}])
+@pytest.mark.parametrize("options", OPTIONS)
 def test_packed_equals_padded_with_options(options, monkeypatch):
     compare(monkeypatch, batch(), **options)
 
