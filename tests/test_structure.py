@@ -24,13 +24,14 @@ DECLARED = [
 ]
 
 # What the modules of a layer may import: parts of zoo, and packages beside the standard library (None: any).
-PLUGINS = ("errors", "limits", "discovery", "importing", "registry", "describe")
+PLUGINS = ("errors", "limits", "plainyaml", "discovery", "importing", "registry", "describe")
 MAY_IMPORT = {
     "errors": ((), ()),
     "atomic": ((), ()),
     "discovery": ((), ()),
     "importing": ((), ()),
-    "limits": (("errors",), ("yaml",)),
+    "limits": (("errors",), ()),
+    "plainyaml": (("errors", "limits"), ("yaml",)),
     "registry": (("errors", "discovery", "importing"), ()),
     "plugins": (("errors", "registry", "describe", "__version__"), ("packaging",)),
     "cookbook": (("errors", "registry"), ()),

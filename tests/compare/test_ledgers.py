@@ -44,7 +44,7 @@ def test_several_recipes_keep_their_names(tmp_path):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "is damaged: Expecting value"),
+        ("", "is not valid JSON: Expecting value"),
         ('{"format": 1, "variant"', "is damaged"),
         (b"\xff\xfe\x00", "is damaged"),
         ("[1, 2]", "is no ledger of zoo"),

@@ -214,3 +214,11 @@ def test_what_is_no_tokenizer(tmp_path, content):
     (tmp_path / "tokenizer.json").write_bytes(content)
     with pytest.raises(ValueError, match=r"tokenizer\.json"):
         Tokenizer.load(tmp_path / "tokenizer.json")
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"[]", b"\xff", b"{"])
+def test_what_is_no_list_of_names_beside_a_tokenizer(tmp_path, content):
+    Tokenizer.chars(["a b c"]).save(tmp_path / "tokenizer.json")
+    (tmp_path / "special_tokens_map.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"special_tokens_map\.json"):
+        Tokenizer.load(tmp_path / "tokenizer.json")

@@ -51,10 +51,9 @@ def choose_checkpoint(plan: Plan) -> None:
     if given is None:
         return
     path = Path(str(given))
-    if "://" in str(given) or not path.exists():
-        raise UsageError(f"no checkpoint file {str(given)!r}.")
-    if path.is_file():
-        plan.manifest = manifest.verified(path)
+    if "://" in str(given) or not path.is_file():
+        raise UsageError(f"no checkpoint file {str(given)!r}.{' It is a folder.' if path.is_dir() else ''}")
+    plan.manifest = manifest.verified(path)
     origin = configured(path)
     records = provenance.checked(weights.about(path, provenance.KEY)) or provenance.kept(origin or path.parent)
     if folder.first_rank():

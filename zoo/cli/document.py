@@ -7,18 +7,18 @@ from pathlib import Path
 
 import yaml
 
-from zoo import limits
+from zoo import limits, plainyaml
 from zoo.cli.layers import MISSING, Node, put
 from zoo.errors import UsageError
-from zoo.limits import CORE, Loader
+from zoo.plainyaml import CORE, Loader
 
-MAX_NODES, MAX_DEPTH = limits.RECIPE_NODES, limits.DEPTH
+MAX_NODES, MAX_DEPTH = plainyaml.NODES, plainyaml.DEPTH
 
 
 def read(path: Path) -> Node:
     """The layer a YAML file describes."""
     try:
-        text = limits.text(path, limits.RECIPE_BYTES)
+        text = limits.text(path, plainyaml.BYTES)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     root = parse(text, str(path))

@@ -61,7 +61,7 @@ def typed(key: str, annotation: Any, node: Node, optional: bool = False) -> obje
 def _check_texts(key: str, value: object, origin: str) -> None:
     """Raise UsageError for a text that is a bomb once it is read as YAML, which jsonargparse does with texts."""
     from zoo.cli.document import flow
-    from zoo.limits import DEPTH
+    from zoo.plainyaml import DEPTH
 
     if isinstance(value, dict):
         value = [*value.keys(), *value.values()]

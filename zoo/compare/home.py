@@ -8,7 +8,9 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from zoo import limits
 from zoo.compare.ledgers import Ledger, read
 from zoo.errors import UsageError
 
@@ -55,7 +57,7 @@ def kept(home: Path) -> Record | None:
     if not path.is_file():
         return None
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found: Any = limits.json_file(path)
         folders = tuple(Path(os.path.normpath(home / run)) for run in found["runs"])
         tuned = {str(name): str(sentence) for name, sentence in found["tuned"].items()}
         said = {name: found[name] for name in ("baseline", "goal", "budget", "command")}

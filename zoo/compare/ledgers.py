@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from zoo import limits
 from zoo.errors import UsageError
 
 LEDGER, CONFIG, FORMAT = "ledger.json", "config.yaml", 1
@@ -98,10 +98,10 @@ def parse(path: Path) -> Ledger:
         return Ledger(path, recipe, variant, int(seed.group(1)) if seed else 0, problem=why)
 
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = limits.json_file(path)
     except FileNotFoundError:
         return failed(f"{path.parent} has no {LEDGER}: it saved none yet, or an older zoo made it")
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         return failed(f"{path} is damaged: {' '.join(str(error).split())}")
     if not isinstance(content, dict) or "format" not in content or "variant" not in content:
         return failed(f"{path} is no ledger of zoo")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from zoo import limits
 from zoo.compare import state
 from zoo.errors import UsageError
 from zoo.registry import suggest
@@ -176,7 +176,7 @@ def _identity(folder: Path) -> list[object]:
 
 def _kept(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = limits.json_file(path)
     except (OSError, ValueError):
         return {}
     return dict(found.get("runs", {})) if isinstance(found, dict) and found.get(MARK) == 1 else {}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from zoo import limits
 from zoo.trained import manifest
 from zoo.trained.place import FINISHED, STARTING
 from zoo.trained.provenance import FILE as PARTS
@@ -38,7 +38,7 @@ def unrecorded(folder: Path) -> bool:
 def ledger(folder: Path) -> Mapping[str, Any]:
     """What a run says of itself; nothing where it cannot be read."""
     try:
-        found = json.loads((folder / LEDGER).read_text("utf-8"))
+        found = limits.json_file(folder / LEDGER)
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from zoo import limits
 from zoo.errors import UsageError
 
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
@@ -25,7 +26,10 @@ def published(path: Path) -> dict[str, str] | None:
     beside = path.with_name(NAMES)
     if not beside.is_file():
         return None
-    said, found = json.loads(beside.read_text("utf-8")), {}
+    said: Any = limits.json_file(beside)
+    if not isinstance(said, dict):
+        raise UsageError(f"{beside} holds no JSON object with names such as pad_token.")
+    found = {}
     for ours, theirs in ((PAD, "pad_token"), (BOS, "bos_token"), (EOS, "eos_token")):
         value = said.get(theirs)
         name = value.get("content") if isinstance(value, dict) else value

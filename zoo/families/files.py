@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from zoo import limits
 from zoo.data.cache import write_json
 from zoo.errors import CheckpointError, UsageError
 from zoo.families.rule import Tensors
@@ -83,7 +83,7 @@ def optional(path: Path) -> dict[str, Any]:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = limits.json_file(path)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(found, dict):

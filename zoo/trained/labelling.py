@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
+from zoo import limits
 from zoo.data.tokenizer import CLS, Tokenizer
 from zoo.errors import UsageError
 from zoo.tasks.task import Task
@@ -34,7 +34,7 @@ class TrainedLabelling(Trained):
         self.tokenizer = Tokenizer.load(place.file("tokenizer.json"))
         path = place.file("labels.json")
         try:
-            self.names: list[str] = json.loads(path.read_text("utf-8"))["names"]
+            self.names: list[str] = cast(Any, limits.json_file(path))["names"]
             self.cls = self.tokenizer.specials[CLS]
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path} is not what a run writes: {type(error).__name__} {error}") from error

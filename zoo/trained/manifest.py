@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zoo import atomic
+from zoo import atomic, limits
 from zoo.errors import CheckpointError
 
 FOLDER, FORMAT = "manifests", 1
@@ -79,7 +79,7 @@ def verified(path: Path) -> dict[str, Any]:
 def read(path: Path) -> dict[str, Any] | None:
     """A manifest; None where it is not as it was written."""
     try:
-        found = json.loads(path.read_bytes())
+        found: Any = limits.json_file(path)
         seal = found.pop("seal")
         return found if seal == _seal(found) else None
     except (OSError, ValueError, AttributeError, KeyError, TypeError):

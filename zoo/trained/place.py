@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zoo import cookbook, limits
+from zoo import cookbook, limits, plainyaml
 from zoo.errors import CheckpointError, UsageError
 from zoo.registry import suggest
 
@@ -113,7 +113,7 @@ def _export(folder: Path) -> Place:
 
 def _yaml(path: Path) -> Mapping[str, Any]:
     try:
-        return _checked(limits.yaml_file(path), path)
+        return _checked(plainyaml.read(path), path)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
 
