@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -54,6 +55,16 @@ def test_a_terminal_shows_everything_that_matters(found):
     assert "mean ± standard deviation over 5 seeds, 6.14M tokens, 3,000 steps each; lower is better." in " ".join(lines)
     assert "p after Holm's correction for 3 comparisons" in " ".join(lines)
     assert "918k        1.84M" in text
+
+
+@pytest.mark.parametrize(
+    ("budget", "told"),
+    [("time=10m", "10m of training"), ("flops=1e15", "1e15 FLOPs"), ("tokens=2M", "6.14M tokens, 3,000 steps")],
+)
+def test_what_was_equal_is_told(found, budget, told):
+    runs = found.runs[found.baseline]
+    equal = {seed: replace(one, setting={**one.setting, "budget": budget}) for seed, one in runs.items()}
+    assert wording.spent(replace(found, runs={**found.runs, found.baseline: equal})) == told
 
 
 def test_colour_is_for_terminals(found):

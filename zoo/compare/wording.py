@@ -129,9 +129,14 @@ def brief(row: Row) -> str:
 
 
 def spent(answer: Answer) -> str:
-    """``6.14M tokens, 3,000 steps``: what a run of the baseline was given."""
+    """``6.14M tokens, 3,000 steps``: what a run of the baseline was given; a budget of something else as it was said."""
     run = next((run for run in answer.runs[answer.baseline].values() if run.finished), None)
-    return f"{short(run.tokens)} {answer.unit}s, {run.steps:,} steps" if run else ""
+    if run is None:
+        return ""
+    what, _, size = str(run.setting.get("budget") or "").partition("=")
+    if what in ("time", "flops"):
+        return f"{size} of training" if what == "time" else f"{size} FLOPs"
+    return f"{short(run.tokens)} {answer.unit}s, {run.steps:,} steps"
 
 
 def _opening(by: dict[str, list[Row]]) -> str:
