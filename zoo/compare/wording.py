@@ -129,7 +129,7 @@ def brief(row: Row) -> str:
 
 
 def spent(answer: Answer) -> str:
-    """``6.14M tokens, 3,000 steps``: what a run of the baseline was given; a budget of something else as it was said."""
+    """``6.14M tokens, 3,000 steps``: what a run of the baseline was given; another budget as it was said."""
     run = next((run for run in answer.runs[answer.baseline].values() if run.finished), None)
     if run is None:
         return ""

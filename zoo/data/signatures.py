@@ -1,0 +1,124 @@
+"""Question answering without files: what the signatures of Python's standard library say."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import itertools
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from zoo.data.cache import cached, write_json
+from zoo.data.data import a_fraction
+from zoo.data.pairdata import Pair, PairData
+from zoo.data.stdlib import StdlibDocs, library_files
+
+LEAST, MOST, LONGEST = 2, 8, 100  # parameters, and characters of a signature
+RECEIVERS = ("self", "cls")
+
+
+class Signature(NamedTuple):
+    """A function, its parameters as they are written, and their names with their defaults."""
+
+    text: str
+    defaults: dict[str, str | None]
+
+    @property
+    def held(self) -> float:
+        """A number in [0, 1) that is the same for everybody: it decides to which split a signature belongs."""
+        return int.from_bytes(hashlib.sha256(self.text.encode()).digest()[:6]) / 2**48
+
+
+class SignatureQuestions(PairData):
+    """Questions about signatures of the running Python's standard library, whose answers stand in them.
+
+    The source is a question and a signature, ``default of indent? dumps(obj, skipkeys=False, indent=None)``, the
+    target the answer, ``None``. Four kinds: the default of a parameter (``default``), the parameter behind another
+    (``after``), the one at a place (``place``), and how many there are (``count``). Annotations, ``/``, a bare ``*``,
+    ``self`` and ``cls`` are left out. No signature is in two splits: a model must read what it never saw.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int = 1024,
+        max_tokens: int = 2048,
+        max_length: int = 96,
+        eval_limit: int = 200,
+        val_fraction: float = 0.05,
+        workers: int = 0,
+        seed: int | None = None,
+    ) -> None:
+        """`val_fraction` of the signatures is for validation, and as much for the test."""
+        super().__init__(vocab_size, max_tokens, max_length, eval_limit, workers, seed)
+        a_fraction(val_fraction=2 * val_fraction)
+        self.val_fraction = val_fraction
+
+    def origin(self) -> dict[str, Any]:
+        return {"signatures": 1, "val_fraction": self.val_fraction, **StdlibDocs().source()}
+
+    def corpus(self) -> dict[str, list[Pair]]:
+        splits: dict[str, list[Pair]] = {"train": [], "val": [], "test": []}
+        for one in signatures():
+            place = int(one.held / self.val_fraction)
+            splits[("val", "test")[place] if place < 2 else "train"] += questions(one)
+        return splits
+
+
+def questions(one: Signature) -> Iterator[Pair]:
+    """All that is asked about a signature."""
+    names = [name.lstrip("*") for name in one.defaults]
+    for name, default in one.defaults.items():
+        if default is not None:
+            yield Pair(f"default of {name}? {one.text}", default, "default")
+    for name, following in itertools.pairwise(names):
+        yield Pair(f"after {name}? {one.text}", following, "after")
+    for place, name in enumerate(names, 1):
+        yield Pair(f"number {place}? {one.text}", name, "place")
+    yield Pair(f"how many? {one.text}", str(len(names)), "count")
+
+
+def signatures() -> list[Signature]:
+    """The library's signatures of two to eight parameters, each text once, in the order of files and lines."""
+
+    def extract(folder: Path) -> None:
+        found = {one.text: one for file in library_files() for one in signatures_of(file.read_bytes())}
+        write_json(folder / "signatures.json", [*found.values()])
+
+    entry = cached("signatures", {"format": 1, **StdlibDocs().source()}, extract)
+    return [Signature(*one) for one in json.loads((entry / "signatures.json").read_text("utf-8"))]
+
+
+def signatures_of(source: bytes) -> Iterator[Signature]:
+    """Those of a module's source; none where it cannot be parsed."""
+    try:
+        with warnings.catch_warnings():  # about invalid escapes in the library's own strings
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return  # the library ships a few files that are wrong on purpose
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            defaults = _parameters(node.args)
+            text = f"{node.name}({', '.join(_written(*one) for one in defaults.items())})"
+            if LEAST <= len(defaults) <= MOST and len(text) <= LONGEST and text.isascii() and "\n" not in text:
+                yield Signature(text, defaults)
+
+
+def _parameters(args: ast.arguments) -> dict[str, str | None]:
+    plain = [*args.posonlyargs, *args.args]
+    first = len(plain) - len(args.defaults)
+    found = {arg.arg: ast.unparse(args.defaults[i - first]) if i >= first else None for i, arg in enumerate(plain)}
+    if args.vararg:
+        found["*" + args.vararg.arg] = None
+    for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
+        found[arg.arg] = None if default is None else ast.unparse(default)
+    if args.kwarg:
+        found["**" + args.kwarg.arg] = None
+    return {name: default for name, default in found.items() if name not in RECEIVERS}
+
+
+def _written(name: str, default: str | None) -> str:
+    return name if default is None else f"{name}={default}"

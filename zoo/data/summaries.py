@@ -1,0 +1,65 @@
+"""Summarisation without files: the first line of a docstring, from what follows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zoo.data.data import a_fraction, at_least
+from zoo.data.pairdata import Pair, PairData
+from zoo.data.stdlib import StdlibDocs
+
+SHORTEST, LONGEST = 15, 90  # characters of a summary
+BODY = 60  # characters that there must be to sum up
+
+
+class DocSummaries(PairData):
+    """Docstrings of the running Python's standard library: their first line, told from the text below it.
+
+    Python's convention is that the first line sums up the rest, and that a blank line stands between them. The source
+    is the first `reads` characters of the rest, to the end of a word, with line breaks as spaces. Half of the texts
+    that StdlibDocs holds back are for validation, half for the test: a language model that was trained on StdlibDocs
+    with the same `val_fraction` has seen neither.
+    """
+
+    def __init__(
+        self,
+        reads: int = 300,
+        vocab_size: int = 1024,
+        max_tokens: int = 2048,
+        max_length: int = 160,
+        eval_limit: int = 200,
+        val_fraction: float = 0.1,
+        workers: int = 0,
+        seed: int | None = None,
+    ) -> None:
+        """`val_fraction` of the library's text is held back."""
+        super().__init__(vocab_size, max_tokens, max_length, eval_limit, workers, seed)
+        at_least(BODY, reads=reads)
+        a_fraction(val_fraction=val_fraction)
+        self.reads, self.val_fraction = reads, val_fraction
+
+    def origin(self) -> dict[str, Any]:
+        return {"summaries": 1, "reads": self.reads, "val_fraction": self.val_fraction, **StdlibDocs().source()}
+
+    def corpus(self) -> dict[str, list[Pair]]:
+        splits = StdlibDocs(val_fraction=self.val_fraction).documents().splits
+        train, held = (_pairs(splits[name], self.reads) for name in ("train", "val"))
+        known = {pair.target for pair in train}
+        held = [pair for pair in held if pair.target not in known]  # many methods say what their twins say
+        return {"train": train, "val": held[::2], "test": held[1::2]}
+
+
+def _pairs(texts: list[str], reads: int) -> list[Pair]:
+    found = (summary(text, reads) for text in texts)
+    return [pair for pair in found if pair is not None]
+
+
+def summary(text: str, reads: int) -> Pair | None:
+    """A docstring's rest and its first line; None where one of them is missing."""
+    first, _, rest = text.partition("\n")
+    body = " ".join(rest.split())
+    if rest[:1] != "\n" or not SHORTEST <= len(first) <= LONGEST or not first.endswith(".") or len(body) < BODY:
+        return None
+    if len(body) > reads:
+        body = body[: reads + 1].rpartition(" ")[0] or body[:reads]
+    return Pair(body, first, "summary")
