@@ -1,0 +1,30 @@
+"""One environment with every package under plugins/, and one from `zoo new`, for all tests here."""
+
+import os
+import shutil
+
+import pytest
+from filelock import FileLock
+
+from tests.plugins.home import PACKAGES, Home
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory):
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent  # of all workers
+    folder, done = shared / "plugins", shared / "plugins.done"
+    with FileLock(shared / "plugins.lock"):
+        if done.exists():
+            return Home(folder)
+        made = Home(folder)
+        made.create()
+        made.fine("zoo new norm OwnNorm")
+        for package in PACKAGES:  # copies, so that building leaves nothing behind
+            ignored = shutil.ignore_patterns("*.egg-info", "__pycache__")
+            shutil.copytree(package, folder / package.name, ignore=ignored)
+        names = ["own-norm", *(package.name for package in PACKAGES)]
+        made.fine("python -m pip install -q " + " ".join(f"./{name}" for name in names))
+        done.touch()
+    return made
