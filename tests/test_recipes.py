@@ -60,6 +60,9 @@ def build(name: str, device: torch.device = META, small: bool = False) -> Task:
         if blanks[key] is None:
             blanks[key] = value
     if small:
+        grouped = getattr(blanks.get("attention"), "init_args", None)
+        if grouped is not None and grouped.get("groups"):  # as many queries share a key as in the recipe
+            grouped["groups"] = max(1, grouped["groups"] * SMALL["heads"] // blanks["heads"])
         for key in SMALL.keys() & vars(blanks).keys():
             blanks[key] = SMALL[key]
     with device:

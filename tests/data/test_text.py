@@ -133,7 +133,7 @@ def test_fingerprint_follows_content_tokenizer_and_split(tmp_path, file):
     [
         (b"one\ntwo\nth\xffree\n", r"bad\.txt:3: byte 0xff is not UTF-8"),
         (b"", r"bad\.txt is empty"),
-        ("utf-16".encode("utf-16"), r"bad\.txt:1: byte 0xff"),
+        ("utf-16".encode("utf-16"), r"bad\.txt:1: the file is UTF-16 and not UTF-8"),
         (b"ab", "the (train|val) split has"),
     ],
 )

@@ -124,7 +124,7 @@ def test_adapters_alone_learn_and_merge(home):
 def test_a_tuned_run_goes_on_and_is_repeated_from_its_configuration(home):
     code, run = fit(home, "resumed", "--tune.rank", "2")
     assert code == 0
-    words = ["fit", str(run / "config.yaml"), "--runs", str(home), "--name", "resumed", "--resume"]
+    words = ["fit", str(run / "config.yaml"), "--runs", str(home), "--name", "resumed", "--resume", "--accept-changes"]
     assert main([*words, "--trainer.max_steps", "6"]) == 0
     assert main([*words, "--trainer.max_steps", "8", "--tune.rank", "3"]) == 2
 

@@ -10,6 +10,7 @@ from typing import Any
 from lightning.pytorch import LightningModule
 
 from zoo.cli import document, folder
+from zoo.cli.args import SECTIONS
 from zoo.cli.plan import Plan, as_yaml, check_resume
 from zoo.cli.slots import parameters
 from zoo.errors import CheckpointError, UsageError
@@ -18,7 +19,6 @@ from zoo.trained import manifest, provenance, weights
 from zoo.trained.place import checkpoint, configured
 
 AGREE = "accept-changes"
-SECTIONS = ("seed_everything", "model", "data", "trainer")
 # files of a run's folder that change while it goes on, or afterwards
 GROWING = (provenance.FILE, folder.FINISHED, folder.STARTING, "ledger.json")
 
@@ -123,7 +123,11 @@ def facts(plan: Plan, data: Any, home: Path) -> dict[str, Any]:
     kept = [path for path in found if path.name not in GROWING and path.suffix in (".json", ".yaml")]
     versions = {"zoo": own_version(), "torch": str(torch.__version__), "lightning": lightning}
     return {
-        "recipe": {name: as_yaml(plan.config[name]) for name in SECTIONS if plan.config.get(name) not in (None, {})},
+        "recipe": {
+            name: as_yaml(plan.config[name])
+            for name in ("seed_everything", *SECTIONS)
+            if plan.config.get(name) not in (None, {})
+        },
         "data": {"class": type(data).__name__, "fingerprint": fingerprint() if callable(fingerprint) else None},
         "files": {path.name: manifest.sha256(path) for path in kept},
         "versions": {**versions, "numpy": numpy.__version__, "python": sys.version.split()[0]},

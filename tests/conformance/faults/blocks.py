@@ -159,7 +159,7 @@ class MemoryIsCausal(PreNorm):
     """Cross-attention gets the causal pattern of self-attention."""
 
     def look(self, context, part, x):
-        states, valid = context.memory
+        states, valid, _ = context.memory
         pattern = Pattern(causal=True, valid=valid, offset=context.pattern.offset)
         return part(x, states, pattern=pattern, cache=context.cache and context.cache.memory)
 
