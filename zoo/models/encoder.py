@@ -9,10 +9,12 @@ from torch import Tensor, nn
 from zoo.errors import UsageError
 from zoo.models.init import initialise, unmoved
 from zoo.models.stack import Stack
-from zoo.parts.norm import LayerNorm
+from zoo.parts.ffn import ACTIVATIONS, Activation
 from zoo.parts.position import Extent
 
 Pool = Literal["first", "mean", "last"]
+Pooler = Literal["tanh", "relu", "gelu", "gelu_tanh", "swish"]
+POOLERS = {**ACTIVATIONS, "tanh": torch.tanh}
 
 
 class TextEncoder(nn.Module):
@@ -26,7 +28,6 @@ class TextEncoder(nn.Module):
         vocab_size: int,
         max_length: int = 512,
         segments: int = 0,
-        embedding_norm: bool = False,
         causal: bool = False,
         scale_embedding: bool = False,
         seed: int = 0,
@@ -37,7 +38,6 @@ class TextEncoder(nn.Module):
             vocab_size: number of tokens.
             max_length: longest sequence the model is made for.
             segments: kinds of tokens, such as a first and a second sentence, that have an embedding of their own.
-            embedding_norm: normalise embeddings before the first block, as BERT does.
             causal: let a token see only those before it, as a language model does.
             scale_embedding: multiply embeddings by sqrt(dim), as in the original Transformer.
             seed: of the initial weights.
@@ -49,7 +49,6 @@ class TextEncoder(nn.Module):
             self.dim: int = self.stack.dim
             self.embedding = nn.Embedding(vocab_size, self.dim)
             self.segment = nn.Embedding(segments, self.dim) if segments else None
-            self.embedding_norm = LayerNorm(self.dim) if embedding_norm else None
             self.scale = self.dim**0.5 if scale_embedding else 1.0
             initialise(self, seed)
 
@@ -58,29 +57,37 @@ class TextEncoder(nn.Module):
         x = self.embedding(tokens) * self.scale
         if self.segment is not None:
             x = x + (self.segment.weight[0] if segments is None else self.segment(segments))
-        if self.embedding_norm is not None:
-            x = self.embedding_norm(x)
         return self.stack(x, valid)
 
 
 class MaskedLanguageModel(TextEncoder):
     """Logits of every token from those around it, and, if wanted, of whether a second text follows a first.
 
-    BERT's head: norm(gelu(W x + b)), then the embedding matrix and a bias.
+    BERT's head: norm(act(W x + b)) with the encoder's norm, then the embedding matrix and a bias.
     """
 
-    def __init__(self, vocab_size: int, max_length: int = 512, tie: bool = True, pairs: bool = False, **encoder):
+    def __init__(
+        self,
+        vocab_size: int,
+        max_length: int = 512,
+        tie: bool = True,
+        pairs: bool = False,
+        activation: Activation = "gelu",
+        **encoder,
+    ):
         """
         Args:
             vocab_size: number of tokens.
             max_length: longest sequence the model is made for.
             tie: use the embedding matrix for the output as well (Press and Wolf, 2017).
             pairs: tell, from the first token, whether the second text follows the first.
+            activation: of the head.
         """
         super().__init__(vocab_size, max_length, **encoder)
         with unmoved():
+            self.activation = ACTIVATIONS[activation]
             self.transform = nn.Linear(self.dim, self.dim)
-            self.transform_norm = LayerNorm(self.dim)
+            self.transform_norm = self.stack.another_norm()
             self.head = Output(self.dim, vocab_size, tie)
             self.pooler = nn.Linear(self.dim, self.dim) if pairs else None
             self.follows = nn.Linear(self.dim, 2) if pairs else None
@@ -88,7 +95,7 @@ class MaskedLanguageModel(TextEncoder):
 
     def fill(self, states: Tensor) -> Tensor:
         """States (..., dim) to logits (..., vocab_size) of the tokens that stood there."""
-        x = self.transform_norm(F.gelu(self.transform(states)))
+        x = self.transform_norm(self.activation(self.transform(states)))
         return self.head(x, self.embedding.weight)
 
     def follow(self, states: Tensor) -> Tensor:
@@ -127,6 +134,7 @@ class TextClassifier(TextEncoder):
         num_classes: int,
         max_length: int = 512,
         pool: Pool = "mean",
+        pooler: Pooler | None = None,
         head_dropout: float = 0.0,
         **encoder,
     ):
@@ -136,6 +144,7 @@ class TextClassifier(TextEncoder):
             num_classes: number of classes.
             max_length: longest sequence the model is made for.
             pool: what the classifier reads, the first state, the mean of all, or the last one (of a causal model).
+            pooler: activation of a layer between what is read and the classifier, as BERT (tanh) and DeBERTa (gelu) have.
             head_dropout: rate on what the classifier reads.
         """
         super().__init__(vocab_size, max_length, **encoder)
@@ -143,13 +152,18 @@ class TextClassifier(TextEncoder):
             raise UsageError("pool=first reads a token that sees nothing else in a causal model. Use last or mean.")
         with unmoved():
             self.pool = pool
+            self.pooler = nn.Linear(self.dim, self.dim) if pooler else None
+            self.activation = POOLERS[pooler or "tanh"]
             self.dropout = nn.Dropout(head_dropout)
             self.head = nn.Linear(self.dim, num_classes)
             initialise(self, self.seed)
 
     def forward(self, tokens: Tensor, valid: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """Tokens (B, T) to logits (B, num_classes)."""
-        return self.head(self.dropout(pooled(self.states(tokens, valid, segments), valid, self.pool)))
+        x = pooled(self.states(tokens, valid, segments), valid, self.pool)
+        if self.pooler is not None:
+            x = self.activation(self.pooler(x))
+        return self.head(self.dropout(x))
 
 
 class TokenClassifier(TextEncoder):

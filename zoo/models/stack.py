@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 import torch
@@ -99,6 +100,7 @@ class Stack(nn.Module):
         self.dim = dim
         hidden = 4 * dim if hidden is None else hidden
         self.position = position(dim, heads, extent)
+        self.another_norm = partial(norm, dim)  # for heads that have one of the stack's kind
         self.entry = norm(dim) if embedding_norm else nn.Identity()
 
         def attend(layer: Layer) -> Attention:
@@ -110,7 +112,7 @@ class Stack(nn.Module):
 
         layers = layered(Layer(attention, ffn, hidden, window), depth, overrides)
         made = [(attend(layer), attend(layer) if cross else None, feed(layer)) for layer in layers]
-        self.blocks = nn.ModuleList(block(*parts, lambda: norm(dim), dropout) for parts in made)
+        self.blocks = nn.ModuleList(block(*parts, self.another_norm, dropout) for parts in made)
         self.norm = norm(dim) if cast(Block, self.blocks[0]).closes else nn.Identity()
         self.dropout = nn.Dropout(dropout)
         self.causal, self.windows, self.recompute = extent.causal, [layer.window for layer in layers], recompute

@@ -39,9 +39,9 @@ class Labelling(Task):
         self.accuracy = MulticlassAccuracy(num_classes, average="micro", ignore_index=IGNORE)
         self.f1 = MulticlassF1Score(num_classes, average="macro", ignore_index=IGNORE)
 
-    def forward(self, tokens: Tensor, valid: Tensor | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, valid: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """Tokens (B, T) to logits: (B, num_classes), or (B, T, num_classes)."""
-        return self.net(tokens, valid)
+        return self.net(tokens, valid, segments)
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
         return self._loss(*self._labelled(batch), self.label_smoothing)
@@ -55,7 +55,7 @@ class Labelling(Task):
     def _labelled(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Logits (N, num_classes) and labels (N,), without what has no label."""
         labels = batch["labels"].flatten()
-        logits = self(batch["tokens"], batch["valid"]).float().flatten(0, -2)
+        logits = self(batch["tokens"], batch["valid"], batch.get("segments")).float().flatten(0, -2)
         return logits[labels != IGNORE], labels[labels != IGNORE]
 
     @staticmethod
@@ -117,7 +117,7 @@ class SequenceClassification(Labelling):
         super().__init__(net, classes, label_smoothing, lr, optimizer, schedule)
 
     def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> list[dict[str, Any]]:
-        sure, guess = self(batch["tokens"], batch["valid"]).float().softmax(-1).max(-1)
+        sure, guess = self(batch["tokens"], batch["valid"], batch.get("segments")).float().softmax(-1).max(-1)
         rows = zip(guess.tolist(), sure.tolist(), batch["labels"].tolist(), strict=True)
         return [{"class": found, "probability": chance, "label": label} for found, chance, label in rows]
 
@@ -153,7 +153,7 @@ class TokenClassification(Labelling):
         super().__init__(net, classes, label_smoothing, lr, optimizer, schedule)
 
     def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> list[dict[str, Any]]:
-        guess = self(batch["tokens"], batch["valid"]).argmax(-1)
+        guess = self(batch["tokens"], batch["valid"], batch.get("segments")).argmax(-1)
         rows = zip(guess, batch["labels"], strict=True)
         return [
             {"classes": found[own != IGNORE].tolist(), "labels": own[own != IGNORE].tolist()} for found, own in rows

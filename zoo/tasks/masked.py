@@ -56,7 +56,7 @@ class MaskedLM(Task):
         super().__init__(net, lr, optimizer, schedule)
         if next_sentence and net.segments < 2:
             raise UsageError("model.next_sentence needs two kinds of segments. Add --model.segments 2")
-        self.next_sentence, self.mask_token = next_sentence, known(mask_token, "mask_token")
+        self.next_sentence, self.mask_token = next_sentence, mask_token
         self.accuracy, self.follow_accuracy, self.pseudo = MeanMetric(), MeanMetric(), MeanMetric()
 
     def forward(self, tokens: Tensor, valid: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
@@ -104,10 +104,11 @@ class MaskedLM(Task):
 
     def _alone(self, batch: dict[str, Tensor]) -> Tensor:
         """The log-probability of each token that is to be scored, hidden alone."""
+        mask = known(self.mask_token, "mask_token")
         rows = batch["scored"].any(1)
         whole, valid, asked = (batch[name][rows] for name in ("whole", "valid", "scored"))
         segments = batch["segments"][rows] if "segments" in batch else torch.zeros_like(whole)
-        return pseudo_log_probabilities(self.net, (whole, valid, segments), asked, self.mask_token)
+        return pseudo_log_probabilities(self.net, (whole, valid, segments), asked, mask)
 
     def figures(self, loss: float) -> dict[str, float]:
         pseudo = taken(self.pseudo)
