@@ -166,3 +166,34 @@ def kernel(sigma):
 def additive(table):
     """Bahdanau et al. (2015)."""
     return lambda head, q, k: (table[head] * torch.tanh(q + k)).sum()
+
+
+def deberta_row(distance, span, reach=None):
+    """He et al. (2021), equation 3, and the logarithmic rows of their version 2: which row of a table of 2 span."""
+    if reach is not None and abs(distance) > span // 2:
+        near = span // 2
+        steps = 0  # the fewest with near * ((reach - 1) / near)^(steps / (near - 1)) >= |distance|, in whole numbers
+        while near * ((reach - 1) / near) ** (steps / (near - 1)) < abs(distance) * (1 - 1e-9):
+            steps += 1
+        distance = (near + steps) * (1 if distance > 0 else -1)
+    if distance <= -span:
+        return 0
+    return 2 * span - 1 if distance >= span else distance + span
+
+
+def disentangled(q, k, keys, queries, span, reach=None):
+    """He et al. (2021), equation 4, for one head: scores of lists of vectors; a term without rows is left out."""
+
+    def dot(x, y):
+        return sum(a * b for a, b in zip(x, y, strict=True))
+
+    terms = 1 + (keys is not None) + (queries is not None)
+    scores = [[0.0] * len(k) for _ in q]
+    for i, query in enumerate(q):
+        for j, key in enumerate(k):
+            row = deberta_row(i - j, span, reach)
+            score = dot(query, key)
+            score += dot(query, keys[row]) if keys is not None else 0
+            score += dot(key, queries[row]) if queries is not None else 0
+            scores[i][j] = score / math.sqrt(terms * len(query))
+    return scores

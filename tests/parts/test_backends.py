@@ -91,7 +91,7 @@ def test_a_backend_is_the_formula_or_refuses(backend, words, shape, groups):
 
 
 def test_only_flash_claims_less_than_everything():
-    everything = frozenset(FEATURES) | {"dropout"}
+    everything = frozenset(FEATURES) | {"dropout", "content"}  # the latter: test_disentangled.py
     assert [Naive().lowers, SDPA().lowers, Tiled().lowers] == [everything] * 3
     assert Flash().lowers == ({"causal", "dropout"} if torch.cuda.is_available() else {"causal"})
 

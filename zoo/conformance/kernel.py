@@ -13,7 +13,7 @@ from zoo.conformance.common import apart
 from zoo.parts.backend import Naive
 from zoo.parts.pattern import Pattern
 
-FEATURES = ("causal", "window", "valid", "bias", "sparse")
+FEATURES = ("causal", "window", "valid", "bias", "content", "sparse")
 # queries, keys, positions of the first query and of the first key
 SHAPES = {
     "a whole sequence": (7, 7, 0, 0), "one new token": (1, 9, 8, 0), "a chunk after a prefix": (3, 9, 6, 0),
@@ -46,6 +46,9 @@ def features(words: frozenset[str], keys: int, heads: int, table: Tensor | None 
     if "bias" in words:
         slopes = torch.linspace(0.1, 0.4, heads, dtype=torch.float64) if table is None else table
         asked["bias"] = lambda head, query, key: slopes[head] * (query - 2 * key)
+    if "content" in words:  # of two rows
+        shares = torch.linspace(0.1, 0.4, 2 * heads, dtype=torch.float64).view(2, heads, 1, 1)
+        asked["content"] = lambda query, key: (shares * (key[None] - 2 * query[:, None])).sin()
     if "sparse" in words:
         asked["sparse"] = every_second
     return asked
@@ -57,10 +60,12 @@ def every_second(query: Tensor, key: Tensor) -> Tensor:
 
 
 def subsets(lowers: frozenset[str]) -> Iterator[frozenset[str]]:
-    """Every combination of the features that are claimed."""
-    claimed = [feature for feature in FEATURES if feature in lowers]
+    """Every combination of the features that are claimed; what tokens add, alone and with all."""
+    claimed = [feature for feature in FEATURES if feature in lowers and feature != "content"]
     for size in range(len(claimed) + 1):
         yield from map(frozenset, itertools.combinations(claimed, size))
+    if "content" in lowers:
+        yield from (frozenset({"content"}), frozenset({*claimed, "content"}))
 
 
 def calls(
@@ -119,7 +124,7 @@ def explained(call: Call, out: Tensor) -> str:
 def misread(call: Call) -> Iterator[tuple[str, dict[str, Any], float | None, Tensor, Tensor]]:
     """A call with one mistake each, and how it is called."""
     q, k, v, pattern, _ = call
-    for feature in ("causal", "window", "valid", "bias", "sparse", "offset", "start"):
+    for feature in (*FEATURES, "offset", "start"):
         if isinstance(pattern.get(feature), Tensor) or pattern.get(feature):
             yield f"without {feature}", {key: value for key, value in pattern.items() if key != feature}, None, k, v
     for factor in (q.size(-1) ** 0.5, q.size(-1) ** -0.5):

@@ -220,6 +220,8 @@ def no_token_is_special(subject: Subject) -> None:
     layer, x = any_layer(subject), subject.tokens(2, 7)
     if isinstance(layer, Stack) and layer.causal:
         raise Inapplicable("it is causal, and so has an order")
+    if getattr(subject.part, "asks", None):
+        raise Inapplicable("it declares a pattern of its own")
     order = torch.randperm(7)
     gap = apart(layer(x[:, order]), layer(x)[:, order])
     require(gap <= 1e-5, f"another order of tokens changes results by {gap:.1e}, although there are no positions.")

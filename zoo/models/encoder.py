@@ -144,7 +144,7 @@ class TextClassifier(TextEncoder):
             num_classes: number of classes.
             max_length: longest sequence the model is made for.
             pool: what the classifier reads, the first state, the mean of all, or the last one (of a causal model).
-            pooler: activation of a layer between what is read and the classifier, as BERT (tanh) and DeBERTa (gelu) have.
+            pooler: activation of a layer in front of the classifier, as BERT (tanh) and DeBERTa (gelu) have.
             head_dropout: rate on what the classifier reads.
         """
         super().__init__(vocab_size, max_length, **encoder)

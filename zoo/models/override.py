@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from torch import nn
+
 from zoo.errors import UsageError
 from zoo.parts.attention import Attention
 from zoo.parts.backend import Backend
@@ -56,3 +58,14 @@ def layered(own: Layer, depth: int, overrides: Sequence[Override] | None) -> lis
                 override.window or old.window,
             )
     return made
+
+
+def share(attentions: Sequence[Attention]) -> None:
+    """Give attentions of one class, and of one size, the modules that they have in common: those of the first."""
+    for name in {name for attention in attentions for name in attention.shared}:
+        first: dict[tuple, nn.Module] = {}
+        for attention in attentions:
+            if name in attention.shared:
+                own = getattr(attention, name)
+                sizes = tuple((key, tensor.shape) for key, tensor in own.named_parameters())
+                setattr(attention, name, first.setdefault((type(attention), sizes), own))

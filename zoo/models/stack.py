@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from zoo.errors import UsageError
-from zoo.models.override import Layer, Override, layered
+from zoo.models.override import Layer, Override, layered, share
 from zoo.models.refusal import CROSS, check_recompute, demands, refuse_unserved, too_long
 from zoo.parts.attention import Attention, MultiHead
 from zoo.parts.backend import Backend
@@ -111,7 +111,8 @@ class Stack(nn.Module):
             return RealTokens(part) if part.real_tokens else part
 
         layers = layered(Layer(attention, ffn, hidden, window), depth, overrides)
-        made = [(attend(layer), attend(layer) if cross else None, feed(layer)) for layer in layers]
+        made = [(attend(layer), attend(layer).across() if cross else None, feed(layer)) for layer in layers]
+        share([own for own, _, _ in made])
         self.blocks = nn.ModuleList(block(*parts, self.another_norm, dropout) for parts in made)
         self.norm = norm(dim) if cast(Block, self.blocks[0]).closes else nn.Identity()
         self.dropout = nn.Dropout(dropout)

@@ -36,6 +36,7 @@ class Attention(nn.Module):
     dot_product = True  # whether a backend can compute it
     sees_all = True  # a query may see every key that its pattern allows, in whatever order they stand
     memory: Literal["linear", "quadratic"] = "quadratic"  # in length, of what training keeps
+    shared: tuple[str, ...] = ()  # names of modules that all layers of a stack have in common
 
     def __init__(
         self,
@@ -77,6 +78,10 @@ class Attention(nn.Module):
         """Whether tokens may come packed: what reads x by itself is shown the padded batch."""
         own = type(self)
         return own.forward is Attention.forward and own.project is Attention.project
+
+    def across(self) -> "Attention":
+        """The attention that looks at a memory in a stack of this one: itself, unless it makes no sense there."""
+        return self
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern) -> Tensor:
         """(B, H, T, D), (B, G, S, D), (B, G, S, D) to (B, H, T, D)."""

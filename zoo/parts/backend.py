@@ -23,7 +23,7 @@ class Backend:
 
     kind = "backend"
     memory: Literal["linear", "quadratic"] = "quadratic"  # in length, of what training keeps
-    lowers: frozenset[str] = frozenset({"causal", "window", "valid", "bias", "sparse", "dropout"})
+    lowers: frozenset[str] = frozenset({"causal", "window", "valid", "bias", "content", "sparse", "dropout"})
 
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, dropout: float = 0.0, scale: float | None = None
@@ -171,7 +171,7 @@ class Tiled(Backend):
         score = q @ k.mT * scale
         cost = pattern.cost(groups * share, query, key)
         if cost is not None:
-            score = score + cost.unflatten(0, (groups, share)).to(score.dtype)
+            score = score + cost.unflatten(-3, (groups, share)).to(score.dtype)
         mask = pattern.mask(query, key)
         if mask is None:
             return score

@@ -14,6 +14,9 @@ Bias = Callable[[Tensor, Tensor, Tensor], Tensor]
 Dense backends call it once with tensors that broadcast to (heads, T, S); a kernel compiler may call it with scalars.
 """
 
+Content = Callable[[Tensor, Tensor], Tensor]
+"""content(query, key): what the tokens at these positions, (T,) and (S,), add to the scores, (B, heads, T, S)."""
+
 Sparse = Callable[[Tensor, Tensor], Tensor]
 """sparse(query, key): may a query at this position see a key at that one? Elementwise, as a bias is."""
 
@@ -30,6 +33,7 @@ class Pattern:
     window: int | None = None  # a query sees this many keys back (and, unless causal, ahead), itself included
     valid: Tensor | None = None  # (B, S) bool, False where a key is padding
     bias: Bias | None = None
+    content: Content | None = None
     sparse: Sparse | None = None
     offset: int = 0
     start: int = 0
@@ -46,7 +50,7 @@ class Pattern:
         """The features a backend must be able to lower."""
         features = {
             "causal": self.causal, "window": self.window, "valid": self.valid is not None, "bias": self.bias,
-            "sparse": self.sparse,
+            "content": self.content, "sparse": self.sparse,
         }  # fmt: skip
         return frozenset(name for name, wanted in features.items() if wanted)
 
@@ -59,7 +63,7 @@ class Pattern:
 
     def sees_all(self, T: int, S: int) -> bool:
         """Whether the call is one newest query that may look at every key, as in most steps of decoding."""
-        if self.valid is not None or self.bias is not None or self.sparse is not None or not self.causal:
+        if self.needs != {"causal"} and self.needs != {"causal", "window"}:
             return False
         return T == 1 and self.offset == self.start + S - 1 and (self.window is None or self.window >= S)
 
@@ -80,13 +84,16 @@ class Pattern:
         return mask
 
     def cost(self, heads: int, query: Tensor, key: Tensor) -> Tensor | None:
-        """The bias for positions (T,) and (S,), shaped (heads, T, S); None where there is no bias."""
-        if self.bias is None:
-            return None
-        return self.bias(torch.arange(heads, device=query.device)[:, None, None], query[:, None], key[None])
+        """What is added to scores of positions (T,) and (S,): (heads, T, S), or (B, heads, T, S); None: nothing."""
+        bias, content = None, None
+        if self.bias is not None:
+            bias = self.bias(torch.arange(heads, device=query.device)[:, None, None], query[:, None], key[None])
+        if self.content is not None:
+            content = self.content(query, key)
+        return content if bias is None else bias if content is None else bias + content
 
     def dense(self, heads: int, T: int, S: int, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-        """Mask and bias of a whole call, computed once and shared by all layers of one forward."""
+        """Mask and cost of a whole call, computed once and shared by all layers of one forward."""
         asked = (heads, T, S, device)
         if asked not in self._memo:
             query = torch.arange(self.offset, self.offset + T, device=device)

@@ -297,3 +297,20 @@ class PadsPromptsOnly(Steps):
 
     def mask(self, pattern, query, key):
         return super().mask(replace(pattern, valid=None) if len(query) == 1 and len(key) > 1 else pattern, query, key)
+
+
+@planted(values="without content")
+class ContentIsLost(Steps):
+    """What tokens add to the scores is claimed and left out."""
+
+    def cost(self, pattern, heads, query, key):
+        return super().cost(replace(pattern, content=None), heads, query, key)
+
+
+@planted(values="away from Naive")
+class ContentOfTheFirstRow(Steps):
+    """What the tokens of the first row of a batch add to the scores is added to every row's."""
+
+    def cost(self, pattern, heads, query, key):
+        cost = super().cost(pattern, heads, query, key)
+        return cost if pattern.content is None else cost[:1]

@@ -30,7 +30,7 @@ class Flex(Backend):
     """
 
     memory = "linear"
-    lowers = Backend.lowers - {"dropout"}
+    lowers = Backend.lowers - {"dropout", "content"}
     known_failures: ClassVar = dict.fromkeys(UNTRAINED.split(), "on a CPU flex_attention has no backward")
 
     def __init__(self, compile: bool = True):
@@ -43,6 +43,8 @@ class Flex(Backend):
     def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
         if dropout:
             raise UsageError("backend Flex cannot lower dropout. Use SDPA, Tiled or Naive.")
+        if pattern.content is not None:
+            raise UsageError("backend Flex cannot lower content. Use SDPA, Tiled or Naive.")
         if q.is_meta:  # where costs are counted; flex_attention takes no such tensors
             return Naive()(q, k, v, pattern, scale=scale)
         attend = functools.partial(self._attend, pattern=pattern, scale=scale)
