@@ -1,5 +1,7 @@
 """Watching attention: weights of chosen rows, heads and layers, on any backend, in memory that grows with the rows."""
 
+import inspect
+
 import pytest
 import torch
 from small import SIZES, language, names, seq2seq, spread, vit
@@ -14,7 +16,7 @@ from zoo.models.watch import watch, watchable
 from zoo.parts.attention import BLOCK, Attention, MultiHead, runs
 from zoo.parts.backend import Flash, Naive
 from zoo.parts.pattern import Pattern
-from zoo.parts.position import Extent
+from zoo.parts.position import Extent, NoPosition
 
 pytestmark = pytest.mark.usefixtures("double")
 ROWS = [[0], [3, 1], [-1, 2, 3, 4], slice(1, 5), slice(None, None, -2), []]
@@ -25,7 +27,8 @@ VALID = torch.tensor([[True, True, True, False, False, True, True, False, True],
 def layer(attention, position, extent, **options):
     """One attention that is given what a stack gives it, or None where a sentence refuses the parts."""
     part = registry.get("attention", attention)
-    built = (lambda *args: part(*args, groups=2)) if options.pop("grouped", False) else part
+    grouped = options.pop("grouped", False) and "groups" in inspect.signature(part).parameters
+    built = (lambda *args: part(*args, groups=2)) if grouped else part
     try:
         return spread(
             Stack(
@@ -74,12 +77,13 @@ def test_weights_sum_to_one_and_make_the_output_of_every_backend(attention, back
             Stack(
                 extent,
                 **SIZES,
+                position=NoPosition,
                 attention=registry.get("attention", attention),
                 backend=registry.get("backend", backend),
             )
         )
     except UsageError:
-        assert attention == "Additive"
+        assert attention == "Additive" or (attention, backend) == ("Disentangled", "Flash")
         return
     part, rows = net.blocks[-1].attend.part, [0, 5, 69]
     given = {}
@@ -121,7 +125,8 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("attention", names("attention"))
 def test_memory_is_linear_in_rows_and_linear_in_keys(attention):
-    part = spread(registry.get("attention", attention)(8, 2))
+    sizes = {"span": 4, "reach": None} if attention == "Disentangled" else {}  # its table is constant in length
+    part = spread(registry.get("attention", attention)(8, 2, **sizes))
     width = 8 if attention == "Additive" else 1
 
     def largest(rows, T, heads=None):
