@@ -96,6 +96,48 @@ PAIRS = {
     ),
 }
 
+BERT = {
+    "vocab_size": WORDS, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 44,
+    "max_position_embeddings": 48,
+}  # fmt: skip
+ROBERTA = {**BERT, "max_position_embeddings": 50, "type_vocab_size": 1, "pad_token_id": 1}
+DEBERTA = {
+    **BERT, "relative_attention": True, "pos_att_type": "p2c|c2p", "position_buckets": 6, "max_relative_positions": 16,
+    "norm_rel_ebd": "layer_norm", "share_att_key": True, "position_biased_input": False,
+}  # fmt: skip
+DEBERTA_PLAIN = {
+    **BERT, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "max_relative_positions": 9,
+    "type_vocab_size": 2,
+}  # fmt: skip
+LABELS = {"num_labels": 5}
+ENCODERS = {
+    "bert": ("BertForMaskedLM", "BertConfig", BERT),
+    "bert-relu": ("BertForMaskedLM", "BertConfig", {**BERT, "hidden_act": "relu", "type_vocab_size": 3}),
+    "bert-pairs": ("BertForPreTraining", "BertConfig", BERT),
+    "bert-texts": ("BertForSequenceClassification", "BertConfig", {**BERT, **LABELS}),
+    "bert-tokens": ("BertForTokenClassification", "BertConfig", {**BERT, **LABELS}),
+    "roberta": ("RobertaForMaskedLM", "RobertaConfig", ROBERTA),
+    "roberta-relu": ("RobertaForMaskedLM", "RobertaConfig", {**ROBERTA, "hidden_act": "relu"}),
+    "roberta-texts": ("RobertaForSequenceClassification", "RobertaConfig", {**ROBERTA, **LABELS}),
+    "roberta-tokens": ("RobertaForTokenClassification", "RobertaConfig", {**ROBERTA, **LABELS}),
+    "deberta-3": ("DebertaV2ForMaskedLM", "DebertaV2Config", DEBERTA),
+    "deberta-new-head": ("DebertaV2ForMaskedLM", "DebertaV2Config", {**DEBERTA, "legacy": False}),
+    "deberta-own-matrices": (
+        "DebertaV2ForMaskedLM",
+        "DebertaV2Config",
+        {**DEBERTA, "share_att_key": False, "norm_rel_ebd": "none", "position_biased_input": True},
+    ),
+    "deberta-no-buckets": ("DebertaV2ForMaskedLM", "DebertaV2Config", {**DEBERTA_PLAIN, "hidden_act": "gelu_new"}),
+    "deberta-c2p": ("DebertaV2ForMaskedLM", "DebertaV2Config", {**DEBERTA, "pos_att_type": ["c2p"]}),
+    "deberta-p2c": (
+        "DebertaV2ForMaskedLM",
+        "DebertaV2Config",
+        {**DEBERTA, "pos_att_type": ["p2c"], "share_att_key": False},
+    ),
+    "deberta-texts": ("DebertaV2ForSequenceClassification", "DebertaV2Config", {**DEBERTA, **LABELS}),
+    "deberta-tokens": ("DebertaV2ForTokenClassification", "DebertaV2Config", {**DEBERTA_PLAIN, **LABELS}),
+}
+
 
 @contextlib.contextmanager
 def wide(monkeypatch, dtype):

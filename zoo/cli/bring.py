@@ -22,6 +22,12 @@ accounted for: an unknown key, a missing one or another shape is an error. Famil
   --debug                     tracebacks"""
 DATA = {
     "CausalLM": {"class_path": "TextFiles", "init_args": {"path": "corpus", "batch_size": 8}},
+    "MaskedLM": {
+        "class_path": "MaskedText",
+        "init_args": {"text": {"class_path": "TextFiles", "init_args": {"path": "corpus", "batch_size": 8}}},
+    },
+    "SequenceClassification": {"class_path": "LabelledFiles", "init_args": {"path": "texts.tsv"}},
+    "TokenClassification": {"class_path": "PythonRoles"},
     "Translation": {"class_path": "ParallelFiles", "init_args": {"path": "corpus"}},
     "Classification": {"class_path": "ImageFolder", "init_args": {"root": "images", "batch_size": 32}},
 }

@@ -14,6 +14,7 @@ import numpy as np
 from zoo.data.batches import BatchDataset, random
 from zoo.data.data import Data
 from zoo.data.text import TextData
+from zoo.errors import UsageError
 
 HELD = 20181011  # the seed of what evaluation is shown, the same for everybody
 
@@ -81,7 +82,10 @@ class FromText(Data):
 
     def number(self, name: str) -> int:
         """The number of a special token."""
-        return self.tokenizer.specials[name]
+        found = self.tokenizer.special(name)
+        if found is None:
+            raise UsageError(f"the tokenizer has no {name}, which this data needs.")
+        return found
 
     def ordinary(self) -> np.ndarray:
         """The numbers of all tokens that stand for text."""

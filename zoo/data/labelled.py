@@ -95,6 +95,19 @@ class LabelledData(Data):
             return Tokenizer.bpe(texts, self.vocab_size).extended(ADDED)
         return given_tokenizer(self.named).extended(ADDED)
 
+    @property
+    def room(self) -> int:
+        """How many tokens of a text a row holds."""
+        return self.max_length - len(self.tokenizer.marked([]))
+
+    def cut(self, ids: list[int]) -> list[int]:
+        """What stands behind <cls>: the tokens of a text, and <sep> where a published tokenizer ends texts with it."""
+        return self.tokenizer.marked(ids[: self.room])[1:]
+
+    def marks(self) -> tuple[int, int]:
+        """The numbers of <cls> and <pad>."""
+        return self.tokenizer.marked([])[0], self.tokenizer.pad or 0
+
     def sizes(self) -> dict[str, int]:
         self.ready()
         return {"vocab_size": self.tokenizer.vocab_size, "num_classes": len(self.names)}
@@ -141,12 +154,13 @@ class TextLabels(LabelledData):
 
     def _rows(self, split: str, found: list[Labelled], place: dict[str, int]) -> LabelledRows:
         ids = self.tokenizer.encode_batch([one.text for one in found])
-        room = self.max_length - 1
+        room = self.room
         long = sum(len(row) > room for row in ids)
         if long:
             log_once(f"{long} of {len(ids)} {split} texts are cut to their first {room} tokens")
-        marks = (self.tokenizer.specials[CLS], self.tokenizer.specials[PAD])
-        return LabelledRows([row[:room] for row in ids], [place[one.label] for one in found], *marks, self.max_length)
+        return LabelledRows(
+            [self.cut(row) for row in ids], [place[one.label] for one in found], *self.marks(), self.max_length
+        )
 
 
 @rank_zero_only

@@ -18,7 +18,6 @@ from zoo.data.cache import cached, write_json
 from zoo.data.data import a_fraction, at_least
 from zoo.data.labelled import LabelledData, LabelledRows
 from zoo.data.stdlib import ORDER, StdlibDocs, library_files
-from zoo.data.tokenizer import CLS, PAD
 
 ROLES = (
     "argument", "attribute", "call", "class", "comment", "function", "keyword", "module", "number", "operator",
@@ -78,13 +77,12 @@ class PythonRoles(LabelledData):
         self.datasets = {"test": rows["val"], **rows}
 
     def _labelled(self, found: list[Source]) -> LabelledRows:
-        rows, labels, room = [], [], self.max_length - 1
+        rows, labels = [], []
         for one in found:
             ids, offsets = self.tokenizer.offsets(one.text)
-            rows.append(ids[:room])
-            labels.append([role(one, *offset) for offset in offsets[:room]])
-        marks = self.tokenizer.specials[CLS], self.tokenizer.specials[PAD]
-        return LabelledRows(rows, labels, *marks, self.max_length)
+            rows.append(self.cut(ids))
+            labels.append([role(one, *offset) for offset in offsets[: self.room]])
+        return LabelledRows(rows, labels, *self.marks(), self.max_length)
 
     def sources(self) -> dict[str, list[Source]]:
         """Pieces of training and of validation files, in an order that is the same for everybody."""

@@ -11,6 +11,7 @@ from zoo import limits
 from zoo.errors import UsageError
 
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
+CLS, SEP, MASK = "<cls>", "<sep>", "<mask>"
 NAMES = "special_tokens_map.json"
 IDEOGRAPH, CHARACTER = r"[\p{Han}\p{Hiragana}\p{Katakana}]", r"[\s\S]"
 STEPS = ("Sequence", "Split", "Digits", "ByteLevel", "Fuse")
@@ -19,7 +20,7 @@ LONGEST_TOKEN = 10_000  # characters
 
 
 def published(path: Path) -> dict[str, str] | None:
-    """What a published tokenizer calls <pad>, <bos> and <eos>; None for one of ours.
+    """What a published tokenizer calls <pad>, <bos>, <cls> and the others; None for one of ours.
 
     It is told by special_tokens_map.json beside it, the file in which the library transformers keeps these names.
     """
@@ -30,8 +31,8 @@ def published(path: Path) -> dict[str, str] | None:
     if not isinstance(said, dict):
         raise UsageError(f"{beside} holds no JSON object with names such as pad_token.")
     found = {}
-    for ours, theirs in ((PAD, "pad_token"), (BOS, "bos_token"), (EOS, "eos_token")):
-        value = said.get(theirs)
+    for ours in (PAD, BOS, EOS, CLS, SEP, MASK):
+        value = said.get(f"{ours.strip('<>')}_token")
         name = value.get("content") if isinstance(value, dict) else value
         if isinstance(name, str):
             found[ours] = name

@@ -15,13 +15,12 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trai
 
 from zoo import limits
 from zoo.data.cache import write_file
-from zoo.data.tokenfile import BOS, CHARACTER, EOS, IDEOGRAPH, PAD, check, published
+from zoo.data.tokenfile import BOS, CHARACTER, CLS, EOS, IDEOGRAPH, MASK, PAD, SEP, check, published
 from zoo.errors import UsageError
 
 # Forked loader workers would each print a warning, although they never tokenize.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-CLS, SEP, MASK = "<cls>", "<sep>", "<mask>"
 __all__ = ["BOS", "CLS", "EOS", "MASK", "PAD", "SEP", "Tokenizer", "byte_of"]
 ALPHABET_SIZE = 256
 
@@ -34,7 +33,7 @@ class Tokenizer:
     """
 
     def __init__(self, inner: tokenizers.Tokenizer, names: Mapping[str, str] | None = None) -> None:
-        """``names`` says which tokens pad, begin and end where they are not called <pad>, <bos> and <eos>."""
+        """``names`` says which tokens pad, begin, end and hide where they are not called <pad>, <bos> and so on."""
         inner.encode_special_tokens = True  # "<eos>" in a text must stay five characters
         self.inner, self.names = inner, dict(names or {})
         vocabulary = inner.get_vocab(with_added_tokens=True)
@@ -42,7 +41,7 @@ class Tokenizer:
         for token, number in vocabulary.items():
             self.tokens[number] = token
         self.specials = {token.content: number for number, token in inner.get_added_tokens_decoder().items()}
-        self.pad, self.bos, self.eos = (self.specials.get(self.names.get(name, name)) for name in (PAD, BOS, EOS))
+        self.pad, self.bos, self.eos = (self.special(name) for name in (PAD, BOS, EOS))
         self.scheme = _scheme(inner)
         self._table = self._lookup() if self.scheme == "chars" else None
 
@@ -98,7 +97,7 @@ class Tokenizer:
     def extended(self, specials: Sequence[str]) -> Tokenizer:
         """The same tokenizer with further special tokens behind all others, whose numbers stay."""
         inner = tokenizers.Tokenizer.from_str(self.to_json())
-        return type(self)(_with_specials(inner, [name for name in specials if name not in self.specials]))
+        return type(self)(_with_specials(inner, [name for name in specials if self.special(name) is None]), self.names)
 
     @classmethod
     def load(cls, path: Path | str) -> Tokenizer:
@@ -133,6 +132,20 @@ class Tokenizer:
     @property
     def vocab_size(self) -> int:
         return len(self.tokens)
+
+    def special(self, name: str) -> int | None:
+        """The number of a special token by our name of it, such as <cls>; None where there is none."""
+        return self.specials.get(self.names.get(name, name))
+
+    def marked(self, ids: Sequence[int]) -> list[int]:
+        """<cls> and these tokens, and <sep> behind them where the tokenizer is a published one that has it.
+
+        Raises KeyError where there is no <cls>.
+        """
+        first, last = self.special(CLS), self.special(SEP) if SEP in self.names else None
+        if first is None:
+            raise KeyError(CLS)
+        return [first, *ids] if last is None else [first, *ids, last]
 
     def encode(self, text: str) -> list[int]:
         """Raises UsageError that names the first character a tokenizer of characters does not know."""

@@ -120,7 +120,7 @@ def table(lines: list[Line], found: Checkpoint) -> str:
             rows.append(f"  {name} {tuple(group[0].shape)}{of}")
     if found.constants:
         keys = sorted({_anonymous(key) for key in found.constants})
-        rows.append(f"not weights (constants and copies): {', '.join(keys)}")
+        rows.append(f"not read (constants, copies, heads of other tasks): {', '.join(keys)}")
     return "\n".join(rows)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # how a model is trained or computed, and not what it computes
 ASIDE = {
     "lr", "optimizer", "schedule", "dropout", "attention_dropout", "label_smoothing", "mix", "bleu_tokenize", "backend",
-    "balance",
+    "balance", "head_dropout", "mask_token",
 }  # fmt: skip
 
 
@@ -35,7 +35,7 @@ def carry(trained: Trained, folder: Path, force: bool = False) -> Family:
     model = complete(trained.place.config["model"])
     family, config = _family(model, trained.place.config.get("family"))
     tensors = write(own(trained.net), family.mapped(config))
-    about = {**config, "architectures": [family.architecture], "dtype": _dtype(trained)}
+    about = {"architectures": [family.architecture], **config, "dtype": _dtype(trained)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         about |= side.carry(trained.place.folder, folder, family)
@@ -69,6 +69,8 @@ def _normal(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options without those of training, and what can be left out or said in two ways said in one."""
     told = _plain(options)
     told["hidden"] = told.get("hidden") or 4 * told["dim"]
+    if "next_sentence" in told:
+        told["next_sentence"] = told["next_sentence"] > 0  # which is a weight of the loss
     if "decoder_depth" in told:
         told["decoder_depth"] = told["decoder_depth"] or told["depth"]
     attention = told["attention"]["init_args"]

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from zoo.errors import UsageError
 from zoo.families.bart import BART, MARIAN
+from zoo.families.bert import BERT, BERT_TEXTS, BERT_TOKENS, ROBERTA, ROBERTA_TEXTS, ROBERTA_TOKENS
+from zoo.families.deberta import DEBERTA, DEBERTA_TEXTS, DEBERTA_TOKENS
 from zoo.families.family import Config, Family
 from zoo.families.gpt2 import GPT2
 from zoo.families.llama import LLAMA, MISTRAL, MIXTRAL, QWEN2
 from zoo.families.t5 import MT5, T5
 from zoo.families.vit import DEIT, TIMM, VIT
 
-FAMILIES: tuple[Family, ...] = (GPT2, LLAMA, MISTRAL, QWEN2, MIXTRAL, VIT, DEIT, TIMM, T5, MT5, BART, MARIAN)
+FAMILIES: tuple[Family, ...] = (
+    *(GPT2, LLAMA, MISTRAL, QWEN2, MIXTRAL, VIT, DEIT, TIMM, T5, MT5, BART, MARIAN),
+    *(BERT, BERT_TEXTS, BERT_TOKENS, ROBERTA, ROBERTA_TEXTS, ROBERTA_TOKENS),
+    *(DEBERTA, DEBERTA_TEXTS, DEBERTA_TOKENS),
+)
 
 
 def of(config: Config, source: str) -> Family:
@@ -18,13 +24,15 @@ def of(config: Config, source: str) -> Family:
     kind = config.get("model_type")
     if kind is None and "architecture" in config:
         return TIMM
-    for family in FAMILIES:
-        if kind in family.types:
-            heads = config.get("architectures") or [family.architecture]
-            if not set(heads) & set(family.architectures):
-                raise UsageError(f"{source}: {heads[0]} is not read; of {family.name} there is {family.architecture}.")
-            return family
-    have = ", ".join(sorted(name for family in FAMILIES for name in family.types))
+    mine = [family for family in FAMILIES if kind in family.types]
+    if mine:
+        heads = config.get("architectures") or [mine[0].architecture]
+        for family in mine:
+            if set(heads) & set(family.architectures):
+                return family
+        there = ", ".join(family.architecture for family in mine)
+        raise UsageError(f"{source}: {heads[0]} is not read; of {kind} there is {there}.")
+    have = ", ".join(sorted({name for family in FAMILIES for name in family.types}))
     raise UsageError(f"{source}: model_type={kind!r} is no family that zoo reads. There are: {have}, and timm's ViT.")
 
 

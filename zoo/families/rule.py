@@ -115,7 +115,8 @@ def read(theirs: Tensors, mapped: Mapped, source: str) -> tuple[Tensors, dict[st
 
     Raises CheckpointError that names a key that nothing is known of, or that is missing from a group.
     """
-    left, made, origins = set(theirs), {}, {}
+    left, made = set(theirs), dict[str, Tensor]()
+    origins: dict[str, Origin] = {}
     for rule in mapped.rules:
         first = pattern(rule.keys[0])
         for key in sorted(left):
@@ -126,6 +127,10 @@ def read(theirs: Tensors, mapped: Mapped, source: str) -> tuple[Tensors, dict[st
             for missing in (one for one in keys if one not in theirs):
                 raise CheckpointError(f"{source} lacks {missing}, which belongs to {key}.")
             name = rule.ours.format(**match.groupdict())
+            if name in made:
+                raise CheckpointError(
+                    f"{source} has both {', '.join(origins[name].keys)} and {key}, which are one tensor."
+                )
             try:
                 made[name] = rule.how.read([theirs[one] for one in keys])
             except (RuntimeError, ValueError) as error:

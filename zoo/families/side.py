@@ -40,6 +40,10 @@ def bring(source: Path, folder: Path, theirs: Mapping[str, Any], model: Mapping[
     if "num_classes" in options and "image_size" in options:
         _images(source, folder, theirs, options)
         return {"resize": "crop"}
+    if "num_classes" in options:
+        labels = theirs.get("id2label") or {}
+        names = [labels.get(str(n), f"class {n}") for n in range(options["num_classes"])]
+        write_json(folder / "labels.json", {"names": names})
     _tokenizer(source, folder, theirs, "source_vocab_size" in options)
     return {}
 
@@ -53,10 +57,10 @@ def carry(source: Path, folder: Path, family: Family) -> dict[str, Any]:
     if shared.is_file():
         shutil.copyfile(shared, folder / "tokenizer.json")
     facts = files.optional(source / KEPT)
-    images = files.optional(source / "images.json")
-    if images and "id2label" not in facts:
-        facts["id2label"] = {str(n): name for n, name in enumerate(images["names"])}
-        facts["label2id"] = {name: n for n, name in enumerate(images["names"])}
+    told = files.optional(source / "images.json") or files.optional(source / "labels.json")
+    if told and "id2label" not in facts:
+        facts["id2label"] = {str(n): name for n, name in enumerate(told["names"])}
+        facts["label2id"] = {name: n for n, name in enumerate(told["names"])}
     return facts if family.types else {}
 
 

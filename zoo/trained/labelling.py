@@ -7,8 +7,12 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
+<<<<<<< HEAD
 from zoo import limits
 from zoo.data.tokenizer import CLS, Tokenizer
+=======
+from zoo.data.tokenizer import Tokenizer
+>>>>>>> 731e1e6 (Read and write checkpoints of BERT, RoBERTa and DeBERTa)
 from zoo.errors import UsageError
 from zoo.tasks.task import Task
 from zoo.trained.base import Trained, several
@@ -34,15 +38,20 @@ class TrainedLabelling(Trained):
         self.tokenizer = Tokenizer.load(place.file("tokenizer.json"))
         path = place.file("labels.json")
         try:
+<<<<<<< HEAD
             self.names: list[str] = cast(Any, limits.json_file(path))["names"]
             self.cls = self.tokenizer.specials[CLS]
+=======
+            self.names: list[str] = json.loads(path.read_text("utf-8"))["names"]
+            self.room = self.net.max_length - len(self.tokenizer.marked([]))
+>>>>>>> 731e1e6 (Read and write checkpoints of BERT, RoBERTa and DeBERTa)
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path} is not what a run writes: {type(error).__name__} {error}") from error
 
     def _chances(self, ids: list[int]) -> torch.Tensor:
-        """Probabilities of the classes, float64, for <cls> and these tokens: the logits of a row of one."""
+        """Probabilities of the classes, float64, for the row of these tokens."""
         with torch.no_grad():
-            logits = self.net(torch.tensor([[self.cls, *ids]], device=self.device))[0]
+            logits = self.net(torch.tensor([self.tokenizer.marked(ids)], device=self.device))[0]
         return logits.double().softmax(-1)[..., : len(self.names)].cpu()
 
 
@@ -55,7 +64,7 @@ class TrainedSequenceClassification(TrainedLabelling):
             raise UsageError(f"top must be at least 1, got {top}.")
         found = []
         for text in several(texts):
-            ids = self.tokenizer.encode(text)[: self.net.max_length - 1]
+            ids = self.tokenizer.encode(text)[: self.room]
             chance, place = self._chances(ids).topk(min(top, len(self.names)))
             pairs = zip(place.tolist(), chance.tolist(), strict=True)
             found.append([Guess(self.names[one], value) for one, value in pairs])
@@ -72,9 +81,9 @@ class TrainedTokenClassification(TrainedLabelling):
     def _tag(self, text: str) -> list[Tagged]:
         ids, offsets = self.tokenizer.offsets(text)
         found: list[Tagged] = []
-        room = self.net.max_length - 1
+        room = self.room
         for begin in range(0, len(ids), room):
-            chance, place = self._chances(ids[begin : begin + room])[1:].max(-1)
+            chance, place = self._chances(ids[begin : begin + room])[1 : 1 + room].max(-1)
             for (start, end), value, one in zip(offsets[begin:], chance.tolist(), place.tolist(), strict=False):
                 found.append(Tagged(text[start:end], self.names[one], value))
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, overload
+from typing import NamedTuple, cast, overload
 
 import torch
 from torch import Tensor
@@ -34,10 +34,10 @@ class TrainedMaskedLM(Trained):
     def __init__(self, task: Task, place: Place) -> None:
         super().__init__(task, place)
         self.tokenizer = Tokenizer.load(place.file("tokenizer.json"))
-        try:
-            self.cls, self.mask = self.tokenizer.specials[CLS], self.tokenizer.specials[MASK]
-        except KeyError as error:
-            raise UsageError(f"the tokenizer in {place.folder} lacks {error}, which filling in needs.") from error
+        for name in (CLS, MASK):
+            if self.tokenizer.special(name) is None:
+                raise UsageError(f"the tokenizer in {place.folder} lacks {name!r}, which filling in needs.")
+        self.mask = cast(int, self.tokenizer.special(MASK))
 
     @torch.no_grad()
     def fill(self, texts: str | Sequence[str], *, top: int = 5) -> list[Filled]:
@@ -55,13 +55,15 @@ class TrainedMaskedLM(Trained):
             raise UsageError(f"there is no {BLANK} in {text[:60]!r}: put one where a token is wanted.")
         # a token holds the space in front of it
         ids = [self.tokenizer.encode(piece.rstrip(" ")) for piece in pieces[:-1]] + [self.tokenizer.encode(pieces[-1])]
-        tokens, blanks = [self.cls], []
+        tokens: list[int] = []
+        blanks = []
         for number, piece in enumerate(ids):
             if number:
-                blanks.append(len(tokens))
+                blanks.append(1 + len(tokens))
                 tokens.append(self.mask)
             tokens += piece
-        logits = self.net(self._row(tokens))[0, blanks].double()
+        row = self.tokenizer.marked(tokens)
+        logits = self.net(self._row(row))[0, blanks].double()
         logits[:, sorted(self.tokenizer.specials.values())] = -torch.inf
         chance, best = logits.softmax(-1).topk(min(top, logits.size(-1)), -1)
         guesses = [
@@ -69,8 +71,8 @@ class TrainedMaskedLM(Trained):
             for values, found in zip(chance.tolist(), best.tolist(), strict=True)
         ]
         for place, token in zip(blanks, best[:, 0].tolist(), strict=True):
-            tokens[place] = token
-        return Filled(self.tokenizer.decode(tokens[1:]), guesses)
+            row[place] = token
+        return Filled(self.tokenizer.decode(row), guesses)
 
     def _row(self, tokens: list[int]) -> Tensor:
         if len(tokens) > self.net.max_length:
@@ -90,9 +92,10 @@ class TrainedMaskedLM(Trained):
         return found[0] if isinstance(text, str) else found
 
     def _score(self, text: str) -> Score:
-        tokens = self._row([self.cls, *self.tokenizer.encode(text)])
+        ids = self.tokenizer.encode(text)
+        tokens = self._row(self.tokenizer.marked(ids))
         valid, segments = torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens)
-        asked = valid.clone()
-        asked[:, 0] = False
+        asked = torch.zeros_like(valid)
+        asked[:, 1 : 1 + len(ids)] = True
         told = pseudo_log_probabilities(self.net, (tokens, valid, segments), asked, self.mask)
         return Score(float(told.double().sum()), len(told), len(text.encode()))
