@@ -39,6 +39,19 @@ COUNTS = {
     "vit-s16": 22_050_664,
     "vit-b16": 86_567_656,
     "vit-l16": 304_326_632,
+    "bert-base": 110_106_428,  # with the heads of hidden tokens and of pairs
+    "bert-large": 336_226_108,
+    "roberta-base": 124_697_433,
+    "deberta-base": 139_244_121,
+    "deberta-v3-base": 184_551_780,
+}
+# without heads, as the papers' models are counted; BERT's and RoBERTa's with the pooler of their first token
+BODIES = {
+    "bert-base": (109_482_240, True),
+    "bert-large": (335_141_888, True),
+    "roberta-base": (124_645_632, True),
+    "deberta-base": (138_601_728, False),
+    "deberta-v3-base": (183_831_552, False),
 }
 
 
@@ -87,3 +100,10 @@ def test_recipe_builds_at_the_size_of_its_header(name):
     claimed = float(number) * {"M": 1e6, "B": 1e9}[unit]
     blank = "tiny" in name or "multi30k" in name or "shakespeare" in name  # the data decides the vocabulary
     assert blank or found == pytest.approx(claimed, rel=0.05, abs=0.05e6)
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_an_encoder_without_its_heads_has_the_published_size(name):
+    net, (expected, pooler) = build(name).net, BODIES[name]
+    own = {id(p): p.numel() for part in (net.embedding, net.segment, net.stack) if part for p in part.parameters()}
+    assert sum(own.values()) + pooler * net.dim * (net.dim + 1) == expected
