@@ -1,10 +1,14 @@
 """Encoder-decoders of transformers, imported: the same logits with padding and with caches, the same text, and back."""
 
+import json
+
 import peers
 import pytest
 import torch
 from bringing import gap, imported, loaded, same_tensors
 
+import zoo
+from zoo.cli import main
 from zoo.families.carry import carry
 
 DTYPES = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -58,3 +62,56 @@ def test_both_write_the_same_64_tokens(case, tmp_path):
         new = state.step(new).argmax(-1)[:, None]
         written.append(new)
     assert torch.cat(written, 1).tolist() == said.tolist()
+
+
+def tokenizer(target, template, **names):
+    """A tokenizer of 41 tokens as transformers saves one: its template puts special tokens around a text."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    words = ["<s>", "<pad>", "</s>", "<unk>", *(f"w{n}" for n in range(peers.WORDS - 4))]
+    inner = Tokenizer(models.WordLevel({word: n for n, word in enumerate(words)}, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    inner.add_special_tokens(words[:4])
+    inner.post_processor = processors.TemplateProcessing(template, None, [("<s>", 0), ("</s>", 2)])
+    inner.save(str(target / "tokenizer.json"))
+    (target / "special_tokens_map.json").write_text(json.dumps(names))
+    return inner
+
+
+NAMES = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+TEXTS = {
+    "bart": ("<s> $A </s>", {**NAMES, "bos_token": "<s>"}, {"bos_token_id": 0, "eos_token_id": 2}),
+    "bart-forced": (
+        "<s> $A </s>",
+        {**NAMES, "bos_token": "<s>"},
+        {"bos_token_id": 0, "eos_token_id": 2, "forced_bos_token_id": 0},
+    ),
+    "marian": ("$A </s>", NAMES, {"eos_token_id": 2, "decoder_start_token_id": 1}),
+    "t5": ("$A </s>", NAMES, {"eos_token_id": 2, "pad_token_id": 1, "decoder_start_token_id": 1, "num_layers": 3}),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", TEXTS)
+def test_texts_are_translated_as_transformers_generates_them(name, tmp_path):
+    template, names, options = TEXTS[name]
+    one, two, sizes = peers.PAIRS[name.partition("-")[0]]
+    model = peers.made((one, two, {**sizes, **options}))
+    model.generation_config.forced_bos_token_id = options.get("forced_bos_token_id")
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    model.save_pretrained(theirs)
+    inner = tokenizer(theirs, template, **names)
+    assert main(["import", str(theirs), str(ours)]) == 0
+    forced = "forced_bos_token_id" in options  # what is forced is a token more
+    trained, said = zoo.load(ours), []
+    texts = ["w3 w9 w1", "w5 w30 w2 w2 w8 w17", "w11"]
+    for text in texts:
+        source = torch.tensor([inner.encode(text).ids])
+        found = model.generate(
+            source, attention_mask=torch.ones_like(source), do_sample=False, num_beams=1, eos_token_id=2,
+            max_new_tokens=2 * source.size(1) + 10 + forced,
+        )  # fmt: skip
+        said.append(inner.decode(found[0, 1:].tolist()))
+    got = [one.text for one in trained.translate(texts)]
+    assert got == said
+    assert any(len(text.split()) > 9 for text in said)

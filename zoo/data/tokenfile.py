@@ -12,6 +12,7 @@ from zoo.errors import UsageError
 
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 CLS, SEP, MASK = "<cls>", "<sep>", "<mask>"
+FORCED = "<forced_bos>"  # what a published model writes first, whatever it would choose
 NAMES = "special_tokens_map.json"
 IDEOGRAPH, CHARACTER = r"[\p{Han}\p{Hiragana}\p{Katakana}]", r"[\s\S]"
 STEPS = ("Sequence", "Split", "Digits", "ByteLevel", "Fuse")
@@ -22,16 +23,18 @@ LONGEST_TOKEN = 10_000  # characters
 def published(path: Path) -> dict[str, str] | None:
     """What a published tokenizer calls <pad>, <bos>, <cls> and the others; None for one of ours.
 
-    It is told by special_tokens_map.json beside it, the file in which the library transformers keeps these names.
+    It is told by special_tokens_map.json beside it, the file in which the library transformers keeps these names. For
+    target-tokenizer.json it is target-special_tokens_map.json: a published model's targets begin with another token.
     """
-    beside = path.with_name(NAMES)
+    own = path.with_name(path.name.replace("tokenizer.json", NAMES))
+    beside = own if own.is_file() else path.with_name(NAMES)
     if not beside.is_file():
         return None
     said: Any = limits.json_file(beside)
     if not isinstance(said, dict):
         raise UsageError(f"{beside} holds no JSON object with names such as pad_token.")
     found = {}
-    for ours in (PAD, BOS, EOS, CLS, SEP, MASK):
+    for ours in (PAD, BOS, EOS, CLS, SEP, MASK, FORCED):
         value = said.get(f"{ours.strip('<>')}_token")
         name = value.get("content") if isinstance(value, dict) else value
         if isinstance(name, str):

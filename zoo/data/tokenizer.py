@@ -137,6 +137,11 @@ class Tokenizer:
         """The number of a special token by our name of it, such as <cls>; None where there is none."""
         return self.specials.get(self.names.get(name, name))
 
+    def lead(self) -> list[int]:
+        """The special tokens that a published tokenizer puts in front of a text; none for one of ours."""
+        ids = self.inner.encode("", add_special_tokens=True).ids if self.names else []
+        return ids[: ids.index(self.eos)] if self.eos in ids else ids
+
     def marked(self, ids: Sequence[int]) -> list[int]:
         """<cls> and these tokens, and <sep> behind them where the tokenizer is a published one that has it.
 

@@ -19,6 +19,7 @@ from zoo.families.family import Family
 KEPT = "family.json"  # what an export needs of their configuration and ours has no word for
 FACTS = (
     *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id"),
+    "forced_bos_token_id",
     *("id2label", "label2id"),
 )
 NAMES = "special_tokens_map.json"
@@ -88,6 +89,13 @@ def _tokenizer(source: Path, folder: Path, theirs: Mapping[str, Any], pair: bool
         inner.save(str(folder / name))
     if not (folder / NAMES).is_file():
         write_json(folder / NAMES, _names(source, inner, theirs))
+    if pair:
+        told = {**theirs, **files.optional(folder / "generation_config.json")}
+        said = (("bos_token", "decoder_start_token_id"), ("forced_bos_token", "forced_bos_token_id"))
+        first = {name: inner.id_to_token(told[key]) for name, key in said if isinstance(told.get(key), int)}
+        inner.add_special_tokens([token for token in first.values() if token])
+        inner.save(str(folder / "target-tokenizer.json"))
+        write_json(folder / f"target-{NAMES}", {**files.optional(folder / NAMES), **first})
 
 
 def _names(source: Path, inner: tokenizers.Tokenizer, theirs: Mapping[str, Any]) -> dict[str, str]:

@@ -7,12 +7,8 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-<<<<<<< HEAD
 from zoo import limits
-from zoo.data.tokenizer import CLS, Tokenizer
-=======
 from zoo.data.tokenizer import Tokenizer
->>>>>>> 731e1e6 (Read and write checkpoints of BERT, RoBERTa and DeBERTa)
 from zoo.errors import UsageError
 from zoo.tasks.task import Task
 from zoo.trained.base import Trained, several
@@ -38,13 +34,8 @@ class TrainedLabelling(Trained):
         self.tokenizer = Tokenizer.load(place.file("tokenizer.json"))
         path = place.file("labels.json")
         try:
-<<<<<<< HEAD
             self.names: list[str] = cast(Any, limits.json_file(path))["names"]
-            self.cls = self.tokenizer.specials[CLS]
-=======
-            self.names: list[str] = json.loads(path.read_text("utf-8"))["names"]
             self.room = self.net.max_length - len(self.tokenizer.marked([]))
->>>>>>> 731e1e6 (Read and write checkpoints of BERT, RoBERTa and DeBERTa)
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path} is not what a run writes: {type(error).__name__} {error}") from error
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from zoo.data.tokenfile import FORCED
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 from zoo.models.search import Search, write
@@ -43,7 +44,9 @@ class TrainedTranslation(Trained):
         ends = [self.source_tokenizer.eos, self.target_tokenizer.bos, self.target_tokenizer.eos]
         if None in ends:
             raise UsageError(f"the tokenizers in {place.folder} lack <bos> or <eos>, which a translation needs.")
-        self.source_end, self.start, self.end = (int(end) for end in ends if end is not None)
+        self.source_end, start, self.end = (int(end) for end in ends if end is not None)
+        forced = self.target_tokenizer.special(FORCED)
+        self.lead, self.start = self.source_tokenizer.lead(), [start] if forced is None else [start, forced]
 
     def translate(
         self,
@@ -126,25 +129,27 @@ class TrainedTranslation(Trained):
         return {row: tokens for row, tokens in ids.items() if tokens is not None}
 
     def _fit(self, line: int, ids: list[int], too_long: TooLong) -> list[int] | None:
-        """A source with its <eos>; None for one that is left out."""
-        most = self.net.max_length
+        """A source with its <eos>, and what a published tokenizer puts in front; None for one that is left out."""
+        most = self.net.max_length - len(self.lead)
         if len(ids) < most:
-            return [*ids, self.source_end]
-        said = f"line {line} has {len(ids) + 1} tokens, more than max_length={most} of the model"
+            return [*self.lead, *ids, self.source_end]
+        count = len(self.lead) + len(ids) + 1
+        said = f"line {line} has {count} tokens, more than max_length={self.net.max_length} of the model"
         if too_long == "error":
             raise UsageError(
                 f"{said}. Split it, or go on without it or with its beginning: --too-long skip or --too-long truncate."
             )
         log.warning("%s: %s", said, "its translation is left empty" if too_long == "skip" else "its end is cut off")
-        return None if too_long == "skip" else [*ids[: most - 1], self.source_end]
+        return None if too_long == "skip" else [*self.lead, *ids[: most - 1], self.source_end]
 
     @torch.no_grad()
     def _translate(self, ids: list[list[int]], search: Search) -> list[list[Generated]]:
         source, valid = self._padded(ids)
         # a poorly trained model never stops: twice the source and a few is more than any real translation needs
-        longest = (2 * valid.sum(1) + 10).clamp(max=search.max_length)
-        state = self.net.begin(source, valid, int(longest.max()))
-        first = source.new_full((len(ids), 1), self.start)
+        forced = len(self.start) - 1
+        longest = (2 * valid.sum(1) + 10).clamp(max=search.max_length - forced)
+        state = self.net.begin(source, valid, int(longest.max()) + forced)
+        first = source.new_tensor(self.start).expand(len(ids), -1)
         found = write(state, first, self.end, search, longest)
         decode = self.target_tokenizer.decode
         return [[Generated(decode(one.tokens), one.score, one.ended) for one in every] for every in found]
@@ -171,7 +176,7 @@ class TrainedTranslation(Trained):
 
     def _score(self, sources: list[str], targets: list[str]) -> list[Score]:
         left = [self._fit(line, self.source_tokenizer.encode(text), "error") for line, text in enumerate(sources, 1)]
-        right = [[self.start, *self.target_tokenizer.encode(text), self.end] for text in targets]
+        right = [[*self.start[:1], *self.target_tokenizer.encode(text), self.end] for text in targets]
         for line, tokens in enumerate(right, 1):
             if len(tokens) - 1 > self.net.max_length:
                 said = f"target {line} has {len(tokens) - 1} tokens"
