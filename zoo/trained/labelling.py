@@ -35,6 +35,7 @@ class TrainedLabelling(Trained):
         path = place.file("labels.json")
         try:
             self.names: list[str] = cast(Any, limits.json_file(path))["names"]
+            self.cls = self.tokenizer.marked([])[0]
             self.room = self.net.max_length - len(self.tokenizer.marked([]))
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path} is not what a run writes: {type(error).__name__} {error}") from error

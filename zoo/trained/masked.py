@@ -37,7 +37,7 @@ class TrainedMaskedLM(Trained):
         for name in (CLS, MASK):
             if self.tokenizer.special(name) is None:
                 raise UsageError(f"the tokenizer in {place.folder} lacks {name!r}, which filling in needs.")
-        self.mask = cast(int, self.tokenizer.special(MASK))
+        self.cls, self.mask = (cast(int, self.tokenizer.special(name)) for name in (CLS, MASK))
 
     @torch.no_grad()
     def fill(self, texts: str | Sequence[str], *, top: int = 5) -> list[Filled]:

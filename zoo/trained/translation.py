@@ -44,9 +44,9 @@ class TrainedTranslation(Trained):
         ends = [self.source_tokenizer.eos, self.target_tokenizer.bos, self.target_tokenizer.eos]
         if None in ends:
             raise UsageError(f"the tokenizers in {place.folder} lack <bos> or <eos>, which a translation needs.")
-        self.source_end, start, self.end = (int(end) for end in ends if end is not None)
+        self.source_end, self.start, self.end = (int(end) for end in ends if end is not None)
         forced = self.target_tokenizer.special(FORCED)
-        self.lead, self.start = self.source_tokenizer.lead(), [start] if forced is None else [start, forced]
+        self.lead, self.forced = self.source_tokenizer.lead(), [] if forced is None else [forced]
 
     def translate(
         self,
@@ -146,10 +146,10 @@ class TrainedTranslation(Trained):
     def _translate(self, ids: list[list[int]], search: Search) -> list[list[Generated]]:
         source, valid = self._padded(ids)
         # a poorly trained model never stops: twice the source and a few is more than any real translation needs
-        forced = len(self.start) - 1
+        forced = len(self.forced)
         longest = (2 * valid.sum(1) + 10).clamp(max=search.max_length - forced)
         state = self.net.begin(source, valid, int(longest.max()) + forced)
-        first = source.new_tensor(self.start).expand(len(ids), -1)
+        first = source.new_tensor([self.start, *self.forced]).expand(len(ids), -1)
         found = write(state, first, self.end, search, longest)
         decode = self.target_tokenizer.decode
         return [[Generated(decode(one.tokens), one.score, one.ended) for one in every] for every in found]
@@ -176,7 +176,7 @@ class TrainedTranslation(Trained):
 
     def _score(self, sources: list[str], targets: list[str]) -> list[Score]:
         left = [self._fit(line, self.source_tokenizer.encode(text), "error") for line, text in enumerate(sources, 1)]
-        right = [[*self.start[:1], *self.target_tokenizer.encode(text), self.end] for text in targets]
+        right = [[self.start, *self.target_tokenizer.encode(text), self.end] for text in targets]
         for line, tokens in enumerate(right, 1):
             if len(tokens) - 1 > self.net.max_length:
                 said = f"target {line} has {len(tokens) - 1} tokens"
