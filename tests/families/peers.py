@@ -38,6 +38,19 @@ LANGUAGE = {
         "Qwen2Config",
         {**LLAMA, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2},
     ),
+    "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", {**LLAMA, "head_dim": 12, "tie_word_embeddings": True}),
+    "qwen3-window": (
+        "Qwen3ForCausalLM",
+        "Qwen3Config",
+        {
+            **LLAMA,
+            "head_dim": 8,
+            "attention_bias": True,
+            "use_sliding_window": True,
+            "sliding_window": 5,
+            "max_window_layers": 1,
+        },
+    ),
     "mixtral": (
         "MixtralForCausalLM",
         "MixtralConfig",

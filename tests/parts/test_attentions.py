@@ -12,6 +12,7 @@ from zoo.errors import UsageError
 from zoo.parts.attention import Additive, Gaussian, MultiHead
 from zoo.parts.backend import SDPA, Flash, Naive, Tiled
 from zoo.parts.cache import Cache, MemoryCache
+from zoo.parts.norm import RMSNorm
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import ALiBi, Extent, NoPosition, RoPE
 
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.usefixtures("double")
 ATTENTIONS = {
     "MultiHead": MultiHead, "grouped": partial(MultiHead, groups=2), "one group": partial(MultiHead, groups=1),
     "wide heads": partial(MultiHead, head_dim=6, groups=2), "no bias": partial(MultiHead, bias=False),
+    "normed heads": partial(MultiHead, norm=RMSNorm, groups=2),
     "Gaussian": Gaussian, "narrow": partial(Gaussian, sigma=0.6, groups=2, bias=False),
     "Additive": Additive, "grouped additive": partial(Additive, groups=2, bias=False),
 }  # fmt: skip
@@ -53,6 +55,11 @@ def definition(part, x, memory=None, first=0, causal=False, window=None, valid=N
     inputs = x[:, first:], source, source
     q, k, v = (linear(w, b, y).unflatten(-1, (-1, D)).transpose(1, 2)
                for w, b, y in zip(weights, biases, inputs, strict=True))  # fmt: skip
+    for rows, norm in ((q, part.query_norm), (k, part.key_norm)):
+        if isinstance(norm, RMSNorm):
+            for b, h, i in itertools.product(*map(range, rows.shape[:3])):
+                made = oracle.rms_norm(rows[b, h, i].tolist(), norm.weight.tolist(), norm.eps)
+                rows[b, h, i] = torch.tensor(made)
     if turn is not None:
         for rows, start in ((q, first), (k, 0)):
             for b, h, i in itertools.product(*map(range, rows.shape[:3])):

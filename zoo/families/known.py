@@ -8,12 +8,12 @@ from zoo.families.bert import BERT, BERT_TEXTS, BERT_TOKENS, ROBERTA, ROBERTA_TE
 from zoo.families.deberta import DEBERTA, DEBERTA_TEXTS, DEBERTA_TOKENS
 from zoo.families.family import Config, Family
 from zoo.families.gpt2 import GPT2
-from zoo.families.llama import LLAMA, MISTRAL, MIXTRAL, QWEN2
+from zoo.families.llama import LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3
 from zoo.families.t5 import MT5, T5
 from zoo.families.vit import DEIT, TIMM, VIT
 
 FAMILIES: tuple[Family, ...] = (
-    *(GPT2, LLAMA, MISTRAL, QWEN2, MIXTRAL, VIT, DEIT, TIMM, T5, MT5, BART, MARIAN),
+    *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, MIXTRAL, VIT, DEIT, TIMM, T5, MT5, BART, MARIAN),
     *(BERT, BERT_TEXTS, BERT_TOKENS, ROBERTA, ROBERTA_TEXTS, ROBERTA_TOKENS),
     *(DEBERTA, DEBERTA_TEXTS, DEBERTA_TOKENS),
 )

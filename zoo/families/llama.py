@@ -1,4 +1,4 @@
-"""LLaMA (Touvron et al., 2023) and its relatives: Mistral, Qwen 2, and the mixture of experts Mixtral."""
+"""LLaMA (Touvron et al., 2023) and its relatives: Mistral, Qwen 2 and 3, and the mixture of experts Mixtral."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from zoo.errors import UsageError
 from zoo.families.family import Config, Family, Options, budget, inner, name_of, part, width
 from zoo.families.rule import Mapped, Rule, Stacked
 
+QWEN = ("qwen2", "qwen3")
 FIXED = {"hidden_act": "silu", "pretraining_tp": 1, "mlp_bias": False, "clip_qkv": None}
 
 
@@ -54,15 +55,16 @@ def heads(config: Config) -> tuple[int, int, int]:
     """Heads, groups of keys, and width of a head."""
     count = config["num_attention_heads"]
     groups = config.get("num_key_value_heads") or count
-    return count, groups, config.get("head_dim") or config["hidden_size"] // count
+    usual = 128 if config["model_type"] == "qwen3" else config["hidden_size"] // count
+    return count, groups, config.get("head_dim") or usual
 
 
 def windows(config: Config) -> Options:
     """Which layers see a window only: all of them, or those that layer_types (or Qwen's two fields) say."""
     size, kinds, depth = config.get("sliding_window"), config.get("layer_types"), config["num_hidden_layers"]
-    if not size or not config.get("use_sliding_window", config["model_type"] != "qwen2"):
+    if not size or not config.get("use_sliding_window", config["model_type"] not in QWEN):
         return {}
-    if kinds is None and config["model_type"] == "qwen2":
+    if kinds is None and config["model_type"] in QWEN:
         first = config.get("max_window_layers", depth)
         kinds = ["full_attention"] * min(first, depth) + ["sliding_attention"] * max(0, depth - first)
     if kinds is None or set(kinds) == {"sliding_attention"}:
@@ -74,6 +76,7 @@ def windows(config: Config) -> Options:
 def options(config: Config) -> Options:
     _, groups, wide = heads(config)
     bias = config.get("attention_bias", config["model_type"] == "qwen2")
+    norm = part("norm.RMSNorm", eps=config.get("rms_norm_eps", 1e-6))
     return {
         "vocab_size": config["vocab_size"],
         "max_length": config["max_position_embeddings"],
@@ -89,8 +92,9 @@ def options(config: Config) -> Options:
             head_dim=wide,
             bias=bias,
             out_bias=bias and config["model_type"] != "qwen2",
+            norm=norm if config["model_type"] == "qwen3" else None,
         ),
-        "norm": part("norm.RMSNorm", eps=config.get("rms_norm_eps", 1e-6)),
+        "norm": norm,
         "ffn": feed(config),
         "attention_dropout": config.get("attention_dropout", 0.0),
         **windows(config),
@@ -154,6 +158,11 @@ def qwen2_config(options: Options) -> dict[str, Any]:
     }
 
 
+def qwen3_config(options: Options) -> dict[str, Any]:
+    bias = inner(options["attention"])["bias"]
+    return {**qwen2_config(options), "model_type": "qwen3", "attention_bias": bias}
+
+
 def mixtral_config(options: Options) -> dict[str, Any]:
     moe = inner(options["ffn"])
     return {
@@ -180,6 +189,8 @@ def mapped(config: Config) -> Mapped:
     for end in ("weight", "bias"):
         rules.append(Rule(tuple(name + end for name in names), f"{ours}attend.part.qkv.{end}", packed))
         rules.append(Rule(f"{theirs}self_attn.o_proj.{end}", f"{ours}attend.part.out.{end}"))
+    for end in ("query", "key") if config["model_type"] == "qwen3" else ():
+        rules.append(Rule(f"{theirs}self_attn.{end[0]}_norm.weight", f"{ours}attend.part.{end}_norm.weight"))
     rules += experts(config, theirs, ours) if "num_local_experts" in config else gated(config, theirs, ours)
     tied = config.get("tie_word_embeddings", False)
     if not tied:
@@ -215,4 +226,5 @@ def family(name: str, architecture: str, config: Any) -> Family:
 LLAMA = family("llama", "LlamaForCausalLM", llama_config)
 MISTRAL = family("mistral", "MistralForCausalLM", mistral_config)
 QWEN2 = family("qwen2", "Qwen2ForCausalLM", qwen2_config)
+QWEN3 = family("qwen3", "Qwen3ForCausalLM", qwen3_config)
 MIXTRAL = family("mixtral", "MixtralForCausalLM", mixtral_config)

@@ -1,6 +1,6 @@
 """Attention: which function of queries, keys and values a layer computes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from zoo.errors import UsageError
 from zoo.parts.backend import CASES, SDPA, Backend, Naive, masked_softmax
 from zoo.parts.cache import Cache, MemoryCache
+from zoo.parts.norm import Norm
 from zoo.parts.packing import Packing
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Position
@@ -66,6 +67,7 @@ class Attention(nn.Module):
         self.head_dim = head_dim or dim // heads
         self.qkv = nn.Linear(dim, (heads + 2 * groups) * self.head_dim, bias=bias)
         self.out = nn.Linear(heads * self.head_dim, dim, bias=bias if out_bias is None else out_bias)
+        self.query_norm, self.key_norm = nn.Identity(), nn.Identity()  # of each head, in front of what turns it
 
     def missing(self, needs: frozenset[str]) -> frozenset[str]:
         """Which of these needs neither this attention nor its backend can serve."""
@@ -135,11 +137,14 @@ class Attention(nn.Module):
     def project(self, x, memory, pattern, position, cache) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (B, H, T, D), keys and values (B, G, S, D), turned and cached."""
         if memory is not None:
-            q = self._heads(x, 0, self.heads)
+            q = self.query_norm(self._heads(x, 0, self.heads))
             k, v = cache.once(lambda: self._keys(memory)) if isinstance(cache, MemoryCache) else self._keys(memory)
             return spread(q, pattern.queries), spread(k, pattern.keys), spread(v, pattern.keys)
         fused = spread(self.qkv(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2), pattern.queries)
         turned, v = fused.split([self.heads + self.groups, self.groups], 1)
+        if not isinstance(self.query_norm, nn.Identity):
+            q, k = turned.split([self.heads, self.groups], 1)
+            turned = torch.cat([self.query_norm(q), self.key_norm(k)], 1)
         if position is not None and position.rotates:
             pos = torch.arange(pattern.offset, pattern.offset + turned.size(2), device=x.device)
             turned = position.rotate(turned, pos - position.extent.special)
@@ -156,7 +161,7 @@ class Attention(nn.Module):
 
     def _keys(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         k, v = self._heads(memory, self.heads, 2 * self.groups).chunk(2, 1)
-        return k, v
+        return self.key_norm(k), v
 
 
 def spread(x: Tensor, packing: Packing | None) -> Tensor:
@@ -167,7 +172,8 @@ def spread(x: Tensor, packing: Packing | None) -> Tensor:
 class MultiHead(Attention):
     """Scaled dot products: Concat_h(softmax(q_h k_h' / sqrt(D) + bias) v_h) W_O (Vaswani et al., 2017).
 
-    ``scale`` stands for 1 / sqrt(D) where it is given: 1 is T5's.
+    ``scale`` stands for 1 / sqrt(D) where it is given: 1 is T5's. A ``norm`` normalises each head's queries and keys (Henry
+    et al., 2020; Qwen 3).
     """
 
     def __init__(
@@ -181,11 +187,14 @@ class MultiHead(Attention):
         bias: bool = True,
         out_bias: bool | None = None,
         scale: float | None = None,
+        norm: Callable[[int], Norm] | None = None,
     ):
         super().__init__(dim, heads, backend, dropout, groups, head_dim, bias, out_bias)
         if scale is not None and not scale > 0:
             raise UsageError(f"attention MultiHead needs a scale above 0, got {scale}.")
         self.scale = scale
+        if norm is not None:
+            self.query_norm, self.key_norm = norm(self.head_dim), norm(self.head_dim)  # type: ignore[assignment]
 
     def attend(self, q, k, v, pattern):
         return self.backend(q, k, v, pattern, self.dropout if self.training else 0.0, self.scale)
