@@ -69,6 +69,18 @@ def test_both_write_the_same_64_tokens(case, tmp_path):
 
 
 @torch.no_grad()
+def test_a_decoder_without_a_tokenizer_goes_in_and_out(tmp_path, capsys):
+    case = peers.LANGUAGE["gpt2"]
+    model = peers.made(case)
+    model.save_pretrained(tmp_path / "theirs")
+    assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 0
+    assert main(["export", str(tmp_path / "ours"), str(tmp_path / "again"), "--format", "hf"]) == 0
+    assert same_tensors(model, peers.reloaded(case, tmp_path / "again"))
+    assert main(["generate", str(tmp_path / "ours"), "--prompt", "x"]) != 0
+    assert "tokenizer.json" in capsys.readouterr().err
+
+
+@torch.no_grad()
 def test_the_command_imports_uses_and_exports_with_its_tokenizer(tmp_path, capsys):
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 

@@ -84,7 +84,7 @@ def run(command: str, argv: list[str]) -> int:
     return 0
 
 
-def trained(asked: Asked) -> Any:
+def trained(asked: Asked, bare: bool = False) -> Any:
     """The trained model that a command names first, which must be able to do what the command is called."""
     from zoo.cli import doctor, quiet
     from zoo.trained.place import find
@@ -97,7 +97,7 @@ def trained(asked: Asked) -> Any:
     from zoo.trained.load import load
 
     allow = (*asked.get("allow_import", ()), *(["*"] if asked.get("trust") else []))
-    found = load(asked.words[0], asked.get("device", "auto"), runs=asked.get("runs", "runs"), allow=allow)
+    found = load(asked.words[0], asked.get("device", "auto"), runs=asked.get("runs", "runs"), allow=allow, bare=bare)
     getattr(found, asked.command)
     return found
 
@@ -201,7 +201,7 @@ def export(asked: Asked) -> None:
     way, force = asked.get("format", "zoo"), bool(asked.get("force"))
     if way not in ("zoo", "hf"):
         raise UsageError(f"--format must be zoo or hf, got {way!r}.")
-    model, folder = trained(asked), Path(asked.words[1]).expanduser()
+    model, folder = trained(asked, bare=way == "hf"), Path(asked.words[1]).expanduser()
     if way == "hf":
         from zoo.families.carry import carry
 

@@ -172,8 +172,8 @@ def spread(x: Tensor, packing: Packing | None) -> Tensor:
 class MultiHead(Attention):
     """Scaled dot products: Concat_h(softmax(q_h k_h' / sqrt(D) + bias) v_h) W_O (Vaswani et al., 2017).
 
-    ``scale`` stands for 1 / sqrt(D) where it is given: 1 is T5's. A ``norm`` normalises each head's queries and keys (Henry
-    et al., 2020; Qwen 3).
+    ``scale`` stands for 1 / sqrt(D) where it is given: 1 is T5's. A ``norm`` normalises each head's queries and keys,
+    as Qwen 3 does (Henry et al., 2020).
     """
 
     def __init__(

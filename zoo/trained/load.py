@@ -16,11 +16,19 @@ from zoo.trained.tune import tuned, wrap
 from zoo.trained.use import use
 
 
-def load(run: str | Path, device: str = "cpu", *, runs: str | Path = "runs", allow: tuple[str, ...] = ()) -> Trained:
+def load(
+    run: str | Path,
+    device: str = "cpu",
+    *,
+    runs: str | Path = "runs",
+    allow: tuple[str, ...] = (),
+    bare: bool = False,
+) -> Trained:
     """The trained model of a run's folder, a checkpoint file, an export, or a recipe's newest finished run.
 
     ``device`` is torch's name of one, or auto; ``runs`` is where recipes keep their runs; ``allow`` names modules
-    besides zoo's and its plugins' that the configuration may import. No code is read from a checkpoint.
+    besides zoo's and its plugins' that the configuration may import. No code is read from a checkpoint. What is loaded
+    ``bare`` needs no tokenizer and cannot be asked anything.
     Raises PluginError where a plugin is missing; one of another version than the run's is told by a warning.
     """
     place = find(run, runs)
@@ -34,7 +42,8 @@ def load(run: str | Path, device: str = "cpu", *, runs: str | Path = "runs", all
         wrap(task.net, tune)
     weights.put(task, weights.read(place.weights), place.weights)
     merge(task.net)
-    return use(task.eval().requires_grad_(False).to(chosen(device)), place)
+    task = task.eval().requires_grad_(False).to(chosen(device))
+    return Trained(task, place) if bare else use(task, place)
 
 
 def check(place: Place) -> None:
