@@ -1,0 +1,90 @@
+"""The loss of a set: each thing belongs to the one prediction that it fits best, by the cheapest pairing of all."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from zoo_vision.boxes import corners, giou
+
+NOTHING = -1  # the class of a target's place that is empty
+WORST = 1e6  # a cost that is not a number, as of a run that diverged
+
+
+class Targets(NamedTuple):
+    """What images hold: classes (B, M), -1 where there is nothing, and boxes (B, M, 4), centre and size in shares."""
+
+    classes: Tensor
+    boxes: Tensor
+
+
+class Predictions(NamedTuple):
+    """Logits (..., Q, C + 1), of which the last class is no object, and boxes (..., Q, 4), centre and size in shares."""
+
+    logits: Tensor
+    boxes: Tensor
+
+
+class Pairs(NamedTuple):
+    """Which prediction belongs to which target: three vectors of as many numbers."""
+
+    image: Tensor
+    query: Tensor
+    target: Tensor
+
+
+class Weights(NamedTuple):
+    """What a class, a distance and an overlap count, in the costs of a pair as in the loss; what no object counts."""
+
+    label: float = 1.0
+    distance: float = 5.0
+    overlap: float = 2.0
+    nothing: float = 0.1
+
+
+@torch.no_grad()
+def costs(found: Predictions, wanted: Targets, weights: Weights) -> Tensor:
+    """What each pair would cost, (B, Q, M): -p(class) + L1 - gIoU, weighted; of empty places whatever."""
+    chance = found.logits.softmax(-1)
+    label = wanted.classes.clamp(min=0)[:, None].expand(-1, chance.size(1), -1)
+    ours, theirs = found.boxes[:, :, None], wanted.boxes[:, None]
+    distance = (ours - theirs).abs().sum(-1)
+    overlap = giou(corners(ours), corners(theirs))
+    return weights.distance * distance - weights.label * chance.gather(-1, label) - weights.overlap * overlap
+
+
+def match(cost: Tensor, classes: Tensor) -> Pairs:
+    """The pairing of least cost, (B, Q, M) over the places that ``classes`` (B, M) fills (Kuhn, 1955)."""
+    table = np.nan_to_num(cost.double().cpu().numpy(), nan=WORST, posinf=WORST, neginf=-WORST)
+    found: list[np.ndarray] = []
+    for number, (costly, filled) in enumerate(zip(table, classes.cpu().numpy() != NOTHING, strict=True)):
+        places = np.flatnonzero(filled)
+        queries, targets = linear_sum_assignment(costly[:, places])
+        found.append(np.stack([np.full_like(queries, number), queries, places[targets]]))
+    pairs = np.concatenate(found, 1) if found else np.zeros((3, 0), np.int64)
+    return Pairs(*torch.from_numpy(pairs).to(cost.device))
+
+
+def set_loss(found: Predictions, wanted: Targets, weights: Weights, pairs: Pairs | None = None) -> dict[str, Tensor]:
+    """Sums over a batch, weighted: ``label`` cross-entropy over all predictions, ``distance`` sum of |difference| and
+    ``overlap`` 1 - gIoU over the pairs, the cheapest ones unless given (Carion et al., 2020).
+    """
+    if pairs is None:
+        pairs = match(costs(found, wanted, weights), wanted.classes)
+    image, query, target = pairs
+    nothing = found.logits.size(-1) - 1
+    labels = torch.full(found.logits.shape[:2], nothing, device=found.logits.device)
+    labels[image, query] = wanted.classes[image, target]
+    heed = torch.where(labels == nothing, weights.nothing, 1.0)
+    surprise = F.cross_entropy(found.logits.transpose(1, 2), labels, reduction="none")
+    ours, theirs = found.boxes[image, query], wanted.boxes[image, target].to(found.boxes.dtype)
+    return {
+        "label": weights.label * (heed * surprise).sum(),
+        "distance": weights.distance * (ours - theirs).abs().sum(),
+        "overlap": weights.overlap * (1 - giou(corners(ours), corners(theirs))).sum(),
+    }
