@@ -35,8 +35,9 @@ LAST = "Cross-attention, last layer, mean of heads"
 def pictures(task: Task, data: Any) -> dict[str, Image.Image]:
     """Pictures of what ``task`` looks at, by name; none for a task that has registered nothing.
 
-    Called in evaluation, without gradients. ``data`` is the run's data module. Another task joins in by
-    ``@pictures.register`` on a function of its class.
+    Called in evaluation, without gradients. ``data`` is the run's data module. A name with a slash is the whole tag in
+    TensorBoard, others stand below ``attention``. Another task joins in by ``@pictures.register`` on a function of its
+    class.
     """
     return {}
 
@@ -178,7 +179,7 @@ def summary(drawn: Mapping[str, Image.Image]) -> Summary:
         picture.save(content, "PNG", compress_level=1)
         image = Summary.Image(height=picture.height, width=picture.width, colorspace=3)
         image.encoded_image_string = content.getvalue()
-        event.value.add(tag=f"attention/{name}", image=image)
+        event.value.add(tag=name if "/" in name else f"attention/{name}", image=image)
     return event
 
 

@@ -8,7 +8,7 @@ from zoo.conformance import checks
 SMALL = {"patch": 2, "window": 2, "dim": 8, "depths": [2, 2], "heads": [1, 2]}
 CHECKS = [
     check
-    for more in ({}, {"dropout": 0.1})
+    for more in ({}, {"dropout": 0.1, "stochastic_depth": 0.2})
     for check in checks(SwinClassification, image_size=16, **SMALL | more)
     if not more or check.name not in ("clean_import", "documentation")
 ]

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 from torch import nn
-from zoo_vision.swin import Merge, Swin
+from zoo_vision.swin import Merge, Swin, SwinBlock
 from zoo_vision.windows import WindowAttention, join, offsets, seen, split
 
 from zoo.errors import UsageError
@@ -99,6 +99,34 @@ def test_merging_takes_the_four_corners_in_the_order_of_the_paper():
     x = torch.tensor([[1.0, 2], [3, 4]]).view(1, 2, 2, 1)
     four = nn.functional.layer_norm(torch.tensor([1.0, 3, 2, 4]), (4,))
     assert torch.allclose(merge(x).flatten(), four[[1, 2]], atol=1e-6)
+
+
+def test_images_go_around_branches_the_more_often_the_deeper_the_block():
+    timm = pytest.importorskip("timm.models.swin_transformer", reason="timm is not installed")
+    theirs = timm.SwinTransformer(depths=(2, 2, 6, 2), drop_path_rate=0.3, img_size=56, patch_size=1)
+    ours = Swin(5, 56, 3, patch=1, dim=12, depths=[2, 2, 6, 2], heads=[1, 2, 3, 4], stochastic_depth=0.3)
+    found = [block.skip.p for block in ours.modules() if isinstance(block, SwinBlock)]
+    wanted = [getattr(b.drop_path1, "drop_prob", 0.0) for layer in theirs.layers for b in layer.blocks]
+    assert found == pytest.approx(wanted)
+    assert found[0] == 0
+    assert found[-1] == 0.3
+    with pytest.raises(UsageError, match="stochastic_depth must be at least 0 and below 1, got 1"):
+        Swin(5, 16, 1, patch=2, window=2, dim=8, depths=[1], heads=[1], stochastic_depth=1.0)
+
+
+def test_an_image_goes_around_a_branch_as_a_whole_and_the_mean_is_that_of_no_skipping():
+    net = Swin(5, 16, 1, patch=2, window=2, dim=8, depths=[2], heads=[1], stochastic_depth=0.4)
+    block = net.stages[0][1]
+    block.attention.out.weight.data.zero_()
+    block.attention.out.bias.data.fill_(1.0)  # its attention adds 1 everywhere, its feed-forward nothing
+    block.ffn.down.weight.data.zero_()
+    block.ffn.down.bias.data.zero_()
+    x = torch.zeros(4000, 8, 8, 8)
+    assert (block.eval()(x) == 1).all()
+    added = block.train()(x).flatten(1)
+    assert (added == added[:, :1]).all()
+    assert added[:, 0].unique().tolist() == pytest.approx([0, 1 / 0.6])
+    assert added.mean().item() == pytest.approx(1, abs=0.05)
 
 
 def test_norm_and_feed_forward_are_parts():

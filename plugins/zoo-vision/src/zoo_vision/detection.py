@@ -6,14 +6,20 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
+from lightning.pytorch.utilities import move_data_to_device
+from PIL import Image
 from torch import Tensor
 from torch.optim import AdamW
 
+from zoo.study.heatmap import pictures, validation
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known
+from zoo.trained.use import use
 from zoo_vision.detr import DETR, check_layers, first_block
+from zoo_vision.found import SHOWN, compared
 from zoo_vision.precision import AveragePrecision
 from zoo_vision.setloss import NOTHING, Predictions, Targets, Weights, set_loss
+from zoo_vision.trained import TrainedDetection
 
 
 class Detection(Task):
@@ -118,3 +124,12 @@ class Detection(Task):
     def example(self) -> tuple[tuple[Tensor, ...], int]:
         side = self.net.image_size
         return (torch.zeros(1, self.net.channels, side, side, device="meta"),), 1
+
+
+@pictures.register
+def _detection(task: Detection, data: Any) -> dict[str, Image.Image]:
+    batch = move_data_to_device(validation(data, SHOWN), task.device)
+    return {"detection/boxes": compared(task, data, batch)}
+
+
+use.register(Detection, TrainedDetection)

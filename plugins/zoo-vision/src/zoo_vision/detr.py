@@ -14,7 +14,7 @@ from zoo.models.init import initialise, unmoved
 from zoo.models.stack import Stack
 from zoo.parts.block import Block, Memory
 from zoo.parts.norm import LayerNorm
-from zoo.parts.position import Extent, NoPosition, Sinusoidal
+from zoo.parts.position import Extent, NoPosition, Sinusoidal, angles
 from zoo_vision.setloss import Predictions
 
 
@@ -63,6 +63,23 @@ class Queries(nn.Module):
         return self.weight.expand(batch, -1, -1)
 
 
+class Anchors(nn.Module):
+    """Learned points, spread over the image at first, at which queries look and from which their boxes are measured."""
+
+    def __init__(self, count: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(count, 2))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        with torch.no_grad():
+            self.weight.uniform_(0.1, 0.9).logit_()
+
+    def forward(self) -> Tensor:
+        """x and y in shares of the image, (count, 2)."""
+        return self.weight.sigmoid()
+
+
 class DETR(nn.Module):
     """A class and a box for each query (Carion et al., 2020): convolutions, an encoder of their cells, a decoder.
 
@@ -77,6 +94,7 @@ class DETR(nn.Module):
         channels: int = 3,
         stride: int = 8,
         queries: int = 16,
+        anchors: bool = False,
         decoder_depth: int | None = None,
         depth: int = 6,
         seed: int = 0,
@@ -89,6 +107,7 @@ class DETR(nn.Module):
             channels: 1 for grey, 3 for colour.
             stride: height and width of a cell in pixels, a power of two.
             queries: the most objects that can be found in an image.
+            anchors: queries know a learned point, by the sines of it, and boxes are measured from there.
             decoder_depth: number of decoder blocks; as many as the encoder has unless given.
             depth: number of encoder blocks.
             seed: of the initial weights.
@@ -100,7 +119,8 @@ class DETR(nn.Module):
             raise UsageError(f"queries must be at least 1, got {queries}.")
         with unmoved():
             self.image_size, self.channels = image_size, channels
-            grid = Extent((image_size // stride, image_size // stride))
+            self.grid = image_size // stride
+            grid = Extent((self.grid, self.grid))
             self.encoder = Stack(grid, cross=False, padded=False, depth=depth, **stack)
             self.decoder = Stack(
                 Extent((queries,)), cross=True, depth=decoder_depth or depth, **{**stack, "position": NoPosition}
@@ -109,6 +129,7 @@ class DETR(nn.Module):
             self.backbone = Backbone(channels, self.dim, stride)
             self.place = Sinusoidal(self.dim, 1, grid)
             self.queries = Queries(queries, self.dim)
+            self.anchors = Anchors(queries) if anchors else None
             self.label = nn.Linear(self.dim, num_classes + 1)
             wide = (nn.Linear(self.dim, self.dim), nn.ReLU())
             self.box = nn.Sequential(*wide, nn.Linear(self.dim, self.dim), nn.ReLU(), nn.Linear(self.dim, 4))
@@ -120,8 +141,13 @@ class DETR(nn.Module):
         seen = self.encoder(cells)
         seen = self.place.embed(seen, torch.arange(seen.size(1), device=seen.device))
         with outputs(self.decoder) as layers:
-            last = self.decoder(self.queries(len(images)).to(seen.dtype), memory=Memory(seen))
+            last = self.decoder(self.asked(len(images)).to(seen.dtype), memory=Memory(seen))
         return torch.stack([*(self.decoder.norm(layer) for layer in layers[:-1]), last])
+
+    def asked(self, batch: int) -> Tensor:
+        """What the decoder starts from, (batch, Q, dim)."""
+        queries = self.queries(batch)
+        return queries if self.anchors is None else queries + sines(self.anchors(), self.grid, self.dim)
 
     def forward(self, images: Tensor) -> Predictions:
         """Images (B, C, H, W) to the predictions of every block of the decoder, (depth, B, Q, ...), the last the best.
@@ -129,7 +155,16 @@ class DETR(nn.Module):
         Boxes are centre and size in shares of the image.
         """
         states = self.states(images)
-        return Predictions(self.label(states), self.box(states).sigmoid())
+        boxes = self.box(states)
+        if self.anchors is not None:
+            boxes = boxes + nn.functional.pad(self.anchors.weight, (0, 2))
+        return Predictions(self.label(states), boxes.sigmoid())
+
+
+def sines(points: Tensor, grid: int, dim: int) -> Tensor:
+    """What Sinusoidal adds to a cell, for any points (..., 2): x and y in shares of a grid of so many cells a side."""
+    waves = [angles(points[..., axis] * grid - 0.5, dim // 2, 10000.0, points.dtype) for axis in (1, 0)]
+    return torch.cat([torch.stack([wave.sin(), wave.cos()], -1).flatten(-2) for wave in waves], -1)
 
 
 @contextmanager

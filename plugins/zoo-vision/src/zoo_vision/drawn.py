@@ -12,7 +12,7 @@ KINDS = ("circle", "ring", "square", "triangle", "star", "cross")
 FINE = 4  # drawn so many times larger than kept: smooth edges
 RADII = 0.09, 0.22  # of the circle around a shape, in sides of the image
 SEEN = 0.6  # of its own area, at least, what a shape shows behind others
-CONTRAST = 70.0  # at least, between a shape and its ground, in sums of differences over three channels of 255
+CONTRAST = 90.0  # at least, between a shape and its ground anywhere: sum of differences over three channels of 255
 NOISE = 6.0  # standard deviation, of 255
 HOLE = 0.5  # of a ring, in its radius
 TRIES = 30
@@ -31,10 +31,8 @@ class Thing:
 
     def outline(self) -> list[Point]:
         """Its corners; those of the circle around it for what is round."""
-        return [
-            (self.x + self.radius * far * math.cos(self.turn + at), self.y + self.radius * far * math.sin(self.turn + at))
-            for at, far in CORNERS[KINDS[self.kind]]
-        ]
+        polar = [(self.turn + at, self.radius * far) for at, far in CORNERS[KINDS[self.kind]]]
+        return [(self.x + far * math.cos(at), self.y + far * math.sin(at)) for at, far in polar]
 
     def box(self) -> tuple[float, float, float, float]:
         """Left, top, right, bottom of all of it, covered or not."""
@@ -108,11 +106,12 @@ def picture(things: list[Thing], side: int, draw: np.random.Generator) -> np.nda
     ends = ground + draw.integers(-40, 41, (2, 3))
     slope = np.add.outer(*(np.linspace(0, 1, side) * share for share in draw.dirichlet((1, 1))))
     shade = ends[0] + slope[..., None] * (ends[1] - ends[0])
+    ramp = np.linspace(*ends, 9)
     canvas = Image.fromarray(shade.clip(0, 255).astype(np.uint8)).resize((side * FINE, side * FINE))
     pen = ImageDraw.Draw(canvas)
     for thing in things:
         ink = ground
-        while np.abs(ink - ground).sum() < CONTRAST:
+        while np.abs(ink - ramp).sum(1).min() < CONTRAST:
             ink = draw.integers(0, 256, 3)
         thing.draw(pen, (int(ink[0]), int(ink[1]), int(ink[2])), FINE)
     pixels = np.asarray(canvas.reduce(FINE), np.float64) + draw.normal(0, NOISE, (side, side, 3))

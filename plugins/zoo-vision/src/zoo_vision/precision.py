@@ -40,7 +40,8 @@ class AveragePrecision(Metric):
             np.column_stack([label, chance, right(chance, label, overlap, there)])
             for chance, label, overlap, there in zip(*said, strict=True)
         ]
-        self.rows.append(torch.from_numpy(np.concatenate(rows)).to(self.device))
+        table = np.concatenate([np.zeros((0, 2 + len(LEVELS))), *rows])
+        self.rows.append(torch.from_numpy(table).to(self.device))
         there = wanted.classes[wanted.classes != NOTHING]
         self.wanted += torch.bincount(there, minlength=self.classes).to(self.wanted.device)
 
@@ -53,8 +54,9 @@ class AveragePrecision(Metric):
         return {"ap": float(mean.mean()), "ap50": float(mean[0]), "ap75": float(mean[5])}
 
     def nothing(self) -> None:
-        """Take part in the sum over processes with no detection."""
-        self.rows.append(torch.zeros(0, 2 + len(LEVELS), dtype=torch.double, device=self.device))
+        """Take part in the sum over processes with no image at all."""
+        logits, boxes = torch.zeros(0, 1, self.classes + 1), torch.zeros(0, 1, 4)
+        self.update(Predictions(logits, boxes), Targets(torch.zeros(0, 1, dtype=torch.long), boxes))
 
 
 def right(chance: np.ndarray, label: np.ndarray, overlap: np.ndarray, there: np.ndarray) -> np.ndarray:

@@ -74,7 +74,7 @@ class DrawnScenes(Data):
         if objects > MOST:
             raise UsageError(f"objects is {objects}: {MOST} shapes at most have room in an image")
         self.objects, self.image_size, self.size, self.augment = objects, image_size, size, augment
-        self.names = list(KINDS)
+        self.names, self.mean, self.std = list(KINDS), [MEAN] * CHANNELS, [STD] * CHANNELS
 
     def load(self) -> None:
         prints = {}
@@ -98,7 +98,7 @@ class DrawnScenes(Data):
 
     def save(self, folder: Path) -> None:
         """images.json: the classes' names, and how an image is normalised."""
-        found = {"names": self.names, "mean": [MEAN] * CHANNELS, "std": [STD] * CHANNELS}
+        found = {"names": self.names, "mean": self.mean, "std": self.std}
         write_json(folder / "images.json", {**found, "image_size": self.image_size, "channels": CHANNELS})
 
 

@@ -24,7 +24,7 @@ class Targets(NamedTuple):
 
 
 class Predictions(NamedTuple):
-    """Logits (..., Q, C + 1), of which the last class is no object, and boxes (..., Q, 4), centre and size in shares."""
+    """Logits (..., Q, C + 1), of which the last class is no object, and boxes (..., Q, 4) like those of targets."""
 
     logits: Tensor
     boxes: Tensor

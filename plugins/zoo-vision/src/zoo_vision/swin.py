@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
+from torchvision.ops import StochasticDepth
 
 from zoo.errors import UsageError
 from zoo.models.init import initialise, unmoved
@@ -20,17 +21,24 @@ from zoo_vision.windows import WindowAttention
 
 
 class SwinBlock(nn.Module):
-    """x + attention(norm(x)), then x + ffn(norm(x)), of a grid (B, R, C, dim)."""
+    """x + attention(norm(x)), then x + ffn(norm(x)), of a grid (B, R, C, dim).
 
-    def __init__(self, attention: WindowAttention, ffn: FFN, norms: tuple[Norm, Norm], dropout: float):
+    In training each image goes around a branch with probability ``skip``, and the branch counts 1 / (1 - skip) for the
+    others (Huang et al., 2016).
+    """
+
+    def __init__(
+        self, attention: WindowAttention, ffn: FFN, norms: tuple[Norm, Norm], dropout: float = 0.0, skip: float = 0.0
+    ):
         super().__init__()
         self.attention, self.ffn = attention, ffn
         self.attention_norm, self.ffn_norm = norms
         self.dropout = nn.Dropout(dropout)
+        self.skip = StochasticDepth(skip, "row")
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.dropout(self.attention(self.attention_norm(x)))
-        return x + self.dropout(self.ffn(self.ffn_norm(x)))
+        x = x + self.skip(self.dropout(self.attention(self.attention_norm(x))))
+        return x + self.skip(self.dropout(self.ffn(self.ffn_norm(x))))
 
 
 class Merge(nn.Module):
@@ -88,11 +96,15 @@ class Swin(nn.Module):
             self.embedding = nn.Conv2d(channels, dim, patch, patch)
             self.embedding_norm = slots.norm(dim)
             stages = []
+            skips = iter(slots.skips(sum(depths)))
             for number, (depth, count) in enumerate(zip(depths, heads, strict=True)):
                 grid, width = image_size // patch >> number, dim << number
                 before = [Merge(width // 2, slots.norm)] if number else []
-                blocks = (slots.block(width, count, grid, window, shift=n % 2 * (window // 2)) for n in range(depth))
-                stages.append(nn.Sequential(*before, *blocks))
+                made = [
+                    WindowAttention(width, count, grid, window, n % 2 * (window // 2), slots.attention_dropout)
+                    for n in range(depth)
+                ]
+                stages.append(nn.Sequential(*before, *(slots.block(width, one, next(skips)) for one in made)))
             self.stages = nn.ModuleList(stages)
             width = dim << len(depths) - 1
             self.norm, self.head = slots.norm(width), nn.Linear(width, num_classes)
@@ -116,6 +128,7 @@ class Slots:
         hidden: int = 4,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
+        stochastic_depth: float = 0.0,
     ):
         """
         Args:
@@ -124,14 +137,22 @@ class Slots:
             hidden: width of the feed-forward as a budget, in widths of its stage.
             dropout: rate on residual branches.
             attention_dropout: rate on attention weights.
+            stochastic_depth: how often an image goes around the branches of the last block in training; less often in
+                the blocks before, in equal steps from 0 at the first one.
         """
+        if not 0 <= stochastic_depth < 1:
+            raise UsageError(f"stochastic_depth must be at least 0 and below 1, got {stochastic_depth}.")
         self.norm, self.ffn, self.hidden = norm, ffn, hidden
-        self.dropout, self.attention_dropout = dropout, attention_dropout
+        self.dropout, self.attention_dropout, self.stochastic_depth = dropout, attention_dropout, stochastic_depth
 
-    def block(self, dim: int, heads: int, grid: int, window: int, shift: int) -> SwinBlock:
+    def skips(self, blocks: int) -> list[float]:
+        """How often an image goes around the branches of each of so many blocks."""
+        return [self.stochastic_depth * number / max(1, blocks - 1) for number in range(blocks)]
+
+    def block(self, dim: int, attention: WindowAttention, skip: float) -> SwinBlock:
         """One block of a stage."""
-        attention = WindowAttention(dim, heads, grid, window, shift, self.attention_dropout)
-        return SwinBlock(attention, self.ffn(dim, self.hidden * dim), (self.norm(dim), self.norm(dim)), self.dropout)
+        norms = self.norm(dim), self.norm(dim)
+        return SwinBlock(attention, self.ffn(dim, self.hidden * dim), norms, self.dropout, skip)
 
 
 class SwinClassification(ImageTask):
