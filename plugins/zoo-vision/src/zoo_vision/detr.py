@@ -17,6 +17,10 @@ from zoo.parts.norm import LayerNorm
 from zoo.parts.position import Extent, NoPosition, Sinusoidal, angles
 from zoo_vision.setloss import Predictions
 
+BASE = 20.0  # of the sines of places: its longest wave is some grids of cells long, not thousands (Liu et al., 2022)
+
+PLASTIC = 1.324717957244746  # the root of x³ = x + 1, whose powers spread points evenly
+
 
 class Halving(nn.Module):
     """gelu(norm(convolution)), twice, the first of which halves height and width; the second is added to the first."""
@@ -64,7 +68,7 @@ class Queries(nn.Module):
 
 
 class Anchors(nn.Module):
-    """Learned points, spread over the image at first, at which queries look and from which their boxes are measured."""
+    """Learned points, evenly spread over the image at first: a query starts from what is there, and where it is."""
 
     def __init__(self, count: int):
         super().__init__()
@@ -72,12 +76,18 @@ class Anchors(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        number = torch.arange(1, len(self.weight) + 1, device=self.weight.device)[:, None]
+        steps = torch.tensor([1 / PLASTIC, 1 / PLASTIC**2], device=self.weight.device)  # no two points come close
         with torch.no_grad():
-            self.weight.uniform_(0.1, 0.9).logit_()
+            self.weight.copy_((0.1 + 0.8 * (number * steps % 1)).logit())
 
-    def forward(self) -> Tensor:
-        """x and y in shares of the image, (count, 2)."""
-        return self.weight.sigmoid()
+    def forward(self, seen: Tensor, grid: int) -> Tensor:
+        """Cells (B, grid², dim) to what they say at the points, between their middles, and the sines of these."""
+        points = self.weight.sigmoid()
+        cells = seen.transpose(1, 2).unflatten(2, (grid, grid))
+        where = (2 * points - 1).to(seen.dtype).expand(len(seen), 1, -1, -1)
+        there = nn.functional.grid_sample(cells, where, padding_mode="border", align_corners=False)[:, :, 0]
+        return there.transpose(1, 2) + sines(points, grid, seen.size(2))
 
 
 class DETR(nn.Module):
@@ -107,7 +117,7 @@ class DETR(nn.Module):
             channels: 1 for grey, 3 for colour.
             stride: height and width of a cell in pixels, a power of two.
             queries: the most objects that can be found in an image.
-            anchors: queries know a learned point, by the sines of it, and boxes are measured from there.
+            anchors: a query starts from what the encoder says at a learned point, and its box is measured from there.
             decoder_depth: number of decoder blocks; as many as the encoder has unless given.
             depth: number of encoder blocks.
             seed: of the initial weights.
@@ -127,7 +137,7 @@ class DETR(nn.Module):
             )
             self.dim: int = self.encoder.dim
             self.backbone = Backbone(channels, self.dim, stride)
-            self.place = Sinusoidal(self.dim, 1, grid)
+            self.place = Sinusoidal(self.dim, 1, grid, BASE)
             self.queries = Queries(queries, self.dim)
             self.anchors = Anchors(queries) if anchors else None
             self.label = nn.Linear(self.dim, num_classes + 1)
@@ -139,15 +149,13 @@ class DETR(nn.Module):
         """Images (B, C, H, W) to what every block of the decoder makes of the queries, (depth, B, Q, dim)."""
         cells = self.backbone(images).flatten(2).transpose(1, 2)
         seen = self.encoder(cells)
+        asked = self.queries(len(images)).to(seen.dtype)
+        if self.anchors is not None:
+            asked = asked + self.anchors(seen, self.grid)
         seen = self.place.embed(seen, torch.arange(seen.size(1), device=seen.device))
         with outputs(self.decoder) as layers:
-            last = self.decoder(self.asked(len(images)).to(seen.dtype), memory=Memory(seen))
+            last = self.decoder(asked, memory=Memory(seen))
         return torch.stack([*(self.decoder.norm(layer) for layer in layers[:-1]), last])
-
-    def asked(self, batch: int) -> Tensor:
-        """What the decoder starts from, (batch, Q, dim)."""
-        queries = self.queries(batch)
-        return queries if self.anchors is None else queries + sines(self.anchors(), self.grid, self.dim)
 
     def forward(self, images: Tensor) -> Predictions:
         """Images (B, C, H, W) to the predictions of every block of the decoder, (depth, B, Q, ...), the last the best.
@@ -163,7 +171,7 @@ class DETR(nn.Module):
 
 def sines(points: Tensor, grid: int, dim: int) -> Tensor:
     """What Sinusoidal adds to a cell, for any points (..., 2): x and y in shares of a grid of so many cells a side."""
-    waves = [angles(points[..., axis] * grid - 0.5, dim // 2, 10000.0, points.dtype) for axis in (1, 0)]
+    waves = [angles(points[..., axis] * grid - 0.5, dim // 2, BASE, points.dtype) for axis in (1, 0)]
     return torch.cat([torch.stack([wave.sin(), wave.cos()], -1).flatten(-2) for wave in waves], -1)
 
 
