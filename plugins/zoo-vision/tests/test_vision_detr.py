@@ -13,7 +13,7 @@ from zoo_vision.setloss import NOTHING, Predictions, Targets, Weights, costs, ma
 
 from zoo.errors import UsageError
 from zoo.parts.norm import LayerNorm, RMSNorm
-from zoo.parts.position import ALiBi, Extent, RoPE, Sinusoidal
+from zoo.parts.position import ALiBi, Extent, NoPosition, RoPE, Sinusoidal
 
 SMALL = {"stride": 4, "queries": 5, "dim": 16, "depth": 2, "heads": 2, "hidden": 24}
 
@@ -285,6 +285,25 @@ def test_a_query_gets_its_answer_whatever_the_order_and_cells_have_a_place():
         net.queries.weight.copy_(net.queries.weight[[4, 2, 0, 1, 3]])
     assert torch.allclose(net(images)[0], logits[:, :, [4, 2, 0, 1, 3]], atol=1e-5)
     assert not torch.allclose(net(images.flip(-1))[1], net(images)[1], atol=1e-4)
+
+
+def test_cells_have_a_place_for_the_decoder_even_where_the_encoder_gives_them_none():
+    net = DETR(6, 16, 3, position=NoPosition, **SMALL).eval()
+    net.backbone = torch.nn.Conv2d(3, 16, 4, 4)  # unlike one with padding it does not know where it is
+    images = torch.randn(1, 3, 1, 1) * torch.arange(16).view(4, 4).repeat_interleave(4, 0).repeat_interleave(4, 1)
+    assert not torch.allclose(net(images.mT)[1], net(images)[1], atol=1e-4)
+    net.place = NoPosition(16, 1, Extent((4, 4)))
+    assert torch.allclose(net(images.mT)[1], net(images)[1], atol=1e-5)
+
+
+def test_figures_start_anew():
+    task = Detection(6, 16, 3, position=Sinusoidal, **SMALL).eval()
+    batch = task.sample(4)
+    logits = torch.nn.functional.one_hot(batch["classes"] % 7, 7) * 9.0
+    task.precision_of.update(Predictions(logits, batch["boxes"]), Targets(batch["classes"], batch["boxes"]))
+    assert task.figures(0.0)["ap"] == 1
+    task.precision_of.update(Predictions(logits.roll(1, -1), batch["boxes"]), Targets(batch["classes"], batch["boxes"]))
+    assert task.figures(0.0)["ap"] == 0
 
 
 @pytest.mark.parametrize("position", [Sinusoidal, RoPE, ALiBi])
