@@ -19,6 +19,7 @@ TRAINED = [
     "vit-tiny --model.attention linformer", "lm-tiny --model.block reversible", "lm-tiny --model.attention strided",
     "history-2-ngram --model.smoothing laplace", "history-3-nnlm --model.window 3", "history-4-rnn --model.cell gru",
     "word2vec --model.objective cbow", "elmo --model.input letters", "swin-glyphs --model.norm rmsnorm",
+    "detr-shapes --data.size 64 --model.norm rmsnorm",
 ]  # fmt: skip
 REFUSED = {"flex": "backend Flex", "flashvarlen": "backend FlashVarlen"}
 

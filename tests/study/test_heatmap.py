@@ -29,6 +29,7 @@ from zoo.study.heatmap import (
     patch_attention,
     pictures,
     spaced,
+    summary,
     telling,
 )
 from zoo.study.heatmap import translation_alignment as align
@@ -158,6 +159,12 @@ def test_a_task_of_its_own_has_no_picture_until_it_registers_one():
     assert pictures(task, None) == {}
     pictures.register(Mine, lambda task, data: {"mine": data})
     assert pictures(task, 3) == {"mine": 3}
+
+
+def test_a_name_with_a_slash_is_the_whole_tag():
+    made = summary({"heads": Image.new("RGB", (3, 2)), "detection/boxes": Image.new("RGB", (5, 4))})
+    assert [value.tag for value in made.value] == ["attention/heads", "detection/boxes"]
+    assert (made.value[1].image.width, made.value[1].image.height) == (5, 4)
 
 
 def trainer_like(**changes):
