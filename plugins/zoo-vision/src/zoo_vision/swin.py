@@ -83,6 +83,7 @@ class Swin(nn.Module):
             seed: of the initial weights.
         """
         super().__init__()
+        slots = Slots(**parts)
         if len(depths) != len(heads) or not depths:
             raise UsageError(f"depths={list(depths)} and heads={list(heads)} must name as many stages, at least one.")
         cells = patch * 2 ** (len(depths) - 1)
@@ -92,7 +93,6 @@ class Swin(nn.Module):
             )
         self.image_size, self.channels, self.patch = image_size, channels, patch
         with unmoved():
-            slots = Slots(**parts)
             self.embedding = nn.Conv2d(channels, dim, patch, patch)
             self.embedding_norm = slots.norm(dim)
             stages = []
