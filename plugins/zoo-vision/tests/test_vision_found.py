@@ -15,8 +15,8 @@ from zoo_vision.trained import Found, named
 import zoo
 from zoo.errors import UsageError
 
-OPTIONS = """--model.dim 16 --model.depth 1 --model.heads 2 --model.hidden 16 --model.stride 16 --model.queries 12 --data.size 64
---trainer.max_steps 3 --trainer.val_check_interval 3 --trainer.limit_val_batches 1 --seed 1""".split()
+OPTIONS = """--model.dim 16 --model.depth 1 --model.heads 2 --model.hidden 16 --model.stride 16 --model.queries 12
+--data.size 64 --trainer.max_steps 3 --trainer.val_check_interval 3 --trainer.limit_val_batches 1 --seed 1""".split()
 
 
 @pytest.fixture(scope="module")
