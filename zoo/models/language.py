@@ -1,12 +1,12 @@
 """A causal language model."""
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.models.init import initialise, unmoved
 from zoo.models.stack import Stack
 from zoo.models.states import LanguageState
 from zoo.parts.cache import LayerCache
+from zoo.parts.linear import linear
 from zoo.parts.position import Extent
 
 
@@ -49,7 +49,7 @@ class LanguageModel(nn.Module):
 
         ``valid`` (B, S) marks real tokens, cached ones included; padding may stand on the left or on the right.
         """
-        return F.linear(self.states(tokens, valid, caches), self.output)
+        return linear(self.states(tokens, valid, caches), self.output)
 
     @property
     def output(self) -> Tensor:

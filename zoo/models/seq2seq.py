@@ -3,7 +3,6 @@
 from typing import Literal, TypeAlias
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
@@ -12,6 +11,7 @@ from zoo.models.stack import Stack
 from zoo.models.states import Seq2SeqState
 from zoo.parts.block import Memory
 from zoo.parts.cache import LayerCache
+from zoo.parts.linear import linear
 from zoo.parts.packing import Packing
 from zoo.parts.position import Extent
 
@@ -79,7 +79,7 @@ class Seq2Seq(nn.Module):
     def decode(self, target: Tensor, memory: Memory, caches: list[LayerCache] | None = None) -> Tensor:
         """Target tokens (B, T), after those in the caches, to logits (B, T, target_vocab_size)."""
         x = self.decoder(self.target_embedding(target) * self.scale, memory=memory, caches=caches) * self.out_scale
-        logits = F.linear(x, self.output)
+        logits = linear(x, self.output)
         return logits if self.bias is None else self.bias(logits)
 
     @property

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zoo.parts.block import Memory
 from zoo.parts.cache import LayerCache
+from zoo.parts.linear import Linear, Packed, linear, packs
 
 if TYPE_CHECKING:
     from zoo.models.language import LanguageModel
@@ -35,17 +36,33 @@ def select_caches(caches: Sequence[LayerCache], rows: Tensor) -> None:
         cache.memory.select(rows)
 
 
+class Matrices:
+    """The matrices of a stack and of the output, laid out for as many rows as a step has, while somebody writes."""
+
+    def __init__(self, stack: nn.Module, output: Callable[[], Tensor]):
+        self.stack, self.output = stack, output
+        self.held: list[Packed] | None = None
+
+    def ready(self, tokens: Tensor) -> None:
+        """To be called in front of each step; it acts at the first one that takes one token per row."""
+        if self.held is None and tokens.size(1) == 1:
+            linears = [module.weight for module in self.stack.modules() if isinstance(module, Linear)]
+            self.held = packs([*linears, self.output()], len(tokens))
+
+
 class LanguageState:
     """A language model and its caches; prompts of different lengths stand with their padding on the left."""
 
     def __init__(self, model: LanguageModel, capacity: int, valid: Tensor | None = None):
         self.model, self.valid = model, valid
         self.caches = model.stack.caches(capacity)
+        self.matrices = Matrices(model.stack, lambda: model.output)
 
     def step(self, tokens: Tensor) -> Tensor:
+        self.matrices.ready(tokens)
         if self.valid is not None and self.caches[0].own.length:
             self.valid = torch.cat([self.valid, self.valid.new_ones(tokens.shape)], 1)
-        return self.model(tokens, self.valid, self.caches)[:, -1]
+        return linear(self.model.states(tokens, self.valid, self.caches)[:, -1], self.model.output)
 
     def select(self, rows: Tensor) -> None:
         select_caches(self.caches, rows)
@@ -58,8 +75,10 @@ class Seq2SeqState:
     def __init__(self, model: Seq2Seq, memory: Memory, capacity: int):
         self.model, self.memory = model, memory
         self.caches = model.decoder.caches(capacity)
+        self.matrices = Matrices(model.decoder, lambda: model.output)
 
     def step(self, tokens: Tensor) -> Tensor:
+        self.matrices.ready(tokens)
         return self.model.decode(tokens, self.memory, self.caches)[:, -1]
 
     def select(self, rows: Tensor) -> None:

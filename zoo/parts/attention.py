@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from zoo.errors import UsageError
 from zoo.parts.backend import CASES, SDPA, Backend, Naive, masked_softmax
 from zoo.parts.cache import Cache, MemoryCache
+from zoo.parts.linear import Linear, linear
 from zoo.parts.norm import Norm
 from zoo.parts.packing import Packing
 from zoo.parts.pattern import Pattern
@@ -65,8 +66,8 @@ class Attention(nn.Module):
             )
         self.backend = backend or self.own_backend()
         self.head_dim = head_dim or dim // heads
-        self.qkv = nn.Linear(dim, (heads + 2 * groups) * self.head_dim, bias=bias)
-        self.out = nn.Linear(heads * self.head_dim, dim, bias=bias if out_bias is None else out_bias)
+        self.qkv = Linear(dim, (heads + 2 * groups) * self.head_dim, bias=bias)
+        self.out = Linear(heads * self.head_dim, dim, bias=bias if out_bias is None else out_bias)
         self.query_norm, self.key_norm = nn.Identity(), nn.Identity()  # of each head, in front of what turns it
 
     def missing(self, needs: frozenset[str]) -> frozenset[str]:
@@ -157,7 +158,7 @@ class Attention(nn.Module):
         """Project to ``count`` heads of the fused matrix, from number ``first`` on: (B, count, T, D)."""
         rows = slice(first * self.head_dim, (first + count) * self.head_dim)
         bias = None if self.qkv.bias is None else self.qkv.bias[rows]
-        return F.linear(x, self.qkv.weight[rows], bias).unflatten(-1, (count, -1)).transpose(1, 2)
+        return linear(x, self.qkv.weight[rows], bias).unflatten(-1, (count, -1)).transpose(1, 2)
 
     def _keys(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         k, v = self._heads(memory, self.heads, 2 * self.groups).chunk(2, 1)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
+from zoo.parts.linear import Linear
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -61,8 +62,8 @@ class Plain(FFN):
     def __init__(self, dim: int, hidden: int, activation: Activation = "gelu", bias: bool = True):
         super().__init__(dim, hidden)
         self.activation = activation
-        self.up = nn.Linear(dim, hidden, bias=bias)
-        self.down = nn.Linear(hidden, dim, bias=bias)
+        self.up = Linear(dim, hidden, bias=bias)
+        self.down = Linear(hidden, dim, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(ACTIVATIONS[self.activation](self.up(x)))
@@ -79,8 +80,8 @@ class Gated(FFN):
     def __init__(self, dim: int, hidden: int, bias: bool = False, multiple: int = 1):
         super().__init__(dim, hidden)
         width = -(-max(1, 2 * hidden // 3) // multiple) * multiple
-        self.up = nn.Linear(dim, 2 * width, bias=bias)  # gate and value side by side: one matrix product
-        self.down = nn.Linear(width, dim, bias=bias)
+        self.up = Linear(dim, 2 * width, bias=bias)  # gate and value side by side: one matrix product
+        self.down = Linear(width, dim, bias=bias)
 
     def gate(self, x: Tensor) -> Tensor:
         raise NotImplementedError

@@ -40,6 +40,8 @@ class LayerNorm(Norm):
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.dtype is self.weight.dtype:
+            return F.layer_norm(x, (self.dim,), self.weight, self.bias, self.eps)
         wide = torch.promote_types(x.dtype, self.weight.dtype)
         return F.layer_norm(x.to(wide), (self.dim,), self.weight, self.bias, self.eps).to(x.dtype)
 
@@ -63,6 +65,8 @@ class RMSNorm(Norm):
         nn.init.ones_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.dtype is self.weight.dtype is torch.float32:
+            return F.rms_norm(x, (self.dim,), self.weight, self.eps)
         # the mean of squares overflows float16 from |x| = 256 on
         wide = torch.promote_types(x.dtype, torch.float32)
         return F.rms_norm(x.to(wide), (self.dim,), self.weight.to(wide), self.eps).to(x.dtype)

@@ -1,0 +1,100 @@
+"""Products with few rows are the products, whichever kernel computes them."""
+
+import gc
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from zoo.models import LanguageModel
+from zoo.models.search import Search, write
+from zoo.parts import linear as module
+from zoo.parts.linear import FEW, Linear, Packed, linear, packs
+
+needs_onednn = pytest.mark.skipif(not module.available(), reason="this torch has no products of oneDNN")
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(1, 48), (1, 1, 48), (2, 48), (2, 1, 48), (3, 48), (4, 8, 48), (33, 48), (0, 48)])
+@torch.no_grad()
+def test_any_number_of_rows_gives_the_product(shape, bias):
+    x, weight, b = torch.randn(shape), torch.randn(40, 48), torch.randn(40) if bias else None
+    rows = x.numel() // 48
+    for kept in ([], packs([weight], rows)):
+        found = linear(x, weight, b)
+        want = F.linear(x.double(), weight.double(), None if b is None else b.double())
+        assert found.dtype == torch.float32
+        assert found.is_contiguous()
+        torch.testing.assert_close(found.double(), want, atol=1e-4, rtol=1e-5)
+        del kept
+
+
+@torch.no_grad()
+def test_rows_that_are_not_contiguous_are_read_as_they_stand():
+    x, weight, bias = torch.randn(48, 4), torch.randn(40, 48), torch.randn(40)
+    for rows in (1, 2, 3):
+        kept = packs([weight], rows)
+        torch.testing.assert_close(linear(x.t()[:rows], weight, bias), F.linear(x.t()[:rows], weight, bias))
+        del kept
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_gradients_other_types_and_autocast_go_the_ordinary_way(rows):
+    part = Linear(8, 5)
+    part(torch.randn(rows, 8)).sum().backward()
+    assert part.weight.grad is not None
+    with torch.no_grad():
+        assert torch.equal(part.double()(torch.ones(rows, 8).double()), F.linear(torch.ones(rows, 8).double(),
+                                                                                part.weight, part.bias))  # fmt: skip
+        with torch.autocast("cpu", torch.bfloat16):
+            assert part.float()(torch.randn(rows, 8)).dtype == torch.bfloat16
+
+
+@needs_onednn
+@torch.no_grad()
+def test_a_packed_matrix_serves_while_it_is_held_and_not_changed():
+    weight, x = torch.randn(40, 48), torch.randn(8, 48)
+    held = packs([weight, torch.randn(3)], 8)
+    assert [type(one) for one in held] == [Packed]
+    assert packs([weight], 8)[0] is held[0]
+    weight.mul_(2)
+    assert not held[0].current
+    torch.testing.assert_close(linear(x, weight), F.linear(x, weight))
+    held = packs([weight], 8)
+    assert held[0].current
+    weight.data = torch.randn(40, 48)
+    assert not held[0].current
+    torch.testing.assert_close(linear(x, weight), F.linear(x, weight))
+    del held
+    gc.collect()
+    assert id(weight) not in module._packed
+
+
+@torch.no_grad()
+def test_nothing_is_packed_where_it_would_not_serve(monkeypatch):
+    weight = torch.randn(40, 48)
+    assert packs([weight], 1) == packs([weight], 2) == packs([weight], FEW + 1) == []
+    assert packs([weight.double()], 8) == packs([weight.to(torch.bfloat16)], 8) == []
+    monkeypatch.setattr(module, "LARGEST", weight.nbytes - 1)
+    assert packs([weight], 8) == []
+    with torch.enable_grad():
+        assert packs([weight], 8) == []
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 8])
+@torch.no_grad()
+def test_a_model_writes_what_it_writes_without_these_kernels(rows, monkeypatch):
+    """Log-probabilities of the written tokens, step by step, against those of one float64 forward."""
+    model = LanguageModel(61, 32, dim=32, depth=2, heads=4).eval()
+    for parameter in model.parameters():
+        parameter.mul_(2)
+    prompt = torch.randint(61, (rows, 5))
+    found = write(model.begin(32), prompt, None, Search(max_length=12))
+    assert not module._packed  # nobody writes any more, nothing is kept
+    wide = LanguageModel(61, 32, dim=32, depth=2, heads=4).double().eval()
+    wide.load_state_dict(model.state_dict())
+    for row, (best, *_) in enumerate(found):
+        tokens = torch.tensor([[*prompt[row].tolist(), *best.tokens]])
+        told = wide(tokens[:, :-1]).log_softmax(-1)[0, 4:]
+        assert told.gather(1, tokens[0, 5:, None]).sum().item() == pytest.approx(best.score, abs=1e-3)
+        assert best.tokens == told.argmax(-1).tolist()

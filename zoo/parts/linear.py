@@ -1,0 +1,118 @@
+"""Products with few rows, as in a step of decoding, by the kernels that are fast at them.
+
+A CPU's matrix library is made for many rows. With one, it reads the matrix by dot products, at half of what memory
+gives (oneMKL on an AMD EPYC); the same product as W x^T with two columns runs at twice the speed. From three rows on
+oneDNN is twice as fast, if it may lay the matrix out once: ``packs`` does that for whoever takes many such steps.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+FEW = 32  # rows; with more the ordinary kernels are as good
+COLUMNS = 2  # rows up to which W x^T is the fastest
+LARGEST = 2**30  # bytes of matrices that are laid out a second time
+
+
+class Linear(nn.Linear):
+    """x W^T + b, whatever the number of rows."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """x (..., in) to (..., out)."""
+        return linear(input, self.weight, self.bias)
+
+
+class Packed:
+    """A matrix (out, in) as oneDNN likes it; it serves for as long as somebody holds it and the matrix stays as it is."""
+
+    rows = FEW  # it serves products with so many
+
+    def __init__(self, weight: Tensor):
+        self.weight, self.version = weight, weight._version
+        self.place = weight.data_ptr()
+        self.matrix = self.lay(weight.detach())
+
+    @staticmethod
+    def lay(weight: Tensor) -> Any:
+        """The matrix as the product wants it."""
+        return torch.ops.mkldnn._reorder_linear_weight(weight, None)
+
+    def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """x (..., in) to x W^T + b."""
+        return torch.ops.mkldnn._linear_pointwise(x.contiguous(), self.matrix, bias, "none", [], "")
+
+    @property
+    def current(self) -> bool:
+        """Whether the matrix is still the one that was packed."""
+        return self.weight._version == self.version and self.weight.data_ptr() == self.place
+
+
+_packed: weakref.WeakValueDictionary[int, Packed] = weakref.WeakValueDictionary()
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x W^T + b for x (..., in) and W (out, in), as ``F.linear`` to within rounding."""
+    rows = x.numel() // x.size(-1) if x.size(-1) else 0
+    if not rows or (rows > FEW and not _packed) or not plain(x, weight):
+        return F.linear(x, weight, bias)
+    kept = _packed.get(id(weight))
+    if kept is not None and rows <= kept.rows and kept.current:
+        return kept.product(x, bias)
+    if rows <= COLUMNS:
+        flat = x.reshape(rows, -1)
+        if rows == 1:
+            out = torch.mm(weight, flat.repeat(COLUMNS, 1).t())[:, 0]
+            out = out.contiguous() if bias is None else out + bias
+        else:
+            out = torch.mm(weight, flat.t()).t().contiguous()
+            out = out if bias is None else out.add_(bias)
+        return out.view(*x.shape[:-1], -1)
+    return F.linear(x, weight, bias)
+
+
+def plain(x: Tensor, weight: Tensor) -> bool:
+    """Whether the product is of float32 on a CPU, and nobody wants its gradient."""
+    return (
+        x.dtype is weight.dtype is torch.float32
+        and not torch.is_grad_enabled()
+        and x.device.type == weight.device.type == "cpu"
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+        and type(x) is Tensor
+    )
+
+
+def packs(weights: Iterable[Tensor], rows: int) -> list[Packed]:
+    """Lay matrices out for products with ``rows`` rows; they serve while the result is held, and cost their size again.
+
+    Nothing is done where it would not help: few or many rows, other devices and types, more than ``LARGEST`` bytes.
+    """
+    if not COLUMNS < rows <= FEW or not available():
+        return []
+    served = [weight for weight in weights if servable(weight)]
+    return [] if sum(weight.nbytes for weight in served) > LARGEST else [held(weight, Packed) for weight in served]
+
+
+def servable(weight: Tensor) -> bool:
+    """Whether a matrix can be laid out, and changes of it noticed."""
+    return weight.dim() == 2 and plain(weight.detach(), weight) and not weight.is_inference()
+
+
+def held(weight: Tensor, kind: type[Packed]) -> Packed:
+    """The matrix laid out in one way, or in the one that somebody holds already."""
+    kept = _packed.get(id(weight))
+    if kept is None or not kept.current:
+        kept = _packed[id(weight)] = kind(weight)
+    return kept
+
+
+def available() -> bool:
+    """Whether this torch has the products of oneDNN."""
+    found = torch.ops.mkldnn
+    return torch.backends.mkldnn.is_available() and hasattr(found, "_reorder_linear_weight")
