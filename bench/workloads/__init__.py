@@ -67,6 +67,9 @@ def _all() -> list[Workload]:
         contest = _contest(WRITING, {"zoo": {}}, {"transformers": "transformers", "litgpt": "litgpt"}, rows=rows)
         what = f"generation with a cache, prompt 32, 128 new tokens, batch {rows}, fp32"
         found.append(Workload(f"generation-{rows}", what, contest, least, agree=None))
+        ours = {"zoo, int8": {"int8": True}, "zoo": {}}
+        contest = _contest(WRITING, ours, {"transformers": "transformers", "litgpt": "litgpt"}, rows=rows)
+        found.append(Workload(f"generation-int8-{rows}", f"{what}, and int8", contest, 2.0, agree=None))
     return found
 
 

@@ -24,9 +24,11 @@ def prompt(rows: int) -> torch.Tensor:
     return torch.randint(8192, (rows, PROMPT), generator=torch.Generator().manual_seed(2))
 
 
-def zoo(rows: int) -> Callable[[int], None]:
+def zoo(rows: int, int8: bool = False) -> Callable[[int], None]:
     from zoo.models import LanguageModel
     from zoo.models.search import Search, write
+    from zoo.parts.int8 import quantised
+    from zoo.parts.linear import Linear
     from zoo.parts.position import Learned
 
     net = LanguageModel(
@@ -34,9 +36,11 @@ def zoo(rows: int) -> Callable[[int], None]:
     ).eval()
     same_start(net)
     tokens = prompt(rows)
+    linears = [part.weight for part in net.modules() if isinstance(part, Linear)]
+    held = quantised([*linears, net.output]) if int8 else None
 
     @torch.no_grad()
-    def step(number: int) -> None:
+    def step(number: int, held: object = held) -> None:
         found = write(net.begin(PROMPT + NEW), tokens, None, Search(max_length=NEW))
         assert all(len(best.tokens) == NEW for best, *_ in found)
 

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from zoo.cli import main
@@ -99,6 +100,17 @@ def refused(capsys, *words, code=2):
     assert err.startswith("error: ")
     assert len(err.splitlines()) <= 4
     return err
+
+
+@pytest.mark.skipif("fbgemm" not in torch.backends.quantized.supported_engines, reason="no 8-bit products here")
+def test_generate_writes_with_matrices_in_eight_bits(runs, model):
+    words = ["generate", "lm-tiny", "--runs", runs, "--length", 5, "--prompt", "the", "--temperature", 0, "--json"]
+    (full, _), (rounded, _) = zoo(*words), zoo(*words, "--int8")
+    before, after = json.loads(full)["score"], json.loads(rounded)["score"]
+    assert before != after
+    assert after == pytest.approx(before, rel=0.3)
+    _, err = zoo(*words, "--int8", "--device", "meta", code=2)
+    assert "--device cpu" in err
 
 
 def test_beginners_mistakes_are_answered(runs, capsys, tmp_path):

@@ -16,7 +16,7 @@ BEAMS: dict[str, Any] = {"beams": int, "length-penalty": float, "n-best": int}
 OPTIONS: dict[str, dict[str, Any]] = {
     "generate": {
         **{"prompt": [str], "length": int, "temperature": float, "top-k": int, "top-p": float, "seed": int},
-        **{**BEAMS, "stop": [str], "json": bool, **COMMON},
+        **{**BEAMS, "stop": [str], "int8": bool, "json": bool, **COMMON},
     },
     "translate": {
         **{**BEAMS, "max-length": int, "batch-tokens": int, "too-long": str},

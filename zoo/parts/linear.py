@@ -107,7 +107,7 @@ def servable(weight: Tensor) -> bool:
 def held(weight: Tensor, kind: type[Packed]) -> Packed:
     """The matrix laid out in one way, or in the one that somebody holds already."""
     kept = _packed.get(id(weight))
-    if kept is None or not kept.current:
+    if not isinstance(kept, kind) or not kept.current:
         kept = _packed[id(weight)] = kind(weight)
     return kept
 

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from zoo.errors import CheckpointError, UsageError
+from zoo.parts.int8 import quantised
+from zoo.parts.linear import Linear
 from zoo.tasks.task import Task
 from zoo.trained.place import Place
 
@@ -72,6 +75,12 @@ class Trained:
     def device(self) -> torch.device:
         """Where it computes."""
         return self.task.device  # not of its first parameter: a model that counts has none
+
+    def quantise(self) -> None:
+        """Compute matrix products in eight bits from now on, on a CPU. Raises UsageError where that cannot be."""
+        linears = [module.weight for module in self.net.modules() if isinstance(module, Linear)]
+        output = getattr(self.net, "output", None)  # of a model that writes
+        self.rounded = quantised([*linears, *([output] if linears and isinstance(output, Tensor) else [])])
 
     def agree(self, option: str, size: int, file: str) -> None:
         """Raise CheckpointError where a file names more tokens or classes than the model was built for."""
