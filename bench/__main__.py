@@ -1,7 +1,8 @@
-"""Benchmarks against other code bases.
+"""Benchmarks against other code bases, and studies of zoo alone.
 
-    python -m bench                              # every workload
+    python -m bench                              # every workload, then every study
     python -m bench gpt2-fp32 generation-1 --turns 9 --out performance.md --json performance.json
+    python -m bench attention startup overhead --turns 5
 
 Peers that are not installed are reported as failed: pip install -e '.[bench]', then
 pip install --no-deps litgpt joeynmt, whose own bounds contradict what zoo needs.
@@ -18,12 +19,14 @@ from pathlib import Path
 from bench.arena import CLOCKS, compete
 from bench.ceilings import machine
 from bench.report import head, markdown, verdict
+from bench.studies import NAMES, study
+from bench.study import Options
 from bench.workloads import WORKLOADS
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("workloads", nargs="*", help=f"of {', '.join(WORKLOADS)}; all unless given")
+    parser.add_argument("workloads", nargs="*", help=f"of {', '.join([*WORKLOADS, *NAMES])}; all unless given")
     parser.add_argument(
         "--first", type=int, default=20, help="untimed steps, after the last of which losses must agree"
     )
@@ -31,29 +34,36 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=1, help="steps of a turn")
     parser.add_argument("--clock", choices=list(CLOCKS), default="wall", help="cpu where others use the machine too")
     parser.add_argument("--threads", type=int, default=1, help="threads of each entrant")
+    parser.add_argument("--longest", type=int, default=16384, help="the largest length of a study")
     parser.add_argument("--out", type=Path, help="a Markdown file; printed unless given")
     parser.add_argument("--json", type=Path, help="a file for all figures, each turn's included")
     chosen = parser.parse_args(argv)
-    unknown = [name for name in chosen.workloads if name not in WORKLOADS]
+    unknown = [name for name in chosen.workloads if name not in WORKLOADS and name not in NAMES]
     if unknown:
-        parser.error(f"unknown workload {unknown[0]!r}: choose from {', '.join(WORKLOADS)}")
+        parser.error(f"unknown workload {unknown[0]!r}: choose from {', '.join([*WORKLOADS, *NAMES])}")
     os.environ["OMP_NUM_THREADS"] = str(chosen.threads)
-    about, found, turns = machine(), [], {}
+    about, found, turns, tables = machine(), [], {}, []
     text = [head(about, chosen.clock, chosen.first, chosen.turns)]
-    for name in chosen.workloads or WORKLOADS:
-        workload = WORKLOADS[name]
-        records = compete(
-            list(workload.entrants), first=chosen.first, turns=chosen.turns, steps=chosen.steps, clock=chosen.clock
-        )
-        found.append(verdict(workload, records))
-        turns[name] = {record.entrant.name: record.seconds for record in records}
-        text.append(markdown(found[-1]))
-        print(text[-1], flush=True)
+    for name in chosen.workloads or [*WORKLOADS, *NAMES]:
+        if name in NAMES:
+            made = study(name)(Options(chosen.turns, chosen.clock, chosen.longest, chosen.threads))
+            tables += [table.plain() for table in made]
+            text += [table.markdown() for table in made]
+            print("\n\n".join(table.markdown() for table in made), flush=True)
+        else:
+            workload = WORKLOADS[name]
+            records = compete(
+                list(workload.entrants), first=chosen.first, turns=chosen.turns, steps=chosen.steps, clock=chosen.clock
+            )
+            found.append(verdict(workload, records, about))
+            turns[name] = {record.entrant.name: record.seconds for record in records}
+            text.append(markdown(found[-1]))
+            print(text[-1], flush=True)
         # written after every contest: a long run that is stopped keeps what it has
         if chosen.out:
             chosen.out.write_text("\n\n".join(text) + "\n", encoding="utf-8")
         if chosen.json:
-            content = {"machine": about, "contests": found, "turns": turns}
+            content = {"machine": about, "contests": found, "turns": turns, "studies": tables}
             chosen.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return 1 if any(contest["disagree"] for contest in found) else 0
 

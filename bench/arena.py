@@ -157,5 +157,13 @@ def _build(entrant: Entrant) -> tuple[int, Callable[[int], float | None]]:
 
 
 def peak() -> int:
-    """The most bytes that this process has held."""
+    """The most bytes that this process has held.
+
+    Linux's own figure where it can be read: what getrusage says begins with the size of whoever started the process.
+    """
+    try:
+        with open("/proc/self/status", encoding="ascii") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        pass
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

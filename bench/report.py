@@ -25,14 +25,19 @@ def row(record: Record) -> dict[str, Any]:
     return told
 
 
-def verdict(workload: Workload, records: list[Record]) -> dict[str, Any]:
-    """The contest in plain values."""
+def verdict(workload: Workload, records: list[Record], machine: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The contest in plain values, with the share of the machine's ceilings that each entrant reaches."""
     rows = [row(record) for record in records]
     timed = [told for told in rows if "seconds" in told]
     peers = [told["seconds"] for told in timed if not told["ours"]]
     best = min(peers, default=None)
     for told in timed:
         told["ratio"] = best / told["seconds"] if best else None
+    if machine is not None and workload.work is not None:
+        work, ceiling = workload.work(), float(machine["bf16 GFLOP/s" if workload.bf16 else "fp32 GFLOP/s"]) * 1e9
+        for told in timed:
+            told["compute"] = work.flops / told["seconds"] / ceiling
+            told["bandwidth"] = work.bytes / told["seconds"] / (float(machine["memory GB/s"]) * 1e9)
     return {"workload": workload.name, "what": workload.what, "goal": workload.goal, "rows": rows,
             "disagree": disagreement(workload, timed)}  # fmt: skip
 
@@ -48,17 +53,21 @@ def disagreement(workload: Workload, timed: list[dict[str, Any]]) -> list[str]:
 
 def markdown(found: dict[str, Any]) -> str:
     """One contest as a table."""
-    lines = [f"### {found['what']}", "", "| entrant | ms per step | ± | ratio to the best peer | loss | peak memory |"]
-    lines.append("|---|---|---|---|---|---|")
+    kind = "bandwidth" if any(told.get("bandwidth") for told in found["rows"]) else "compute"
+    title = {"compute": "MFU", "bandwidth": "of the memory ceiling"}[kind]
+    lines = [f"### {found['what']}", ""]
+    lines.append(f"| entrant | ms per step | ± | ratio to the best peer | {title} | loss | peak memory |")
+    lines.append("|---|---|---|---|---|---|---|")
     for told in sorted(found["rows"], key=lambda told: -told.get("ratio", 0) if told.get("ratio") else 1):
         if told["failed"]:
-            lines.append(f"| {told['entrant']} | failed: {told['failed'].splitlines()[0]} | | | | |")
+            lines.append(f"| {told['entrant']} | failed: {told['failed'].splitlines()[0]} | | | | | |")
             continue
         name = f"**{told['entrant']}**" if told["ours"] else told["entrant"]
         ratio = "" if told.get("ratio") is None else f"{told['ratio']:.2f}"
+        share = "" if not told.get(kind) else f"{100 * told[kind]:.0f} %"
         loss = "" if told["loss"] is None else f"{told['loss']:.3f} after {told['steps']}"
         lines.append(
-            f"| {name} | {told['seconds'] * 1e3:.0f} | {told['spread'] * 100:.0f} % | {ratio} | {loss} "
+            f"| {name} | {told['seconds'] * 1e3:.0f} | {told['spread'] * 100:.0f} % | {ratio} | {share} | {loss} "
             f"| {told['memory'] / 2**20:.0f} MB |"
         )
     ours = [told["ratio"] for told in found["rows"] if told["ours"] and told.get("ratio")]
@@ -77,5 +86,6 @@ def head(machine: Mapping[str, Any], clock: str, first: int, turns: int) -> str:
         f"{told}\n\nEach entrant runs in a process of its own and takes its turns between the others'; {turns} turns "
         f"after {first} untimed steps, medians by the {'processor' if clock == 'cpu' else 'wall'} clock. All start "
         "from the same statistics (matrices N(0, 0.02), gains one, biases zero), see the same batches, and have "
-        "torch's AdamW."
+        "torch's AdamW. MFU is the model's FLOPs (6 per weight and token, 12 · layers · width · length per token for "
+        "attention; Chowdhery et al., 2022), the same for all entrants, over what the measured matrix ceiling would do."
     )

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bench.training import RATE, Step, our_optimizer, ours
+from bench.work import Work, training
 
 DIM, DEPTH, HEADS, SIZE, PATCH, CLASSES, ROWS = 192, 12, 3, 32, 4, 10, 32
 
@@ -26,6 +27,12 @@ def batches(count: int = 8) -> list[tuple[Tensor, Tensor]]:
         labels = torch.randint(CLASSES, (ROWS,), generator=generator)
         found.append((patterns[labels] + torch.randn(ROWS, 3, SIZE, SIZE, generator=generator), labels))
     return found
+
+
+def work() -> Work:
+    """Of one step; the patches' embedding counts, the classifier does not."""
+    tokens = (SIZE // PATCH) ** 2 + 1
+    return Work(training(DEPTH * 12 * DIM**2 + 3 * PATCH**2 * DIM, ROWS * tokens, DEPTH * ROWS * tokens**2, DIM))
 
 
 def zoo(precision: str = "fp32") -> Step:

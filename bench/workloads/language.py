@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench.training import RATE, Step, our_optimizer, ours
+from bench.work import Work, training
 
 DIM, DEPTH, HEADS, LENGTH, ROWS = 384, 6, 6, 256, 8
 GATED = 1024  # width of a LLaMA-like feed-forward: two thirds of 4 * DIM
@@ -27,6 +28,17 @@ def batches(vocab: int, count: int = 8) -> list[tuple[Tensor, Tensor]]:
     drawn = torch.multinomial(share, count * ROWS * (LENGTH + 1), replacement=True, generator=generator)
     tokens = drawn.view(count, ROWS, LENGTH + 1)
     return [(row[:, :-1].contiguous(), row[:, 1:].contiguous()) for row in tokens]
+
+
+def weights(style: str, vocab: int) -> int:
+    """Numbers in the matrices that each token is multiplied with."""
+    feed = 8 * DIM * DIM if style == "gpt2" else 3 * DIM * GATED
+    return DEPTH * (4 * DIM * DIM + feed) + vocab * DIM
+
+
+def work(style: str, vocab: int) -> Work:
+    """Of one step."""
+    return Work(training(weights(style, vocab), ROWS * LENGTH, DEPTH * ROWS * LENGTH**2, DIM))
 
 
 def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from bench.training import same_start
+from bench.work import Work
 from bench.workloads import language
 
 PROMPT, NEW = 32, 128
@@ -18,6 +19,11 @@ def shrink() -> None:
     language.shrink()
     NEW = 8
     language.LENGTH = PROMPT + NEW
+
+
+def work() -> Work:
+    """Of one text: each new token has every matrix read once, in float32."""
+    return Work(bytes=4.0 * NEW * language.weights("gpt2", 8192))
 
 
 def prompt(rows: int) -> torch.Tensor:

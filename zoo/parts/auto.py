@@ -16,6 +16,7 @@ from zoo.parts.pattern import Pattern
 log = logging.getLogger(__name__)
 CANDIDATES: tuple[type[Backend], ...] = (SDPA, Naive)  # those that serve every pattern, so that any may be chosen
 REPEATS = 3
+LARGEST = 2**28  # bytes of scores that are tried: Naive keeps several times as much
 
 
 class Auto(Backend):
@@ -28,7 +29,8 @@ class Auto(Backend):
     chosen: dict[Hashable, Backend] = {}  # noqa: RUF012  (one measurement serves every layer of the process)
 
     def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
-        if q.size(2) == 1 or torch.compiler.is_compiling() or q.is_meta:
+        scores = q.shape[:-1].numel() * k.size(2) * 4
+        if q.size(2) == 1 or torch.compiler.is_compiling() or q.is_meta or scores > LARGEST:
             return SDPA()(q, k, v, pattern, dropout, scale)
         training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
         sizes = tuple(1 << (n - 1).bit_length() for n in (q.size(0), q.size(2), k.size(2)))

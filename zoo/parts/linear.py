@@ -29,7 +29,7 @@ class Linear(nn.Linear):
 
 
 class Packed:
-    """A matrix (out, in) as oneDNN likes it; it serves for as long as somebody holds it and the matrix stays as it is."""
+    """A matrix (out, in) as oneDNN likes it; it serves while somebody holds it and the matrix stays as it is."""
 
     rows = FEW  # it serves products with so many
 

@@ -1,0 +1,52 @@
+"""What a recipe trains, without a Trainer: the same task, data, optimiser, schedule and clipping in a bare loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+
+from zoo.cli import args, plan
+from zoo.cli.run import ZooCLI
+from zoo.tasks.task import side_losses
+
+
+class Built(ZooCLI):
+    """Everything that `zoo fit` builds, up to the Trainer, which is not started."""
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        pass
+
+
+class Plain:
+    """A recipe's task and data, and the step that a bare loop takes with them."""
+
+    def __init__(self, recipe: str, folder: str, *options: str) -> None:
+        command = args.parse("fit", [recipe, "--runs", folder, *options])
+        schema = plan.schema()
+        made = plan.plan(command, plan.draft(command), schema)
+        built = Built(made, schema)
+        trainer = made.config["trainer"]
+        self.task, self.data, self.trainer = built.model.train(), built.data, built.trainer
+        self.clip = trainer.get("gradient_clip_val")
+        self.optimizer = self.task.make_optimizer()
+        self.schedule = LambdaLR(self.optimizer, self.task.schedule_factory(int(trainer["max_steps"])))
+
+    def batches(self) -> Iterable[Any]:
+        """The loader that training reads."""
+        self.data.ready()
+        return self.data.train_dataloader()
+
+    def step(self, batch: Any) -> None:
+        """One optimiser step."""
+        total, size = self.task.loss(batch)
+        for side in side_losses(self.task.net):
+            total = total + side * size
+        (total / size).backward()
+        if self.clip:
+            torch.nn.utils.clip_grad_norm_(self.task.parameters(), self.clip)
+        self.optimizer.step()
+        self.schedule.step()
+        self.optimizer.zero_grad()

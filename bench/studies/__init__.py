@@ -1,0 +1,14 @@
+"""The studies, by the name that ``python -m bench`` knows them by."""
+
+from __future__ import annotations
+
+import importlib
+
+from bench.study import Study
+
+NAMES = ("attention", "curves", "overhead", "startup", "loading")
+
+
+def study(name: str) -> Study:
+    """The function of a study, imported when it is asked for."""
+    return importlib.import_module(f"bench.studies.{name}").study

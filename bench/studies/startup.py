@@ -1,0 +1,91 @@
+"""How long every command takes to answer, in processes that were never started before; medians.
+
+``zoo fit`` is timed up to its first line (what is trained) and up to the line that names the device, behind which the
+first step begins; the yardstick is ``import torch, lightning``.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench.study import Options, Table
+
+FREE = (
+    ["--help"], ["--version"], ["list"], ["show", "position", "rope"], ["recipes"], ["cp", "lm-tiny", "copy.yaml"],
+    ["fit", "--help"], ["generate", "--help"], ["compare", "--help"], ["fit", "lm-tny"],
+)  # fmt: skip
+LIMIT, ABOVE = 0.5, 1.5
+
+
+def study(options: Options) -> list[Table]:
+    """Commands without torch, then the first lines of a training run."""
+    light = Table("Start-up of commands that need no torch", ["command", "s", "goal"])
+    with tempfile.TemporaryDirectory() as folder:
+        for words in FREE:
+            (Path(folder) / "copy.yaml").unlink(missing_ok=True)
+            taken = []
+            for _ in range(options.turns):
+                (Path(folder) / "copy.yaml").unlink(missing_ok=True)
+                taken.append(_whole([sys.executable, "-m", "zoo", *words], folder, options.clock))
+            seconds = statistics.median(taken)
+            light.rows.append([f"zoo {' '.join(words)}", seconds, _judged(seconds, LIMIT)])
+        lines: dict[str, list[float]] = {"import torch, lightning": [], "first line": [], "device line": []}
+        for _ in range(options.turns):
+            lines["import torch, lightning"].append(
+                _whole([sys.executable, "-c", "import torch, lightning"], folder, options.clock)
+            )
+            first, device = _lines(folder, options.clock)
+            lines["first line"].append(first)
+            lines["device line"].append(device)
+    heavy = Table("Start-up of `zoo fit lm-tiny`", ["until", "s", "above the import", "goal"])
+    base = statistics.median(lines["import torch, lightning"])
+    for name, taken in lines.items():
+        above = statistics.median(taken) - base
+        goal = "" if name.startswith("import") else _judged(above, ABOVE)
+        heavy.rows.append([name, statistics.median(taken), above, goal])
+    return [light, heavy]
+
+
+def _judged(seconds: float, limit: float) -> str:
+    return f"{'reached' if seconds <= limit else 'missed'} ({limit} s)"
+
+
+def _whole(command: list[str], folder: str, clock: str) -> float:
+    start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, cwd=folder, capture_output=True, check=False, timeout=300)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if clock == "cpu":
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return time.perf_counter() - start
+
+
+def _lines(folder: str, clock: str) -> tuple[float, float]:
+    """Seconds until the first line of a training run, and until the one about the device."""
+    command = [sys.executable, "-m", "zoo", "fit", "lm-tiny", "--runs", f"{folder}/runs", "--overwrite"]
+    command += ["--trainer.max_steps", "1", "--trainer.limit_val_batches", "1", "--trainer.num_sanity_val_steps", "0"]
+    start, found = time.perf_counter(), []
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        for line in process.stdout:
+            if not found or line.lstrip().startswith("device"):
+                found.append(_spent(process.pid) if clock == "cpu" else time.perf_counter() - start)
+        rest = process.stderr.read() if process.stderr else ""
+    if len(found) < 2:
+        raise RuntimeError(f"zoo fit lm-tiny said too little: {rest[-300:]}")
+    return found[0], found[1]
+
+
+def _spent(pid: int) -> float:
+    """Processor seconds of a running process (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
