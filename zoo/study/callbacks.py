@@ -30,7 +30,8 @@ class CostMeter(Callback):
         self._log(trainer, {"params_m": self.cost.parameters / 1e6, "mflops_per_token": self.cost.flops / 1e6})
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if trainer.global_step % trainer.log_every_n_steps:  # type: ignore[attr-defined]
+        every = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if not every or trainer.global_step % every:
             return
         now, seen = time.perf_counter(), int(pl_module.tokens_seen)
         if self._mark is not None and seen > self._mark[1]:

@@ -141,8 +141,10 @@ class Task(LightningModule):
         self.step_losses.clear()
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        step = self.trainer.global_step
-        if self._window or step % cast(Any, self.trainer).log_every_n_steps:
+        step, every = self.trainer.global_step, cast(Any, self.trainer).log_every_n_steps
+        if not every:
+            self._recent.clear()  # nobody will ask
+        if self._window or not every or step % every:
             return
         total = torch.stack([loss.total for loss in self._recent]).double().sum()
         size = torch.stack([loss.size for loss in self._recent]).sum()
