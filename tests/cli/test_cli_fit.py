@@ -192,6 +192,31 @@ def test_evaluate_and_resume(zoo, work):
     assert err == "error: cannot resume: model.dim is 16 in the checkpoint and 32 in your config.\n"
 
 
+def test_a_compiled_run_says_so_and_is_repeated_compiled(zoo, work, monkeypatch):
+    compiled, calls = torch.compile, []
+
+    def traced(function):
+        calls.append(function)
+        return compiled(function, backend="eager")
+
+    monkeypatch.setattr(torch, "compile", traced)
+    code, out, err = zoo("fit", "lm-toy", "--compile")
+    assert (code, len(calls)) == (0, 1)
+    assert " · compiled" in out
+    assert "not compiled" not in err
+    home = work / "runs/lm-toy/default/s1"
+    assert yaml.safe_load((home / "config.yaml").read_text())["compile"] is True
+
+    code, out, _ = zoo("fit", str(home / "config.yaml"), "--runs", "again")
+    assert (code, len(calls), " · compiled" in out) == (0, 2, True)
+    (work / "lm-toy.yaml").write_text(RECIPE.replace("max_steps: 3", "max_steps: 4"))
+    code, out, _ = zoo("fit", "lm-toy", "--resume", "--accept-changes")
+    assert (code, len(calls), " · compiled" in out) == (0, 2, False)
+    assert "compile: True → False" in out
+    code, _, err = zoo("fit", "lm-toy", "--compile", "maybe")
+    assert (code, err.startswith("error: 'compile' must be true or false")) == (2, True)
+
+
 def test_a_checkpoint_never_beats_the_command_line(zoo, work, monkeypatch):
     assert zoo("fit", "lm-toy")[0] == 0
     checkpoint = next((work / "runs").rglob("*.ckpt"))

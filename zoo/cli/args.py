@@ -8,14 +8,14 @@ from zoo.errors import UsageError
 from zoo.registry import suggest
 
 FLAGS = {
-    "trust", "overwrite", "resume", "requeue", "accept-changes", "compile", "debug", "print_config", "help", "help-all",
+    "trust", "overwrite", "resume", "requeue", "accept-changes", "debug", "print_config", "help", "help-all",
 }  # fmt: skip
 VALUED = {"name", "runs", "config", "save-every", "on-nonfinite"}
 POLICIES = ("stop", "skip", "rewind")  # what to do about a loss or a gradient that is not finite
 LISTED = {"config", "allow-import"}
 SHORT = {"-c": "config", "-h": "help"}
 ALIASES = {"seed": "seed_everything", "print-config": "print_config", "allow_import": "allow-import"}
-CONFIG = ("seed_everything", "ckpt_path", "return_predictions")
+CONFIG = ("seed_everything", "ckpt_path", "return_predictions", "compile")
 SECTIONS = ("model", "data", "trainer", "tune")
 # what people write most often at the top level, and what they mean
 COMMON = (

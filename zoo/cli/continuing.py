@@ -91,6 +91,9 @@ def agree(plan: Plan, origin: Path | None, resume: bool) -> None:
             f"the recipe is not the one that the checkpoint was trained with: {'; '.join(changes[:2])}{more}.\n"
             f"Go on with yours: --{AGREE}"
         )
+    before, now = bool(old.get("compile")), bool(plan.config.get("compile"))
+    if resume and before != now:  # no other run: its last digits may differ
+        changes.append(f"compile: {before} → {now}")
     for line in changes if folder.first_rank() else ():
         print(f"differs from the checkpoint's run: {line}")
 
@@ -125,7 +128,7 @@ def facts(plan: Plan, data: Any, home: Path) -> dict[str, Any]:
     return {
         "recipe": {
             name: as_yaml(plan.config[name])
-            for name in ("seed_everything", *SECTIONS)
+            for name in ("seed_everything", "compile", *SECTIONS)
             if plan.config.get(name) not in (None, {})
         },
         "data": {"class": type(data).__name__, "fingerprint": fingerprint() if callable(fingerprint) else None},

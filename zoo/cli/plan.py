@@ -128,6 +128,7 @@ def schema() -> Schema:
         Param("ckpt_path", str | None, None, None, None),
         Param("tune", Tune, None, Slot(Tune), None),
         Param("return_predictions", bool | None, None, None, None),
+        Param("compile", bool, False, None, None),
     )
     return Schema(Task, Data, Trainer, extra)
 
@@ -163,8 +164,10 @@ def text(made: Plan) -> str:
     """The configuration as YAML that reproduces the run; its first line names recipe and variant."""
     import yaml
 
-    order = ("seed_everything", "model", "data", "tune", "trainer")
+    order = ("seed_everything", "compile", "model", "data", "tune", "trainer")
     config = {key: as_yaml(made.config[key]) for key in order if made.config.get(key) not in (None, {})}
+    if not config.get("compile"):
+        config.pop("compile", None)
     body = yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=120)
     return f"{folder.HEADER}{made.run.title}\n{body}"
 

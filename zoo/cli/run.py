@@ -59,7 +59,7 @@ class ZooCLI(LightningCLI):
             trainer_defaults={**TRAINER, "default_root_dir": str(self.run_folder)},
             seed_everything_default=plan.seed, parser_class=Parser, subclass_mode_model=True, subclass_mode_data=True,
             auto_configure_optimizers=False, load_from_checkpoint_support=False,
-            args={"subcommand": command, command: {key: plan.config[key] for key in plan.config if key != "tune"}},
+            args={"subcommand": command, command: {key: plan.config[key] for key in plan.config if key not in ("tune", "compile")}},
         )  # fmt: skip
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
@@ -104,7 +104,7 @@ class ZooCLI(LightningCLI):
         self.model = self._get(self.config_init, "model")
         with blamed():
             self.transfer = tuning.prepare(self.plan, self.model, self.data)
-        if "compile" in self.plan.command.flags:
+        if self.plan.config.get("compile"):
             self.model.compile_loss()
         self.trainer = self.instantiate_trainer()
 
@@ -162,7 +162,7 @@ class ZooCLI(LightningCLI):
             self.data.save(self.run_folder)
         self.facts.update(continuing.facts(self.plan, self.data, self.run_folder))
         if folder.first_rank():
-            compiled = " · compiled" if "compile" in self.plan.command.flags else ""
+            compiled = " · compiled" if self.plan.config.get("compile") else ""
             print(f"{report.device(self.trainer)}{compiled}", flush=True)
         self.started = time.monotonic()
 

@@ -1,0 +1,41 @@
+"""Every built-in part goes through the compiler: the compiled loss is the plain one, and nothing falls back."""
+
+import logging
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from zoo import registry
+from zoo.parts.position import NoPosition
+from zoo.tasks.lm import CausalLM
+
+KINDS = ("position", "attention", "backend", "norm", "ffn", "block")
+PARTS = [(kind, part.name) for kind in KINDS for part in registry.parts(kind) if part.distribution == registry.BUILTIN]
+BREAKS = {"MoE"}  # how many tokens an expert gets is known when they are there: one graph per stretch between
+
+
+@pytest.mark.parametrize(("kind", "name"), PARTS, ids=lambda value: value)
+def test_a_compiled_loss_equals_the_plain_one(kind, name, monkeypatch, caplog):
+    compiled = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function: compiled(function, backend="eager"))
+    torch._dynamo.reset()
+    counters.clear()
+    part = {"position": NoPosition, kind: registry.get(kind, name)}  # which every attention takes
+    tasks = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        tasks.append(CausalLM(31, 8, dim=16, depth=1, heads=2, **part).train())
+    torch.manual_seed(0)
+    batch = tasks[0].sample(2)
+    tasks[1].compile_loss()
+    gradients = []
+    with caplog.at_level(logging.WARNING):
+        for task in tasks:
+            total, size = task.loss(batch)
+            (total / size).backward()
+            gradients.append([p.grad for p in task.parameters()])
+    for got, want in zip(*gradients, strict=True):
+        torch.testing.assert_close(got, want)
+    assert not [record for record in caplog.records if "not compiled" in record.getMessage()]
+    assert bool(counters["graph_break"]) == (name in BREAKS), dict(counters["graph_break"])
