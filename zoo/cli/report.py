@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from lightning.pytorch import Trainer
 
     from zoo.cli.folder import Run
+    from zoo.cli.plan import Plan
     from zoo.study.cost import Cost
     from zoo.tasks.task import Task
 
@@ -26,6 +27,30 @@ def header(run: Run, task: Task, cost: Cost, options: Mapping[str, Any]) -> str:
             f"  size    {size}",
         ]
     )
+
+
+def memory_of(task: Task, plan: Plan) -> str:
+    """About how much memory a step will take; nothing where that cannot be said."""
+    from zoo.study.estimate import estimate, rows
+
+    trainer, model, data = (plan.config[name] for name in ("trainer", "model", "data"))
+    plain = str(trainer.get("precision") or 32).startswith("32") and not model["init_args"].get("recompute")
+    try:
+        count = rows(task, data.get("init_args") or {}) if plain else 0
+        found = estimate(task, count) if count else None
+    except Exception:  # a net of a plugin may need numbers, which an estimate has not
+        return ""
+    if found is None:
+        return ""
+    own = f"{megabytes(found.weights + found.states)} weights and optimiser"
+    return (
+        f"  memory  about {megabytes(found.total)}: {own}, {megabytes(found.batch)} a batch of {count} at full length"
+    )
+
+
+def megabytes(size: int) -> str:
+    """Bytes as a person says them."""
+    return f"{size / 2**30:.1f} GB" if size >= 2**30 else f"{size / 2**20:.0f} MB"
 
 
 def part(kind: str, task: Task, value: Any) -> str:

@@ -40,6 +40,9 @@ TRAINER: dict[str, Any] = {
 }
 
 
+OWN = ("tune", "compile")  # of a configuration, what LightningCLI need not know
+
+
 class Parser(LightningArgumentParser):
     """Raises instead of printing usage and leaving."""
 
@@ -59,7 +62,7 @@ class ZooCLI(LightningCLI):
             trainer_defaults={**TRAINER, "default_root_dir": str(self.run_folder)},
             seed_everything_default=plan.seed, parser_class=Parser, subclass_mode_model=True, subclass_mode_data=True,
             auto_configure_optimizers=False, load_from_checkpoint_support=False,
-            args={"subcommand": command, command: {key: plan.config[key] for key in plan.config if key not in ("tune", "compile")}},
+            args={"subcommand": command, command: {key: plan.config[key] for key in plan.config if key not in OWN}},
         )  # fmt: skip
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
@@ -207,7 +210,8 @@ def equipment(task: Any, home: Path, plan: Plan, facts: dict[str, Any]) -> dict[
 
     counted = cost(task)
     if folder.first_rank():
-        print(report.header(plan.run, task, counted, plan.config["model"]["init_args"]), flush=True)
+        told = [report.header(plan.run, task, counted, plan.config["model"]["init_args"]), report.memory_of(task, plan)]
+        print("\n".join(filter(None, told)), flush=True)
     keeping = Keeping(plan.command.save_every, plan.command.on_nonfinite, facts, continuing.written_logs(plan))
     return equip(task, counted, home, plan.config["model"], plan.config["data"], keeping)
 

@@ -58,7 +58,7 @@ class Guard(Callback):
         losses = getattr(pl_module, "step_losses", [])
         if getattr(trainer.precision_plugin, "scaler", None) is not None:
             grads = []  # float16: its scaler leaves out steps with such gradients, and means to
-        if finite(*losses) and (not grads or finite(torch.nn.utils.get_total_norm(grads))):
+        if finite(*losses, *([torch.nn.utils.get_total_norm(grads)] if grads else [])):
             self.in_a_row = 0
             return
         found = self._report(trainer, pl_module, places, batches)
@@ -112,7 +112,10 @@ class Guard(Callback):
 
 def finite(*values: Tensor) -> bool:
     """Whether there is neither nan nor infinity; one wait for the device."""
-    return all(bool(torch.isfinite(value).all()) for value in values)
+    if not values:
+        return True
+    fine = [torch.isfinite(value).all() for value in values]
+    return bool(fine[0] if len(fine) == 1 else torch.stack([one.to(fine[0].device) for one in fine]).all())
 
 
 def numbers(trainer: Trainer, place: Place) -> list[int]:
