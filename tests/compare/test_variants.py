@@ -43,7 +43,7 @@ def test_none_is_the_part_that_does_nothing(word):
         ("model.position=", "is not OPTION=VALUE,VALUE"),
         ("position=rope", "as 'model.position'"),
         ("modle.position=rope", "as 'model.position'"),
-        ("model.=rope", "begins with model, data or trainer"),
+        ("model.=rope", "begins with model, data, trainer or tune"),
     ],
 )
 def test_what_cannot_vary(text, said):

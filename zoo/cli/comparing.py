@@ -86,7 +86,7 @@ class ZooFit:
         return [
             f"{key} was {old.get(key)} and is {new.get(key)}"
             for key in keys
-            if key.startswith(("model", "data", "trainer"))
+            if key.startswith(("model", "data", "trainer", "tune"))
             and not key.startswith(folder.INFRASTRUCTURE)
             and old.get(key) != new.get(key)
             and not (key in blanks and new.get(key) is None)  # the data filled it in

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from zoo import registry
 from zoo.errors import UsageError
 
-SECTIONS = ("model", "data", "trainer")
+SECTIONS = ("model", "data", "trainer", "tune")
 DESIGNS = ("grid", "one-at-a-time")
 MANY, MOST_SEEDS = 12, 1000  # variants of a grid that nobody asked for by name
 NONE = ("none", "nope", "no")  # short for a kind's part that does nothing, such as NoPosition
@@ -60,7 +60,7 @@ def made(key: str, values: Sequence[str]) -> Factor:
     section, dot, rest = key.partition(".")
     if section not in SECTIONS or not dot or not rest:
         meant = f"model.{key.rpartition('.')[2]}"
-        raise UsageError(f"{key!r} is no option that can vary: it begins with model, data or trainer, as {meant!r}.")
+        raise UsageError(f"{key!r} is no option that can vary: it begins with model, data, trainer or tune, as {meant!r}.")
     if not values:
         raise UsageError(f"{key!r} has no values to vary over.")
     return Factor(key, tuple(dict.fromkeys(spelled(key, value) for value in values)))
