@@ -33,7 +33,7 @@ class Attention(nn.Module):
     own_backend: type[Backend] = SDPA  # what computes when no backend is named
     # what the function makes sense with: turned queries and keys, a memory, and the features of a pattern that its
     # backend must serve as well
-    lowers: frozenset[str] = Backend.lowers | {"rotate", "cross"}
+    lowers: frozenset[str] = Backend.lowers - {"content"} | {"rotate", "cross"}
     asks: frozenset[str] = frozenset()  # features that it adds to every pattern
     dot_product = True  # whether a backend can compute it
     sees_all = True  # a query may see every key that its pattern allows, in whatever order they stand

@@ -28,7 +28,7 @@ class Disentangled(Attention):
     """
 
     asks = frozenset({"content"})
-    lowers = Attention.lowers - {"rotate", "cross"}
+    lowers = Attention.lowers - {"rotate", "cross"} | asks
     shared = ("places",)
 
     def __init__(
