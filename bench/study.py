@@ -64,7 +64,7 @@ def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float | None:
 
 
 def fresh(function: str, env: Mapping[str, str] | None = None, **options: Any) -> Any:
-    """What "module:function" gives in a process of its own; RuntimeError with its last line where it fails."""
+    """What "module:function" gives in a process of its own; RuntimeError with what it raised where it fails."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     before = dict(os.environ)
@@ -97,7 +97,7 @@ def _serve(pipe: Any, function: str, options: dict[str, Any]) -> None:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         pipe.send((True, getattr(importlib.import_module(module), name)(**options)))
     except BaseException as error:
-        pipe.send((False, "".join(traceback.format_exception_only(error)).strip().splitlines()[-1][:300]))
+        pipe.send((False, "".join(traceback.format_exception_only(error)).strip().splitlines()[0][:300]))
 
 
 # memory of this process

@@ -67,7 +67,9 @@ def _curve(name: str, pattern: str, lengths: list[int], options: Options) -> dic
         return f"refused: {error}".replace("|", "/")[:120]
 
 
-def points(name: str, asked: str, lengths: list[int], clock: str) -> dict[int, tuple[float, int]]:
+def points(
+    name: str, asked: str, lengths: list[int], clock: str, seconds: float = SECONDS
+) -> dict[int, tuple[float, int]]:
     """Seconds of one call with its gradients and bytes at most, by length, for as long as memory is free."""
     import torch
 
@@ -92,7 +94,7 @@ def points(name: str, asked: str, lengths: list[int], clock: str) -> dict[int, t
         memory = peak_above(lambda length=length: once(length))  # type: ignore[misc]
         taken: list[float] = []
         begun = time.monotonic()
-        while not taken or (len(taken) < 9 and time.monotonic() - begun < SECONDS):
+        while not taken or (len(taken) < 9 and time.monotonic() - begun < seconds):
             start = now()
             once(length)
             taken.append(now() - start)

@@ -1,0 +1,111 @@
+"""What the studies are made of: exponents, peaks of memory, processes of their own, and each study in small."""
+
+import importlib
+import json
+
+import pytest
+import torch
+
+from bench import __main__ as program
+from bench import studies, study
+from bench.study import GIVEN_BACK, Options, Table, exponent, fresh
+
+HOME = "tests.bench.test_study:"
+
+
+def test_an_exponent_is_that_of_the_power_law():
+    assert exponent([1, 2, 4, 8], [3 * n**1.5 for n in (1, 2, 4, 8)]) == pytest.approx(1.5)
+    assert exponent([1, 2], [5, 5]) == pytest.approx(0)
+    assert exponent([4], [5]) is None
+
+
+def grown(megabytes):
+    """By how much this process grows when so much is held, and again afterwards: a peak starts anew."""
+
+    def hold(size):
+        return lambda: torch.ones(size * 2**18)
+
+    hold(1)()
+    return [study.peak_above(hold(size)) for size in (megabytes, megabytes // 4)]
+
+
+def test_a_peak_is_what_was_held_at_most():
+    most, less = fresh(HOME + "grown", GIVEN_BACK, megabytes=64)
+    assert most == pytest.approx(64 * 2**20, rel=0.1)
+    assert less == pytest.approx(16 * 2**20, rel=0.1)
+
+
+def fails():
+    raise ValueError("no such thing\nmore")
+
+
+def test_what_fails_elsewhere_is_told_here():
+    with pytest.raises(RuntimeError, match="ValueError: no such thing"):
+        fresh(HOME + "fails")
+
+
+def test_a_table_shows_figures_with_three_digits():
+    table = Table("t", ["a", "b"], [["x", 0.12345], [None, 1234.5]], ["A note."])
+    assert table.markdown().splitlines()[2:6] == ["| a | b |", "|---|---|", "| x | 0.123 |", "|  | 1,234 |"]
+    assert table.markdown().endswith("\n\nA note.")
+
+
+def test_memory_of_tiled_attention_is_linear_and_of_naive_quadratic():
+    found = {
+        name: fresh("bench.studies.attention:points", GIVEN_BACK, name=name, asked="causal", lengths=[512, 1024, 2048],
+                    clock="cpu", seconds=0.0)
+        for name in ("Naive", "Tiled")
+    }  # fmt: skip
+    powers = {name: exponent(list(curve), [memory for _, memory in curve.values()]) for name, curve in found.items()}
+    assert powers["Naive"] > 1.7
+    assert powers["Tiled"] < 1.3
+
+
+def test_a_pattern_that_a_backend_refuses_is_said():
+    with pytest.raises(RuntimeError, match="Flash does not lower valid"):
+        fresh("bench.studies.attention:points", name="Flash", asked="padding", lengths=[64], clock="cpu", seconds=0.0)
+
+
+def test_the_inlined_model_is_the_plugged_one():
+    home = importlib.import_module("bench.workloads.indirection")
+    plugged, inlined = home.plugged(), home.inlined()
+    assert plugged.parameters == inlined.parameters
+    for net in (plugged.net, inlined.net):
+        for parameter in net.parameters():
+            torch.manual_seed(parameter.numel())
+            with torch.no_grad():
+                parameter.normal_(0, 0.1)
+    losses = [[step(number) for number in range(3)] for step in (plugged, inlined)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.parametrize("name", studies.NAMES)
+def test_every_study_is_there(name):
+    assert callable(studies.study(name))
+
+
+def test_the_program_writes_studies_beside_contests(tmp_path, monkeypatch):
+    monkeypatch.setattr(program, "study", lambda name: lambda options: [Table(name, ["turns"], [[options.turns]])])
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    out, data = tmp_path / "p.md", tmp_path / "p.json"
+    assert program.main(["startup", "--turns", "2", "--out", str(out), "--json", str(data)]) == 0
+    assert "### startup\n\n| turns |\n|---|\n| 2 |" in out.read_text()
+    assert json.loads(data.read_text())["studies"][0]["rows"] == [[2]]
+    assert Options().turns == 7
+
+
+def test_utilisation_is_work_over_time_and_ceiling():
+    from bench.arena import Entrant, Record
+    from bench.report import markdown, verdict
+    from bench.work import Work
+    from bench.workloads import Workload
+
+    machine = {"fp32 GFLOP/s": 100, "bf16 GFLOP/s": 200, "memory GB/s": 10.0}
+    records = [Record(Entrant("zoo", "m:f", ours=True), [0.5] * 4, [2.0], 7, 2**20)]
+    found = verdict(Workload("w", "what", (), work=lambda: Work(flops=20e9)), records, machine)
+    assert found["rows"][0]["compute"] == pytest.approx(0.4)
+    assert "| MFU |" in markdown(found)
+    assert "| 40 % |" in markdown(found)
+    found = verdict(Workload("w", "what", (), work=lambda: Work(bytes=2e9)), records, machine)
+    assert found["rows"][0]["bandwidth"] == pytest.approx(0.4)
+    assert "of the memory ceiling" in markdown(found)
