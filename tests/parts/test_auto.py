@@ -76,3 +76,11 @@ def test_without_gradients_only_the_forward_is_measured(monkeypatch):
     monkeypatch.setattr(torch.autograd, "grad", lambda *args: pytest.fail("gradients were computed"))
     with torch.no_grad():
         Auto()(*call(), Pattern())
+
+
+def test_scores_that_would_take_too_much_memory_are_not_tried(monkeypatch):
+    q, k, v = call()
+    monkeypatch.setattr(auto, "LARGEST", 2 * 2 * 6 * 6 * 4 - 1)
+    monkeypatch.setattr(auto, "fastest", lambda *_: pytest.fail("a quadratic kernel was tried"))
+    torch.testing.assert_close(Auto()(q, k, v, Pattern(causal=True)), Naive()(q, k, v, Pattern(causal=True)))
+    assert not Auto.chosen

@@ -93,3 +93,10 @@ def test_a_model_that_begins_with_learned_tokens_can_be_counted():
     sizes = {"num_classes": 4, "image_size": 8, "channels": 1, "patch": 4, "dim": 16, "depth": 1, "heads": 2}
     more, less = (cost(Classification(**sizes, pool=pool)).flops for pool in ("cls", "mean"))
     assert more > less
+
+
+def test_a_run_may_log_nothing_and_keeps_nothing_for_a_log(tmp_path):
+    meter = CostMeter(Cost(1, 1.0))
+    diary = train("lm", 4, tmp_path, log_every_n_steps=0, callbacks=[meter])
+    assert not diary.curve("train/loss")
+    assert not meter.rates

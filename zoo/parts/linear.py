@@ -58,6 +58,8 @@ _packed: weakref.WeakValueDictionary[int, Packed] = weakref.WeakValueDictionary(
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b for x (..., in) and W (out, in), as ``F.linear`` to within rounding."""
+    if torch.compiler.is_compiling():
+        return F.linear(x, weight, bias)
     rows = x.numel() // x.size(-1) if x.size(-1) else 0
     if not rows or (rows > FEW and not _packed) or not plain(x, weight):
         return F.linear(x, weight, bias)
@@ -83,7 +85,6 @@ def plain(x: Tensor, weight: Tensor) -> bool:
         and not torch.is_grad_enabled()
         and x.device.type == weight.device.type == "cpu"
         and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
         and type(x) is Tensor
     )
 
