@@ -25,7 +25,7 @@ EN, DE = sentences(300, ""), sentences(300, "en")
 
 def write(folder, name, lines, compress=False):
     content = "".join(line + "\n" for line in lines).encode()
-    (folder / (name + ".gz" * compress)).write_bytes(gzip.compress(content) if compress else content)
+    (folder / (name + ".gz" * compress)).write_bytes(gzip.compress(content, mtime=0) if compress else content)
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_files_that_are_not_parallel_are_named(tmp_path):
         ("train.de", b"eins\nzw\xe9i\ndrei\n", r"train\.de:2: byte 0xe9 is not UTF-8"),
         (
             "train.de.gz",
-            gzip.compress(b"eins\nzwei\ndrei\n" * 50)[:-9],
+            gzip.compress(b"eins\nzwei\ndrei\n" * 50, mtime=0)[:-9],
             r"train\.de\.gz is a damaged or truncated gzip",
         ),
         ("train.de.gz", b"eins\nzwei\ndrei\n", r"train\.de\.gz is a damaged or truncated gzip"),

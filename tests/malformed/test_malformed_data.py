@@ -48,7 +48,7 @@ PAIR_FILES = [
     ({"train.en": GOOD.decode().encode("utf-16")}, "train.en"), ({"train.en": b"\xff\xfe" + GOOD}, "train.en"),
     ({"train.en": line(2, b"a\0b")}, "train.en:2 holds a NUL"), ({"train.de": line(40, b"x" * 1_100_000)}, "train.de:40 has 1100000 bytes"),
     ({"train.en": None}, "train.en"), ({"val.en": None, "val.de": None, "train.en": b"a\n", "train.de": b"b\n"}, "too few"),
-    ({"train.en": None, "train.en.gz": gzip.compress(GOOD)[:-9]}, "train.en.gz is a damaged or truncated gzip"),
+    ({"train.en": None, "train.en.gz": gzip.compress(GOOD, mtime=0)[:-9]}, "train.en.gz is a damaged or truncated gzip"),
     ({"train.en": None, "train.en.gz": GOOD}, "train.en.gz is a damaged"), ({"train.en": None, "train.en.gz": b""}, "train.en.gz is a damaged"),
     ({"train.en": None, "train.en.gz": gzip.compress(bytes(2**27))}, "train.en.gz expands"),
     ({"train.en": None, "train.de": None, "train.tsv": b"a\tb\na b\n"}, "train.tsv:2 has 1 columns"),
