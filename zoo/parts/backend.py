@@ -1,5 +1,6 @@
 """Kernels for softmax(q k' scale + bias) v: one function, at different costs."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -128,41 +129,54 @@ class Tiled(Backend):
         groups = k.size(1)
         # heads that share keys become rows of one matrix: (B, G, H/G, T, D) against (B, G, 1, S, D)
         q, k, v = q.unflatten(1, (groups, -1)), k.unsqueeze(2), v.unsqueeze(2)
+        # split at once: the gradient of a slice is as long as the whole, and there is one per tile of the T x S plane
+        keys, values = k.split(self.tile, -2), v.split(self.tile, -2)
         rows = [
-            checkpoint(self._row, q[..., i : i + self.tile, :], k, v, pattern, i, (dropout, scale), use_reentrant=False)
-            for i in range(0, q.size(-2), self.tile)
+            checkpoint(self._row, part, keys, values, pattern, i * self.tile, (dropout, scale), use_reentrant=False)
+            for i, part in enumerate(q.split(self.tile, -2))
         ]
         return torch.cat(rows, -2).flatten(1, 2)
 
-    def _row(self, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, start: int, rates: tuple[float, float]) -> Tensor:
+    def _row(
+        self,
+        q: Tensor,
+        keys: Sequence[Tensor],
+        values: Sequence[Tensor],
+        pattern: Pattern,
+        start: int,
+        rates: tuple[float, float],
+    ) -> Tensor:
         """One tile of queries, of which the first is number ``start``, against all tiles of keys."""
         dropout, scale = rates
         wide = torch.promote_types(q.dtype, torch.float32)
         first = pattern.offset + start
         query = torch.arange(first, first + q.size(-2), device=q.device)
-        dtype, q = v.dtype, q.to(wide)  # sums over tiles would add up the rounding of each
+        dtype, q = values[0].dtype, q.to(wide)  # sums over tiles would add up the rounding of each
         low = q.new_full((*q.shape[:-1], 1), torch.finfo(wide).min)
-        top, total, out = low, torch.zeros_like(low), q.new_zeros((*q.shape[:-1], v.size(-1)))
-        for begin, end in self._reach(pattern, first, first + q.size(-2) - 1, k.size(-2)):
-            key = torch.arange(pattern.start + begin, pattern.start + end, device=q.device)
-            score = self._score(q, k[..., begin:end, :].to(wide), pattern, query, key, scale)
+        top, total, out = low, torch.zeros_like(low), q.new_zeros((*q.shape[:-1], values[0].size(-1)))
+        count = sum(tile.size(-2) for tile in keys)
+        for number in self._reach(pattern, first, first + q.size(-2) - 1, count):
+            k, v = keys[number].to(wide), values[number].to(wide)
+            begin = pattern.start + number * self.tile
+            key = torch.arange(begin, begin + k.size(-2), device=q.device)
+            score = self._score(q, k, pattern, query, key, scale)
             peak = torch.maximum(top, score.amax(-1, keepdim=True)).detach()
             weight = (score - peak).exp()
             shrink = (top - peak).exp()
             total = total * shrink + weight.sum(-1, keepdim=True)
             kept = F.dropout(weight, dropout) if dropout else weight
-            out, top = out * shrink + kept @ v[..., begin:end, :].to(wide), peak
+            out, top = out * shrink + kept @ v, peak
         # the largest score of a row counts e^0 = 1, so only a row without keys has no sum: it stays zero. Not a clamp
         # at 1: a row with one key sums to exactly 1, where a clamp drops the gradient
         return (out / total.masked_fill(total == 0, 1.0)).to(dtype)
 
-    def _reach(self, pattern: Pattern, first: int, last: int, keys: int) -> list[tuple[int, int]]:
-        """The tiles of keys that queries first..last can see at all."""
+    def _reach(self, pattern: Pattern, first: int, last: int, keys: int) -> range:
+        """The numbers of the tiles of keys that queries first..last can see at all."""
         first, last = first - pattern.start, last - pattern.start
         begin = 0 if pattern.window is None else max(0, first - pattern.window + 1)
         end = keys if pattern.window is None else min(keys, last + pattern.window)
         end = min(end, last + 1) if pattern.causal else end
-        return [(i, min(i + self.tile, end)) for i in range(begin, end, self.tile)]
+        return range(begin // self.tile, -(-end // self.tile))
 
     @staticmethod
     def _score(q: Tensor, k: Tensor, pattern: Pattern, query: Tensor, key: Tensor, scale: float) -> Tensor:
