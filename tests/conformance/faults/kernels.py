@@ -221,20 +221,21 @@ class LosesLastTile(Tiled):
 
     def _reach(self, pattern, first, last, keys):
         tiles = super()._reach(pattern, first, last, keys)
-        return [tile for tile in tiles if tile[1] - tile[0] == self.tile] or tiles[:1]
+        return [tile for tile in tiles if (tile + 1) * self.tile <= keys] or tiles[:1]
 
 
 @planted(long_sequences="away from Naive")
 class TilesWithoutShrinking(Tiled):
     """The sum of earlier tiles is not scaled to the new maximum."""
 
-    def _row(self, q, k, v, pattern, start, rates):
+    def _row(self, q, keys, values, pattern, start, rates):
         scale = rates[1]
         query = torch.arange(q.size(-2), device=q.device) + pattern.offset + start
         total, out = 0, 0
-        for begin, end in self._reach(pattern, int(query[0]), int(query[-1]), k.size(-2)):
-            key = torch.arange(pattern.start + begin, pattern.start + end, device=q.device)
-            score = self._score(q.double(), k[..., begin:end, :].double(), pattern, query, key, scale)
+        for tile in self._reach(pattern, int(query[0]), int(query[-1]), sum(k.size(-2) for k in keys)):
+            k, v = keys[tile].double(), values[tile].double()
+            key = torch.arange(k.size(-2), device=q.device) + pattern.start + tile * self.tile
+            score = self._score(q.double(), k, pattern, query, key, scale)
             weight = (score - score.amax(-1, keepdim=True).clamp(min=-1e300)).exp()
-            total, out = total + weight.sum(-1, keepdim=True), out + weight @ v[..., begin:end, :].double()
-        return (out / total.masked_fill(total == 0, 1)).to(v.dtype)
+            total, out = total + weight.sum(-1, keepdim=True), out + weight @ v
+        return (out / total.masked_fill(total == 0, 1)).to(values[0].dtype)
