@@ -60,7 +60,7 @@ def made(key: str, values: Sequence[str]) -> Factor:
     section, dot, rest = key.partition(".")
     if section not in SECTIONS or not dot or not rest:
         meant = f"model.{key.rpartition('.')[2]}"
-        raise UsageError(f"{key!r} is no option that can vary: it begins with model, data, trainer or tune, as {meant!r}.")
+        raise UsageError(f"{key!r} cannot vary: an option begins with model, data, trainer or tune, as {meant!r}.")
     if not values:
         raise UsageError(f"{key!r} has no values to vary over.")
     return Factor(key, tuple(dict.fromkeys(spelled(key, value) for value in values)))
