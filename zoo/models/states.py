@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,6 @@ from zoo.parts.linear import Linear, Packed, linear, packs
 
 if TYPE_CHECKING:
     from zoo.models.language import LanguageModel
-    from zoo.models.seq2seq import Seq2Seq
 
 
 class State(Protocol):
@@ -26,6 +25,24 @@ class State(Protocol):
 
     def select(self, rows: Tensor) -> None:
         """Go on with these rows of the batch, in this order; a row may occur more than once."""
+        ...
+
+
+class Decoder(Protocol):
+    """A model that writes about what it has seen."""
+
+    @property
+    def decoder(self) -> Any:
+        """The stack that writes."""
+        ...
+
+    @property
+    def output(self) -> Tensor:
+        """The matrix (V, dim) that turns states into logits."""
+        ...
+
+    def decode(self, target: Tensor, memory: Memory, caches: list[LayerCache] | None = None) -> Tensor:
+        """Tokens (B, T), after those in the caches, to logits (B, T, V)."""
         ...
 
 
@@ -72,7 +89,7 @@ class LanguageState:
 class Seq2SeqState:
     """A decoder, its caches, and the memory of the sources, which were encoded once."""
 
-    def __init__(self, model: Seq2Seq, memory: Memory, capacity: int):
+    def __init__(self, model: Decoder, memory: Memory, capacity: int):
         self.model, self.memory = model, memory
         self.caches = model.decoder.caches(capacity)
         self.matrices = Matrices(model.decoder, lambda: model.output)

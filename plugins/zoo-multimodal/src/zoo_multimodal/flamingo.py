@@ -104,19 +104,24 @@ class SeeingLanguageModel(nn.Module):
         """The stack that writes."""
         return self.language.stack
 
+    @property
+    def output(self) -> Tensor:
+        """The matrix (vocab_size, dim) that turns states into logits."""
+        return self.language.output
+
     def see(self, images: Tensor) -> Memory:
         """Images (B, C, H, W) to what the language model looks at."""
         return Memory(self.resampler(self.image(images)))
 
-    def decode(self, tokens: Tensor, memory: Memory | None, caches: list[LayerCache] | None = None) -> Tensor:
+    def decode(self, target: Tensor, memory: Memory | None, caches: list[LayerCache] | None = None) -> Tensor:
         """Tokens (B, T), after those in the caches, to logits (B, T, vocab_size)."""
         model = self.language
-        x = model.stack(model.embedding(tokens) * model.scale, memory=memory, caches=caches)
-        return F.linear(x, model.embedding.weight) if model.head is None else model.head(x)
+        x = model.stack(model.embedding(target) * model.scale, memory=memory, caches=caches)
+        return F.linear(x, self.output)
 
     def begin(self, images: Tensor, capacity: int) -> Seq2SeqState:
         """A state for writing up to ``capacity`` tokens about images, which are seen here, once."""
-        return Seq2SeqState(self, self.see(images), capacity)  # type: ignore[arg-type]
+        return Seq2SeqState(self, self.see(images), capacity)
 
     def forward(self, images: Tensor, tokens: Tensor) -> Tensor:
         """Images (B, C, H, W) and tokens (B, T) to logits (B, T, vocab_size)."""
