@@ -168,6 +168,17 @@ def test_fit_makes_a_folder_that_reproduces_the_run(zoo, work):
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
+def test_a_run_that_died_before_it_said_that_it_is_finished_says_the_same(zoo, work):
+    assert zoo("fit", "lm-toy")[0] == 0
+    done = work / "runs/lm-toy/default/s1/finished.json"
+    said = json.loads(done.read_text())
+    done.unlink()
+    assert zoo("fit", "lm-toy", "--resume")[0] == 0
+    again = json.loads(done.read_text())
+    assert again == {name: value for name, value in said.items() if name == "step" or name.startswith("val/")}
+    assert "val/loss" in again
+
+
 def test_evaluate_and_resume(zoo, work):
     assert zoo("fit", "lm-toy")[0] == 0
     assert zoo("fit", "lm-toy", "--overwrite")[0] == 0

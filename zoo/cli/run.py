@@ -177,7 +177,7 @@ class ZooCLI(LightningCLI):
         if not done.exists() or "resume" in self.plan.command.flags:
             known = {f"val/{name}": value for name, value in getattr(self.model, "measured", {}).items()}
             measured = {name: value for name, value in known.items() if value == value}  # also before a resume
-            figures = measured | {name: float(value) for name, value in self.trainer.callback_metrics.items()}
+            figures = {name: float(value) for name, value in self.trainer.callback_metrics.items()} | measured
             content = json.dumps({"step": self.trainer.global_step, **figures}) + "\n"
             atomic.write(done, content.encode())
         print(report.summary(self.plan.run, self.trainer, self.model, time.monotonic() - self.started), flush=True)
