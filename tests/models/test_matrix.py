@@ -78,6 +78,7 @@ def test_our_own_parts_refuse_each_other_only_where_they_must(model):
         for position, backend, attention in itertools.product(ours("position"), ours("backend"), ours("attention"))
         if (attention == "Additive" and (backend != "Naive" or position == "RoPE"))
         or (backend == "Flash" and (position in ("ALiBi", "T5") or model == "Seq2Seq"))
+        or (attention == "Disentangled" and (backend == "Flash" or position == "RoPE"))
     }
 
 
