@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
 import signal
@@ -43,6 +44,8 @@ def born(words: list[str], home: Path, log: Path, prologue: Callable[[], None] |
         os.dup2(handle, 2)
         os.chdir(home)
         sys.argv = [str(Path(sys.executable).parent / "zoo"), *words]
+        # what Lightning starts for the second process
+        sys.modules["__main__"].__spec__ = importlib.util.find_spec("zoo.__main__")
         if prologue is not None:
             prologue()
         from zoo.cli import main
