@@ -130,7 +130,9 @@ def test_the_printed_configuration_is_complete_and_reproduces_itself(zoo, work):
     assert code == 0
     config = yaml.safe_load(out)
     assert config["model"]["init_args"]["norm"]["class_path"] == "zoo.parts.norm.RMSNorm"
-    assert config["model"]["init_args"]["position"]["init_args"]["base"] == 10000.0
+    assert config["model"]["init_args"]["position"]["init_args"] == {
+        "base": 10000.0, "fraction": 1.0, "stretch": 1.0, "trained": 8192, "slow": 1.0, "fast": 4.0
+    }  # fmt: skip
     assert config["seed_everything"] == 7
     (work / "again.yaml").write_text(out)
     assert zoo("fit", "again.yaml", "--print_config")[1].splitlines()[1:] == out.splitlines()[1:]
