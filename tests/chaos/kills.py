@@ -1,6 +1,7 @@
 """kill -9 at random moments; every run goes on and ends as the one that nobody disturbed.
 
     python -m tests.chaos.kills --kills 200            # LM, translation and ViT in turn, a third aimed at writing
+    python -m tests.chaos.kills --kills 200 --each 1   # 200 runs, each killed once
     python -m tests.chaos.kills --kills 20 --processes 2
 
 TMPDIR lies on another file system (/dev/shm). Prints one JSON object.
@@ -22,8 +23,10 @@ from tests.chaos import lives, toys
 SHARED_MEMORY = Path("/dev/shm")
 
 
-def campaign(home: Path, kills: int, seed: int = 0, processes: int = 1, tasks: tuple[str, ...] = toys.TASKS) -> dict:
-    """Kill until so many kills were made, finishing each run; the figures."""
+def campaign(
+    home: Path, kills: int, seed: int = 0, processes: int = 1, tasks: tuple[str, ...] = toys.TASKS, each: int = 100
+) -> dict:
+    """Kill until so many kills were made, at most ``each`` of one run, finishing each run; the figures."""
     draw = random.Random(seed)
     lives.load()
     toys.write(home, workers=0)
@@ -45,12 +48,13 @@ def campaign(home: Path, kills: int, seed: int = 0, processes: int = 1, tasks: t
         counts["runs"] += 1
         run = home / f"runs/{task}/default/s1"
         log = home / f"{task}-{counts['runs']}.log"
+        until = min(kills, counts["kills"] + each)
         words = ["fit", f"{task}.yaml", "--save-every", "2", "--requeue", *several]
         for _ in range(100):
             counts["lives"] += 1
-            writing = counts["kills"] % 3 == 0
+            disturb = counts["kills"] < until
+            writing = disturb and counts["kills"] % 3 == 0
             child = lives.born(words, home, log, lives.aimed(draw) if writing else None)
-            disturb = counts["kills"] < kills
             code = lives.ended(child, draw.uniform(0.0, lasted[task]) if disturb and not writing else 600)
             if code is None:
                 code = lives.kill(child)
@@ -76,6 +80,7 @@ def campaign(home: Path, kills: int, seed: int = 0, processes: int = 1, tasks: t
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--each", type=int, default=100, help="how often one run is killed at most")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tasks", nargs="+", choices=toys.TASKS, default=toys.TASKS)
@@ -84,7 +89,7 @@ def main() -> None:
     if SHARED_MEMORY.is_dir():
         os.environ["TMPDIR"] = str(SHARED_MEMORY)
     begun = time.monotonic()
-    found = campaign(asked.home.resolve(), asked.kills, asked.seed, asked.processes, tuple(asked.tasks))
+    found = campaign(asked.home.resolve(), asked.kills, asked.seed, asked.processes, tuple(asked.tasks), asked.each)
     json.dump({**found, "seconds": round(time.monotonic() - begun)}, sys.stdout, indent=1)
     print()
     raise SystemExit(0 if found["identical"] == found["runs"] and not found["damaged"] else 1)
