@@ -13,10 +13,18 @@ RATE = 1e-3
 
 
 def same_start(net: nn.Module) -> None:
-    """Matrices N(0, 0.02), vectors called bias zero and all other vectors one: one start for any code base."""
+    """Matrices N(0, 0.02), vectors called bias zero and all other vectors one: one start for any code base.
+
+    Layers draw first and in their order, everything else after them by size: where a code base lays out its matrices as
+    another one does, both start from the same numbers.
+    """
     generator = torch.Generator().manual_seed(0)
+
+    def turn(named: tuple[str, nn.Parameter]) -> int:
+        return 0 if any(word.isdigit() for word in named[0].split(".")) else named[1].numel()
+
     with torch.no_grad():
-        for name, parameter in net.named_parameters():
+        for name, parameter in sorted(net.named_parameters(), key=turn):
             if parameter.dim() > 1:
                 parameter.normal_(0.0, 0.02, generator=generator)
             else:

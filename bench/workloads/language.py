@@ -18,7 +18,7 @@ GATED = 1024  # width of a LLaMA-like feed-forward: two thirds of 4 * DIM
 def shrink() -> None:
     """Sizes for a quick check of the entrants themselves."""
     global DIM, DEPTH, HEADS, LENGTH, ROWS, GATED
-    DIM, DEPTH, HEADS, LENGTH, ROWS, GATED = 64, 2, 1, 32, 8, 192
+    DIM, DEPTH, HEADS, LENGTH, ROWS, GATED = 64, 2, 2, 32, 8, 192
 
 
 def batches(vocab: int, count: int = 8) -> list[tuple[Tensor, Tensor]]:
@@ -135,18 +135,33 @@ class WithPositions(nn.Module):
 def x_transformers(style: str, vocab: int, precision: str = "fp32", compiled: bool = False) -> Step:
     from x_transformers import Decoder, TransformerWrapper
 
-    common: dict[str, Any] = {"dim": DIM, "depth": DEPTH, "heads": HEADS, "attn_dim_head": 64, "attn_flash": True}
+    common: dict[str, Any] = {
+        "dim": DIM, "depth": DEPTH, "heads": HEADS, "attn_dim_head": DIM // HEADS, "attn_flash": True,
+        "norm_add_unit_offset": False,
+    }  # fmt: skip
     if style == "gpt2":
         layers = Decoder(**common)
-        net = TransformerWrapper(num_tokens=vocab, max_seq_len=LENGTH, attn_layers=layers, tie_embedding=True)
+        net = TransformerWrapper(
+            num_tokens=vocab, max_seq_len=LENGTH, attn_layers=layers, tie_embedding=True, tie_embedding_scale=1.0
+        )
+        net.pos_emb.scale = 1.0
+        with_biases(net)
     else:
         layers = Decoder(
-            **common, rotary_pos_emb=True, rotary_emb_dim=64, use_rmsnorm=True, ff_glu=True, ff_swish=True,
+            **common, rotary_pos_emb=True, rotary_emb_dim=DIM // HEADS, use_rmsnorm=True, ff_glu=True, ff_swish=True,
             ff_no_bias=True, ff_mult=GATED / DIM,
         )  # fmt: skip
         net = TransformerWrapper(num_tokens=vocab, max_seq_len=LENGTH, attn_layers=layers, use_abs_pos_emb=False)
     run = torch.compile(net) if compiled else net
     return Step(net, lambda batch: mean_loss(run(batch[0]), batch[1]), batches(vocab), precision)
+
+
+def with_biases(net: nn.Module) -> None:
+    """Give an x-transformers model torch's LayerNorm: its own has no bias, from which twenty steps learn much."""
+    for parent in list(net.modules()):
+        for name, child in parent.named_children():
+            if type(child).__name__ == "LayerNorm" and hasattr(child, "gamma"):
+                setattr(parent, name, nn.LayerNorm(child.gamma.numel()))
 
 
 class Encoder(nn.Module):
