@@ -8,11 +8,23 @@ import torch
 from torch.testing import assert_close
 
 from zoo.errors import UsageError
-from zoo.parts.backend import SDPA, Flash, Naive, Tiled
+from zoo.parts import products
+from zoo.parts.backend import SDPA, Backend, Flash, Naive, Tiled
 from zoo.parts.pattern import Pattern
 
 pytestmark = pytest.mark.usefixtures("double")
-BACKENDS = {"Naive": Naive, "SDPA": SDPA, "Flash": Flash} | {f"Tiled{n}": partial(Tiled, n) for n in (1, 2, 3, 4, 128)}
+
+
+class Products(Backend):
+    """What SDPA does in bfloat16 on a CPU, in every type."""
+
+    def __call__(self, *call):
+        return products.attention(*call)
+
+
+BACKENDS = {"Naive": Naive, "SDPA": SDPA, "Products": Products, "Flash": Flash} | {
+    f"Tiled{n}": partial(Tiled, n) for n in (1, 2, 3, 4, 128)
+}
 FEATURES = {"causal": {"causal": True}, "window": {"window": 2}, "valid": {"valid": True}, "bias": {"bias": True},
             "sparse": {"sparse": lambda query, key: (query - key) % 2 == 0}}  # fmt: skip
 PATTERNS = ["", "causal", "window", "valid", "bias", "causal window", "causal valid", "causal window valid bias",
@@ -274,3 +286,38 @@ def test_a_thinned_pattern_is_one_object_per_rule_and_keeps_what_it_had():
     assert seen.tolist() == [[q - k in (1, 3) for k in range(8)] for q in range(8)]
     assert both.needs == {"causal", "sparse"}
     assert not Pattern(causal=True, offset=7).thinned(odd).sees_all(1, 8)
+
+
+@pytest.mark.parametrize("words", ["", "causal", "causal valid", "window valid bias"])
+def test_bfloat16_products_are_about_as_near_to_float64_as_the_fused_kernel(words):
+    make = torch.Generator().manual_seed(5)
+    exact = [torch.randn(shape, generator=make) for shape in ((2, 4, 40, 16), (2, 2, 40, 16), (2, 2, 40, 16), (4,))]
+    exact = [x.to(torch.bfloat16).double() for x in exact]
+
+    def grown(call, dtype):
+        given = [x.to(dtype).requires_grad_() for x in exact]
+        pattern = pattern_of(words, 40, 0, given[3].double())
+        out = call(*given[:3], pattern)
+        return [out, *torch.autograd.grad(loss(out.double()), given[:3])]
+
+    def distances(found):
+        return [(x.double() - y).square().mean().sqrt().item() for x, y in zip(found, truth, strict=True)]
+
+    truth = grown(Naive(), torch.float64)
+    ours, fused = (distances(grown(call, torch.bfloat16)) for call in (products.attention, SDPA().fused))
+    # near one-hot rows the gradients are up to 2.2 times as far off: the slope of a weight is rounded before the
+    # softmax's mean is taken off it, as wherever a product gives this type
+    assert all(one <= 2.5 * other for one, other in zip(ours, fused, strict=True)), (ours, fused)
+    assert ours[0] <= 1.4 * fused[0]
+
+
+def test_bfloat16_on_a_processor_is_computed_by_products_unless_the_scores_are_huge(monkeypatch):
+    q = torch.zeros(1, 2, 8, 4)
+    assert [products.pay(q.to(dtype), q) for dtype in (torch.bfloat16, torch.float32, torch.float64)] == [
+        True,
+        False,
+        False,
+    ]
+    assert not products.pay(q[:, :, :1].bfloat16(), q)
+    monkeypatch.setattr(products, "LARGEST", 4 * 2 * 8 * 8 - 1)
+    assert not products.pay(q.bfloat16(), q)
