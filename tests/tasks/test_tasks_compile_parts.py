@@ -17,6 +17,16 @@ BREAKS = {"MoE"}  # how many tokens an expert gets is known when they are there:
 
 @pytest.mark.parametrize(("kind", "name"), PARTS, ids=lambda value: value)
 def test_a_compiled_loss_equals_the_plain_one(kind, name, monkeypatch, caplog):
+    compare(kind, name, monkeypatch, caplog)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("backend", "SDPA"), ("position", "T5")])
+def test_it_does_so_in_bfloat16(kind, name, monkeypatch, caplog):
+    with torch.autocast("cpu", torch.bfloat16):
+        compare(kind, name, monkeypatch, caplog)
+
+
+def compare(kind, name, monkeypatch, caplog):
     compiled = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function: compiled(function, backend="eager"))
     torch._dynamo.reset()

@@ -1,7 +1,7 @@
 """Kernels for softmax(q k' scale + bias) v: one function, at different costs."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -79,7 +79,7 @@ class SDPA(Backend):
     ) -> Tensor:
         """The call by torch's kernel, whatever is faster."""
         T, S = q.size(2), k.size(2)
-        options = {"dropout_p": dropout, "scale": scale, "enable_gqa": q.size(1) != k.size(1)}
+        options: dict[str, Any] = {"dropout_p": dropout, "scale": scale, "enable_gqa": q.size(1) != k.size(1)}
         if pattern.needs == {"causal"} and pattern.offset == pattern.start and T == S:
             # said in words, so that the flash kernel stays eligible; torch aligns it upper left, hence the conditions
             return F.scaled_dot_product_attention(q, k, v, is_causal=True, **options)

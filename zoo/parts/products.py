@@ -15,11 +15,7 @@ LARGEST = 2**28  # bytes of float32 scores of one call: the weights are kept for
 def pay(q: Tensor, k: Tensor) -> bool:
     """Whether a call is faster so than by torch's fused kernel: bfloat16 on a CPU, scores that fit into memory."""
     small = 4 * q.shape[:-1].numel() * k.size(2) <= LARGEST
-    return q.dtype == torch.bfloat16 and q.device.type == "cpu" and q.size(2) > 1 and small and not _traced()
-
-
-def _traced() -> bool:
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return q.dtype == torch.bfloat16 and q.device.type == "cpu" and q.size(2) > 1 and small
 
 
 def attention(
@@ -39,7 +35,8 @@ def attention(
         lowest = torch.full((), torch.finfo(wide).min, dtype=wide, device=q.device)
         bias = torch.where(mask, lowest.new_zeros(()) if bias is None else bias, lowest)
         dead = ~mask.any(-1, keepdim=True)
-        dead = dead if bool(dead.any()) else None
+        if not torch.compiler.is_compiling() and not dead.any():
+            dead = None
     with torch.autocast(q.device.type, enabled=False):
         return _Products.apply(q, k, v, bias, dead, dropout, q.size(-1) ** -0.5 if scale is None else scale)
 
