@@ -1,6 +1,7 @@
 """Every task and the data module keep the contract of their kind."""
 
 import pytest
+from zoo_classic.convolutional import ConvolutionalLM
 from zoo_classic.elmo import ELMo
 from zoo_classic.ngram import NGram
 from zoo_classic.nnlm import NNLM
@@ -14,6 +15,7 @@ TRIED = [
     *((NGram, {"smoothing": smoothing}) for smoothing in ("laplace", "kneser_ney")),
     (NNLM, {}),
     *((RecurrentLM, {"cell": cell}) for cell in ("rnn", "gru", "lstm")),
+    (ConvolutionalLM, {}),
     *((Word2Vec, {"objective": o, "output": s}) for o in ("skipgram", "cbow") for s in ("negative", "softmax")),
     *((ELMo, {"input": read}) for read in ("tokens", "letters")),
     (Sentences, {"size": 400}),
