@@ -1,5 +1,6 @@
 """n-grams against counting by hand, one at a time."""
 
+import json
 import math
 from collections import Counter, defaultdict
 
@@ -149,18 +150,27 @@ def test_what_stands_behind_the_end_of_a_text_is_not_counted():
     assert int(task.tokens_seen) == 2
 
 
+def held_out(model):
+    """Bits per byte of the validation text."""
+    return json.loads((model.place.folder / "finished.json").read_text())["val/bits_per_byte"]
+
+
 def test_longer_contexts_help_on_real_text_and_what_was_counted_can_be_asked(tmp_path):
-    loss = {}
+    text, loss, held = ["--data.tokenizer", "chars", "--data.max_length", "512"], {}, {}
     for order in (1, 2, 3):
-        options = ["--data.tokenizer", "chars", "--model.order", str(order), "--model.smoothing", "laplace"]
-        model = trained(tmp_path / str(order), "history-2-ngram", *options, "--data.max_length", "512")
+        options = ["--model.order", str(order), "--model.smoothing", "laplace", *text]
+        model = trained(tmp_path / str(order), "history-2-ngram", *options)
         loss[order] = model.score("Return the value of the argument, or None if there is none.").bits_per_byte
+        held[order] = held_out(model)
     assert loss[3] < loss[2] < loss[1]
+    assert held[3] < held[2] < held[1]
     assert model.generate("Return the ", length=20, seed=3)[0].text
     folder = model.export(tmp_path / "out")
     import zoo
 
     assert zoo.load(folder).score("Return") == model.score("Return")
+    perceptron = trained(tmp_path, "history-3-nnlm", *text, "--model.window", "4", "--trainer.max_steps", "60")
+    assert held_out(perceptron) < held[1] - 0.3  # the window of four tells more than how often each one occurs
 
 
 def test_eating_apples_is_more_probable_than_eating_tables(tmp_path):

@@ -21,6 +21,18 @@ def test_one_hot_times_q_is_a_row_of_q():
     assert torch.allclose(between[between > 0], torch.tensor(2.0).sqrt())
 
 
+def test_the_words_of_a_sentence_are_rows_of_the_embedding():
+    """The notes' table of four words, of which the sentence "cat eats fish" is rows 0, 3 and 2."""
+    net = WindowNet(4, 16, window=1, dim=4, hidden=2)
+    table = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8], [0.9, 1.0, 1.1, 1.2], [1.3, 1.4, 1.5, 1.6]])
+    net.embedding.weight.data = table
+    found = net.embedding(torch.tensor([0, 3, 2]))
+    assert torch.equal(found, torch.tensor([[0.1, 0.2, 0.3, 0.4], [1.3, 1.4, 1.5, 1.6], [0.9, 1.0, 1.1, 1.2]]))
+    net.embedding.weight.requires_grad_()
+    net.embedding(torch.tensor([0, 3, 2])).sum().backward()
+    assert net.embedding.weight.grad.sum(1).tolist() == [4, 0, 4, 4]  # a word that is not there does not learn
+
+
 @pytest.mark.usefixtures("double")
 def test_nnlm_is_w2_tanh_of_w1_c_plus_b1_plus_b2():
     """One of the notes' two formulas puts b2 inside W2's bracket; the other one, which this is, is right."""

@@ -4,7 +4,10 @@ from itertools import product
 
 import pytest
 import torch
+import torch.nn.functional as F
 from classic_runs import trained
+from PIL import Image
+from zoo_classic.pictures import main, plane
 from zoo_classic.sentences import pairs_of_classes
 from zoo_classic.word2vec import Pairs, Vectors, Word2Vec
 
@@ -88,6 +91,25 @@ def test_vectors_tell_classes_apart_and_king_minus_man_plus_woman_is_queen(tmp_p
     assert auc > 0.9
     assert model.analogy("king", "man", "woman")[0].word == "queen"
     assert model.nearest("paris", 1)[0].word in ("london", "berlin", "madrid", "rome", "vienna")
+    fruit, firm = (model.tokenizer.encode(text) for text in (" she eats a ripe apple", " the company apple sells phones"))
+    (apple,) = set(fruit) & set(firm)  # one row of the table in both senses
+    assert torch.equal(model.vector("apple"), model.net.embedding.weight[apple])
+    picture = tmp_path / "plane.png"
+    main([str(model.place.folder), str(picture)])
+    with Image.open(picture) as drawn:
+        assert drawn.size[0] >= 720
+        assert len(drawn.convert("RGB").getcolors(1 << 20)) > 20
+
+
+def test_the_plane_is_that_of_the_largest_variance():
+    sources, mixed = torch.randn(200, 4) * torch.tensor([5.0, 2.0, 0.1, 0.1]), torch.linalg.qr(torch.randn(4, 4))[0]
+    points, shares = plane(sources @ mixed.T + 7)
+    centred = sources - sources.mean(0)
+    for axis in (0, 1):
+        agreement = F.cosine_similarity(points[:, axis].float(), centred[:, axis], dim=0)
+        assert abs(agreement) > 0.99
+    assert shares[0] > shares[1] > 0.05
+    assert sum(shares) > 0.99
 
 
 def test_what_it_cannot_do_is_refused():
