@@ -51,3 +51,28 @@ def test_the_python_of_the_readme_runs():
 def test_a_contracts_page_lists_its_checks(kind):
     page = (DOCS / "contract" / f"{kind}.md").read_text(encoding="utf-8")
     assert table(kind) in page, f"write it again: python -m zoo.conformance {kind}"
+
+
+def test_every_test_that_the_checklist_names_exists():
+    page = (DOCS / "checklist.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(\w+): (\w+)`", page)
+    assert len(named) > 150
+    for folder, name in named:
+        places = [ROOT / "tests" / folder, ROOT / "plugins" / f"zoo-{folder}" / "tests"]
+        files = [path for place in places for path in place.rglob("test_*.py")]
+        files = files or list((ROOT / "tests").glob("test_*.py"))
+        found = any(f"def test_{name}(" in path.read_text(encoding="utf-8") for path in files)
+        assert found, f"no test_{name} in {folder}"
+    for target in re.findall(r"\]\(([\w./-]+)\)", page):
+        assert (DOCS / target).exists(), target
+
+
+def test_every_recipe_and_plugin_that_the_checklist_names_exists():
+    page = (DOCS / "checklist.md").read_text(encoding="utf-8")
+    known = {path.stem for path in ROOT.rglob("*.yaml") if path.parent.name == "recipes"}
+    for name in re.findall(r"`([a-z0-9]+(?:-[a-z0-9]+)+)`", page):
+        assert name in known, name
+    for stars in re.findall(r"`([a-z0-9-]+)-\*`", page):
+        assert any(name.startswith(f"{stars}-") for name in known), stars
+    for plugin in re.findall(r"\bzoo-(\w+)", page):
+        assert (ROOT / "plugins" / f"zoo-{plugin}").is_dir(), plugin
