@@ -18,6 +18,7 @@ TRAINED = [
     "lm-tiny --model.attention performer", "translation-tiny --model.attention lsh",
     "vit-tiny --model.attention linformer", "lm-tiny --model.block reversible", "lm-tiny --model.attention strided",
     "history-2-ngram --model.smoothing laplace", "history-3-nnlm --model.window 3", "history-4-rnn --model.cell gru",
+    "gated-convolution --model.width 3",
     "word2vec --model.objective cbow", "elmo --model.input letters", "swin-glyphs --model.norm rmsnorm",
     "detr-shapes --data.size 64 --model.norm rmsnorm",
 ]  # fmt: skip
