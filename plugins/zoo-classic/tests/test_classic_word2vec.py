@@ -91,7 +91,9 @@ def test_vectors_tell_classes_apart_and_king_minus_man_plus_woman_is_queen(tmp_p
     assert auc > 0.9
     assert model.analogy("king", "man", "woman")[0].word == "queen"
     assert model.nearest("paris", 1)[0].word in ("london", "berlin", "madrid", "rome", "vienna")
-    fruit, firm = (model.tokenizer.encode(text) for text in (" she eats a ripe apple", " the company apple sells phones"))
+    fruit, firm = (
+        model.tokenizer.encode(text) for text in (" she eats a ripe apple", " the company apple sells phones")
+    )
     (apple,) = set(fruit) & set(firm)  # one row of the table in both senses
     assert torch.equal(model.vector("apple"), model.net.embedding.weight[apple])
     picture = tmp_path / "plane.png"
