@@ -112,8 +112,12 @@ def test_another_part_is_another_chart():
 @pytest.mark.parametrize("block", [PreNorm, PostNorm])
 def test_tracing_changes_nothing(block):
     net = stack(block=block, depth=2)
-    before = net(X["x"])
-    flow(net, X, WHOLE)
+    before, during = net(X["x"]), []
+    whole = nn.Sequential(net)
+    last = whole.register_forward_hook(lambda *seen: during.append(seen[2]))
+    flow(whole, X, WHOLE)
+    last.remove()
+    assert torch.equal(during[0], before)
     assert torch.equal(net(X["x"]), before)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
 

@@ -91,6 +91,10 @@ class Tracer(TorchDispatchMode):
         self.flow.nodes.append(label)
         self.inside.append(len(self.flow.nodes) - 1)
 
+    def leave(self, *_: object) -> None:
+        """The innermost module ends; its output stays as it is."""
+        self.inside.pop()
+
 
 def _is_view(func: Any) -> bool:
     return any(one.alias_info is not None and not one.alias_info.is_write for one in func._schema.arguments)
@@ -104,7 +108,7 @@ def flow(net: nn.Module, inputs: Mapping[str, Tensor], whole: tuple[type, ...] =
             enter = module.register_forward_pre_hook(
                 lambda *_, name=name, label=label: tracer.enter(name, label), prepend=True
             )
-            leave = module.register_forward_hook(lambda *_: tracer.inside.pop() and None)
+            leave = module.register_forward_hook(tracer.leave)
             hooks.callback(enter.remove)
             hooks.callback(leave.remove)
         net(*inputs.values(), **more)
