@@ -159,6 +159,25 @@ def test_what_would_fit():
     assert memory.wanted("CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0") == int(1.5 * 2**30)
 
 
+def test_processes_that_agree_wait_no_longer_than_the_job(monkeypatch):
+    from datetime import timedelta
+
+    from zoo.study import signals
+
+    asked = []
+    monkeypatch.setattr(signals.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(signals.dist, "new_group", lambda **options: asked.append(options))
+
+    class Trainer:
+        world_size = 2
+
+        class strategy:  # noqa: N801
+            _timeout = timedelta(seconds=9)
+
+    signals.Agreement(Trainer)
+    assert asked == [{"backend": "gloo", "timeout": timedelta(seconds=9)}]
+
+
 def test_a_lost_process_is_told_from_other_errors():
     class Trainer:
         world_size, global_rank = 2, 1

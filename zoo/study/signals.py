@@ -63,7 +63,9 @@ class Agreement:
 
     def __init__(self, trainer: Trainer) -> None:
         several = trainer.world_size > 1 and dist.is_available() and dist.is_initialized()
-        self.group: Any = dist.new_group(backend="gloo") if several else None
+        # torch gives a new group its own patience of 30 minutes, whatever that of the job
+        patience = getattr(trainer.strategy, "_timeout", None)
+        self.group: Any = dist.new_group(backend="gloo", timeout=patience) if several else None
 
     def most(self, *values: int) -> list[int]:
         """The largest of each over all processes, each of which must ask."""
