@@ -47,6 +47,15 @@ def test_a_checkpoint_is_whole_or_not_there(tmp_path, full):
     assert not list(tmp_path.rglob("*.partial"))
 
 
+def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
+    left = [tmp_path / "a" / name for name in (".finished.json.7.partial", "checkpoints/.last.ckpt.7.partial")]
+    left[1].parent.mkdir(parents=True)
+    for path in left:
+        path.write_bytes(b"half")
+    fit("lm", tmp_path / "a")
+    assert not [path for path in left if path.exists()]
+
+
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_kill_within_a_write_leaves_the_old_content(call, tmp_path):
     writer, path = AtomicIO({}), tmp_path / "last.ckpt"

@@ -70,6 +70,7 @@ class Saver(Checkpoint):
             trainer.strategy.checkpoint_io = self.io
         if trainer.is_global_zero and not self.off:
             atomic.sweep(self.folder)
+            atomic.sweep(self.folder.parent)
 
     # what a checkpoint holds besides Lightning's
 
