@@ -1,0 +1,158 @@
+"""Jobs of two processes in which one dies, breaks or hangs: the other ends soon, nothing is left, the run goes on.
+
+    python -m tests.chaos.deaths --home DIR --rounds 100                  # SIGKILL of one, the other, or both
+    python -m tests.chaos.deaths --home DIR --rounds 60 --ways raise memory segfault exit hang
+
+A death is at a random moment, also before the processes know each other; the other ways are aimed at training,
+validation and saving. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+from tests.chaos import lives, worlds
+from tests.chaos.signals import PHASES
+from tests.chaos.site import Site
+
+KILLS = ("first", "second", "both")
+SOON = 30.0  # seconds that the others may take
+HANGS = 5.0  # and after so many a process counts as hung, where users wait for ten minutes
+LINES = 5
+
+
+def refuse() -> None:
+    """What a part may raise that can only be meant for its author."""
+    raise KeyError("a mistake in a part")
+
+
+def exhaust() -> None:
+    """Ask for more memory than this process may have."""
+    import torch
+
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + 2**26, size + 2**26))
+    torch.ones(2**28)
+
+
+WAYS: dict[str, Callable[[], None]] = {
+    "raise": refuse,
+    "memory": exhaust,
+    "segfault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "exit": lambda: os._exit(3),
+    "hang": lambda: time.sleep(3600),
+}
+
+
+def inside(rank: int, phase: str, after: int, act: Callable[[], None], note: Path) -> Callable[[], None]:
+    """A prologue that does something at the so-manyeth moment of a phase in one process of the job."""
+
+    def prologue() -> None:
+        from zoo.study import ranks
+        from zoo.study.saver import Saver
+
+        ranks.PATIENCE = timedelta(seconds=HANGS)
+        wrapped, left = getattr(Saver, PHASES[phase]), after
+
+        def hook(self, *args, **kwargs):
+            nonlocal left
+            left -= worlds.rank() == rank
+            if left == 0:
+                left -= 1
+                note.write_text(str(time.monotonic()))
+                act()
+            return wrapped(self, *args, **kwargs)
+
+        setattr(Saver, PHASES[phase], hook)
+
+    return prologue
+
+
+def killed(site: Site, target: str, after: float) -> tuple[int, float]:
+    """Start a job and kill; its first process, and when that was."""
+    child = site.begin()
+    time.sleep(after)
+    group = worlds.members(child)
+    others = [one for one in group if one != child]
+    for one in {"first": [child], "second": others, "both": group}[target]:
+        try:
+            os.kill(one, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    return child, time.monotonic()
+
+
+def campaign(home: Path, rounds: int, ways: tuple[str, ...] = KILLS, seed: int = 0) -> dict:
+    """The figures of so many rounds, which take the ways in turn."""
+    draw = random.Random(seed)
+    site = Site(home, "lm", ["--save-every", "2"], 2, steps=16)
+    begun = time.monotonic()
+    site.reference()
+    lasted = time.monotonic() - begun
+    counts = {"rounds": 0, "too late": 0, "hung": 0, "orphans": 0, "identical": 0, "at most 5 lines": 0}
+    found = {way: {"rounds": 0, "slowest": 0.0} for way in ways}
+    problems: list[str] = []
+    note = home / "when"
+    for turn in range(rounds):
+        site.clear(f"round-{turn % 10}")
+        note.unlink(missing_ok=True)
+        way = ways[turn % len(ways)]
+        if way in KILLS:
+            what = f"round {turn}: {way}"
+            child, when = killed(site, way, draw.uniform(0.2, lasted))
+        else:
+            rank, phase, after = draw.randrange(2), draw.choice(list(PHASES)), draw.randrange(1, 5)
+            what = f"round {turn}: {way} of {rank} in {phase} {after}"
+            child = site.begin(prologue=inside(rank, phase, after, WAYS[way], note))
+            when = 0.0
+        code = site.ended(child)
+        left = worlds.emptied(child, SOON)
+        if not when and note.exists():
+            when = float(note.read_text())
+        took = time.monotonic() - when if when else 0.0
+        if left is None:
+            lives.kill(child)
+        counts["rounds"] += 1
+        counts["too late"] += code == 0
+        counts["hung"] += code is None or took > SOON + (HANGS if way == "hang" else 0)
+        counts["orphans"] += left is None
+        found[way]["rounds"] += 1
+        found[way]["slowest"] = round(max(found[way]["slowest"], took), 1)
+        lines = site.complaints()
+        few = len(lines) <= LINES and not any("Traceback" in line for line in lines)
+        counts["at most 5 lines"] += few
+        if code is None or left is None or took > SOON + HANGS or not (few or way == "raise"):
+            problems.append(f"{what}: code {code} after {took:.1f} s, left {left}: {chr(10).join(lines[-6:])}")
+        print(what, code, round(took, 1), lines[:LINES], file=sys.stderr, flush=True)
+        differ = site.went_on()
+        counts["identical"] += not differ
+        if differ:
+            problems.append(f"{what}: {differ[:5]}")
+    return {**counts, "ways": found, "problems": problems}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--ways", nargs="+", choices=(*KILLS, *WAYS), default=KILLS)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    found = campaign(asked.home.resolve(), asked.rounds, tuple(asked.ways), asked.seed)
+    json.dump(found, sys.stdout, indent=1)
+    print()
+    raise SystemExit(bool(found["problems"]))
+
+
+if __name__ == "__main__":
+    main()
