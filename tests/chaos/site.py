@@ -22,10 +22,11 @@ class Site:
         self.home, self.task, self.processes = home, task, processes
         toys.write(home, **recipe)
         several = ["--trainer.devices", str(processes), "--trainer.strategy", "ddp"] if processes > 1 else []
-        self.words = ["fit", f"{task}.yaml", *words, *several]
+        self.words = ["fit", f"{task}.yaml", "--name", "default", *words, *several]
         self.run = home / f"runs/{task}/default/s1"
         self.log = home / "reference.log"
         self.undisturbed: dict[str, str] = {}
+        self.child = 0
 
     def reference(self) -> dict[str, str]:
         """Of a run that nobody disturbs; its folder stays beside the others."""
@@ -52,7 +53,8 @@ class Site:
             if number > 1:
                 worlds.ready(number)
 
-        return lives.born([*self.words, *more], self.home, self.log, first)
+        self.child = lives.born([*self.words, *more], self.home, self.log, first)
+        return self.child
 
     def ended(self, child: int, within: float = PATIENCE) -> int | None:
         """The exit code of a life; a life that hangs, and whatever else it left, is killed, and there is None."""
