@@ -150,3 +150,29 @@ def test_a_run_that_ended_says_so_again_and_one_with_more_steps_goes_on_within_t
     whole, _ = fit("lm", tmp_path / "whole")
     again, told = fit("lm", tmp_path / "whole", resume=True)
     assert (differences(again, whole), told) == ([], [])
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_other_processes_report_each_loss_once(world, tmp_path):
+    import types
+
+    from tests.tasks.training import build
+    from zoo.tasks.task import Loss
+
+    losses = [[(1.0, 2), (3.0, 4)], [(5.0, 6)], []]  # of three processes
+    ranks = []
+    for own in losses:
+        task, _ = build("lm", 4, tmp_path)
+        task._recent = [Loss(torch.tensor(total), torch.tensor(size)) for total, size in own]
+        ranks.append({"chance": chance.state(torch.device("cpu")), "unreported": task.unreported()})
+    found = []
+    for rank in range(world):
+        saver, (task, _) = Saver(tmp_path), build("lm", 4, tmp_path)
+        strategy = types.SimpleNamespace(root_device=torch.device("cpu"))
+        saver.trainer = types.SimpleNamespace(
+            global_rank=rank, world_size=world, is_global_zero=rank == 0, strategy=strategy
+        )
+        saver.task, saver._ranks = task, ranks
+        saver.begin()
+        found += [(float(one.total), int(one.size)) for one in task._recent]
+    assert sorted(found) == [(1.0, 2), (3.0, 4), (5.0, 6)]

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
@@ -97,13 +98,15 @@ class Saver(Checkpoint):
         """At the first batch of an epoch: go on drawing where the checkpoint was taken, or take the first one."""
         if self._ranks is not None:
             ranks, self._ranks = self._ranks, None
-            if len(ranks) == self.trainer.world_size:
-                mine = ranks[self.trainer.global_rank]
-                chance.restore(mine["chance"], self.trainer.strategy.root_device)
-                if isinstance(self.task, Task):
-                    self.task.report_later(mine["unreported"])
+            here, world = self.trainer.global_rank, self.trainer.world_size
+            if isinstance(self.task, Task):
+                # each loss once, however many processes there were: the log's next line is a sum over all of them
+                parts = [rank["unreported"] for rank in ranks[here::world] if rank["unreported"]]
+                self.task.report_later([torch.cat(part) for part in zip(*parts, strict=True)])
+            if len(ranks) == world:
+                chance.restore(ranks[here]["chance"], self.trainer.strategy.root_device)
             elif self.trainer.is_global_zero:
-                said = f"from {len(ranks)} processes to {self.trainer.world_size}"
+                said = f"from {len(ranks)} processes to {world}"
                 print(f"warning: {said}: the batches stay the same, chance such as dropout does not", file=sys.stderr)
         elif self.saved < 0 and self.trainer.global_step == 0:
             self.save(first=True)
