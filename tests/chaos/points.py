@@ -164,8 +164,9 @@ def met(site: Site, draw: random.Random) -> dict[str, int]:
     return {name: names.count(name) for name in dict.fromkeys(names)}
 
 
-def campaign(home: Path, each: int, seed: int = 0, only: str = "") -> dict:
-    """Kill so often at each point, a run up to ``LIVES`` times before it may end; the figures."""
+def campaign(home: Path, each: int, seed: int = 0, only: str = "", minutes: float = 1e9) -> dict:
+    """Kill so often at each point, a run up to ``LIVES`` times before it may end, while there is time; the figures."""
+    until = time.monotonic() + 60 * minutes
     draw = random.Random(seed)
     site = Site(home, "lm", ["--save-every", "2"], steps=12)
     site.reference()
@@ -175,7 +176,7 @@ def campaign(home: Path, each: int, seed: int = 0, only: str = "") -> dict:
     counts = {name: {"kills": 0, "power cuts": 0} for name in passed}
     found = {"runs": 0, "identical": 0, "left": 0}
     problems: list[str] = []
-    while left:
+    while left and time.monotonic() < until:
         site.clear("round")
         died: list[str] = []
         code: int | None = -9
@@ -199,7 +200,7 @@ def campaign(home: Path, each: int, seed: int = 0, only: str = "") -> dict:
             problems.append(f"{died}: {differ[:5]}, {drafts}: {site.said()[-300:]}")
             print(problems[-1], file=sys.stderr, flush=True)
         print(json.dumps({**found, "still to do": len(left)}), file=sys.stderr, flush=True)
-    return {**found, "points": counts, "problems": problems}
+    return {**found, "not done": len(left), "points": counts, "problems": problems}
 
 
 def main() -> None:
@@ -207,9 +208,10 @@ def main() -> None:
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--each", type=int, default=20)
     parser.add_argument("--only", default="", help="points whose name has this in it")
+    parser.add_argument("--minutes", type=float, default=1e9)
     asked = parser.parse_args()
     begun = time.monotonic()
-    found = campaign(asked.home.resolve(), asked.each, only=asked.only)
+    found = campaign(asked.home.resolve(), asked.each, only=asked.only, minutes=asked.minutes)
     json.dump({**found, "seconds": round(time.monotonic() - begun)}, sys.stdout, indent=1)
     print()
     raise SystemExit(bool(found["problems"]))
