@@ -17,12 +17,17 @@ class Hashed:
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file, self.sha256, self.bytes = file, hashlib.sha256(), 0
+        self.failed: OSError | None = None  # why a write failed, whatever a writer makes of it
 
     def write(self, content: bytes | memoryview) -> int:
         """Append, as a file does."""
         self.sha256.update(content)
         self.bytes += len(content)
-        return self.file.write(content)
+        try:
+            return self.file.write(content)
+        except OSError as error:
+            self.failed = error
+            raise
 
     def flush(self) -> None:
         """As a file does."""
@@ -33,13 +38,17 @@ class Hashed:
 def drafted(path: Path) -> Iterator[tuple[Path, Hashed]]:
     """A draft beside ``path``, where a rename is one step, and on the disk when the block ends; removed on an error."""
     draft = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
+    hashed = None
     try:
         with draft.open("wb") as file:
-            yield draft, Hashed(file)
+            hashed = Hashed(file)
+            yield draft, hashed
             file.flush()
             os.fsync(file.fileno())
-    except BaseException:
+    except BaseException as error:
         draft.unlink(missing_ok=True)
+        if hashed is not None and hashed.failed and isinstance(error, RuntimeError):
+            raise hashed.failed from error  # torch.save tries to end its archive then, and complains of that
         raise
 
 

@@ -56,7 +56,20 @@ def failing(number: int, first: int, last: int) -> Callable[[], None]:
                 return getattr(os, name)
 
         atomic.os = Failing()  # type: ignore[attr-defined]
-        atomic.Hashed.write = counted(atomic.Hashed.write)  # type: ignore[method-assign]
+        # below what zoo writes with, where a disk fails
+        init = atomic.Hashed.__init__
+
+        def opened(self, file):
+            init(self, file)
+            self.file = Through(file)
+
+        class Through:
+            """A file whose writes fail."""
+
+            def __init__(self, file):
+                self.write, self.flush = counted(file.write), file.flush
+
+        atomic.Hashed.__init__ = opened  # type: ignore[method-assign]
 
     return prologue
 

@@ -94,6 +94,26 @@ def test_a_full_disk_is_survived_for_a_while(tmp_path, full, capsys):
     assert found == left(tmp_path / "a")
 
 
+def test_a_disk_that_is_full_in_the_middle_of_a_file_is_survived(tmp_path, monkeypatch, capsys):
+    real, left = atomic.Hashed.__init__, []
+
+    class Full:
+        def __init__(self, file):
+            self.file, self.flush = file, file.flush
+
+        def write(self, content):
+            if left and len(content) > 500:  # a tensor, whose header is written already
+                left.clear()
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return self.file.write(content)
+
+    monkeypatch.setattr(atomic.Hashed, "__init__", lambda self, file: real(self, Full(file)))
+    fit("lm", tmp_path / "a", [At("on_train_batch_end", 4, lambda _: left.append(True))])
+    assert "warning: no checkpoint of step 4: No space left on device" in capsys.readouterr().err
+    assert manifest.verified(manifest.newest(tmp_path / "a").path)["step"] == 14
+    assert not list(tmp_path.rglob("*.partial"))
+
+
 def test_a_disk_that_stays_full_ends_the_run_and_leaves_the_last_good_one(tmp_path, full):
     with pytest.raises(CheckpointError, match="no checkpoint of step 8: No space left"):
         fit("lm", tmp_path / "a", [At("on_train_batch_end", 2, lambda _: full.append(errno.ENOSPC))])
