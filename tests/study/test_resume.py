@@ -153,7 +153,7 @@ def test_a_run_that_ended_says_so_again_and_one_with_more_steps_goes_on_within_t
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
-def test_other_processes_report_each_loss_once(world, tmp_path):
+def test_other_processes_report_each_loss_once(world, tmp_path, capsys):
     import types
 
     from tests.tasks.training import build
@@ -170,9 +170,15 @@ def test_other_processes_report_each_loss_once(world, tmp_path):
         saver, (task, _) = Saver(tmp_path), build("lm", 4, tmp_path)
         strategy = types.SimpleNamespace(root_device=torch.device("cpu"))
         saver.trainer = types.SimpleNamespace(
-            global_rank=rank, world_size=world, is_global_zero=rank == 0, strategy=strategy
-        )
+            global_rank=rank, world_size=world, is_global_zero=rank == 0, strategy=strategy,
+            train_dataloader=types.SimpleNamespace(anew=world == 1),
+        )  # fmt: skip
         saver.task, saver._ranks = task, ranks
         saver.begin()
         found += [(float(one.total), int(one.size)) for one in task._recent]
     assert sorted(found) == [(1.0, 2), (3.0, 4), (5.0, 6)]
+    said = {
+        1: "warning: from 3 processes to 1: the batches are others; data.batch_size or data.max_tokens times 3 / 1 keeps",
+        2: "warning: from 3 processes to 2: the batches stay the same, chance such as dropout does not",
+    }
+    assert capsys.readouterr().err.startswith(said.get(world, ""))

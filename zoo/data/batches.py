@@ -187,6 +187,7 @@ class Loader(DataLoader[dict[str, Any]]):
         self.batches = batch_sampler
         self.served = 0
         self.resume: tuple[int, int] | None = None
+        self.anew = False  # the epoch of a checkpoint, as its batches were others
 
     def __iter__(self) -> Iterator[dict[str, Any]]:  # type: ignore[override]
         # A generator starts at its first batch. Lightning makes the iterator before it calls set_epoch, and workers
@@ -207,6 +208,7 @@ class Loader(DataLoader[dict[str, Any]]):
         if list(state["plan"]) == self.batches.plan.identity():
             self.resume = int(state["epoch"]), int(state["served"])
         else:
+            self.anew = True
             rank_zero_only(log.warning)(
                 "the data, the seed or the batches changed since the checkpoint: its epoch starts anew"
             )

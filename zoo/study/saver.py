@@ -106,8 +106,11 @@ class Saver(Checkpoint):
             if len(ranks) == world:
                 chance.restore(ranks[here]["chance"], self.trainer.strategy.root_device)
             elif self.trainer.is_global_zero:
-                said = f"from {len(ranks)} processes to {world}"
-                print(f"warning: {said}: the batches stay the same, chance such as dropout does not", file=sys.stderr)
+                same = "the batches stay the same, chance such as dropout does not"
+                if getattr(self.trainer.train_dataloader, "anew", False):
+                    share = f"{len(ranks)} / {world}"
+                    same = f"the batches are others; data.batch_size or data.max_tokens times {share} keeps them"
+                print(f"warning: from {len(ranks)} processes to {world}: {same}", file=sys.stderr)
         elif self.saved < 0 and self.trainer.global_step == 0:
             self.save(first=True)
 
