@@ -25,6 +25,7 @@ PATIENCE = timedelta(minutes=10)  # for a process that hangs in a conversation; 
 GRACE = 20.0  # seconds that the others have to end by themselves when one has died
 POLL = 0.2
 DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG
+PARENT = "ZOO_FIRST_PROCESS"  # the environment variable that tells its process number to those that it starts
 LOST = re.compile(
     r"connection (closed|reset|refused)|gloo.*(timed? ?out|recv|read error)|nccl|broken pipe|socket", re.I
 )
@@ -43,6 +44,7 @@ class Launcher(_SubprocessScriptLauncher):
         """As Lightning's; its own observer kills the first process too, whatever that is writing."""
         self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
         if not self.cluster_environment.creates_processes_externally:
+            os.environ[PARENT] = str(os.getpid())
             self._call_children_scripts()
             threading.Thread(target=self._observe, name="observer of processes", daemon=True).start()
         return function(*args, **kwargs)
@@ -100,6 +102,8 @@ def follow_parent() -> None:
     if os.environ.get("LOCAL_RANK", "0") not in ("", "0") and sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(DEATH_OF_PARENT, signal.SIGKILL)
+        if os.environ.get(PARENT, str(os.getppid())) != str(os.getppid()):  # it has died before that
+            os._exit(1)
 
 
 def lost(error: BaseException, trainer: Trainer | None) -> LostError | None:
