@@ -20,12 +20,13 @@ def main(argv: list[str] | None = None) -> int:
         code = _dispatch(words, Path(sys.argv[0]).stem)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:
-        # the reader, such as head, has seen enough; Python would complain once more when it closes the stream
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except (Exception, KeyboardInterrupt) as error:
-        from zoo.cli.failure import report
+        from zoo.cli.failure import report, unread
+
+        if isinstance(error, BrokenPipeError) and unread():
+            # the reader, such as head, has seen enough; Python would complain once more when it closes the stream
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
 
         return report(error, debug)
 
