@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import random
@@ -63,7 +64,10 @@ def ended(child: int, within: float) -> int | None:
     """The exit code, minus the signal's number where one ended it; None where it still runs after so many seconds."""
     until = time.monotonic() + within
     while True:
-        found, status = os.waitpid(child, os.WNOHANG)
+        try:
+            found, status = os.waitpid(child, os.WNOHANG)
+        except ChildProcessError:  # it has ended, and somebody has asked how
+            return None
         if found:
             return os.waitstatus_to_exitcode(status)
         if time.monotonic() > until:
@@ -73,7 +77,8 @@ def ended(child: int, within: float) -> int | None:
 
 def kill(child: int, number: int = signal.SIGKILL) -> int | None:
     """Signal a process and everything in its group; after SIGKILL its exit code."""
-    os.killpg(child, number)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, number)
     return ended(child, 10.0) if number == signal.SIGKILL else None
 
 

@@ -6,6 +6,7 @@ environment, is then a fork that has waited for that environment. It is a child 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -23,7 +24,7 @@ class Forked:
     def __init__(self, command: list[str], env: dict[str, str], cwd: str | None = None) -> None:
         self.args, self.returncode = command, None
         self.pid, pipe = Forked.waiting.pop(0)
-        with os.fdopen(pipe, "w") as told:
+        with contextlib.suppress(BrokenPipeError), os.fdopen(pipe, "w") as told:  # killed before it began
             json.dump(dict(env), told)
 
     def poll(self) -> int | None:
