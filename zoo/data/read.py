@@ -52,7 +52,7 @@ def without_mark(path: Path, content: bytes) -> bytes:
 def read_text(path: Path, recipes: str) -> str:
     r"""The text of a UTF-8 file without its byte-order mark, its line ends ``\r\n`` turned into ``\n``.
 
-    Raises UsageError that names file and line of the first byte that is not UTF-8.
+    Raises UsageError that names file and line of the first byte that is not UTF-8, or of a NUL.
     """
     content = without_mark(path, read_bytes(path, recipes))
     try:
@@ -64,6 +64,9 @@ def read_text(path: Path, recipes: str) -> str:
             f"{path}:{line}: byte 0x{wrong:02x} is not UTF-8.\n"
             f"Convert the file, for example from Latin-1: iconv -f LATIN1 -t UTF-8 {path.name} > new-file"
         ) from error
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise UsageError(f"{path}:{line} holds a NUL: the file is no text, or UTF-16 without a byte-order mark.")
     return text.replace("\r\n", "\n")
 
 
