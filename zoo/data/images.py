@@ -25,6 +25,8 @@ from zoo.registry import suggest
 RECIPES = "vit-tiny, vit-glyphs"
 SPLIT = (20170612,)
 DECODED_BYTES = 256 * 2**20  # of files that are decoded once before training; of more, the headers alone are read
+# also .gif and .pnm, which torchvision passes over without a word
+ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
 log = logging.getLogger(__name__)
 # the others of torchvision are no labelled images, read videos, or unpack archives and pickles that nobody checked
 LABELLED = (
@@ -70,7 +72,7 @@ class ImageFolder(ImageData):
                     continue
                 raise missing(f"the folder {folder}, with a folder of images for each class,", RECIPES)
             try:
-                found = Folder(str(folder))
+                found = Folder(str(folder), is_valid_file=is_image)
             except FileNotFoundError as error:  # no class, or a class without images
                 raise UsageError(f"{folder}: {str(error).splitlines()[0]}") from error
             names = names or found.classes
@@ -90,14 +92,13 @@ class ImageFolder(ImageData):
 
     def _readable(self, folder: Path, samples: list[tuple[str, int]]) -> list[tuple[str, int]]:
         """The samples whose images can be read. Raises UsageError for the others unless they may be left out."""
-        known = [Path(path).stat() for path, _ in samples]
-        whole = sum(one.st_size for one in known) <= DECODED_BYTES
+        known = [size_and_time(path) for path, _ in samples]
+        whole = sum(size for size, _ in known) <= DECODED_BYTES
 
         def check(entry: Path) -> None:
             write_json(entry / "checked.json", {path: why for path, _ in samples if (why := flaw(path, whole))})
 
-        files = [[str(Path(path).relative_to(folder)), one.st_size, one.st_mtime_ns]
-                 for (path, _), one in zip(samples, known, strict=True)]  # fmt: skip
+        files = [[str(Path(path).relative_to(folder)), *one] for (path, _), one in zip(samples, known, strict=True)]
         entry = cached("headers", {"format": 2, "folder": str(folder.resolve()), "files": files}, check)
         wrong: dict[str, str] = json.loads((entry / "checked.json").read_text("utf-8"))
         if not wrong:
@@ -110,6 +111,20 @@ class ImageFolder(ImageData):
             raise UsageError(f"{folder}: none of its {len(samples)} images can be read. The first: {first}")
         log.warning("%s: %d of %d images are left out. The first: %s", folder, len(wrong), len(samples), first)
         return [one for one in samples if one[0] not in wrong]
+
+
+def size_and_time(path: str) -> tuple[int, int]:
+    """Of a file; zeros for a link to nothing, which opening it will name."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
+
+
+def is_image(path: str) -> bool:
+    """By the end of its name."""
+    return path.lower().endswith(ENDINGS)
 
 
 def flaw(path: str, whole: bool) -> str:
