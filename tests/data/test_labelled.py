@@ -87,7 +87,8 @@ def test_files_are_read_and_split(tmp_path):
     ("splits", "said"),
     [
         ({"train": ["a\tb", "nothing"]}, r"train.tsv:2 must hold a class, a tab and a text"),
-        ({"train": ["a\tb"], "val": ["c\td"]}, r"the val split has the label 'c'"),
+        ({"train": ["a\tb", "b\tb"], "val": ["c\td"]}, r"the val split has the label 'c'"),
+        ({"train": ["a\tb", "a\tc"]}, "train.tsv has a single class"),
         ({"train": []}, "is empty"),
         ({"val": ["a\tb"]}, "not on disk"),
     ],

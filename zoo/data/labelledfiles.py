@@ -43,6 +43,8 @@ class LabelledFiles(TextLabels):
         if files["train"] is None:
             raise missing(f"{self.path / 'train.tsv'} (or .gz)", RECIPES)
         found = {split: read(file) for split, file in files.items() if file is not None}
+        if len({one.label for one in found["train"]}) < 2:
+            raise UsageError(f"{files['train']} has a single class: there is nothing to tell apart")
         return found if "val" in found else found | set_aside(found["train"], self.val_fraction)
 
     def _file(self, split: str) -> Path | None:
