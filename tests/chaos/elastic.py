@@ -32,7 +32,9 @@ def made(processes: int) -> list[str]:
 
 def curve(run: Path) -> dict[tuple[str, int], float]:
     """Every logged loss by its name and step."""
-    return {(name, step): value for name, values in toys.scalars(run).items() if "loss" in name for step, value in values}
+    return {
+        (name, step): value for name, values in toys.scalars(run).items() if "loss" in name for step, value in values
+    }
 
 
 def campaign(home: Path, tasks: tuple[str, ...] = ("lm",)) -> dict:

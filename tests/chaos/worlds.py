@@ -1,7 +1,7 @@
 """The further processes of a job, forked as the first one is: a job of two is there as soon as one of one.
 
-A process that `lives.born` starts calls ``ready`` in its prologue; what Lightning would start by a command line, with an
-environment, is then a fork that has waited for that environment. It is a child of the first process all the same.
+A process that `lives.born` starts calls ``ready`` in its prologue; what Lightning would start by a command line, with
+an environment, is then a fork that has waited for that environment. It is a child of the first process all the same.
 """
 
 from __future__ import annotations
