@@ -90,6 +90,13 @@ def test_a_signal_stops_between_two_steps_and_nothing_differs(task, accumulate, 
     assert told[-len(told_then) :] == told_then  # with the losses of before among them
 
 
+@pytest.mark.parametrize("task", ["lm", "translation", "classification"])
+def test_the_same_recipe_and_seed_give_the_same_run_twice(task, tmp_path):
+    one, two = (fit(task, tmp_path / name, workers=workers) for name, workers in (("a", 0), ("b", 2)))
+    assert differences(one[0], two[0]) == []
+    assert one[1] == two[1]
+
+
 @pytest.mark.parametrize(("accumulate", "workers"), [(1, 0), (3, 2)])
 def test_a_run_that_died_is_repeated_from_its_last_checkpoint(accumulate, workers, tmp_path):
     options = {"accumulate_grad_batches": accumulate, "workers": workers}
@@ -122,6 +129,30 @@ def test_a_kill_between_the_best_and_the_last_loses_neither(tmp_path, monkeypatc
     newest = manifest.newest(tmp_path / "cut").path
     assert newest.name == "best.ckpt"
     resumed, _ = fit("lm", tmp_path / "cut", resume=newest, **upside_down)
+    assert differences(resumed, whole) == []
+
+
+def test_a_kill_between_the_best_and_the_last_after_the_last_step_leaves_both_names(tmp_path, monkeypatch):
+    from zoo.study import saver
+
+    real, names = saver.atomic.link, []
+
+    def link(source, path):
+        names.append(path.name)
+        if names.count("last.ckpt") == deadly:
+            raise KeyError("killed")
+        real(source, path)
+
+    monkeypatch.setattr(saver.atomic, "link", link)
+    deadly = -1
+    whole, _ = fit("lm", tmp_path / "whole")
+    deadly, names[:] = names.count("last.ckpt"), []
+    with pytest.raises(KeyError):
+        fit("lm", tmp_path / "cut")
+    deadly = -1
+    newest = manifest.newest(tmp_path / "cut")
+    assert (newest.path.name, manifest.verified(newest.path)["step"]) == ("best.ckpt", STEPS)
+    resumed, _ = fit("lm", tmp_path / "cut", resume=newest.path)
     assert differences(resumed, whole) == []
 
 

@@ -48,8 +48,15 @@ def test_a_checkpoint_is_whole_or_not_there(tmp_path, full):
 
 
 def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
-    left = [tmp_path / "a" / name for name in (".finished.json.7.partial", "checkpoints/.last.ckpt.7.partial")]
-    left[1].parent.mkdir(parents=True)
+    left = [
+        tmp_path / "a" / name
+        for name in (
+            ".finished.json.7.partial",
+            "checkpoints/.last.ckpt.7.partial",
+            "checkpoints/manifests/.a.json.7.partial",
+        )
+    ]
+    left[2].parent.mkdir(parents=True)
     for path in left:
         path.write_bytes(b"half")
     fit("lm", tmp_path / "a")

@@ -7,6 +7,7 @@ steps or ten minutes, at the end, and when a signal asks training to stop; alway
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import sys
 import time
@@ -70,8 +71,8 @@ class Saver(Checkpoint):
         if self.whole:
             trainer.strategy.checkpoint_io = self.io
         if trainer.is_global_zero and not self.off:
-            atomic.sweep(self.folder)
-            atomic.sweep(self.folder.parent)
+            for folder in (self.folder, self.folder.parent, self.folder / manifest.FOLDER):
+                atomic.sweep(folder)
 
     # what a checkpoint holds besides Lightning's
 
@@ -163,6 +164,8 @@ class Saver(Checkpoint):
             self.save()
         if self.saved != trainer.global_step and not self.off:
             raise CheckpointError(f"the state after the last step, {trainer.global_step}, could not be saved.")
+        if trainer.is_global_zero and self.whole and not self.off and not self.io.digests:
+            self._name_the_last()
 
     # how
 
@@ -220,6 +223,16 @@ class Saver(Checkpoint):
             self.io.save_checkpoint(content, last)
         (self.folder.parent / STARTING).unlink(missing_ok=True)
         self._keep_manifests()
+
+    def _name_the_last(self) -> None:
+        """Where nothing was left to train: a kill after its last step may have left that as the best alone."""
+        best, last = self.folder / BEST, self.folder / LAST
+        if manifest.newest(self.folder).path != best:
+            return
+        with contextlib.suppress(OSError):
+            if last.exists():
+                atomic.link(last, self.folder / PREVIOUS)
+            atomic.link(best, last)
 
     def _keep_manifests(self) -> None:
         """Of the checkpoints that are there; those of other writers' are found by their content, once."""
