@@ -1,11 +1,12 @@
 """A disk that is full, or fails, or cannot be written: nothing under a good name is damaged, and training outlives it.
 
-    python -m tests.chaos.disks --home DIR --rounds 20        # as root also on small file systems of their own
+    python -m tests.chaos.disks --home DIR --rounds 50
+    python -m tests.chaos.disks --home DIR --rounds 0 --mount      # as root: on small file systems of their own
 
 Rounds with a fault: ENOSPC, EDQUOT, EIO, EACCES or EROFS from a random write, fsync or rename of a checkpoint and from
-all that follow until it is mended some writes later, or never. With root: a tmpfs that fills up while a run goes on and
-is freed, one that stays full, one that is too small or read-only from the start, and one for TMPDIR that is full all the
-time. Prints one JSON object, and one more of the small file systems.
+all that follow until it is mended some writes later, or never. Small file systems: a tmpfs that fills up while a run
+goes on and is freed, one that stays full, one that is too small or read-only from the start, and one for TMPDIR that is
+full all the time. Prints one JSON object, and one more of the small file systems.
 """
 
 from __future__ import annotations
@@ -201,9 +202,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--mount", action="store_true")
     asked = parser.parse_args()
     home = asked.home.resolve()
-    if os.geteuid() == 0 and sys.platform == "linux":
+    if asked.mount:
         print(json.dumps(mounted(home / "mounted"), indent=1))
     found = faults(home / "faults", asked.rounds)
     print(json.dumps(found, indent=1))

@@ -2,8 +2,8 @@
 
     python -m tests.chaos.elastic --home DIR
 
-Without dropout, whose chance belongs to a process. Prints one JSON object: per direction the largest relative difference
-of any logged loss from those of runs that keep their number of processes.
+Without dropout, whose chance belongs to a process. Prints one JSON object: per direction and moment the largest
+relative difference of any logged loss from that of a run that keeps its number of processes.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Disk:
 def role(path: str | os.PathLike) -> str:
     """What a file of a run is to a checkpoint."""
     place = Path(path)
-    if place.suffix == ".json" or DRAFT.match(place.name) and ".json." in place.name:
+    if place.suffix == ".json" or (DRAFT.match(place.name) and ".json." in place.name):
         return "manifest" if place.parent.name == "manifests" else DRAFT.sub(r"\1", place.name)
     return DRAFT.sub(r"\1", place.name)
 

@@ -2,10 +2,10 @@
 
     python -m tests.chaos.signals --home DIR --rounds 60
     python -m tests.chaos.signals --home DIR --rounds 90 --processes 2
-    python -m tests.chaos.signals --home DIR --rounds 12 --twice      # the second signal, while the first one's save hangs
+    python -m tests.chaos.signals --home DIR --rounds 12 --twice     # and again while the first one's save hangs
 
-With several processes the signal is sent to the first, the second or all of them, at the moment that the first one is in
-that phase. A round starts a run, signals it, checks the exit code and that the newest checkpoint is intact and of the step that was
+With several processes the signal is sent to the first, the second or all of them, when the first one is in that phase.
+A round starts a run, signals it, checks the exit code and that the newest checkpoint is intact and of the step that was
 said, goes on with it, and compares the end with a run that nobody disturbed. Prints one JSON object.
 """
 
