@@ -27,6 +27,7 @@ class NonFiniteError(ZooError):
     """A loss, a gradient or a weight became infinite or not a number."""
 
     code = 4
+    everywhere = False  # raised in each process of the job, for the same reason: the first one says it
 
 
 class CheckpointError(ZooError):

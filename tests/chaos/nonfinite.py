@@ -60,7 +60,8 @@ def spoiled(kind: str, value: float, batch: int, rank: int, number: int) -> Call
 def campaign(home: Path, rounds: int, processes: int = 1, seed: int = 0) -> dict:
     """The figures of so many rounds, which take the kinds in turn."""
     draw = random.Random(seed)
-    sites = {task: Site(home / task, task, ["--save-every", "3"], processes, steps=STEPS) for task in ("lm", "vit")}
+    words = ["--save-every", "3", "--trainer.limit_train_batches", "10"]  # an epoch is a whole number of steps
+    sites = {task: Site(home / task, task, words, processes, steps=STEPS) for task in ("lm", "vit")}
     for site in sites.values():
         site.reference()
     names = ("rounds", "code 4", "the step", "samples", "few lines", "finite on disk", "identical")

@@ -180,6 +180,17 @@ def test_processes_that_agree_wait_no_longer_than_the_job(monkeypatch):
     assert asked == [{"backend": "gloo", "timeout": timedelta(seconds=9)}]
 
 
+def test_of_a_job_the_first_process_says_what_is_not_finite(monkeypatch, capsys):
+    from zoo.cli.failure import report
+
+    error = NonFiniteError("step 3: the loss is not finite")
+    for everywhere, rank, said in ((True, "0", 1), (True, "1", 0), (False, "1", 1)):
+        error.everywhere = everywhere
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        assert report(error) == 4
+        assert capsys.readouterr().err.count("step 3") == said
+
+
 def test_a_lost_process_is_told_from_other_errors():
     class Trainer:
         world_size, global_rank = 2, 1

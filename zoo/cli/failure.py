@@ -19,9 +19,12 @@ def report(error: BaseException, debug: bool = False) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     if isinstance(error, ZooError):
+        from zoo.cli.folder import first_rank
+
         if debug:
             traceback.print_exception(error)
-        say(str(error))
+        if not getattr(error, "everywhere", False) or first_rank():
+            say(str(error))
         return error.code
     traceback.print_exception(error)
     say("this looks like a bug in zoo or in a part, not in your command. Please report it with the traceback above.")

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -67,7 +69,9 @@ class Guard(Callback):
         self.in_a_row += 1
         self.skipped += 1
         if self.policy == "stop" or self.in_a_row > MOST:
-            raise NonFiniteError(f"{found}\n{self._advice(trainer)}")
+            error = NonFiniteError(f"{found}\n{self._advice(trainer)}")
+            error.everywhere = trainer.world_size > 1
+            raise error
         if trainer.is_global_zero:
             print(f"warning: {found}; {self.policy}", file=sys.stderr, flush=True)
         for parameter in pl_module.parameters():
@@ -84,7 +88,7 @@ class Guard(Callback):
         )
         ids = [numbers(trainer, place) for place in places]
         where = [f"epoch {place.epoch} batch {place.batch}" for place in places]
-        origin = next((found for batch in batches if (found := beginning(trainer, task, batch))), "")
+        origin = anywhere(trainer, next((found for batch in batches if (found := beginning(trainer, task, batch))), ""))
         step = trainer.global_step
         flat = [number for one in ids for number in one]
         more = f" and {len(flat) - SHOWN} more" if len(flat) > SHOWN else ""
@@ -110,6 +114,15 @@ class Guard(Callback):
         content = torch.load(good, map_location=task.device, weights_only=True)
         task.load_state_dict({**content["state_dict"], "tokens_seen": task.state_dict()["tokens_seen"]})
         optimizer.load_state_dict(content["optimizer_states"][0])
+
+
+def anywhere(trainer: Trainer, origin: str) -> str:
+    """What the first process found that found anything: the batch of another one may be the cause."""
+    if trainer.world_size < 2 or type(trainer.strategy) is not DDPStrategy:
+        return origin
+    found: list[str] = [""] * trainer.world_size
+    dist.all_gather_object(found, origin)
+    return next(filter(None, found), "")
 
 
 def finite(*values: Tensor) -> bool:
