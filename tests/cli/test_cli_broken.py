@@ -1,4 +1,4 @@
-"""Twenty broken packages are installed at once; nobody is hurt who does not name one."""
+"""Thirty broken packages are installed at once; nobody is hurt who does not name one."""
 
 import json
 import os
@@ -21,6 +21,10 @@ BODIES = {
     "Raises": ("class E(BaseException):\n    __str__ = None\nraise E\n", "E ("),
     "Lacks": ("class Other: pass\n", "has no attribute 'Lacks'"),
     "Renamed": ("class Other: pass\nRenamed = Other\n", "names 'Other'; the two names must agree"),
+    "Recurses": ("def deeper():\n    return deeper()\ndeeper()\n", "RecursionError"),
+    "Memory": ("raise MemoryError('no room')\n", "MemoryError: no room"),
+    "Cuda": ("import torch\ntorch.cuda.set_device(99)\n", "p_cuda.py:2"),
+    "Hidden": ("def __getattr__(name):\n    raise RuntimeError('not yet')\n", "RuntimeError: not yet"),
     "Stranger": ("class Stranger: pass\n", "is no norm"),
 }
 SMALL = [
@@ -44,6 +48,13 @@ def work(tmp_path_factory):
     loud = "import os\nprint('HELLO')\nos.system('echo SHELL')\n" + SOUND.format("Loud")
     package(site, "p-loud", norm("p-loud", "Loud"), loud)
     package(site, "p-slow", norm("p-slow", "Slow"), "import time\ntime.sleep(2.2)\n" + SOUND.format("Slow"))
+    package(site, "p-minute", norm("p-minute", "Minute"), "import time\ntime.sleep(60)\n" + SOUND.format("Minute"))
+    package(
+        site,
+        "p-strict",
+        norm("p-strict", "Strict"),
+        "import warnings\nwarnings.simplefilter('error')\n" + SOUND.format("Strict"),
+    )
     package(site, "p-aborts", norm("p-aborts", "Aborts"), "import os\nos.abort()\n")
     # damaged metadata, of which the first and the second stop `importlib.metadata.entry_points`, and torch with it
     package(site, "p-line", "[zoo.norm]\nLine p_line:Line\n" + norm("p-line", "Good")[11:], SOUND.format("Good"))
@@ -97,6 +108,7 @@ NAMED = {
     "Twin": (2, "p-one 0.1.0 and p-two 0.1.0", "Write its class path: p_one.Twin, p_two.Twin"),
     "p_taker.rmsnorm": (0, "", ""),
     "Slow": (0, "", ""),
+    "Strict": (0, "", ""),
     "Good": (0, "", ""),
     "Line": (2, "p-line 0.1.0", "entry_points.txt, line 2: 'Line p_line:Line' is not 'Name = module:Class'"),
     "Latin": (3, "p-latin 0.1.0", "entry_points.txt is not UTF-8"),
