@@ -58,7 +58,7 @@ def test_memory_of_tiled_attention_is_linear_and_of_naive_quadratic():
     }  # fmt: skip
     powers = {name: exponent(list(curve), [memory for _, memory in curve.values()]) for name, curve in found.items()}
     assert powers["Naive"] > 1.7
-    assert powers["Tiled"] < 1.3
+    assert powers["Tiled"] < 1.15
 
 
 def test_a_pattern_that_a_backend_refuses_is_said():

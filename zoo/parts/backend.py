@@ -1,6 +1,6 @@
 """Kernels for softmax(q k' scale + bias) v: one function, at different costs."""
 
-from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from zoo.errors import UsageError
 from zoo.parts import products
 from zoo.parts.pattern import Pattern
+from zoo.parts.recompute import recomputed
 
 CASES = {"alibi": "bias"}  # a feature that is a case of another: a backend may serve it alone
 
@@ -143,34 +144,47 @@ class Tiled(Backend):
         q, k, v = q.unflatten(1, (groups, -1)), k.unsqueeze(2), v.unsqueeze(2)
         # split at once: the gradient of a slice is as long as the whole, and there is one per tile of the T x S plane
         keys, values = k.split(self.tile, -2), v.split(self.tile, -2)
-        rows = [
-            checkpoint(self._row, part, keys, values, pattern, i * self.tile, (dropout, scale), use_reentrant=False)
-            for i, part in enumerate(q.split(self.tile, -2))
-        ]
+        alone = self._alone(q, pattern)
+        again = partial(recomputed, chance=dropout > 0) if alone else partial(checkpoint, use_reentrant=False)
+        rows = []
+        for i, part in enumerate(q.split(self.tile, -2)):
+            first = pattern.offset + i * self.tile
+            seen = self._reach(pattern, first, first + part.size(-2) - 1, k.size(-2))
+            row = partial(self._row, pattern, first, seen.start, dropout, scale)
+            rows.append(again(row, part, v[..., :0, :], *keys[seen.start : seen.stop], *values[seen.start : seen.stop]))
         return torch.cat(rows, -2).flatten(1, 2)
+
+    @staticmethod
+    def _alone(q: Tensor, pattern: Pattern) -> bool:
+        """Whether gradients reach nothing but queries, keys and values: a bias may learn too."""
+        place = torch.arange(1, device=q.device)
+        cost = pattern.cost(q.size(1) * q.size(2), place + pattern.offset, place + pattern.start)
+        return not torch.compiler.is_compiling() and (cost is None or not cost.requires_grad)
 
     def _row(
         self,
-        q: Tensor,
-        keys: Sequence[Tensor],
-        values: Sequence[Tensor],
         pattern: Pattern,
-        start: int,
-        rates: tuple[float, float],
+        first: int,
+        begin: int,
+        dropout: float,
+        scale: float,
+        q: Tensor,
+        like: Tensor,
+        *tiles: Tensor,
     ) -> Tensor:
-        """One tile of queries, of which the first is number ``start``, against all tiles of keys."""
-        dropout, scale = rates
+        """One tile of queries, the first at position ``first``, against ``tiles`` of keys from number ``begin`` on, and
+        their values behind them. The result is as wide as ``like``.
+        """
         wide = torch.promote_types(q.dtype, torch.float32)
-        first = pattern.offset + start
         query = torch.arange(first, first + q.size(-2), device=q.device)
-        dtype, q = values[0].dtype, q.to(wide)  # sums over tiles would add up the rounding of each
+        q = q.to(wide)  # sums over tiles would add up the rounding of each
         low = q.new_full((*q.shape[:-1], 1), torch.finfo(wide).min)
-        top, total, out = low, torch.zeros_like(low), q.new_zeros((*q.shape[:-1], values[0].size(-1)))
-        count = sum(tile.size(-2) for tile in keys)
-        for number in self._reach(pattern, first, first + q.size(-2) - 1, count):
-            k, v = keys[number].to(wide), values[number].to(wide)
-            begin = pattern.start + number * self.tile
-            key = torch.arange(begin, begin + k.size(-2), device=q.device)
+        top, total, out = low, torch.zeros_like(low), q.new_zeros((*q.shape[:-1], like.size(-1)))
+        seen = len(tiles) // 2
+        for number in range(seen):
+            k, v = tiles[number].to(wide), tiles[seen + number].to(wide)
+            start = pattern.start + (begin + number) * self.tile
+            key = torch.arange(start, start + k.size(-2), device=q.device)
             score = self._score(q, k, pattern, query, key, scale)
             peak = torch.maximum(top, score.amax(-1, keepdim=True)).detach()
             weight = (score - peak).exp()
@@ -180,7 +194,7 @@ class Tiled(Backend):
             out, top = out * shrink + kept @ v, peak
         # the largest score of a row counts e^0 = 1, so only a row without keys has no sum: it stays zero. Not a clamp
         # at 1: a row with one key sums to exactly 1, where a clamp drops the gradient
-        return (out / total.masked_fill(total == 0, 1.0)).to(dtype)
+        return (out / total.masked_fill(total == 0, 1.0)).to(like.dtype)
 
     def _reach(self, pattern: Pattern, first: int, last: int, keys: int) -> range:
         """The numbers of the tiles of keys that queries first..last can see at all."""

@@ -1,0 +1,59 @@
+"""Computing again in the backward pass, without a graph in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def recomputed(function: Callable[..., Tensor], *tensors: Tensor, chance: bool = False) -> Tensor:
+    """function(*tensors), of which the tensors alone are kept until the backward pass, which computes it again.
+
+    Unlike torch's checkpoint no graph of the first computation stays either: its nodes take memory for each operation.
+    Gradients reach nothing but ``tensors``. ``chance``: the function draws numbers, and must draw the same ones again.
+    """
+    return _Recomputed.apply(function, chance, *tensors)
+
+
+class _Recomputed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, function, chance, *tensors):
+        ctx.function, device = function, tensors[0].device
+        ctx.autocast = device.type, torch.get_autocast_dtype(device.type), torch.is_autocast_enabled(device.type)
+        ctx.states = _states(device) if chance else None
+        ctx.save_for_backward(*tensors)
+        return function(*tensors)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad):
+        wanted = ctx.needs_input_grad[2:]
+        given = [x.detach().requires_grad_(want) for x, want in zip(ctx.saved_tensors, wanted, strict=True)]
+        place, dtype, enabled = ctx.autocast
+        device = given[0].device
+        with (
+            torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=ctx.states is not None),
+            torch.enable_grad(),
+            torch.autocast(place, dtype, enabled),
+        ):
+            if ctx.states is not None:
+                _restore(ctx.states, device)
+            out = ctx.function(*given)
+        if not out.requires_grad:  # the result depends on none of them
+            return None, None, *(None for _ in wanted)
+        asked = [x for x in given if x.requires_grad]
+        found = iter(torch.autograd.grad(out, asked, grad, allow_unused=True))
+        return None, None, *(next(found) if want else None for want in wanted)
+
+
+def _states(device: torch.device) -> tuple[Tensor, Tensor | None]:
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+
+def _restore(states: tuple[Tensor, Tensor | None], device: torch.device) -> None:
+    torch.set_rng_state(states[0])
+    if states[1] is not None:
+        torch.cuda.set_rng_state(states[1], device)
