@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +24,7 @@ class _Recomputed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, function, chance, *tensors):
         ctx.function, device = function, tensors[0].device
-        ctx.autocast = device.type, torch.get_autocast_dtype(device.type), torch.is_autocast_enabled(device.type)
+        ctx.autocast = _autocast(device.type)
         ctx.states = _states(device) if chance else None
         ctx.save_for_backward(*tensors)
         return function(*tensors)
@@ -32,12 +34,11 @@ class _Recomputed(torch.autograd.Function):
     def backward(ctx: Any, grad):
         wanted = ctx.needs_input_grad[2:]
         given = [x.detach().requires_grad_(want) for x, want in zip(ctx.saved_tensors, wanted, strict=True)]
-        place, dtype, enabled = ctx.autocast
         device = given[0].device
         with (
             torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=ctx.states is not None),
             torch.enable_grad(),
-            torch.autocast(place, dtype, enabled),
+            ctx.autocast(),
         ):
             if ctx.states is not None:
                 _restore(ctx.states, device)
@@ -47,6 +48,13 @@ class _Recomputed(torch.autograd.Function):
         asked = [x for x in given if x.requires_grad]
         found = iter(torch.autograd.grad(out, asked, grad, allow_unused=True))
         return None, None, *(next(found) if want else None for want in wanted)
+
+
+def _autocast(place: str) -> Callable[[], AbstractContextManager]:
+    """A context in which autocast is what it is now; devices without numbers have none."""
+    if not torch.amp.is_autocast_available(place):
+        return nullcontext
+    return partial(torch.autocast, place, torch.get_autocast_dtype(place), torch.is_autocast_enabled(place))
 
 
 def _states(device: torch.device) -> tuple[Tensor, Tensor | None]:

@@ -221,21 +221,19 @@ class LosesLastTile(Tiled):
 
     def _reach(self, pattern, first, last, keys):
         tiles = super()._reach(pattern, first, last, keys)
-        return [tile for tile in tiles if (tile + 1) * self.tile <= keys] or tiles[:1]
+        return range(tiles.start, max(tiles.start + 1, min(tiles.stop, keys // self.tile)))
 
 
 @planted(long_sequences="away from Naive")
 class TilesWithoutShrinking(Tiled):
     """The sum of earlier tiles is not scaled to the new maximum."""
 
-    def _row(self, q, keys, values, pattern, start, rates):
-        scale = rates[1]
-        query = torch.arange(q.size(-2), device=q.device) + pattern.offset + start
-        total, out = 0, 0
-        for tile in self._reach(pattern, int(query[0]), int(query[-1]), sum(k.size(-2) for k in keys)):
-            k, v = keys[tile].double(), values[tile].double()
-            key = torch.arange(k.size(-2), device=q.device) + pattern.start + tile * self.tile
-            score = self._score(q.double(), k, pattern, query, key, scale)
+    def _row(self, pattern, first, begin, dropout, scale, q, like, *tiles):
+        query = torch.arange(q.size(-2), device=q.device) + first
+        total, out, seen = 0, 0, len(tiles) // 2
+        for number, (k, v) in enumerate(zip(tiles[:seen], tiles[seen:], strict=True)):
+            key = torch.arange(k.size(-2), device=q.device) + pattern.start + (begin + number) * self.tile
+            score = self._score(q.double(), k.double(), pattern, query, key, scale)
             weight = (score - score.amax(-1, keepdim=True).clamp(min=-1e300)).exp()
-            total, out = total + weight.sum(-1, keepdim=True), out + weight @ v
-        return (out / total.masked_fill(total == 0, 1)).to(values[0].dtype)
+            total, out = total + weight.sum(-1, keepdim=True), out + weight @ v.double()
+        return (out / total.masked_fill(total == 0, 1)).to(like.dtype)
