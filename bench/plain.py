@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from zoo.cli import args, plan
 from zoo.cli.run import ZooCLI
-from zoo.tasks.task import side_losses
+from zoo.parts.ffn import feeds, left
 
 
 class Built(ZooCLI):
@@ -30,6 +30,7 @@ class Plain:
         built = Built(made, schema)
         trainer = made.config["trainer"]
         self.task, self.data, self.trainer = built.model.train(), built.data, built.trainer
+        self.feeds = feeds(self.task.net)
         self.clip = trainer.get("gradient_clip_val")
         self.optimizer = self.task.make_optimizer()
         self.schedule = LambdaLR(self.optimizer, self.task.schedule_factory(int(trainer["max_steps"])))
@@ -42,7 +43,7 @@ class Plain:
     def step(self, batch: Any) -> None:
         """One optimiser step."""
         total, size = self.task.loss(batch)
-        for side in side_losses(self.task.net):
+        for side in left(self.feeds):
             total = total + side * size
         (total / size).backward()
         if self.clip:

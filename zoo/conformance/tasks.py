@@ -10,10 +10,11 @@ import torch
 from zoo.conformance.check import Inapplicable, require
 from zoo.conformance.subject import DIM, HEADS, HIDDEN, Subject
 from zoo.errors import UsageError
+from zoo.parts.ffn import side_losses
 from zoo.parts.position import Sinusoidal
 from zoo.tasks.classification import Classification
 from zoo.tasks.lm import CausalLM
-from zoo.tasks.task import Task, side_losses
+from zoo.tasks.task import Task
 from zoo.tasks.translation import Translation
 
 WORDS = 19

@@ -1,6 +1,6 @@
 """Feed-forwards: what each token computes on its own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import partial
 from typing import Literal
@@ -234,3 +234,23 @@ class MoE(FFN):
             share = probability[best] / probability[best].sum()
             rows.append(sum(p * self.experts[int(e)](token[None])[0] for p, e in zip(share, best, strict=True)))
         return torch.stack(rows).view_as(x)
+
+
+def feeds(net: nn.Module) -> list[FFN]:
+    """The feed-forwards of a net, which may have losses of their own."""
+    return [module for module in net.modules() if isinstance(module, FFN)]
+
+
+def left(feeds: Iterable[FFN]) -> list[Tensor]:
+    """The losses that feed-forwards left in this forward, taken from them."""
+    found = []
+    for feed in feeds:
+        if feed.side_loss is not None:
+            found.append(feed.side_loss)
+            feed.side_loss = None
+    return found
+
+
+def side_losses(net: nn.Module) -> list[Tensor]:
+    """The losses that the feed-forwards of a net left in this forward, taken from them."""
+    return left(feeds(net))

@@ -127,8 +127,8 @@ def anywhere(trainer: Trainer, origin: str) -> str:
 
 def finite(*values: Tensor) -> bool:
     """Whether there is neither nan nor infinity; one wait for the device."""
-    if not values:
-        return True
+    if all(value.numel() == 1 and value.device.type == "cpu" for value in values):
+        return all(math.isfinite(value.item()) for value in values)
     fine = [torch.isfinite(value).all() for value in values]
     return bool(fine[0] if len(fine) == 1 else torch.stack([one.to(fine[0].device) for one in fine]).all())
 

@@ -17,8 +17,9 @@ from zoo import registry
 from zoo.conformance.check import raised
 from zoo.describe import describe
 from zoo.errors import UsageError, ZooError
+from zoo.parts.ffn import side_losses
 from zoo.registry import Part
-from zoo.tasks.task import Task, side_losses
+from zoo.tasks.task import Task
 
 STEPS = 2
 PATIENCE = 16  # steps until every weight must have moved: an expert of a mixture may wait for its first token

@@ -14,10 +14,11 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
+from zoo.parts.ffn import side_losses
 from zoo.study import chance
 from zoo.study.heatmap import evaluation
 from zoo.study.ledger import tensors
-from zoo.tasks.task import Task, side_losses
+from zoo.tasks.task import Task
 
 LARGEST = 100_000_000  # parameters: above this a copy in float64 is a burden
 BOUNDS = {torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.05}  # relative errors that are no rounding

@@ -14,7 +14,7 @@ from torchmetrics import MeanMetric
 
 from zoo.errors import UsageError
 from zoo.models.init import named_seed
-from zoo.parts.ffn import FFN
+from zoo.parts.ffn import FFN, feeds, left
 from zoo.tasks.schedule import Schedule
 
 OptimizerFactory = Callable[[list, float], Optimizer]
@@ -63,6 +63,7 @@ class Task(LightningModule):
         self._seed = torch.initial_seed()
         self._window: list[Tensor] = []  # predictions per batch since the last optimiser step, over all processes
         self.step_losses: list[Tensor] = []  # and the losses of these batches
+        self._feeds: list[FFN] | None = None  # those of the net, while it is trained
         self._recent: list[Loss] = []  # losses since the last line of the log
 
     @classmethod
@@ -111,13 +112,16 @@ class Task(LightningModule):
     def on_fit_start(self) -> None:
         # building a part consumes random numbers: without this, dropout would differ between variants of a model
         torch.manual_seed(named_seed(self._seed, f"rank {self.global_rank}"))
+        self._feeds = feeds(self.net)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         total, size = self.loss(batch)
-        for side in side_losses(self.net):
+        for side in left(feeds(self.net) if self._feeds is None else self._feeds):
             total = total + side * size
-        self._recent.append(Loss(total.detach(), size))
-        everywhere, loss = self._sum_over_processes(torch.stack([size.to(total.dtype), total.detach()]))
+        everywhere, loss = size.to(total.dtype), total.detach()
+        self._recent.append(Loss(loss, size))
+        if self.trainer.world_size > 1:
+            everywhere, loss = self._sum_over_processes(torch.stack([everywhere, loss]))
         self._window.append(everywhere)
         self.step_losses.append(loss)
         self.tokens_seen += everywhere.long()
@@ -266,16 +270,6 @@ def fuse(optimizer: Optimizer) -> Optimizer:
         for settings in (optimizer.defaults, *optimizer.param_groups):
             settings["fused"] = True
     return optimizer
-
-
-def side_losses(net: nn.Module) -> list[Tensor]:
-    """The losses that feed-forwards left in this forward, taken from them."""
-    found = []
-    for module in net.modules():
-        if isinstance(module, FFN) and module.side_loss is not None:
-            found.append(module.side_loss)
-            module.side_loss = None
-    return found
 
 
 def taken(metric: MeanMetric) -> float:
