@@ -70,7 +70,7 @@ def _dispatch(words: list[str], program: str) -> int:
 
 def _train(command: str, rest: list[str]) -> int:
     """fit, validate, test, predict: check everything that needs no torch first."""
-    from zoo import memory
+    from zoo import cycles, memory
     from zoo.cli import args, doctor, plan, quiet
 
     if "-h" in rest or "--help" in rest:
@@ -82,16 +82,17 @@ def _train(command: str, rest: list[str]) -> int:
     draft = plan.draft(parsed) if "help-all" not in parsed.flags or parsed.recipe else plan.Draft([], None, 0)
     doctor.check_torch()
     memory.keep()
-    quiet.quiet(parsed.debug)
-    schema = plan.schema()
-    if "help-all" in parsed.flags:
-        from zoo.cli import fullhelp
+    with cycles.uncollected():
+        quiet.quiet(parsed.debug)
+        schema = plan.schema()
+        if "help-all" in parsed.flags:
+            from zoo.cli import fullhelp
 
-        return fullhelp.run(parsed, draft, schema)
-    made = plan.plan(parsed, draft, schema)
-    if "print_config" in parsed.flags:
-        print(plan.text(made), end="")
-        return 0
-    from zoo.cli import run
+            return fullhelp.run(parsed, draft, schema)
+        made = plan.plan(parsed, draft, schema)
+        if "print_config" in parsed.flags:
+            print(plan.text(made), end="")
+            return 0
+        from zoo.cli import run
 
-    return run.execute(made, schema)
+        return run.execute(made, schema)

@@ -17,7 +17,7 @@ from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from zoo import atomic
+from zoo import atomic, cycles
 from zoo.cli import continuing, folder, report, sizes, tuning
 from zoo.cli.failure import blamed
 from zoo.cli.layers import where
@@ -25,7 +25,7 @@ from zoo.cli.plan import Plan, text
 from zoo.cli.quiet import quiet
 from zoo.cli.resolve import Schema
 from zoo.errors import UsageError
-from zoo.study import memory, ranks
+from zoo.study import lean, memory, ranks
 from zoo.study.callbacks import Provenance
 from zoo.study.hold import Hold
 from zoo.study.signals import Stopped
@@ -128,10 +128,12 @@ class ZooCLI(LightningCLI):
             carried = {key: carried[key] for key in carried if key not in written}
             made = super().instantiate_trainer(**carried, **kwargs)
         ranks.watch(made)
+        lean.install(made)
         return made
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Train; say what a user can do about what ends it from outside."""
+        cycles.settle()
         try:
             super()._run_subcommand(subcommand)
         except Exception as error:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import RichProgressBar
 
 from zoo.study.callbacks import CostMeter, EndsWithValidation, Lines
 from zoo.study.cost import Cost
 from zoo.study.guard import Guard
 from zoo.study.heatmap import Heatmaps
+from zoo.study.lean import Bar
 from zoo.study.ledger import Ledger
 from zoo.study.rehearsal import Rehearsal
 from zoo.study.saver import Saver
@@ -51,7 +51,7 @@ def equip(
     """
     keeping = keeping or Keeping()
     logger = RunLogger(folder, "/".join(folder.parts[-3:-1]), choices(model), keeping.logged)
-    progress: Callback = RichProgressBar() if sys.stderr.isatty() and sys.stdout.isatty() else Lines()
+    progress: Callback = Bar() if sys.stderr.isatty() and sys.stdout.isatty() else Lines()
     callbacks = [
         Saver(folder / "checkpoints", next(iter(task.goals.items())), keeping.every, keeping.facts),
         Rehearsal(),

@@ -1,0 +1,93 @@
+"""Leaving out what does nothing changes nothing that somebody asked for."""
+
+import io
+import os
+
+import pytest
+import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.profilers import SimpleProfiler
+
+from tests.tasks.training import build, train
+from zoo.study import lean
+from zoo.study.callbacks import EndsWithValidation
+from zoo.study.lean import NVML, STEP, Bar, Silent, install
+
+
+class Listener(Callback):
+    """Writes down which of its hooks were called."""
+
+    def __init__(self, *hooks):
+        self.heard = []
+        for hook in hooks:
+            setattr(type(self), hook, self._hear(hook))
+
+    @staticmethod
+    def _hear(hook):
+        return lambda self, *args, **kwargs: self.heard.append(hook)
+
+
+@pytest.fixture
+def listener():
+    kind = type("Own", (Listener,), {})
+    return kind("on_train_batch_start", "on_after_backward", "on_before_zero_grad", "on_train_end")
+
+
+def trainer(folder, **options):
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    known = {"max_steps": 3, "max_epochs": -1, "limit_val_batches": 0, "logger": False, "accelerator": "cpu"}
+    return Trainer(default_root_dir=folder, use_distributed_sampler=False, **quiet | known | options)
+
+
+def test_hooks_that_somebody_has_are_called(tmp_path, listener):
+    idle = EndsWithValidation()
+    run = trainer(tmp_path, callbacks=[listener, idle])
+    install(run)
+    assert type(run.profiler) is Silent
+    module, data = build("lm", 4, tmp_path)
+    run.fit(module, data)
+    hooks = ["on_train_batch_start", "on_before_zero_grad", "on_after_backward"]
+    assert [hook for hook in listener.heard if hook in hooks] == hooks * 3
+    assert listener.heard[-1] == "on_train_end"
+    left_out = {hook for hook in STEP if getattr(idle, hook) is None}
+    assert left_out == set(STEP) - {"on_train_batch_start"}
+
+
+def test_results_are_the_same(tmp_path, monkeypatch):
+    plain = train("lm", 4, tmp_path, callbacks=[EndsWithValidation()])
+    fit = Trainer.fit
+
+    def lean_fit(self, *args, **kwargs):
+        install(self)
+        return fit(self, *args, **kwargs)
+
+    monkeypatch.setattr(Trainer, "fit", lean_fit)
+    assert train("lm", 4, tmp_path, callbacks=[EndsWithValidation()]).lines == plain.lines
+
+
+def test_a_profiler_that_was_asked_for_sees_everything(tmp_path, listener):
+    run = trainer(tmp_path, callbacks=[listener], profiler=SimpleProfiler())
+    install(run)
+    run.fit(*build("lm", 4, tmp_path))
+    seen = run.profiler.recorded_durations
+    assert len(seen["[Callback]Own.on_before_backward"]) == 3  # the hook that does nothing, too
+
+
+def test_the_bar_ends_where_the_run_does(tmp_path, monkeypatch):
+    monkeypatch.setattr(lean, "SHOWN", 1e9)
+    screen = io.StringIO()
+    bar = Bar(leave=True, console_kwargs={"file": screen, "force_terminal": True, "width": 120})
+    run = trainer(tmp_path, callbacks=[bar], max_steps=7, enable_progress_bar=True)
+    run.fit(*build("lm", 4, tmp_path))
+    drawn = screen.getvalue()
+    assert "7/7" in drawn
+    assert "6/7" not in drawn  # nobody asked before the last step
+    assert "Epoch 0 " in drawn
+
+
+@pytest.mark.parametrize("devices", [0, 1])
+def test_optimisers_look_for_a_gpu_where_there_may_be_one(tmp_path, monkeypatch, devices):
+    monkeypatch.setenv(NVML, "1")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
+    install(trainer(tmp_path))
+    assert (NVML in os.environ) == bool(devices)

@@ -1,0 +1,42 @@
+"""The collector of cycles rests while a run is built, works while it trains, and is left as it was found."""
+
+import gc
+
+import pytest
+
+from zoo import cycles
+
+
+def test_it_rests_and_then_sees_only_what_is_new():
+    with cycles.uncollected():
+        assert not gc.isenabled()
+        cycles.settle()
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > 10_000
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+
+
+def test_an_error_gives_it_back():
+    with pytest.raises(KeyError), cycles.uncollected():
+        raise KeyError
+    assert gc.isenabled()
+
+
+def test_who_has_turned_it_off_keeps_it_so():
+    gc.disable()
+    try:
+        with cycles.uncollected():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_cycles_made_while_training_are_collected():
+    with cycles.uncollected():
+        cycles.settle()
+        ring: list = []
+        ring.append(ring)
+        del ring
+        assert gc.collect() >= 1

@@ -1,0 +1,64 @@
+"""What a step of training pays for hooks that nobody has.
+
+Lightning enters a context of its profiler, a generator, around each hook of each callback, those that do nothing
+included: over 100 a step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.profilers import PassThroughProfiler
+
+STEP = (
+    "on_train_batch_start", "on_before_zero_grad", "on_before_backward",
+    "on_after_backward", "on_before_optimizer_step", "on_train_batch_end",
+)  # fmt: skip
+NOTHING = contextlib.nullcontext()
+NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
+SHOWN = 0.25  # seconds between two looks at the figures of a bar that is drawn once a second
+
+
+class Silent(PassThroughProfiler):
+    """Measures nothing, in one context that is always the same."""
+
+    def profile(self, action_name: str) -> Any:
+        return NOTHING
+
+
+class Bar(RichProgressBar):
+    """Lightning's bar, which asks for its figures at every step and draws them once a second."""
+
+    _asked = 0.0
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        now = time.monotonic()
+        if now - self._asked >= SHOWN or trainer.is_last_batch or trainer.global_step == trainer.max_steps:
+            self._asked = now
+            super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        """Lightning counts the epochs of a run that ends by its steps, too: "Epoch 0/-2"."""
+        told = super()._get_train_description(current_epoch)
+        return told.replace("/-2", "   ")
+
+
+def install(trainer: Trainer) -> None:
+    """Leave out what does nothing, unless a profiler was asked for."""
+    if type(trainer.profiler) is not PassThroughProfiler:  # type: ignore[attr-defined]
+        return
+    trainer.profiler.__class__ = Silent  # type: ignore[attr-defined]
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        for hook in STEP:
+            if getattr(type(callback), hook) is getattr(Callback, hook):
+                setattr(callback, hook, None)  # Lightning calls what is callable
+    if not torch.cuda.device_count():
+        os.environ.pop(NVML, None)  # Lightning's; with it torch's optimisers look for a driver at each step, in vain
