@@ -22,7 +22,7 @@ STEP = (
 )  # fmt: skip
 NOTHING = contextlib.nullcontext()
 NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
-SHOWN = 0.25  # seconds between two looks at the figures of a bar that is drawn once a second
+RATE = 4  # how often a second the bar is drawn; a drawing takes as long as some steps
 
 
 class Silent(PassThroughProfiler):
@@ -33,15 +33,18 @@ class Silent(PassThroughProfiler):
 
 
 class Bar(RichProgressBar):
-    """Lightning's bar, which asks for its figures at every step and draws them once a second."""
+    """Lightning's bar, which would ask for its figures at every step and draw them a hundred times a second."""
 
     _asked = 0.0
+
+    def __init__(self, refresh_rate: int = RATE, **options: Any) -> None:
+        super().__init__(refresh_rate, **options)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        now = time.monotonic()
-        if now - self._asked >= SHOWN or trainer.is_last_batch or trainer.global_step == trainer.max_steps:
+        now, last = time.monotonic(), trainer.is_last_batch or trainer.global_step == trainer.max_steps
+        if last or now - self._asked >= 1 / self.refresh_rate:
             self._asked = now
             super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
