@@ -29,7 +29,11 @@ class Place:
         """A file that the data wrote for later use. Raises UsageError where it is missing."""
         path = self.folder / name
         if not path.is_file():
-            raise UsageError(f"{path} is missing: a run writes it when it starts. Train again, or copy it there.")
+            data = str((self.config.get("data") or {}).get("class_path", "")).rpartition(".")[2]
+            raise UsageError(
+                f"{path} is missing: data writes it when a run starts, where its samples can be asked for. If "
+                f"{data or 'this data'} does, copy the file back or train again."
+            )
         return path
 
 
