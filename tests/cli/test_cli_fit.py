@@ -308,3 +308,12 @@ def test_a_whole_run_is_quiet(work, cache):
     home = work / "runs/lm-toy/norm=rmsnorm/s1"
     assert (home / folder.FINISHED).exists()
     assert str(home.relative_to(work)) in done.stdout
+
+
+def test_a_profiler_that_was_asked_for_reports(work, cache):
+    words = [sys.executable, "-m", "zoo", "fit", "lm-toy.yaml", "--trainer.profiler", "simple"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "FIT Profiler Report" in done.stderr
+    assert "[Callback]Guard.on_before_optimizer_step" in done.stderr
+    assert "on_before_zero_grad" in done.stderr  # which does nothing here, and would be left out

@@ -8,6 +8,7 @@ import warnings
 
 # loggers that announce hardware, seeds and, as "Tip", products on every start
 LOGGERS = ("lightning.pytorch", "lightning.fabric", "lightning_utilities", "pytorch_lightning", "lightning")
+ASKED = "lightning.pytorch.profilers"  # the report of a profiler, which nobody has unless by asking
 
 MESSAGES = (
     r".*does not have many workers which may be a bottleneck.*",  # our data sets are in memory; workers would be slower
@@ -37,5 +38,6 @@ def quiet(debug: bool = False) -> None:
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
     for name in LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger(ASKED).setLevel(logging.INFO)
     for message in MESSAGES:
         warnings.filterwarnings("ignore", message=message)
