@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -46,7 +45,7 @@ class Pattern:
         """The same for tokens that are not packed."""
         return replace(self, queries=None, keys=None)
 
-    @cached_property
+    @property
     def needs(self) -> frozenset[str]:
         """The features a backend must be able to lower."""
         features = {
