@@ -91,3 +91,16 @@ def test_optimisers_look_for_a_gpu_where_there_may_be_one(tmp_path, monkeypatch,
     monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
     install(trainer(tmp_path))
     assert (NVML in os.environ) == bool(devices)
+
+
+def test_hooks_of_a_task_are_left_out_where_it_has_none(tmp_path):
+    module, data = build("lm", 4, tmp_path)
+    heard = []
+    module.on_after_backward = lambda: heard.append(module._current_fx_name)
+    run = trainer(tmp_path)
+    install(run, module)
+    assert module.on_before_backward is None
+    assert module.on_train_batch_end is not None
+    run.fit(module, data)
+    assert heard == ["on_after_backward"] * 3
+    assert module._current_fx_name is None

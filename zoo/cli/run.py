@@ -128,7 +128,7 @@ class ZooCLI(LightningCLI):
             carried = {key: carried[key] for key in carried if key not in written}
             made = super().instantiate_trainer(**carried, **kwargs)
         ranks.watch(made)
-        lean.install(made)
+        lean.install(made, self.model)
         return made
 
     def _run_subcommand(self, subcommand: str) -> None:

@@ -241,7 +241,7 @@ def feeds(net: nn.Module) -> list[FFN]:
     return [module for module in net.modules() if isinstance(module, FFN)]
 
 
-def left(feeds: Iterable[FFN]) -> list[Tensor]:
+def take_side_losses(feeds: Iterable[FFN]) -> list[Tensor]:
     """The losses that feed-forwards left in this forward, taken from them."""
     found = []
     for feed in feeds:
@@ -253,4 +253,4 @@ def left(feeds: Iterable[FFN]) -> list[Tensor]:
 
 def side_losses(net: nn.Module) -> list[Tensor]:
     """The losses that the feed-forwards of a net left in this forward, taken from them."""
-    return left(feeds(net))
+    return take_side_losses(feeds(net))

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from zoo.data.cache import write_json
 from zoo.errors import NonFiniteError
+from zoo.study.gradnorm import GradientNorm
 from zoo.study.ledger import tensors
 from zoo.trained import manifest
 from zoo.trained.place import CONFIG
@@ -46,6 +47,10 @@ class Guard(Callback):
         self.places: list[Place] = []
         self.batches: list[Any] = []
         self.skipped = self.in_a_row = 0
+        self.norm: GradientNorm
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.norm = GradientNorm(trainer, pl_module, self)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         loader: Any = trainer.train_dataloader
@@ -62,7 +67,7 @@ class Guard(Callback):
         losses = getattr(pl_module, "step_losses", [])
         if getattr(trainer.precision_plugin, "scaler", None) is not None:
             grads = []  # float16: its scaler leaves out steps with such gradients, and means to
-        if finite(*losses, *([torch.nn.utils.get_total_norm(grads)] if grads else [])):
+        if finite(*losses, *([self.norm.find(grads)] if grads else [])):
             self.in_a_row = 0
             return
         found = self._report(trainer, pl_module, places, batches)

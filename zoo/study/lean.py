@@ -1,7 +1,8 @@
-"""What a step of training pays for hooks that nobody has.
+"""What a step of training pays for nothing: hooks that nobody has, drawings that nobody can see, a missing driver.
 
 Lightning enters a context of its profiler, a generator, around each hook of each callback, those that do nothing
-included: over 100 a step.
+included: over 100 a step. Its bar is drawn up to 100 times a second, and a variable that it sets has torch's optimisers
+look for a driver at each step.
 """
 
 from __future__ import annotations
@@ -54,14 +55,28 @@ class Bar(RichProgressBar):
         return told.replace("/-2", "   ")
 
 
-def install(trainer: Trainer) -> None:
-    """Leave out what does nothing, unless a profiler was asked for."""
+def install(trainer: Trainer, module: LightningModule | None = None) -> None:
+    """Leave out what does nothing while ``module`` is trained, unless a profiler was asked for."""
     if type(trainer.profiler) is not PassThroughProfiler:  # type: ignore[attr-defined]
         return
     trainer.profiler.__class__ = Silent  # type: ignore[attr-defined]
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        for hook in STEP:
-            if getattr(type(callback), hook) is getattr(Callback, hook):
-                setattr(callback, hook, None)  # Lightning calls what is callable
+        _leave_out(callback, Callback)
+    if module is not None:
+        _leave_out(module, LightningModule)
     if not torch.cuda.device_count():
         os.environ.pop(NVML, None)  # Lightning's; with it torch's optimisers look for a driver at each step, in vain
+
+
+def idle(owner: Any, base: type, hook: str) -> bool:
+    """Whether a callback or a module has no hook but its base's, or had that left out."""
+    if hook in vars(owner):
+        return vars(owner)[hook] is None
+    return getattr(type(owner), hook) is getattr(base, hook)
+
+
+def _leave_out(owner: Any, base: type) -> None:
+    """Lightning calls those hooks that are callable: here, those that do something."""
+    for hook in STEP:
+        if idle(owner, base, hook):
+            setattr(owner, hook, None)

@@ -7,6 +7,8 @@ bookkeeping. The one exception is a validation that a signal cut short; it is ru
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,6 +34,7 @@ class Steps(_TrainingEpochLoop):
     pending = False  # the validation after the newest batch was cut short
     due = False  # a validation waits for the end of the step
     was_stopping = False
+    _numbered: bool | None = None  # whether the task's training_step wants the number of the batch
 
     @property
     def between_steps(self) -> bool:
@@ -59,7 +62,21 @@ class Steps(_TrainingEpochLoop):
 
     def on_run_start(self, data_fetcher: Any) -> None:
         super().on_run_start(data_fetcher)
+        self._numbered = None
+        selector: Any = self.trainer._data_connector._datahook_selector
+        selector.get_instance = cache(selector.get_instance)  # who moves batches is asked three times a step
         self.saver.begin()
+
+    def _build_kwargs(self, kwargs: OrderedDict, batch: Any, batch_idx: int) -> OrderedDict:
+        """Lightning inspects the signature at every step; it does not change."""
+        if self._numbered is None:
+            built = super()._build_kwargs(kwargs, batch, batch_idx)
+            self._numbered = "batch_idx" in built
+            return built
+        kwargs["batch"] = batch
+        if self._numbered:
+            kwargs["batch_idx"] = batch_idx
+        return kwargs
 
     def _broadcast_sigterm_tensor(self) -> None:
         """Nothing: `Saver.boundary` asks."""

@@ -14,7 +14,7 @@ from torchmetrics import MeanMetric
 
 from zoo.errors import UsageError
 from zoo.models.init import named_seed
-from zoo.parts.ffn import FFN, feeds, left
+from zoo.parts.ffn import FFN, feeds, take_side_losses
 from zoo.tasks.schedule import Schedule
 
 OptimizerFactory = Callable[[list, float], Optimizer]
@@ -66,6 +66,12 @@ class Task(LightningModule):
         self._feeds: list[FFN] | None = None  # those of the net, while it is trained
         self._recent: list[Loss] = []  # losses since the last line of the log
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_current_fx_name":  # Lightning's, 46 times a step; no parameter, buffer or module
+            self.__dict__[name] = value
+        else:
+            super().__setattr__(name, value)
+
     @classmethod
     def small_sizes(cls, options: Mapping[str, Any]) -> dict[str, int]:
         """Values for ``blanks`` with which a task of these options can be built to see whether its parts fit."""
@@ -116,7 +122,7 @@ class Task(LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         total, size = self.loss(batch)
-        for side in left(feeds(self.net) if self._feeds is None else self._feeds):
+        for side in take_side_losses(feeds(self.net) if self._feeds is None else self._feeds):
             total = total + side * size
         everywhere, loss = size.to(total.dtype), total.detach()
         self._recent.append(Loss(loss, size))
@@ -129,6 +135,11 @@ class Task(LightningModule):
         # many predictions each batch holds, so both are undone here
         undo = self.trainer.accumulate_grad_batches * self.trainer.world_size
         return total * (undo / self._window[0].clamp(min=1))
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether the gradients of this step are changed before the optimiser sees them."""
+        return bool(self.thaws) or len(self._window) > 1
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         # no gradient, no step: requires_grad would have to change, which DistributedDataParallel does not follow
