@@ -42,6 +42,7 @@ def main(argv: list[str] | None = None) -> int:
     if unknown:
         parser.error(f"unknown workload {unknown[0]!r}: choose from {', '.join([*WORKLOADS, *NAMES])}")
     os.environ["OMP_NUM_THREADS"] = str(chosen.threads)
+    os.environ["ZOO_BF16"] = "0"  # precision is said by name
     about, found, turns, tables = machine(), [], {}, []
     text = [head(about, chosen.clock, chosen.first, chosen.turns)]
     for name in chosen.workloads or [*WORKLOADS, *NAMES]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule
 
-from zoo.cli import document, folder
+from zoo.cli import document, folder, precision
 from zoo.cli.args import SECTIONS
 from zoo.cli.plan import Plan, as_yaml, check_resume
 from zoo.cli.slots import parameters
@@ -19,6 +19,7 @@ from zoo.trained import manifest, provenance, weights
 from zoo.trained.place import checkpoint, configured
 
 AGREE = "accept-changes"
+PRECISION = "trainer.precision"
 # files of a run's folder that change while it goes on, or afterwards
 GROWING = (provenance.FILE, folder.FINISHED, folder.STARTING, "ledger.json")
 
@@ -84,6 +85,8 @@ def agree(plan: Plan, origin: Path | None, resume: bool) -> None:
         if origin is None:
             return
         old = document.read(origin / folder.CONFIG).plain()
+    if PRECISION not in plan.resolved.origins:
+        precision.adopt(plan.config["trainer"], old.get("trainer") or {})
     changes = check_resume(plan, old, training_options(plan.resolved.classes["model"]))
     if resume and changes and AGREE not in plan.command.flags:
         more = f", and {len(changes) - 2} more" if len(changes) > 2 else ""

@@ -66,7 +66,7 @@ Data
 Trainer (any option of Lightning's Trainer)
   --trainer.max_steps N       or --trainer.max_epochs N, --trainer.max_time DD:HH:MM:SS
   --trainer.devices N         with --trainer.accelerator auto, cpu, gpu and --trainer.strategy ddp, …
-  --trainer.precision P       32-true, bf16-mixed, 16-mixed, …
+  --trainer.precision P       32-true, bf16-mixed, …; unless given, what the machine is fast at
   --trainer.accumulate_grad_batches N, --trainer.gradient_clip_val X
 Run
   --seed N                    1 unless given

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo import cookbook, plugins, registry
-from zoo.cli import args, document, folder
+from zoo.cli import args, document, folder, precision
 from zoo.cli.layers import MISSING, Node, where
 from zoo.errors import PartError, PluginError, UsageError
 from zoo.trained import provenance
@@ -143,6 +143,8 @@ def plan(command: args.Command, found: Draft, against: Schema | None = None) -> 
     import_policy(tuple(command.allow))
     names = Names(command.allow, found.records)
     full = resolve(found.layers, against, names)
+    if found.recipe is None or found.recipe.name != folder.CONFIG:  # a run goes on, and is repeated, as it was
+        precision.choose(full.config["trainer"])
     seed = full.config.setdefault("seed_everything", SEED)
     if not 0 <= seed < 2**32:
         raise UsageError(f"'seed_everything' must be at least 0 and below 2**32, got {seed}.")

@@ -64,11 +64,12 @@ def part(kind: str, task: Task, value: Any) -> str:
     return "" if value is None else str(told(value))
 
 
-def device(trainer: Trainer) -> str:
-    """Where a run computes, and how."""
+def device(trainer: Trainer, chosen: bool = False) -> str:
+    """Where a run computes, and how; ``chosen``: nobody has said in which precision."""
     import torch
 
     from zoo import memory
+    from zoo.cli import precision
 
     place = str(trainer.strategy.root_device.type)
     if place == "cuda":
@@ -76,18 +77,12 @@ def device(trainer: Trainer) -> str:
     threads = f", {torch.get_num_threads()} threads" if place == "cpu" else ""
     several = f"{trainer.world_size} × " if trainer.world_size > 1 else ""
     freed = f" · freed memory is {memory.state()}" if place == "cpu" else ""
-    faster = ", bf16-mixed may be faster" if str(trainer.precision) == "32-true" and multiplies_bf16(place) else ""
-    return f"  device  {several}{place}{threads} · {trainer.precision}{faster}{freed}"
-
-
-def multiplies_bf16(place: str) -> bool:
-    """Whether this machine has instructions for products of bfloat16 numbers, as far as torch knows."""
-    import torch
-
-    if place != "cpu":
-        return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
-    known: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # not every torch that serves has it
-    return bool(known.get("amx_bf16") or known.get("avx512_bf16"))
+    advice = ""
+    if chosen and str(trainer.precision) == precision.FAST:
+        advice = ", which this machine is fast at (exact: --trainer.precision 32-true)"
+    elif str(trainer.precision) == "32-true" and precision.faster(str(trainer.strategy.root_device.type)):
+        advice = f", {precision.FAST} may be faster"
+    return f"  device  {several}{place}{threads} · {trainer.precision}{advice}{freed}"
 
 
 def summary(run: Run, trainer: Trainer, task: Task, seconds: float) -> str:

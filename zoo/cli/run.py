@@ -167,8 +167,9 @@ class ZooCLI(LightningCLI):
             self.data.save(self.run_folder)
         self.facts.update(continuing.facts(self.plan, self.data, self.run_folder))
         if folder.first_rank():
+            chosen = continuing.PRECISION not in self.plan.resolved.origins
             compiled = " · compiled" if self.plan.config.get("compile") else ""
-            print(f"{report.device(self.trainer)}{compiled}", flush=True)
+            print(f"{report.device(self.trainer, chosen)}{compiled}", flush=True)
         self.started = time.monotonic()
 
     def after_fit(self) -> None:
