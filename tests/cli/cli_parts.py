@@ -38,3 +38,15 @@ def package(
 def norm(name: str, cls: str) -> str:
     """The entry point of a norm."""
     return f"[zoo.norm]\n{cls} = {name.replace('-', '_')}:{cls}\n"
+
+
+RECIPE = """\
+# a toy language model
+model:
+  class_path: CausalLM
+  init_args: {dim: 16, depth: 1, heads: 2, lr: 1e-3}
+data:
+  class_path: TextFiles
+  init_args: {path: text.txt, max_length: 16, batch_size: 4}
+trainer: {max_steps: 3, limit_val_batches: 1, accelerator: cpu, enable_progress_bar: false}
+"""

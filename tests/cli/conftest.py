@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from zoo import discovery, registry
+from zoo import cookbook, discovery, registry
 from zoo.cli import args, document
 from zoo.cli.names import Names
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cli_parts import TOYS, part
+from cli_parts import RECIPE, TOYS, part
 
 
 @pytest.fixture
@@ -85,3 +85,22 @@ def zoo(capsys):
         return code, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch, cache):
+    """A folder with a recipe and a text, and a study layer that adds nothing."""
+    import zoo.cli.run as run
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZOO_CACHE", str(cache))
+    (tmp_path / "text.txt").write_text("all work and no play makes a dull toy " * 60)
+    (tmp_path / "lm-toy.yaml").write_text(RECIPE)
+    monkeypatch.setattr(cookbook, "folders", lambda: [tmp_path])
+    monkeypatch.setattr(run, "equipment", lambda *_: {"logger": False})
+    return tmp_path

@@ -9,39 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from cli_parts import RECIPE
 
 from zoo import cookbook
 from zoo.cli import folder
-
-RECIPE = """\
-# a toy language model
-model:
-  class_path: CausalLM
-  init_args: {dim: 16, depth: 1, heads: 2, lr: 1e-3}
-data:
-  class_path: TextFiles
-  init_args: {path: text.txt, max_length: 16, batch_size: 4}
-trainer: {max_steps: 3, limit_val_batches: 1, accelerator: cpu, enable_progress_bar: false}
-"""
-
-
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture
-def work(tmp_path, monkeypatch, cache):
-    """A folder with a recipe and a text, and a study layer that adds nothing."""
-    import zoo.cli.run as run
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ZOO_CACHE", str(cache))
-    (tmp_path / "text.txt").write_text("all work and no play makes a dull toy " * 60)
-    (tmp_path / "lm-toy.yaml").write_text(RECIPE)
-    monkeypatch.setattr(cookbook, "folders", lambda: [tmp_path])
-    monkeypatch.setattr(run, "equipment", lambda *_: {"logger": False})
-    return tmp_path
 
 
 def refused(zoo, *words, code=2):

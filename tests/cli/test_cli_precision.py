@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from test_cli_fit import cache, work  # noqa: F401
 
 from zoo.cli import precision
 
@@ -70,7 +69,7 @@ def written(run="runs/lm-toy/default/s1"):
     return yaml.safe_load(Path(run, "config.yaml").read_text())["trainer"].get("precision")
 
 
-def test_the_header_and_the_configuration_say_so(zoo, work, able):  # noqa: F811
+def test_the_header_and_the_configuration_say_so(zoo, work, able):
     able(AMX)
     code, said, err = zoo("fit", "lm-toy")
     assert code == 0, err
@@ -85,7 +84,7 @@ def test_the_header_and_the_configuration_say_so(zoo, work, able):  # noqa: F811
 
 
 @pytest.mark.parametrize(("begun", "later", "kept"), [(AMX, {}, "bf16-mixed"), ({}, AMX, None)])
-def test_a_run_goes_on_as_it_began(zoo, work, able, begun, later, kept):  # noqa: F811
+def test_a_run_goes_on_as_it_began(zoo, work, able, begun, later, kept):
     able(begun)
     assert zoo("fit", "lm-toy")[0] == 0
     able(later)
@@ -99,9 +98,19 @@ def test_a_run_goes_on_as_it_began(zoo, work, able, begun, later, kept):  # noqa
     assert "differs" not in said
 
 
-def test_another_precision_for_a_run_that_goes_on_needs_a_word(zoo, work, able):  # noqa: F811
+def test_another_precision_for_a_run_that_goes_on_needs_a_word(zoo, work, able):
     able(AMX)
     assert zoo("fit", "lm-toy")[0] == 0
     code, _, err = zoo("fit", "lm-toy", "--name", "default", "--resume", "--trainer.precision", "32-true")
     assert code == 2
     assert "trainer.precision: bf16-mixed → 32-true" in err
+
+
+def test_a_run_that_said_nothing_is_repeated_as_it_was(zoo, work, able):
+    able({})
+    assert zoo("fit", "lm-toy")[0] == 0
+    able(AMX)
+    code, said, err = zoo("fit", "runs/lm-toy/default/s1/config.yaml", "--name", "again")
+    assert code == 0, err
+    assert "32-true" in said
+    assert written("runs/lm-toy/again/s1") is None

@@ -10,8 +10,11 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.profilers import SimpleProfiler
 
 from tests.tasks.training import build, train
+from zoo.data.text import TextFiles
 from zoo.study.callbacks import EndsWithValidation
 from zoo.study.lean import NVML, STEP, Bar, Silent, install
+from zoo.study.saver import Saver
+from zoo.tasks.lm import CausalLM
 
 
 class Listener(Callback):
@@ -104,3 +107,46 @@ def test_hooks_of_a_task_are_left_out_where_it_has_none(tmp_path):
     run.fit(module, data)
     assert heard == ["on_after_backward"] * 3
     assert module._current_fx_name is None
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_a_step_gets_the_number_of_its_batch_where_it_wants_it(tmp_path, monkeypatch, numbered):
+    seen, real = [], CausalLM.training_step
+
+    def with_number(self, batch, batch_idx):
+        seen.append(batch_idx)
+        return real(self, batch, batch_idx)
+
+    def without(self, batch):
+        seen.append(None)
+        return real(self, batch, 0)
+
+    monkeypatch.setattr(CausalLM, "training_step", with_number if numbered else without)
+    train(
+        "lm",
+        4,
+        tmp_path,
+        callbacks=[Saver(tmp_path / "checkpoints")],
+        enable_checkpointing=True,
+        max_steps=3,
+        val_check_interval=3,
+    )
+    assert seen == ([0, 1, 2] if numbered else [None] * 3)
+
+
+@pytest.mark.parametrize("owner", [CausalLM, TextFiles])
+def test_whoever_moves_batches_is_asked(tmp_path, monkeypatch, owner):
+    moved = []
+    monkeypatch.setattr(
+        owner, "on_after_batch_transfer", lambda self, batch, dataloader_idx: moved.append(type(self)) or batch
+    )
+    train(
+        "lm",
+        4,
+        tmp_path,
+        callbacks=[Saver(tmp_path / "checkpoints")],
+        enable_checkpointing=True,
+        max_steps=3,
+        limit_val_batches=0,
+    )
+    assert moved == [owner] * 3
