@@ -109,6 +109,12 @@ def test_hooks_of_a_task_are_left_out_where_it_has_none(tmp_path):
     assert module._current_fx_name is None
 
 
+def three_steps(folder):
+    """In zoo's loops, without a validation, whose batches are moved too."""
+    options = {"enable_checkpointing": True, "max_steps": 3, "limit_val_batches": 0}
+    train("lm", 4, folder, callbacks=[Saver(folder / "checkpoints")], **options)
+
+
 @pytest.mark.parametrize("numbered", [True, False])
 def test_a_step_gets_the_number_of_its_batch_where_it_wants_it(tmp_path, monkeypatch, numbered):
     seen, real = [], CausalLM.training_step
@@ -122,15 +128,7 @@ def test_a_step_gets_the_number_of_its_batch_where_it_wants_it(tmp_path, monkeyp
         return real(self, batch, 0)
 
     monkeypatch.setattr(CausalLM, "training_step", with_number if numbered else without)
-    train(
-        "lm",
-        4,
-        tmp_path,
-        callbacks=[Saver(tmp_path / "checkpoints")],
-        enable_checkpointing=True,
-        max_steps=3,
-        val_check_interval=3,
-    )
+    three_steps(tmp_path)
     assert seen == ([0, 1, 2] if numbered else [None] * 3)
 
 
@@ -140,13 +138,5 @@ def test_whoever_moves_batches_is_asked(tmp_path, monkeypatch, owner):
     monkeypatch.setattr(
         owner, "on_after_batch_transfer", lambda self, batch, dataloader_idx: moved.append(type(self)) or batch
     )
-    train(
-        "lm",
-        4,
-        tmp_path,
-        callbacks=[Saver(tmp_path / "checkpoints")],
-        enable_checkpointing=True,
-        max_steps=3,
-        limit_val_batches=0,
-    )
+    three_steps(tmp_path)
     assert moved == [owner] * 3

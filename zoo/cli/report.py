@@ -71,16 +71,16 @@ def device(trainer: Trainer, chosen: bool = False) -> str:
     from zoo import memory
     from zoo.cli import precision
 
-    place = str(trainer.strategy.root_device.type)
+    kind = place = str(trainer.strategy.root_device.type)
     if place == "cuda":
         place = torch.cuda.get_device_name()
     threads = f", {torch.get_num_threads()} threads" if place == "cpu" else ""
     several = f"{trainer.world_size} × " if trainer.world_size > 1 else ""
     freed = f" · freed memory is {memory.state()}" if place == "cpu" else ""
     advice = ""
-    if chosen and str(trainer.precision) == precision.FAST:
+    if chosen and str(trainer.precision) == precision.FAST and precision.fast(kind):  # not where it was adopted
         advice = ", which this machine is fast at (exact: --trainer.precision 32-true)"
-    elif str(trainer.precision) == "32-true" and precision.faster(str(trainer.strategy.root_device.type)):
+    elif str(trainer.precision) == "32-true" and precision.faster(kind):
         advice = f", {precision.FAST} may be faster"
     return f"  device  {several}{place}{threads} · {trainer.precision}{advice}{freed}"
 
