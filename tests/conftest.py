@@ -1,6 +1,9 @@
-"""One thread and one seed for every test, so that a run repeats exactly."""
+"""One thread and one seed for every test; files that take long first, in random order within a file."""
 
+import json
 import os
+from collections import defaultdict
+from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["ZOO_BF16"] = "0"  # results do not depend on the processor
@@ -9,17 +12,36 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
-LONGEST = ("plugins", "fuzz", "conformance", "families", "chaos")  # folders whose files must not be begun last
+# seconds per file on two cores; made anew by ZOO_RECORD_DURATIONS=1 pytest
+DURATIONS = Path(__file__).parent / "durations.json"
 
 
+@pytest.hookimpl(trylast=True)  # after the plugin that shuffles
 def pytest_collection_modifyitems(items):
-    """Long files first, so that no process waits for another's at the end."""
+    """Files that take long come first, so that no process waits for another's at the end."""
+    durations = json.loads(DURATIONS.read_text())
+    root = DURATIONS.parent.parent
+    items.sort(key=lambda item: -durations.get(item.path.relative_to(root).as_posix(), 1.0))
 
-    def place(item):
-        folder = item.path.parent.name
-        return LONGEST.index(folder) if folder in LONGEST else len(LONGEST)
 
-    items.sort(key=place)
+class DurationRecorder:
+    """Sums up how long the tests of each file took, over all processes."""
+
+    def __init__(self):
+        self.seconds = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report):
+        self.seconds[report.nodeid.partition("::")[0]] += report.duration
+
+    def pytest_sessionfinish(self):
+        durations = {**json.loads(DURATIONS.read_text()), **self.seconds}
+        files = sorted(durations.items(), key=lambda pair: -pair[1])
+        DURATIONS.write_text(json.dumps({name: round(seconds, 1) for name, seconds in files}, indent=1) + "\n")
+
+
+def pytest_configure(config):
+    if os.environ.get("ZOO_RECORD_DURATIONS") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(DurationRecorder())
 
 
 @pytest.fixture(autouse=True)
