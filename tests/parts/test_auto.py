@@ -149,6 +149,7 @@ def test_what_is_computed_again_is_computed_alike(reentrant, monkeypatch):
     class Fickle(Naive):
         def __call__(self, *args):
             time.sleep(0.02 if torch.is_grad_enabled() else 0)
+            torch.rand(1)  # its dropout is another one
             return super().__call__(*args)
 
     monkeypatch.setattr(auto, "CANDIDATES", (Steady, Fickle))
