@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from zoo.parts.backend import SDPA, Backend, Naive
+from zoo.parts.derivatives import transformed
 from zoo.parts.pattern import Pattern
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ class Auto(Backend):
 
     def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
         scores = q.shape[:-1].numel() * k.size(2) * 4
-        if q.size(2) == 1 or torch.compiler.is_compiling() or q.is_meta or scores > LARGEST:
+        if q.size(2) == 1 or torch.compiler.is_compiling() or transformed() or q.is_meta or scores > LARGEST:
             return SDPA()(q, k, v, pattern, dropout, scale)
         # a call that drops weights is of training, also where its graph comes later (reentrant checkpoints): it must
         # draw the same numbers, by the same backend, both times
