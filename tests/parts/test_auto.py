@@ -7,10 +7,14 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from tests.models.small import WORDS, language, names, spread
+from zoo import registry
+from zoo.errors import UsageError
 from zoo.parts import auto
-from zoo.parts.auto import Auto
+from zoo.parts.auto import Auto, fastest
 from zoo.parts.backend import SDPA, Naive
 from zoo.parts.pattern import Pattern
+from zoo.parts.position import T5
 
 
 @pytest.fixture(autouse=True)
@@ -84,3 +88,86 @@ def test_scores_that_would_take_too_much_memory_are_not_tried(monkeypatch):
     monkeypatch.setattr(auto, "fastest", lambda *_: pytest.fail("a quadratic kernel was tried"))
     torch.testing.assert_close(Auto()(q, k, v, Pattern(causal=True)), Naive()(q, k, v, Pattern(causal=True)))
     assert not Auto.chosen
+
+
+def trained(dtype, **options):
+    """Loss, gradients, buffers and the next random number of one step of a language model."""
+    torch.manual_seed(5)
+    net = spread(language(backend=Auto, dropout=0.2, attention_dropout=0.3, **options)).train()
+    tokens = torch.arange(24).view(2, 12) % WORDS
+    # both with and without autocast's cache something was cast twice
+    with torch.autocast("cpu", dtype or torch.bfloat16, dtype is not None):
+        loss = net(tokens).float().square().mean() + net(tokens[:, :7]).float().square().mean()
+    loss.backward()
+    grads = {name: p.grad for name, p in net.named_parameters()}
+    return {"loss": loss.detach(), "random": torch.rand(3), **grads, **dict(net.named_buffers())}
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("position", names("position"))
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float16])
+def test_a_step_with_measurements_equals_one_without(position, recompute, dtype):
+    options = {"position": registry.get("position", position), "recompute": recompute}
+    measured = trained(dtype, **options)
+    assert Auto.chosen
+    again = trained(dtype, **options)
+    for name, value in measured.items():
+        assert value is None or torch.equal(value, again[name]), name
+    assert all(value is not None for value in measured.values())
+
+
+@pytest.mark.parametrize("attention", names("attention"))
+@pytest.mark.parametrize("ffn", ["Plain", "MoE"])
+def test_a_step_with_measurements_equals_one_without_whatever_measures(attention, ffn):
+    options = {"attention": registry.get("attention", attention), "ffn": registry.get("ffn", ffn)}
+    options |= {"position": T5, "recompute": True}
+    try:
+        measured = trained(None, **options)
+    except UsageError as error:
+        pytest.skip(str(error))
+    again = trained(None, **options)
+    assert all(torch.equal(value, again[name]) for name, value in measured.items() if value is not None)
+
+
+def test_a_pattern_that_was_measured_remembers_nothing():
+    learned = torch.randn(2, 6, 6, dtype=torch.float64, requires_grad=True)
+    pattern = Pattern(causal=True, bias=lambda head, query, key: learned[head, query, key])
+    fastest(*call(), pattern, 0.0, None, True)
+    assert not pattern._memo
+    assert learned.grad is None
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_what_is_computed_again_is_computed_alike(reentrant, monkeypatch):
+    """A reentrant checkpoint runs forward without a graph: that another backend is faster so must not matter."""
+
+    class Steady(SDPA):
+        def __call__(self, *args):
+            time.sleep(0 if torch.is_grad_enabled() else 0.02)
+            return super().__call__(*args)
+
+    class Fickle(Naive):
+        def __call__(self, *args):
+            time.sleep(0.02 if torch.is_grad_enabled() else 0)
+            torch.rand(1)  # its dropout is another one
+            return super().__call__(*args)
+
+    monkeypatch.setattr(auto, "CANDIDATES", (Steady, Fickle))
+    q, k, v = call()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        direct = Auto()(q, k, v, Pattern(causal=True), dropout=0.5)
+    torch.manual_seed(1)
+    out = checkpoint(lambda *x: Auto()(*x, Pattern(causal=True), dropout=0.5), q, k, v, use_reentrant=reentrant)
+    torch.testing.assert_close(out, direct)
+    out.square().sum().backward()
+    again = [x.detach().requires_grad_() for x in (q, k, v)]
+    torch.manual_seed(1)
+    Auto()(*again, Pattern(causal=True), dropout=0.5).square().sum().backward()
+    for got, want in zip((q, k, v), again, strict=True):
+        torch.testing.assert_close(got.grad, want.grad)
+
+
+def test_measured_in_inference_mode_with_dropout():
+    with torch.inference_mode():
+        Auto()(*call(grad=False), Pattern(causal=True), dropout=0.5)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from zoo.parts.derivatives import differentiable_gradients, transformed
 
 IGNORED = -100
 ROWS = 512  # tokens whose logits exist at the same time
@@ -24,27 +27,50 @@ def cross_entropy(
 
     Targets (...) that are -100 count nothing. ``smoothing`` spreads that share of a target evenly over the vocabulary.
     The gradient is a multiple of what is known once the loss is, so it is computed along with it, ``rows`` tokens at a
-    time: the logits of a batch are never all in memory, and none is computed twice. Once differentiable.
+    time: the logits of a batch are never all in memory, and none is computed twice. Second derivatives and torch.func
+    go by the plain formula, with all logits.
     """
     x, targets = states.flatten(0, -2), targets.flatten()
-    if torch.is_autocast_enabled(x.device.type):
-        dtype = torch.get_autocast_dtype(x.device.type)
+    device = x.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    with torch.autocast(device, enabled=False):
+        if transformed():
+            return plain_cross_entropy(x, weight, bias, targets, smoothing, dtype)
+        graph = torch.is_grad_enabled()
+        needed = tuple(graph and tensor is not None and tensor.requires_grad for tensor in (x, weight, bias))
+        return _Chunked.apply(x, weight, bias, targets, smoothing, rows, needed, dtype)
+
+
+def plain_cross_entropy(
+    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, dtype: torch.dtype | None
+) -> Tensor:
+    """The same from all logits at once, by functions that torch knows all derivatives of; x (N, dim), targets (N,).
+
+    Products are computed in ``dtype`` where one is given.
+    """
+    if dtype is not None:
         x, weight, bias = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
-    wanted = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
-    with torch.autocast(x.device.type, enabled=False):
-        return _Chunked.apply(x, weight, bias, targets, smoothing, rows, wanted)
+    real = targets != IGNORED
+    logits = F.linear(torch.where(real[:, None], x, 0.0), weight, bias)
+    scores = F.log_softmax(logits, -1, dtype=torch.promote_types(x.dtype, torch.float32))
+    loss = -scores.gather(1, targets.masked_fill(~real, 0)[:, None])[:, 0] * (1.0 - smoothing)
+    if smoothing:
+        loss = loss - scores.mean(-1) * smoothing
+    return torch.where(real, loss, 0.0).sum()
 
 
 class _Chunked(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x, weight, bias, targets, smoothing, rows, wanted):
+    def forward(ctx: Any, x_given, weight_given, bias_given, targets, smoothing, rows, needed, dtype):
+        given = x_given, weight_given, bias_given
+        x, weight, bias = (one if one is None or dtype is None else one.to(dtype) for one in given)
         wide = torch.promote_types(x.dtype, torch.float32)
         total = x.new_zeros((), dtype=wide)
         kept = targets != IGNORED
         places = targets.masked_fill(~kept, 0)[:, None]
-        dx = torch.empty_like(x) if wanted else None
-        dw = torch.zeros_like(weight, dtype=wide) if wanted else None
-        db = torch.zeros_like(bias, dtype=wide) if wanted and bias is not None else None
+        dx = torch.empty_like(x) if needed[0] else None
+        dw = torch.zeros_like(weight, dtype=wide) if needed[1] else None
+        db = torch.zeros_like(bias, dtype=wide) if needed[2] else None
         spread = smoothing / weight.size(0)
         for first in range(0, x.size(0), rows):
             part = slice(first, first + rows)
@@ -59,7 +85,7 @@ class _Chunked(torch.autograd.Function):
             if smoothing:
                 loss = loss + (lse - logits.mean(-1, keepdim=True, dtype=wide)) * smoothing
             total = total + torch.where(real, loss, 0.0).sum()
-            if dx is None or dw is None:
+            if not any(needed):
                 continue
             if smoothing:
                 slope.sub_(spread)
@@ -67,23 +93,27 @@ class _Chunked(torch.autograd.Function):
             if db is not None:
                 db += torch.where(real, slope, 0.0).sum(0)
             slope = slope.to(x.dtype)
-            dx[part] = torch.where(real, slope @ weight, 0.0)
+            if dx is not None:
+                dx[part] = torch.where(real, slope @ weight, 0.0)
+            if dw is None:
+                continue
             if dw.dtype == x.dtype:
                 dw.addmm_(slope.T, seen)
             else:
                 dw += slope.T @ seen
-        ctx.grads = dx, dw, db
-        ctx.types = weight.dtype
+        ctx.save_for_backward(*given, targets, dx, dw, db)
+        ctx.smoothing, ctx.needed, ctx.dtype = smoothing, needed, dtype
         return total
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad):
-        dx, dw, db = ctx.grads
-        narrow = ctx.types
-        return (
-            dx * grad.to(dx.dtype),
-            (dw * grad).to(narrow),
-            None if db is None else (db * grad).to(narrow),
-            None, None, None, None,
-        )  # fmt: skip
+        *given, targets, dx, dw, db = ctx.saved_tensors
+        if torch.is_grad_enabled():  # somebody wants derivatives of these gradients
+            formula = partial(plain_cross_entropy, targets=targets, smoothing=ctx.smoothing, dtype=ctx.dtype)
+            return *differentiable_gradients(formula, given, ctx.needed, grad), None, None, None, None, None
+        narrow = ctx.dtype or given[1].dtype  # as a product in that type would have given it
+        found = [None if dx is None else dx * grad.to(dx.dtype)]
+        found += [None if one is None else (one * grad).to(narrow) for one in (dw, db)]
+        types = (None if one is None else one.dtype for one in given)
+        found = [None if one is None else one.to(dtype) for one, dtype in zip(found, types, strict=True)]
+        return *found, None, None, None, None, None

@@ -6,11 +6,14 @@ import logging
 import statistics
 import time
 from collections.abc import Hashable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from zoo.parts.backend import SDPA, Backend, Naive
+from zoo.parts.derivatives import transformed
 from zoo.parts.pattern import Pattern
 
 log = logging.getLogger(__name__)
@@ -30,9 +33,12 @@ class Auto(Backend):
 
     def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
         scores = q.shape[:-1].numel() * k.size(2) * 4
-        if q.size(2) == 1 or torch.compiler.is_compiling() or q.is_meta or scores > LARGEST:
+        if q.size(2) == 1 or torch.compiler.is_compiling() or transformed() or q.is_meta or scores > LARGEST:
             return SDPA()(q, k, v, pattern, dropout, scale)
-        training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+        # a call that drops weights is of training, also where its graph comes later (reentrant checkpoints): it must
+        # draw the same numbers, by the same backend, both times
+        training = dropout > 0 or (torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)))
+        training = training and not torch.is_inference_mode_enabled()
         sizes = tuple(1 << (n - 1).bit_length() for n in (q.size(0), q.size(2), k.size(2)))
         asked = (*sizes, q.shape[1::2], k.size(1), q.dtype, q.device, pattern.needs, dropout > 0, training)
         if asked not in self.chosen:
@@ -43,19 +49,24 @@ class Auto(Backend):
 def fastest(
     q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, dropout: float, scale: float | None, training: bool
 ) -> Backend:
-    """The candidate with the least median time for this call, gradients included in training; leaves no trace."""
+    """The candidate with the least median time for this call, gradients included in training.
+
+    Nothing of the call is touched: neither random numbers, nor what the pattern remembers, nor autocast's cache.
+    """
     times = {}
     rivals = [kind() for kind in CANDIDATES]
     cuda = [q.device] if q.is_cuda else []
     # hooks of whoever watches what this forward keeps must not see what a measurement keeps
     hooks = torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)
-    with torch.random.fork_rng(cuda), hooks, torch.set_grad_enabled(training):
+    with torch.random.fork_rng(cuda), hooks, torch.set_grad_enabled(training), uncached_autocast(q.device.type):
         for rival in rivals:
             taken = []
+            # a pattern of its own: what the live one remembers is part of the graph that is being built
+            own = replace(pattern)
             for _ in range(REPEATS + 1):
                 one, two, three = (x.detach().requires_grad_(training) for x in (q, k, v))
                 start = _now(q)
-                out = rival(one, two, three, pattern, dropout, scale)
+                out = rival(one, two, three, own, dropout, scale)
                 if training:
                     torch.autograd.grad(out, (one, two, three), torch.ones_like(out))
                 taken.append(_now(q) - start)
@@ -68,6 +79,14 @@ def fastest(
         best, q.size(2), k.size(2), q.size(1), q.size(3), needs, str(q.dtype).removeprefix("torch."), told,
     )  # fmt: skip
     return best
+
+
+def uncached_autocast(place: str) -> AbstractContextManager:
+    """Autocast as it is now on this kind of device, but for its cache, which stays as it is."""
+    if not torch.amp.is_autocast_available(place):
+        return nullcontext()
+    dtype, enabled = torch.get_autocast_dtype(place), torch.is_autocast_enabled(place)
+    return torch.autocast(place, dtype, enabled, cache_enabled=False)
 
 
 def _now(x: Tensor) -> float:

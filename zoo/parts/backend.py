@@ -1,5 +1,6 @@
 """Kernels for softmax(q k' scale + bias) v: one function, at different costs."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from zoo.errors import UsageError
 from zoo.parts import products
+from zoo.parts.derivatives import transformed
 from zoo.parts.pattern import Pattern
 from zoo.parts.recompute import recomputed
 
@@ -79,6 +81,8 @@ class SDPA(Backend):
         self, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, dropout: float = 0.0, scale: float | None = None
     ) -> Tensor:
         """The call by torch's kernel, whatever is faster."""
+        if transformed():  # fused kernels know gradients only
+            return Naive()(q, k, v, pattern, dropout, scale)
         T, S = q.size(2), k.size(2)
         options: dict[str, Any] = {"dropout_p": dropout, "scale": scale, "enable_gqa": q.size(1) != k.size(1)}
         if pattern.needs == {"causal"} and pattern.offset == pattern.start and T == S:
@@ -145,7 +149,11 @@ class Tiled(Backend):
         # split at once: the gradient of a slice is as long as the whole, and there is one per tile of the T x S plane
         keys, values = k.split(self.tile, -2), v.split(self.tile, -2)
         alone = self._alone(q, pattern)
-        again = partial(recomputed, chance=dropout > 0) if alone else partial(checkpoint, use_reentrant=False)
+        again: Callable[..., Tensor] = partial(recomputed, chance=dropout > 0)
+        if transformed():  # which know no checkpoints
+            again = _call
+        elif not alone:
+            again = partial(checkpoint, use_reentrant=False)
         rows = []
         for i, part in enumerate(q.split(self.tile, -2)):
             first = pattern.offset + i * self.tile
@@ -216,3 +224,7 @@ class Tiled(Backend):
         if mask is None:
             return score
         return score.masked_fill(~(mask if mask.dim() == 2 else mask.unsqueeze(1)), float("-inf"))
+
+
+def _call(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    return function(*tensors)

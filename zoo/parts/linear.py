@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from zoo.parts.derivatives import transformed
+
 FEW = 32  # rows; with more the ordinary kernels are as good
 COLUMNS = 2  # rows up to which W x^T is the fastest
 LARGEST = 2**30  # bytes of matrices that are laid out a second time
@@ -22,6 +24,8 @@ LARGEST = 2**30  # bytes of matrices that are laid out a second time
 
 class Linear(nn.Linear):
     """x W^T + b, whatever the number of rows."""
+
+    packs = True
 
     def forward(self, input: Tensor) -> Tensor:
         """x (..., in) to (..., out)."""
@@ -86,6 +90,7 @@ def plain(x: Tensor, weight: Tensor) -> bool:
         and x.device.type == weight.device.type == "cpu"
         and not torch.is_autocast_enabled("cpu")
         and type(x) is Tensor
+        and not transformed()
     )
 
 

@@ -10,13 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo.parts.derivatives import differentiable_gradients, transformed
+
 
 def recomputed(function: Callable[..., Tensor], *tensors: Tensor, chance: bool = False) -> Tensor:
     """function(*tensors), of which the tensors alone are kept until the backward pass, which computes it again.
 
     Unlike torch's checkpoint no graph of the first computation stays either: its nodes take memory for each operation.
     Gradients reach nothing but ``tensors``. ``chance``: the function draws numbers, and must draw the same ones again.
+    Under torch.func, which knows no autograd functions, it is computed once and its graph stays.
     """
+    if transformed():
+        return function(*tensors)
     return _Recomputed.apply(function, chance, *tensors)
 
 
@@ -30,19 +35,25 @@ class _Recomputed(torch.autograd.Function):
         return function(*tensors)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad):
         wanted = ctx.needs_input_grad[2:]
-        given = [x.detach().requires_grad_(want) for x, want in zip(ctx.saved_tensors, wanted, strict=True)]
-        device = given[0].device
-        with (
-            torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=ctx.states is not None),
-            torch.enable_grad(),
-            ctx.autocast(),
-        ):
-            if ctx.states is not None:
-                _restore(ctx.states, device)
-            out = ctx.function(*given)
+        saved = ctx.saved_tensors
+        device = saved[0].device
+
+        def again(*tensors: Tensor) -> Tensor:
+            with (
+                torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=ctx.states is not None),
+                torch.enable_grad(),
+                ctx.autocast(),
+            ):
+                if ctx.states is not None:
+                    _restore(ctx.states, device)
+                return ctx.function(*tensors)
+
+        if torch.is_grad_enabled():  # somebody wants derivatives of these gradients
+            return None, None, *differentiable_gradients(again, saved, wanted, grad)
+        given = [x.detach().requires_grad_(want) for x, want in zip(saved, wanted, strict=True)]
+        out = again(*given)
         if not out.requires_grad:  # the result depends on none of them
             return None, None, *(None for _ in wanted)
         asked = [x for x in given if x.requires_grad]

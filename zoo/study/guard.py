@@ -117,7 +117,8 @@ class Guard(Callback):
         if good is None:
             raise NonFiniteError("there is no checkpoint to rewind to.")
         content = torch.load(good, map_location=task.device, weights_only=True)
-        task.load_state_dict({**content["state_dict"], "tokens_seen": task.state_dict()["tokens_seen"]})
+        weights = content.get("current_model_state", content["state_dict"])  # the latter are averages, then
+        task.load_state_dict({**weights, "tokens_seen": task.state_dict()["tokens_seen"]})
         optimizer.load_state_dict(content["optimizer_states"][0])
 
 

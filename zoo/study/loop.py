@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.progress import _BatchProgress
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
@@ -101,6 +102,9 @@ class Steps(_TrainingEpochLoop):
         except Cut:
             self.trainer.training = True
             self.pending = True
+            for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+                if isinstance(callback, WeightAveraging):  # it has put its averages into the place of the weights
+                    callback.on_validation_epoch_end(self.trainer, self.trainer.lightning_module)
         self.saver.boundary()
 
     def on_save_checkpoint(self) -> dict:

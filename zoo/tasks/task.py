@@ -2,7 +2,7 @@
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
@@ -71,6 +71,10 @@ class Task(LightningModule):
             self.__dict__[name] = value
         else:
             super().__setattr__(name, value)
+
+    def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Tensor]]:
+        """As torch's, without counters and tables of integers: callbacks and strategies average what it names."""
+        return (pair for pair in super().named_buffers(*args, **kwargs) if pair[1].is_floating_point())
 
     @classmethod
     def small_sizes(cls, options: Mapping[str, Any]) -> dict[str, int]:
@@ -256,6 +260,9 @@ class Task(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["best"], checkpoint["measured"] = self.best, self.measured
+        # where a callback has put averaged weights into the checkpoint, what cannot be averaged is that of now
+        held = checkpoint.get("state_dict", {})
+        held.update({name: value for name, value in self.state_dict().items() if name in held and exact(value)})
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.best, self.measured = checkpoint.get("best", {}), checkpoint.get("measured", {})
@@ -269,6 +276,11 @@ class Task(LightningModule):
     def report_later(self, losses: list[Tensor]) -> None:
         """Take back what ``unreported`` gave."""
         self._recent = [Loss(*pair) for pair in zip(*(part.to(self.device) for part in losses), strict=True)]
+
+
+def exact(value: Any) -> bool:
+    """Whether it is a tensor of integers, such as a counter."""
+    return isinstance(value, Tensor) and not value.is_floating_point()
 
 
 def fuse(optimizer: Optimizer) -> Optimizer:

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from zoo.parts.block import Block, Branch, Call, Context
+from zoo.parts.derivatives import first_derivatives_only
 from zoo.parts.ffn import FFN
 from zoo_efficient.precision import widened
 
@@ -25,6 +25,7 @@ class Reversible(Block):
     leaves the stack as it is.
     """
 
+    packs = True
     known_failures: ClassVar[dict[str, str]] = {"compiles": "torch.compile skips it: its backward pass runs modules"}
 
     def forward(self, x, context):
@@ -142,7 +143,7 @@ class Run(torch.autograd.Function):
         return a, b, *sides
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only("block Reversible")
     def backward(ctx, grad_a, grad_b, *grad_sides):
         (a, b), sides, grads = ctx.saved_tensors, list(grad_sides), [None] * len(ctx.numbers)
         for step in reversed(ctx.steps):
