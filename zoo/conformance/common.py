@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from zoo.conformance.check import Broken, Inapplicable, raised, require
+from zoo.conformance.check import Broken, Inapplicable, once, raised, require
 from zoo.conformance.subject import Refused, Subject
 from zoo.describe import GIVEN
 from zoo.models.stack import Stack
@@ -64,6 +64,7 @@ def takes_padding(layer: nn.Module) -> bool:
     return not (isinstance(layer, Stack) and any(part.missing(frozenset({"valid"})) for part in layer.attentions()))
 
 
+@once
 def documentation(subject: Subject) -> None:
     """The class has a docstring, and every option has a type and a default that a recipe can hold."""
     part, given = subject.part, GIVEN.get(subject.kind, 0)
@@ -93,6 +94,7 @@ def documentation(subject: Subject) -> None:
             require(same, f"option {option.name!r} has the default {plain!r}, which a recipe cannot hold.")
 
 
+@once
 def unknown_options_are_refused(subject: Subject) -> None:
     """An option that does not exist is an error, not ignored."""
     taken = GIVEN.get(subject.kind, 0)
@@ -282,6 +284,7 @@ def imported(module: str, ready: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@once
 def clean_import(subject: Subject) -> None:
     """Importing the module takes under two seconds, prints nothing, opens no connection and starts no GPU."""
     heavy = subject.kind in ("task", "data")

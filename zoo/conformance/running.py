@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from zoo.conformance.check import Broken, Inapplicable, require
+from zoo.conformance.check import Broken, Inapplicable, once, require
 from zoo.conformance.common import any_layer, apart, built
 from zoo.conformance.subject import Refused, Subject
 from zoo.models.init import initialise
@@ -38,6 +38,7 @@ def activation_checkpointing(subject: Subject) -> None:
     require(fine, "with activation checkpointing gradients differ: random numbers from a generator of its own?")
 
 
+@once
 def compiles(subject: Subject) -> None:
     """torch.compile takes it as one graph, for several lengths, and it computes the same."""
     layer = any_layer(subject)
@@ -58,6 +59,7 @@ def compiles(subject: Subject) -> None:
         torch._dynamo.reset()
 
 
+@once
 def signals_keep_their_size(subject: Subject) -> None:
     """At initialisation a unit signal keeps its size within 0.05 to 5, and gradients stay alive through 12 blocks."""
     try:
@@ -93,6 +95,7 @@ def signals_keep_their_size(subject: Subject) -> None:
     )
 
 
+@once
 def processes_agree(subject: Subject) -> None:
     """Two processes that share a batch (DDP) learn what one learns."""
     from zoo.conformance.processes import together
