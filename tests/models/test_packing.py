@@ -10,8 +10,9 @@ from torch import nn
 from tests.models.small import SIZES, WORDS, chosen, names, seq2seq, spread
 from zoo.errors import UsageError
 from zoo.parts.attention import MultiHead
+from zoo.parts.block import Block, Parallel, PostNorm, PreNorm, Sandwich
 from zoo.parts.ffn import MoE
-from zoo.parts.packing import MULTIPLE, Packing
+from zoo.parts.packing import MULTIPLE, Packing, declares_packs
 from zoo.tasks.translation import Translation
 
 KINDS = ("position", "backend", "attention", "norm", "ffn", "block")
@@ -145,3 +146,183 @@ def test_a_batch_without_padding_or_tokens_is_left_as_it_is(valid):
 def test_in_evaluation_nothing_is_packed():
     data = batch()
     assert seq2seq().eval().encode(data["source"], data["source_valid"]).packing is None
+
+
+# what a sentence may feel of the others: nothing
+
+
+class Convolved(nn.Module):
+    """A causal convolution along a row, the heart of many blocks that mix tokens."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.convolution = nn.Conv1d(width, width, 3, padding=2)
+        self.weight = self.bias = None  # an attention may ask
+
+    def forward(self, x):
+        return self.convolution(x.mT)[..., : x.size(1)].mT
+
+
+class Convolves(PreNorm):
+    """It mixes tokens and says nothing."""
+
+    def __init__(self, attend, cross, ffn, norm, dropout):
+        super().__init__(attend, cross, ffn, norm, dropout)
+        self.mix = Convolved(attend.out.out_features)
+
+    def forward(self, x, context):
+        return super().forward(x + self.mix(x), context)
+
+
+class Scans(Block):
+    """A linear recurrence along a row: h_t = 0.9 h_(t-1) + x_t."""
+
+    def forward(self, x, context):
+        state, rows = x.new_zeros(x.size(0), x.size(2)), []
+        for token in x.unbind(1):
+            state = 0.9 * state + token
+            rows.append(state)
+        x = x + context.attend(self.attend.part, torch.stack(rows, 1))
+        return x if self.cross is None else x + context.look(self.cross.part, x)
+
+
+class Shifts(Sandwich):
+    """Half of the features are the neighbour's."""
+
+    def join(self, x, branch, call, context):
+        before = F.pad(x, (0, 0, 1, 0))[:, :-1]
+        half = x.size(-1) // 2
+        return super().join(torch.cat([x[..., :half], before[..., half:]], -1), branch, call, context)
+
+
+class Shifting:
+    """A mixin that shifts what any block joins."""
+
+    def join(self, x, *rest):
+        return super().join(x + F.pad(x, (0, 0, 1, 0))[:, :-1], *rest)
+
+
+class Mixed(Shifting, PostNorm):
+    """No code of its own."""
+
+
+class Wrapped(Parallel):
+    """Its norm mixes tokens, which no method of the block shows but the one that builds it."""
+
+    def __init__(self, attend, cross, ffn, norm, dropout):
+        super().__init__(attend, cross, ffn, norm, dropout)
+        self.norm = nn.Sequential(norm(), Convolved(attend.out.out_features))
+
+
+class ConvolvedHeads(MultiHead):
+    """Its projections mix tokens (So et al., 2021)."""
+
+    def __init__(self, dim, heads, backend=None, dropout=0.0):
+        super().__init__(dim, heads, backend, dropout)
+        self.qkv = nn.Sequential(self.qkv, Convolved(3 * dim))
+
+    def _heads(self, x, first, count):
+        whole = self.qkv(x)[..., first * self.head_dim : (first + count) * self.head_dim]
+        return whole.unflatten(-1, (count, -1)).transpose(1, 2)
+
+
+class ConvolvedOutput(MultiHead):
+    """No method but the one that builds it."""
+
+    def __init__(self, dim, heads, backend=None, dropout=0.0):
+        super().__init__(dim, heads, backend, dropout)
+        self.out = nn.Sequential(self.out, Convolved(dim))
+        self.out.out_features = dim
+
+
+class DeclaresWrongly(Convolves):
+    packs = True
+
+
+MIXERS = [
+    *[{"block": block} for block in (Convolves, Scans, Shifts, Mixed, Wrapped)],
+    {"attention": ConvolvedHeads}, {"attention": ConvolvedOutput}, {"block": Convolves, "attention": ConvolvedHeads},
+]  # fmt: skip
+SLOTS = [(kind, name) for kind in KINDS for name in names(kind)]
+
+
+def felt(**options):
+    """The largest gradient of a sentence's states, of packed batches, by another sentence's embeddings; and its own."""
+    torch.manual_seed(0)
+    net = spread(seq2seq(**options)).double().train()
+    embedded = {}
+    for side in ("source", "target"):
+        table = getattr(net, f"{side}_embedding")
+        table.register_forward_hook(lambda module, inputs, out, side=side: embedded.update({side: out}))
+    data = batch()
+    packing = Packing(data["target_valid"])
+    states = packing.spread(net.states(data["source"], data["target"], data["source_valid"], packing))
+    others, own = 0.0, float("inf")
+    for row, read in enumerate(states):
+        grads = torch.autograd.grad(read.square().sum(), list(embedded.values()), retain_graph=True)
+        own = min(own, *(float(grad[row].abs().max()) for grad in grads))
+        others = max(others, *(float(grad[torch.arange(len(grad)) != row].abs().max()) for grad in grads))
+    return others, own
+
+
+@pytest.mark.parametrize("parts", MIXERS, ids=lambda parts: "+".join(part.__name__ for part in parts.values()))
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_part_that_mixes_tokens_mixes_no_sentences(parts, recompute):
+    others, own = felt(recompute=recompute, **parts)
+    assert own > 0
+    assert others == 0
+
+
+@pytest.mark.parametrize(("kind", "name"), SLOTS)
+def test_no_installed_part_mixes_sentences(kind, name):
+    try:
+        others, own = felt(**chosen({kind: name}))
+    except UsageError as error:
+        pytest.skip(str(error))
+    assert own > 0
+    assert others == 0
+
+
+def test_a_wrong_declaration_is_felt():
+    assert felt(block=DeclaresWrongly)[0] > 1e-6
+
+
+@pytest.mark.parametrize("block", [Convolves, Mixed, Wrapped])
+def test_packed_equals_padded_for_a_block_that_mixes_tokens(block, monkeypatch):
+    compare(monkeypatch, batch(), block=block)
+
+
+def test_every_block_of_zoo_is_packed():
+    assert all(declares_packs(block) for block in (PreNorm, PostNorm, Sandwich, Parallel))
+    assert not declares_packs(Block)
+
+
+def test_a_subclass_with_code_declares_anew():
+    class Renamed(PreNorm):
+        closes = False
+
+    class Counts(PreNorm):
+        count = property(lambda self: 1)
+
+    class Computes(PreNorm):
+        join = partial(PreNorm.join)
+
+    assert declares_packs(Renamed)
+    assert not declares_packs(Counts)
+    assert not declares_packs(Computes)
+    assert not declares_packs(Mixed)
+    assert declares_packs(DeclaresWrongly)
+
+
+def test_experts_of_a_block_that_is_not_packed_see_no_padding():
+    seen = []
+
+    class Counting(MoE):
+        def forward(self, x):
+            seen.append(len(x))
+            return super().forward(x)
+
+    data = batch()
+    packing = Packing(data["target_valid"])
+    seq2seq(block=Convolves, ffn=Counting).train().states(data["source"], data["target"], data["source_valid"], packing)
+    assert seen == [16, 16, 18, 18]

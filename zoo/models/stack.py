@@ -18,7 +18,7 @@ from zoo.parts.block import Block, Context, Memory, PreNorm
 from zoo.parts.cache import Cache, LayerCache, MemoryCache
 from zoo.parts.ffn import FFN, Plain, RealTokens
 from zoo.parts.norm import LayerNorm, Norm
-from zoo.parts.packing import Packing
+from zoo.parts.packing import Packing, declares_packs
 from zoo.parts.pattern import Bias, Pattern
 from zoo.parts.position import Extent, Position, RoPE
 
@@ -182,20 +182,28 @@ class Stack(nn.Module):
         starts = [cache.own.start for cache in caches] if caches else [0] * len(self.windows)
         seen = list(zip(starts, self.windows, strict=True))
         # layers that see alike share a mask
-        patterns = {each: self.pattern(valid, offset, *each, packing) for each in seen}
-        tokens = None if valid is None else valid[:, offset:]
-        if packing is not None:
-            x, tokens = packing.pack(x), packing.real
         blocks = cast(Sequence[Block], self.blocks)
+        # a block that mixes the tokens of a row would mix those of several sentences: it has to say that it does not
+        inner = None if packing is None or not all(declares_packs(type(block)) for block in blocks) else packing
+        patterns = {each: self.pattern(valid, offset, *each, inner) for each in seen}
+        tokens = None if valid is None else valid[:, offset:]
+        if inner is not None:
+            x, tokens = inner.pack(x), inner.real
+        elif packing is not None:
+            tokens = packing.valid
+        if memory is not None and inner is None:
+            memory = memory.padded()
         again = self.recompute and self.training and not caches
         x = type(blocks[0]).through(
             cast(Sequence[Block], [Recomputed(block) for block in blocks]) if again else blocks,
             x,
             [
-                Context(patterns[each], self.position, memory, tokens, caches[number] if caches else None, packing)
+                Context(patterns[each], self.position, memory, tokens, caches[number] if caches else None, inner)
                 for number, each in enumerate(seen)
             ],
         )
+        if packing is not None and inner is None:
+            x = packing.pack(x)
         return self.norm(x)
 
     def _check_length(self, length: int) -> None:

@@ -18,6 +18,8 @@ class LowRank(nn.Module):
     B is zero at first, so that an adapted model begins as what it was.
     """
 
+    packs = True
+
     def __init__(self, linear: nn.Linear, rank: int, alpha: float = 16.0):
         super().__init__()
         width, out = linear.weight.shape[1], linear.weight.shape[0]

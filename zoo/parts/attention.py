@@ -13,7 +13,7 @@ from zoo.parts.backend import CASES, SDPA, Backend, Naive, masked_softmax
 from zoo.parts.cache import Cache, MemoryCache
 from zoo.parts.linear import Linear, linear
 from zoo.parts.norm import Norm
-from zoo.parts.packing import Packing
+from zoo.parts.packing import Packing, declares_packs
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Position
 
@@ -78,9 +78,11 @@ class Attention(nn.Module):
 
     @property
     def packs(self) -> bool:
-        """Whether tokens may come packed: what reads x by itself is shown the padded batch."""
-        own = type(self)
-        return own.forward is Attention.forward and own.project is Attention.project
+        """Whether tokens may come packed: what reads x in a way of its own is shown the padded batch."""
+        own, base = type(self), Attention
+        methods = own.forward is base.forward and own.project is base.project
+        methods = methods and own._heads is base._heads and own._keys is base._keys
+        return methods and all(type(part) is nn.Linear or declares_packs(type(part)) for part in (self.qkv, self.out))
 
     def across(self) -> "Attention":
         """The attention that looks at a memory in a stack of this one: itself, unless it makes no sense there."""

@@ -21,6 +21,10 @@ class Memory(NamedTuple):
     valid: Tensor | None = None
     packing: Packing | None = None  # the states are packed, (1, N, dim)
 
+    def padded(self) -> "Memory":
+        """The same with states that are not packed."""
+        return self if self.packing is None else Memory(self.packing.spread(self.states), self.valid)
+
 
 class Context(NamedTuple):
     """What one forward of a stack tells a block, and how the block's parts are called with it."""
@@ -43,8 +47,7 @@ class Context(NamedTuple):
         """Tokens (B, T, dim) look at the memory."""
         states, valid, packing = cast(Memory, self.memory)
         if (self.packing or packing) and not getattr(part, "packs", False):
-            memory = Memory(states if packing is None else packing.spread(states), valid)
-            whole = self._replace(memory=memory, packing=None)
+            whole = self._replace(memory=cast(Memory, self.memory).padded(), packing=None)
             if self.packing is None:
                 return whole.look(part, x)
             return self.packing.pack(whole.look(part, self.packing.spread(x)))
@@ -72,9 +75,13 @@ class Block(nn.Module):
 
     A block is given its parts, and makes the norms that it needs by calling ``norm``. The base gives each part a
     branch; a subclass says in ``join`` how a branch changes the stream, or overrides ``forward``.
+
+    Rows are padded, one sentence each, unless the class declares ``packs``: then x may be (1, N, dim) in training, with
+    the sentences of the batch side by side, and nothing but its parts may carry anything from one token to another.
     """
 
     kind = "block"
+    packs = False  # x may be packed: between its parts each token is computed alone; code of a subclass says it anew
     closes = True  # the stack normalises what its last block gives
 
     def __init__(
@@ -118,6 +125,8 @@ class Block(nn.Module):
 class PreNorm(Block):
     """Normalised in front of each part: x + part(norm(x)) (Xiong et al., 2020)."""
 
+    packs = True
+
     def join(self, x, branch, call, context):
         return x + branch.dropout(call(context, branch.part, branch.norm(x)))
 
@@ -126,6 +135,7 @@ class PostNorm(Block):
     """Normalised after each sum: norm(x + part(x)) (Vaswani et al., 2017)."""
 
     closes = False
+    packs = True
 
     def join(self, x, branch, call, context):
         return branch.norm(x + branch.dropout(call(context, branch.part, x)))
@@ -133,6 +143,8 @@ class PostNorm(Block):
 
 class Sandwich(Block):
     """Normalised in front of each part and behind it: x + norm'(part(norm(x))) (Ding et al., 2021)."""
+
+    packs = True
 
     def __init__(
         self,
@@ -153,6 +165,8 @@ class Sandwich(Block):
 
 class Parallel(Block):
     """All parts read the same normalised stream: y = norm(x), x + attention(y) + ffn(y) (Chowdhery et al., 2022)."""
+
+    packs = True
 
     def __init__(
         self,

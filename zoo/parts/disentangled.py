@@ -140,6 +140,8 @@ class Places(nn.Module):
 class KeylessBias(nn.Module):
     """Queries, keys and values, of which keys have no bias: (..., dim) to (..., 3 width)."""
 
+    packs = True
+
     def __init__(self, dim: int, width: int):
         super().__init__()
         self.weight, self.ends = nn.Parameter(torch.empty(3 * width, dim)), nn.Parameter(torch.empty(2, width))

@@ -23,6 +23,8 @@ LARGEST = 2**30  # bytes of matrices that are laid out a second time
 class Linear(nn.Linear):
     """x W^T + b, whatever the number of rows."""
 
+    packs = True
+
     def forward(self, input: Tensor) -> Tensor:
         """x (..., in) to (..., out)."""
         return linear(input, self.weight, self.bias)

@@ -1,13 +1,37 @@
-"""Padding removed: the real tokens of a padded batch in one row, so that no layer computes what nobody reads."""
+"""Padding removed: the real tokens of a padded batch in one row, so that no layer computes what nobody reads.
+
+Only what declares it (``packs``) is shown such a row, in which the sentences of a batch stand side by side; everything
+else gets the padded batch, one sentence a row.
+"""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 MULTIPLE = 32  # rows are filled up to it: kernels that keep something per shape meet few shapes
 WORTH = 0.95  # packing costs a few copies: a batch with fewer than 5 % of padding is left as it is
+
+
+def declares_packs(cls: type[nn.Module]) -> bool:
+    """Whether a class may be shown packed rows.
+
+    ``packs`` is believed of the class in whose body it stands. A subclass with code of its own, which may mix the
+    tokens of a row, has to declare it again.
+    """
+    for base in cls.__mro__:
+        own = vars(base)
+        if "packs" in own:
+            return bool(own["packs"])
+        if any(_is_code(value) for value in own.values()):
+            return False
+    return False
+
+
+def _is_code(value: object) -> bool:
+    descriptor = isinstance(value, (property, classmethod, staticmethod))
+    return descriptor or (callable(value) and not isinstance(value, type))
 
 
 class Packing:
@@ -15,7 +39,7 @@ class Packing:
 
     def __init__(self, valid: Tensor) -> None:
         """``valid`` (B, T) is False at padding."""
-        self.shape = valid.shape
+        self.valid, self.shape = valid, valid.shape
         self.index = valid.flatten().nonzero()[:, 0]
         self.count = len(self.index)
         self.fill = -self.count % MULTIPLE

@@ -25,6 +25,7 @@ class Reversible(Block):
     leaves the stack as it is.
     """
 
+    packs = True
     known_failures: ClassVar[dict[str, str]] = {"compiles": "torch.compile skips it: its backward pass runs modules"}
 
     def forward(self, x, context):
