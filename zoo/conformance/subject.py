@@ -22,6 +22,7 @@ from zoo.parts.backend import Backend, Naive
 from zoo.parts.block import Memory
 from zoo.parts.ffn import FFN
 from zoo.parts.norm import Norm
+from zoo.parts.packing import Packing
 from zoo.parts.position import Extent, NoPosition, Position
 from zoo.tasks.task import Task
 
@@ -228,13 +229,13 @@ class Looking(Stack):
         self.states = 2 * torch.randn(1, 5, self.dim, generator=torch.Generator().manual_seed(1), device="cpu")
 
     def forward(self, x, valid=None, memory=None, caches=None, packing=None):
-        return super().forward(x, valid, memory or self.memory_of(x, valid), caches, packing)
+        return super().forward(x, valid, memory or self.memory_of(x, valid, packing), caches, packing)
 
-    def memory_of(self, x: Tensor, valid: Tensor | None) -> Memory:
+    def memory_of(self, x: Tensor, valid: Tensor | None, packing: Packing | None) -> Memory:
         """What the tokens x (B, T, dim) look at."""
         if self.causal:
             return Memory(self.states.to(x).expand(x.size(0), -1, -1))
-        return Memory(x.flip(-1), valid)
+        return Memory(x.flip(-1) if packing is None else packing.pack(x.flip(-1)), valid, packing)
 
 
 class Alone(nn.Module):
