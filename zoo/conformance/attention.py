@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from zoo.conformance.check import Inapplicable, require
+from zoo.conformance.check import Inapplicable, once, require, tried
 from zoo.conformance.common import COMMON, apart
 from zoo.conformance.growth import memory_claim
 from zoo.conformance.kernel import FEATURES, calls, features
@@ -23,6 +23,7 @@ from zoo.parts.pattern import Pattern
 from zoo.parts.position import RoPE
 
 
+@tried("options")
 def claims(subject: AttentionSubject) -> None:
     """``lowers`` and ``asks`` are sets of known features, and the part has an attention's three projections."""
     known = {*FEATURES, "dropout", "rotate", "cross"}
@@ -36,6 +37,7 @@ def free(part: Attention) -> Pattern:
     return Pattern(causal="causal" in part.lowers & part.backend.lowers)
 
 
+@tried("options")
 def weights_times_values(subject: AttentionSubject) -> None:
     """What ``attend`` gives is what ``weigh`` says: weights times values, for every combination of features."""
     part = subject.build().double()
@@ -57,6 +59,7 @@ def weights_times_values(subject: AttentionSubject) -> None:
         )
 
 
+@tried("options")
 def weights_are_shares(subject: AttentionSubject) -> None:
     """Weights are not negative, hidden keys have none, and a row sums to one, or to zero where it sees no key."""
     part = subject.build().double()
@@ -83,6 +86,7 @@ def weights_are_shares(subject: AttentionSubject) -> None:
         )
 
 
+@tried("options")
 def rows_and_heads(subject: AttentionSubject) -> None:
     """Weights of chosen rows and heads are those rows and heads of all weights."""
     part, x = subject.build(), subject.tokens(2, 9)
@@ -92,6 +96,7 @@ def rows_and_heads(subject: AttentionSubject) -> None:
     require(gap <= 1e-5, f"weights of chosen rows are {gap:.1e} away: queries stand at pattern.offset, not at 0.")
 
 
+@tried("options")
 def backends_agree(subject: AttentionSubject) -> None:
     """It computes the same on every backend that it takes."""
     outs, x = {}, subject.tokens(2, 9)
@@ -111,6 +116,7 @@ def backends_agree(subject: AttentionSubject) -> None:
         require(part.dot_product, "it takes several backends, so dot_product should be True.")
 
 
+@tried("options")
 def projections(subject: AttentionSubject) -> None:
     """Every head and every input counts: queries, keys, values and the output matrix, of self and of a memory."""
     part = subject.build()
@@ -128,12 +134,17 @@ def projections(subject: AttentionSubject) -> None:
     require(not silent, f"heads {silent} change nothing.")
 
 
+@tried("options")
 def queries_are_turned(subject: AttentionSubject) -> None:
     """With a position that turns queries and keys, the result depends on distances, not on where a sequence begins."""
     part = subject.build().double()
     if "rotate" not in part.lowers:
         raise Inapplicable("it does not lower rotate")
     scheme = RoPE(DIM, HEADS, TEXT)
+    try:
+        scheme.check(part.head_dim)
+    except UsageError as refusal:
+        raise Inapplicable(f"its heads cannot be turned: {refusal}") from refusal
     x = subject.tokens(2, 6, torch.float64)
     here = part(x, pattern=Pattern(), position=scheme)
     there = part(x, pattern=Pattern(offset=17, start=17), position=scheme)
@@ -155,6 +166,7 @@ def queries_are_turned(subject: AttentionSubject) -> None:
     )
 
 
+@tried("options")
 def dropout(subject: AttentionSubject) -> None:
     """Attention dropout is on in training, repeatable by seed, right on average, and off in evaluation."""
     probe = subject.build()
@@ -176,6 +188,7 @@ def dropout(subject: AttentionSubject) -> None:
     require(gap <= 0.15, f"the mean over 400 draws is {gap:.0%} away from no dropout.")
 
 
+@tried("options")
 def rows_without_keys(subject: AttentionSubject) -> None:
     """A query that may see no key attends to nothing: zeros before the output matrix, and finite gradients."""
     part = subject.build()
@@ -190,6 +203,7 @@ def rows_without_keys(subject: AttentionSubject) -> None:
     require(all(bool(g.isfinite().all()) for g in grads), "queries without keys give gradients that are not finite.")
 
 
+@tried("options")
 def hidden_keys_do_not_leak(subject: AttentionSubject) -> None:
     """A hidden key does not matter however well it fits and however large its value is."""
     part = subject.build()
@@ -213,6 +227,7 @@ def hidden_keys_do_not_leak(subject: AttentionSubject) -> None:
             )
 
 
+@tried("options")
 def order_of_keys(subject: AttentionSubject) -> None:
     """Without a pattern, keys are a set: another order of keys and values changes nothing."""
     part = subject.build()
@@ -225,6 +240,7 @@ def order_of_keys(subject: AttentionSubject) -> None:
     require(gap <= 1e-5, f"another order of keys changes the result by {gap:.1e}.")
 
 
+@tried("options")
 def same_by_chunks(subject: AttentionSubject) -> None:
     """Queries in chunks, at their offsets, give what all queries give at once."""
     part = subject.build()
@@ -237,6 +253,7 @@ def same_by_chunks(subject: AttentionSubject) -> None:
     require(gap <= 1e-5, f"queries in chunks differ by {gap:.1e}: use pattern.offset.")
 
 
+@tried("options")
 def leaves_inputs_alone(subject: AttentionSubject) -> None:
     """Tokens, a memory and the mask of real keys are not changed: a parallel feed-forward reads them too."""
     part = subject.build()
@@ -252,6 +269,7 @@ def leaves_inputs_alone(subject: AttentionSubject) -> None:
         require(torch.equal(tensor, kept[name]), f"{name} was changed in place. Use out-of-place operations.")
 
 
+@once
 def sizes(subject: AttentionSubject) -> None:
     """At initialisation an attention gives a token nothing more than five times its size."""
     part = subject.build()
@@ -263,6 +281,7 @@ def sizes(subject: AttentionSubject) -> None:
         )
 
 
+@once
 def impossible_sizes(subject: AttentionSubject) -> None:
     """Heads that do not divide the width are refused by a sentence with both numbers."""
     try:
@@ -275,6 +294,7 @@ def impossible_sizes(subject: AttentionSubject) -> None:
         require(False, "dim=50 with 4 heads is accepted: part of the width would be lost.")
 
 
+@once
 def builds(subject: AttentionSubject) -> None:
     """A stack takes it for everything that it claims."""
     part = subject.build()

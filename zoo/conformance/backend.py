@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.conformance.check import Broken, Inapplicable, require
+from zoo.conformance.check import Broken, Inapplicable, require, tried
 from zoo.conformance.common import COMMON, apart
 from zoo.conformance.growth import memory_claim
 from zoo.conformance.kernel import FEATURES, calls, explained, features, long_calls, truth
@@ -20,6 +20,7 @@ from zoo.parts.backend import CASES, Backend, Naive
 from zoo.parts.pattern import Pattern
 
 
+@tried("options")
 def claims(subject: BackendSubject) -> None:
     """``lowers`` is a set of known features."""
     known = {*FEATURES, *CASES, "dropout"}
@@ -27,6 +28,7 @@ def claims(subject: BackendSubject) -> None:
     require(not unknown, f"lowers names {', '.join(unknown)}; features are {', '.join(sorted(known))}.")
 
 
+@tried("options")
 def values(subject: BackendSubject) -> None:
     """It equals Naive for every combination of the features it claims, shared heads and cached prefixes included."""
     backend = subject.build()
@@ -45,6 +47,7 @@ def values(subject: BackendSubject) -> None:
             require(gap <= bound, f"{call.told}: {gap:.1e} away from Naive in {dtype}. {told}")
 
 
+@tried("options")
 def long_sequences(subject: BackendSubject) -> None:
     """It equals Naive over hundreds of keys, which a kernel takes in more than one tile."""
     backend = subject.build()
@@ -55,6 +58,7 @@ def long_sequences(subject: BackendSubject) -> None:
         require(gap <= 1e-5, f"{call.told}: {gap:.1e} away from Naive. Is each tile of keys added, and once? {told}")
 
 
+@tried("options")
 def gradients(subject: BackendSubject) -> None:
     """Gradients of queries, keys, values and the bias equal Naive's."""
     backend, naive = subject.build(), Naive()
@@ -75,6 +79,7 @@ def gradients(subject: BackendSubject) -> None:
             require(gap <= 3e-5, f"{call.told}: the gradient of {name} is {gap:.1e} away from Naive's.")
 
 
+@tried("options")
 def scale_and_widths(subject: BackendSubject) -> None:
     """A given scale is used, and head widths that are no power of two work."""
     backend, pattern = subject.build(), Pattern(causal="causal" in subject.lowers)
@@ -87,6 +92,7 @@ def scale_and_widths(subject: BackendSubject) -> None:
             require(gap <= 1e-5, f"head width {width} and scale={scale}: {gap:.1e} away from Naive.")
 
 
+@tried("options")
 def low_precision(subject: BackendSubject) -> None:
     """In bfloat16 and float16 its error is at most twice that of Naive in the same dtype; the dtype is kept."""
     backend = subject.build()
@@ -102,6 +108,7 @@ def low_precision(subject: BackendSubject) -> None:
             )
 
 
+@tried("options")
 def rows_without_keys(subject: BackendSubject) -> None:
     """A query that may see no key gets exact zeros, and gradients stay finite."""
     if "valid" not in subject.lowers:
@@ -118,6 +125,7 @@ def rows_without_keys(subject: BackendSubject) -> None:
         require(fine, "queries without keys give gradients that are not finite: mask with a finite number, then zero.")
 
 
+@tried("options")
 def hidden_keys_do_not_leak(subject: BackendSubject) -> None:
     """A hidden key does not matter however well it fits and however large its value is."""
     backend = subject.build()
@@ -140,6 +148,7 @@ def hidden_keys_do_not_leak(subject: BackendSubject) -> None:
         )
 
 
+@tried("options")
 def large_scores(subject: BackendSubject) -> None:
     """Scores of ten thousand give finite results and gradients near Naive's: subtract the maximum first."""
     backend = subject.build()
@@ -153,6 +162,7 @@ def large_scores(subject: BackendSubject) -> None:
     require(all(bool(g.isfinite().all()) for g in grads), "with large scores gradients are not finite.")
 
 
+@tried("options")
 def refusal(subject: BackendSubject) -> None:
     """What it does not claim is refused, when a stack is built and when it is called."""
     backend = subject.build()
@@ -174,6 +184,7 @@ def refusal(subject: BackendSubject) -> None:
         )
 
 
+@tried("options")
 def dropout(subject: BackendSubject) -> None:
     """Dropout falls on the weights: repeatable by seed, right on average, and not at all at rate 0."""
     if "dropout" not in subject.lowers:
@@ -201,6 +212,7 @@ def dropout(subject: BackendSubject) -> None:
     require(gap <= 0.1, f"the mean over 600 draws is {gap:.0%} away from no dropout: divide what is kept by 1 - rate.")
 
 
+@tried("options")
 def leaves_inputs_alone(subject: BackendSubject) -> None:
     """Queries, keys, values and the mask of valid keys are not changed, and views of them work."""
     backend: Backend = subject.build()

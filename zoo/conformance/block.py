@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import nn
 
-from zoo.conformance.check import require
+from zoo.conformance.check import require, tried
 from zoo.conformance.common import COMMON, apart
 from zoo.conformance.growth import memory_claim
 from zoo.conformance.sequence import CAUSAL, SEQUENCE, learns_two_samples, no_token_is_special, pad, stacked
@@ -33,6 +33,7 @@ def silenced(net: Stack, kind: type, cross: bool | None = None) -> Stack:
     return net
 
 
+@tried("options")
 def every_branch_counts(subject: BlockSubject) -> None:
     """Attention, cross-attention and feed-forward each change the result, and each is run once per pass."""
     x, states = subject.tokens(), subject.tokens(2, 5)
@@ -54,6 +55,7 @@ def every_branch_counts(subject: BlockSubject) -> None:
     require(len(runs) == len(set(runs)) == 6, f"{told}. Run attention, cross-attention and feed-forward of each block.")
 
 
+@tried("options")
 def the_stream_is_kept(subject: BlockSubject) -> None:
     """With branches that give nothing, a token still tells what it was: there is a residual path."""
     net = stacked(subject, depth=2)
@@ -74,6 +76,7 @@ def the_stream_is_kept(subject: BlockSubject) -> None:
         )
 
 
+@tried("options")
 def context_is_passed_on(subject: BlockSubject) -> None:
     """Attention gets the position scheme and its bias; a feed-forward that wants real tokens gets no padding."""
     x = subject.tokens(1, 6)
@@ -97,6 +100,7 @@ def context_is_passed_on(subject: BlockSubject) -> None:
     require(seen == [(10,)], f"{told}: call it by context.feed(part, x).")
 
 
+@tried("options")
 def parts_are_those_given(subject: BlockSubject) -> None:
     """The attention and the feed-forward that a stack gives are in the block, where they can be watched."""
     net = subject.stack(CAUSAL, cross=True, depth=2)
@@ -106,6 +110,7 @@ def parts_are_those_given(subject: BlockSubject) -> None:
     require(len(feeds) == 2, f"two blocks hold {len(feeds)} feed-forwards.")
 
 
+@tried("options")
 def side_losses_survive(subject: BlockSubject) -> None:
     """The side loss of a feed-forward still has a gradient after the stack has run."""
 
@@ -125,6 +130,7 @@ def side_losses_survive(subject: BlockSubject) -> None:
     require(all(grads), "a feed-forward's side loss has no gradient.")
 
 
+@tried("options")
 def dropout(subject: BlockSubject) -> None:
     """Dropout falls on every branch in training, and on none in evaluation."""
     net = stacked(subject, dropout=0.5)

@@ -52,6 +52,23 @@ def settings_kept() -> Iterator[list[str]]:
                 put_back(kept[name])
 
 
+Promise = Callable[[Any], None]
+SITUATIONS = ("options", "memory")  # beside the part as it is
+
+
+def tried(*situations: str) -> Callable[[Promise], Promise]:
+    """Say in which situations beside the usual one a promise is tried; all of them unless said."""
+
+    def say(promise: Promise) -> Promise:
+        promise.situations = situations  # type: ignore[attr-defined]
+        return promise
+
+    return say
+
+
+once = tried()
+
+
 class Broken(AssertionError):  # noqa: N818
     """A promise is not kept; the message says what was seen and what to do."""
 
@@ -99,13 +116,42 @@ class Check:
         raise Broken(f"{self.name} is declared as a known failure ({self.known}), and passes. Remove the declaration.")
 
     def _try(self) -> None:
+        """Try the promise in every situation. Raises Inapplicable where it applies to none of them."""
+        inapplicable: SkipTest | None = None
+        applied = False
+        for where, subject in self._situations():
+            try:
+                self._try_once(subject)
+                applied = True
+            except SkipTest as reason:
+                inapplicable = inapplicable or reason
+            except Broken as error:
+                raise Broken(f"{where}: {error}" if where else str(error)) from error
+            except Exception as error:
+                if not where:
+                    raise
+                raise Broken(f"{where}: it {raised(error)} — expected: {self.says}") from error
+        if inapplicable is not None and not applied:
+            raise inapplicable
+
+    def _situations(self) -> Iterator[tuple[str, Subject]]:
+        """The part as it is, then with other options, then in a stack that looks at a memory; and the name of each."""
+        yield "", self.subject
+        tried = getattr(self.promise, "situations", SITUATIONS)
+        if "options" in tried:
+            for written, other in self.subject.other_options():
+                yield f"with {written}", other
+        if "memory" in tried and (looking := self.subject.with_memory()):
+            yield "in a stack that looks at a memory", looking
+
+    def _try_once(self, subject: Subject) -> None:
         """Run from one seed, with torch's settings as they are at the start of a program, and put them back."""
         with torch.random.fork_rng([]), settings_kept():
             torch.manual_seed(0)
             torch.set_default_dtype(torch.float32)
             torch.set_grad_enabled(True)
             with settings_kept() as changed:
-                self.promise(self.subject)
+                self.promise(subject)
             require(not changed, f"it leaves torch's {', '.join(changed)} changed for the rest of the program.")
 
     def outcome(self) -> Outcome:

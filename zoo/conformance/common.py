@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 import subprocess
 import sys
@@ -15,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from zoo.conformance.check import Broken, Inapplicable, raised, require
-from zoo.conformance.subject import Refused, Subject
+from zoo.conformance.check import Broken, Inapplicable, once, raised, require
+from zoo.conformance.subject import SHORT_AND_LONG, Refused, Subject
 from zoo.describe import GIVEN
 from zoo.models.stack import Stack
 
@@ -64,6 +65,7 @@ def takes_padding(layer: nn.Module) -> bool:
     return not (isinstance(layer, Stack) and any(part.missing(frozenset({"valid"})) for part in layer.attentions()))
 
 
+@once
 def documentation(subject: Subject) -> None:
     """The class has a docstring, and every option has a type and a default that a recipe can hold."""
     part, given = subject.part, GIVEN.get(subject.kind, 0)
@@ -93,6 +95,7 @@ def documentation(subject: Subject) -> None:
             require(same, f"option {option.name!r} has the default {plain!r}, which a recipe cannot hold.")
 
 
+@once
 def unknown_options_are_refused(subject: Subject) -> None:
     """An option that does not exist is an error, not ignored."""
     taken = GIVEN.get(subject.kind, 0)
@@ -107,7 +110,7 @@ def unknown_options_are_refused(subject: Subject) -> None:
 def shapes(subject: Subject) -> None:
     """Any batch and any length keep their shape: one token, one row, no row, odd lengths."""
     layer = any_layer(subject)
-    for batch, length in ((1, 1), (1, 7), (3, 1), (2, 13), (0, 5)):
+    for batch, length in ((1, 1), (1, 7), (3, 1), (2, 13), (0, 5), (1, 65), (2, 90)):
         x = subject.tokens(batch, length)
         out = layer(x)
         require(
@@ -120,8 +123,10 @@ def shapes(subject: Subject) -> None:
 def dtypes(subject: Subject) -> None:
     """What comes in as float64, float32, bfloat16 or float16 goes out as that, finite and nearly the same numbers."""
     exact = any_layer(subject).double()
-    x = subject.tokens(dtype=torch.float64)
-    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+    for dtype, length in itertools.product(
+        (torch.float64, torch.float32, torch.bfloat16, torch.float16), SHORT_AND_LONG
+    ):
+        x = subject.tokens(2, length, torch.float64)
         layer, given = any_layer(subject).to(dtype), x.to(dtype)
         try:
             out = layer(given)
@@ -144,12 +149,15 @@ def dtypes(subject: Subject) -> None:
 
 def autocast(subject: Subject) -> None:
     """Under bfloat16 autocast float32 weights give finite numbers near float32's, and finite float32 gradients."""
-    layer, x = any_layer(subject), subject.tokens()
-    expected = layer(x)
-    with torch.autocast("cpu", torch.bfloat16):
-        out = layer(x)
-    gap = apart(out, expected)
-    require(gap <= CAP[torch.bfloat16], f"under autocast it is {gap:.1e} away from float32: widen sums and softmax.")
+    layer = any_layer(subject)
+    for length in SHORT_AND_LONG:
+        x = subject.tokens(2, length)
+        expected = layer(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            out = layer(x)
+        gap = apart(out, expected)
+        told = f"under autocast it is {gap:.1e} away from float32: widen sums and softmax."
+        require(gap <= CAP[torch.bfloat16], told)
     out.float().square().sum().backward()
     for name, parameter in layer.named_parameters():
         if parameter.grad is not None:
@@ -159,38 +167,47 @@ def autocast(subject: Subject) -> None:
 
 def inputs_are_left_alone(subject: Subject) -> None:
     """No input is changed in place, neither tokens nor which of them are real."""
-    layer, x = any_layer(subject), subject.tokens()
-    valid = torch.tensor([[False] * 2 + [True] * 5, [True] * 6 + [False]])
-    kept = x.clone(), valid.clone()
-    layer(x)
-    if takes_padding(layer):
-        layer(x, valid)
-        require(torch.equal(valid, kept[1]), "valid was changed in place: all layers share it. Make a new mask.")
-    same = torch.equal(x, kept[0])
-    require(same, "x was changed in place: other branches still read it. Use out-of-place operations.")
+    layer = any_layer(subject)
+    for length in SHORT_AND_LONG:
+        x = subject.tokens(2, length)
+        place = torch.arange(length)
+        valid = torch.stack([place >= 2, place < length - 1])
+        kept = x.clone(), valid.clone()
+        layer(x)
+        if takes_padding(layer):
+            layer(x, valid)
+            require(torch.equal(valid, kept[1]), "valid was changed in place: all layers share it. Make a new mask.")
+        same = torch.equal(x, kept[0])
+        require(same, "x was changed in place: other branches still read it. Use out-of-place operations.")
 
 
 def strided_inputs(subject: Subject) -> None:
     """A transposed or expanded view gives what its copy gives."""
-    layer, x = any_layer(subject), subject.tokens()
-    view = x.transpose(0, 1).contiguous().transpose(0, 1)
-    require(apart(layer(view), layer(x)) <= 1e-5, "a transposed view gives other numbers than its copy.")
-    row = subject.tokens(1)
-    gap = apart(layer(row.expand(3, -1, -1)), layer(row.repeat(3, 1, 1)))
-    require(gap <= 1e-5, "an expanded view gives other numbers than its copy.")
+    layer = any_layer(subject)
+    for length in SHORT_AND_LONG:
+        x = subject.tokens(2, length)
+        view = x.transpose(0, 1).contiguous().transpose(0, 1)
+        require(apart(layer(view), layer(x)) <= 1e-5, "a transposed view gives other numbers than its copy.")
+        row = subject.tokens(1, length)
+        gap = apart(layer(row.expand(3, -1, -1)), layer(row.repeat(3, 1, 1)))
+        require(gap <= 1e-5, "an expanded view gives other numbers than its copy.")
 
 
 def batch_independence(subject: Subject) -> None:
     """A row's result does not depend on the other rows of its batch, nor on their order."""
-    layer, x = any_layer(subject), subject.tokens(4, 7)
-    whole = layer(x)
-    for row in range(4):
-        gap = apart(layer(x[row : row + 1]), whole[row : row + 1])
-        require(gap <= 1e-5, f"row {row} alone differs by {gap:.1e} from the same row in a batch: rows must not mix.")
+    layer = any_layer(subject)
     order = torch.tensor([2, 0, 3, 1])
-    require(apart(layer(x[order]), whole[order]) <= 1e-5, "another order of rows changes their results.")
-    loud = torch.cat([x[:1], 1e3 * x[1:]])
-    require(apart(layer(loud)[:1], whole[:1]) <= 1e-5, "other rows' size changes a row's result: rows must not mix.")
+    for length in SHORT_AND_LONG:
+        x = subject.tokens(4, length)
+        whole = layer(x)
+        for row in range(4):
+            gap = apart(layer(x[row : row + 1]), whole[row : row + 1])
+            told = f"row {row} alone differs by {gap:.1e} from the same row in a batch: rows must not mix."
+            require(gap <= 1e-5, told)
+        require(apart(layer(x[order]), whole[order]) <= 1e-5, "another order of rows changes their results.")
+        loud = torch.cat([x[:1], 1e3 * x[1:]])
+        told = "other rows' size changes a row's result: rows must not mix."
+        require(apart(layer(loud)[:1], whole[:1]) <= 1e-5, told)
 
 
 def evaluation_is_deterministic(subject: Subject) -> None:
@@ -199,17 +216,17 @@ def evaluation_is_deterministic(subject: Subject) -> None:
         layer = subject.layer(dropout=0.5)
     except Refused:
         layer = any_layer(subject)
-    x = subject.tokens()
-    torch.manual_seed(1)
-    first = layer(x)
-    state = torch.get_rng_state()
-    torch.manual_seed(2)
-    require(torch.equal(layer(x), first), "two evaluations differ: dropout or noise is on in eval().")
-    torch.manual_seed(1)
-    subject.tokens()
-    state = torch.get_rng_state()
-    layer(x)
-    require(torch.equal(torch.get_rng_state(), state), "evaluation draws random numbers: what follows would change.")
+    for length in SHORT_AND_LONG:
+        x = subject.tokens(2, length)
+        torch.manual_seed(1)
+        first = layer(x)
+        torch.manual_seed(2)
+        require(torch.equal(layer(x), first), "two evaluations differ: dropout or noise is on in eval().")
+        torch.manual_seed(1)
+        state = torch.get_rng_state()
+        layer(x)
+        same = torch.equal(torch.get_rng_state(), state)
+        require(same, "evaluation draws random numbers: what follows would change.")
 
 
 class Interrupted(TorchFunctionMode):
@@ -282,6 +299,7 @@ def imported(module: str, ready: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@once
 def clean_import(subject: Subject) -> None:
     """Importing the module takes under two seconds, prints nothing, opens no connection and starts no GPU."""
     heavy = subject.kind in ("task", "data")

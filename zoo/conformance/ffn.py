@@ -6,7 +6,7 @@ import copy
 
 import torch
 
-from zoo.conformance.check import Inapplicable, require
+from zoo.conformance.check import Inapplicable, once, require
 from zoo.conformance.common import CAP, COMMON, apart
 from zoo.conformance.sequence import learns_two_samples, pad
 from zoo.conformance.subject import FFNSubject, spread
@@ -16,6 +16,7 @@ from zoo.conformance.weights import WEIGHTS, side_losses
 from zoo.models.init import initialise
 
 
+@once
 def budget(subject: FFNSubject) -> None:
     """``hidden`` is a budget: two matrices of that width, ``copies`` times, within five percent."""
     dim, hidden = 48, 192

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from zoo.conformance.check import Inapplicable, require
+from zoo.conformance.check import Inapplicable, once, require
 from zoo.conformance.subject import DIM, Refused, Subject
 from zoo.parts.position import Extent
 
@@ -15,6 +15,7 @@ SHORT, LONG = 256, 1024
 MOST = {"linear": 1.25, "quadratic": 2.25}
 
 
+@once
 def memory_claim(subject: Subject) -> None:
     """What is kept for the backward pass grows with length as declared (``memory``: linear or quadratic)."""
     declared = str(getattr(subject.part, "memory", "quadratic"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from zoo.conformance.check import Broken, Inapplicable, require
+from zoo.conformance.check import Broken, Inapplicable, once, require
 from zoo.conformance.common import COMMON, apart
 from zoo.conformance.sequence import SEQUENCE, learns_two_samples
 from zoo.conformance.subject import DIM, GRID, HEADS, TEXT, PositionSubject, Refused
@@ -93,6 +93,7 @@ def bias_is_elementwise(subject: PositionSubject) -> None:
         )
 
 
+@once
 def order_matters(subject: PositionSubject) -> None:
     """A causal stack tells earlier tokens in another order apart, unless it declares that order does not matter."""
     try:
@@ -197,6 +198,7 @@ def every_place_is_its_own(subject: PositionSubject) -> None:
         require(apart.min().item() > 1e-6, f"{told}: count in int64, angles in float32, and use every axis.")
 
 
+@once
 def near_counts_most(subject: PositionSubject) -> None:
     """At initialisation a bias does not favour far keys, on average over heads."""
     for causal in (True, False):
@@ -263,6 +265,7 @@ def limit(subject: PositionSubject) -> None:
     require(bool(out.isfinite().all()), "position 1000 gives numbers that are not finite.")
 
 
+@once
 def impossible_widths(subject: PositionSubject) -> None:
     """A width that it cannot split is refused by a sentence, when it is built or checked."""
     for heads_dim in (1, 3, 5):

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from zoo.conformance.check import Broken, Inapplicable, require
+from zoo.conformance.check import Broken, Inapplicable, once, require
 from zoo.conformance.common import any_layer, apart, built
-from zoo.conformance.subject import Refused, Subject
+from zoo.conformance.subject import SHORT_AND_LONG, Refused, Subject
 from zoo.models.init import initialise
 from zoo.models.stack import Stack
 
@@ -22,22 +22,24 @@ def activation_checkpointing(subject: Subject) -> None:
     except Refused:
         layer = any_layer(subject)
     layer.train()
-    x = subject.tokens().requires_grad_()
-    found = []
-    for again in (False, True):
-        torch.manual_seed(3)
-        layer.zero_grad()
-        out = checkpoint(layer, x, use_reentrant=False) if again else layer(x)
-        grads = torch.autograd.grad(
-            (out**2).sum(), [x, *(p for p in layer.parameters() if p.requires_grad)], allow_unused=True
-        )
-        found.append((out, [g for g in grads if g is not None]))
-    (one, ones), (other, others) = found
-    require(apart(other, one) <= 1e-6, "with activation checkpointing the output differs.")
-    fine = all(apart(b, a) <= 1e-5 for a, b in zip(ones, others, strict=True))
-    require(fine, "with activation checkpointing gradients differ: random numbers from a generator of its own?")
+    for length in SHORT_AND_LONG:
+        x = subject.tokens(2, length).requires_grad_()
+        found = []
+        for again in (False, True):
+            torch.manual_seed(3)
+            layer.zero_grad()
+            out = checkpoint(layer, x, use_reentrant=False) if again else layer(x)
+            grads = torch.autograd.grad(
+                (out**2).sum(), [x, *(p for p in layer.parameters() if p.requires_grad)], allow_unused=True
+            )
+            found.append((out, [g for g in grads if g is not None]))
+        (one, ones), (other, others) = found
+        require(apart(other, one) <= 1e-6, "with activation checkpointing the output differs.")
+        fine = all(apart(b, a) <= 1e-5 for a, b in zip(ones, others, strict=True))
+        require(fine, "with activation checkpointing gradients differ: random numbers from a generator of its own?")
 
 
+@once
 def compiles(subject: Subject) -> None:
     """torch.compile takes it as one graph, for several lengths, and it computes the same."""
     layer = any_layer(subject)
@@ -58,6 +60,7 @@ def compiles(subject: Subject) -> None:
         torch._dynamo.reset()
 
 
+@once
 def signals_keep_their_size(subject: Subject) -> None:
     """At initialisation a unit signal keeps its size within 0.05 to 5, and gradients stay alive through 12 blocks."""
     try:
@@ -93,6 +96,7 @@ def signals_keep_their_size(subject: Subject) -> None:
     )
 
 
+@once
 def processes_agree(subject: Subject) -> None:
     """Two processes that share a batch (DDP) learn what one learns."""
     from zoo.conformance.processes import together

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
-from unittest import SkipTest
 
 import torch
 from torch import Tensor, nn
 
+from zoo.conformance.options import candidates, written
 from zoo.data.data import Data
 from zoo.errors import UsageError
 from zoo.models.init import initialise
 from zoo.models.stack import Stack
 from zoo.parts.attention import Attention
 from zoo.parts.backend import Backend, Naive
+from zoo.parts.block import Memory
 from zoo.parts.ffn import FFN
 from zoo.parts.norm import Norm
+from zoo.parts.packing import Packing
 from zoo.parts.position import Extent, NoPosition, Position
 from zoo.tasks.task import Task
 
 DIM, HEADS = 48, 4  # heads of 12: no power of two, and enough for a scheme that splits them over two axes
 HIDDEN = 40
-LENGTH = 64
+LENGTH = 96  # of the longest sequence
+SHORT_AND_LONG = (7, 72)  # tokens: mistakes of tiles, tables and windows begin behind 32 or 64
 TEXT, GRID = Extent((LENGTH,)), Extent((8, 8))
+
+
+MOST_VALUES = 2  # of one option that are tried
 
 
 class Refused(Exception):  # noqa: N818
@@ -40,6 +48,8 @@ class Subject:
     """
 
     kind = ""
+    crosses = False  # whether a part of this kind is tried in stacks that look at a memory, too
+    looks = False  # whether its stacks look at a memory
 
     def __init__(self, part: type, options: dict[str, Any]):
         self.part, self.options = part, options
@@ -53,12 +63,44 @@ class Subject:
         """The part as a slot of a stack takes it: options are bound, what the stack gives is open."""
         return partial(self.part, **self.options)
 
+    def other_options(self) -> Iterator[tuple[str, Subject]]:
+        """The part with one option changed at a time, to values that it takes; and how that is written."""
+        for name, values in candidates(self.part, self.options).items():
+            taken = 0
+            for value in values:
+                other = copy.copy(self)
+                other.options = {**self.options, **(value if isinstance(value, dict) else {name: value})}
+                if taken < MOST_VALUES and other.places() >= self.places():
+                    taken += 1
+                    yield written(name, value), other
+
+    def places(self) -> set[str]:
+        """Where it can be used with its options: in a causal stack or not, and on a grid.
+
+        Raises whatever a part raises instead of UsageError or ValueError.
+        """
+        found = set()
+        for place, extent in (("text", TEXT), ("causal", Extent(TEXT.sizes, causal=True)), ("grid", GRID)):
+            with suppress(Refused, UsageError, ValueError):
+                self.stack(extent)
+                found.add(place)
+        return found
+
+    def with_memory(self) -> Subject | None:
+        """The part in stacks that look at a memory; None where it makes no sense there."""
+        if not self.crosses or self.looks:
+            return None
+        other = copy.copy(self)
+        other.looks = True
+        return other if other.places() else None
+
     def stack(self, extent: Extent = TEXT, **options: Any) -> Stack:
         """A stack with this part, its weights moved off zeros and ones, which hide mistakes. Raises Refused."""
         usual: dict[str, Any] = {"dim": DIM, "heads": HEADS, "hidden": HIDDEN, "depth": 1, "position": NoPosition}
         usual |= {"backend": Naive} if self.kind not in ("attention", "backend") else {}
+        made: type[Stack] = Looking if self.looks else Stack
         try:
-            return spread(Stack(extent, **usual | {self.kind: self.factory} | options))
+            return spread(made(extent, **usual | {self.kind: self.factory} | options))
         except UsageError as error:
             raise Refused(str(error)) from error
 
@@ -99,6 +141,7 @@ class AttentionSubject(Subject):
     """An attention in a stack of one block, and by itself."""
 
     kind = "attention"
+    crosses = True
 
     def build(self, backend: Backend | None = None, dropout: float = 0.0) -> Attention:
         """The part by itself."""
@@ -113,6 +156,7 @@ class BackendSubject(Subject):
     """A backend below plain attention, and by itself."""
 
     kind = "backend"
+    crosses = True
 
     def build(self) -> Backend:
         return self.factory()
@@ -136,6 +180,7 @@ class BlockSubject(Subject):
     """A block around the plainest parts."""
 
     kind = "block"
+    crosses = True
 
 
 class TaskSubject(Subject):
@@ -171,6 +216,26 @@ class DataSubject(Subject):
         except (UsageError, TypeError) as error:
             raise SkipTest(f"it cannot be loaded like this: {error}") from error
         return data
+
+
+class Looking(Stack):
+    """A stack with a memory of its own, where none is given: what a token says of itself, read backwards.
+
+    In a causal stack that memory would show the future: there it is the same states for every row.
+    """
+
+    def __init__(self, extent: Extent, **options: Any):
+        super().__init__(extent, **{**options, "cross": True})
+        self.states = 2 * torch.randn(1, 5, self.dim, generator=torch.Generator().manual_seed(1), device="cpu")
+
+    def forward(self, x, valid=None, memory=None, caches=None, packing=None):
+        return super().forward(x, valid, memory or self.memory_of(x, valid, packing), caches, packing)
+
+    def memory_of(self, x: Tensor, valid: Tensor | None, packing: Packing | None) -> Memory:
+        """What the tokens x (B, T, dim) look at."""
+        if self.causal:
+            return Memory(self.states.to(x).expand(x.size(0), -1, -1))
+        return Memory(x.flip(-1) if packing is None else packing.pack(x.flip(-1)), valid, packing)
 
 
 class Alone(nn.Module):

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from zoo.conformance.check import Inapplicable, require
+from zoo.conformance.check import Inapplicable, once, require, tried
 from zoo.conformance.subject import DIM, HEADS, HIDDEN, Subject
 from zoo.errors import UsageError
 from zoo.parts.ffn import side_losses
@@ -53,30 +53,34 @@ def train(made: Task, batch: dict[str, Any], where: str) -> None:
     require(not still, f"in {where} two steps do not move {', '.join(still[:3])}: {told}")
 
 
+@tried("options")
 def trains_language(subject: Subject) -> None:
     """A causal language model with it trains: finite loss and gradients, every parameter moves."""
-    tokens = torch.randint(WORDS, (3, 9))
+    tokens = torch.randint(WORDS, (8, 13))
     batch = {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
     steps(subject, CausalLM, {"vocab_size": WORDS, "max_length": 16}, batch)
 
 
+@tried("options")
 def trains_translation(subject: Subject) -> None:
     """A translation model with it trains on padded batches: finite loss and gradients, every parameter moves."""
-    source, target = torch.randint(WORDS, (3, 7)), torch.randint(WORDS, (3, 6))
+    source, target = torch.randint(WORDS, (9, 7)), torch.randint(WORDS, (9, 6))
     batch = {
-        "source": source, "source_valid": torch.arange(7) < torch.tensor([[7], [2], [5]]),
-        "target": target, "target_valid": torch.arange(6) < torch.tensor([[3], [6], [4]]),
+        "source": source, "source_valid": torch.arange(7) < torch.tensor([[7], [2], [5]] * 3),
+        "target": target, "target_valid": torch.arange(6) < torch.tensor([[3], [6], [4]] * 3),
     }  # fmt: skip
     sizes = {"source_vocab_size": WORDS, "target_vocab_size": WORDS, "max_length": 16}
     steps(subject, Translation, sizes, batch)
 
 
+@tried("options")
 def trains_vision(subject: Subject) -> None:
     """A vision model with it trains: finite loss and gradients, every parameter moves."""
-    batch = {"images": torch.randn(3, 1, 12, 12), "labels": torch.randint(5, (3,))}
+    batch = {"images": torch.randn(8, 1, 12, 12), "labels": torch.randint(5, (8,))}
     steps(subject, Classification, {"num_classes": 5, "image_size": 12, "channels": 1, "patch": 4}, batch)
 
 
+@once
 def fits_somewhere(subject: Subject) -> None:
     """At least one of the three tasks takes it."""
     refusals = []

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from zoo.conformance.check import Broken, require
 from zoo.conformance.common import any_layer, apart, each_layer, takes_padding
 from zoo.conformance.running import RUNNING
-from zoo.conformance.subject import Refused, Subject
+from zoo.conformance.subject import SHORT_AND_LONG, Refused, Subject
 from zoo.models.init import initialise
 from zoo.parts.ffn import FFN
 
@@ -118,10 +118,10 @@ def every_parameter_learns(subject: Subject) -> None:
 def gradients_are_right(subject: Subject) -> None:
     """Gradients by the backward pass equal differences of the output, in float64, and in training with dropout too."""
     layer = any_layer(subject).double()
-    for name, off in slopes_off(layer, subject.tokens(1, 3, torch.float64)):
-        require(
-            off < 1e-4, f"the gradient of {name} is wrong by {off:.2g}: detached, halved, or computed in low precision?"
-        )
+    for length in (3, SHORT_AND_LONG[-1]):
+        for name, off in slopes_off(layer, subject.tokens(1, length, torch.float64)):
+            told = f"the gradient of {name} is wrong by {off:.2g}: detached, halved, or computed in low precision?"
+            require(off < 1e-4, told)
     try:
         layer = subject.layer(dropout=0.3)
     except Refused:

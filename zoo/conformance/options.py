@@ -1,0 +1,85 @@
+"""Values of a part's options to try it with: from its signature, its type hints and what it declares."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, Literal, Union
+
+from zoo.describe import GIVEN
+from zoo.parts.ffn import FFN, Plain
+from zoo.parts.norm import Norm, RMSNorm
+
+DECLARED = "tried_options"  # class attribute: dictionaries of options, each tried as it stands
+PARTS: dict[type, type] = {Norm: RMSNorm, FFN: Plain}  # what stands for a part that an option names
+
+
+def candidates(part: type, fixed: dict[str, Any]) -> dict[str, list[Any]]:
+    """For each option that is not fixed, values other than its default, the likeliest to be taken first.
+
+    What a part declares in ``tried_options`` comes as dictionaries, under the names of the options in them.
+    """
+    hints = typing.get_type_hints(part.__init__)
+    found: dict[str, list[Any]] = {}
+    for name, parameter in list(inspect.signature(part).parameters.items())[GIVEN.get(getattr(part, "kind", ""), 0) :]:
+        if name in fixed or parameter.default is parameter.empty:
+            continue
+        values = others(hints.get(name, parameter.annotation), parameter.default)
+        if values:
+            found[name] = values
+    for declared in getattr(part, DECLARED, ()):
+        if not set(declared) & set(fixed):
+            found.setdefault(", ".join(declared), []).append(dict(declared))
+    return found
+
+
+def others(annotation: Any, default: Any) -> list[Any]:
+    """Values of a type other than the default."""
+    members = typing.get_args(annotation) if is_union(annotation) else (annotation,)
+    found: list[Any] = []
+    for member in members:
+        if typing.get_origin(member) is Literal:
+            found += list(typing.get_args(member))
+        elif member is bool:
+            found += [True, False]
+        elif member is int:
+            found += whole_numbers(default)
+        elif member is float:
+            found += [0.5, 2.0] if default is None else [default / 2, default * 2] if default else [0.1]
+        elif (made := made_by(member)) is not None:
+            found += [PARTS[base] for base in PARTS if isinstance(made, type) and issubclass(base, made)]
+    return [value for number, value in enumerate(found) if not same(value, default) and value not in found[:number]]
+
+
+def whole_numbers(default: Any) -> list[int]:
+    """Whole numbers near a default, and small ones: a tile or a window is met in a short sequence then."""
+    if isinstance(default, bool) or not isinstance(default, int):
+        return [1, 2, 3, 4, 6, 8]
+    return [3, default + 1, max(1, default // 2), 2 * default, 2]
+
+
+def same(value: Any, default: Any) -> bool:
+    return type(value) is type(default) and value == default
+
+
+def is_union(annotation: Any) -> bool:
+    return typing.get_origin(annotation) in (Union, types.UnionType)
+
+
+def made_by(annotation: Any) -> Any:
+    """What a ``Callable[..., X]`` or ``type[X]`` makes."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is type and arguments:
+        return arguments[0]
+    if origin is Callable or origin is typing.get_origin(Callable[[], int]):
+        return arguments[-1] if arguments else None
+    return None
+
+
+def written(name: str, value: Any) -> str:
+    """How an option and its value are written on the command line."""
+    if isinstance(value, dict):
+        return " ".join(written(each, given) for each, given in value.items())
+    return f"--{name} {getattr(value, '__name__', value)}"
