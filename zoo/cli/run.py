@@ -19,11 +19,12 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from zoo import atomic, cycles
 from zoo.cli import continuing, folder, report, sizes, tuning
-from zoo.cli.failure import blamed
+from zoo.cli.failure import blamed, by_lightning
 from zoo.cli.layers import where
 from zoo.cli.plan import Plan, text
 from zoo.cli.quiet import quiet
 from zoo.cli.resolve import Schema
+from zoo.cli.slots import parameters
 from zoo.errors import UsageError
 from zoo.study import lean, memory, ranks
 from zoo.study.callbacks import Provenance
@@ -126,7 +127,10 @@ class ZooCLI(LightningCLI):
         self.trainer_defaults["callbacks"] = [*callbacks, Provenance(provenance.used(self.plan.config))]
         with blamed():
             carried = {key: carried[key] for key in carried if key not in written}
-            made = super().instantiate_trainer(**carried, **kwargs)
+            try:
+                made = super().instantiate_trainer(**carried, **kwargs)
+            except Exception as error:
+                raise by_lightning(error) or error from error
         ranks.watch(made)
         lean.install(made, self.model)
         return made
@@ -141,6 +145,8 @@ class ZooCLI(LightningCLI):
                 raise memory.advice(error, self.trainer, self.data) from error
             if gone := ranks.lost(error, self.trainer):
                 raise gone from error
+            if refused := by_lightning(error, parameters(Trainer)):
+                raise refused from error
             raise
         finally:
             ranks.gather(self.trainer)
