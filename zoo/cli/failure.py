@@ -55,7 +55,7 @@ def blamed() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise _about_options(root(error)) from None
+        raise about_options(root(error)) from None
 
 
 def by_lightning(error: BaseException, options: Iterable[str] | None = None) -> UsageError | None:
@@ -87,7 +87,7 @@ def root(error: BaseException) -> BaseException:
     return error
 
 
-def _about_options(error: BaseException) -> BaseException:
+def about_options(error: BaseException) -> BaseException:
     """A UsageError where the options are to blame, the error itself elsewhere."""
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, ZooError) or not frames:

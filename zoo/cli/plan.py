@@ -71,6 +71,7 @@ def _check_name(kind: str, node: Node, records: list[provenance.Record]) -> None
     name = node.value
     if name is MISSING or not isinstance(name, str) or not name or "." in name or name.lower() in ("null", "none"):
         return
+    name = registry.spelled(kind, name)
     try:
         plugins.choose(kind, name)
     except PluginError as error:
