@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from zoo.cli.environment import explained
 from zoo.errors import UsageError, ZooError
 
 LINES = 4
@@ -28,6 +29,11 @@ def report(error: BaseException, debug: bool = False) -> int:
         if not getattr(error, "everywhere", False) or first_rank():
             say(str(error))
         return error.code
+    if (known := explained(error)) is not None:
+        if debug:
+            traceback.print_exception(error)
+        say(str(known))
+        return known.code
     traceback.print_exception(error)
     say("this looks like a bug in zoo or in a part, not in your command. Please report it with the traceback above.")
     return 1
