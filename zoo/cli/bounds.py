@@ -69,7 +69,7 @@ BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "overfit_batches": BATCHES,
     "val_check_interval": (_interval, "a number of steps from 1, a share above 0.0 to 1.0, or a time DD:HH:MM:SS"),
     "max_time": (_duration, "a time DD:HH:MM:SS, such as 00:02:30:00"),
-    "gradient_clip_val": (lambda value: value >= 0, "0 or above"),
+    "gradient_clip_val": (lambda value: isinstance(value, (int, float)) and value >= 0, "0 or above"),
     "gradient_clip_algorithm": (lambda value: value in ("norm", "value"), "'norm' or 'value'"),
     "devices": (_devices, "a number of devices from 1, -1 for all, a list of their numbers, or auto"),
 }  # fmt: skip

@@ -254,7 +254,9 @@ def _names_class(slot: Slot, nodes: list[Node]) -> bool:
 
 
 def _needs_value(key: str, slot: Slot | None) -> UsageError:
-    return UsageError(f"'--{key}' needs a value.{f' See what there is: zoo list {slot.kind}' if slot and slot.kind else ''}")
+    return UsageError(
+        f"'--{key}' needs a value.{f' See what there is: zoo list {slot.kind}' if slot and slot.kind else ''}"
+    )
 
 
 def takes_anything(annotation: Any) -> bool:

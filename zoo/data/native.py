@@ -1,4 +1,4 @@
-"""Calls into the library `tokenizers`, which is written in Rust: what it makes of a bad file or text is said plainly."""
+"""Calls into the library `tokenizers`, which is written in Rust: what it makes of bad files and texts, said plainly."""
 
 from __future__ import annotations
 

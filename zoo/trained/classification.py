@@ -82,7 +82,7 @@ class TrainedClassification(Trained):
     @torch.no_grad()
     def probabilities(self, images: Tensor) -> Tensor:
         """Of the classes, (B, classes) float64, for normalised images (B, C, H, W)."""
-        return self.net(images.to(self.device)).double().softmax(-1)[:, : len(self.names)].cpu()
+        return self.numbers(self.net(images.to(self.device)).double().softmax(-1)[:, : len(self.names)].cpu())
 
     def normal(self, pixels: Tensor) -> Tensor:
         """uint8 (B, C, H, W) as the model was shown images in evaluation."""
