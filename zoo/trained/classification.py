@@ -13,7 +13,7 @@ from torch import Tensor
 
 from zoo import limits
 from zoo.data.imagedata import ArrayPixels, Images, Split, resized
-from zoo.data.imagefiles import UNREADABLE, FilePixels, header
+from zoo.data.imagefiles import UNREADABLE, FilePixels, header, upright
 from zoo.errors import UsageError
 from zoo.tasks.task import Task
 from zoo.trained.base import Trained
@@ -103,7 +103,7 @@ class TrainedClassification(Trained):
         if way == "crop" and self.channels == 3:
             return FilePixels(1, self.size, lambda _: image, None).fetch(np.array([0]))  # the very code of training
         try:
-            array = np.array(image.convert(self.mode))
+            array = np.array(upright(image).convert(self.mode))
         except UNREADABLE as error:
             raise UsageError(f"{name} cannot be read as an image: {error}") from error
         pixels = torch.from_numpy(array.reshape(*array.shape[:2], -1).transpose(2, 0, 1).copy())[None]
