@@ -21,6 +21,7 @@ from zoo.importing import bring, told
 KINDS = ("position", "backend", "attention", "norm", "ffn", "block", "task", "data")
 BUILTIN = ZOO
 SWITCH = "ZOO_DISABLE_PLUGINS"
+NOTHING = ("none", "nope", "no")  # what people write for a kind's part that does nothing, such as NoPosition
 RECIPES = "recipes"  # the group ``zoo.recipes``: ``name = package.folder`` of YAML files, which is never imported
 
 
@@ -170,6 +171,13 @@ def find(kind: str, name: str) -> Part:
     unread = [flaw for flaw in flaws() if re.search(rf"\b{re.escape(name)}\b", flaw.reason, re.IGNORECASE)]
     hint = f"\n{unread[0].package.origin} is damaged: {unread[0].reason}" if unread else ""
     raise PartError(f"unknown {kind} {name!r}.{suggest(name, names)} Available: {', '.join(names)}{hint}")
+
+
+def spelled(kind: str, name: str) -> str:
+    """The name itself, or the part that a short form stands for: `none` of a position is NoPosition."""
+    if name.lower() in NOTHING and kind in KINDS:
+        return next((part.name for part in parts(kind) if part.name.lower() == f"no{kind}"), name)
+    return name
 
 
 def get(kind: str, name: str) -> type:

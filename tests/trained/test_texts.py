@@ -7,7 +7,7 @@ import torch
 
 import zoo
 from zoo.cli import main
-from zoo.errors import UsageError
+from zoo.errors import NonFiniteError, UsageError
 
 SMALL = ["--model.dim", "16", "--model.depth", "1", "--model.heads", "2", "--trainer.accelerator", "cpu"]
 SMALL += ["--trainer.logger", "false", "--trainer.max_steps", "30", "--trainer.val_check_interval", "30"]
@@ -84,3 +84,12 @@ def test_exports_carry_their_classes(runs, tmp_path):
     model.export(tmp_path / "out")
     assert (tmp_path / "out" / "labels.json").is_file()
     assert zoo.load(tmp_path / "out").classify("the bark of 3") == model.classify("the bark of 3")
+
+
+def test_a_classifier_that_computes_nan_says_so(runs):
+    for name, call in (("topics-tiny/t/s1", "classify"), ("roles-tiny/r/s1", "tag")):
+        model = zoo.load(runs / name)
+        for parameter in model.net.parameters():
+            parameter.fill_(float("nan"))
+        with pytest.raises(NonFiniteError, match="not a number"):
+            getattr(model, call)("the purr of 99")

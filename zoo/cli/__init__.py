@@ -9,6 +9,7 @@ from pathlib import Path
 RUN = ("fit", "validate", "test", "predict")
 READ = ("list", "show", "recipes", "cp", "tensorboard", "doctor")
 USE = ("generate", "translate", "classify", "fill", "tag", "export")
+ANYWHERE = ("list", "recipes", "doctor")  # need no working folder
 OWN = ("compare", "check", "new", "matrix", "import")
 
 
@@ -20,7 +21,9 @@ def main(argv: list[str] | None = None) -> int:
         code = _dispatch(words, Path(sys.argv[0]).stem)
         sys.stdout.flush()
         return code
-    except (Exception, KeyboardInterrupt) as error:
+    except (SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # also what libraries in Rust raise, which is no Exception
         from zoo.cli.failure import report, unread
 
         if isinstance(error, BrokenPipeError) and unread():
@@ -32,8 +35,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _dispatch(words: list[str], program: str) -> int:
+    from zoo.cli.environment import check_words, working_folder
     from zoo.errors import UsageError
 
+    check_words(words)
     if words[:1] == ["--version"]:
         from importlib.metadata import version
 
@@ -45,6 +50,8 @@ def _dispatch(words: list[str], program: str) -> int:
         print(helptext.overview())
         return 0
     command, rest = words[0], words[1:]
+    if command not in ANYWHERE:
+        working_folder()
     if command in RUN:
         return _train(command, rest)
     if command in READ:

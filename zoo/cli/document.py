@@ -144,7 +144,7 @@ def from_options(options: Iterable[tuple[str, str | bool, str]]) -> list[Node]:
         if isinstance(value, str) and value[:1] in ("[", "{"):
             leaf = flow(value, text)
         else:
-            leaf = Node(value, text, typed=not isinstance(value, str))
+            leaf = Node(value, text, typed=not isinstance(value, str), bare=value is True)
         root = Node()
         put(root, path, leaf)
         layers.append(root)

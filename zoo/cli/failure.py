@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import select
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+from zoo.cli.environment import explained
 from zoo.errors import UsageError, ZooError
 
 LINES = 4
@@ -26,6 +29,11 @@ def report(error: BaseException, debug: bool = False) -> int:
         if not getattr(error, "everywhere", False) or first_rank():
             say(str(error))
         return error.code
+    if (known := explained(error)) is not None:
+        if debug:
+            traceback.print_exception(error)
+        say(str(known))
+        return known.code
     traceback.print_exception(error)
     say("this looks like a bug in zoo or in a part, not in your command. Please report it with the traceback above.")
     return 1
@@ -53,7 +61,29 @@ def blamed() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise _about_options(root(error)) from None
+        raise about_options(root(error)) from None
+
+
+def by_lightning(error: BaseException, options: Iterable[str] | None = None) -> UsageError | None:
+    """A UsageError where Lightning itself refuses how the Trainer was set up; None for everything else.
+
+    Only what Lightning raises on purpose counts and, where ``options`` are given, only a message that names one.
+    """
+    error = root(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, ZooError) or not frames or not isinstance(error, (ValueError, TypeError, *_misconfigured())):
+        return None
+    pieces = Path(frames[-1].filename).parts
+    on_purpose = {"lightning", "pytorch_lightning"} & {*pieces} and (frames[-1].line or "").startswith("raise")
+    said = " ".join(str(error).split())
+    named = options is None or bool({*re.findall(r"\w+", said)} & {*options})
+    return UsageError(f"the trainer cannot run like this: {said}") if on_purpose and named else None
+
+
+def _misconfigured() -> tuple[type[Exception], ...]:
+    """Lightning's own exception, where Lightning was imported: nobody else can have raised it."""
+    module = sys.modules.get("lightning.fabric.utilities.exceptions")
+    return (module.MisconfigurationException,) if module else ()
 
 
 def root(error: BaseException) -> BaseException:
@@ -63,7 +93,7 @@ def root(error: BaseException) -> BaseException:
     return error
 
 
-def _about_options(error: BaseException) -> BaseException:
+def about_options(error: BaseException) -> BaseException:
     """A UsageError where the options are to blame, the error itself elsewhere."""
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, ZooError) or not frames:

@@ -20,7 +20,7 @@ INFRASTRUCTURE = (
     "trainer.callbacks", "trainer.log_every_n_steps", "trainer.default_root_dir", "trainer.profiler", "trainer.plugins",
     "trainer.barebones", "trainer.detect_anomaly", "trainer.max_time", "trainer.model_registry",
     "trainer.num_sanity_val_steps", "trainer.enable_", "data.workers", "data.num_workers", "data.pin_memory",
-    "data.cache", "data.root",
+    "data.cache",
 )  # fmt: skip
 HEADER = "# zoo run: "
 RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK", "NODE_RANK")

@@ -25,6 +25,7 @@ class Node:
     children: dict[str, Node] = field(default_factory=dict)
     explicit: bool = False  # the value was written as class_path
     typed: bool = True  # False: text of the command line, whose type is not yet known
+    bare: bool = False  # an option of the command line without a value
 
     def plain(self) -> object:
         """The same as lists, dicts and scalars."""
@@ -57,5 +58,6 @@ def put(root: Node, path: Iterable[str], leaf: Node) -> None:
         node = node.children.setdefault(name, Node(origin=leaf.origin))
     if leaf.value is not MISSING:
         node.value, node.explicit, node.typed = leaf.value, leaf.explicit, leaf.typed
+        node.bare = leaf.bare
     node.origin = leaf.origin
     node.children.update(leaf.children)

@@ -71,6 +71,7 @@ def _check_name(kind: str, node: Node, records: list[provenance.Record]) -> None
     name = node.value
     if name is MISSING or not isinstance(name, str) or not name or "." in name or name.lower() in ("null", "none"):
         return
+    name = registry.spelled(kind, name)
     try:
         plugins.choose(kind, name)
     except PluginError as error:
@@ -135,6 +136,7 @@ def schema() -> Schema:
 
 def plan(command: args.Command, found: Draft, against: Schema | None = None) -> Plan:
     """Resolve a draft against the real classes."""
+    from zoo.cli.bounds import check_trainer
     from zoo.cli.names import Names
     from zoo.cli.resolve import Resolved, resolve
     from zoo.trained.policy import import_policy
@@ -143,6 +145,7 @@ def plan(command: args.Command, found: Draft, against: Schema | None = None) -> 
     import_policy(tuple(command.allow))
     names = Names(command.allow, found.records)
     full = resolve(found.layers, against, names)
+    check_trainer(full.config["trainer"], full.origins)
     if found.recipe is None or found.recipe.name != folder.CONFIG:  # a run goes on, and is repeated, as it was
         precision.choose(full.config["trainer"])
     seed = full.config.setdefault("seed_everything", SEED)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from zoo import registry
 from zoo.cli.layers import MISSING, Node, where
 from zoo.cli.names import Names, path_of
-from zoo.cli.slots import Param, Slot, given_names, parameters, takes_code
+from zoo.cli.slots import Param, Slot, given_names, members_of, parameters, takes_code
 from zoo.cli.values import is_plain, typed
 from zoo.cli.written import check_place, from_file
 from zoo.errors import PartError, UsageError
@@ -109,6 +110,8 @@ class _Resolver:
         """The merged value of one parameter."""
         self.result.defaults[key] = _shown(param.default)
         last = nodes[-1]
+        if last.bare and bool not in members_of(param.annotation) and not takes_anything(param.annotation):
+            raise _needs_value(key, param.slot)
         if param.slot and param.slot.record and (last.value is MISSING or last.explicit):
             return self.record(key, param.slot, nodes)
         if param.slot and not param.slot.record and _names_class(param.slot, nodes):
@@ -178,11 +181,17 @@ class _Resolver:
                 del table[name]
 
     def choose(self, key: str, slot: Slot, node: Node) -> type | None:
-        """The class a node names, None for null."""
+        """The class a node names, None for null; `none` of a kind that has a part which does nothing is that part."""
+        if slot.kind and isinstance(node.value, str) and (name := registry.spelled(slot.kind, node.value)):
+            node = replace(node, value=name)
+        if node.bare:
+            raise _needs_value(key, slot)
         if node.value is None or (not node.typed and str(node.value).lower() in ("null", "none")):
             if slot.optional:
                 return None
-            raise UsageError(f"{key!r} must name a {slot.word}, got nothing.{where(node.origin)}")
+            empty = registry.spelled(slot.kind, "none") if slot.kind else "none"
+            hint = f" For none at all: {empty}." if empty != "none" else ""
+            raise UsageError(f"{key!r} must name a {slot.word}, got nothing.{hint}{where(node.origin)}")
         if not isinstance(node.value, str) or not node.value:
             raise UsageError(f"{key!r} must name a {slot.word}, got {node.plain()!r:.60}.{where(node.origin)}")
         return self.names.find(slot, node)
@@ -225,6 +234,8 @@ def _options(nodes: list[Node], key: str) -> dict[str, list[Node]]:
     """The keys of a section that is no class."""
     options: dict[str, list[Node]] = {}
     for node in nodes:
+        if node.bare:
+            raise _needs_value(key, None)
         if node.value not in (MISSING, None):
             raise UsageError(f"{key!r} must hold keys, got {node.plain()!r:.60}.{where(node.origin)}")
         for name, child in node.children.items():
@@ -240,6 +251,17 @@ def _names_class(slot: Slot, nodes: list[Node]) -> bool:
     if isinstance(last.value, list):
         return any(item.explicit or isinstance(item.value, str) for item in last.value)
     return not slot.loose or last.explicit or (isinstance(last.value, str) and "." in last.value)
+
+
+def _needs_value(key: str, slot: Slot | None) -> UsageError:
+    return UsageError(
+        f"'--{key}' needs a value.{f' See what there is: zoo list {slot.kind}' if slot and slot.kind else ''}"
+    )
+
+
+def takes_anything(annotation: Any) -> bool:
+    """Whether an option says nothing of the type of its value."""
+    return annotation in (inspect.Parameter.empty, Any, object)
 
 
 _BARE = ("true", "false")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
-import re
 import signal
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,12 @@ from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from zoo import atomic, cycles
-from zoo.cli import continuing, folder, report, sizes, tuning
-from zoo.cli.failure import blamed
-from zoo.cli.layers import where
+from zoo.cli import blame, continuing, folder, report, sizes, tuning
+from zoo.cli.failure import blamed, by_lightning
 from zoo.cli.plan import Plan, text
 from zoo.cli.quiet import quiet
 from zoo.cli.resolve import Schema
+from zoo.cli.slots import parameters
 from zoo.errors import UsageError
 from zoo.study import lean, memory, ranks
 from zoo.study.callbacks import Provenance
@@ -126,7 +124,10 @@ class ZooCLI(LightningCLI):
         self.trainer_defaults["callbacks"] = [*callbacks, Provenance(provenance.used(self.plan.config))]
         with blamed():
             carried = {key: carried[key] for key in carried if key not in written}
-            made = super().instantiate_trainer(**carried, **kwargs)
+            try:
+                made = super().instantiate_trainer(**carried, **kwargs)
+            except Exception as error:
+                raise by_lightning(error) or error from error
         ranks.watch(made)
         lean.install(made, self.model)
         return made
@@ -141,6 +142,8 @@ class ZooCLI(LightningCLI):
                 raise memory.advice(error, self.trainer, self.data) from error
             if gone := ranks.lost(error, self.trainer):
                 raise gone from error
+            if refused := by_lightning(error, parameters(Trainer)):
+                raise refused from error
             raise
         finally:
             ranks.gather(self.trainer)
@@ -249,7 +252,7 @@ def execute(plan: Plan, schema: Schema) -> int:
     except UsageError as error:
         if plan.claimed and "resume" not in plan.command.flags:
             folder.release(plan.run)
-        raise type(error)(f"{error}{written_at(str(error), plan.resolved.origins)}") from error
+        raise type(error)(f"{error}{blame.written_at(str(error), plan, schema)}") from error
     finally:
         if plan.hold is not None:
             plan.hold.release()
@@ -262,13 +265,6 @@ def last_words(stopped: Stopped) -> str:
     if not stopped.saved:
         return f"interrupted by {name} at step {stopped.step}, with no new checkpoint."
     return f"interrupted by {name}: step {stopped.step} is saved. Continue: the same command with --resume"
-
-
-def written_at(message: str, origins: Mapping[str, str]) -> str:
-    """Where the options that a part's own message names were written."""
-    words = set(re.findall(r"\w+", message))
-    named = [key for key in origins if key.startswith(("model.", "data.")) and key.rpartition(".")[2] in words]
-    return "" if "←" in message else where(", ".join(dict.fromkeys(origins[key] for key in named[:3])))
 
 
 def _first_line(message: str) -> str:

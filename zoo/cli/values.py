@@ -22,6 +22,7 @@ WORDS = {
     list: "a list", tuple: "a list", dict: "a mapping", set: "a list",
 }  # fmt: skip
 MANY = {int: "whole numbers", float: "numbers", bool: "true or false", str: "texts"}
+LARGEST_INT = 2**63 - 1  # what torch counts with
 SEQUENCES = (list, tuple, set, collections.abc.Sequence, collections.abc.Iterable)
 
 
@@ -43,6 +44,8 @@ def typed(key: str, annotation: Any, node: Node, optional: bool = False) -> obje
         if isinstance(guessed, (str, float)) and not (isinstance(guessed, float) and float in members_of(annotation)):
             raise _wrong(key, annotation, value, node.origin)
         value = guessed
+    if type(value) is int and not -LARGEST_INT <= value <= LARGEST_INT:
+        raise UsageError(f"{key!r} is {value:.3g}: no more than {LARGEST_INT} can be counted.{where(node.origin)}")
     if value is None and not optional and type(None) not in members_of(annotation):
         raise _wrong(key, annotation, value, node.origin)
     parser = ArgumentParser(exit_on_error=False)

@@ -13,7 +13,6 @@ from zoo.errors import UsageError
 SECTIONS = ("model", "data", "trainer", "tune")
 DESIGNS = ("grid", "one-at-a-time")
 MANY, MOST_SEEDS = 12, 1000  # variants of a grid that nobody asked for by name
-NONE = ("none", "nope", "no")  # short for a kind's part that does nothing, such as NoPosition
 PAIRS, OPEN, CLOSE = {"'": "'", '"': '"'}, "[{(", "]})"
 
 
@@ -68,11 +67,7 @@ def made(key: str, values: Sequence[str]) -> Factor:
 
 def spelled(key: str, value: str) -> str:
     """The value itself, or the part that a short form stands for: `none` of a position is NoPosition."""
-    kind = key.removeprefix("model.")
-    if value.lower() in NONE and kind in registry.KINDS:
-        named = [part.name for part in registry.parts(kind) if part.name.lower() == f"no{kind}"]
-        return named[0] if named else value
-    return value
+    return registry.spelled(key.removeprefix("model."), value)
 
 
 def factors(texts: Sequence[str]) -> tuple[Factor, ...]:

@@ -12,6 +12,9 @@ from lightning.pytorch import LightningDataModule
 
 from zoo.data.batches import BatchDataset, Batches, Loader, Plan, RowPlan
 from zoo.errors import UsageError
+from zoo.ranges import at_least, at_most
+
+MOST_WORKERS = 1024  # processes that load
 
 
 class Data(LightningDataModule, ABC):
@@ -28,6 +31,7 @@ class Data(LightningDataModule, ABC):
         super().__init__()
         at_least(1, batch_size=batch_size)
         at_least(0, workers=workers)
+        at_most(MOST_WORKERS, workers=workers)
         self.batch_size, self.workers = batch_size, workers
         self.seed = torch.initial_seed() if seed is None else seed
         # a process may get nothing of an evaluation split with fewer samples than processes
@@ -94,13 +98,6 @@ class Data(LightningDataModule, ABC):
             raise UsageError(f"the {split} split has {found} samples: too few for {world} processes to get one each")
         # by keyword: Lightning makes the loader of prediction anew, with other values
         return Loader(dataset=self.datasets[split], batch_sampler=Batches(plan, rank, frozen), workers=self.workers)
-
-
-def at_least(least: int, **options: int) -> None:
-    """Raise UsageError for the first option below `least`."""
-    for name, value in options.items():
-        if value < least:
-            raise UsageError(f"{name} is {value}: it must be at least {least}")
 
 
 def a_fraction(**options: float) -> None:

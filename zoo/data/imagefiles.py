@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 
 from zoo.data.cache import digest
@@ -42,11 +42,24 @@ class FilePixels(Pixels):
         image = self.image(index)
         try:
             image.draft("RGB", (self.size, self.size))  # lets JPEG leave out what is not needed
-            colours = image.convert("RGB")
+            colours = upright(image).convert("RGB")
         except UNREADABLE as error:
             name = getattr(image, "filename", "") or f"image {index}"
             raise UsageError(f"{name} cannot be read as an image: {error}") from error
         return pil_to_tensor(center_crop(resize(colours, [self.size]), [self.size]))
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """The image as a camera's orientation mark in its EXIF data says it is to be seen, as every viewer shows it."""
+    return ImageOps.exif_transpose(image) if turned(image) else image
+
+
+def turned(image: Image.Image) -> bool:
+    """Whether an image is stored on its side, upside down or mirrored."""
+    try:
+        return image.getexif().get(ExifTags.Base.Orientation, 1) in range(2, 9)
+    except Exception:  # damaged EXIF data raise whatever they lead to: viewers ignore them
+        return False
 
 
 class Files:

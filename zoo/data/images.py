@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import logging
 import math
+import os
 import zipfile
+from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +21,7 @@ from zoo.data.cache import cached, write_json
 from zoo.data.data import a_fraction
 from zoo.data.imagedata import ImageData, Split, squares, stratified
 from zoo.data.imagefiles import UNREADABLE, FilePixels, Files, Items, header
+from zoo.data.labelled import log_once
 from zoo.data.read import missing
 from zoo.errors import UsageError
 from zoo.registry import suggest
@@ -27,6 +31,9 @@ SPLIT = (20170612,)
 DECODED_BYTES = 256 * 2**20  # of files that are decoded once before training; of more, the headers alone are read
 # also .gif and .pnm, which torchvision passes over without a word
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
+LITTER = ("thumbs.db", "desktop.ini", "icon\r")
+PIECE = 4096  # bytes
+SAMPLED_IDENTITY = 16  # images whose pixels tell one root of a data set of torchvision from another
 log = logging.getLogger(__name__)
 # the others of torchvision are no labelled images, read videos, or unpack archives and pickles that nobody checked
 LABELLED = (
@@ -40,8 +47,10 @@ class ImageFolder(ImageData):
     """Folders of images: ``root/train/CLASS/…``, ``root/val/CLASS/…`` and perhaps ``root/test/CLASS/…``.
 
     Images become RGB squares: the short side is made `image_size` long and the middle kept. Every header is checked
-    once before training. Mean and deviation come from 2,000 training images, evenly over the classes. The fingerprint
-    covers names and sizes of the files. The test split is the validation split when there is no test folder.
+    once before training. An image is turned as its EXIF orientation says, as viewers show it. Files of other endings are
+    left out, counted and named. Mean and deviation come from 2,000 training images, evenly over the classes. The
+    fingerprint covers the files' names and contents; of more than 256 MB of files, their sizes and three pieces of each.
+    The test split is the validation split when there is no test folder.
     """
 
     def __init__(
@@ -61,8 +70,6 @@ class ImageFolder(ImageData):
             raise UsageError(f"bad is {bad!r}: it must be error or skip")
 
     def read(self) -> tuple[dict[str, Split], list[str]]:
-        from torchvision.datasets import ImageFolder as Folder
-
         splits: dict[str, Split] = {}
         names: list[str] = []
         for name in ("train", "val", "test"):
@@ -72,9 +79,16 @@ class ImageFolder(ImageData):
                     continue
                 raise missing(f"the folder {folder}, with a folder of images for each class,", RECIPES)
             try:
-                found = Folder(str(folder), is_valid_file=is_image)
+                found = _visible_folders()(str(folder), is_valid_file=is_image)
             except FileNotFoundError as error:  # no class, or a class without images
-                raise UsageError(f"{folder}: {str(error).splitlines()[0]}") from error
+                others = left_out(folder)
+                hint = f"\nIt holds {told_endings(others)}, which are not read." if others else ""
+                raise UsageError(f"{folder}: {str(error).splitlines()[0]}{hint}") from error
+            if others := left_out(folder):
+                log_once(
+                    f"{folder}: {len(others)} files are left out, {told_endings(others)}: they lie in no class's "
+                    f"folder, or their names end in none of {' '.join(ENDINGS)}. The first: {others[0]}"
+                )
             names = names or found.classes
             if found.classes != names:
                 more, less = set(found.classes) - set(names), set(names) - set(found.classes)
@@ -84,25 +98,31 @@ class ImageFolder(ImageData):
         return splits, names
 
     def _split(self, folder: Path, samples: list[tuple[str, int]]) -> Split:
-        samples = self._readable(folder, samples)
+        samples, contents = self._readable(folder, samples)
         paths = [path for path, _ in samples]
-        files = [[str(Path(path).relative_to(folder)), Path(path).stat().st_size] for path in paths]
+        files = [[str(Path(path).relative_to(folder)), contents[path]] for path in paths]
         pixels = FilePixels(len(paths), self.side, Files(paths), files)
         return Split(pixels, np.array([label for _, label in samples]))
 
-    def _readable(self, folder: Path, samples: list[tuple[str, int]]) -> list[tuple[str, int]]:
-        """The samples whose images can be read. Raises UsageError for the others unless they may be left out."""
+    def _readable(self, folder: Path, samples: list[tuple[str, int]]) -> tuple[list[tuple[str, int]], dict[str, str]]:
+        """The samples whose images can be read, and a digest of each file's content.
+
+        Raises UsageError for the others unless they may be left out.
+        """
         known = [size_and_time(path) for path, _ in samples]
         whole = sum(size for size, _ in known) <= DECODED_BYTES
 
         def check(entry: Path) -> None:
-            write_json(entry / "checked.json", {path: why for path, _ in samples if (why := flaw(path, whole))})
+            wrong = {path: why for path, _ in samples if (why := flaw(path, whole))}
+            contents = {path: content_digest(path, whole) for path, _ in samples if path not in wrong}
+            write_json(entry / "checked.json", {"wrong": wrong, "contents": contents})
 
         files = [[str(Path(path).relative_to(folder)), *one] for (path, _), one in zip(samples, known, strict=True)]
-        entry = cached("headers", {"format": 2, "folder": str(folder.resolve()), "files": files}, check)
-        wrong: dict[str, str] = json.loads((entry / "checked.json").read_text("utf-8"))
+        entry = cached("headers", {"format": 3, "folder": str(folder.resolve()), "files": files}, check)
+        checked = json.loads((entry / "checked.json").read_text("utf-8"))
+        wrong, contents = checked["wrong"], checked["contents"]
         if not wrong:
-            return samples
+            return samples, contents
         first = next(iter(wrong.values()))
         if self.bad == "error":
             more = f"\n{len(wrong)} of {len(samples)} images are like this." if len(wrong) > 1 else ""
@@ -110,7 +130,7 @@ class ImageFolder(ImageData):
         if len(wrong) == len(samples):
             raise UsageError(f"{folder}: none of its {len(samples)} images can be read. The first: {first}")
         log.warning("%s: %d of %d images are left out. The first: %s", folder, len(wrong), len(samples), first)
-        return [one for one in samples if one[0] not in wrong]
+        return [one for one in samples if one[0] not in wrong], contents
 
 
 def size_and_time(path: str) -> tuple[int, int]:
@@ -125,6 +145,55 @@ def size_and_time(path: str) -> tuple[int, int]:
 def is_image(path: str) -> bool:
     """By the end of its name."""
     return path.lower().endswith(ENDINGS)
+
+
+def _visible_folders() -> type:
+    """torchvision's reader of folders, for which a hidden one, such as an editor's or a notebook's, is no class."""
+    from torchvision.datasets import ImageFolder as Folder
+    from torchvision.datasets.folder import find_classes
+
+    class Visible(Folder):
+        def find_classes(self, directory: str) -> tuple[list[str], dict[str, int]]:
+            names = [name for name in find_classes(directory)[0] if not name.startswith(".")]
+            if not names:
+                raise FileNotFoundError(f"Couldn't find any class folder in {directory}.")
+            return names, {name: number for number, name in enumerate(names)}
+
+    return Visible
+
+
+def left_out(folder: Path) -> list[str]:
+    """The files below a split's folder that are not read, save for hidden ones and what file managers leave."""
+    found = []
+    for place, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        inside = Path(place) != folder
+        found += [
+            os.path.join(place, name)
+            for name in sorted(names)
+            if not (name.startswith(".") or name.lower() in LITTER or (inside and is_image(name)))
+        ]
+    return found
+
+
+def told_endings(paths: list[str]) -> str:
+    """How many there are of each ending: ``3 .avif, 1 .txt``."""
+    counts = Counter(Path(path).suffix.lower() or "without an ending" for path in paths)
+    shown = [f"{count} {ending}" for ending, count in counts.most_common(6)]
+    return ", ".join([*shown, *(["…"] if len(counts) > 6 else [])])
+
+
+def content_digest(path: str, whole: bool) -> str:
+    """A digest of a file: of all of it, or of its length and three pieces where there are too many to be read."""
+    with Path(path).open("rb") as file:
+        if whole:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=12)).hexdigest()
+        size = os.fstat(file.fileno()).st_size
+        hashed = hashlib.blake2b(str(size).encode(), digest_size=12)
+        for start in (0, size // 2, size - PIECE):
+            file.seek(max(0, start))
+            hashed.update(file.read(PIECE))
+        return hashed.hexdigest()
 
 
 def flaw(path: str, whole: bool) -> str:
@@ -174,8 +243,24 @@ class NpzImages(ImageData):
                     f"{file}: images of size {pixels.size} with {pixels.channels} channels, but {self.files['train']} "
                     f"has {first.size} with {first.channels}"
                 )
-        labels = splits["train"].labels
-        return splits, names or [str(n) for n in range(int(labels.max(initial=-1)) + 1)]
+        return splits, names or numbered(splits["train"].labels, self.files["train"])
+
+
+def numbered(labels: np.ndarray, where: str) -> list[str]:
+    """The names of classes that have none, their numbers. Raises UsageError where there are gaps between them.
+
+    A class that no image has would be trained all the same: numbers such as 1000000 would make a million of them.
+    """
+    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+        return []  # check_labels says what is wrong
+    found = np.unique(labels[labels >= 0])
+    gaps = np.flatnonzero(found != np.arange(len(found)))
+    if len(gaps):
+        raise UsageError(
+            f"{where}: labels run to {found[-1]}, and no image has the label {gaps[0]}: there are {len(found)} classes "
+            f"with images.\nNumber them from 0 to {len(found) - 1}, or give an array 'names' with the name of every class."
+        )
+    return [str(number) for number in found]
 
 
 def _npz(path: Path) -> dict[str, np.ndarray]:
@@ -243,7 +328,7 @@ class TorchvisionImages(ImageData):
             "test": self._split(test, _labels(test), np.arange(len(test)), "test"),
         }
         names = [str(name) for name in getattr(train, "classes", ())]
-        return splits, names or [str(n) for n in range(int(labels.max()) + 1)]
+        return splits, names or numbered(labels, self.dataset)
 
     def _split(self, found: Any, labels: np.ndarray, part: np.ndarray, split: str) -> Split:
         data = np.asarray(getattr(found, "data", ()))
@@ -253,8 +338,11 @@ class TorchvisionImages(ImageData):
             return Split(squares(data[part], self.image_size, self.dataset), labels[part])
         if self.image_size is None:
             raise UsageError(f"the images of {self.dataset} may differ in size: give image_size")
-        identity = [self.dataset, split, len(labels), part.tolist()]
-        return Split(FilePixels(len(part), self.image_size, Items(found, part), identity), labels[part])
+        items = Items(found, part)
+        some = np.unique(np.linspace(0, len(part) - 1, SAMPLED_IDENTITY).astype(np.int64)) if len(part) else []
+        seen = [hashlib.sha256(items(int(index)).convert("RGB").tobytes()).hexdigest()[:16] for index in some]
+        identity = [self.dataset, split, len(labels), part.tolist(), seen]  # another root may hold other images
+        return Split(FilePixels(len(part), self.image_size, items, identity), labels[part])
 
     def _open(self, split: str) -> Any:
         from torchvision import datasets

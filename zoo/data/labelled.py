@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 from abc import abstractmethod
+from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -139,6 +140,12 @@ class TextLabels(LabelledData):
                 raise UsageError(f"the {split} split has no text with a label")
         self.tokenizer = self._tokenizer([one.text for one in texts["train"]])
         self.names = sorted({one.label for one in texts["train"]})
+        alone = [name for name, count in Counter(one.label for one in texts["train"]).items() if count == 1]
+        if len(alone) > max(20, len(texts["train"]) // 2):
+            raise UsageError(
+                f"{len(self.names)} classes for {len(texts['train'])} training texts, and {len(alone)} of them have a "
+                f"single text, such as {alone[0]!r:.60}.\nA line holds a class, a tab and a text, in this order."
+            )
         place = {name: number for number, name in enumerate(self.names)}
         for split, found in texts.items():
             for one in found:

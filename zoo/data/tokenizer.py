@@ -15,6 +15,7 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trai
 
 from zoo import limits
 from zoo.data.cache import write_file
+from zoo.data.native import native_call, refuse_surrogates
 from zoo.data.tokenfile import BOS, CHARACTER, CLS, EOS, IDEOGRAPH, MASK, PAD, SEP, check, published
 from zoo.errors import UsageError
 
@@ -44,11 +45,14 @@ class Tokenizer:
         self.pad, self.bos, self.eos = (self.special(name) for name in (PAD, BOS, EOS))
         self.scheme = _scheme(inner)
         self._table = self._lookup() if self.scheme == "chars" else None
+        self.source = ""  # the file it was read from
+        self.foreign = names is not None and '"Regex"' in inner.to_str()  # with patterns that are none of ours
 
     @classmethod
     def chars(cls, texts: Iterable[str], specials: Sequence[str] = ()) -> Tokenizer:
         """One token per character of `texts`, sorted, after the special tokens."""
         characters = sorted(set().union(*map(set, texts)))
+        refuse_surrogates(characters)
         vocabulary = {token: number for number, token in enumerate([*specials, *characters])}
         inner = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))  # not a token: unknown raises
         inner.pre_tokenizer = pre_tokenizers.Split(Regex(CHARACTER), "isolated")
@@ -91,7 +95,8 @@ class Tokenizer:
             initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
             show_progress=False,
         )
-        inner.train_from_iterator(texts, trainer)
+        with native_call("", texts if isinstance(texts, Sequence) else ()):
+            inner.train_from_iterator(texts, trainer)
         return cls(inner)
 
     def extended(self, specials: Sequence[str]) -> Tokenizer:
@@ -108,10 +113,13 @@ class Tokenizer:
             names = published(path)
             if names is None:
                 check(path, text)
-            inner = tokenizers.Tokenizer.from_str(text)
-            inner.no_padding()
-            inner.no_truncation()
-            return cls(inner, names)
+            with native_call(str(path), silent=True):
+                inner = tokenizers.Tokenizer.from_str(text)
+                inner.no_padding()
+                inner.no_truncation()
+                found = cls(inner, names)
+            found.source = str(path)
+            return found
         except UsageError:
             raise
         except FileNotFoundError as error:
@@ -139,7 +147,8 @@ class Tokenizer:
 
     def lead(self) -> list[int]:
         """The special tokens that a published tokenizer puts in front of a text; none for one of ours."""
-        ids = self.inner.encode("", add_special_tokens=True).ids if self.names else []
+        with native_call(self.source, (), self.foreign):
+            ids = self.inner.encode("", add_special_tokens=True).ids if self.names else []
         return ids[: ids.index(self.eos)] if self.eos in ids else ids
 
     def marked(self, ids: Sequence[int]) -> list[int]:
@@ -168,23 +177,27 @@ class Tokenizer:
                     f"of {self.vocab_size} characters.\nUse tokenizer: bytes or bpe, which know every text."
                 )
             return numbers
-        if self.scheme == "bytes":
-            return np.frombuffer(text.encode(), np.uint8).astype(np.int64)
-        return np.array(self.inner.encode(text, add_special_tokens=False).ids, dtype=np.int64)
+        with native_call(self.source, text, self.foreign):
+            if self.scheme == "bytes":
+                return np.frombuffer(text.encode(), np.uint8).astype(np.int64)
+            return np.array(self.inner.encode(text, add_special_tokens=False).ids, dtype=np.int64)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         if self.scheme != "bpe":
             return [self.encode(text) for text in texts]
-        return [encoding.ids for encoding in self.inner.encode_batch_fast(list(texts), add_special_tokens=False)]
+        with native_call(self.source, texts, self.foreign):
+            return [encoding.ids for encoding in self.inner.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of these tokens; special tokens are left out."""
-        return self.inner.decode([int(number) for number in ids], skip_special_tokens=True)
+        with native_call(self.source, (), self.foreign):
+            return self.inner.decode([int(number) for number in ids], skip_special_tokens=True)
 
     def offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """The tokens, and for each the characters [start, end) it stands for, at least in part."""
-        encoding = self.inner.encode(text, add_special_tokens=False)
-        return encoding.ids, encoding.offsets
+        with native_call(self.source, text, self.foreign):
+            encoding = self.inner.encode(text, add_special_tokens=False)
+            return encoding.ids, encoding.offsets
 
     def byte_lengths(self) -> np.ndarray:
         """(V,) int64: the bytes of UTF-8 that each token stands for; 0 for special tokens."""

@@ -12,6 +12,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from zoo import limits
 from zoo.data.cache import write_json
+from zoo.data.native import native_call
 from zoo.errors import UsageError
 from zoo.families import files
 from zoo.families.family import Family
@@ -117,7 +118,8 @@ def _read(source: Path) -> tokenizers.Tokenizer | None:
     """The tokenizer of a checkpoint, from its standard file or from the files of BPE and WordPiece."""
     try:
         if (source / "tokenizer.json").is_file():
-            return tokenizers.Tokenizer.from_str(limits.text(source / "tokenizer.json", limits.JSON_BYTES))
+            with native_call(str(source / "tokenizer.json"), silent=True):
+                return tokenizers.Tokenizer.from_str(limits.text(source / "tokenizer.json", limits.JSON_BYTES))
         if (source / "vocab.json").is_file() and (source / "merges.txt").is_file():
             inner = tokenizers.Tokenizer(models.BPE.from_file(str(source / "vocab.json"), str(source / "merges.txt")))
             inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -11,6 +11,7 @@ from zoo.models.init import initialise, unmoved
 from zoo.models.stack import Stack
 from zoo.parts.ffn import ACTIVATIONS, Activation
 from zoo.parts.position import Extent
+from zoo.ranges import a_rate, at_least
 
 Pool = Literal["first", "mean", "last"]
 Pooler = Literal["tanh", "relu", "gelu", "gelu_tanh", "swish"]
@@ -43,6 +44,8 @@ class TextEncoder(nn.Module):
             seed: of the initial weights.
         """
         super().__init__()
+        at_least(1, vocab_size=vocab_size, max_length=max_length)
+        at_least(0, segments=segments)
         with unmoved():
             self.vocab_size, self.max_length, self.segments, self.seed = vocab_size, max_length, segments, seed
             self.stack = Stack(Extent((max_length,), causal=causal), cross=False, padded=True, **stack)
@@ -147,6 +150,8 @@ class TextClassifier(TextEncoder):
             pooler: activation of a layer in front of the classifier, as BERT (tanh) and DeBERTa (gelu) have.
             head_dropout: rate on what the classifier reads.
         """
+        at_least(1, num_classes=num_classes)
+        a_rate(head_dropout=head_dropout)
         super().__init__(vocab_size, max_length, **encoder)
         if self.stack.causal and pool == "first":
             raise UsageError("pool=first reads a token that sees nothing else in a causal model. Use last or mean.")
@@ -177,6 +182,8 @@ class TokenClassifier(TextEncoder):
             max_length: longest sequence the model is made for.
             head_dropout: rate on what the classifier reads.
         """
+        at_least(1, num_classes=num_classes)
+        a_rate(head_dropout=head_dropout)
         super().__init__(vocab_size, max_length, **encoder)
         with unmoved():
             self.dropout = nn.Dropout(head_dropout)

@@ -8,6 +8,7 @@ from zoo.models.states import LanguageState
 from zoo.parts.cache import LayerCache
 from zoo.parts.linear import linear
 from zoo.parts.position import Extent
+from zoo.ranges import at_least
 
 
 class LanguageModel(nn.Module):
@@ -31,6 +32,7 @@ class LanguageModel(nn.Module):
             seed: of the initial weights.
         """
         super().__init__()
+        at_least(1, vocab_size=vocab_size, max_length=max_length)
         with unmoved():
             self.vocab_size, self.max_length = vocab_size, max_length
             self.stack = Stack(Extent((max_length,), causal=True), cross=False, padded=False, **stack)

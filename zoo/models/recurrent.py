@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from zoo.errors import UsageError
 from zoo.models.init import initialise, unmoved
 from zoo.parts.block import Memory
+from zoo.ranges import a_rate, at_least
 
 LAYERS: Mapping[str, Callable[..., nn.Module]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 CELLS: Mapping[str, Callable[..., nn.Module]] = {"rnn": nn.RNNCell, "gru": nn.GRUCell, "lstm": nn.LSTMCell}
@@ -38,9 +39,8 @@ class Encoder(nn.Module):
             dropout: rate on embeddings, between layers and on the output.
         """
         super().__init__()
-        for name, number in (("dim", dim), ("depth", depth)):
-            if number < 1:
-                raise UsageError(f"{name} must be at least 1, got {number}.")
+        at_least(1, dim=dim, depth=depth)
+        a_rate(dropout=dropout)
         if cell not in CELLS:
             raise UsageError(f"cell must be one of {', '.join(CELLS)}, got {cell}.")
         if bidirectional and dim % 2:

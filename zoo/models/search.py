@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from zoo.errors import UsageError
+from zoo.errors import NonFiniteError, UsageError
 from zoo.models.states import State
 
 
@@ -99,8 +99,13 @@ def _single(state: State, first: Tensor, end: int | None, search: Search, limits
     rows, tokens = list(range(len(limits))), first
     for length in range(1, max(limits) + 1):
         told, allowed = _log_probabilities(state, tokens, end, length <= search.min_length)
-        chosen = allowed.argmax(-1) if generator is None else draw(allowed, search, generator)
+        try:
+            chosen = allowed.argmax(-1) if generator is None else draw(allowed, search, generator)
+        except RuntimeError as error:  # torch draws from no distribution that holds nan
+            _check_numbers(float(told.sum()), error)
+            raise
         gained = told.gather(1, chosen[:, None])[:, 0].tolist()
+        _check_numbers(sum(gained))
         going = []
         for place, (row, token) in enumerate(zip(rows, chosen.tolist(), strict=True)):
             score[row] += gained[place]
@@ -117,6 +122,15 @@ def _single(state: State, first: Tensor, end: int | None, search: Search, limits
             state.select(kept)
             rows, tokens = [rows[place] for place in going], tokens[kept]
     return [Written(*parts) for parts in zip(out, score, ended, strict=True)]
+
+
+def _check_numbers(total: float, cause: Exception | None = None) -> None:
+    """Raise NonFiniteError where a sum of log-probabilities is not a number."""
+    if math.isnan(total):
+        raise NonFiniteError(
+            "what the model writes has a probability that is not a number (nan): it overflows, or it diverged while "
+            "it was trained. Take an earlier checkpoint."
+        ) from cause
 
 
 def draw(logits: Tensor, search: Search, generator: torch.Generator) -> Tensor:
@@ -168,6 +182,7 @@ def _beam(state: State, first: Tensor, end: int | None, search: Search, limits: 
         vocabulary = total.size(-1)
         # of the best 2 * width at most width can end, so that width are left to go on
         best, place = total.flatten(1).topk(min(2 * width, width * vocabulary), -1)
+        _check_numbers(sum(best[:, 0].tolist()))  # nan sorts above every number
         going, parents, tokens, kept_scores, kept_texts = [], [], [], [], []
         for number, row in enumerate(rows):
             alive: list[tuple[float, int, int]] = []

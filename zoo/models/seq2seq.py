@@ -14,6 +14,7 @@ from zoo.parts.cache import LayerCache
 from zoo.parts.linear import linear
 from zoo.parts.packing import Packing
 from zoo.parts.position import Extent
+from zoo.ranges import at_least
 
 Tie: TypeAlias = Literal["none", "output", "inputs", "all"]
 
@@ -49,6 +50,8 @@ class Seq2Seq(nn.Module):
             seed: of the initial weights.
         """
         super().__init__()
+        at_least(1, source_vocab_size=source_vocab_size, target_vocab_size=target_vocab_size, max_length=max_length)
+        at_least(1, depth=depth, decoder_depth=decoder_depth)
         if tie in ("inputs", "all") and source_vocab_size != target_vocab_size:
             raise UsageError(
                 f"tie={tie} needs one vocabulary for both sides, got {source_vocab_size} source and "

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from zoo.errors import UsageError
 from zoo.models.override import Layer, Override, layered, share
 from zoo.models.refusal import CROSS, check_recompute, demands, refuse_unserved, too_long
 from zoo.parts.attention import Attention, MultiHead
@@ -21,6 +20,9 @@ from zoo.parts.norm import LayerNorm, Norm
 from zoo.parts.packing import Packing, declares_packs
 from zoo.parts.pattern import Bias, Pattern
 from zoo.parts.position import Extent, Position, RoPE
+from zoo.ranges import a_rate, at_least, at_most
+
+DEEPEST = 10_000  # blocks
 
 
 class Recomputed:
@@ -89,14 +91,9 @@ class Stack(nn.Module):
             recompute: keep only the input of each block for the backward pass and compute the rest again: less memory.
         """
         super().__init__()
-        for name, number in (
-            ("dim", dim),
-            ("depth", depth),
-            ("heads", heads),
-            ("window", 1 if window is None else window),
-        ):
-            if number < 1:
-                raise UsageError(f"{name} must be at least 1, got {number}.")
+        at_least(1, dim=dim, depth=depth, heads=heads, window=window, hidden=hidden)
+        at_most(DEEPEST, depth=depth)
+        a_rate(dropout=dropout, attention_dropout=attention_dropout)
         self.dim = dim
         hidden = 4 * dim if hidden is None else hidden
         self.position = position(dim, heads, extent)

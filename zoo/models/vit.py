@@ -10,6 +10,7 @@ from zoo.models.init import initialise, unmoved
 from zoo.models.stack import Stack
 from zoo.parts.attention import nearest
 from zoo.parts.position import Extent
+from zoo.ranges import at_least
 
 
 class ViT(nn.Module):
@@ -38,6 +39,8 @@ class ViT(nn.Module):
             seed: of the initial weights.
         """
         super().__init__()
+        at_least(1, num_classes=num_classes, image_size=image_size, channels=channels, patch=patch)
+        at_least(0, registers=registers)
         if image_size % patch:
             raise UsageError(
                 f"image_size={image_size} is not divisible by patch={patch}. Try {nearest(image_size, patch, 'patch')}."

@@ -10,6 +10,7 @@ from torch.optim import AdamW
 from torchmetrics.classification import MulticlassAccuracy
 
 from zoo.models.vit import ViT
+from zoo.ranges import a_rate
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known
 
@@ -39,6 +40,7 @@ class ImageTask(Task):
         schedule: ScheduleFactory,
     ):
         super().__init__(net, lr, optimizer, schedule)
+        a_rate(label_smoothing=label_smoothing)
         self.num_classes, self.label_smoothing, self.mix = num_classes, label_smoothing, mix
         self.mixer: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
         self.top1 = MulticlassAccuracy(num_classes, average="micro")

@@ -10,6 +10,7 @@ from torch.optim import AdamW
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
 from zoo.models.encoder import TextClassifier, TextEncoder, TokenClassifier
+from zoo.ranges import a_rate
 from zoo.tasks.schedule import Linear
 from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known
 
@@ -35,6 +36,7 @@ class Labelling(Task):
         schedule: ScheduleFactory,
     ):
         super().__init__(net, lr, optimizer, schedule)
+        a_rate(label_smoothing=label_smoothing)
         self.num_classes, self.label_smoothing = num_classes, label_smoothing
         self.accuracy = MulticlassAccuracy(num_classes, average="micro", ignore_index=IGNORE)
         self.f1 = MulticlassF1Score(num_classes, average="macro", ignore_index=IGNORE)

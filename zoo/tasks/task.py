@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import MeanMetric
 
-from zoo.errors import UsageError
+from zoo.errors import NonFiniteError, UsageError
 from zoo.models.init import named_seed
 from zoo.parts.ffn import FFN, feeds, take_side_losses
 from zoo.tasks.schedule import Schedule
@@ -265,6 +265,12 @@ class Task(LightningModule):
         held.update({name: value for name, value in self.state_dict().items() if name in held and exact(value)})
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take the figures of a checkpoint. Raises NonFiniteError where its weights are not numbers."""
+        tensors = checkpoint.get("state_dict", {})
+        wrong = [name for name, one in tensors.items() if one.is_floating_point() and one.isnan().any()]
+        if wrong:
+            path = getattr(self._trainer, "ckpt_path", None) or "the checkpoint"
+            raise NonFiniteError(f"{path}: {wrong[0]} holds weights that are not numbers (nan). Take an earlier one.")
         self.best, self.measured = checkpoint.get("best", {}), checkpoint.get("measured", {})
 
     def unreported(self) -> list[Tensor]:

@@ -16,6 +16,7 @@ from zoo.models.seq2seq import Seq2Seq
 from zoo.models.states import State
 from zoo.models.watch import watch
 from zoo.parts.packing import Packing
+from zoo.ranges import a_rate
 from zoo.tasks.schedule import InverseSqrt
 from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known, taken
 
@@ -62,6 +63,7 @@ class TranslationTask(Task):
         schedule: ScheduleFactory,
     ):
         super().__init__(cast(nn.Module, net), lr, optimizer, schedule)
+        a_rate(label_smoothing=label_smoothing)
         self.label_smoothing = label_smoothing
         self.bleu, self.chrf = SacreBLEUScore(tokenize=bleu_tokenize), CHRFScore(n_word_order=0)
         self.accuracy, self.exact, self.alignment = MeanMetric(), MeanMetric(), MeanMetric()

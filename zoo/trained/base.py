@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from zoo.errors import CheckpointError, UsageError
+from zoo.errors import CheckpointError, NonFiniteError, UsageError
 from zoo.parts.int8 import quantised
 from zoo.parts.linear import Linear
 from zoo.tasks.task import Task
@@ -90,6 +90,15 @@ class Trained:
                 f"{self.place.folder / file} has {size} entries, and the model's {option} is {written}: "
                 "it belongs to another run. Copy the file of this run there."
             )
+
+    def numbers(self, answer: Tensor) -> Tensor:
+        """What the model answered. Raises NonFiniteError where that is no number, such as after an overflow."""
+        if answer.isnan().any():
+            raise NonFiniteError(
+                f"{self.place.weights}: what the model answers is not a number (nan): it overflows, or it diverged "
+                "while it was trained. Take an earlier checkpoint."
+            )
+        return answer
 
     def extra(self) -> dict[str, Any]:
         """What an export must say besides the task, its options and its files."""

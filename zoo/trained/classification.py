@@ -13,7 +13,7 @@ from torch import Tensor
 
 from zoo import limits
 from zoo.data.imagedata import ArrayPixels, Images, Split, resized
-from zoo.data.imagefiles import UNREADABLE, FilePixels, header
+from zoo.data.imagefiles import UNREADABLE, FilePixels, header, upright
 from zoo.errors import UsageError
 from zoo.tasks.task import Task
 from zoo.trained.base import Trained
@@ -82,7 +82,7 @@ class TrainedClassification(Trained):
     @torch.no_grad()
     def probabilities(self, images: Tensor) -> Tensor:
         """Of the classes, (B, classes) float64, for normalised images (B, C, H, W)."""
-        return self.net(images.to(self.device)).double().softmax(-1)[:, : len(self.names)].cpu()
+        return self.numbers(self.net(images.to(self.device)).double().softmax(-1)[:, : len(self.names)].cpu())
 
     def normal(self, pixels: Tensor) -> Tensor:
         """uint8 (B, C, H, W) as the model was shown images in evaluation."""
@@ -103,7 +103,7 @@ class TrainedClassification(Trained):
         if way == "crop" and self.channels == 3:
             return FilePixels(1, self.size, lambda _: image, None).fetch(np.array([0]))  # the very code of training
         try:
-            array = np.array(image.convert(self.mode))
+            array = np.array(upright(image).convert(self.mode))
         except UNREADABLE as error:
             raise UsageError(f"{name} cannot be read as an image: {error}") from error
         pixels = torch.from_numpy(array.reshape(*array.shape[:2], -1).transpose(2, 0, 1).copy())[None]

@@ -44,7 +44,7 @@ class TrainedLabelling(Trained):
         """Probabilities of the classes, float64, for the row of these tokens."""
         with torch.no_grad():
             logits = self.net(torch.tensor([self.tokenizer.marked(ids)], device=self.device))[0]
-        return logits.double().softmax(-1)[..., : len(self.names)].cpu()
+        return self.numbers(logits.double().softmax(-1)[..., : len(self.names)].cpu())
 
 
 class TrainedSequenceClassification(TrainedLabelling):

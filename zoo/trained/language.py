@@ -185,5 +185,5 @@ class TrainedLanguageModel(Trained):
     def log_probabilities(self, tokens: Tensor) -> Tensor:
         """Of each token of (B, T) but the first, given those before it: (B, T - 1) float64, on the CPU."""
         tokens = tokens.to(self.device)
-        told = self.net(tokens[:, :-1]).double().log_softmax(-1)
+        told = self.numbers(self.net(tokens[:, :-1]).double().log_softmax(-1))
         return told.gather(2, tokens[:, 1:, None])[:, :, 0].cpu()

@@ -63,7 +63,7 @@ class TrainedMaskedLM(Trained):
                 tokens.append(self.mask)
             tokens += piece
         row = self.tokenizer.marked(tokens)
-        logits = self.net(self._row(row))[0, blanks].double()
+        logits = self.numbers(self.net(self._row(row))[0, blanks].double())
         logits[:, sorted(self.tokenizer.specials.values())] = -torch.inf
         chance, best = logits.softmax(-1).topk(min(top, logits.size(-1)), -1)
         guesses = [
@@ -97,5 +97,5 @@ class TrainedMaskedLM(Trained):
         valid, segments = torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens)
         asked = torch.zeros_like(valid)
         asked[:, 1 : 1 + len(ids)] = True
-        told = pseudo_log_probabilities(self.net, (tokens, valid, segments), asked, self.mask)
+        told = self.numbers(pseudo_log_probabilities(self.net, (tokens, valid, segments), asked, self.mask))
         return Score(float(told.double().sum()), len(told), len(text.encode()))

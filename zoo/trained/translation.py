@@ -196,7 +196,7 @@ class TrainedTranslation(Trained):
     def log_probabilities(self, source: Sequence[Sequence[int]], target: Sequence[Sequence[int]]) -> list[Tensor]:
         """Of each token of a target (<bos>, tokens, <eos>) but the first, given the source (tokens, <eos>): float64."""
         (left, left_valid), (right, right_valid) = self._padded(source), self._padded(target)
-        told = self.net(left, right[:, :-1], left_valid).double().log_softmax(-1)
+        told = self.numbers(self.net(left, right[:, :-1], left_valid).double().log_softmax(-1))
         gained = told.gather(2, right[:, 1:, None])[:, :, 0].cpu()
         return [row[real] for row, real in zip(gained, right_valid[:, 1:].cpu(), strict=True)]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo import limits
-from zoo.errors import CheckpointError, UsageError
+from zoo.errors import CheckpointError, NonFiniteError, UsageError
 from zoo.trained.screen import DAMAGED, screen
 
 TIED = "tied"  # in the metadata: {"left out": "where it is"}
@@ -20,8 +20,36 @@ HEADER_BYTES = 32 * 2**20  # of safetensors: names and shapes; a model of ten th
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """The tensors of a checkpoint or a safetensors file by name. Raises CheckpointError for a damaged one."""
-    return _safetensors(path) if path.suffix == ".safetensors" else _checkpoint(path)
+    """The tensors of a checkpoint or a safetensors file by name.
+
+    Raises CheckpointError for a damaged one, NonFiniteError for one that holds what is not a number.
+    """
+    found = _safetensors(path) if path.suffix == ".safetensors" else _checkpoint(path)
+    refuse_nan(found, path)
+    return found
+
+
+def refuse_nan(tensors: Mapping[str, Tensor], source: object) -> None:
+    """Raise NonFiniteError that names the first tensor with nan in it, and how many there are."""
+    wrong = [name for name, tensor in tensors.items() if has_nan(tensor)]
+    if wrong:
+        one = tensors[wrong[0]]
+        count = int(one.isnan().sum())
+        more = f", and {len(wrong) - 1} more tensors are like this" if len(wrong) > 1 else ""
+        raise NonFiniteError(
+            f"{source}: {wrong[0]} holds {count} of {one.numel()} weights that are not a number (nan){more}.\n"
+            "Nothing that it answers would mean anything: take an earlier checkpoint, or train again."
+        )
+
+
+def has_nan(tensor: Tensor) -> bool:
+    """Whether a tensor holds nan; a sum tells in one pass without memory, save for what is infinite."""
+    if not tensor.is_floating_point() or tensor.is_meta or not tensor.numel():
+        return False
+    if tensor.dtype.itemsize == 1:
+        tensor = tensor.float()
+    total = tensor.sum(dtype=torch.float64 if tensor.dtype == torch.float64 else torch.float32)
+    return not bool(torch.isfinite(total)) and bool(tensor.isnan().any())
 
 
 def _checkpoint(path: Path) -> dict[str, Tensor]:
@@ -81,6 +109,7 @@ def put(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
 
     A part may say by ``grows`` which of its buffers are as large as training made them; it takes any size of those.
     """
+    refuse_nan(tensors, path)
     own = module.state_dict()
     for word, names in (("lacks", own.keys() - tensors.keys()), ("has unknown", tensors.keys() - own.keys())):
         if names:

@@ -139,8 +139,8 @@ def test_training_scenes_are_moved_by_seed_and_epoch_and_not_without_augment(dat
 def test_sizes_that_cannot_be_are_refused():
     for options, sentence in (
         ({"objects": 13}, "objects is 13: 12 shapes at most have room"),
-        ({"objects": 0}, "objects is 0: it must be at least 1"),
-        ({"image_size": 16}, "image_size is 16: it must be at least 32"),
+        ({"objects": 0}, "objects must be at least 1, got 0"),
+        ({"image_size": 16}, "image_size must be at least 32, got 16"),
     ):
         with pytest.raises(UsageError, match=sentence):
             DrawnScenes(**options)

@@ -1,0 +1,79 @@
+"""Every numeric option of the Trainer with values that no run can have: refused by its key, or a Trainer is built."""
+
+import warnings
+
+import pytest
+from lightning.pytorch import Trainer
+
+from zoo.cli import args, plan
+from zoo.cli.bounds import BOUNDS, check_trainer
+from zoo.cli.slots import members_of, parameters
+from zoo.cli.values import LARGEST_INT
+from zoo.errors import UsageError
+
+NUMERIC = {
+    name: param for name, param in parameters(Trainer).items() if {int, float} & set(members_of(param.annotation))
+}
+VALUES = (0, -1, -2, -7, 1, 1.5, 1e300, -0.5, 10**12, True, "abc", "")
+TEXTS = ("0", "-7", "nan", "1e300", "abc", "true", "[]", "9" * 30, "١")
+SOUND = {"max_steps": -1, "max_epochs": 3, "min_steps": 2, "accumulate_grad_batches": 4, "val_check_interval": 0.5,
+         "limit_val_batches": 7, "devices": 1, "gradient_clip_val": 1.0, "num_sanity_val_steps": -1,
+         "check_val_every_n_epoch": None, "max_time": "00:01:00:00", "overfit_batches": 0.0}  # fmt: skip
+
+
+def refusal(call) -> str:
+    """What a call is refused with; nothing where it is not."""
+    try:
+        call()
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(scope="module")
+def schema():
+    return plan.schema()
+
+
+def test_every_numeric_option_of_the_trainer_has_bounds():
+    assert set(NUMERIC) <= set(BOUNDS)
+    assert set(BOUNDS) <= set(parameters(Trainer))
+
+
+@pytest.mark.parametrize("name", sorted(NUMERIC))
+def test_what_is_within_its_bounds_builds_a_trainer(name):
+    refused = 0
+    for value in VALUES:
+        if name in ("devices", "num_nodes") and value not in (0, -2, "abc", ""):
+            continue  # asks for machines that are not here
+        said = refusal(lambda value=value: check_trainer({name: value}, {f"trainer.{name}": f"r.yaml:3 {name}"}))
+        if said:
+            refused += 1
+            assert f"trainer.{name}" in said
+            assert "← r.yaml:3" in said
+            continue
+        if isinstance(value, (int, float)):  # a text is refused by its type before
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                Trainer(**{"logger": False, "accelerator": "cpu", "enable_progress_bar": False, name: value})
+    assert refused >= 2
+
+
+def test_sound_values_are_within_their_bounds():
+    check_trainer(SOUND, {})
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("name", sorted(NUMERIC))
+def test_any_text_for_a_number_is_refused_in_a_sentence_or_resolved(schema, name, text):
+    command = args.parse("fit", ["vit-glyphs", f"--trainer.{name}={text}"])
+    said = refusal(lambda: plan.plan(command, plan.draft(command), schema))
+    assert not said or name in said
+    assert len(said.splitlines()) <= 4
+
+
+def test_a_number_that_nothing_can_count_is_refused_anywhere(schema):
+    for key in ("model.num_classes", "data.batch_size", "trainer.max_steps", "model.depth"):
+        command = args.parse("fit", ["vit-glyphs", f"--{key}={LARGEST_INT + 1}"])
+        with pytest.raises(UsageError, match=key):
+            plan.plan(command, plan.draft(command), schema)

@@ -1,0 +1,148 @@
+"""What the machine refuses and what is no text is said in a sentence; a bug keeps its traceback."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from zoo.cli import ANYWHERE, OWN, READ, RUN, USE, main
+from zoo.cli.environment import DISK, HANDLES, PATH, check_words, explained
+from zoo.cli.failure import report
+from zoo.errors import UsageError
+
+COMMANDS = [*RUN, *READ, *USE, *OWN]
+
+
+def answered(capsys, *words) -> tuple[int, str]:
+    code = main(list(words))
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert len(said.strip().splitlines()) <= 4
+    return code, said
+
+
+def caught(call) -> BaseException:
+    try:
+        call()
+    except BaseException as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_in_a_folder_that_was_deleted(command, tmp_path, capsys, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    if command in ANYWHERE:
+        assert main([command]) == 0
+        return
+    code, said = answered(capsys, command, "lm-tiny")
+    assert (code, "the working folder is gone" in said) == (2, True)
+
+
+@pytest.mark.parametrize("word", ["caf\udce9", "\ud800", "--name=\udfff", "a\0b"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_with_a_word_that_is_no_text(command, word, capsys):
+    for words in ([command, word], [command, "lm-tiny", "--prompt", word], [word]):
+        code, said = answered(capsys, *words)
+        assert code == 2
+        assert f"word {words.index(word) + 1} of the command line" in said
+
+
+def test_words_in_any_script_are_text():
+    check_words(["fit", "привет", "日本語", "é", "🙂"])
+
+
+@pytest.mark.parametrize("number", [*DISK, *PATH, *HANDLES, errno.ENOMEM])
+def test_errors_of_the_system(number, capsys):
+    error = OSError(number, os.strerror(number), "some/file.txt")
+    code = report(error)
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert code == (5 if number in DISK else 2 if number in PATH else 1)
+    assert "bug" not in said
+    assert "some/file.txt" in said or number in (*HANDLES, errno.ENOMEM)
+
+
+MEMORY = [
+    lambda: torch.empty(2**55),
+    lambda: torch.zeros(2**40, 2**10),
+    lambda: bytearray(2**60),
+    lambda: __import__("numpy").zeros(2**58),
+]
+
+
+@pytest.mark.parametrize("number", range(len(MEMORY)))
+def test_memory_that_cannot_be_had(number, capsys):
+    error = caught(MEMORY[number])
+    assert report(error) == 1
+    said = capsys.readouterr().err
+    assert "error: out of memory." in said
+    assert "Traceback" not in said
+
+
+def test_threads_that_cannot_be_had(capsys):
+    assert report(RuntimeError("can't start new thread")) == 1
+    assert "no more threads" in capsys.readouterr().err
+
+
+def thrown(error: BaseException):
+    raise error
+
+
+BUGS = [
+    lambda: 1 / 0,
+    lambda: [][0],
+    lambda: {}["a"],
+    lambda: None.x,
+    lambda: torch.ones(2) @ torch.ones(3),
+    lambda: int("a"),
+    lambda: (Path(torch.__file__).parent / "nothing").read_text(),
+    lambda: "é".encode("ascii"),
+    lambda: b"\xff".decode(),
+    lambda: thrown(OSError("no number")),
+    lambda: thrown(RecursionError()),
+    lambda: thrown(RuntimeError("shape mismatch in memory format")),
+]
+
+
+@pytest.mark.parametrize("number", range(len(BUGS)))
+def test_a_bug_keeps_its_traceback(number, capsys):
+    error = caught(BUGS[number])
+    assert explained(error) is None
+    assert report(error) == 1
+    said = capsys.readouterr().err
+    assert "Traceback" in said
+    assert "this looks like a bug" in said
+
+
+def test_what_a_library_in_rust_raises_ends_in_an_exit_code(monkeypatch, capsys):
+    class PanicException(BaseException):
+        pass
+
+    def fail(*_):
+        raise PanicException("index out of bounds")
+
+    monkeypatch.setattr("zoo.cli._dispatch", fail)
+    assert main(["list"]) == 1
+    assert "this looks like a bug" in capsys.readouterr().err
+
+
+def test_what_ends_the_interpreter_is_left_alone(monkeypatch):
+    def leave(*_):
+        raise SystemExit(3)
+
+    monkeypatch.setattr("zoo.cli._dispatch", leave)
+    with pytest.raises(SystemExit):
+        main(["list"])
+
+
+def test_the_cause_of_an_error_counts():
+    error = ValueError("a wrapper")
+    error.__cause__ = MemoryError()
+    assert "out of memory" in str(explained(error))
+    assert isinstance(explained(caught(lambda: "\ud800".encode())), UsageError)

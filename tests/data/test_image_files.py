@@ -1,0 +1,168 @@
+"""Image files as they come: turned by a camera, of unknown endings, in another folder, with labels that have gaps."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from PIL import ExifTags, Image
+
+import zoo.data.images as images
+from zoo.data.imagefiles import FilePixels, Files, turned, upright
+from zoo.data.images import ENDINGS, ImageFolder, NpzImages
+from zoo.errors import UsageError
+
+ORIENTATION = ExifTags.Base.Orientation
+# how a camera must have stored a picture for each mark, so that it is seen as it was
+STORED = {
+    1: [], 2: [Image.Transpose.FLIP_LEFT_RIGHT], 3: [Image.Transpose.ROTATE_180], 4: [Image.Transpose.FLIP_TOP_BOTTOM],
+    5: [Image.Transpose.TRANSPOSE], 6: [Image.Transpose.ROTATE_90], 7: [Image.Transpose.TRANSVERSE],
+    8: [Image.Transpose.ROTATE_270],
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+
+
+def scene(width: int = 24, height: int = 16) -> Image.Image:
+    """Four corners of different colours."""
+    pixels = np.zeros((height, width, 3), np.uint8)
+    pixels[: height // 2, : width // 2] = (250, 10, 10)
+    pixels[: height // 2, width // 2 :] = (10, 250, 10)
+    pixels[height // 2 :, : width // 2] = (10, 10, 250)
+    return Image.fromarray(pixels)
+
+
+def save(path, mark: int | None, picture: Image.Image | None = None) -> None:
+    picture = picture or scene()
+    exif = Image.Exif()
+    if mark is not None:
+        exif[ORIENTATION] = mark
+        for way in STORED.get(mark, []):
+            picture = picture.transpose(way)
+    picture.save(path, exif=exif)
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Call with a name: two classes of three images for training and for validation."""
+
+    def make(name: str = "images", ending: str = ".png"):
+        for split in ("train", "val"):
+            for number, kind in enumerate(("cat", "dog")):
+                place = tmp_path / name / split / kind
+                place.mkdir(parents=True)
+                for index in range(3):
+                    Image.new("RGB", (9, 9), (40 * index, 90 * number, 7)).save(place / f"{index}{ending}")
+        return tmp_path / name
+
+    return make
+
+
+@pytest.mark.parametrize("ending", ["png", "tiff", "webp"])
+@pytest.mark.parametrize("mark", STORED)
+def test_an_image_is_seen_upright(tmp_path, mark, ending):
+    path = tmp_path / f"a.{ending}"
+    if ending == "webp":
+        picture = scene()
+        for way in STORED[mark]:
+            picture = picture.transpose(way)
+        exif = Image.Exif()
+        exif[ORIENTATION] = mark
+        picture.save(path, exif=exif, lossless=True)
+    else:
+        save(path, mark)
+    with Image.open(path) as image:
+        assert turned(image) == (mark != 1)
+        assert np.array_equal(np.asarray(upright(image).convert("RGB")), np.asarray(scene()))
+    right = FilePixels(1, 8, lambda _: scene(), None).fetch(np.array([0]))
+    assert torch.equal(FilePixels(1, 8, Files([str(path)]), None).fetch(np.array([0])), right)
+
+
+@pytest.mark.parametrize("mark", STORED)
+def test_a_jpeg_is_upright_in_training_and_when_it_is_named(tmp_path, mark):
+    save(tmp_path / "a.jpg", mark, scene(128, 96))
+    found = FilePixels(1, 16, Files([str(tmp_path / "a.jpg")]), None).fetch(np.array([0])).float()
+    right = FilePixels(1, 16, lambda _: scene(128, 96), None).fetch(np.array([0])).float()
+    assert (found - right).abs().mean() < 12  # of 255: another rotation differs by 80
+
+
+@pytest.mark.parametrize("mark", [0, 9, 255, None])
+def test_a_mark_that_means_nothing_turns_nothing(tmp_path, mark):
+    save(tmp_path / "a.png", mark)
+    with Image.open(tmp_path / "a.png") as image:
+        assert not turned(image)
+        assert np.array_equal(np.asarray(upright(image)), np.asarray(scene()))
+
+
+@pytest.mark.parametrize("ending", [".avif", ".heic", ".jfif", ".txt", ".svg", ".JPEG2", ""])
+def test_files_of_other_endings_are_counted_and_named(folders, ending, caplog):
+    root = folders()
+    for index in range(4):
+        (root / f"train/cat/more{index}{ending}").write_bytes(b"something")
+    data = ImageFolder(str(root), image_size=8)
+    with caplog.at_level(logging.WARNING):
+        data.ready()
+    said = " ".join(record.getMessage() for record in caplog.records)
+    assert f"4 files are left out, 4 {ending.lower() or 'without an ending'}" in said
+    assert f"more0{ending}" in said
+    assert len(data.datasets["train"]) == 6
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_files_of_known_endings_are_left_out_where_they_belong_to_no_class(folders, ending, caplog):
+    root = folders()
+    (root / f"val/a{ending.upper()}").write_bytes(b"something")
+    with caplog.at_level(logging.WARNING):
+        ImageFolder(str(root), image_size=8).ready()
+    assert "1 files are left out" in caplog.text
+
+
+def test_what_editors_and_file_managers_leave_is_no_image_and_no_class(folders, caplog):
+    root = folders()
+    for name in (".DS_Store", "Thumbs.db", "desktop.ini"):
+        (root / "train/cat" / name).write_bytes(b"x")
+    (root / "train/.ipynb_checkpoints").mkdir()
+    Image.new("RGB", (9, 9)).save(root / "train/.ipynb_checkpoints/0.png")
+    data = ImageFolder(str(root), image_size=8)
+    with caplog.at_level(logging.WARNING):
+        data.ready()
+    assert data.names == ["cat", "dog"]
+    assert not caplog.records
+
+
+def test_a_class_of_unknown_endings_alone_is_refused_by_them(folders):
+    root = folders()
+    for path in (root / "train/cat").iterdir():
+        path.rename(path.with_suffix(".avif"))
+    with pytest.raises(UsageError, match=r"cat(.|\n)*3 \.avif, which are not read"):
+        ImageFolder(str(root), image_size=8).ready()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_another_folder_with_the_same_names_and_sizes_is_other_data(folders, whole, monkeypatch):
+    if not whole:
+        monkeypatch.setattr(images, "DECODED_BYTES", 0)
+    first, second = folders("a", ".bmp"), folders("b", ".bmp")
+    marks = [ImageFolder(str(root), image_size=8).fingerprint() for root in (first, second)]
+    assert marks[0] == marks[1]  # moved, not changed
+    Image.new("RGB", (9, 9), (1, 2, 3)).save(second / "val/dog/1.bmp")  # as long as before
+    assert ImageFolder(str(second), image_size=8).fingerprint() != marks[0]
+
+
+GAPS = [[0, 1_000_000, 2_000_000], [1, 2, 3], [0, 2, 2], [5, 5, 5], [0, 1, 2**40]]
+
+
+@pytest.mark.parametrize("labels", GAPS)
+def test_labels_with_gaps_are_refused_unless_the_classes_have_names(tmp_path, labels):
+    path = tmp_path / "a.npz"
+    arrays = {"images": np.zeros((3, 4, 4), np.uint8), "labels": np.array(labels)}
+    np.savez(path, **arrays)
+    with pytest.raises(UsageError, match=r"a\.npz: labels run to \d+, and no image has the label \d+"):
+        NpzImages(str(path), str(path)).ready()
+    if max(labels) < 10:
+        np.savez(path, **arrays, names=np.array([f"class {n}" for n in range(max(labels) + 1)]))
+        data = NpzImages(str(path), str(path))
+        assert data.sizes()["num_classes"] == max(labels) + 1

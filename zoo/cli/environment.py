@@ -1,0 +1,124 @@
+"""Errors that come from the machine or from what a person gave, not from a fault in zoo: one sentence for each.
+
+Only what says so by itself is answered here: an error number of the operating system together with the file, memory
+or a thread that could not be had, half a character in a text. Everything else is a bug, and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from zoo.errors import CheckpointError, UsageError, ZooError
+
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE)
+PATH = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG,
+        errno.EEXIST, errno.ENOTEMPTY, errno.EINVAL, errno.ENXIO)  # fmt: skip
+HANDLES = (errno.EMFILE, errno.ENFILE)
+# what torch, NumPy, the loader and the C++ library say where memory or a thread could not be had
+MEMORY = re.compile(
+    r"DefaultCPUAllocator|not enough memory|can't allocate memory|[Cc]annot allocate memory|failed to map segment"
+    r"|[Uu]nable to allocate|std::bad_alloc|out of memory|unable to mmap|[Mm]emory allocation"
+)
+THREADS = re.compile(r"can't start new thread|pthread_create|unable to create (new )?thread|Thread creation failed")
+PROGRAM = (str(Path(__file__).parents[1]), "site-packages", "dist-packages", "<frozen")
+
+
+def explained(error: BaseException) -> ZooError | None:
+    """What a person can do about an error of the machine or the input; None where it may be a bug."""
+    for one in _causes(error):
+        found = _of_memory(one) or _of_text(one) or (_of_system(one) if isinstance(one, OSError) else None)
+        if found is not None:
+            return found
+    return None
+
+
+def working_folder() -> str:
+    """Where the process stands. Raises UsageError where that folder was deleted, or may not be read."""
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise UsageError(
+            f"the working folder is gone: it was deleted or moved ({error.strerror}). Change to one that exists: cd ~"
+        ) from error
+
+
+def check_words(words: Sequence[str]) -> None:
+    """Raise UsageError for a word of the command line that is not UTF-8, or holds what no file and no text can."""
+    for number, word in enumerate(words, 1):
+        try:
+            word.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                f"word {number} of the command line is not UTF-8 text: {ascii(word)[1:-1]:.80} "
+                f"(at character {error.start + 1}).\nConvert it to UTF-8; rename a file that is called so."
+            ) from error
+        if "\0" in word:
+            raise UsageError(f"word {number} of the command line holds a NUL: {ascii(word)[1:-1]:.80}")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An error and what it was raised from."""
+    one: BaseException | None = error
+    for _ in range(8):
+        if one is None:
+            return
+        yield one
+        one = one.__cause__
+
+
+def _of_memory(error: BaseException) -> ZooError | None:
+    text = str(error)[:2000] if isinstance(error, (RuntimeError, OSError, ImportError, MemoryError)) else ""
+    if isinstance(error, RuntimeError) and THREADS.search(text):
+        return ZooError(f"the system gives this process no more threads.{_limit('NPROC', 'ulimit -u')}")
+    memory = isinstance(error, MemoryError) or MEMORY.search(text)
+    if not memory and not (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return None
+    size = re.search(r"(?:allocate|allocating)\D{0,40}?([\d.]+ ?(?:[KMGT]i?B|bytes))", text)
+    wanted = f" It asked for {size[1]} at once." if size else ""
+    return ZooError(
+        f"out of memory.{wanted}{_limit('AS', 'ulimit -v')}\n"
+        "Take a smaller model, batch or --data.max_length, or a machine with more memory."
+    )
+
+
+def _limit(name: str, command: str) -> str:
+    """The limit of a resource where there is one."""
+    try:
+        import resource
+
+        soft = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[0]
+        if soft == resource.RLIM_INFINITY:
+            return ""
+    except (ImportError, AttributeError, OSError, ValueError):
+        return ""
+    shown = f"{soft / 2**20:,.0f} MB" if name == "AS" else str(soft)
+    return f" Its limit is {shown} ({command})."
+
+
+def _of_text(error: BaseException) -> ZooError | None:
+    if not isinstance(error, UnicodeEncodeError) or "surrogate" not in error.reason:
+        return None
+    around = ascii(error.object[max(0, error.start - 20) : error.end + 20])[1:-1]
+    return UsageError(f"a text or a name is not Unicode: it holds half a character (…{around}…). Convert it to UTF-8.")
+
+
+def _of_system(error: OSError) -> ZooError | None:
+    reason = error.strerror or str(error)
+    if error.errno in HANDLES:
+        return ZooError(f"too many open files.{_limit('NOFILE', 'ulimit -n')}")
+    if error.errno == errno.ENOENT and error.filename is None:
+        try:
+            working_folder()
+        except UsageError as gone:
+            return gone
+        return None
+    name = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
+    if error.errno in DISK:
+        return CheckpointError(f"{name or 'a file'} cannot be read or written: {reason}.")
+    if error.errno in PATH and name and not any(piece in name for piece in PROGRAM):
+        return UsageError(f"{ascii(name)[1:-1] if not name.isprintable() else name} cannot be used: {reason}.")
+    return None

@@ -1,0 +1,31 @@
+"""Which numbers an option may be."""
+
+from __future__ import annotations
+
+from zoo.errors import UsageError
+
+LARGEST = 2**31 - 1  # of a size: beyond it tensors overflow what torch counts with, long after memory has run out
+
+
+def at_least(least: int, **options: int | None) -> None:
+    """Raise UsageError for the first option below ``least``, or larger than any tensor can be; None counts as unset."""
+    for name, value in options.items():
+        if value is None:
+            continue
+        if value < least:
+            raise UsageError(f"{name} must be at least {least}, got {value}.")
+        at_most(LARGEST, **{name: value})
+
+
+def at_most(most: int, **options: int | None) -> None:
+    """Raise UsageError for the first option above ``most``; None counts as unset."""
+    for name, value in options.items():
+        if value is not None and value > most:
+            raise UsageError(f"{name} must be at most {most}, got {value}.")
+
+
+def a_rate(**options: float) -> None:
+    """Raise UsageError for the first option outside of the closed interval [0, 1]."""
+    for name, value in options.items():
+        if not 0 <= value <= 1:
+            raise UsageError(f"{name} must be from 0 to 1, got {value:g}.")
