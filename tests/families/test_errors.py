@@ -27,10 +27,11 @@ def theirs(tmp_path):
     from zoo.families.bring import own
     from zoo.trained.build import build
 
-    model = complete({"class_path": GPT2.task, "init_args": GPT2.options(CONFIG)})
+    config = GPT2.complete(CONFIG, "config.json")
+    model = complete({"class_path": GPT2.task, "init_args": GPT2.options(config)})
     folder = tmp_path / "theirs"
     folder.mkdir()
-    tensors = rule.write(own(build({"model": model}, folder).net), GPT2.mapped(CONFIG))
+    tensors = rule.write(own(build({"model": model}, folder).net), GPT2.mapped(config))
     save_file({key: tensor.detach().contiguous() for key, tensor in tensors.items()}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(CONFIG))
     return folder

@@ -69,11 +69,11 @@ def test_a_state_dict_of_timm(options, dtype, tmp_path):
 
 
 def test_timms_names_of_sizes_are_enough(tmp_path):
-    from zoo.families.vit import timm_options
+    from zoo.families.vit import timm_complete, timm_options
 
     for name in ("vit_tiny_patch16_224", "vit_small_patch16_224", "vit_base_patch16_224.augreg_in1k"):
         told, model = (
-            timm_options({"architecture": name, "num_classes": 7}),
+            timm_options(timm_complete({"architecture": name, "num_classes": 7}, "config.json")),
             peers.timm.create_model(name, num_classes=7),
         )
         assert told["dim"] == model.embed_dim
@@ -85,7 +85,10 @@ def test_timms_names_of_sizes_are_enough(tmp_path):
 def test_an_average_of_tokens_that_is_normalised_afterwards_is_refused(tmp_path, capsys):
     timm_model(tmp_path / "theirs", global_pool="avg", class_token=False)
     assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 2
-    assert "global_pool='avg' is not supported" in capsys.readouterr().err
+    assert "class_token=False is not supported in timm" in capsys.readouterr().err
+    timm_model(tmp_path / "other", global_pool="avg")
+    assert main(["import", str(tmp_path / "other"), str(tmp_path / "ours")]) == 2
+    assert "global_pool='avg' is not supported in timm" in capsys.readouterr().err
 
 
 def test_the_command_imports_classes_and_normalisation_and_names_an_image(tmp_path, capsys):

@@ -4,13 +4,41 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from zoo.errors import UsageError
-from zoo.families.family import WRITTEN, Config, Family, Options, activation, inner, part
-from zoo.families.rule import Mapped, Rule, Shaped, Stacked
+from zoo.families.family import WRITTEN, Config, Family, Options, activation, inner, part, refused
+from zoo.families.keys import BOOKKEEPING, Key, Keys, flag, real, size, word
+from zoo.families.rule import Mapped, Rule, Shaped, Stacked, Tensors
 
 TASK = "zoo.tasks.translation.Translation"
 OFFSET = 2  # rows in front of BART's first position
-FIXED = {"normalize_before": False, "add_final_layer_norm": False, "tie_word_embeddings": True}
+READ = {
+    "vocab_size": size(50265), "max_position_embeddings": size(1024), "d_model": size(1024),
+    "encoder_layers": size(12), "encoder_ffn_dim": size(4096), "encoder_attention_heads": size(16),
+    "decoder_layers": size(12), "decoder_ffn_dim": size(4096), "decoder_attention_heads": size(16),
+    "activation_function": word("gelu"), "scale_embedding": flag(False), "dropout": real(0.1),
+    "attention_dropout": real(0.0),
+}  # fmt: skip
+FIXED: dict[str, list[Any]] = {
+    "normalize_before": [False], "add_final_layer_norm": [False], "add_bias_logits": [False],
+    "tie_word_embeddings": [True], "is_decoder": [False], "is_encoder_decoder": [True],
+    "extra_pos_embeddings": [2],
+}  # fmt: skip
+IGNORED = BOOKKEEPING | {
+    "activation_dropout", "classif_dropout", "classifier_dropout", "decoder_layerdrop", "encoder_layerdrop",
+    "force_bos_token_to_be_generated", "init_std",
+}  # fmt: skip
+ALIASES = {
+    "num_attention_heads": "encoder_attention_heads",
+    "hidden_size": "d_model",
+    "num_hidden_layers": "encoder_layers",
+}
+
+
+def keys(fixed: dict[str, list[Any]], **read: Key) -> Keys:
+    """The keys of one of the two: what they have in common, and its own."""
+    return Keys({**READ, **read}, {**FIXED, **fixed}, IGNORED, ALIASES)
 
 
 def both(config: Config, name: str) -> Any:
@@ -18,17 +46,23 @@ def both(config: Config, name: str) -> Any:
     one, other = config[f"encoder_{name}"], config[f"decoder_{name}"]
     if one != other:
         raise UsageError(f"config.json: encoder_{name}={one} and decoder_{name}={other} differ: our sides are alike.")
+    if name == "attention_heads" and config["d_model"] % one:
+        raise refused(config, "encoder_attention_heads", config["model_type"], f"a divisor of {config['d_model']}")
     return one
 
 
 def options(config: Config) -> Options:
     bart = config["model_type"] == "bart"
+    if not bart and config["decoder_vocab_size"] not in (None, config["vocab_size"]):
+        raise refused(config, "decoder_vocab_size", "marian", f"the vocab_size, {config['vocab_size']}")
+    if not bart and config["d_model"] % 2:
+        raise refused(config, "d_model", "marian", "an even number")
     return {
         "source_vocab_size": config["vocab_size"],
         "target_vocab_size": config["vocab_size"],
         "max_length": config["max_position_embeddings"],
         "tie": "all",
-        "scale_embedding": config.get("scale_embedding", False),
+        "scale_embedding": config["scale_embedding"],
         "output_bias": True,
         "embedding_norm": bart,
         "dim": config["d_model"],
@@ -40,9 +74,9 @@ def options(config: Config) -> Options:
         "attention": part("attention.MultiHead"),
         "norm": part("norm.LayerNorm"),
         "block": part("block.PostNorm"),
-        "ffn": part("ffn.Plain", activation=activation(config.get("activation_function", "gelu"))),
-        "dropout": config.get("dropout", 0.1),
-        "attention_dropout": config.get("attention_dropout", 0.0),
+        "ffn": part("ffn.Plain", activation=activation(config, "activation_function")),
+        "dropout": config["dropout"],
+        "attention_dropout": config["attention_dropout"],
     }
 
 
@@ -109,11 +143,25 @@ def stack(dim: int, side: str) -> list[Rule]:
     return rules
 
 
+def supplied(config: Config, tensors: Tensors) -> Tensors:
+    """With the bias of the logits, which starts at zero, where a BART was saved without its head."""
+    if "final_logits_bias" in tensors or "BartModel" not in (config.get("architectures") or ()):
+        return tensors
+    return {**tensors, "final_logits_bias": torch.zeros(1, config["vocab_size"])}
+
+
 BART = Family(
     "bart", ("bart",), ("BartForConditionalGeneration", "BartModel"), TASK, options, bart_config, mapped,
-    {**FIXED, "static_position_embeddings": False, "normalize_embedding": True},
+    keys({"static_position_embeddings": [False], "normalize_embedding": [True]}), supplied=supplied,
+    prefix="model.",
 )  # fmt: skip
 MARIAN = Family(
     "marian", ("marian",), ("MarianMTModel",), TASK, options, marian_config, mapped,
-    {**FIXED, "static_position_embeddings": True, "share_encoder_decoder_embeddings": True},
+    keys(
+        {
+            "static_position_embeddings": [True], "normalize_embedding": [False],
+            "share_encoder_decoder_embeddings": [True],
+        },
+        vocab_size=size(58101), decoder_vocab_size=size(58101, optional=True),
+    ),
 )  # fmt: skip

@@ -8,19 +8,40 @@ from typing import Any
 
 from torch import Tensor
 
-from zoo.errors import UsageError
-from zoo.families.family import WRITTEN, Config, Family, Options, activation, inner, part
+from zoo.families.family import WRITTEN, Config, Family, Options, activation, inner, part, refused
+from zoo.families.keys import BOOKKEEPING, Keys, real, size, word
 from zoo.families.rule import How, Mapped, Rule, Stacked, Tensors
-from zoo.families.vit import classes
+from zoo.families.vit import CLASSES, classes
 
 MASKED = "zoo.tasks.masked.MaskedLM"
 TEXTS, TOKENS = "zoo.tasks.labelling.SequenceClassification", "zoo.tasks.labelling.TokenClassification"
 PAIRS = "BertForPreTraining"
-SINGLE = "single_label_classification"
-FIXED = {
-    "is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute",
-    "tie_word_embeddings": True, "pruned_heads": {},
+READ = {
+    "vocab_size": size(30522), "hidden_size": size(768), "num_hidden_layers": size(12),
+    "num_attention_heads": size(12), "intermediate_size": size(3072), "hidden_act": word("gelu"),
+    "hidden_dropout_prob": real(0.1), "attention_probs_dropout_prob": real(0.1), "max_position_embeddings": size(512),
+    "layer_norm_eps": real(1e-12),
 }  # fmt: skip
+FIXED: dict[str, list[Any]] = {
+    "is_decoder": [False], "add_cross_attention": [False], "position_embedding_type": ["absolute"],
+    "pruned_heads": [{}], "is_encoder_decoder": [False],
+}  # fmt: skip
+# of the sentence classifiers that BERT's own configurations describe, which no head reads
+POOLER = {
+    "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head",
+    "pooler_type",
+}  # fmt: skip
+
+
+def keys(kind: str, task: str) -> Keys:
+    """The keys of a model with a head: one that names classes has no tied matrix, one that fills in no classes."""
+    read = {**READ, "type_vocab_size": size(2)}
+    if kind == "roberta":
+        read |= {"vocab_size": size(50265), "pad_token_id": size(1, 0, optional=True)}
+    if task == MASKED:
+        return Keys(read, {**FIXED, "tie_word_embeddings": [True]}, BOOKKEEPING | POOLER | {"classifier_dropout"})
+    read |= {**CLASSES.read, "classifier_dropout": real(None)}
+    return Keys(read, {**FIXED, **CLASSES.fixed}, BOOKKEEPING | POOLER | {"tie_word_embeddings"})
 
 
 class Reversed(How):
@@ -35,6 +56,8 @@ class Reversed(How):
 
 def encoder(config: Config) -> Options:
     """What the encoders have in common, DeBERTa's included."""
+    if config["hidden_size"] % config["num_attention_heads"]:
+        raise refused(config, "num_attention_heads", config["model_type"], f"a divisor of {config['hidden_size']}")
     return {
         "vocab_size": config["vocab_size"],
         "dim": config["hidden_size"],
@@ -42,11 +65,11 @@ def encoder(config: Config) -> Options:
         "heads": config["num_attention_heads"],
         "hidden": config["intermediate_size"],
         "embedding_norm": True,
-        "norm": part("norm.LayerNorm", eps=config.get("layer_norm_eps", 1e-12)),
+        "norm": part("norm.LayerNorm", eps=config["layer_norm_eps"]),
         "block": part("block.PostNorm"),
-        "ffn": part("ffn.Plain", activation=activation(config.get("hidden_act", "gelu"))),
-        "dropout": config.get("hidden_dropout_prob", 0.1),
-        "attention_dropout": config.get("attention_probs_dropout_prob", 0.1),
+        "ffn": part("ffn.Plain", activation=activation(config, "hidden_act")),
+        "dropout": config["hidden_dropout_prob"],
+        "attention_dropout": config["attention_probs_dropout_prob"],
     }
 
 
@@ -71,22 +94,19 @@ def offset(config: Config) -> int:
     """Rows in front of the first position's: RoBERTa's positions begin behind the number of its padding."""
     if config["model_type"] == "bert":
         return 0
-    pad = config.get("pad_token_id", 1)
-    if not isinstance(pad, int):
-        raise UsageError(
-            f"config.json: pad_token_id={pad!r} is not supported in roberta: its positions begin behind it."
-        )
-    return pad + 1
+    if config["pad_token_id"] is None:
+        raise refused(config, "pad_token_id", "roberta", "the number behind which its positions begin")
+    return config["pad_token_id"] + 1
 
 
 def body(config: Config) -> Options:
-    kinds, first = config.get("type_vocab_size", 2), offset(config)
-    if kinds < 1:
-        raise UsageError(f"config.json: type_vocab_size={kinds} is not supported; 1 or more would be.")
+    first = offset(config)
+    if config["max_position_embeddings"] <= first:
+        raise refused(config, "max_position_embeddings", config["model_type"], f"more than {first}")
     return {
         **encoder(config),
         "max_length": config["max_position_embeddings"] - first,
-        "segments": kinds,
+        "segments": config["type_vocab_size"],
         "position": part("position.Learned", offset=first),
         "attention": part("attention.MultiHead"),
     }
@@ -101,7 +121,7 @@ def written(options: Options, kind: str) -> dict[str, Any]:
 def masked(config: Config) -> Options:
     """The head of a masked language model; RoBERTa's activation is always GELU."""
     bert, pairs = config["model_type"] == "bert", PAIRS in (config.get("architectures") or ())
-    name = activation(config.get("hidden_act", "gelu")) if bert else "gelu"
+    name = activation(config, "hidden_act") if bert else "gelu"
     return {**body(config), "tie": True, "activation": name, "next_sentence": float(pairs)}
 
 
@@ -110,14 +130,11 @@ def written_masked(options: Options, kind: str) -> dict[str, Any]:
 
 
 def labelled(config: Config) -> Options:
-    """The classes of a classifier and its dropout. Raises UsageError for another problem than one class of many."""
-    problem = config.get("problem_type") or SINGLE
-    if problem != SINGLE:
-        raise UsageError(f"config.json: problem_type={problem!r} is not supported; {SINGLE!r} would be.")
-    rate = config.get("classifier_dropout")
+    """The classes of a classifier and its dropout."""
+    rate = config["classifier_dropout"]
     return {
         "num_classes": classes(config),
-        "head_dropout": config.get("hidden_dropout_prob", 0.1) if rate is None else rate,
+        "head_dropout": config["hidden_dropout_prob"] if rate is None else rate,
     }
 
 
@@ -220,11 +237,11 @@ def families(kind: str, name: str) -> tuple[Family, Family, Family]:
     write = partial(written_classifier, kind=kind)
     return (
         Family(kind, (kind,), heads, MASKED, masked, partial(written_masked, kind=kind), partial(mapped, task=MASKED),
-               FIXED, noticed),
+               keys(kind, MASKED), noticed),
         Family(f"{kind}-classifier", (kind,), (f"{name}ForSequenceClassification",), TEXTS, texts, write,
-               partial(mapped, task=TEXTS), FIXED),
+               partial(mapped, task=TEXTS), keys(kind, TEXTS)),
         Family(f"{kind}-tagger", (kind,), (f"{name}ForTokenClassification",), TOKENS, tokens, write,
-               partial(mapped, task=TOKENS), FIXED),
+               partial(mapped, task=TOKENS), keys(kind, TOKENS)),
     )  # fmt: skip
 
 

@@ -53,10 +53,11 @@ def checkpoint(folder: Path) -> Checkpoint:
     source = str(folder / files.CONFIG)
     family = known.of(config, source)
     theirs = files.tensors(folder)
-    config = family.noticed(config, theirs)
-    model = complete({"class_path": family.task, "init_args": family.checked(config, source)})
+    config = family.complete(family.noticed(config, theirs), source)
+    model = complete({"class_path": family.task, "init_args": family.options(config)})
     if family.prefix and not any(key.startswith(family.prefix) for key in theirs):
         theirs = {family.prefix + key: tensor for key, tensor in theirs.items()}
+    theirs = family.supplied(config, theirs)
     made, origins, constants = read(theirs, family.mapped(config), str(folder))
     with torch.device("meta"):
         net: nn.Module = build({"model": model}, folder / files.CONFIG).net

@@ -34,8 +34,9 @@ def carry(trained: Trained, folder: Path, force: bool = False) -> Family:
         raise UsageError(f"{folder} is where the model comes from. Choose another folder.")
     model = complete(trained.place.config["model"])
     family, config = _family(model, trained.place.config.get("family"))
-    tensors = write(own(trained.net), family.mapped(config))
-    about = {"architectures": [family.architecture], **config, "dtype": _dtype(trained)}
+    tensors = write(own(trained.net), family.mapped(family.complete(config, files.CONFIG)))
+    heads = {"architectures": [family.architecture], "dtype": _dtype(trained)} if family.architecture else {}
+    about = {**heads, **config}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         about |= side.carry(trained.place.folder, folder, family)
@@ -53,7 +54,8 @@ def _family(model: Mapping[str, Any], recorded: object) -> tuple[Family, dict[st
     for family in candidates:
         try:
             config = {"model_type": (family.types or (None,))[0], **family.config(model["init_args"])}
-            told = complete({"class_path": family.task, "init_args": family.checked(config, "config.json")})
+            full = family.complete(config, "config.json")
+            told = complete({"class_path": family.task, "init_args": family.options(full)})
         except (KeyError, TypeError, UsageError):
             continue  # it has no word for one of the parts
         differing = list(_differences("model", _normal(model["init_args"]), _normal(told["init_args"])))

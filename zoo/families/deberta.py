@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from zoo.errors import UsageError
 from zoo.families.bert import (
+    FIXED,
     MASKED,
+    READ,
     TEXTS,
     TOKENS,
     bert_head,
@@ -19,54 +20,76 @@ from zoo.families.bert import (
     written_encoder,
     written_labels,
 )  # fmt: skip
-from zoo.families.family import WRITTEN, Config, Family, Options, activation, inner, name_of, part
+from zoo.families.family import WRITTEN, Config, Family, Options, activation, inner, name_of, part, refused
+from zoo.families.keys import BOOKKEEPING, Key, Keys, flag, real, size, word
 from zoo.families.rule import Mapped, Rule, Tensors
+from zoo.families.vit import CLASSES
 
 TERMS = {"c2p": frozenset({"c2p"}), "p2c": frozenset({"p2c"}), "both": frozenset({"c2p", "p2c"})}
 TABLE = "stack.blocks.0.attend.part.places."  # which all layers share
-FIXED = {"conv_kernel_size": 0, "pooler_dropout": 0, "tie_word_embeddings": True, "z_steps": 0}
+NAME = "deberta-v2"
 
 
-def refused(config: Config, key: str, right: str) -> UsageError:
-    return UsageError(f"config.json: {key}={config.get(key)!r} is not supported in deberta-v2; {right} would be.")
+def keys(task: str) -> Keys:
+    """The keys of a model with a head."""
+    read = {
+        **READ, "vocab_size": size(128100), "hidden_size": size(1536), "num_hidden_layers": size(24),
+        "num_attention_heads": size(24), "intermediate_size": size(6144), "layer_norm_eps": real(1e-7),
+        "type_vocab_size": size(0, 0), "relative_attention": flag(False), "max_relative_positions": Key(-1, int),
+        "position_buckets": Key(-1, int), "position_biased_input": flag(True), "pos_att_type": Key(None, object),
+        "share_att_key": flag(False), "norm_rel_ebd": word("none"), "legacy": flag(True),
+        "attention_head_size": size(None), "embedding_size": size(None),
+    }  # fmt: skip
+    fixed = {**FIXED, "conv_kernel_size": [0], "z_steps": [0], **({} if task == MASKED else CLASSES.fixed)}
+    ignored = BOOKKEEPING | {"conv_act", "conv_groups", "padding_idx"}
+    pooler = {"pooler_dropout", "pooler_hidden_act", "pooler_hidden_size"}
+    if task == TEXTS:
+        read |= {"pooler_hidden_act": word("gelu"), "pooler_hidden_size": size(None), "cls_dropout": real(None)}
+        return Keys({**read, **CLASSES.read}, {**fixed, "pooler_dropout": [0, 0.0]}, ignored | {"tie_word_embeddings"})
+    ignored |= pooler | {"cls_dropout"}
+    if task == MASKED:
+        return Keys(read, {**fixed, "tie_word_embeddings": [True]}, ignored)
+    return Keys({**read, **CLASSES.read}, fixed, ignored | {"tie_word_embeddings"})
 
 
 def attention(config: Config) -> Options:
     """Disentangled attention with their options. Raises UsageError for those that it has not."""
-    if not config.get("relative_attention", False):
-        raise refused(config, "relative_attention", "true")
+    if not config["relative_attention"]:
+        raise refused(config, "relative_attention", NAME, "true")
     dim, heads = config["hidden_size"], config["num_attention_heads"]
-    if config.get("attention_head_size", dim // heads) != dim // heads:
-        raise refused(config, "attention_head_size", str(dim // heads))
-    told = config.get("pos_att_type") or ()
-    said = frozenset(told.lower().split("|") if isinstance(told, str) else told)
+    if config["attention_head_size"] not in (None, dim // heads):
+        raise refused(config, "attention_head_size", NAME, str(dim // heads))
+    told = config["pos_att_type"] or ()
+    words = told.lower().split("|") if isinstance(told, str) else told
+    strings = isinstance(words, (list, tuple)) and all(isinstance(word, str) for word in words)
+    said = {word.strip() for word in words} if strings else set()
     terms = next((name for name, kinds in TERMS.items() if kinds == said), None)
     if terms is None:
-        raise refused(config, "pos_att_type", "'c2p', 'p2c' or both")
-    normed = config.get("norm_rel_ebd", "none")
+        raise refused(config, "pos_att_type", NAME, "'c2p', 'p2c' or both")
+    normed = config["norm_rel_ebd"]
     if normed not in ("none", "layer_norm"):
-        raise refused(config, "norm_rel_ebd", "'none' or 'layer_norm'")
-    farthest = config.get("max_relative_positions", -1)
+        raise refused(config, "norm_rel_ebd", NAME, "'none' or 'layer_norm'")
+    farthest = config["max_relative_positions"]
     farthest = config["max_position_embeddings"] if farthest < 1 else farthest
-    buckets = config.get("position_buckets", -1)
+    buckets = config["position_buckets"]
     return part(
         "disentangled.Disentangled",
         span=buckets if buckets > 0 else farthest,
         reach=farthest if buckets > 0 else None,
         terms=terms,
-        share=config.get("share_att_key", False),
-        norm=part("norm.LayerNorm", eps=config.get("layer_norm_eps", 1e-7)) if normed == "layer_norm" else None,
+        share=config["share_att_key"],
+        norm=part("norm.LayerNorm", eps=config["layer_norm_eps"]) if normed == "layer_norm" else None,
     )
 
 
 def body(config: Config) -> Options:
-    if config.get("embedding_size", config["hidden_size"]) != config["hidden_size"]:
-        raise refused(config, "embedding_size", str(config["hidden_size"]))
+    if config["embedding_size"] not in (None, config["hidden_size"]):
+        raise refused(config, "embedding_size", NAME, str(config["hidden_size"]))
     return {
-        **encoder({"layer_norm_eps": 1e-7, **config}),
+        **encoder(config),
         "max_length": config["max_position_embeddings"],
-        "segments": config.get("type_vocab_size", 0),
-        "position": part("position.Learned" if config.get("position_biased_input", True) else "position.NoPosition"),
+        "segments": config["type_vocab_size"],
+        "position": part("position.Learned" if config["position_biased_input"] else "position.NoPosition"),
         "attention": attention(config),
     }
 
@@ -88,20 +111,18 @@ def written(options: Options) -> dict[str, Any]:
 
 
 def masked(config: Config) -> Options:
-    name = activation(config.get("hidden_act", "gelu"))
-    return {**body(config), "tie": True, "activation": name, "next_sentence": 0.0}
+    return {**body(config), "tie": True, "activation": activation(config, "hidden_act"), "next_sentence": 0.0}
 
 
 def rate(config: Config) -> Config:
     """Their name of the classifier's dropout in the words of BERT."""
-    return {**config, "classifier_dropout": config.get("cls_dropout")}
+    return {**config, "classifier_dropout": config["cls_dropout"]}
 
 
 def texts(config: Config) -> Options:
-    if config.get("pooler_hidden_size", config["hidden_size"]) != config["hidden_size"]:
-        raise refused(config, "pooler_hidden_size", str(config["hidden_size"]))
-    name = config.get("pooler_hidden_act", "gelu")
-    pooler = name if name == "tanh" else activation(name)
+    if config["pooler_hidden_size"] not in (None, config["hidden_size"]):
+        raise refused(config, "pooler_hidden_size", NAME, str(config["hidden_size"]))
+    pooler = "tanh" if config["pooler_hidden_act"] == "tanh" else activation(config, "pooler_hidden_act")
     return {**body(config), **labelled(rate(config)), "pool": "first", "pooler": pooler}
 
 
@@ -129,7 +150,7 @@ def mapped(config: Config, task: str) -> Mapped:
     first = "deberta.embeddings."
     rules.append(Rule(f"{first}token_type_embeddings.weight", "segment.weight"))
     places, unread = f"{first}position_embeddings.weight", [f"{first}position_ids"]
-    if config.get("position_biased_input", True):
+    if config["position_biased_input"]:
         rules.append(Rule(places, "stack.position.table.weight"))
     else:
         unread.append(places)  # version 3 has them for a decoder that only its pre-training had
@@ -137,7 +158,7 @@ def mapped(config: Config, task: str) -> Mapped:
     if task == MASKED:
         unread += [f"mask_predictions.{name}.{end}" for name in ("dense", "LayerNorm", "classifier")
                    for end in ("weight", "bias")]  # fmt: skip
-        if config.get("legacy", True):
+        if config["legacy"]:
             more, copies = bert_head(f"{first}word_embeddings.weight")
             rules += more
         else:
@@ -157,7 +178,7 @@ def noticed(config: Config, tensors: Tensors) -> Config:
 
 def family(name: str, architecture: str, task: str, read: Any, write: Any) -> Family:
     mapping = partial(mapped, task=task)
-    return Family(name, ("deberta-v2",), (architecture,), task, read, write, mapping, FIXED, noticed)
+    return Family(name, ("deberta-v2",), (architecture,), task, read, write, mapping, keys(task), noticed)
 
 
 DEBERTA = family("deberta-v2", "DebertaV2ForMaskedLM", MASKED, masked, written)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zoo.errors import UsageError
+from zoo.families.keys import Keys, shorten
 from zoo.families.rule import Mapped, Tensors
 
 Config = Mapping[str, Any]
@@ -14,7 +15,8 @@ Options = dict[str, Any]
 # their names of activations, ours, and the name that we write
 ACTIVATIONS = {
     "gelu": "gelu", "relu": "relu", "silu": "swish", "swish": "swish",
-    "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
+    "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh", "gelu_accurate": "gelu_tanh",
 }  # fmt: skip
 WRITTEN = {"gelu": "gelu", "relu": "relu", "swish": "silu", "gelu_tanh": "gelu_new"}
 
@@ -23,10 +25,10 @@ WRITTEN = {"gelu": "gelu", "relu": "relu", "swish": "silu", "gelu_tanh": "gelu_n
 class Family:
     """A family: which checkpoints belong to it, and how each becomes a task of ours with its options.
 
-    ``options`` reads their configuration; ``config`` writes one, and ``options`` of what it wrote must give the same
-    options again, or the model is none of this family. ``fixed`` names what their configuration must say, or not
-    mention, since our model has no such option. ``mapped`` gives the tensors' mapping for a configuration. ``noticed``
-    corrects a configuration by the tensors beside it, where its family's files are known to say something else.
+    ``keys`` are all that their configuration may hold. ``options`` reads a complete one; ``config`` writes one, and
+    ``options`` of what it wrote must give the same options again, or the model is none of this family. ``mapped`` gives
+    the tensors' mapping for a complete configuration. ``noticed`` corrects a configuration by the tensors beside it,
+    where its family's files are known to say something else; ``supplied`` adds tensors that their library makes up.
     """
 
     name: str
@@ -36,25 +38,23 @@ class Family:
     options: Callable[[Config], Options]
     config: Callable[[Options], Options]
     mapped: Callable[[Config], Mapped]
-    fixed: Mapping[str, Any]
+    keys: Keys
     noticed: Callable[[Config, Tensors], Config] = lambda config, tensors: config
+    supplied: Callable[[Config, Tensors], Tensors] = lambda config, tensors: tensors
+    filled: Callable[[Config, str], Options] | None = None  # instead of what ``keys`` make complete
     prefix: str = ""  # of all keys, left out where the checkpoint was saved without its head
 
     @property
     def architecture(self) -> str:
-        """The name of the class that loads what we write."""
-        return self.architectures[0]
+        """The name of the class that loads what we write; empty where the configuration has no word for it."""
+        return self.architectures[0] if self.architectures else ""
 
-    def checked(self, config: Config, source: str) -> Options:
-        """The options of a configuration. Raises UsageError for one that our parts cannot express."""
-        for key, right in self.fixed.items():
-            found = config.get(key, right)
-            if found != right:
-                raise UsageError(f"{source}: {key}={found!r} is not supported in {self.name}; {right!r} would be.")
-        try:
-            return self.options(config)
-        except KeyError as error:
-            raise UsageError(f"{source} lacks {error}, which a {self.name} configuration has.") from error
+    def complete(self, config: Config, source: str) -> dict[str, Any]:
+        """A configuration with the peer's default of each key that it lacks.
+
+        Raises UsageError that names a key which is not read, or whose value has another type.
+        """
+        return self.filled(config, source) if self.filled else self.keys.complete(config, self.name, source)
 
 
 def part(path: str, **options: Any) -> Options:
@@ -72,11 +72,18 @@ def inner(value: object) -> Mapping[str, Any]:
     return (value.get("init_args") or {}) if isinstance(value, Mapping) else {}
 
 
-def activation(name: object, source: str = "config.json") -> str:
-    """Our name of an activation. Raises UsageError for one that we do not have."""
+def activation(config: Config, key: str) -> str:
+    """Our name of the activation that a key names. Raises UsageError for one that we do not have."""
+    name = config[key]
     if name not in ACTIVATIONS:
-        raise UsageError(f"{source}: activation {name!r} is not supported. There are: {', '.join(ACTIVATIONS)}.")
-    return ACTIVATIONS[str(name)]
+        there = ", ".join(ACTIVATIONS)
+        raise UsageError(f"config.json: {key}: activation {name!r} is not supported. There are: {there}.")
+    return ACTIVATIONS[name]
+
+
+def refused(config: Config, key: str, name: str, right: str) -> UsageError:
+    """The error of a key whose value is of the right type, and of no model of ours."""
+    return UsageError(f"config.json: {key}={shorten(config.get(key))} is not supported in {name}; {right} would be.")
 
 
 def budget(width: int) -> int:

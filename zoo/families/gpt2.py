@@ -5,9 +5,29 @@ from __future__ import annotations
 from typing import Any
 
 from zoo.families.family import WRITTEN, Config, Family, Options, activation, inner, part
+from zoo.families.keys import BOOKKEEPING, Keys, flag, real, size, word
 from zoo.families.rule import Mapped, Rule, Transposed
 
 TURNED = Transposed()
+KEYS = Keys(
+    read={
+        "vocab_size": size(50257), "n_positions": size(1024), "n_embd": size(768), "n_layer": size(12),
+        "n_head": size(12), "n_inner": size(None), "activation_function": word("gelu_new"), "resid_pdrop": real(0.1),
+        "attn_pdrop": real(0.1), "layer_norm_epsilon": real(1e-5), "tie_word_embeddings": flag(True),
+    },
+    fixed={
+        "scale_attn_weights": [True], "scale_attn_by_inverse_layer_idx": [False], "add_cross_attention": [False],
+        "is_encoder_decoder": [False], "is_decoder": [False], "is_causal": [True],
+    },
+    ignored=BOOKKEEPING | {
+        "embd_pdrop", "n_ctx", "predict_special_tokens", "reorder_and_upcast_attn", "summary_activation",
+        "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
+    },
+    aliases={
+        "hidden_size": "n_embd", "max_position_embeddings": "n_positions", "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    },
+)  # fmt: skip
 
 
 def options(config: Config) -> Options:
@@ -18,14 +38,14 @@ def options(config: Config) -> Options:
         "dim": dim,
         "depth": config["n_layer"],
         "heads": config["n_head"],
-        "hidden": config.get("n_inner") or 4 * dim,
-        "tie": config.get("tie_word_embeddings", True),
+        "hidden": config["n_inner"] or 4 * dim,
+        "tie": config["tie_word_embeddings"],
         "position": part("position.Learned"),
         "attention": part("attention.MultiHead"),
-        "norm": part("norm.LayerNorm", eps=config.get("layer_norm_epsilon", 1e-5)),
-        "ffn": part("ffn.Plain", activation=activation(config.get("activation_function", "gelu_new"))),
-        "dropout": config.get("resid_pdrop", 0.1),
-        "attention_dropout": config.get("attn_pdrop", 0.1),
+        "norm": part("norm.LayerNorm", eps=config["layer_norm_epsilon"]),
+        "ffn": part("ffn.Plain", activation=activation(config, "activation_function")),
+        "dropout": config["resid_pdrop"],
+        "attention_dropout": config["attn_pdrop"],
     }
 
 
@@ -64,7 +84,7 @@ def mapped(config: Config) -> Mapped:
     ):
         rules.append(Rule(f"{theirs}{key}.weight", f"{ours}{name}.weight", TURNED))
         rules.append(Rule(f"{theirs}{key}.bias", f"{ours}{name}.bias"))
-    tied = config.get("tie_word_embeddings", True)
+    tied = config["tie_word_embeddings"]
     if not tied:
         rules.append(Rule("lm_head.weight", "head.weight"))
     masks = (f"{theirs}attn.bias", f"{theirs}attn.masked_bias")
@@ -79,6 +99,6 @@ GPT2 = Family(
     options=options,
     config=config,
     mapped=mapped,
-    fixed={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
+    keys=KEYS,
     prefix="transformer.",
 )

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from zoo.errors import UsageError
-from zoo.families.family import Config, Family, Options, budget, inner, name_of, part, width
+from zoo.families.family import Config, Family, Options, budget, inner, name_of, part, refused, width
+from zoo.families.keys import BOOKKEEPING, Key, Keys, flag, real, size, word
 from zoo.families.rule import Mapped, Rule, Shaped, Stacked, Tensors
 
 TASK = "zoo.tasks.translation.Translation"
@@ -17,40 +17,71 @@ FEEDS = {
     "gated-gelu": part("ffn.GEGLU", approximate="tanh"),
     "gated-silu": part("ffn.SwiGLU"),
 }
+# the activations that their names stand for
+ACTS = {
+    "relu": "relu", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "silu": "silu", "swish": "silu",
+}  # fmt: skip
+READ = {
+    "vocab_size": size(32128), "d_model": size(512), "d_kv": size(64), "d_ff": size(2048), "num_layers": size(6),
+    "num_decoder_layers": size(None), "num_heads": size(8), "relative_attention_num_buckets": size(32),
+    "relative_attention_max_distance": size(128), "dropout_rate": real(0.1), "layer_norm_epsilon": real(1e-6),
+    "feed_forward_proj": word("relu"), "n_positions": size(512), "tie_word_embeddings": flag(True),
+    "dense_act_fn": Key(None, str, optional=True), "is_gated_act": Key(None, bool, optional=True),
+}  # fmt: skip
+FIXED: dict[str, list[Any]] = {"is_encoder_decoder": [True], "is_decoder": [False], "tie_encoder_decoder": [False]}
+IGNORED = BOOKKEEPING | {"classifier_dropout", "initializer_factor"}
+ALIASES = {
+    "hidden_size": "d_model", "num_attention_heads": "num_heads", "num_hidden_layers": "num_layers",
+    "head_dim": "d_kv",
+}  # fmt: skip
 
 
 def feed(config: Config) -> str:
-    """How the feed-forward is called, which is checked."""
-    name = str(config.get("feed_forward_proj", "relu"))
-    if name not in FEEDS:
-        raise UsageError(f"config.json: feed_forward_proj={name!r} is not supported. There are: {', '.join(FEEDS)}.")
-    return name
+    """Which of our feed-forwards it is: their name, of which newer configurations hold the two halves besides."""
+    name = config["feed_forward_proj"]
+    gated, _, act = name.rpartition("-")
+    if name == "gated-gelu":
+        act = "gelu_new"
+    halves = {"dense_act_fn": act, "is_gated_act": gated == "gated"}
+    for key, half in halves.items():
+        if config[key] is not None and config[key] != half:
+            raise refused(config, key, config["model_type"], f"{half!r}, as feed_forward_proj={name!r} says,")
+    found = f"{gated}-{ACTS.get(act)}".removeprefix("-")
+    if found not in FEEDS:
+        raise refused(config, "feed_forward_proj", config["model_type"], " or ".join(repr(name) for name in FEEDS))
+    return found
+
+
+def scaled(config: Config) -> bool:
+    """Whether states are scaled before the output: as said, or else where the first T5's matrices are tied."""
+    told = config["scale_decoder_outputs"]
+    return config["tie_word_embeddings"] if told is None else told
 
 
 def options(config: Config) -> Options:
-    tied, name = config.get("tie_word_embeddings", True), feed(config)
+    tied, name = config["tie_word_embeddings"], feed(config)
     depth = config["num_layers"]
     return {
         "source_vocab_size": config["vocab_size"],
         "target_vocab_size": config["vocab_size"],
-        "max_length": config.get("n_positions", 512),
+        "max_length": config["n_positions"],
         "tie": "all" if tied else "inputs",
         "scale_embedding": False,
-        "scale_logits": config["model_type"] == "t5" and config.get("scale_decoder_outputs", tied),
+        "scale_logits": config["model_type"] == "t5" and scaled(config),
         "dim": config["d_model"],
         "depth": depth,
-        "decoder_depth": config.get("num_decoder_layers") or depth,
+        "decoder_depth": config["num_decoder_layers"] or depth,
         "heads": config["num_heads"],
         "hidden": budget(config["d_ff"]) if name.startswith("gated") else config["d_ff"],
         "position": part(
             "position.T5",
-            buckets=config.get("relative_attention_num_buckets", 32),
-            reach=config.get("relative_attention_max_distance", 128),
+            buckets=config["relative_attention_num_buckets"],
+            reach=config["relative_attention_max_distance"],
         ),
         "attention": part("attention.MultiHead", head_dim=config["d_kv"], bias=False, out_bias=False, scale=1.0),
-        "norm": part("norm.RMSNorm", eps=config.get("layer_norm_epsilon", 1e-6)),
+        "norm": part("norm.RMSNorm", eps=config["layer_norm_epsilon"]),
         "ffn": FEEDS[name],
-        "dropout": config.get("dropout_rate", 0.1),
+        "dropout": config["dropout_rate"],
     }
 
 
@@ -81,17 +112,19 @@ def config(options: Options) -> dict[str, Any]:
 def noticed(config: Config, tensors: Tensors) -> Config:
     """Tied or not, as the tensors are: newer versions of transformers write that they are tied, whatever they are."""
     own, shared = tensors.get("lm_head.weight"), tensors.get("shared.weight")
-    if own is None or shared is None or (own.shape == shared.shape and torch.equal(own, shared)):
+    if config.get("model_type") == "mt5" or shared is None:
         return config
-    scaled = config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
-    return {**config, "tie_word_embeddings": False, "scale_decoder_outputs": scaled}
+    tied = own is None or (own.shape == shared.shape and torch.equal(own, shared))
+    if config.get("tie_word_embeddings", True) is tied:
+        return config
+    return {"scale_decoder_outputs": config.get("tie_word_embeddings", True), **config, "tie_word_embeddings": tied}
 
 
 def mapped(config: Config) -> Mapped:
     rules = [Rule("shared.weight", "target_embedding.weight")]
     for side, branches in (("encoder", ("attend", "ffn")), ("decoder", ("attend", "cross", "ffn"))):
         rules += stack(config, side, branches)
-    tied = config.get("tie_word_embeddings", True)
+    tied = config["tie_word_embeddings"]
     if not tied:
         rules.append(Rule("lm_head.weight", "head.weight"))
     copies = {f"{side}.embed_tokens.weight": "shared.weight" for side in ("encoder", "decoder")}
@@ -102,7 +135,7 @@ def mapped(config: Config) -> Mapped:
 
 def stack(config: Config, side: str, branches: tuple[str, ...]) -> list[Rule]:
     """The rules of one side, whose blocks are lists of branches by number."""
-    buckets, heads = config.get("relative_attention_num_buckets", 32), config["num_heads"]
+    buckets, heads = config["relative_attention_num_buckets"], config["num_heads"]
     packed = Stacked([heads * config["d_kv"]] * 3)
     table = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     rules = [
@@ -127,6 +160,16 @@ def stack(config: Config, side: str, branches: tuple[str, ...]) -> list[Rule]:
 
 
 T5 = Family(
-    "t5", ("t5",), ("T5ForConditionalGeneration", "T5WithLMHeadModel"), TASK, options, config, mapped, {}, noticed
-)
-MT5 = Family("mt5", ("mt5",), ("MT5ForConditionalGeneration",), TASK, options, config, mapped, {}, noticed)
+    "t5", ("t5",), ("T5ForConditionalGeneration", "T5WithLMHeadModel"), TASK, options, config, mapped,
+    Keys({**READ, "scale_decoder_outputs": Key(None, bool, optional=True)}, FIXED, IGNORED, ALIASES), noticed,
+)  # fmt: skip
+MT5 = Family(
+    "mt5", ("mt5",), ("MT5ForConditionalGeneration",), TASK, options, config, mapped,
+    Keys(
+        {
+            **READ, "vocab_size": size(250112), "d_ff": size(1024), "num_layers": size(8), "num_heads": size(6),
+            "feed_forward_proj": word("gated-gelu"),
+        },
+        {**FIXED, "scale_decoder_outputs": [False]}, IGNORED, ALIASES,
+    ), noticed,
+)  # fmt: skip

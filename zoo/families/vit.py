@@ -6,7 +6,8 @@ import re
 from typing import Any
 
 from zoo.errors import UsageError
-from zoo.families.family import WRITTEN, Config, Family, Options, activation, inner, part
+from zoo.families.family import WRITTEN, Config, Family, Options, activation, inner, part, refused
+from zoo.families.keys import BOOKKEEPING, Key, Keys, flag, real, size, word
 from zoo.families.rule import Mapped, Rule, Shaped, Stacked
 
 TASK = "zoo.tasks.classification.Classification"
@@ -15,17 +16,60 @@ SIZES = {"tiny": (192, 12, 3), "small": (384, 12, 6), "base": (768, 12, 12), "la
 NAME = re.compile(r"(?:vit|deit)_(tiny|small|base|large)_patch(\d+)_(\d+)(?:\..*)?")
 
 
+# what a configuration says of classes
+CLASSES = Keys(
+    {"id2label": Key(None, dict, optional=True), "num_labels": size(None)},
+    {"problem_type": [None, "single_label_classification"]},
+)
+KEYS = Keys(
+    read={
+        "hidden_size": size(768), "num_hidden_layers": size(12), "num_attention_heads": size(12),
+        "intermediate_size": size(3072), "hidden_act": word("gelu"), "hidden_dropout_prob": real(0.0),
+        "attention_probs_dropout_prob": real(0.0), "layer_norm_eps": real(1e-12), "image_size": Key(224, object),
+        "patch_size": Key(16, object), "num_channels": size(3), "qkv_bias": flag(True), **CLASSES.read,
+    },
+    fixed={**CLASSES.fixed, "is_encoder_decoder": [False]},
+    ignored=BOOKKEEPING | {"encoder_stride", "pooler_act", "pooler_output_size", "tie_word_embeddings"},
+)  # fmt: skip
+
+
 def classes(config: Config) -> int:
-    """How many classes a configuration names; transformers' own default is 2."""
-    return len(config["id2label"]) if config.get("id2label") else config.get("num_labels", 2)
+    """How many classes a configuration names; transformers' own default is 2.
+
+    Raises UsageError where id2label and num_labels contradict each other.
+    """
+    names, count = config["id2label"], config["num_labels"]
+    if names is None:
+        return count or 2
+    if sorted(names, key=str) != sorted(map(str, range(len(names))), key=str):
+        raise refused(config, "id2label", config["model_type"], "one name for each number from 0")
+    if count not in (None, len(names)):
+        raise refused(config, "num_labels", config["model_type"], f"the {len(names)} of id2label")
+    return len(names)
+
+
+def side(config: Config, key: str) -> int:
+    """The length of a square's side, said once or twice. Raises UsageError for anything else, and for no square."""
+    value = config[key]
+    pair = value if isinstance(value, list) else [value, value]
+    whole = len(pair) == 2 and all(isinstance(one, int) and not isinstance(one, bool) and one >= 1 for one in pair)
+    if not whole or pair[0] != pair[1]:
+        raise refused(config, key, config.get("model_type", "timm"), "the side of a square")
+    return pair[0]
 
 
 def options(config: Config) -> Options:
+    image, patch = side(config, "image_size"), side(config, "patch_size")
+    if image % patch:
+        raise refused(config, "patch_size", config["model_type"], f"a divisor of {image}")
+    if config["hidden_size"] % config["num_attention_heads"]:
+        divisor = f"a divisor of {config['hidden_size']}"
+        raise refused(config, "num_attention_heads", config["model_type"], divisor)
     return {
         "num_classes": classes(config),
-        "image_size": config["image_size"],
-        "channels": config.get("num_channels", 3),
-        "patch": config["patch_size"],
+        "image_size": image,
+        "channels": config["num_channels"],
+        "patch": patch,
         "pool": "cls",
         "registers": 1 if config["model_type"] == "deit" else 0,
         "dim": config["hidden_size"],
@@ -33,11 +77,11 @@ def options(config: Config) -> Options:
         "heads": config["num_attention_heads"],
         "hidden": config["intermediate_size"],
         "position": part("position.Learned"),
-        "attention": part("attention.MultiHead", bias=config.get("qkv_bias", True), out_bias=True),
-        "norm": part("norm.LayerNorm", eps=config.get("layer_norm_eps", 1e-12)),
-        "ffn": part("ffn.Plain", activation=activation(config.get("hidden_act", "gelu"))),
-        "dropout": config.get("hidden_dropout_prob", 0.0),
-        "attention_dropout": config.get("attention_probs_dropout_prob", 0.0),
+        "attention": part("attention.MultiHead", bias=config["qkv_bias"], out_bias=True),
+        "norm": part("norm.LayerNorm", eps=config["layer_norm_eps"]),
+        "ffn": part("ffn.Plain", activation=activation(config, "hidden_act")),
+        "dropout": config["hidden_dropout_prob"],
+        "attention_dropout": config["attention_probs_dropout_prob"],
     }
 
 
@@ -99,55 +143,152 @@ def mapped(config: Config) -> Mapped:
     return Mapped(rules)
 
 
+# timm's VisionTransformer: what model_args may say
+ARGS = Keys(
+    read={
+        "img_size": Key(None, object), "patch_size": Key(None, object), "in_chans": size(None),
+        "num_classes": size(None), "global_pool": Key(None, str, optional=True), "embed_dim": size(None),
+        "depth": size(None), "num_heads": size(None), "mlp_ratio": real(4.0), "qkv_bias": flag(True),
+        "act_layer": Key(None, str, optional=True), "attn_drop_rate": real(0.0),
+    },
+    fixed={
+        "qk_norm": [False], "scale_attn_norm": [False], "scale_mlp_norm": [False], "proj_bias": [True],
+        "init_values": [None], "class_token": [True], "pos_embed": ["learn"], "no_embed_class": [False],
+        "reg_tokens": [0], "pre_norm": [False], "final_norm": [True], "fc_norm": [None, False],
+        "dynamic_img_size": [False], "dynamic_img_pad": [False], "strict_img_size": [True], "use_naflex": [None, False],
+        "norm_layer": [None], "embed_norm_layer": [None],
+    },
+    ignored={
+        "drop_path_rate", "drop_rate", "fix_init", "patch_drop_rate", "pool_include_prefix", "pos_drop_rate",
+        "proj_drop_rate", "weight_init",
+    },
+)  # fmt: skip
+# its pretrained_cfg: how images are prepared, and where the weights come from
+CFG = Keys(
+    read={
+        "input_size": Key([3, 224, 224], list), "fixed_input_size": flag(False), "num_classes": size(1000, 0),
+        "global_pool": Key(None, str, optional=True), "mean": Key([0.485, 0.456, 0.406], list),
+        "std": Key([0.229, 0.224, 0.225], list),
+    },
+    fixed={"classifier": ["head"], "first_conv": ["patch_embed.proj"], "custom_load": [False]},
+    ignored={
+        "architecture", "architectures", "crop_mode", "crop_pct", "description", "file", "hf_hub_filename", "hf_hub_id",
+        "interpolation", "label_descriptions", "label_names", "label_offset", "labels", "license", "min_input_size",
+        "model_type", "notes", "num_features", "origin_url", "paper_ids", "paper_name", "pool_size", "source", "tag",
+        "test_crop_pct", "test_input_size", "test_pool_size", "url",
+    },
+)  # fmt: skip
+TIMM_KEYS = Keys(
+    read={
+        "architecture": word(""), "model_args": Key({}, dict, optional=True), "num_classes": size(None, 0),
+        "pretrained_cfg": Key(None, dict, optional=True),
+    },
+    ignored={
+        "architectures", "global_pool", "label_descriptions", "label_names", "labels", "model_type", "num_features",
+    },
+)  # fmt: skip
+# their names of activations, by which ours go
+ACT_LAYERS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "relu": "relu", "silu": "swish", "swish": "swish"}
+
+
+def timm_complete(config: Config, source: str) -> dict[str, Any]:
+    """A configuration of timm with its two inner ones complete; an old one has pretrained_cfg's keys outside."""
+    if "pretrained_cfg" not in config:
+        outside = {key: value for key, value in config.items() if key in CFG.read or key in CFG.fixed}
+        config = {
+            **{key: value for key, value in config.items() if key not in outside or key == "num_classes"},
+            "pretrained_cfg": {**outside, **({"num_classes": 1000} if "num_classes" not in outside else {})},
+        }  # fmt: skip
+    full = TIMM_KEYS.complete(config, "timm", source)
+    cfg = CFG.complete(full["pretrained_cfg"] or {}, "timm", f"{source}: pretrained_cfg")
+    shape = cfg["input_size"]
+    if len(shape) != 3 or not all(isinstance(one, int) and one >= 1 for one in shape):
+        raise refused(cfg, "input_size", "timm", "three whole numbers")
+    return {**full, "model_args": ARGS.complete(full["model_args"] or {}, "timm", f"{source}: model_args"),
+            "pretrained_cfg": cfg}  # fmt: skip
+
+
 def timm_options(config: Config) -> Options:
-    args, found = config.get("model_args") or {}, NAME.fullmatch(str(config["architecture"]))
-    cfg = config.get("pretrained_cfg") or {}
-    if found is None and not {"embed_dim", "depth", "num_heads", "patch_size", "img_size"} <= args.keys():
+    args, cfg, found = config["model_args"], config["pretrained_cfg"], NAME.fullmatch(config["architecture"])
+    if found is None and None in (args[key] for key in ("embed_dim", "depth", "num_heads", "patch_size", "img_size")):
         raise UsageError(
             f"config.json: architecture {config['architecture']!r} does not tell its size. There are: "
             f"vit_{{{', '.join(SIZES)}}}_patchP_SIZE, or any with model_args."
         )
     dim, depth, heads = SIZES[found[1]] if found else (0, 0, 0)
-    patch, size = (int(found[2]), int(found[3])) if found else (0, 0)
-    pooled = args.get("global_pool", config.get("global_pool", "token"))
+    patch, pixels = (int(found[2]), int(found[3])) if found else (0, 0)
+    pooled = args["global_pool"] or cfg["global_pool"] or "token"
     if pooled != "token":
-        raise UsageError(f"config.json: global_pool={pooled!r} is not supported; 'token' would be.")
-    dim, ratio = args.get("embed_dim", dim), args.get("mlp_ratio", 4.0)
+        raise refused({"global_pool": pooled}, "global_pool", "timm", "'token'")
+    act = args["act_layer"] or "gelu"
+    if act not in ACT_LAYERS:
+        raise refused(args, "act_layer", "timm", " or ".join(repr(name) for name in ACT_LAYERS))
+    if cfg["fixed_input_size"]:
+        pixels = cfg["input_size"][1] if cfg["input_size"][1] == cfg["input_size"][2] else cfg["input_size"]
+    sizes = {key: args[key] if args[key] is not None else other
+             for key, other in (("img_size", pixels), ("patch_size", patch))}  # fmt: skip
+    image, patch = side(sizes, "img_size"), side(sizes, "patch_size")
+    dim, heads = args["embed_dim"] or dim, args["num_heads"] or heads
+    if image % patch:
+        raise refused(sizes, "patch_size", "timm", f"a divisor of {image}")
+    if dim % heads:
+        raise refused({"num_heads": heads}, "num_heads", "timm", f"a divisor of {dim}")
     return {
-        "num_classes": config["num_classes"],
-        "image_size": args.get("img_size", (cfg.get("input_size") or (3, size))[1]),
-        "channels": args.get("in_chans", (cfg.get("input_size") or (3,))[0]),
-        "patch": args.get("patch_size", patch),
+        "num_classes": timm_classes(config),
+        "image_size": image,
+        "channels": args["in_chans"] or cfg["input_size"][0],
+        "patch": patch,
         "pool": "cls",
         "dim": dim,
-        "depth": args.get("depth", depth),
-        "heads": args.get("num_heads", heads),
-        "hidden": int(dim * ratio),
+        "depth": args["depth"] or depth,
+        "heads": heads,
+        "hidden": int(dim * args["mlp_ratio"]),
         "position": part("position.Learned"),
-        "attention": part("attention.MultiHead", bias=args.get("qkv_bias", True), out_bias=True),
+        "attention": part("attention.MultiHead", bias=args["qkv_bias"], out_bias=True),
         "norm": part("norm.LayerNorm", eps=1e-6),
-        "ffn": part("ffn.Plain", activation="gelu"),
+        "ffn": part("ffn.Plain", activation=ACT_LAYERS[act]),
+        "attention_dropout": args["attn_drop_rate"],
     }
 
 
+def timm_classes(config: Config) -> int:
+    """How many classes there are. Raises UsageError for a model without, which has no head."""
+    told = [config["model_args"]["num_classes"], config["num_classes"], config["pretrained_cfg"]["num_classes"]]
+    count = next(one for one in told if one is not None)
+    if not count:
+        raise refused({"num_classes": count}, "num_classes", "timm", "1 or more")
+    return count
+
+
 def timm_config(options: Options) -> dict[str, Any]:
-    dim, size = options["dim"], options["image_size"]
+    """The architecture whose sizes are nearest, and all sizes beside it, so that timm builds any."""
+    dim, pixels, channels = options["dim"], options["image_size"], options["channels"]
     word = next((word for word, sizes in SIZES.items() if sizes[0] == dim), "tiny")
-    name = f"vit_{word}_patch{options['patch']}_{size}"
+    act = inner(options["ffn"])["activation"]
     return {
-        "architecture": name,
+        "architecture": f"vit_{word}_patch16_224",
         "num_classes": options["num_classes"],
         "num_features": dim,
         "global_pool": "token",
+        "pretrained_cfg": {
+            "input_size": [channels, pixels, pixels],
+            "fixed_input_size": True,
+            "num_classes": options["num_classes"],
+            "first_conv": "patch_embed.proj",
+            "classifier": "head",
+            "crop_pct": 1.0,
+            "interpolation": "bicubic",
+        },
         "model_args": {
-            "img_size": size,
-            "in_chans": options["channels"],
+            "img_size": pixels,
+            "in_chans": channels,
             "patch_size": options["patch"],
             "embed_dim": dim,
             "depth": options["depth"],
             "num_heads": options["heads"],
             "mlp_ratio": (options["hidden"] or 4 * dim) / dim,
             "qkv_bias": inner(options["attention"])["bias"],
+            "act_layer": next(name for name, ours in ACT_LAYERS.items() if ours == act),
         },
     }
 
@@ -170,7 +311,6 @@ def timm_mapped(config: Config) -> Mapped:
     return Mapped(rules)
 
 
-POOLED = {"pooler_act": "tanh"}
-VIT = Family("vit", ("vit",), ("ViTForImageClassification",), TASK, options, config, mapped, POOLED)
-DEIT = Family("deit", ("deit",), ("DeiTForImageClassification",), TASK, options, config, mapped, POOLED)
-TIMM = Family("timm", (), ("VisionTransformer",), TASK, timm_options, timm_config, timm_mapped, {})
+VIT = Family("vit", ("vit",), ("ViTForImageClassification",), TASK, options, config, mapped, KEYS)
+DEIT = Family("deit", ("deit",), ("DeiTForImageClassification",), TASK, options, config, mapped, KEYS)
+TIMM = Family("timm", (), (), TASK, timm_options, timm_config, timm_mapped, TIMM_KEYS, filled=timm_complete)
