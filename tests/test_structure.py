@@ -28,6 +28,7 @@ PLUGINS = ("errors", "limits", "plainyaml", "discovery", "importing", "registry"
 MAY_IMPORT = {
     "errors": ((), ()),
     "atomic": ((), ()),
+    "console": (("errors",), ()),
     "discovery": ((), ()),
     "importing": ((), ()),
     "limits": (("errors",), ()),

@@ -210,7 +210,7 @@ def test_the_tensorboard_link():
 
 
 def test_tensorboard_binds_to_this_machine_only(tmp_path, zoo):
-    words = tensorboard.command(tmp_path, 6010)
+    words = tensorboard.arguments(tmp_path, 6010)
     assert words[words.index("--host") + 1] == "127.0.0.1"
     assert zoo("tensorboard", str(tmp_path / "none"))[0] == 2
     assert "--port must be a number" in zoo("tensorboard", "--port", "x")[2]

@@ -2,12 +2,13 @@
 
 import json
 import subprocess
+import sys
 import time
 import urllib.request
 
 import pytest
 
-from zoo.cli.tensorboard import _free_port, command
+from zoo.cli.tensorboard import _free_port
 from zoo.study.run import choices
 from zoo.study.tensorboard import RunLogger
 
@@ -28,7 +29,8 @@ def server(tmp_path_factory):
                 logger.log_metrics({"val/loss": 3.0 / step + seed, "best/loss": 3.0 / step + seed, "epoch": 0}, step)
             logger.finalize(status)
     port = _free_port(16006)
-    child = subprocess.Popen(command(runs, port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    words = [sys.executable, "-m", "zoo", "tensorboard", str(runs), "--port", str(port)]
+    child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield f"http://127.0.0.1:{port}/data"
     finally:

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
+
+from zoo import console
 
 RUN = ("fit", "validate", "test", "predict")
 READ = ("list", "show", "recipes", "cp", "tensorboard", "doctor")
 USE = ("generate", "translate", "classify", "fill", "tag", "export")
 ANYWHERE = ("list", "recipes", "doctor")  # need no working folder
 OWN = ("compare", "check", "new", "matrix", "import")
+# commands that print and end: nothing is left to do when nobody reads what they print
+PRINT = ("list", "show", "recipes", "generate", "translate", "classify", "fill", "tag")
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in words
-    try:
-        code = _dispatch(words, Path(sys.argv[0]).stem)
+    with console.guarded(ends=words[:1] in ([], *([name] for name in PRINT)), restore=argv is not None) as output:
+        try:
+            code = _dispatch(words, Path(sys.argv[0]).stem)
+            sys.stdout.flush()
+        except console.UnreadError:  # the reader, such as head, has seen enough
+            code = 0
+        except (SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:  # also what libraries in Rust raise, which is no Exception
+            from zoo.cli.failure import report
+
+            code = report(error, "--debug" in words)
         sys.stdout.flush()
-        return code
-    except (SystemExit, GeneratorExit):
-        raise
-    except BaseException as error:  # also what libraries in Rust raise, which is no Exception
-        from zoo.cli.failure import report, unread
-
-        if isinstance(error, BrokenPipeError) and unread():
-            # the reader, such as head, has seen enough; Python would complain once more when it closes the stream
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
-
-        return report(error, debug)
+        return output.exit_code(code)
 
 
 def _dispatch(words: list[str], program: str) -> int:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zoo import console
 from zoo.cli.asked import Asked, fancy, stream
 from zoo.compare import home, plan
 from zoo.compare.execute import How, Job, execute, threads
@@ -220,7 +221,7 @@ def tell(answer: Answer, asked: Asked, place: Path | None, more: Sequence[Figure
         print(table.as_json(answer))
     else:
         width = min(shutil.get_terminal_size((table.WIDTH, 0)).columns, 160) if fancy() else table.WIDTH
-        print(table.terminal(answer, width, fancy()))
+        console.draw(table.terminal(answer, width, fancy()))
     if place is not None:
         report(answer, asked, Path(asked.get("out") or place), more)
     return 1 if answer.refused else 0

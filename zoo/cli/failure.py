@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import select
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
@@ -37,16 +36,6 @@ def report(error: BaseException, debug: bool = False) -> int:
     traceback.print_exception(error)
     say("this looks like a bug in zoo or in a part, not in your command. Please report it with the traceback above.")
     return 1
-
-
-def unread() -> bool:
-    """Whether nobody reads what this program prints any more: a pipe may break between processes too."""
-    if not hasattr(select, "poll"):
-        return True
-    streams = select.poll()
-    for handle in (1, 2):
-        streams.register(handle, 0)
-    return any(event & select.POLLERR for _, event in streams.poll(0))
 
 
 def say(text: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo import registry
+from zoo import console, registry
 from zoo.cli import words
 from zoo.errors import UsageError
 from zoo.registry import Part
@@ -167,7 +167,8 @@ def _counted(what: str, cells: Iterator[Cell]) -> Iterator[Cell]:
     shown = sys.stderr.isatty()
     for number, cell in enumerate(cells, 1):
         if shown:
-            print(f"\r{what}: {number}", end="", file=sys.stderr, flush=True)
+            console.draw(f"\r{what}: {number}", sys.stderr, end="")
+            sys.stderr.flush()
         yield cell
     if shown:
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
+        console.draw("\r\033[K", sys.stderr, end="")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
 from collections.abc import Sequence
+
+from zoo import console
+from zoo.console import printable
 
 
 def fancy() -> bool:
@@ -16,11 +18,12 @@ def fancy() -> bool:
 
 def as_json(value: object) -> None:
     """Print a value as JSON."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    print(console.as_json(value, indent=2, default=str))
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows under headings; a terminal gets a table that fits, a pipe gets aligned columns."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     if fancy():
         from rich.console import Console
         from rich.markup import escape

@@ -79,6 +79,8 @@ def _outcome(part: Part, patience: float) -> Outcome:
             _listen(texts)
             done, status = os.waitpid(child, os.WNOHANG)
             ended = time.monotonic() if done else None
+            if _deserted():
+                break
         _listen(texts)
     finally:
         for kill in (os.killpg, os.kill) if ended is None else (os.killpg,):  # with whatever it started
@@ -95,6 +97,15 @@ def _outcome(part: Part, patience: float) -> Outcome:
         return Outcome(f"importing it ends the process ({_status(status or 0)})", ended - started, printed)
     problem, seconds = json.loads(texts[told[0]])
     return Outcome(problem, seconds, printed)
+
+
+def _deserted() -> bool:
+    """Whether whoever asks has ended: nobody holds the other end of standard input any more."""
+    if not hasattr(select, "poll"):
+        return False
+    orders = select.poll()
+    orders.register(0, 0)
+    return any(event & select.POLLHUP for _, event in orders.poll(0))
 
 
 def _listen(texts: dict[int, bytes]) -> None:

@@ -15,7 +15,7 @@ from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from zoo import atomic, cycles
+from zoo import atomic, console, cycles
 from zoo.cli import blame, continuing, folder, report, sizes, tuning
 from zoo.cli.failure import blamed, by_lightning
 from zoo.cli.plan import Plan, text
@@ -118,8 +118,9 @@ class ZooCLI(LightningCLI):
             bars = any(isinstance(item, ProgressBar) for item in callbacks)
             carried = {**({} if bars else {"enable_progress_bar": False}), **carried}
         else:
-            callbacks, carried = [], {"logger": False, "enable_checkpointing": False}
-            if not sys.stderr.isatty():
+            carried = {"logger": False, "enable_checkpointing": False}
+            callbacks = [lean.Bar()] if sys.stderr.isatty() and wanted(lean.Bar(), written) else []
+            if not callbacks:
                 carried["enable_progress_bar"] = False  # in a pipe a bar is noise among the figures
         self.trainer_defaults["callbacks"] = [*callbacks, Provenance(provenance.used(self.plan.config))]
         with blamed():
@@ -162,6 +163,7 @@ class ZooCLI(LightningCLI):
             self.plan.hold = Hold(self.run_folder)
         folder.claim(self.plan.run, *self.plan.reuse)
         self.plan.claimed = True
+        console.open_log(self.run_folder)
         if folder.first_rank():
             provenance.write(self.plan.config, self.run_folder)  # also by --resume: its checkpoints are the newest
         if folder.first_rank() and "resume" not in self.plan.command.flags:
@@ -204,7 +206,7 @@ class ZooCLI(LightningCLI):
         several = f"-{self.trainer.global_rank}" if self.trainer.world_size > 1 else ""
         home = Path(str(self.plan.config["ckpt_path"])).parent
         path = (home.parent if home.name == "checkpoints" else home) / f"predictions{several}.jsonl"
-        records = [json.dumps(record, ensure_ascii=False) + "\n" for batch in kept for record in batch]
+        records = [console.as_json(record, "utf-8") + "\n" for batch in kept for record in batch]
         path.write_text("".join(records), encoding="utf-8")
         print(f"{len(records)} predictions → {path}", flush=True)
 
@@ -225,7 +227,8 @@ def equipment(task: Any, home: Path, plan: Plan, facts: dict[str, Any]) -> dict[
 def wanted(callback: object, written: dict[str, Any]) -> bool:
     """Whether a callback that zoo adds agrees with what the configuration switched off."""
     if isinstance(callback, ProgressBar):
-        return written.get("enable_progress_bar") is not False
+        own = [item.get("class_path") for item in written.get("callbacks") or [] if isinstance(item, Mapping)]
+        return written.get("enable_progress_bar") is not False and not any("Bar" in str(name) for name in own)
     return not isinstance(callback, Checkpoint) or written.get("enable_checkpointing") is not False
 
 

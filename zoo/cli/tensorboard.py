@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import os
 import socket
-import subprocess
 import sys
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+from zoo.discovery import shield
 from zoo.errors import UsageError
 
 PINNED = ("val/loss", "train/loss", "val_by_tokens/loss")
-START = "from zoo.discovery import shield; shield(); from tensorboard.main import run_main; run_main()"
 SEEDS = r"regex:^(.*)/s\d+$"  # all seeds of a variant share a colour
 
 
@@ -23,11 +27,9 @@ def link(host: str = "127.0.0.1", port: int = 6006, pinned: tuple[str, ...] = PI
     return f"http://{host}:{port}/?{query}#timeseries"
 
 
-def command(folder: Path, port: int) -> list[str]:
-    """How TensorBoard is started: on this machine's own address only."""
-    return [
-        sys.executable, "-c", START, "--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port)
-    ]  # fmt: skip
+def arguments(folder: Path, port: int) -> list[str]:
+    """What TensorBoard is told: on this machine's own address only."""
+    return ["tensorboard", "--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port)]
 
 
 def tensorboard(words: list[str], port: int | None = None) -> int:
@@ -39,17 +41,62 @@ def tensorboard(words: list[str], port: int | None = None) -> int:
         raise UsageError(f"no folder {str(folder)!r}. Train something first: zoo fit RECIPE")
     port = port or _free_port()
     print(f"{link(port=port)}\nStop it with Ctrl-C.", flush=True)
-    child = subprocess.Popen(command(folder, port), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    return serve(folder, port)
+
+
+def serve(folder: Path, port: int) -> int:
+    """TensorBoard in this process, so that it ends with it, however that ends; its own reader of files watches a pipe.
+
+    Returns 130 after Ctrl-C and 143 after SIGTERM. Raises UsageError with its last words where it stops by itself.
+    """
+    shield()
+    last: deque[str] = deque(maxlen=20)
     try:
-        _, errors = child.communicate()
+        with _silent(last):
+            from tensorboard import program
+
+            server = program.TensorBoard()
+            server.configure(arguments(folder, port))
+            code = server.main()
     except KeyboardInterrupt:
-        child.terminate()
-        child.wait()
         return 130
-    if child.returncode:
-        last = (errors or "").strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
-        raise UsageError(f"TensorBoard stopped: {last[0]}")
-    return 0
+    except SystemExit as error:
+        if not error.code:  # its handler of SIGTERM
+            return 143
+        code = 1
+    if not code:  # its server ends so at Ctrl-C
+        return 130
+    said = "".join(last).strip().splitlines()[-1:] or [f"exit code {code}"]
+    raise UsageError(f"TensorBoard stopped: {said[0]}")
+
+
+class _Tail(io.TextIOBase):
+    """Keeps the last texts that are written."""
+
+    def __init__(self, last: deque[str]) -> None:
+        self.last = last
+
+    def write(self, text: str) -> int:
+        self.last.append(text)
+        return len(text)
+
+
+@contextlib.contextmanager
+def _silent(last: deque[str]) -> Iterator[None]:
+    """Keep the last texts that this process writes, and hide what a child writes: file names of runs, unescaped."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept, null = [os.dup(1), os.dup(2)], os.open(os.devnull, os.O_WRONLY)
+    try:
+        for handle in (1, 2):
+            os.dup2(null, handle)
+        with contextlib.redirect_stdout(_Tail(last)), contextlib.redirect_stderr(_Tail(last)):
+            yield
+    finally:
+        for handle, before in zip((1, 2), kept, strict=True):
+            os.dup2(before, handle)
+        for handle in (*kept, null):
+            os.close(handle)
 
 
 def _free_port(first: int = 6006, tries: int = 100) -> int:

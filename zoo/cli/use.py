@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -10,8 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from zoo import console
 from zoo.cli import usetext, words
 from zoo.cli.words import Asked
+from zoo.console import printable
 from zoo.errors import UsageError
 
 RUN = "RUN is a run's folder, a checkpoint file, an export, or a recipe's name: its newest finished run under --runs."
@@ -184,7 +185,8 @@ def classify(asked: Asked) -> None:
         if asked.get("json"):
             _line({"image": path, "classes": [guess._asdict() for guess in guesses]})
         else:
-            print("\t".join([path, *(f"{guess.label} {guess.probability:.3f}" for guess in guesses)]))
+            named = (f"{printable(guess.label)} {guess.probability:.3f}" for guess in guesses)
+            print("\t".join([printable(path), *named]))
 
 
 def fill(asked: Asked) -> None:
@@ -213,7 +215,7 @@ def export(asked: Asked) -> None:
     else:
         model.export(folder, force)
     for path in sorted(folder.iterdir()):
-        print(f"{path}  {path.stat().st_size:,} bytes")
+        print(f"{printable(str(path))}  {path.stat().st_size:,} bytes")
 
 
 COMMANDS: dict[str, Callable[[Asked], None]] = {
@@ -223,7 +225,7 @@ COMMANDS: dict[str, Callable[[Asked], None]] = {
 
 
 def _line(value: dict[str, Any]) -> None:
-    print(json.dumps(value, ensure_ascii=False))
+    print(console.as_json(value))
 
 
 def _standard_input() -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from zoo.cli.words import Asked
+from zoo.console import printable
 from zoo.errors import UsageError
 
 Line = Callable[[dict[str, Any]], None]
@@ -37,7 +38,7 @@ def tag(asked: Asked, model: Any, line: Line, lines: Lines) -> None:
         if asked.get("json"):
             line({"text": text, "tokens": [one._asdict() for one in found]})
         else:
-            print("\n".join(f"{one.text}\t{one.label}" for one in found), end="\n\n", flush=True)
+            print("\n".join(f"{printable(one.text)}\t{printable(one.label)}" for one in found), end="\n\n", flush=True)
 
 
 def classify(asked: Asked, model: Any, line: Line, lines: Lines) -> None:
@@ -49,4 +50,4 @@ def classify(asked: Asked, model: Any, line: Line, lines: Lines) -> None:
         if asked.get("json"):
             line({"text": text, "classes": [guess._asdict() for guess in guesses]})
         else:
-            print("\t".join(f"{guess.label} {guess.probability:.3f}" for guess in guesses), flush=True)
+            print("\t".join(f"{printable(guess.label)} {guess.probability:.3f}" for guess in guesses), flush=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from zoo.console import printable
+
 NAME = "tensorboard"
 
 
@@ -16,7 +18,7 @@ def board(home: Path, markdown: str, goals: Iterable[str]) -> Path:
     for old in folder.glob("events.out.tfevents.*"):
         old.unlink(missing_ok=True)  # an earlier answer of the same comparison
     writer = SummaryWriter(str(folder))
-    writer.add_text("comparison", markdown, 0)
+    writer.add_text("comparison", printable(markdown, lines=True), 0)
     figures = list(goals)
     writer.add_custom_scalars(
         {

@@ -72,7 +72,7 @@ def execute(jobs: Sequence[Job], how: How) -> list[str]:
     With ``how.wait`` false it ends when the only runs left are others'. An interruption stops the runs, which save
     their state, and is raised again.
     """
-    previous = _on_sigterm()
+    previous = _leave_on_signals()
     try:
         worker = _Worker(jobs, how)
         try:
@@ -80,8 +80,8 @@ def execute(jobs: Sequence[Job], how: How) -> list[str]:
         finally:
             worker.stop()
     finally:
-        if previous is not None:
-            signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 class _Worker:
@@ -220,16 +220,19 @@ def last(log: Path, since: int, count: int = TAIL) -> list[str]:
     return [f"        {line[:200]}" for line in text.splitlines() if line.strip()][-count:]
 
 
-def _on_sigterm() -> Any:
-    """Let SIGTERM, which SLURM sends, stop the runs too; it ends with 143."""
+def _leave_on_signals() -> dict[int, Any]:
+    """Let SIGTERM, which SLURM sends, and the end of a terminal stop the runs too, with 143. The handlers before."""
 
     def leave(number: int, frame: object) -> None:
         raise SystemExit(143)
 
+    numbers = [signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+        numbers.append(signal.SIGHUP)
     try:
-        return signal.signal(signal.SIGTERM, leave)
+        return {number: signal.signal(number, leave) for number in numbers}
     except ValueError:  # not in the main thread
-        return None
+        return {}
 
 
 def _begin(parent: int) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from zoo import limits
+from zoo.console import LOG
 from zoo.trained import manifest
 from zoo.trained.place import FINISHED, STARTING
 from zoo.trained.provenance import FILE as PARTS
@@ -54,7 +55,7 @@ def again(folder: Path) -> list[str]:
     state = look(folder)
     if state == "continue":
         return ["--resume", f"--ckpt_path={checkpoint(folder)}"]
-    if state == "started" and {path.name for path in folder.iterdir()} <= {PARTS, STARTING}:
+    if state == "started" and {path.name for path in folder.iterdir()} <= {PARTS, STARTING, LOG}:
         # killed before its configuration was written: zoo fit would not know the folder as its own
         shutil.rmtree(folder)
         return []

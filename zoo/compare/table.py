@@ -5,16 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-import json
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from zoo import console
 from zoo.compare import wording
 from zoo.compare.answer import Answer, Row
 from zoo.compare.numbers import NONE, duration, memory, short
+from zoo.console import printable
 
 WIDTH, LABEL, NARROW = 100, 26, 14
 COLOURS = {"better": "32", "worse": "31", "not comparable": "33", "no verdict": "2", "not distinguishable": "2"}
@@ -94,7 +95,7 @@ def as_json(answer: Answer) -> str:
         | {"others": {goal: {"mean": mean, "sd": sd} for goal, (mean, sd) in (row.others or {}).items()}}
         for row in answer.rows
     ]
-    return json.dumps(_strict(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return console.as_json(_strict(content), indent=2, allow_nan=False) + "\n"
 
 
 RECORD = (
@@ -201,6 +202,7 @@ def _wrapped(text: str, width: int, style: str = "", indent: str = "") -> list[s
 
 
 def _styled(text: str, style: str) -> str:
+    text = printable(text)
     return f"\x1b[{style}m{text}\x1b[0m" if style else text
 
 

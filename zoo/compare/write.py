@@ -12,6 +12,7 @@ from zoo.compare import table
 from zoo.compare.answer import Answer
 from zoo.compare.charts import Figure, figures
 from zoo.compare.report import page
+from zoo.console import printable
 from zoo.errors import UsageError
 
 
@@ -22,10 +23,10 @@ def write(answer: Answer, folder: str | Path, more: Sequence[Figure] = ()) -> li
     folder cannot be written to.
     """
     content: dict[str, bytes] = {
-        "comparison.md": table.markdown(answer).encode(),
-        "comparison.csv": table.as_csv(answer).encode(),
+        "comparison.md": printable(table.markdown(answer), lines=True).encode(),
+        "comparison.csv": printable(table.as_csv(answer), lines=True).encode(),
         "comparison.json": table.as_json(answer).encode(),
-        "comparison.html": page(answer, more).encode(),
+        "comparison.html": printable(page(answer, more), lines=True).encode(),
     }
     for figure in (*figures(answer), *more):
         file = io.BytesIO()

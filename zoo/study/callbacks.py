@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from zoo import console
 from zoo.study.cost import Cost
 from zoo.tasks.task import Task
 from zoo.trained.provenance import KEY, Record
@@ -87,6 +88,13 @@ class EndsWithValidation(Callback):
 class Lines(Callback):
     """One line per validation, for logs and pipes, where a progress bar would draw itself again and again."""
 
+    def __init__(self, shown: bool = True) -> None:
+        """``shown``: printed, and not only kept in the run's log."""
+        self.shown = shown
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        console.cover()  # a bar of somebody else's may have taken the streams
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.sanity_checking or not trainer.is_global_zero or not isinstance(pl_module, Task):
             return
@@ -94,4 +102,8 @@ class Lines(Callback):
         goals = {f"val/{goal}" for goal in pl_module.goals}
         told = " · ".join(f"{name} {value:.4g}" for name, value in figures.items() if name in goals)
         steps = int(trainer.estimated_stepping_batches)
-        print(f"step {trainer.global_step}/{steps} · {told}", flush=True)
+        line = f"step {trainer.global_step}/{steps} · {told}"
+        if self.shown:
+            print(line, flush=True)
+        else:
+            console.log(line)

@@ -17,6 +17,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.profilers import PassThroughProfiler
 
+from zoo import console
+
 STEP = (
     "on_train_batch_start", "on_before_zero_grad", "on_before_backward",
     "on_after_backward", "on_before_optimizer_step", "on_train_batch_end",
@@ -48,6 +50,14 @@ class Bar(RichProgressBar):
         if last or now - self._asked >= 1 / self.refresh_rate:
             self._asked = now
             super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+
+    def _init_progress(self, trainer: Trainer) -> None:
+        super()._init_progress(trainer)
+        console.cover()
+
+    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
+        """Lightning's, by names that a terminal can show."""
+        return {console.printable(name): value for name, value in super().get_metrics(trainer, pl_module).items()}
 
     def _get_train_description(self, current_epoch: int) -> str:
         """Lightning counts the epochs of a run that ends by its steps, too: "Epoch 0/-2"."""

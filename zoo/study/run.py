@@ -51,7 +51,7 @@ def equip(
     """
     keeping = keeping or Keeping()
     logger = RunLogger(folder, "/".join(folder.parts[-3:-1]), choices(model), keeping.logged)
-    progress: Callback = Bar() if sys.stderr.isatty() and sys.stdout.isatty() else Lines()
+    drawn: list[Callback] = [Bar()] if sys.stderr.isatty() and sys.stdout.isatty() else []
     callbacks = [
         Saver(folder / "checkpoints", next(iter(task.goals.items())), keeping.every, keeping.facts),
         Rehearsal(),
@@ -60,7 +60,8 @@ def equip(
         EndsWithValidation(),
         Heatmaps(),
         Ledger(folder, about(model, data or {})),
-        progress,
+        *drawn,
+        Lines(shown=not drawn),
     ]
     return {"logger": logger, "callbacks": callbacks}
 

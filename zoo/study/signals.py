@@ -1,4 +1,4 @@
-"""SIGTERM, SIGUSR1 and SIGINT ask training to stop; all processes agree on the batch after which it does.
+"""SIGTERM, SIGUSR1, SIGINT and SIGHUP ask training to stop; all processes agree on the batch after which it does.
 
 Lightning's own handler talks to the other processes from within the handler, which blocks when two of them do. Here a
 handler only takes a note.
@@ -16,7 +16,7 @@ import torch.distributed as dist
 from lightning.pytorch import Trainer
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 
-ASKING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1", "SIGINT") if hasattr(signal, name))
+ASKING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1", "SIGINT", "SIGHUP") if hasattr(signal, name))
 AGAIN = 2.0  # seconds: what sends a signal to a group of processes may reach one of them twice at once
 
 
@@ -43,8 +43,10 @@ class Signals(_SignalConnector):
         """Listen from now on."""
         if self._original_handlers:
             return
-        self._original_handlers = {number: signal.getsignal(number) for number in ASKING}
-        for number in ASKING:
+        # nohup has the end of a terminal ignored
+        deaf = {getattr(signal, "SIGHUP", None)} if ignores_hangup() else set()
+        self._original_handlers = {number: signal.getsignal(number) for number in ASKING if number not in deaf}
+        for number in self._original_handlers:
             self._register_signal(number, self.note)
 
     def note(self, number: int, frame: Any) -> None:
@@ -53,6 +55,11 @@ class Signals(_SignalConnector):
             self.asked, self.when = number, time.monotonic()
         elif time.monotonic() - self.when > AGAIN:
             os._exit(exit_code(number))
+
+
+def ignores_hangup() -> bool:
+    """Whether this process was started to outlive its terminal."""
+    return hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 class Agreement:

@@ -12,6 +12,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2, summary_v2
 
+from zoo.console import printable
+
 EVENTS = "events.out.tfevents.*"
 LAYOUT = {
     "quality": {
@@ -39,7 +41,10 @@ class RunLogger(TensorBoardLogger):
         before it by another measure than steps.
         """
         super().__init__(save_dir=folder, name="", version="", default_hp_metric=False)
-        self.variant, self.choices, self.open, self.folder = variant, choices, False, folder
+        self.variant, self.open, self.folder = printable(variant), False, folder
+        self.choices = {
+            printable(name): printable(value) if isinstance(value, str) else value for name, value in choices.items()
+        }
         if logged is not None:
             self._cut(logged)
 

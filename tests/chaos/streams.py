@@ -1,0 +1,132 @@
+"""Output that nobody reads: a training goes on to the same end, and its log has what was said.
+
+    python -m tests.chaos.streams --home DIR [--each N] [--seed N] [--processes 2]
+
+Every pair of what may become of standard output and standard error; one run each, forked from a warm process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+from tests.chaos import lives, toys
+
+# a file; closed; a pipe without a reader; one whose reader ends after some lines; a full disk; a terminal that is gone;
+# one that goes after some lines
+WAYS = ("file", "closed", "unread", "dies", "full", "gone", "hangs")
+LINES = 7  # that a toy prints, about
+
+
+def streams(ways: tuple[str, str], home: Path) -> tuple[list[int], dict[int, int]]:
+    """The handles of both streams for a child, -1 for a closed one, and of each its reader's end by its number."""
+    handles, readers = [], {}
+    for number, way in enumerate(ways, 1):
+        if way == "closed":
+            handles.append(-1)
+        elif way == "full":
+            handles.append(os.open("/dev/full", os.O_WRONLY))
+        elif way == "file":
+            handles.append(os.open(home / f"stream{number}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644))
+        else:
+            reader, writer = os.openpty() if way in ("gone", "hangs") else os.pipe()
+            handles.append(writer)
+            if way in ("unread", "gone"):
+                os.close(reader)
+            else:
+                readers[number] = reader
+    return handles, readers
+
+
+def start(words: list[str], home: Path, ways: tuple[str, str], after: int = 1) -> int:
+    """Start `zoo words` with such streams; the readers of those that die read ``after`` lines. The process's id."""
+    handles, readers = streams(ways, home)
+
+    def prologue() -> None:
+        for reader in readers.values():
+            os.close(reader)
+        for number, handle in enumerate(handles, 1):
+            os.close(number)
+            if handle >= 0:
+                os.dup2(handle, number)
+                os.close(handle)
+            setattr(sys, ("stdout", "stderr")[number - 1], os.fdopen(number, "w") if handle >= 0 else None)
+
+    child = lives.born(words, home, home / "before", prologue)
+    for handle in handles:
+        if handle >= 0:
+            os.close(handle)
+    for reader in readers.values():
+        read(reader, after)
+    return child
+
+
+def read(reader: int, lines: int) -> None:
+    """Read some lines, or to the end, and leave."""
+    seen = 0
+    with contextlib.suppress(OSError):
+        while seen < lines and (more := os.read(reader, 4096)):
+            seen += more.count(b"\n")
+    os.close(reader)
+
+
+def flaws(run: Path, home: Path, ways: tuple[str, str], code: int | None) -> list[str]:
+    """What is wrong with a training that has ended."""
+    log = (run / "output.log").read_text() if (run / "output.log").is_file() else ""
+    found = [] if code == 0 else [f"exit code {code}"]
+    found += [f"the log lacks {line!r}" for line in ("parameters", "step 11/", "finished ") if line not in log]
+    found += ["no finished.json"] if not (run / "finished.json").is_file() else []
+    found += [f"the log has {word!r}" for word in ("Traceback", "looks like a bug", "\x1b") if word in log]
+    heard = (home / "stream2").read_text() if ways[1] == "file" else ""
+    if (
+        ways[1] == "file"
+        and ways[0] not in ("file", "closed", "dies", "hangs")
+        and "warning: standard output" not in heard
+    ):
+        found.append("nothing is said of standard output")
+    return found
+
+
+def main() -> None:
+    options = argparse.ArgumentParser()
+    options.add_argument("--home", type=Path, required=True)
+    options.add_argument("--each", type=int, default=1)
+    options.add_argument("--seed", type=int, default=int(time.time()))
+    options.add_argument("--processes", type=int, default=1)
+    told = options.parse_args()
+    draw = random.Random(told.seed)
+    print(f"seed {told.seed}", flush=True)
+    lives.load()
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    toys.write(told.home, steps=22)
+    many = ["--trainer.devices", str(told.processes), "--trainer.strategy", "ddp"] if told.processes > 1 else []
+    base = ["fit", "lm.yaml", *many]
+    whole = lives.born([*base, "--runs", "whole"], told.home, told.home / "whole.log")
+    assert lives.ended(whole, 300) == 0, (told.home / "whole.log").read_text()
+    expected = toys.outcome(told.home / "whole/lm/default/s1")
+    count = bad = 0
+    for _ in range(told.each):
+        for ways in [(out, err) for out in WAYS for err in WAYS]:
+            count += 1
+            name, after = f"n{count}", draw.randrange(1, LINES)
+            bar = draw.random() < 0.5 and many == []
+            words = [*base, "--runs", name, *(["--trainer.enable_progress_bar", "true"] if bar else [])]
+            code = lives.ended(start(words, told.home, ways, after), 300)
+            run = told.home / f"{name}/lm/default/s1"
+            wrong = flaws(run, told.home, ways, code)
+            if not wrong and toys.outcome(run) != expected:
+                wrong = ["it ended elsewhere"]
+            bad += bool(wrong)
+            print(f"{count} {ways} after {after}{' bar' if bar else ''}: {'; '.join(wrong) or 'ok'}", flush=True)
+    print(f"{count} runs, {bad} bad")
+    sys.exit(bool(bad))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""What zoo prints: made printable, kept in a run's log, and no end of a training when nobody reads it any more.
+
+The command line puts a ``Guard`` in front of standard output and standard error, so that no ``print``, warning, logger
+or traceback can send a control sequence of a stranger to the terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from zoo.errors import ZooError
+
+LOG = "output.log"  # in a run's folder: everything that its command has said
+BUFFERED = 2**16  # characters said before a run has a folder
+# controls but line feed and tab, line separators, bidirectional controls, characters without a width, surrogates
+CONTROL = (
+    r"\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5"
+    r"\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb"
+    r"\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e00ff"
+    r"\U000e01f0-\U000e0fff"
+)
+# joiners are spelling in Arabic and Indic scripts and hold emoji together; after anything else they only hide
+JOINED = (
+    r"(?<![\u0620-\u06dc\u06de-\u070e\u0710-\u109f\u1780-\u17b3\u2600-\u27bf\ufe0f\U0001f000-\U0001faff])[\u200c\u200d]"
+)
+LINES = re.compile(f"[{CONTROL}]|{JOINED}")
+HAZARD = re.compile(f"[\\t\\n{CONTROL}]|{JOINED}")
+SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
+# what draws on a terminal: colours, movements of the cursor and erasing, but no title, link, clipboard or answer
+DRAWN = re.compile(r"(\x1b\[[0-9;]*[A-HJKm]|\x1b\[\?25[hl]|\r)")
+DRAWERS = ("rich", "tqdm")  # packages whose own output holds such sequences
+# the reader of a pipe has ended, a terminal has hung up, the stream was closed
+UNREAD = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ECONNRESET, errno.ESHUTDOWN)
+
+
+class UnreadError(BrokenPipeError):
+    """Nobody reads standard output any more, and the command does nothing but print."""
+
+
+class OutputError(ZooError):
+    """What a command prints could not be written."""
+
+    code = 5
+
+
+def printable(text: str, lines: bool = False) -> str:
+    r"""A text with every character that a terminal would obey, hide or reorder as an escape: ``\x1b``, ``\u202e``.
+
+    ``lines``: line feeds and tabs stay, where a text of several lines is what is printed.
+    """
+    return (LINES if lines else HAZARD).sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return SHORT.get(match[0]) or (
+        f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 2**16 else f"\\U{code:08x}"
+    )
+
+
+def as_json(value: Any, encoding: str = "", **options: Any) -> str:
+    """JSON whose strings hold what is not printable, or not in the encoding (the output's), as JSON's own escapes."""
+    encoding = (encoding or getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
+    text = json.dumps(value, ensure_ascii=not encoding.startswith("utf"), **options)
+    return LINES.sub(lambda match: json.dumps(match[0])[1:-1], text)
+
+
+class Guard:
+    """A text stream that writes what is printable, and that stays usable when what is behind it does not."""
+
+    def __init__(self, stream: TextIO, title: str, output: Output) -> None:
+        self.stream, self.title, self.output = stream, title, output
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        """Write a text; colours and cursor movements pass where a library that draws calls."""
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        if LINES.search(text) is None:
+            return self._write(text, text)
+        if sys._getframe(1).f_globals.get("__name__", "").partition(".")[0] in DRAWERS:
+            return self.draw(text)
+        clean = printable(text, lines=True)
+        return self._write(clean, clean)
+
+    def draw(self, text: str) -> int:
+        """Write a text with zoo's own colours and cursor movements; they are not kept in the log."""
+        pieces = DRAWN.split(text)
+        pieces[::2] = [printable(piece, lines=True) for piece in pieces[::2]]
+        return self._write("".join(pieces), "" if "\r" in pieces[1::2] else "".join(pieces[::2]))
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        try:
+            self.stream.flush()
+        except (OSError, ValueError) as error:
+            self._lose(error)
+
+    def _write(self, text: str, logged: str) -> int:
+        self.output.record(logged)
+        try:
+            self.stream.write(text)
+        except (OSError, ValueError) as error:
+            self._lose(error)
+        return len(text)
+
+    def _lose(self, error: OSError | ValueError) -> None:
+        """Send what follows, from libraries and child processes too, nowhere; Python would fail once more at exit."""
+        try:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self.stream.fileno())
+            os.close(null)
+            self.stream.flush()
+        except (OSError, ValueError):
+            self.stream = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
+        self.output.lose(self, error)
+
+
+class Output:
+    """The two streams of one command, their log, and what could not be written."""
+
+    def __init__(self, ends: bool) -> None:
+        """``ends``: whether the command has nothing left to do when nobody reads its standard output."""
+        self.ends = ends
+        self.guards: list[Guard] = []
+        self.log: TextIO | None = None
+        self.before: list[str] = []
+        self.lost: set[str] = set()  # the titles of streams that nobody hears any more
+        self.failure = ""  # why standard output was lost, unless its reader left
+
+    def record(self, text: str) -> None:
+        """Keep a text in the log, or until there is one."""
+        if self.log is None:
+            self.before.append(text)
+            if len(self.before) > BUFFERED or sum(map(len, self.before[-2:])) > BUFFERED:
+                self.before.clear()
+            return
+        try:
+            self.log.write(text)
+        except (OSError, ValueError) as error:
+            self._drop_log(error)
+
+    def open_log(self, path: Path) -> None:
+        """Append everything that is said, from the command's beginning on, to a file."""
+        try:
+            self.log = path.open("a", encoding="utf-8", errors="backslashreplace", buffering=1)
+        except OSError as error:
+            self._drop_log(error)
+            return
+        said, self.before = "".join(self.before), []
+        self.record(said)
+        if self.lost:
+            print(f"what is printed is in {path}", file=self.guards[1], flush=True)
+
+    def _drop_log(self, error: OSError | ValueError) -> None:
+        log, self.log = self.log, None
+        if log is not None:
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), log.fileno())  # what it buffers
+                log.close()
+        print(f"warning: {LOG} cannot be written: {reason(error)}; going on without it", file=sys.stderr, flush=True)
+
+    def lose(self, guard: Guard, error: OSError | ValueError) -> None:
+        """Say that a stream is lost, where somebody still listens, or end a command that does nothing but print."""
+        gone = isinstance(error, ValueError) or error.errno in UNREAD
+        first = guard.title == self.guards[0].title
+        self.lost.add(guard.title)
+        if first and not gone:
+            self.failure = reason(error)
+        if first and self.ends:
+            if gone:
+                raise UnreadError(errno.EPIPE, "nobody reads standard output")
+            raise OutputError(f"{guard.title} cannot be written: {self.failure}.")
+        kept = f"; what follows is in {self.log.name}" if self.log else ""
+        other = self.guards[1 if first else 0]
+        print(f"warning: {guard.title} cannot be written ({reason(error)}); going on{kept}", file=other, flush=True)
+
+    def exit_code(self, code: int) -> int:
+        """The command's own code, unless what it printed is lost: 5."""
+        if code or not self.failure or self.log:
+            return code
+        print(f"error: {self.guards[0].title} could not be written: {self.failure}.", file=self.guards[1], flush=True)
+        return OutputError.code
+
+
+current: Output | None = None  # that of the command which runs
+
+
+@contextlib.contextmanager
+def guarded(ends: bool, restore: bool = True) -> Iterator[Output]:
+    """Guard standard output and standard error while a command runs; ``restore``: and no longer."""
+    global current
+    open_missing()
+    before, streams, output = current, (sys.stdout, sys.stderr), Output(ends)
+    output.guards = [Guard(streams[0], "standard output", output), Guard(streams[1], "standard error", output)]
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    current, sys.stdout, sys.stderr = output, *output.guards
+    try:
+        yield output
+    finally:
+        if restore:
+            current, sys.stdout, sys.stderr = before, *streams
+
+
+def open_missing() -> None:
+    """Open the standard streams that were closed, onto nothing: the next file would take the place of one."""
+    for handle in range(3):
+        try:
+            os.fstat(handle)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (until the process ends)
+
+
+def cover() -> None:
+    """Guard again what a progress bar has put in place of the streams: it would take foreign escapes for colours."""
+    if current is None:
+        return
+    for index, name in enumerate(("stdout", "stderr")):
+        stream = getattr(sys, name)
+        if not isinstance(stream, Guard) and type(stream).__module__.startswith("rich."):
+            setattr(sys, name, Guard(stream, current.guards[index].title, current))
+
+
+def open_log(folder: Path) -> None:
+    """Keep what the command says in a run's folder too."""
+    if current is not None:
+        current.open_log(folder / LOG)
+
+
+def log(text: str) -> None:
+    """Keep a line in the log alone."""
+    if current is not None:
+        current.record(f"{text}\n")
+
+
+def draw(text: str, stream: Any = None, end: str = "\n") -> None:
+    """Print a text that holds zoo's own colours or cursor movements, and nobody else's."""
+    stream = sys.stdout if stream is None else stream
+    (stream.draw if isinstance(stream, Guard) else stream.write)(text + end)
+
+
+def reason(error: OSError | ValueError) -> str:
+    """Why something cannot be written, in a few words."""
+    return getattr(error, "strerror", None) or str(error)
