@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import select
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from zoo.errors import UsageError, ZooError
+from zoo import atomic
+from zoo.errors import StorageError, UsageError, ZooError
 
 LINES = 4
 
@@ -25,10 +27,21 @@ def report(error: BaseException, debug: bool = False) -> int:
             traceback.print_exception(error)
         if not getattr(error, "everywhere", False) or first_rank():
             say(str(error))
-        return error.code
+        return _code(error)
+    if fault := atomic.storage_fault(error):
+        if debug:
+            traceback.print_exception(error)
+        say(f"a file cannot be read or written: {atomic.reason(fault)}")
+        return StorageError.code
     traceback.print_exception(error)
     say("this looks like a bug in zoo or in a part, not in your command. Please report it with the traceback above.")
     return 1
+
+
+def _code(error: ZooError) -> int:
+    """Its exit code; that of a disk where a disk is what made a command impossible."""
+    fault = atomic.storage_fault(error) if isinstance(error, UsageError) else None
+    return StorageError.code if fault and fault.errno in {*atomic.STORAGE, errno.EINVAL} else error.code
 
 
 def unread() -> bool:
