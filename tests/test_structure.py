@@ -35,13 +35,13 @@ MAY_IMPORT = {
     "plainyaml": (("errors", "limits"), ("yaml",)),
     "registry": (("errors", "discovery", "importing"), ()),
     "plugins": (("errors", "registry", "describe", "__version__"), ("packaging",)),
-    "cookbook": (("errors", "registry"), ()),
+    "cookbook": (("errors", "atomic", "registry"), ()),
     "parts": (("errors", "parts"), ("torch",)),
     "models": (("errors", "registry", "parts", "models"), ("torch",)),
     "data": (("errors", "limits", "atomic", "registry", "cookbook", "data"), None),
     "tasks": (("errors", "limits", "registry", "cookbook", "parts", "models", "data", "tasks"), None),
     "trained": ((*PLUGINS, "atomic", "cookbook", "parts", "models", "data", "tasks", "trained"), None),
-    "families": ((*PLUGINS, "cookbook", "parts", "models", "data", "tasks", "trained", "families"), None),
+    "families": ((*PLUGINS, "atomic", "cookbook", "parts", "models", "data", "tasks", "trained", "families"), None),
 }
 
 

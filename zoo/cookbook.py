@@ -5,10 +5,10 @@ zoo's own come first; a plugin brings its own by an entry point ``name = package
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from zoo import atomic
 from zoo.errors import UsageError
 from zoo.registry import BUILTIN, shelves, suggest
 
@@ -115,7 +115,9 @@ def copy(name: str, destination: str, force: bool = False) -> Path:
         raise UsageError(f"{target} exists. Overwrite it: zoo cp {name} {destination} --force")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
-    except (OSError, shutil.SameFileError) as error:
-        raise UsageError(f"cannot write {target}: {error}") from error
+        if target.exists() and target.samefile(source):
+            raise UsageError(f"{target} is the packaged recipe itself. Name another place.")
+        atomic.copy(source, target)
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
     return target

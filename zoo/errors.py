@@ -34,3 +34,9 @@ class CheckpointError(ZooError):
     """A checkpoint is damaged, incomplete, or belongs to something else."""
 
     code = 5
+
+
+class StorageError(ZooError):
+    """A file that the command cannot do without could not be written: the disk is full, or fails."""
+
+    code = 5

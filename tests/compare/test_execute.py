@@ -17,7 +17,7 @@ from tests.compare.fake_compare import how, jobs
 from zoo.compare import execute as execution
 from zoo.compare import lock as locks
 from zoo.compare import state
-from zoo.compare.execute import execute, last, threads
+from zoo.compare.execute import FailedRun, execute, exit_code, last, threads
 from zoo.compare.lock import Lock, Owner, alive, born, me
 from zoo.compare.plan import share
 from zoo.errors import UsageError
@@ -389,3 +389,8 @@ def test_the_last_lines_of_a_log_are_those_of_this_attempt(tmp_path):
     path.write_text("old\n\nnew\n\n  newest  \n")
     assert [line.strip() for line in last(path, 4)] == ["new", "newest"]
     assert last(tmp_path / "none.log", 0) == []
+
+
+@pytest.mark.parametrize(("codes", "code"), [((), 0), ((5,), 5), ((5, 5), 5), ((5, 1), 1), ((-9,), 1), ((2,), 1)])
+def test_only_a_disk_that_stopped_all_runs_is_the_exit_code_of_a_comparison(codes, code):
+    assert exit_code([FailedRun(str(one), one) for one in codes]) == code

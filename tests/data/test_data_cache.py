@@ -1,13 +1,16 @@
+import errno
 import json
-import os
 import subprocess
 import sys
+import tempfile
 
+import numpy as np
 import pytest
 
-from zoo.data.cache import MANIFEST, cached, intact, root
+from zoo.data import cache
+from zoo.data.cache import MANIFEST, cached, intact, root, write_array
 from zoo.data.text import TextFiles
-from zoo.errors import UsageError
+from zoo.errors import StorageError
 
 
 def test_an_entry_is_built_once_per_key(fresh_cache):
@@ -69,13 +72,52 @@ def test_leftovers_of_a_killed_process_are_removed(fresh_cache):
     assert not stale.exists()
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
-    if os.geteuid() == 0:
-        monkeypatch.setattr("pathlib.Path.mkdir", lambda *_, **__: (_ for _ in ()).throw(PermissionError(13, "denied")))
-    (tmp_path / "locked").mkdir(mode=0o500) if os.geteuid() else None
-    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "locked" / "cache"))
-    with pytest.raises(UsageError, match="ZOO_CACHE"):
+@pytest.fixture
+def unwritable(tmp_path, monkeypatch):
+    """A cache folder below a file, where nobody can make one, whoever runs the test; nothing was said of it yet."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "file" / "cache"))
+    cache._say.cache_clear()
+    cache._temporary.cache_clear()
+    return tmp_path / "file" / "cache"
+
+
+def test_without_a_cache_folder_an_entry_is_made_for_this_process_with_one_warning(unwritable, capsys):
+    built = []
+
+    def build(folder):
+        built.append(folder)
+        write_array(folder / "a.npy", np.arange(3))
+
+    first = cached("x", 1, build)
+    assert np.load(first / "a.npy").tolist() == [0, 1, 2]
+    assert cached("x", 1, build) == first
+    assert cached("y", 1, build) != first
+    assert len(built) == 2
+    said = capsys.readouterr().err
+    assert said.count("warning:") == 1
+    assert "ZOO_CACHE" in said
+
+
+def test_with_neither_a_cache_folder_nor_a_temporary_one_a_sentence_says_so(unwritable, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
+    with pytest.raises(StorageError, match="ZOO_CACHE"):
         cached("x", 1, lambda folder: None)
+
+
+def test_without_a_home_a_sentence_names_the_variable(monkeypatch):
+    monkeypatch.delenv("ZOO_CACHE", raising=False)
+    monkeypatch.setattr("pathlib.Path.home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    with pytest.raises(StorageError, match="ZOO_CACHE"):
+        root()
+
+
+def test_a_failure_of_the_files_that_are_read_is_no_failure_of_the_cache(fresh_cache):
+    def build(folder):
+        raise PermissionError(errno.EACCES, "Permission denied", "corpus.txt")
+
+    with pytest.raises(PermissionError, match=r"corpus\.txt"):
+        cached("x", 1, build)
 
 
 WORKER = """

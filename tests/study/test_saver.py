@@ -116,9 +116,25 @@ def test_a_disk_that_is_full_in_the_middle_of_a_file_is_survived(tmp_path, monke
 
     monkeypatch.setattr(atomic.Hashed, "__init__", lambda self, file: real(self, Full(file)))
     fit("lm", tmp_path / "a", [At("on_train_batch_end", 4, lambda _: left.append(True))])
-    assert "warning: no checkpoint of step 4: No space left on device" in capsys.readouterr().err
+    assert "warning: step 4 was saved at the second try: No space left on device" in capsys.readouterr().err
     assert manifest.verified(manifest.newest(tmp_path / "a").path)["step"] == 14
     assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_one_refused_write_does_not_lose_the_best_state(tmp_path, monkeypatch):
+    undisturbed, _ = fit("lm", tmp_path / "a")
+    best = manifest.verified(tmp_path / "a/checkpoints/best.ckpt")["step"]
+    real, refused = AtomicIO.save_checkpoint, []
+
+    def save(self, checkpoint, path, storage_options=None):
+        if path.name == "best.ckpt" and checkpoint["global_step"] == best and not refused:
+            refused.append(path)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        real(self, checkpoint, path, storage_options)
+
+    monkeypatch.setattr(AtomicIO, "save_checkpoint", save)
+    assert fit("lm", tmp_path / "b")[0] == undisturbed
+    assert refused
 
 
 def test_a_disk_that_stays_full_ends_the_run_and_leaves_the_last_good_one(tmp_path, full):

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from zoo import console
 from zoo.cli.asked import Asked, fancy, stream
 from zoo.compare import home, plan
-from zoo.compare.execute import How, Job, execute, threads
+from zoo.compare.execute import FailedRun, How, Job, execute, exit_code, threads
 from zoo.compare.numbers import duration
 from zoo.compare.plan import Arm, Comparison, Step
-from zoo.errors import UsageError, ZooError
+from zoo.errors import StorageError, UsageError, ZooError
 
 if TYPE_CHECKING:
     from zoo.compare.answer import Answer
@@ -36,7 +36,7 @@ class Runner:
 
     def __init__(self, asked: Asked, fits: plan.Fits, goal: str | None, budget: str | None) -> None:
         self.asked, self.fits, self.goal, self.budget = asked, fits, goal, budget
-        self.failed: list[str] = []
+        self.failed: list[FailedRun] = []
         plan.share([], asked.get("shard"))  # a wrong one is refused before anything is run
 
     def __call__(self, arms: Sequence[Arm], seeds: Sequence[int], whole: bool = True) -> None:
@@ -115,7 +115,7 @@ def compare(asked: Asked, wanted: Comparison) -> int:
         labels = {row.variant: row.label for row in answered(home.ledgers(record.folders), asked, record).rows}
         named = {labels.get(arm.name, arm.name): arm for arm in arms}
         figures.append(probe(named, wanted.seeds, probed, place, meter.allow, runner))
-    return max(show(record, asked, place, figures), 1 if runner.failed else 0)
+    return max(show(record, asked, place, figures), exit_code(runner.failed))
 
 
 def written(asked: Asked) -> str:
@@ -130,7 +130,12 @@ def unfinished(jobs: Sequence[Job], runner: Runner) -> int | None:
         runner.tell(f"{len(jobs) - len(left)} of {len(jobs)} runs are finished; the others are other shards'.")
         return 0
     if len(left) == len(jobs):
-        raise ZooError(f"all {len(jobs)} runs failed: {left[0].job.title} and the others. See their logs.")
+        of_disk = exit_code(runner.failed) == StorageError.code
+        kind = StorageError if of_disk else ZooError
+        raise kind(
+            f"all {len(jobs)} runs failed: {left[0].job.title} and the others. See their logs."
+            + (" When the disk works again, the same command goes on." if of_disk else "")
+        )
     return None
 
 

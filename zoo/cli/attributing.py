@@ -12,6 +12,7 @@ from zoo.cli.answering import Runner
 from zoo.cli.asked import Asked, words
 from zoo.compare import attribute, home, plan, variants
 from zoo.compare.attribute import Difference, Share
+from zoo.compare.execute import exit_code
 from zoo.compare.plan import Arm
 from zoo.errors import UsageError
 
@@ -61,7 +62,7 @@ def run(asked: Asked) -> int:
     done = attribute.shares(found, attribute.figures(made, ledgers, answer.goal), answer.lower_is_better)
     code = answering.tell(answer, asked, place, [chart(done, answer.goal, answer.lower_is_better)])
     runner.tell("\n" + text(found, done, answer.goal))
-    return max(code, 1 if runner.failed else 0)
+    return max(code, exit_code(runner.failed))
 
 
 def text(found: Sequence[Difference], done: Sequence[Share], goal: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zoo import atomic
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,8 +51,7 @@ def run(argv: list[str]) -> int:
     found = bring.checkpoint(source)
     model = _changed(found, changes) if changes else found.model
     task, tensors, lines = bring.swapped(found, model)
-    bring.save(found, target, model, task, tensors)
-    (target / "recipe.yaml").write_text(_recipe(found, model, source.name), encoding="utf-8")
+    bring.save(found, target, model, task, tensors, _recipe(found, model, source.name))
     kind = model["class_path"].rpartition(".")[2]
     total = sum(tensor.numel() for tensor in tensors.values())
     print(f"{found.family.name}: {kind} of {total:,} parameters → {target}")
@@ -90,7 +90,7 @@ def _changed(found: Checkpoint, changes: list[str]) -> Mapping[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "recipe.yaml")
-        path.write_text(_recipe(found, found.model, found.folder.name), encoding="utf-8")
+        atomic.write_text(path, _recipe(found, found.model, found.folder.name))
         parsed = args.parse("fit", [str(path), *changes])
         return complete(plan.plan(parsed, plan.draft(parsed)).config["model"])
 

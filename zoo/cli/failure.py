@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 import traceback
@@ -9,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from zoo import atomic
 from zoo.cli.environment import explained
-from zoo.errors import UsageError, ZooError
+from zoo.errors import StorageError, UsageError, ZooError
 
 LINES = 4
 
@@ -27,15 +29,26 @@ def report(error: BaseException, debug: bool = False) -> int:
             traceback.print_exception(error)
         if not getattr(error, "everywhere", False) or first_rank():
             say(str(error))
-        return error.code
-    if (known := explained(error)) is not None:
+        return _code(error)
+    if fault := atomic.storage_fault(error):
         if debug:
             traceback.print_exception(error)
-        say(str(known))
-        return known.code
+        say(f"a file cannot be read or written: {atomic.reason(fault)}")
+        return StorageError.code
+    if (answer := explained(error)) is not None:
+        if debug:
+            traceback.print_exception(error)
+        say(str(answer))
+        return answer.code
     traceback.print_exception(error)
     say("this looks like a bug in zoo or in a part, not in your command. Please report it with the traceback above.")
     return 1
+
+
+def _code(error: ZooError) -> int:
+    """Its exit code; that of a disk where a disk is what made a command impossible."""
+    fault = atomic.storage_fault(error) if isinstance(error, UsageError) else None
+    return StorageError.code if fault and fault.errno in {*atomic.STORAGE, errno.EINVAL} else error.code
 
 
 def say(text: str) -> None:

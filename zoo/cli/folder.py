@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from zoo import atomic
 from zoo.errors import UsageError
 from zoo.trained.place import CONFIG, FINISHED, STARTING
 
@@ -151,15 +153,19 @@ def claim(run: Run, overwrite: bool = False, resume: bool = False) -> Path:
     check(run, overwrite, resume)
     if resume or not first_rank():
         return folder
+    made = False
     try:
         if overwrite and folder.is_dir():
-            shutil.rmtree(folder)
+            atomic.discard(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir()
-        (folder / STARTING).touch()
+        made = True
+        atomic.create(folder / STARTING, b"")
     except FileExistsError as error:
         raise UsageError(f"{folder} was made by another run just now. Keep both: --name NAME.") from error
     except OSError as error:
+        if made:
+            shutil.rmtree(folder, ignore_errors=True)
         raise UsageError(
             f"cannot make {folder}: {error.strerror or error}. Choose another place: --runs DIR"
         ) from error
@@ -169,4 +175,5 @@ def claim(run: Run, overwrite: bool = False, resume: bool = False) -> Path:
 def release(run: Run) -> None:
     """Remove the folder of a run that was refused before it kept anything, so that the next try is not refused."""
     if first_rank() and run.folder.is_dir() and not any(run.folder.rglob("*.ckpt")):
-        shutil.rmtree(run.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            atomic.discard(run.folder)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo import console, registry
+from zoo import atomic, console, registry
 from zoo.cli import words
 from zoo.errors import UsageError
 from zoo.registry import Part
@@ -66,7 +66,7 @@ def run(argv: list[str]) -> int:
     text = page(mixed, computed, target)
     if target:
         try:
-            target.write_text(text, encoding="utf-8")
+            atomic.write_text(target, text)
         except OSError as error:
             raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
         print(f"{len(mixed) + len(computed)} combinations → {target}")

@@ -11,7 +11,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from zoo import __version__, cookbook, registry
+from zoo import __version__, atomic, cookbook, registry
 from zoo.cli import words
 from zoo.cli.show import check_kind
 from zoo.describe import locate
@@ -66,7 +66,7 @@ def package(kind: str, name: str, destination: str | None) -> int:
     try:
         for path, text in written.items():
             (target / path).parent.mkdir(parents=True, exist_ok=True)
-            (target / path).write_text(text, encoding="utf-8")
+            atomic.write_text(target / path, text)
     except OSError as error:
         shutil.rmtree(target, ignore_errors=True)  # half a package is none
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
@@ -163,7 +163,7 @@ def recipe(name: str, source: str | None) -> int:
     values = {"name": stem, "file": str(target)}
     text = filled("recipe.yaml", values) if source is None else variant(source, values)
     try:
-        target.write_text(text, encoding="utf-8")
+        atomic.write_text(target, text)
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
     print(f"{target}\n\nFill in its first lines. Try it:\n  zoo check {target}\n  zoo fit {target}")

@@ -7,6 +7,7 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from zoo.cli.plan import Plan, text
 from zoo.cli.quiet import quiet
 from zoo.cli.resolve import Schema
 from zoo.cli.slots import parameters
-from zoo.errors import UsageError
+from zoo.errors import CheckpointError, StorageError, UsageError
 from zoo.study import lean, memory, ranks
 from zoo.study.callbacks import Provenance
 from zoo.study.hold import Hold
@@ -167,7 +168,7 @@ class ZooCLI(LightningCLI):
         if folder.first_rank():
             provenance.write(self.plan.config, self.run_folder)  # also by --resume: its checkpoints are the newest
         if folder.first_rank() and "resume" not in self.plan.command.flags:
-            (self.run_folder / folder.CONFIG).write_text(text(self.plan), encoding="utf-8")
+            atomic.write_text(self.run_folder / folder.CONFIG, text(self.plan))
             tuning.keep(self.transfer, self.run_folder)
             self.data.save(self.run_folder)
         self.facts.update(continuing.facts(self.plan, self.data, self.run_folder))
@@ -186,8 +187,13 @@ class ZooCLI(LightningCLI):
             known = {f"val/{name}": value for name, value in getattr(self.model, "measured", {}).items()}
             measured = {name: value for name, value in known.items() if value == value}  # also before a resume
             figures = {name: float(value) for name, value in self.trainer.callback_metrics.items()} | measured
-            content = json.dumps({"step": self.trainer.global_step, **figures}) + "\n"
-            atomic.write(done, content.encode())
+            try:
+                atomic.write_json(done, {"step": self.trainer.global_step, **figures}, indent=None, end="\n")
+            except OSError as error:
+                raise StorageError(
+                    f"the run has ended and its last checkpoint is saved, but {done.name} cannot be written: "
+                    f"{atomic.reason(error)}.\nWrite it: the same command with --resume"
+                ) from error
         print(report.summary(self.plan.run, self.trainer, self.model, time.monotonic() - self.started), flush=True)
 
     def after_validate(self) -> None:
@@ -207,7 +213,7 @@ class ZooCLI(LightningCLI):
         home = Path(str(self.plan.config["ckpt_path"])).parent
         path = (home.parent if home.name == "checkpoints" else home) / f"predictions{several}.jsonl"
         records = [console.as_json(record, "utf-8") + "\n" for batch in kept for record in batch]
-        path.write_text("".join(records), encoding="utf-8")
+        atomic.write_text(path, "".join(records))
         print(f"{len(records)} predictions → {path}", flush=True)
 
 
@@ -253,13 +259,21 @@ def execute(plan: Plan, schema: Schema) -> int:
             return 130
         return error.code if isinstance(error.code, int) else 1
     except UsageError as error:
-        if plan.claimed and "resume" not in plan.command.flags:
-            folder.release(plan.run)
+        _release(plan)
         raise type(error)(f"{error}{blame.written_at(str(error), plan, schema)}") from error
+    except (CheckpointError, StorageError, OSError):
+        _release(plan)
+        raise
     finally:
         if plan.hold is not None:
             plan.hold.release()
     return 0
+
+
+def _release(plan: Plan) -> None:
+    """Before the first checkpoint a run that has failed leaves nothing, so that the same command works again."""
+    if plan.claimed and "resume" not in plan.command.flags:
+        folder.release(plan.run)
 
 
 def last_words(stopped: Stopped) -> str:

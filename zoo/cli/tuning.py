@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zoo import atomic
 from zoo.cli import folder
 
 if TYPE_CHECKING:
@@ -34,4 +35,4 @@ def keep(found: Transfer | None, home: Path) -> None:
     """Write the table of tensors into the run's folder."""
     if found is not None:
         lines = ["\t".join(row) for row in found.rows()]
-        (home / TABLE).write_text("\n".join(["fate\ttensor\tshape", *lines]) + "\n", encoding="utf-8")
+        atomic.write_text(home / TABLE, "\n".join(["fate\ttensor\tshape", *lines]) + "\n")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from zoo import console
+from zoo import atomic, console
 from zoo.cli import usetext, words
 from zoo.cli.words import Asked
 from zoo.console import printable
@@ -153,6 +153,7 @@ def translate(asked: Asked) -> None:
 def draw(model: Any, source: str, target: str, path: str) -> None:
     """Save a picture of what each token of a translation looked at. Raises UsageError where there is none to see."""
     import torch
+    from PIL import Image
 
     from zoo.study.heatmap import aligned
 
@@ -163,8 +164,13 @@ def draw(model: Any, source: str, target: str, path: str) -> None:
     if image is None:
         raise UsageError("this model has no attention to draw: --attention needs one that has.")
     try:
-        image.save(path)
-    except (OSError, ValueError) as error:
+        suffix = Path(path).suffix.lower()
+        kind = Image.registered_extensions().get(suffix)
+        if kind is None:
+            raise ValueError(f"unknown file extension {suffix!r}")
+        with atomic.native(Path(path)) as draft:
+            image.save(draft, kind)
+    except (OSError, ValueError, KeyError) as error:
         raise UsageError(
             f"cannot write the picture {path}: {error}. Name a .png file in a folder that exists."
         ) from error

@@ -12,12 +12,12 @@ NAME = "tensorboard"
 
 def board(home: Path, markdown: str, goals: Iterable[str]) -> Path:
     """Write the table and the layout of the Custom Scalars page into a folder of the comparison's own."""
-    from torch.utils.tensorboard import SummaryWriter
+    from zoo.study.events import Events
 
     folder = home / NAME
     for old in folder.glob("events.out.tfevents.*"):
         old.unlink(missing_ok=True)  # an earlier answer of the same comparison
-    writer = SummaryWriter(str(folder))
+    writer = Events(str(folder))
     writer.add_text("comparison", printable(markdown, lines=True), 0)
     figures = list(goals)
     writer.add_custom_scalars(

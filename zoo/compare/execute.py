@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from zoo.compare import state
 from zoo.compare.lock import BEAT, Lock
+from zoo.errors import StorageError, ZooError
 
 POLL, GRACE = 0.1, 60.0  # seconds between two looks, and for a run to save its state when it is stopped
 COMMAND = (sys.executable, "-m", "zoo")
@@ -66,7 +67,25 @@ def threads(jobs: int) -> int:
     return max(1, cores // jobs)
 
 
-def execute(jobs: Sequence[Job], how: How) -> list[str]:
+class FailedRun(str):
+    """The title of a run that failed, which knows its exit code."""
+
+    code: int
+
+    def __new__(cls, title: str, code: int) -> FailedRun:
+        found = super().__new__(cls, title)
+        found.code = code
+        return found
+
+
+def exit_code(failed: Sequence[FailedRun]) -> int:
+    """What a comparison ends with whose runs have failed: 5 where a disk was the reason for all, 0 for none."""
+    if not failed:
+        return 0
+    return StorageError.code if all(one.code == StorageError.code for one in failed) else ZooError.code
+
+
+def execute(jobs: Sequence[Job], how: How) -> list[FailedRun]:
     """Run jobs until all are finished, by this process or another, and return the titles of those that failed.
 
     With ``how.wait`` false it ends when the only runs left are others'. An interruption stops the runs, which save
@@ -89,12 +108,12 @@ class _Worker:
         self.how, self.count = how, len(jobs)
         self.waiting = [job for job in jobs if state.look(job.folder) != "finished"]
         self.running: list[Running] = []
-        self.failed: list[str] = []
+        self.failed: list[FailedRun] = []
         self.done = self.count - len(self.waiting)
         self.beaten = time.monotonic()
         self.told = ""
 
-    def run(self) -> list[str]:
+    def run(self) -> list[FailedRun]:
         while self.waiting or self.running:
             for one in [one for one in self.running if one.process.poll() is not None]:
                 self._ended(one)
@@ -158,7 +177,7 @@ class _Worker:
             seconds = time.monotonic() - one.begun
             self._line(one.job, f"{figure(state.ledger(one.job.folder), one.job.goal)}{seconds:.0f} s")
             return
-        self.failed.append(one.job.title)
+        self.failed.append(FailedRun(one.job.title, code))
         why = f"signal {-code}" if code < 0 else f"exit code {code}"
         log = state.beside(one.job.folder, ".log")
         self.how.tell("\n".join([f"failed  {one.job.title} ({why}), see {log}", *last(log, one.since)]))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from zoo import limits
+from zoo import atomic, limits
 from zoo.compare.ledgers import Ledger, read
 from zoo.errors import UsageError
 
@@ -46,9 +44,7 @@ def keep(home: Path, record: Record) -> None:
         "tuned": dict(record.tuned),
         "command": record.command,
     }
-    draft = home / f".{FILE}.{uuid.uuid4().hex[:8]}"  # several processes may do one comparison
-    draft.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(draft, home / FILE)
+    atomic.write_json(home / FILE, found, end="\n")
 
 
 def kept(home: Path) -> Record | None:

@@ -18,6 +18,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from zoo import atomic
+
 BEAT, SILENT = 20.0, 300.0  # seconds between two signs of life, and without one
 
 
@@ -95,11 +97,8 @@ class Lock:
         """Hold the lock from now on, unless somebody does."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with _guard(self.path):
-            owner, text = me(), json.dumps(asdict(me()))
-            try:
-                with self.path.open("x", encoding="utf-8") as file:  # fails where it exists, on any file system
-                    file.write(text)
-            except FileExistsError:
+            owner = me()
+            if not atomic.create(self.path, json.dumps(asdict(owner)).encode()):
                 if self.holder() is not None:
                     return False
                 self._write(owner)
@@ -109,8 +108,10 @@ class Lock:
     def started(self, pid: int) -> None:
         """Note the process that does the run: while it lives the lock holds, even without the one that took it."""
         if self.mine is not None:
-            self.mine = replace(self.mine, child=pid, child_born=born(pid))
-            self._write(self.mine)
+            owner = replace(self.mine, child=pid, child_born=born(pid))
+            with contextlib.suppress(OSError):  # the run holds a lock of its own, and dies with this process
+                self._write(owner)
+                self.mine = owner
 
     def beat(self) -> bool:
         """Give a sign of life; False where somebody else has taken the lock over, who saw none for too long."""
@@ -120,6 +121,8 @@ class Lock:
             os.utime(self.path)
         except FileNotFoundError:
             return False
+        except OSError:  # nobody can say whose it is now: the next sign may work
+            return True
         return True
 
     def release(self) -> None:
@@ -130,9 +133,7 @@ class Lock:
         self.mine = None
 
     def _write(self, owner: Owner) -> None:
-        draft = self.path.with_name(f".{self.path.name}.{owner.host}.{owner.pid}")
-        draft.write_text(json.dumps(asdict(owner)), encoding="utf-8")
-        os.replace(draft, self.path)
+        atomic.write_json(self.path, asdict(owner), indent=None)
 
 
 def _read(path: Path) -> Owner | None:

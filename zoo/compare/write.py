@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import io
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from zoo import atomic
 from zoo.compare import table
 from zoo.compare.answer import Answer
 from zoo.compare.charts import Figure, figures
@@ -36,21 +35,9 @@ def write(answer: Answer, folder: str | Path, more: Sequence[Figure] = ()) -> li
     try:
         place.mkdir(parents=True, exist_ok=True)
         for name, data in content.items():
-            _whole(place / name, data)
+            atomic.write(place / name, data)
     except OSError as error:
         raise UsageError(
             f"cannot write to {place}: {error.strerror or error}. Name another folder: --out DIR"
         ) from error
     return [place / name for name in content]
-
-
-def _whole(path: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(name, 0o644)  # mkstemp lets only its owner read
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

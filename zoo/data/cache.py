@@ -1,29 +1,38 @@
 """Files made once and kept: each entry is a folder whose name is the digest of what it was made from.
 
-Everything lies under the folder that the environment variable ZOO_CACHE names, else under ``~/.cache/zoo``.
+Everything lies under the folder that the environment variable ZOO_CACHE names, else under ``~/.cache/zoo``. Where that
+cannot be written, entries are made in a temporary folder that ends with the process.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import io
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 from filelock import FileLock
 
-from zoo.errors import UsageError
+from zoo import atomic
+from zoo.errors import StorageError
 
 MANIFEST = "manifest.json"
 HASHED_BYTES = 64 * 2**20  # above this a file's length alone is compared, so that a start stays fast
 
 
 def root() -> Path:
-    """The cache folder."""
+    """The cache folder. Raises StorageError where none is named and the user has no home."""
     named = os.environ.get("ZOO_CACHE")
-    return Path(named) if named else Path.home() / ".cache" / "zoo"
+    try:
+        return Path(named) if named else Path.home() / ".cache" / "zoo"
+    except RuntimeError as error:
+        raise StorageError("no cache folder: set the environment variable ZOO_CACHE, or HOME, to a folder.") from error
 
 
 def digest(value: object) -> str:
@@ -34,23 +43,22 @@ def digest(value: object) -> str:
 def cached(name: str, key: object, build: Callable[[Path], None]) -> Path:
     """The folder that `build` filled for this key; it is built when missing, and built again when damaged.
 
-    Any number of processes may ask at once: one builds, the others wait. A reader never sees a half-made entry.
-    Raises UsageError when the cache folder cannot be written.
+    Any number of processes may ask at once: one builds, the others wait. A reader never sees a half-made entry. Where
+    the cache folder cannot be written the entry is built for this process alone, with a warning. Raises StorageError
+    where not even that is possible.
     """
-    entry = root() / f"{name}-{digest(key)[:24]}"
-    if intact(entry):
-        return entry
+    title = f"{name}-{digest(key)[:24]}"
     try:
+        entry = root() / title
+        if intact(entry):
+            return entry
         entry.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{entry}.lock"):
             if not intact(entry):
                 _make(entry, build)
-    except PermissionError as error:
-        raise UsageError(
-            f"the cache folder {entry.parent} cannot be written: {error.strerror}.\n"
-            "Set the environment variable ZOO_CACHE to a folder of yours."
-        ) from error
-    return entry
+        return entry
+    except (OSError, NotImplementedError, StorageError) as error:  # the second: a file system without locks
+        return _uncached(title, build, error)
 
 
 def intact(entry: Path) -> bool:
@@ -62,35 +70,83 @@ def intact(entry: Path) -> bool:
         return False
 
 
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees the old one or the new one, never a part of it."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    temporary.write_bytes(content)
-    _sync(temporary)
-    os.replace(temporary, path)
+def write_array(path: Path, array: np.ndarray) -> None:
+    """Replace a file's content by an array, as numpy.save does."""
+    with atomic.drafted(path) as (draft, file):
+        np.save(_Stream(file), array)
+    atomic.publish(draft, path)
+
+
+def write_arrays(path: Path, **arrays: np.ndarray) -> None:
+    """Replace a file's content by arrays, as numpy.savez does."""
+    content = io.BytesIO()
+    np.savez(content, **arrays)  # type: ignore[arg-type]
+    atomic.write(path, content.getvalue())
 
 
 def write_json(path: Path, value: object) -> None:
-    """The same for a JSON value."""
-    write_file(path, json.dumps(value, ensure_ascii=False, indent=1).encode())
+    """Replace a file's content by JSON."""
+    atomic.write_json(path, value)
+
+
+class _Stream:
+    """A file for numpy: into a real one it writes past Python, and does not say why that failed."""
+
+    def __init__(self, file: atomic.Hashed) -> None:
+        self.write = file.write
 
 
 def _make(entry: Path, build: Callable[[Path], None]) -> None:
-    for left in entry.parent.glob(f"{entry.name}.*.partial"):  # by a killed process: the lock is ours now
+    for left in entry.parent.glob(f"*{entry.name}.*{atomic.PARTIAL}"):  # by a killed process: the lock is ours now
         shutil.rmtree(left, ignore_errors=True)
-    temporary = entry.with_name(f"{entry.name}.{os.getpid()}.partial")
-    temporary.mkdir()
+    with atomic.filled(entry) as folder:
+        build(folder)
+        files = sorted(folder.iterdir())
+        atomic.write_json(folder / MANIFEST, {file.name: _stamp(file) for file in files}, indent=None)
+
+
+def _uncached(title: str, build: Callable[[Path], None], error: Exception) -> Path:
+    """The entry in this process's own folder. Raises what stopped ``build`` where that was not the cache folder."""
+    fault = atomic.storage_fault(error)
+    why = atomic.reason(fault) if fault else str(error)
+    neither = StorageError(
+        f"neither the cache folder nor a temporary one can be written: {why}.\n"
+        "Set the environment variable ZOO_CACHE to a folder that can."
+    )
     try:
-        build(temporary)
-        files = sorted(temporary.iterdir())
-        (temporary / MANIFEST).write_text(json.dumps({file.name: _stamp(file) for file in files}), "utf-8")
-        for file in [*files, temporary / MANIFEST, temporary]:
-            _sync(file)
-        shutil.rmtree(entry, ignore_errors=True)
-        os.replace(temporary, entry)
-        _sync(entry.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        folder = _temporary(os.getpid())
+    except OSError as again:
+        raise neither from again
+    entry = folder / title
+    try:
+        if not intact(entry):
+            _make(entry, build)
+    except OSError as again:
+        about = Path(os.fsdecode(again.filename or folder))
+        if atomic.storage_fault(again) is None or not about.is_relative_to(folder):
+            raise  # of the files that `build` reads
+        raise neither from again
+    _say(why)
+    return entry
+
+
+@functools.cache
+def _temporary(process: int) -> Path:
+    """A folder that is removed when the process ends."""
+    folder = tempfile.TemporaryDirectory(prefix="zoo-", ignore_cleanup_errors=True)
+    _held.append(folder)
+    return Path(folder.name)
+
+
+_held: list[tempfile.TemporaryDirectory] = []
+
+
+@functools.cache
+def _say(why: str) -> None:
+    atomic.warn(
+        f"the cache cannot be written, so that what is made now is made again next time: {why}. Set the environment "
+        "variable ZOO_CACHE to a folder of yours"
+    )
 
 
 def _stamp(file: Path) -> list[object]:
@@ -98,11 +154,3 @@ def _stamp(file: Path) -> list[object]:
     if size > HASHED_BYTES:
         return [size, None]
     return [size, hashlib.sha256(file.read_bytes()).hexdigest()]
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from zoo.data.augment import Augment
-from zoo.data.cache import cached
+from zoo.data.cache import cached, write_arrays
 from zoo.data.imagedata import ImageData, Split, squares, stratified
 from zoo.errors import UsageError
 
@@ -57,4 +57,4 @@ def _extract(folder: Path) -> None:
 
     images, labels = load_digits(return_X_y=True)
     grey = (np.asarray(images) * 15).astype(np.uint8).reshape(-1, 8, 8)  # 0…16 become 0…240, without rounding
-    np.savez(folder / "digits.npz", images=grey, labels=np.asarray(labels, dtype=np.int64))
+    write_arrays(folder / "digits.npz", images=grey, labels=np.asarray(labels, dtype=np.int64))

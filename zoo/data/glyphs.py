@@ -9,7 +9,7 @@ import PIL
 from PIL import Image, ImageDraw, ImageFont
 
 from zoo.data.augment import Augment
-from zoo.data.cache import cached
+from zoo.data.cache import cached, write_arrays
 from zoo.data.data import at_least
 from zoo.data.imagedata import ImageData, Split, squares
 from zoo.errors import UsageError
@@ -66,7 +66,7 @@ class Glyphs(ImageData):
             images[i] = distorted(stamps[label][draw.integers(len(TIMES))], self.side, draw)
         images *= draw.uniform(0.6, 1, (count, 1, 1))
         images += draw.normal(0, NOISE, images.shape)
-        np.savez(folder / "glyphs.npz", images=images.clip(0, 255).astype(np.uint8), labels=labels)
+        write_arrays(folder / "glyphs.npz", images=images.clip(0, 255).astype(np.uint8), labels=labels)
 
 
 def stamp(character: str, side: int, times: float) -> Image.Image:

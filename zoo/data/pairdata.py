@@ -16,7 +16,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only
 
 from zoo.data.batches import BatchDataset, Plan, TokenPlan, round_up
-from zoo.data.cache import cached, write_json
+from zoo.data.cache import cached, write_array, write_json
 from zoo.data.data import Data, at_least
 from zoo.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from zoo.errors import UsageError
@@ -52,8 +52,8 @@ class Side:
     def save(folder: Path, name: str, sentences: Sequence[Sequence[int]]) -> None:
         edges = np.cumsum([0, *map(len, sentences)], dtype=np.int64)
         flat = np.fromiter((number for one in sentences for number in one), np.int32, count=int(edges[-1]))
-        np.save(folder / f"{name}.ids.npy", flat)
-        np.save(folder / f"{name}.edges.npy", edges)
+        write_array(folder / f"{name}.ids.npy", flat)
+        write_array(folder / f"{name}.edges.npy", edges)
 
     def rows(self, indices: np.ndarray, width: int) -> np.ndarray:
         """(B, width) int64: the sentences, padded with <pad>."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from zoo.data.batches import BatchDataset, random
-from zoo.data.cache import cached, write_json
+from zoo.data.cache import cached, write_array, write_json
 from zoo.data.data import Data, a_fraction, at_least
 from zoo.data.read import missing, read_bytes, read_text
 from zoo.data.tokenizer import EOS, Tokenizer
@@ -158,7 +158,8 @@ class TextData(Data):
                 pieces.append(tokenizer.encode_array(text))
                 content.update(f"{split} {len(text)} ".encode() + text.encode())
             kind = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
-            np.save(folder / f"{split}.npy", np.concatenate(pieces).astype(kind) if pieces else np.zeros(0, kind))
+            stream = np.concatenate(pieces).astype(kind) if pieces else np.zeros(0, kind)
+            write_array(folder / f"{split}.npy", stream)
         tokenizer.save(folder / "tokenizer.json")
         write_json(folder / "meta.json", {"fingerprint": content.hexdigest()})
 

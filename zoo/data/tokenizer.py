@@ -13,8 +13,7 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
 
-from zoo import limits
-from zoo.data.cache import write_file
+from zoo import atomic, limits
 from zoo.data.native import native_call, refuse_surrogates
 from zoo.data.tokenfile import BOS, CHARACTER, CLS, EOS, IDEOGRAPH, MASK, PAD, SEP, check, published
 from zoo.errors import UsageError
@@ -131,7 +130,7 @@ class Tokenizer:
 
     def save(self, path: Path | str) -> None:
         """Write a tokenizer.json that any user of the library can load."""
-        write_file(Path(path), self.to_json().encode())
+        atomic.write(Path(path), self.to_json().encode())
 
     def to_json(self) -> str:
         """The content of tokenizer.json."""

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import nn
 
-from zoo.data.cache import write_json
+from zoo import atomic
 from zoo.errors import UsageError
 from zoo.families import files, known, side
 from zoo.families.family import Family
@@ -22,6 +22,7 @@ from zoo.trained.build import build, complete
 from zoo.trained.export import FORMAT
 from zoo.trained.place import EXPORT, WEIGHTS
 
+RECIPE = "recipe.yaml"  # of an import: how to train it on
 Fate = Literal["kept", "converted", "new", "left out"]
 
 
@@ -129,25 +130,29 @@ def _anonymous(name: str) -> str:
     return ".".join("*" if piece.isdigit() else piece for piece in name.split("."))
 
 
-def save(found: Checkpoint, folder: Path, model: Mapping[str, Any], task: Task, tensors: Tensors) -> None:
-    """Write an imported model as an export of zoo, with the files that its task needs."""
+def save(
+    found: Checkpoint, folder: Path, model: Mapping[str, Any], task: Task, tensors: Tensors, recipe: str = ""
+) -> None:
+    """Write an imported model as an export of zoo, with the files that its task needs and the text of a recipe."""
     tied = {other: tensors[name] for other, name in aliases(task.net).items()}
     held = {f"net.{name}": tensor for name, tensor in {**tensors, **tied}.items()}
     for name, tensor in task.state_dict().items():
         held.setdefault(name, torch.zeros_like(tensor, device="cpu"))  # what a task counts, such as tokens seen: none
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        weights.write_tensors(held, folder / WEIGHTS)
-        extra = side.bring(found.folder, folder, found.theirs, model)
-        about = {
-            "format": FORMAT,
-            "zoo": version("zoo-transformers"),
-            "kind": model["class_path"].rpartition(".")[2],
-            "family": found.family.name,
-            "parts": provenance.used({"model": model}),
-            "model": model,
-            **extra,
-        }
-        write_json(folder / EXPORT, about)
+        with atomic.staged(folder, EXPORT) as draft:
+            weights.write_tensors(held, draft / WEIGHTS)
+            extra = side.bring(found.folder, draft, found.theirs, model)
+            about = {
+                "format": FORMAT,
+                "zoo": version("zoo-transformers"),
+                "kind": model["class_path"].rpartition(".")[2],
+                "family": found.family.name,
+                "parts": provenance.used({"model": model}),
+                "model": model,
+                **extra,
+            }
+            if recipe:
+                atomic.write_text(draft / RECIPE, recipe)
+            atomic.write_json(draft / EXPORT, about)
     except OSError as error:
-        raise UsageError(f"cannot write into {folder}: {error.strerror or error}") from error
+        raise UsageError(f"cannot write into {folder}: {atomic.reason(error)}") from error

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zoo import atomic
 from zoo.errors import UsageError
 from zoo.families import files, known, side
 from zoo.families.bring import own
@@ -38,11 +39,11 @@ def carry(trained: Trained, folder: Path, force: bool = False) -> Family:
     heads = {"architectures": [family.architecture], "dtype": _dtype(trained)} if family.architecture else {}
     about = {**heads, **config}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        about |= side.carry(trained.place.folder, folder, family)
-        files.save(folder, about, tensors)
+        with atomic.staged(folder, files.CONFIG) as draft:
+            about |= side.carry(trained.place.folder, draft, family)
+            files.save(draft, about, tensors)
     except OSError as error:
-        raise UsageError(f"cannot write into {folder}: {error.strerror or error}") from error
+        raise UsageError(f"cannot write into {folder}: {atomic.reason(error)}") from error
     return family
 
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from zoo import limits
-from zoo.data.cache import write_json
+from zoo import atomic, limits
 from zoo.errors import CheckpointError, UsageError
 from zoo.families.rule import Tensors
 from zoo.trained import weights
@@ -72,8 +71,9 @@ def save(folder: Path, config: Mapping[str, Any], tensors: Tensors) -> None:
     from safetensors.torch import save_file
 
     held = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    save_file(held, folder / WEIGHTS, {"format": "pt"})
-    write_json(folder / CONFIG, dict(config))
+    with atomic.native(folder / WEIGHTS) as draft:
+        save_file(held, draft, {"format": "pt"})
+    atomic.write_json(folder / CONFIG, dict(config))
 
 
 def optional(path: Path) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,7 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from zoo import limits
-from zoo.data.cache import write_json
+from zoo import atomic, limits
 from zoo.data.native import native_call
 from zoo.errors import UsageError
 from zoo.families import files
@@ -35,9 +33,9 @@ def bring(source: Path, folder: Path, theirs: Mapping[str, Any], model: Mapping[
     """Write the files that our task needs; what config.json must say besides."""
     for name in COPIED:
         if (source / name).is_file():
-            shutil.copyfile(source / name, folder / name)
+            atomic.copy(source / name, folder / name)
     facts = {key: theirs[key] for key in FACTS if theirs.get(key) is not None}
-    write_json(folder / KEPT, facts)
+    atomic.write_json(folder / KEPT, facts)
     options = model["init_args"]
     if "num_classes" in options and "image_size" in options:
         _images(source, folder, theirs, options)
@@ -45,7 +43,7 @@ def bring(source: Path, folder: Path, theirs: Mapping[str, Any], model: Mapping[
     if "num_classes" in options:
         labels = theirs.get("id2label") or {}
         names = [labels.get(str(n), f"class {n}") for n in range(options["num_classes"])]
-        write_json(folder / "labels.json", {"names": names})
+        atomic.write_json(folder / "labels.json", {"names": names})
     _tokenizer(source, folder, theirs, "source_vocab_size" in options)
     return {}
 
@@ -54,10 +52,10 @@ def carry(source: Path, folder: Path, family: Family) -> dict[str, Any]:
     """Copy the files that their library needs; what their configuration must say besides."""
     for name in (*COPIED, "tokenizer.json"):
         if (source / name).is_file():
-            shutil.copyfile(source / name, folder / name)
+            atomic.copy(source / name, folder / name)
     shared = source / "source-tokenizer.json"
     if shared.is_file():
-        shutil.copyfile(shared, folder / "tokenizer.json")
+        atomic.copy(shared, folder / "tokenizer.json")
     facts = files.optional(source / KEPT)
     told = files.optional(source / "images.json") or files.optional(source / "labels.json")
     if told and "id2label" not in facts:
@@ -78,7 +76,7 @@ def _images(source: Path, folder: Path, theirs: Mapping[str, Any], options: Mapp
         "image_size": options["image_size"],
         "channels": channels,
     }
-    write_json(folder / "images.json", found)
+    atomic.write_json(folder / "images.json", found)
 
 
 def _tokenizer(source: Path, folder: Path, theirs: Mapping[str, Any], pair: bool) -> None:
@@ -87,16 +85,16 @@ def _tokenizer(source: Path, folder: Path, theirs: Mapping[str, Any], pair: bool
     if inner is None:
         return
     for name in ("source-tokenizer.json", "target-tokenizer.json") if pair else ("tokenizer.json",):
-        inner.save(str(folder / name))
+        atomic.write_text(folder / name, inner.to_str(pretty=True))
     if not (folder / NAMES).is_file():
-        write_json(folder / NAMES, _names(source, inner, theirs))
+        atomic.write_json(folder / NAMES, _names(source, inner, theirs))
     if pair:
         told = {**theirs, **files.optional(folder / "generation_config.json")}
         said = (("bos_token", "decoder_start_token_id"), ("forced_bos_token", "forced_bos_token_id"))
         first = {name: inner.id_to_token(told[key]) for name, key in said if isinstance(told.get(key), int)}
         inner.add_special_tokens([token for token in first.values() if token])
-        inner.save(str(folder / "target-tokenizer.json"))
-        write_json(folder / f"target-{NAMES}", {**files.optional(folder / NAMES), **first})
+        atomic.write_text(folder / "target-tokenizer.json", inner.to_str(pretty=True))
+        atomic.write_json(folder / f"target-{NAMES}", {**files.optional(folder / NAMES), **first})
 
 
 def _names(source: Path, inner: tokenizers.Tokenizer, theirs: Mapping[str, Any]) -> dict[str, str]:

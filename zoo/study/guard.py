@@ -15,13 +15,15 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from zoo.data.cache import write_json
+from zoo import atomic
 from zoo.errors import NonFiniteError
+from zoo.study.best_effort import BestEffort
 from zoo.study.gradnorm import GradientNorm
 from zoo.study.ledger import tensors
 from zoo.trained import manifest
 from zoo.trained.place import CONFIG
 
+FILE = "nonfinite.json"
 POLICIES = ("stop", "skip", "rewind")
 MOST = 20  # steps in a row that may be skipped
 SHOWN = 8  # samples that a message names
@@ -47,6 +49,7 @@ class Guard(Callback):
         self.places: list[Place] = []
         self.batches: list[Any] = []
         self.skipped = self.in_a_row = 0
+        self.effort = BestEffort(f"{folder / FILE}", "what was left out is missing from it", "it names the newest step")
         self.norm: GradientNorm
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -100,7 +103,8 @@ class Guard(Callback):
         samples = ", ".join(map(str, flat[:SHOWN])) + more
         record = {"step": step, "batches": [place._asdict() for place in places], "samples": ids, "losses": losses}
         if trainer.is_global_zero:
-            write_json(self.folder / "nonfinite.json", {**record, "gradients": bad, "begins": origin})
+            with self.effort.attempt():
+                atomic.write_json(self.folder / FILE, {**record, "gradients": bad, "begins": origin})
         begins = f", from {origin} on" if origin else ""
         return f"step {step}: {what} is not finite{begins}, in {', '.join(where)} (samples {samples})"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from zoo import atomic
 from zoo.errors import UsageError
 
 
@@ -29,7 +30,6 @@ class Hold:
             folder.parent.mkdir(parents=True, exist_ok=True)
             self.lock = FileLock(self.path)
             self.lock.acquire(timeout=0)
-            note.write_text(json.dumps({"pid": os.getpid(), "host": platform.node(), "since": time.time()}))
         except Timeout as error:
             raise UsageError(
                 f"{folder} is being written by {_holder(note)}.\nWait for it, end it, or keep both: --name NAME."
@@ -38,12 +38,18 @@ class Hold:
             raise UsageError(
                 f"cannot make {folder}: {error.strerror or error}. Choose another place: --runs DIR"
             ) from error
+        except NotImplementedError as error:
+            raise UsageError(f"the file system of {folder} has no locks. Choose another place: --runs DIR") from error
         self.note = note
+        with contextlib.suppress(OSError):  # without it a second process is refused all the same
+            atomic.write_json(note, {"pid": os.getpid(), "host": platform.node(), "since": time.time()})
 
     def release(self) -> None:
         """Let others write."""
-        self.note.unlink(missing_ok=True)
-        self.lock.release()
+        with contextlib.suppress(OSError):
+            self.note.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it ends with the process in any case
+            self.lock.release()
 
 
 def _holder(note: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import platform
@@ -19,7 +18,9 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
+from zoo import atomic
 from zoo.parts.attention import Attention
+from zoo.study.best_effort import BestEffort
 from zoo.study.callbacks import CostMeter, peak_memory
 
 FILE, FORMAT = "ledger.json", 1
@@ -46,6 +47,11 @@ class Ledger(Callback):
         self.seconds, self.finished = 0.0, False
         self._begun: float | None = None
         self._held: list[list[tuple[str, Tensor]]] = []
+        self.effort = BestEffort(
+            f"the record of the run, {folder / FILE},",
+            "its end is missing, which the same command with --resume writes",
+            "nothing is missing from it",
+        )
 
     # what is seen
 
@@ -78,6 +84,9 @@ class Ledger(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.finished = not trainer.interrupted
         self.write(trainer, pl_module)
+        if self.effort.failures:  # the last chance
+            self.write(trainer, pl_module)
+        self.effort.end()
 
     def state_dict(self) -> dict[str, Any]:
         self._digest()
@@ -111,27 +120,26 @@ class Ledger(Callback):
             return
         self._digest()
         last = {name: value for name, value in self._last().items() if name not in ("step", "tokens")}
-        keep(
-            self.folder / FILE,
-            {
-                "format": FORMAT,
-                **identity(self.folder, task),
-                "choices": self.about.get("choices", {}),
-                "goals": dict(getattr(task, "goals", {})),
-                "unit": getattr(task, "unit", "token"),
-                "data": data(trainer),
-                "start": self.start,
-                "batches": self.batches,
-                "setting": {**setting(trainer, task), **self.about.get("setting", {}), **BUDGET},
-                "cost": self._cost(trainer, task),
-                "validations": self.validations,
-                "steps": trainer.global_step,
-                "tokens": seen(task),
-                "best": dict(getattr(task, "best", {})) if self.validations else {},
-                "last": last,
-                "finished": self.finished,
-            },
-        )
+        content = {
+            "format": FORMAT,
+            **identity(self.folder, task),
+            "choices": self.about.get("choices", {}),
+            "goals": dict(getattr(task, "goals", {})),
+            "unit": getattr(task, "unit", "token"),
+            "data": data(trainer),
+            "start": self.start,
+            "batches": self.batches,
+            "setting": {**setting(trainer, task), **self.about.get("setting", {}), **BUDGET},
+            "cost": self._cost(trainer, task),
+            "validations": self.validations,
+            "steps": trainer.global_step,
+            "tokens": seen(task),
+            "best": dict(getattr(task, "best", {})) if self.validations else {},
+            "last": last,
+            "finished": self.finished,
+        }
+        with self.effort.attempt():
+            keep(self.folder / FILE, content)
 
     def _last(self) -> dict[str, float]:
         return self.validations[-1] if self.validations else {}
@@ -244,19 +252,10 @@ def own_version() -> str:
         return "unknown"
 
 
-def keep(path: Path, value: object, mark: str = "new") -> None:
-    """Write JSON so that the file is whole at any moment: under another name, to the disk, then in place.
-
-    ``mark`` tells apart those who may write the same file at the same time.
-    """
+def keep(path: Path, value: object) -> None:
+    """Write JSON so that the file is whole at any moment."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{mark}")
-    with draft.open("w", encoding="utf-8") as file:
-        json.dump(plain(value), file, ensure_ascii=False, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
+    atomic.write_json(path, plain(value), end="\n")
 
 
 def plain(value: object) -> Any:

@@ -8,7 +8,6 @@ steps or ten minutes, at the end, and when a signal asks training to stop; alway
 from __future__ import annotations
 
 import contextlib
-import errno
 import sys
 import time
 from collections.abc import Mapping
@@ -191,10 +190,10 @@ class Saver(Checkpoint):
         content = self.trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
         problem = ""
         if self.trainer.is_global_zero:
-            try:
-                self._write(content)
-            except OSError as error:
-                problem = told(error, self.folder)
+            first_problem = self._try(content)
+            problem = self._try(content) if first_problem else ""  # at once: a later state would not be the best one
+            if first_problem and not problem:
+                atomic.warn(f"step {step} was saved at the second try: {first_problem}")
         problem = self.agreement.each(problem)[0]
         improved, self._due, self._improved = self._improved, False, False
         if not problem:
@@ -208,7 +207,16 @@ class Saver(Checkpoint):
             raise CheckpointError(f"no checkpoint of step {step}: {problem}")
         if self.trainer.is_global_zero:
             kept = f"the newest is that of step {self.saved}" if self.saved >= 0 else "there is none"
+            kept += ", and this was the best so far" if improved else ""
             print(f"warning: no checkpoint of step {step}: {problem}; {kept}", file=sys.stderr, flush=True)
+
+    def _try(self, content: dict[str, Any]) -> str:
+        """Write a checkpoint; why that was not possible, or nothing."""
+        try:
+            self._write(content)
+        except OSError as error:
+            return atomic.reason(error, self.folder)
+        return ""
 
     def _write(self, content: dict[str, Any]) -> None:
         last = self.folder / LAST
@@ -221,8 +229,9 @@ class Saver(Checkpoint):
             self.io.digests[LAST] = self.io.digests[BEST]
         else:
             self.io.save_checkpoint(content, last)
-        (self.folder.parent / STARTING).unlink(missing_ok=True)
-        self._keep_manifests()
+        with contextlib.suppress(OSError):  # the checkpoint is there; what is left over goes with the next
+            (self.folder.parent / STARTING).unlink(missing_ok=True)
+            self._keep_manifests()
 
     def _name_the_last(self) -> None:
         """Where nothing was left to train: a kill after its last step may have left that as the best alone."""
@@ -244,13 +253,3 @@ class Saver(Checkpoint):
             kept.add(known.setdefault(key, manifest.sha256(path) if path.name != LAST else self.io.digests[LAST]))
         self._known = known
         manifest.prune(self.folder, kept)
-
-
-def told(error: OSError, folder: Path) -> str:
-    """Why a file could not be written, and what would help."""
-    hints = {
-        errno.ENOSPC: "free some space", errno.EDQUOT: "free some of your quota",
-        errno.EROFS: "the file system is read-only", errno.EACCES: "the folder is not yours to write",
-    }  # fmt: skip
-    hint = hints.get(error.errno or 0)
-    return f"{error.strerror or error} ({folder})" + (f": {hint}" if hint else "")

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers.logger import rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2, summary_v2
 
+from zoo import atomic
 from zoo.console import printable
+from zoo.errors import StorageError
+from zoo.study.events import Events
 
 EVENTS = "events.out.tfevents.*"
 LAYOUT = {
@@ -45,16 +49,31 @@ class RunLogger(TensorBoardLogger):
         self.choices = {
             printable(name): printable(value) if isinstance(value, str) else value for name, value in choices.items()
         }
-        if logged is not None:
-            self._cut(logged)
+        self.logged = logged
+        self._events: Events | None = None
 
-    @rank_zero_only
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Events:
+        """The writer, which survives a disk that fails; the first time it cuts off what a resume logs again."""
+        if self._events is None:
+            if self.logged is not None:
+                self._cut(self.logged)
+            self._events = self._experiment = Events(self.log_dir)
+        return self._events
+
     def _cut(self, logged: dict[str, int]) -> None:
-        for path in self.folder.glob(EVENTS):
-            if path.name not in logged:
-                path.unlink()
-            elif path.stat().st_size > logged[path.name]:
-                os.truncate(path, logged[path.name])
+        """Raises StorageError: events that stayed would say other things than the run that follows."""
+        try:
+            for path in self.folder.glob(EVENTS):
+                if path.name not in logged:
+                    path.unlink()
+                elif path.stat().st_size > logged[path.name]:
+                    os.truncate(path, logged[path.name])
+        except OSError as error:
+            raise StorageError(
+                f"what was logged after the checkpoint cannot be removed from the event files: {atomic.reason(error)}"
+            ) from error
 
     @rank_zero_only
     def mark(self) -> dict[str, int]:

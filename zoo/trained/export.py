@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.data.cache import write_json
+from zoo import atomic
 from zoo.errors import UsageError
 from zoo.trained import provenance, weights
 from zoo.trained.place import EXPORT, WEIGHTS
@@ -26,19 +25,19 @@ def export(trained: Trained, folder: Path, force: bool = False) -> Path:
     if folder.resolve() == place.folder.resolve():
         raise UsageError(f"{folder} is where the model comes from. Choose another folder.")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in trained.files:
-            shutil.copyfile(place.file(name), folder / name)
-        weights.write(trained.task, folder / WEIGHTS)
-        about = {
-            "format": FORMAT,
-            "zoo": version("zoo-transformers"),
-            "kind": type(trained.task).__name__,
-            "parts": provenance.recorded(place) or provenance.used({"model": place.config["model"]}),
-            "model": place.config["model"],
-            **trained.extra(),
-        }
-        write_json(folder / EXPORT, about)
+        with atomic.staged(folder, EXPORT) as draft:
+            for name in trained.files:
+                atomic.copy(place.file(name), draft / name)
+            weights.write(trained.task, draft / WEIGHTS)
+            about = {
+                "format": FORMAT,
+                "zoo": version("zoo-transformers"),
+                "kind": type(trained.task).__name__,
+                "parts": provenance.recorded(place) or provenance.used({"model": place.config["model"]}),
+                "model": place.config["model"],
+                **trained.extra(),
+            }
+            atomic.write_json(draft / EXPORT, about)
     except OSError as error:
-        raise UsageError(f"cannot write into {folder}: {error.strerror or error}") from error
+        raise UsageError(f"cannot write into {folder}: {atomic.reason(error)}") from error
     return folder

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from zoo import describe, discovery, limits, registry
+from zoo import atomic, describe, discovery, limits, registry
 from zoo.errors import PluginError, UsageError
 from zoo.trained.place import EXPORT, Place
 from zoo.trained.policy import ROOTS
@@ -68,7 +68,7 @@ def _package(module: str) -> tuple[str | None, str | None]:
 
 def write(config: Mapping[str, Any], folder: Path) -> None:
     """Keep the records of a configuration beside it."""
-    (folder / FILE).write_text(json.dumps(used(config), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    atomic.write_json(folder / FILE, used(config), end="\n")
 
 
 def kept(folder: Path) -> list[Record]:

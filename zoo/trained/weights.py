@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from zoo import limits
+from zoo import atomic, limits
 from zoo.errors import CheckpointError, NonFiniteError, UsageError
 from zoo.trained.screen import DAMAGED, screen
 
@@ -138,7 +137,7 @@ def write(module: nn.Module, path: Path) -> None:
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Save tensors as safetensors; one with several names is stored under the first."""
+    """Save tensors as safetensors; one with several names is stored under the first. Raises OSError naming the file."""
     from safetensors.torch import save_file
 
     kept: dict[str, Tensor] = {}
@@ -152,11 +151,5 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
             kept[name] = tensor.detach().cpu().contiguous()
         else:
             tied[name] = home
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        save_file(kept, temporary, {"format": "pt", TIED: json.dumps(tied)})
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic.native(path) as draft:
+        save_file(kept, draft, {"format": "pt", TIED: json.dumps(tied)})

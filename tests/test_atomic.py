@@ -1,0 +1,262 @@
+"""The one writer of files: what it leaves when a call fails, what it says then, and that nobody else writes."""
+
+import ast
+import errno
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from zoo import atomic
+from zoo.cli import failure
+from zoo.errors import StorageError, UsageError
+
+ROOT = Path(__file__).parent.parent
+ERRORS = (errno.ENOSPC, errno.EIO, errno.ESTALE, errno.EINVAL, errno.EROFS)
+
+# who calls what changes files other than through zoo.atomic, and why that is right
+ALLOWED = {
+    "zoo/atomic.py": {"*"},
+    "zoo/study/tensorboard.py": {"truncate"},  # an event file, back to what a checkpoint knew of
+    "zoo/compare/execute.py": {"open"},  # a run's log, which the run itself goes on with
+    "zoo/compare/lock.py": {"TemporaryFile"},  # without a name: it tells the time of a file system
+    "zoo/cli/probe.py": {"open", "fdopen"},  # /dev/null, and pipes
+    "zoo/cli/trial.py": {"open", "fdopen"},
+    "zoo/cli/__init__.py": {"open"},  # /dev/null
+    "zoo/conformance/processes.py": {
+        "rename",
+        "save",
+        "write_text",
+    },  # two processes of a check, in a folder of its own
+    "zoo/conformance/weights.py": {"save"},  # into memory
+    "zoo/families/files.py": {"save_file"},  # on drafts of zoo.atomic
+    "zoo/trained/weights.py": {"save_file"},
+    "zoo/cli/use.py": {"save"},
+    "zoo/study/checkpoint_io.py": {"save"},
+    "zoo/data/cache.py": {"save", "savez"},
+    "zoo/study/heatmap.py": {"save"},  # into memory
+    "zoo/compare/write.py": {"save"},
+    "zoo/compare/report.py": {"save"},
+}
+WRITERS = {
+    "os": {"replace", "rename", "link", "symlink", "fsync", "fdatasync", "truncate", "ftruncate", "open", "fdopen"},
+    "shutil": {"copy", "copy2", "copyfile", "copytree", "move"},
+    "tempfile": {"mkstemp", "NamedTemporaryFile", "TemporaryFile"},
+    "np": {"save", "savez", "savez_compressed", "savetxt", "memmap"},
+    "torch": {"save"},
+    "json": {"dump"},
+    "yaml": {"dump"},
+}
+METHODS = {"write_text", "write_bytes", "symlink_to", "hardlink_to", "rename", "touch", "save_file", "tofile"}
+
+
+def writes(path):
+    """The calls in a file that write files, by name."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        owner, _, last = name.rpartition(".")
+        if (owner in WRITERS and last in WRITERS[owner]) or (last in METHODS and owner != "atomic"):
+            yield last
+        elif last == "open" and owner != "os":
+            first = 0 if owner else 1
+            said = node.args[first] if len(node.args) > first else None
+            said = next((word.value for word in node.keywords if word.arg == "mode"), said)
+            if isinstance(said, ast.Constant) and set(str(said.value)) & set("wxa+"):
+                yield "open"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "zoo").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_nobody_else_writes_files(path):
+    allowed = ALLOWED.get(str(path.relative_to(ROOT)), set())
+    assert "*" in allowed or set(writes(path)) <= allowed
+
+
+def test_the_search_for_writers_sees_each_kind(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text(
+        "os.replace(a, b); a.write_text(b); open(a, 'w'); a.open('ab'); shutil.copyfile(a, b); np.save(a, b)\n"
+        "a.open(); open(a); a.replace('b', 'c'); atomic.write_text(a, b)"
+    )
+    assert sorted(writes(path)) == ["copyfile", "open", "open", "replace", "save", "write_text"]
+
+
+class Failing:
+    """The module os, as zoo.atomic sees it, whose so-manyeth call fails."""
+
+    def __init__(self, number, error):
+        self.left, self.error = number, error
+        for name in ("replace", "fsync", "link", "open", "write"):
+            setattr(self, name, self.counted(getattr(os, name)))
+
+    def counted(self, real):
+        def call(*args, **kwargs):
+            self.left -= 1
+            if self.left == 0:
+                raise OSError(self.error, os.strerror(self.error))
+            return real(*args, **kwargs)
+
+        return call
+
+    def __getattr__(self, name):
+        return getattr(os, name)
+
+
+def acts(folder):
+    """Each way to write, and what it leaves where it works."""
+
+    def stage():
+        with atomic.staged(folder, "last") as draft:
+            atomic.write(draft / "last", b"new")
+            atomic.write(draft / "other", b"new")
+
+    def fill():
+        with atomic.filled(folder / "entry") as draft:
+            atomic.write(draft / "file", b"new")
+
+    def native():
+        with atomic.native(folder / "file") as draft:
+            draft.write_bytes(b"new")
+
+    return {
+        "write": lambda: atomic.write(folder / "file", b"new"),
+        "copy": lambda: atomic.copy(folder / "new", folder / "file"),
+        "link": lambda: atomic.link(folder / "new", folder / "file"), "native": native, "stage": stage, "fill": fill,
+        "create": lambda: atomic.create(folder / "fresh", b"new"),
+    }  # fmt: skip
+
+
+def refused(act):
+    """The error of a disk that an act raises."""
+    try:
+        act()
+    except OSError as error:
+        return error
+    return None
+
+
+def tree(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def prepared(folder):
+    (folder / "entry").mkdir(parents=True)
+    for name, content in {"file": b"old", "new": b"new", "last": b"old", "entry/file": b"old"}.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+@pytest.mark.parametrize("act", acts(Path()))
+def test_a_name_holds_the_old_content_or_the_new_whichever_call_fails(act, tmp_path, monkeypatch, capsys):
+    undisturbed = prepared(tmp_path / "undisturbed")
+    before = tree(undisturbed)
+    acts(undisturbed)[act]()
+    after, failed, number = tree(undisturbed), 0, 0
+    assert (after != before) or act == "create"
+    while number < 40:
+        number += 1
+        folder = prepared(tmp_path / str(number))
+        failing = Failing(number, ERRORS[number % len(ERRORS)])
+        monkeypatch.setattr(atomic, "os", failing)
+        error = refused(acts(folder)[act])
+        monkeypatch.setattr(atomic, "os", os)
+        if error is not None:
+            failed += 1
+            assert str(folder) in str(error.filename), "it says which file"
+            assert ".partial" not in str(error.filename)
+        found = tree(folder)
+        assert not [name for name in found if name.endswith(".partial")]
+        for name, content in found.items():
+            assert content in (before.get(name), after.get(name)), name
+        if "last" in found and act == "stage":
+            assert found["last"] == b"old" or found == after, "a mixture"
+        if failing.left > 0:
+            break
+    assert failing.left > 0, "every call has failed once"
+    assert failed >= (0 if act == "create" else 1)
+
+
+def test_a_file_system_without_fsync_is_used_and_named_once(tmp_path, monkeypatch, capsys):
+    def fsync(handle):
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(atomic, "_unforced", [])
+    atomic.write(tmp_path / "a", b"1")
+    atomic.write(tmp_path / "b", b"2")
+    assert tree(tmp_path) == {"a": b"1", "b": b"2"}
+    said = capsys.readouterr().err
+    assert said.count("warning:") == 1
+    assert "fsync" in said
+
+
+def test_what_a_log_is_given_while_its_disk_fails_is_written_later_and_once(tmp_path, monkeypatch):
+    log, written = atomic.Log(tmp_path / "log"), b""
+    for number in range(1, 30):
+        record = f"{number};".encode()
+        written += record
+        log.append(record)
+        failing = Failing(number % 4, ERRORS[number % len(ERRORS)])
+        if number % 3 == 0:  # a disk that takes a part
+            failing.write = lambda handle, content: os.write(handle, content[:2])
+        monkeypatch.setattr(atomic, "os", failing)
+        error = refused(log.flush)
+        assert error is None or error.filename == str(tmp_path / "log")
+        monkeypatch.setattr(atomic, "os", os)
+    log.flush()
+    assert (tmp_path / "log").read_bytes() == written
+
+
+def test_a_log_without_room_counts_what_it_loses(tmp_path, monkeypatch):
+    monkeypatch.setattr(atomic, "WAITING", 10)
+    log = atomic.Log(tmp_path / "log")
+    for _ in range(4):
+        log.append(b"1234")
+    assert (log.lost, len(log.waiting)) == (2, 8)
+
+
+@pytest.mark.parametrize("number", ERRORS)
+def test_the_answer_of_a_disk_is_a_sentence_and_code_5_whatever_library_heard_it(number, capsys):
+    text = os.strerror(number)
+    direct = OSError(number, text, "a/file")
+    rust = Exception(f"Error while serializing: I/O error: {text} (os error {number})")
+    wrapped = RuntimeError("unexpected pos 64 vs 0")
+    wrapped.__context__ = direct
+    refused = UsageError("cannot make a/file")
+    refused.__cause__ = direct
+    for error in (direct, rust, wrapped, refused):
+        assert failure.report(error) == StorageError.code == 5
+        said = capsys.readouterr().err
+        assert "Traceback" not in said
+        assert len(said.strip().splitlines()) <= failure.LINES
+    assert failure.report(direct) == 5
+    said = capsys.readouterr().err
+    assert "a/file" in said
+    assert text in said
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("a"), FileNotFoundError(errno.ENOENT, "no", "a"), OSError(errno.EINVAL, "no")]
+)
+def test_what_no_disk_has_said_is_still_a_bug(error, capsys):
+    assert failure.report(error) == 1
+    assert "bug" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_the_users_is_still_his_mistake():
+    error = UsageError("cannot make a")
+    error.__cause__ = PermissionError(errno.EACCES, "Permission denied", "a")
+    assert failure.report(error) == 2
+
+
+def test_what_numpy_could_not_write_is_a_sentence(monkeypatch):
+    assert atomic.storage_fault(OSError("1000 requested and 12 written")).errno == errno.EIO
+
+
+def test_a_warning_outlives_a_closed_stream(monkeypatch):
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr("sys.stderr", closed)
+    atomic.warn("nobody reads this")
