@@ -118,7 +118,8 @@ def test_show_a_recipe(zoo, recipe):
 
 def test_recipes_and_cp(zoo, recipe, tmp_path):
     assert re.search("^ *lm-tiny +a tiny language model", zoo("recipes")[1], re.MULTILINE)  # others may be installed
-    assert json.loads(zoo("recipes", "--json")[1])[0]["header"] == ["a tiny language model", "parameters: 1"]
+    headers = {item["name"]: item["header"] for item in json.loads(zoo("recipes", "--json")[1])}
+    assert headers["lm-tiny"] == ["a tiny language model", "parameters: 1"]
     target = tmp_path / "mine" / "my.yaml"
     assert zoo("cp", "LM-tiny", str(target))[0] == 0
     assert target.read_text() == RECIPE

@@ -113,8 +113,9 @@ def _names(kind: str) -> str:
     """The installed names of a kind, cut where a line ends."""
     names = list(dict.fromkeys(part.name for part in registry.parts(kind)))
     shown: list[str] = []
+    more = f", … (zoo list {kind})"
     for name in names:
-        if len(", ".join([*shown, name])) > WIDTH - 40:
-            return f"{', '.join(shown)}, … (zoo list {kind})"
+        if len(", ".join([*shown, name])) + len(more) > WIDTH - 20:
+            return f"{', '.join(shown)}{more}"
         shown.append(name)
     return ", ".join(shown) or "none installed"

@@ -10,6 +10,7 @@ from typing import Literal
 
 from PIL import Image, ImageDraw, ImageFilter, ImageOps
 
+from zoo.console import printable
 from zoo.study.lettering import text as lettered
 
 Point = tuple[float, float]
@@ -98,6 +99,7 @@ class Drawing:
         up: bool = False, halo: bool = False,
     ) -> None:  # fmt: skip
         """A line of text around the height ``y``; ``up`` turns it to read from below, ``halo`` keeps lines off it."""
+        words = printable(words)
         rim = f";stroke:{_css('paper')};stroke-width:4;paint-order:stroke" if halo else ""
         turned = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if up else ""
         self._svg.append(
@@ -141,7 +143,7 @@ class Drawing:
 
 def width_of(words: str, size: float = 13) -> float:
     """How wide a line of text is, in units."""
-    return lettered(words, round(size * SHARP)).width / SHARP
+    return lettered(printable(words), round(size * SHARP)).width / SHARP
 
 
 def dashes(points: Sequence[Point], pattern: Sequence[float]) -> list[list[Point]]:
