@@ -187,9 +187,9 @@ class Stack(nn.Module):
         else:
             place = (valid.cumsum(1) - 1).clamp(min=0)[:, offset:]
             x = tame_padding(x, valid[:, offset:])
-        if memory is not None and memory.valid is not None and memory.packing is None:
-            if not caches or caches[0].memory.kept is None:  # else nobody reads it again
-                memory = memory._replace(states=tame_padding(memory.states, memory.valid))
+        read = not caches or caches[0].memory.kept is None  # else its keys and values are there
+        if read and memory is not None and memory.valid is not None and memory.packing is None:
+            memory = memory._replace(states=tame_padding(memory.states, memory.valid))
         x = self.dropout(self.entry(self.position.embed(x, place - self.position.extent.special)))
         starts = [cache.own.start for cache in caches] if caches else [0] * len(self.windows)
         seen = list(zip(starts, self.windows, strict=True))
