@@ -62,7 +62,8 @@ class ZooCLI(LightningCLI):
             trainer_defaults={**TRAINER, "default_root_dir": str(self.run_folder)},
             seed_everything_default=plan.seed, parser_class=Parser, subclass_mode_model=True, subclass_mode_data=True,
             auto_configure_optimizers=False, load_from_checkpoint_support=False,
-            args={"subcommand": command, command: {key: plan.config[key] for key in plan.config if key not in OWN}},
+            # a copy: jsonargparse changes lists in place
+            args={"subcommand": command, command: copy.deepcopy({k: v for k, v in plan.config.items() if k not in OWN})},
         )  # fmt: skip
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
