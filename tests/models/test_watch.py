@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from zoo import registry
 from zoo.errors import UsageError
-from zoo.models.stack import Stack
 from zoo.models import watch as watch_module
+from zoo.models.stack import Stack
 from zoo.models.watch import watch, watchable
 from zoo.parts.attention import BLOCK, Attention, MultiHead, runs
 from zoo.parts.backend import Flash, Naive
