@@ -3,11 +3,13 @@
 import pytest
 import torch
 
+from tests.models.small import names, stack
+from zoo import registry
 from zoo.errors import UsageError
 from zoo.models.encoder import MaskedLanguageModel, TextClassifier, TokenClassifier, pooled
 from zoo.models.pseudo import pseudo_log_probabilities
-from zoo.parts.block import PostNorm
-from zoo.parts.position import ALiBi, Learned, RoPE, Sinusoidal
+from zoo.parts.block import Memory, PostNorm
+from zoo.parts.position import ALiBi, Extent, Learned, RoPE, Sinusoidal
 
 TINY = {"dim": 16, "depth": 2, "heads": 2}
 
@@ -85,3 +87,28 @@ def test_pseudo_log_probabilities_hide_one_token_at_a_time(double):
         hidden[0, column] = 7
         slow.append(net(hidden, valid[row : row + 1])[0, column].log_softmax(-1)[tokens[row, column]])
     torch.testing.assert_close(found, torch.stack(slow).detach().to(found), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("rubbish", [float("nan"), float("inf"), 1e30])
+@pytest.mark.parametrize("backend", names("backend"))
+@pytest.mark.parametrize("attention", names("attention"))
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_padding_may_hold_anything(rubbish, backend, attention, dtype):
+    """States that come from elsewhere, such as a memory, may be nan where nobody was asked to compute them."""
+    parts = {"attention": registry.get("attention", attention), "backend": registry.get("backend", backend)}
+    valid = torch.tensor([[True, True, True, False], [False, True, True, False]])
+    torch.manual_seed(0)
+    results = []
+    try:
+        net = stack(Extent((8,)), cross=True, padded=True, position=Learned, **parts).to(dtype).train()
+    except UsageError as error:
+        pytest.skip(str(error))
+    x, states = torch.randn(2, 2, 4, 16, dtype=dtype)
+    for filling in (0.5, rubbish):
+        net.zero_grad()
+        here, there = (y.masked_fill(~valid[..., None], filling).requires_grad_() for y in (x, states))
+        out = net(here, valid, Memory(there, valid))[valid]
+        out.square().sum().backward()
+        results.append([out, here.grad[valid], there.grad[valid], *(p.grad for p in net.parameters())])
+    for got, want in zip(*results, strict=True):
+        torch.testing.assert_close(got, want)

@@ -12,6 +12,7 @@ from zoo.errors import UsageError
 from zoo.models import Seq2Seq
 from zoo.models.override import Override
 from zoo.parts.attention import MultiHead
+from zoo.parts.backend import SDPA
 from zoo.parts.ffn import GEGLU, MoE, Plain
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Extent, Learned, RoPE, Sinusoidal
@@ -197,3 +198,16 @@ class TestOverrides:
     def test_an_override_for_no_layer_is_refused(self, bad):
         with pytest.raises(UsageError, match="none of the layers 0 to 3"):
             language(depth=4, overrides=[Override(window=2, **bad)])
+
+
+def test_a_backend_without_gradients_refuses_the_first_forward_in_training():
+    class Forward(SDPA):
+        def check_training(self, device):
+            raise UsageError(f"backend Forward has no gradients on a {device.type}. Use SDPA.")
+
+    net, given = language(backend=Forward), tokens(1, 4)
+    net.eval()(given)
+    with torch.no_grad():
+        net.train()(given)
+    with pytest.raises(UsageError, match="no gradients on a cpu"):
+        net.train()(given)

@@ -4,19 +4,22 @@ import inspect
 
 import pytest
 import torch
-from small import SIZES, language, names, seq2seq, spread, vit
+from small import SIZES, language, names, seq2seq, spread, tokens, vit
 from torch import nn
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zoo import registry
 from zoo.errors import UsageError
+from zoo.models import watch as watch_module
 from zoo.models.stack import Stack
 from zoo.models.watch import watch, watchable
 from zoo.parts.attention import BLOCK, Attention, MultiHead, runs
 from zoo.parts.backend import Flash, Naive
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Extent, NoPosition
+from zoo.study.heatmap import attention_grid, patch_attention, translation_alignment
+from zoo.study.matrix import tasks
 
 pytestmark = pytest.mark.usefixtures("double")
 ROWS = [[0], [3, 1], [-1, 2, 3, 4], slice(1, 5), slice(None, None, -2), []]
@@ -236,3 +239,39 @@ def test_every_attention_of_a_model_is_watchable():
         assert [net.get_submodule(name) for name in watchable(net)] == [
             m for m in net.modules() if isinstance(m, Attention)
         ]
+
+
+class Weightless(MultiHead):
+    """It computes, and says no weights."""
+
+    def weigh(self, q, k, pattern):
+        raise NotImplementedError
+
+
+def test_an_attention_without_weights_leaves_none_and_says_so_once(caplog):
+    watch_module._say_unseen.cache_clear()
+    net = language(attention=Weightless)
+    for _ in range(2):
+        with watch(net) as seen:
+            net(tokens(1, 4))
+        assert seen == {}
+    assert [record.getMessage() for record in caplog.records] == [
+        "Weightless says no attention weights (it has no weigh): nothing is drawn or aligned by them"
+    ]
+
+
+@pytest.mark.parametrize("name", tasks())
+def test_every_task_is_evaluated_and_drawn_without_weights(name):
+    cls = registry.get("task", name)
+    task = cls(**cls.small_sizes({}), dim=16, depth=1, heads=2, attention=Weightless).eval()
+    with torch.no_grad():
+        batch = task.sample(2)
+        if "slots" in batch:
+            batch["slots"] = torch.tensor([[0, 0, 1, 0, 1]])
+        assert task.evaluate(batch).total.isfinite()
+    if name == "Classification":
+        assert patch_attention(task.net, batch["images"])[0] is None
+    elif name == "Translation":
+        assert translation_alignment(task.net, batch["source"], None, batch["target"]) is None
+    elif name == "CausalLM":
+        assert attention_grid(task.net, batch["inputs"]) == {}

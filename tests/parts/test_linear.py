@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from zoo.models import LanguageModel
 from zoo.models.search import Search, write
 from zoo.parts import linear as module
-from zoo.parts.linear import FEW, Linear, Packed, linear, packs
+from zoo.parts.int8 import Int8
+from zoo.parts.linear import FEW, Linear, Packed, held, linear, packs
 
 needs_onednn = pytest.mark.skipif(not module.available(), reason="this torch has no products of oneDNN")
 
@@ -98,3 +99,27 @@ def test_a_model_writes_what_it_writes_without_these_kernels(rows, monkeypatch):
         told = wide(tokens[:, :-1]).log_softmax(-1)[0, 4:]
         assert told.gather(1, tokens[0, 5:, None]).sum().item() == pytest.approx(best.score, abs=1e-3)
         assert best.tokens == told.argmax(-1).tolist()
+
+
+@needs_onednn
+@pytest.mark.parametrize("kind", [Packed, Int8])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda weight: weight.data.mul_(2),
+        lambda weight: weight.data.copy_(torch.randn(weight.shape)),
+        lambda weight: weight.detach().numpy().__imul__(3),
+        lambda weight: setattr(weight, "data", weight.data * 2),
+        lambda weight: weight.mul_(2),
+        lambda weight: weight.requires_grad_(False)[5:6].fill_(1.0),
+    ],
+    ids=["data.mul_", "data.copy_", "numpy", "data =", "mul_", "a row of a view"],
+)
+@torch.no_grad()
+def test_a_matrix_that_was_changed_is_not_the_one_that_was_laid_out(kind, change):
+    weight, x = torch.nn.Parameter(torch.randn(96, 64)), torch.randn(8, 64)
+    holder = held(weight, kind)
+    assert holder.current
+    change(weight)
+    assert not holder.current
+    torch.testing.assert_close(linear(x, weight), F.linear(x, weight))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from zoo.study.cost import Cost
     from zoo.tasks.task import Task
 
+PLACES = ("first", "step", "last")  # what says for which layers an override is
 PARTS = ("position", "attention", "backend", "norm", "ffn", "block")
 
 
@@ -24,9 +25,25 @@ def header(run: Run, task: Task, cost: Cost, options: Mapping[str, Any]) -> str:
         [
             f"{run.title} · seed {run.seed} → {run.folder}",
             f"  parts   {' · '.join(parts) or 'none that can be swapped'}",
+            *layers(options),
             f"  size    {size}",
         ]
     )
+
+
+def layers(options: Mapping[str, Any]) -> list[str]:
+    """A line for each group of layers that has other parts than the stack's."""
+    from zoo.models.override import Override
+    from zoo.study.run import told
+
+    lines = []
+    for one in options.get("overrides") or ():
+        place = Override(**{name: one[name] for name in PLACES})
+        numbers = [str(number) for number in place.layers(options["depth"])]
+        where = ", ".join(numbers if len(numbers) <= 4 else [*numbers[:2], "…", numbers[-1]])
+        parts = [f"{name} {told(value)}" for name, value in one.items() if name not in PLACES and value is not None]
+        lines.append(f"  layers  {where}: {' · '.join(parts) or 'as all others'}")
+    return lines
 
 
 def memory_of(task: Task, plan: Plan) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from zoo import registry
 from zoo.cli.layers import MISSING, Node, where
@@ -112,6 +112,8 @@ class _Resolver:
         last = nodes[-1]
         if last.bare and bool not in members_of(param.annotation) and not takes_anything(param.annotation):
             raise _needs_value(key, param.slot)
+        if param.slot and param.slot.record and param.slot.many:
+            return self.records(key, param, nodes)
         if param.slot and param.slot.record and (last.value is MISSING or last.explicit):
             return self.record(key, param.slot, nodes)
         if param.slot and not param.slot.record and _names_class(param.slot, nodes):
@@ -135,6 +137,22 @@ class _Resolver:
         """A group of values, such as a dataclass."""
         plain = [Node(MISSING, node.origin, node.children) for node in nodes]
         return self.options(key, parameters(slot.base), _options(plain, key), slot.base)
+
+    def records(self, key: str, param: Param, nodes: list[Node]) -> object:
+        """A list of groups of values, such as what some layers have instead; the last list counts."""
+        node = next((node for node in reversed(nodes) if node.value is not MISSING), nodes[-1])
+        slot, items = cast(Slot, param.slot), node.value
+        self.result.origins[key] = nodes[-1].origin
+        if items is None or (isinstance(items, str) and items.lower() in ("null", "none")):
+            self.result.values[key] = None
+            return None
+        if not isinstance(items, list) or any(item.value is not MISSING or item.explicit for item in items):
+            known = ", ".join(parameters(slot.base))
+            raise UsageError(f"{key!r} must be a list of mappings, each with some of {known}.{where(node.origin)}")
+        made = [self.record(f"{key}[{index}]", slot, [item]) for index, item in enumerate(items)]
+        self.forget(key, "[")  # a run is named after the list
+        self.result.values[key] = [_briefly(one, slot.base) for one in made]
+        return made
 
     def many(self, key: str, param: Param, node: Node) -> list[object]:
         """A list of parts, such as callbacks."""
@@ -174,10 +192,10 @@ class _Resolver:
         admit(chosen, path_of(chosen))  # vetted, or a default of the code
         return {"class_path": path_of(chosen), "init_args": self.options(key, known, options, chosen)}
 
-    def forget(self, key: str) -> None:
-        """Drop what earlier layers said below a key."""
+    def forget(self, key: str, mark: str = ".") -> None:
+        """Drop what was said below a key."""
         for table in (self.result.origins, self.result.values):
-            for name in [name for name in table if name.startswith(f"{key}.")]:
+            for name in [name for name in table if name.startswith(f"{key}{mark}")]:
                 del table[name]
 
     def choose(self, key: str, slot: Slot, node: Node) -> type | None:
@@ -228,6 +246,14 @@ class _Resolver:
             elif owner is not None and is_plain(param.default):
                 found[name] = param.default
         return found
+
+
+def _briefly(record: dict[str, object], cls: type) -> dict[str, object]:
+    """What a group of values changes, its parts by their names."""
+    from zoo.study.run import told
+
+    usual = {name: param.default for name, param in parameters(cls).items()}
+    return {name: told(value) for name, value in record.items() if value != usual[name]}
 
 
 def _options(nodes: list[Node], key: str) -> dict[str, list[Node]]:

@@ -56,12 +56,13 @@ class ZooCLI(LightningCLI):
         self.plan, self.run_folder, command = plan, plan.run.folder, plan.command.subcommand
         self.facts: dict[str, Any] = {}  # what the manifest of each checkpoint says
         self.dry = bool(plan.config["trainer"].get("fast_dev_run"))  # a try of a few batches that leaves nothing
+        wanted = {key: value for key, value in plan.config.items() if key not in OWN}
         super().__init__(
             schema.model, schema.data, save_config_callback=None, trainer_class=schema.trainer,
             trainer_defaults={**TRAINER, "default_root_dir": str(self.run_folder)},
             seed_everything_default=plan.seed, parser_class=Parser, subclass_mode_model=True, subclass_mode_data=True,
             auto_configure_optimizers=False, load_from_checkpoint_support=False,
-            args={"subcommand": command, command: {key: plan.config[key] for key in plan.config if key not in OWN}},
+            args={"subcommand": command, command: copy.deepcopy(wanted)},  # a copy: jsonargparse changes lists in place
         )  # fmt: skip
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:

@@ -31,7 +31,7 @@ class Override:
         found = range(depth)[self.first : depth if self.last is None else self.last + 1 : max(self.step, 1)]
         if self.first < 0 or self.step < 1 or not found:
             said = f"first={self.first}, step={self.step}, last={self.last}"
-            raise UsageError(f"an override with {said} is for none of the layers 0 to {depth - 1}.")
+            raise UsageError(f"overrides: one with {said} is for none of the layers 0 to {depth - 1}.")
         return found
 
 

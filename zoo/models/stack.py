@@ -24,6 +24,8 @@ from zoo.ranges import a_rate, at_least, at_most
 
 DEEPEST = 10_000  # blocks
 
+LARGEST_PADDING = 100.0  # larger numbers at padding may overflow on their way through a stack
+
 
 class Recomputed:
     """A block that keeps its input alone and is run again, with the same dropout, when its gradients are wanted."""
@@ -91,6 +93,7 @@ class Stack(nn.Module):
             recompute: keep only the input of each block for the backward pass and compute the rest again: less memory.
         """
         super().__init__()
+        self._trains_on: torch.device | None = None  # where every backend has gradients
         at_least(1, dim=dim, depth=depth, heads=heads, window=window, hidden=hidden)
         at_most(DEEPEST, depth=depth)
         a_rate(dropout=dropout, attention_dropout=attention_dropout)
@@ -167,14 +170,23 @@ class Stack(nn.Module):
         """x (B, T, dim) to the same shape, or with a ``packing`` to (1, N, dim): padding is then removed on the way.
 
         ``valid`` (B, S) is False at padding, over cached tokens too. It may stand on the left or on the right: the
-        first real token is the first to the position scheme.
+        first real token is the first to the position scheme. What stands at padding, of x and of the memory, may be
+        nan or infinite.
+
+        Raises UsageError in training on a device where a backend has no gradients.
         """
+        if self.training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            self.check_training(x.device)
         offset = caches[0].own.length if caches else 0
         self._check_length(offset + x.size(1))
         if valid is None:
             place = torch.arange(offset, offset + x.size(1), device=x.device)
         else:
             place = (valid.cumsum(1) - 1).clamp(min=0)[:, offset:]
+            x = tame_padding(x, valid[:, offset:])
+        read = not caches or caches[0].memory.kept is None  # else its keys and values are there
+        if read and memory is not None and memory.valid is not None and memory.packing is None:
+            memory = memory._replace(states=tame_padding(memory.states, memory.valid))
         x = self.dropout(self.entry(self.position.embed(x, place - self.position.extent.special)))
         starts = [cache.own.start for cache in caches] if caches else [0] * len(self.windows)
         seen = list(zip(starts, self.windows, strict=True))
@@ -203,7 +215,19 @@ class Stack(nn.Module):
             x = packing.pack(x)
         return self.norm(x)
 
+    def check_training(self, device: torch.device) -> None:
+        """Raise UsageError where a backend has no gradients on this device."""
+        if device != self._trains_on:
+            for attention in self.attentions():
+                attention.backend.check_training(device)
+            self._trains_on = device
+
     def _check_length(self, length: int) -> None:
         position, limit = self.position, self.position.limit
         if limit is not None and length > limit + position.extent.special:
             raise too_long(position, length, limit)
+
+
+def tame_padding(x: Tensor, valid: Tensor) -> Tensor:
+    """x (B, T, dim) with zeros where padding, False in ``valid`` (B, T), is nan or large: 0 times nan or inf is nan."""
+    return torch.where(valid[..., None] | (x.abs() <= LARGEST_PADDING), x, 0.0)

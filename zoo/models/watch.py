@@ -1,7 +1,9 @@
 """Look at attention weights without changing the model or its backend."""
 
+import logging
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -10,6 +12,8 @@ from torch import Tensor, nn
 from zoo.errors import UsageError
 from zoo.parts.attention import Attention, Chosen
 from zoo.parts.cache import Cache
+
+log = logging.getLogger(__name__)
 
 
 @runtime_checkable
@@ -36,6 +40,7 @@ def watch(
     They are computed again from what the attention was given, so that any backend can be watched. Of chosen ``names``
     (see ``watchable``), ``rows`` (queries) and ``heads`` nothing else is computed or kept. Raises UsageError for a
     name that there is not, and for queries that go on from a cache: watch one pass over the whole sequence instead.
+    An attention that cannot say its weights (it has no ``weigh``) leaves none; that is said once in a process.
     """
     parts = {name: module.get_submodule(name) for name in watchable(module)}
     for name in names or ():
@@ -45,8 +50,11 @@ def watch(
 
     def follow(name: str):
         def hook(part: Watchable, args: tuple, kwargs: dict, _output: object) -> None:
-            with torch.no_grad():
-                seen[name] = _weights(part, args, kwargs, rows, heads)
+            try:
+                with torch.no_grad():
+                    seen[name] = _weights(part, args, kwargs, rows, heads)
+            except NotImplementedError:
+                _say_unseen(type(part))
 
         return hook
 
@@ -60,6 +68,11 @@ def watch(
     finally:
         for handle in handles:
             handle.remove()
+
+
+@cache
+def _say_unseen(part: type) -> None:
+    log.warning("%s says no attention weights (it has no weigh): nothing is drawn or aligned by them", part.__name__)
 
 
 def _weights(part: Watchable, args: tuple, kwargs: dict, rows: Chosen | None, heads: Chosen | None) -> Tensor:

@@ -35,6 +35,9 @@ class Backend:
     ) -> Tensor:
         raise NotImplementedError
 
+    def check_training(self, device: torch.device) -> None:
+        """Raise UsageError where it has no gradients on this device; asked at the first forward in training."""
+
     def __repr__(self) -> str:
         return type(self).__name__
 

@@ -19,6 +19,7 @@ from zoo.parts.derivatives import transformed
 
 FEW = 32  # rows; with more the ordinary kernels are as good
 COLUMNS = 2  # rows up to which W x^T is the fastest
+SAMPLE = 200  # numbers of a matrix that are compared to notice changes that torch does not count
 LARGEST = 2**30  # bytes of matrices that are laid out a second time
 
 
@@ -33,13 +34,20 @@ class Linear(nn.Linear):
 
 
 class Packed:
-    """A matrix (out, in) as oneDNN likes it; it serves while somebody holds it and the matrix stays as it is."""
+    """A matrix (out, in) as oneDNN likes it; it serves while somebody holds it and the matrix stays as it is.
+
+    A change through ``.data`` of a few numbers only, which torch does not count, goes unnoticed.
+    """
 
     rows = FEW  # it serves products with so many
 
     def __init__(self, weight: Tensor):
         self.weight, self.version = weight, weight._version
         self.place = weight.data_ptr()
+        # torch counts no changes through .data, which callbacks that swap weights use: a few numbers tell them
+        flat = weight.detach().view(-1).numpy() if weight.is_contiguous() else None
+        self.sample = None if flat is None else flat[:: max(1, len(flat) // SAMPLE) | 1]
+        self.before = None if self.sample is None else self.sample.tobytes()
         self.matrix = self.lay(weight.detach())
 
     @staticmethod
@@ -54,7 +62,9 @@ class Packed:
     @property
     def current(self) -> bool:
         """Whether the matrix is still the one that was packed."""
-        return self.weight._version == self.version and self.weight.data_ptr() == self.place
+        if self.weight._version != self.version or self.weight.data_ptr() != self.place:
+            return False
+        return self.sample is None or self.sample.tobytes() == self.before
 
 
 _packed: weakref.WeakValueDictionary[int, Packed] = weakref.WeakValueDictionary()

@@ -87,7 +87,7 @@ def translation_alignment(net: nn.Module, source: Tensor, source_valid: Tensor |
     names = watchable(decoder)[-1:]
     with evaluation(net), watch(decoder, names) as seen:
         net(source, target, source_valid)
-    return seen[names[0]].mean(1) if names else None
+    return seen[names[0]].mean(1) if seen else None
 
 
 @pictures.register
@@ -135,7 +135,7 @@ def patch_attention(net: ViT, images: Tensor) -> tuple[Tensor | None, Tensor]:
     rows = [0] if net.cls is not None else spaced(side * side, QUERIES)
     with evaluation(net), watch(net, names, rows) as seen:
         said = net(images.to(net.embedding.weight.dtype)).argmax(-1)
-    if not names:
+    if not seen:
         return None, said
     return seen[names[0]].mean(2)[..., -side * side :].unflatten(-1, (side, side)), said
 

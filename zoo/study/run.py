@@ -84,11 +84,20 @@ def told(value: Any) -> Choice:
     """A value of a configuration as a person would say it: a part by its name and the options that it changes."""
     if isinstance(value, Mapping) and "class_path" in value:
         usual = defaults(str(value["class_path"]))
-        changed = {n: v for n, v in (value.get("init_args") or {}).items() if n not in usual or usual[n] != v}
+        given = value.get("init_args") or {}
+        changed = {n: v for n, v in given.items() if n not in usual or not _same(v, usual[n])}
         options = ", ".join(f"{name}={told(option)}" for name, option in changed.items())
         name = str(value["class_path"]).rpartition(".")[2]
         return f"{name}({options})" if options else name
+    if isinstance(value, (list, tuple)) and value and all(isinstance(one, Mapping) for one in value):
+        rows = [[f"{name}={told(item)}" for name, item in one.items() if item is not None] for one in value]
+        return "; ".join(", ".join(row) for row in rows)
     return value if isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def _same(value: Any, usual: Any) -> bool:
+    """Whether a value is a default, which may be a class."""
+    return value == usual or (isinstance(usual, type) and told(value) == usual.__name__)
 
 
 def defaults(class_path: str) -> dict[str, Any]:

@@ -155,3 +155,11 @@ def test_dropout_is_refused_when_called_and_when_a_stack_is_built():
         Flex()(*inputs, pattern, 0.1)
     with pytest.raises(UsageError, match=r"attention_dropout=0.1 .* which backend Flex cannot take"):
         Stack(Extent((8,)), dim=8, heads=2, depth=1, backend=Flex, attention_dropout=0.1)
+
+
+def test_a_stack_on_a_cpu_is_refused_by_its_first_forward_in_training():
+    stack = Stack(Extent((8,), causal=True), dim=32, depth=1, heads=2, backend=Flex)
+    x = torch.randn(1, 8, 32)
+    stack.eval()(x)
+    with pytest.raises(UsageError, match="trains on a GPU only"):
+        stack.train()(x)

@@ -16,6 +16,7 @@ from zoo.parts.pattern import Pattern
 from zoo_flex.lowering import lower
 
 NARROWEST = 16  # the narrowest head that a fused kernel takes
+FORWARD_ONLY = ("cpu", "mps")  # devices on which flex_attention has no backward pass
 KERNELS = 64  # versions that torch may compile: with and without gradients, padding, a memory, for one token, ...
 UNTRAINED = """gradients rows_without_keys large_scores autocast causality_by_gradient every_parameter_learns
 gradients_are_right activation_checkpointing compiles learns_two_samples signals_keep_their_size processes_agree
@@ -48,9 +49,13 @@ class Flex(Backend):
         if q.is_meta:  # where costs are counted; flex_attention takes no such tensors
             return Naive()(q, k, v, pattern, scale=scale)
         attend = functools.partial(self._attend, pattern=pattern, scale=scale)
-        if q.device.type in ("cpu", "mps") and any(x.requires_grad for x in (q, k, v)):
+        if q.device.type in FORWARD_ONLY and any(x.requires_grad for x in (q, k, v)):
             return _ForwardOnly.apply(q, k, v, attend)
         return attend(q, k, v)
+
+    def check_training(self, device):
+        if device.type in FORWARD_ONLY:
+            raise UsageError(no_backward(device.type))
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, scale: float | None) -> Tensor:
         score, block = lower(pattern, q.size(2), k.size(2), q.device)
@@ -86,6 +91,9 @@ class _ForwardOnly(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        raise UsageError(
-            f"backend Flex trains on a GPU only: on a {ctx.device} flex_attention has no backward. Use SDPA or Tiled."
-        )
+        raise UsageError(no_backward(ctx.device))
+
+
+def no_backward(device: str) -> str:
+    """Why there is no training on this kind of device."""
+    return f"backend Flex trains on a GPU only: on a {device} flex_attention has no backward. Use SDPA or Tiled."

@@ -1,0 +1,128 @@
+"""Other parts for some layers, from a recipe and from the command line: names, options, plugins, and what follows."""
+
+import json
+
+import pytest
+import torch
+import yaml
+from cli_parts import RECIPE, package
+
+import zoo as library
+from zoo.cli import report
+from zoo.study.run import told
+
+BODY = """
+from zoo.parts.attention import MultiHead
+
+
+class Mine(MultiHead):
+    'An attention.'
+
+    def __init__(self, dim, heads, backend=None, dropout=0.0, power: int = 1):
+        super().__init__(dim, heads, backend, dropout)
+        self.power = power
+"""
+LAYERS = """
+  overrides:
+    - {first: 1, step: 2, window: 5}
+    - {first: 1, step: 2, ffn: {class_path: MoE, init_args: {experts: 3}}}
+    - {attention: mIne, last: 0}
+"""
+FLOW = "[{first: 1, step: 2, ffn: {class_path: moe, init_args: {experts: 3}}}, {last: 0, attention: MINE}]"
+
+
+@pytest.fixture
+def plugin(site, work):
+    package(site(), "my-attn", "[zoo.attention]\nMine = my_attn:Mine\n", BODY, "0.2")
+    site()
+    return work
+
+
+def recipe(layers=LAYERS):
+    lines = RECIPE.replace("max_steps: 3", "max_steps: 2").splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("model:")) + 1
+    return "\n".join([*lines[:at], *layers.strip("\n").splitlines(), *lines[at:]]) + "\n"
+
+
+def parts(net):
+    return [(type(block.attend.part).__name__, type(block.ffn.part).__name__) for block in net.stack.blocks]
+
+
+def test_a_recipe_with_overrides_trains_resumes_and_is_exported(zoo, plugin):
+    (plugin / "lm-toy.yaml").write_text(recipe())
+    code, _, err = zoo("fit", "lm-toy", "--model.depth", "2")
+    assert (code, err) == (0, "")
+    home = plugin / "runs/lm-toy/depth=2/s1"
+    options = yaml.safe_load((home / "config.yaml").read_text())["model"]["init_args"]["overrides"]
+    assert [one["window"] for one in options] == [5, None, None]
+    assert options[1]["ffn"]["class_path"] == "zoo.parts.ffn.MoE"
+    assert options[1]["ffn"]["init_args"]["experts"] == 3
+    assert options[2]["attention"]["class_path"] == "my_attn.Mine"
+    records = {record["key"]: record for record in json.loads((home / "parts.json").read_text())}
+    assert records["model.overrides[2].attention"]["distribution"] == "my-attn"
+    assert zoo("validate", "runs/lm-toy/depth=2/s1")[0] == 0
+    (plugin / "lm-toy.yaml").write_text(recipe().replace("max_steps: 2", "max_steps: 4"))
+    code, _, err = zoo("fit", "lm-toy", "--model.depth", "2", "--resume", "--accept-changes")
+    assert (code, err) == (0, "")
+    (plugin / "lm-toy.yaml").write_text(recipe().replace("window: 5", "window: 6"))
+    code, _, err = zoo("fit", "lm-toy", "--model.depth", "2", "--resume")
+    assert code == 2
+    assert "model.overrides is" in err
+    assert zoo("export", str(home), "exported")[0] == 0
+    net = library.load("exported").net
+    assert parts(net) == [("Mine", "Plain"), ("MultiHead", "RealTokens")]
+    assert net.stack.windows == [None, 5]
+    again = library.load(home).net
+    assert all(torch.equal(one, two) for one, two in zip(net.parameters(), again.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("words", [["--model.overrides", FLOW], [f"--model.overrides={FLOW}"]])
+def test_the_command_line_takes_the_same_and_the_run_has_a_readable_name(zoo, plugin, words):
+    code, _, err = zoo("fit", "lm-toy", "--model.depth", "2", *words)
+    assert (code, err) == (0, "")
+    (home,) = (plugin / "runs/lm-toy").iterdir()
+    assert home.name == "depth=2,overrides=first-1-step-2-ffn-MoE_experts_3-last-0-attention-Mine"
+    assert parts(library.load(home / "s1").net) == [("Mine", "Plain"), ("MultiHead", "RealTokens")]
+    options = yaml.safe_load((home / "s1/config.yaml").read_text())["model"]["init_args"]
+    assert report.layers(options) == ["  layers  1: ffn MoE(experts=3)", "  layers  0: attention Mine"]
+    said = told(options["overrides"])
+    assert said == "first=1, step=2, ffn=MoE(experts=3); first=0, step=1, last=0, attention=Mine"
+
+
+def test_the_command_line_beats_the_recipe(zoo, plugin):
+    (plugin / "lm-toy.yaml").write_text(recipe())
+    code, out, _ = zoo("fit", "lm-toy", "--model.overrides", "[{window: 3}]", "--print_config")
+    assert code == 0
+    (only,) = yaml.safe_load(out)["model"]["init_args"]["overrides"]
+    assert (only["window"], only["attention"]) == (3, None)
+    code, out, _ = zoo("fit", "lm-toy", "--model.overrides", "null", "--print_config")
+    assert code == 0
+    assert yaml.safe_load(out)["model"]["init_args"]["overrides"] is None
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"),
+    [
+        ("[{ffn: moo}]", "unknown ffn 'moo'"),
+        ("[{ffn: {class_path: MoE, init_args: {expert: 3}}}]", "'model.overrides[0].ffn.expert' must name a ffn"),
+        ("[{ffn: {class_path: MoE, init_args: {exprts: 3}}}]", "'MoE' has no option 'exprts'. Did you mean 'experts'"),
+        ("[{window: 3}, {windw: 3}]", "unknown key 'model.overrides[1].windw'. Did you mean"),
+        ("[{window: wide}]", "'model.overrides[0].window' must be a whole number"),
+        ("[{attention: SDPA}]", "unknown attention 'SDPA'. Available: Additive"),
+        ("[{ffn: os.system}]", "the class path 'os.system' is not imported"),
+        ("[{ffn: {class_path: os.system}}]", "the class path 'os.system' is not imported"),
+        ("[moe]", "'model.overrides' must be a list of mappings, each with some of first, step, last, attention"),
+        ("{window: 3}", "'model.overrides' must be a list of mappings"),
+        ("moe", "'model.overrides' must be a list of mappings"),
+        ("[{first: 7, window: 3}]", "overrides: one with first=7, step=1, last=None is for none of the layers"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("written", ["recipe", "option"])
+def test_what_cannot_be_is_refused_where_it_is_written(zoo, work, layers, said, written):
+    if written == "recipe":
+        (work / "lm-toy.yaml").write_text(recipe(f"  overrides: {layers}"))
+    code, _, err = zoo("fit", "lm-toy", *([] if written == "recipe" else ["--model.overrides", layers]))
+    assert (code, said in err) == (2, True), err
+    assert len(err.splitlines()) <= 4
+    assert ("lm-toy.yaml:" if written == "recipe" else "← --model.overrides") in err
+    assert not (work / "runs").exists()
