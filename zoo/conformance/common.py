@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import itertools
 import json
@@ -16,10 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from zoo.conformance.check import Broken, Inapplicable, once, raised, require
-from zoo.conformance.subject import SHORT_AND_LONG, Refused, Subject
+from zoo.conformance.check import Broken, Inapplicable, once, raised, require, tried
+from zoo.conformance.subject import GRID, SHORT_AND_LONG, TEXT, Refused, Subject
 from zoo.describe import GIVEN
 from zoo.models.stack import Stack
+from zoo.parts.position import Extent
 
 EXACT = {torch.float64: 1e-10, torch.float32: 1e-5}
 CAP = {torch.bfloat16: 4e-2, torch.float16: 6e-3}
@@ -45,11 +47,14 @@ def built(subject: Subject, causal: bool = False, dropout: float = 0.0) -> nn.Mo
 
 
 def any_layer(subject: Subject) -> nn.Module:
-    """The subject's layer, causal if it cannot be used otherwise."""
-    try:
-        return subject.layer()
-    except Refused:
-        return built(subject, causal=True)
+    """The subject's layer, causal, or on a grid, if it cannot be used otherwise. Raises Broken if it cannot be used."""
+    refusal = None
+    for extent in (TEXT, Extent(TEXT.sizes, causal=True), GRID):
+        try:
+            return subject.layer(extent.causal) if extent is not GRID else subject.stack(GRID)
+        except Refused as error:
+            refusal = refusal or error
+    raise Broken(f"it cannot be built: {refusal}") from refusal
 
 
 def each_layer(subject: Subject) -> Iterator[nn.Module]:
@@ -241,6 +246,35 @@ class Interrupted(TorchFunctionMode):
         return func(*args, **kwargs or {})
 
 
+@once
+def dropping_options(subject: Subject) -> None:
+    """An option that drops (its name holds "drop") does so in training alone, repeatably, and is right on average."""
+    given = GIVEN.get(subject.kind, 0)
+    for name in [name for name in list(inspect.signature(subject.part).parameters)[given:] if "drop" in name]:
+        other = copy.copy(subject)
+        other.options = {**subject.options, name: 0.3}
+        layer, x = any_layer(other), other.tokens(16, 5)
+        whole = layer(x)
+        told = f"with {name}=0.3"
+        require(torch.equal(layer(x), whole), f"{told} it drops in evaluation.")
+        layer.train()
+
+        def run(seed: int, layer: nn.Module = layer, x: Tensor = x) -> Tensor:
+            torch.manual_seed(seed)
+            return layer(x).detach()
+
+        require(torch.equal(run(1), run(1)), f"{told} the same seed drops others: draw from torch's generator.")
+        require(not torch.equal(run(1), run(2)), f"{told} nothing is dropped in training.")
+        mean = torch.stack([run(seed) for seed in range(60)]).mean(0)
+        share = ((mean * whole).sum() / whole.square().sum()).item()
+        require(
+            0.8 <= share <= 1.2,
+            f"{told} it gives on average {share:.2f} times what it gives without: what is kept is divided by 1 - rate, "
+            "once.",
+        )
+
+
+@tried("options")
 def no_state_between_calls(subject: Subject) -> None:
     """What a call gives does not depend on earlier calls, in evaluation or training, nor on calls at the same time."""
     a, b, c = subject.tokens(2, 7), subject.tokens(3, 5), subject.tokens(2, 7)
@@ -314,4 +348,5 @@ def clean_import(subject: Subject) -> None:
 
 
 COMMON = [documentation, unknown_options_are_refused, clean_import, shapes, dtypes, autocast, inputs_are_left_alone,
-          strided_inputs, batch_independence, evaluation_is_deterministic, no_state_between_calls]  # fmt: skip
+          strided_inputs, batch_independence, evaluation_is_deterministic, dropping_options,
+          no_state_between_calls]  # fmt: skip

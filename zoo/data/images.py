@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import logging
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+
+from PIL import Image
 
 from zoo import limits
 from zoo.data.augment import Augment
@@ -24,6 +27,7 @@ from zoo.registry import suggest
 
 RECIPES = "vit-tiny, vit-glyphs"
 SPLIT = (20170612,)
+ENDS = 4096  # bytes at either end of a file that stand for its content where there are too many to read
 DECODED_BYTES = 256 * 2**20  # of files that are decoded once before training; of more, the headers alone are read
 # also .gif and .pnm, which torchvision passes over without a word
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
@@ -41,7 +45,7 @@ class ImageFolder(ImageData):
 
     Images become RGB squares: the short side is made `image_size` long and the middle kept. Every header is checked
     once before training. Mean and deviation come from 2,000 training images, evenly over the classes. The fingerprint
-    covers names and sizes of the files. The test split is the validation split when there is no test folder.
+    covers names, sizes and bytes of the files; of more than 256 MiB the first and last 4 KiB of each. The test split is the validation split when there is no test folder.
     """
 
     def __init__(
@@ -59,6 +63,16 @@ class ImageFolder(ImageData):
         self.root, self.side, self.bad = Path(root).expanduser(), image_size, bad
         if bad not in ("error", "skip"):
             raise UsageError(f"bad is {bad!r}: it must be error or skip")
+
+    @classmethod
+    def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
+        for number, split in enumerate(("train", "val", "test")):
+            for label, images in enumerate(np.split(sample_images(16, (12, 10, 3), seed, number), 2)):
+                place = folder / split / "ab"[label]
+                place.mkdir(parents=True)
+                for count, image in enumerate(images):
+                    Image.fromarray(image).save(place / f"{count}.png")
+        return {"root": str(folder), "image_size": 8}
 
     def read(self) -> tuple[dict[str, Split], list[str]]:
         from torchvision.datasets import ImageFolder as Folder
@@ -84,25 +98,30 @@ class ImageFolder(ImageData):
         return splits, names
 
     def _split(self, folder: Path, samples: list[tuple[str, int]]) -> Split:
-        samples = self._readable(folder, samples)
+        samples, digests = self._readable(folder, samples)
         paths = [path for path, _ in samples]
-        files = [[str(Path(path).relative_to(folder)), Path(path).stat().st_size] for path in paths]
+        files = [[str(Path(path).relative_to(folder)), Path(path).stat().st_size, digests[path]] for path in paths]
         pixels = FilePixels(len(paths), self.side, Files(paths), files)
         return Split(pixels, np.array([label for _, label in samples]))
 
-    def _readable(self, folder: Path, samples: list[tuple[str, int]]) -> list[tuple[str, int]]:
-        """The samples whose images can be read. Raises UsageError for the others unless they may be left out."""
+    def _readable(self, folder: Path, samples: list[tuple[str, int]]) -> tuple[list[tuple[str, int]], dict[str, str]]:
+        """The samples whose images can be read, and a digest of each file by its path.
+
+        Raises UsageError for the others unless they may be left out.
+        """
         known = [size_and_time(path) for path, _ in samples]
         whole = sum(size for size, _ in known) <= DECODED_BYTES
 
         def check(entry: Path) -> None:
             write_json(entry / "checked.json", {path: why for path, _ in samples if (why := flaw(path, whole))})
+            write_json(entry / "digests.json", {path: file_digest(path, whole) for path, _ in samples})
 
         files = [[str(Path(path).relative_to(folder)), *one] for (path, _), one in zip(samples, known, strict=True)]
-        entry = cached("headers", {"format": 2, "folder": str(folder.resolve()), "files": files}, check)
+        entry = cached("headers", {"format": 3, "folder": str(folder.resolve()), "files": files}, check)
         wrong: dict[str, str] = json.loads((entry / "checked.json").read_text("utf-8"))
+        digests: dict[str, str] = json.loads((entry / "digests.json").read_text("utf-8"))
         if not wrong:
-            return samples
+            return samples, digests
         first = next(iter(wrong.values()))
         if self.bad == "error":
             more = f"\n{len(wrong)} of {len(samples)} images are like this." if len(wrong) > 1 else ""
@@ -110,7 +129,12 @@ class ImageFolder(ImageData):
         if len(wrong) == len(samples):
             raise UsageError(f"{folder}: none of its {len(samples)} images can be read. The first: {first}")
         log.warning("%s: %d of %d images are left out. The first: %s", folder, len(wrong), len(samples), first)
-        return [one for one in samples if one[0] not in wrong]
+        return [one for one in samples if one[0] not in wrong], digests
+
+
+def sample_images(count: int, shape: tuple[int, ...], *seed: int) -> np.ndarray:
+    """Noise (count, *shape) of uint8, for files that data is tried with."""
+    return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
 
 
 def size_and_time(path: str) -> tuple[int, int]:
@@ -120,6 +144,19 @@ def size_and_time(path: str) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return found.st_size, found.st_mtime_ns
+
+
+def file_digest(path: str, whole: bool) -> str:
+    """sha256 of a file's bytes, or of the first and the last ``ENDS``; nothing where it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            if whole:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+            first = file.read(ENDS)
+            file.seek(max(0, Path(path).stat().st_size - ENDS))
+            return hashlib.sha256(first + file.read(ENDS)).hexdigest()
+    except OSError:
+        return ""
 
 
 def is_image(path: str) -> bool:
@@ -160,6 +197,13 @@ class NpzImages(ImageData):
         """`image_size` resizes; None leaves the images as they are."""
         super().__init__(image_size, batch_size, augment, workers, seed)
         self.files = {"train": train, "val": val} | ({"test": test} if test else {})
+
+    @classmethod
+    def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
+        for number, split in enumerate(("train", "val", "test")):
+            labels = np.random.default_rng((seed, number)).permutation(np.arange(24) % 3)
+            np.savez(folder / f"{split}.npz", images=sample_images(24, (8, 8), seed, number), labels=labels)
+        return {split: str(folder / f"{split}.npz") for split in ("train", "val", "test")}
 
     def read(self) -> tuple[dict[str, Split], list[str]]:
         splits, names = {}, []
@@ -232,6 +276,19 @@ class TorchvisionImages(ImageData):
         super().__init__(image_size, batch_size, augment, workers, seed)
         a_fraction(val_fraction=val_fraction)
         self.dataset, self.root, self.val_fraction = name, Path(root).expanduser(), val_fraction
+
+    @classmethod
+    def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
+        """MNIST's four files, of a few images."""
+        place = folder / "MNIST" / "raw"
+        place.mkdir(parents=True)
+        for number, (split, count) in enumerate((("train", 60), ("t10k", 20))):
+            images = sample_images(count, (28, 28), seed, number)
+            labels = np.random.default_rng((seed, number)).permutation(np.arange(count) % 10).astype(np.uint8)
+            for name, array in ((f"{split}-images-idx3-ubyte", images), (f"{split}-labels-idx1-ubyte", labels)):
+                sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
+                (place / name).write_bytes(bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes())
+        return {"name": "MNIST", "root": str(folder)}
 
     def read(self) -> tuple[dict[str, Split], list[str]]:
         train, test = self._open("train"), self._open("test")
