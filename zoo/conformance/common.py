@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
 import torch
@@ -309,35 +308,69 @@ def no_state_between_calls(subject: Subject) -> None:
     )
 
 
-@cache
-def imported(module: str, ready: str) -> dict[str, Any]:
-    """How a module is imported in a fresh process that has torch and ``ready`` already."""
-    program = (
-        "import sys, time, json, io, socket, contextlib\n"
-        f"import torch, {ready}\n"
-        "said, net = io.StringIO(), []\n"
-        "def refuse(*a, **k): net.append(1); raise OSError('no network during import')\n"
-        "socket.socket.connect = refuse\n"
-        "begun = time.process_time()\n"
-        "with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):\n"
-        f"    __import__({module!r})\n"
-        "print(json.dumps({'seconds': time.process_time() - begun, 'said': said.getvalue()[:200],"
-        " 'network': bool(net), 'cuda': torch.cuda.is_initialized()}))\n"
-    )
+IMPORTS: dict[tuple[str, str], dict[str, Any]] = {}  # what is known of modules, by name and by what was there before
+PROGRAM = """
+import sys, time, json, io, os, contextlib
+import torch, {ready}
+import socket
+for module in {modules!r}:
+    sys.stdout.flush()
+    child = os.fork()
+    if child:
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code:
+            print(json.dumps([module, {{'error': f'it ended the process with code {{code}}'}}]), flush=True)
+        continue
+    said, net, out, error = io.StringIO(), [], sys.stdout, None
+    def refuse(*a, **k):
+        net.append(1)
+        raise OSError('no network during import')
+    socket.socket.connect = refuse
+    begun = time.process_time()
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            __import__(module)
+    except BaseException as failure:
+        error = f'{{type(failure).__name__}}: {{failure}}'
+    seen = {{'seconds': time.process_time() - begun, 'said': said.getvalue()[:200], 'network': bool(net),
+            'cuda': torch.cuda.is_initialized()}}
+    out.write(json.dumps([module, {{'error': error}} if error else seen]) + chr(10))
+    out.flush()
+    os._exit(0)
+"""
+
+
+def ready_for(kind: str) -> str:
+    """The modules that are imported before a part of this kind is."""
+    return "zoo.tasks.task, zoo.data.data" if kind in ("task", "data") else "zoo.models.stack"
+
+
+def import_in_fresh_processes(modules: list[str], ready: str) -> None:
+    """Note how each module is imported in a process that has torch and ``ready`` already, and nothing else.
+
+    One process imports these; it forks for each module.
+    """
+    program = PROGRAM.format(ready=ready, modules=modules)
     done = subprocess.run(
         [sys.executable, "-c", "import sys; sys.path[:] = " + repr(sys.path) + "\n" + program],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=60 + 10 * len(modules), check=False,
     )  # fmt: skip
-    if done.returncode:
-        return {"error": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}
-    return json.loads(done.stdout.splitlines()[-1])
+    for line in done.stdout.splitlines():
+        if line.startswith("["):
+            module, found = json.loads(line)
+            IMPORTS[module, ready] = found
+    error = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    for module in modules:
+        IMPORTS.setdefault((module, ready), {"error": error})
 
 
 @once
 def clean_import(subject: Subject) -> None:
     """Importing the module takes under two seconds, prints nothing, opens no connection and starts no GPU."""
-    heavy = subject.kind in ("task", "data")
-    found = imported(subject.part.__module__, "zoo.tasks.task, zoo.data.data" if heavy else "zoo.models.stack")
+    module, ready = subject.part.__module__, ready_for(subject.kind)
+    if (module, ready) not in IMPORTS:
+        import_in_fresh_processes([module], ready)
+    found = IMPORTS[module, ready]
     require("error" not in found, f"it cannot be imported in a fresh process: {found.get('error')}")
     require(
         found["seconds"] < 2, f"importing it takes {found['seconds']:.1f} s: import heavy packages where they are used."
