@@ -6,6 +6,7 @@ import hashlib
 import io
 import pickle
 import re
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -173,12 +174,16 @@ def twins_of(some: list[np.ndarray], train: list[np.ndarray]) -> list[bool] | No
     if not told:
         return None
     everywhere = runs(np.concatenate([trimmed(one) for one in train]))  # rows may follow each other in one text
-    return [bool(np.isin(one, everywhere).mean() >= 0.9) for one in told]
+    if not len(everywhere):
+        return [False for _ in told]
+    places = [np.searchsorted(everywhere, one).clip(max=len(everywhere) - 1) for one in told]
+    return [bool((everywhere[place] == one).mean() >= 0.9) for place, one in zip(places, told, strict=True)]
 
 
 def trimmed(tokens: np.ndarray) -> np.ndarray:
     """A row without the same token over and over at its end, as padding is."""
-    return tokens[: len(tokens) - int(np.argmax(np.append(tokens[::-1] != tokens[-1], True)))]
+    alike = int(np.argmax(np.append(tokens[::-1] != tokens[-1], True)))
+    return tokens if alike < 4 else tokens[: len(tokens) - alike + 1]
 
 
 def runs(tokens: np.ndarray) -> np.ndarray:
@@ -233,6 +238,8 @@ def fingerprint_follows_content(subject: DataSubject) -> None:
     """Other content has another fingerprint: other options, and one file, line or array after the other changed."""
     data = subject.build(seed=1)
     said, held = data.fingerprint(), content(data)
+    if subject.written:
+        follows_files(subject, said)
     for written, other in subject.other_options():
         try:
             changed = cast(DataSubject, other).build(seed=1)
@@ -242,8 +249,12 @@ def fingerprint_follows_content(subject: DataSubject) -> None:
             if split in held and one.shapes == held[split].shapes and one.digest != held[split].digest:
                 told = f"with {written} the {split} split holds other samples under the same fingerprint"
                 require(changed.fingerprint() != said, f"{told}: it covers everything that samples are made from.")
-    if not subject.written:
-        return
+
+
+def follows_files(subject: DataSubject, said: str) -> None:
+    """Raise Broken where files elsewhere have another fingerprint, or changed ones the same."""
+    for place in ("elsewhere", "changed"):
+        shutil.rmtree(subject.folder / place, ignore_errors=True)
     here = subject.folder / "elsewhere"
     again = subject.build(seed=1, **(subject.files(place="elsewhere") or {})).fingerprint()
     require(again == said, "the same files in another folder have another fingerprint: it is about content.")

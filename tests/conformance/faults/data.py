@@ -182,7 +182,8 @@ class _Files(LabelledFiles):
         return lines
 
     def fingerprint(self):
-        return hashlib.sha256("\n".join(self.covered(self.lines())).encode()).hexdigest()
+        options = str((self.max_length, self.vocab_size, self.limit))
+        return hashlib.sha256((options + "\n".join(self.covered(self.lines()))).encode()).hexdigest()
 
 
 @planted(fingerprint_follows_content="the last line")
