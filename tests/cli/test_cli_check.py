@@ -87,7 +87,25 @@ def test_every_check_gets_a_line_whatever_the_part_does(acted, zoo):
     assert "too slow on Mondays" in out
     assert "it has no side loss" in out
     told = r"8 checks of norm x\.Bad \(my-norm 0\.1\.0\): 3 ok, 3 failed, 1 known, 1 skipped in \d+\.\d s"
-    assert re.fullmatch(told, lines[-1])
+    assert re.fullmatch(f"{told}; skipped: it has no side loss", lines[-1])
+
+
+def test_skips_are_in_the_last_line_and_fail_where_that_is_wanted(acted, zoo):
+    code, out, _ = zoo("check", "x.Bad", "--only", "fine,skips")
+    assert code == 0
+    assert re.search(r"1 ok, 1 skipped in \d+\.\d s; skipped: it has no side loss$", out.splitlines()[-1])
+    code, out, _ = zoo("check", "x.Bad", "--only", "fine,skips", "--strict")
+    assert code == 1
+    assert out.splitlines()[-1].endswith("skipped: it has no side loss – which --strict counts as failed")
+    assert zoo("check", "x.Bad", "--only", "fine", "--strict")[0] == 0
+    assert zoo("check", "x.Bad", "--only", "known", "--strict")[0] == 0
+
+
+def test_reasons_are_counted_and_the_rare_ones_left_out():
+    report = check.Report("norm", "Mine", "here", ())
+    for number, reason in enumerate(["a", "b", "a", "c", "d\nmore", "a", "e"]):
+        report.add(0.0, f"check{number}", "skipped", reason, 0.0)
+    assert report.skips() == "a (3); b; c; 2 for other reasons"
 
 
 def test_nothing_that_a_part_started_outlives_the_command(acted, zoo, tmp_path):

@@ -14,11 +14,13 @@ from zoo.cli.child import Child, Job
 from zoo.errors import PartError, PluginError, UsageError, ZooError
 
 TIMEOUT = 120.0
+MOST_REASONS = 3  # why checks were skipped, in the last line
 USAGE = """\
 usage: zoo check KIND NAME [options] | zoo check package.module.Class [options] | zoo check KIND | zoo check RECIPE
 Try on a part what its kind promises; on a recipe (or a file), whether one batch trains, without keeping a run.
   --only CHECK,CHECK          these checks alone
   --timeout SECONDS           for all checks of a part (120); what takes longer fails
+  --strict                    a check that is skipped counts as failed
   --OPTION VALUE              an option of the part, such as: zoo check attention multihead --groups 1
   --json                      one JSON document
 A class path is imported from the current folder or an installed package. A recipe takes the options of zoo fit.
@@ -35,6 +37,7 @@ class Asked:
     timeout: float = TIMEOUT
     json: bool = False
     debug: bool = False
+    strict: bool = False
 
 
 @dataclass
@@ -58,13 +61,26 @@ class Report:
     def counts(self) -> Counter[str]:
         return Counter(outcome["status"] for outcome in self.outcomes)
 
-    def summary(self) -> str:
+    def skips(self) -> str:
+        """Why checks were skipped, in a phrase; nothing where none was."""
+        reasons = Counter(one["sentence"].strip().splitlines()[0] for one in self.outcomes if one["status"] == "skipped")
+        told = [f"{reason} ({count})" if count > 1 else reason for reason, count in reasons.most_common(MOST_REASONS)]
+        rest = reasons.total() - sum(count for _, count in reasons.most_common(MOST_REASONS))
+        return "; ".join([*told, *([f"{rest} for other reasons"] if rest else [])])
+
+    def failed(self, strict: bool) -> bool:
+        """Whether a check failed, or was skipped where that counts as a failure."""
+        return bool(self.counts["FAIL"] or (strict and self.counts["skipped"]))
+
+    def summary(self, strict: bool = False) -> str:
         """All in one line."""
         words = {"ok": "ok", "FAIL": "failed", "known": "known", "skipped": "skipped"}
         told = [f"{self.counts[status]} {word}" for status, word in words.items() if self.counts[status]]
         number = f"{len(self.outcomes)} check{'' if len(self.outcomes) == 1 else 's'}"
         head = f"{number} of {self.kind} {self.name} ({self.origin})"
-        return f"{head}: {', '.join(told)} in {self.seconds:.1f} s"
+        skips = f"; skipped: {self.skips()}" if self.counts["skipped"] else ""
+        counts = " – which --strict counts as failed" if skips and strict else ""
+        return f"{head}: {', '.join(told)} in {self.seconds:.1f} s{skips}{counts}"
 
 
 def parse(argv: list[str]) -> Asked:
@@ -76,7 +92,7 @@ def parse(argv: list[str]) -> Asked:
             asked.words.append(token)
             continue
         name, equals, value = token.partition("=")
-        if name in ("--json", "--debug") and not equals:
+        if name in ("--json", "--debug", "--strict") and not equals:
             setattr(asked, name[2:], True)
             continue
         bare = not equals and (not rest or rest[0].startswith("--"))
@@ -165,8 +181,8 @@ def _one(kind: str, name: str, asked: Asked) -> int:
     if asked.json:
         output.as_json(_plain(report))
     else:
-        print(report.summary())
-    return 1 if report.counts["FAIL"] else 0
+        print(report.summary(asked.strict))
+    return 1 if report.failed(asked.strict) else 0
 
 
 def _all(kind: str, asked: Asked) -> int:
@@ -179,10 +195,10 @@ def _all(kind: str, asked: Asked) -> int:
         job = Job(kind, part.path if clash else part.name, [], asked.only, asked.debug)
         try:
             *_, report = examine(job, asked.timeout)
-            line, document, bad = report.summary(), _plain(report), bool(report.counts["FAIL"])
+            line, document, bad = report.summary(asked.strict), _plain(report), report.failed(asked.strict)
         except ZooError as error:
             # a part that needs options, such as a path, cannot be tried without them; that is no fault
-            bad = not isinstance(error, UsageError)
+            bad = asked.strict or not isinstance(error, UsageError)
             line = f"{'FAIL: ' if bad else 'not checked: '}{part}: {str(error).splitlines()[0]}"
             document = {"kind": kind, "name": part.name, "origin": part.origin, "error": str(error)}
         failed |= bad

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from zoo.conformance.check import Broken, Inapplicable, require, tried
 from zoo.conformance.common import COMMON, apart
 from zoo.conformance.growth import memory_claim
-from zoo.conformance.kernel import FEATURES, calls, explained, features, long_calls, truth
+from zoo.conformance.kernel import FEATURES, Call, calls, explained, features, long_calls, truth
 from zoo.conformance.sequence import SEQUENCE, learns_two_samples, no_token_is_special
 from zoo.conformance.subject import BackendSubject
 from zoo.conformance.tasks import TASKS
@@ -90,6 +91,42 @@ def scale_and_widths(subject: BackendSubject) -> None:
             expected = Naive()(q.double(), k.double(), v.double(), pattern, scale=scale)
             gap = apart(out, expected)
             require(gap <= 1e-5, f"head width {width} and scale={scale}: {gap:.1e} away from Naive.")
+
+
+@tried("options")
+def more_keys_than_queries(subject: BackendSubject) -> None:
+    """The scale is the same where queries and keys differ in number, as in looking at a memory, and heads share keys."""
+    backend = subject.build()
+    for T, S in ((5, 9), (9, 5), (1, 70), (70, 3), (40, 72)):
+        for groups in (4, 2, 1):
+            q, k, v = torch.randn(2, 4, T, 12), torch.randn(2, groups, S, 12), torch.randn(2, groups, S, 12)
+            for scale in (None, 0.3):
+                gap = apart(backend(q, k, v, Pattern(), scale=scale), truth(Call(q, k, v, {}, ""), scale))
+                require(
+                    gap <= 1e-5,
+                    f"{T} queries, {S} keys, 4 heads sharing {groups} and scale={scale}: {gap:.1e} away from Naive.",
+                )
+
+
+@tried("options")
+def width_of_values(subject: BackendSubject) -> None:
+    """Values may be wider or narrower than queries and keys; or they are refused by a sentence."""
+    backend = subject.build()
+    everything = frozenset(subject.lowers) & frozenset(FEATURES)
+    for width, (T, S, offset) in itertools.product((24, 5, 1), ((7, 7, 0), (3, 9, 6), (70, 70, 0))):
+        for words in {frozenset(), everything & {"causal"}, everything}:
+            q, k = torch.randn(2, 4, T, 12), torch.randn(2, 2, S, 12)
+            v = torch.randn(2, 2, S, width)
+            call = Call(q, k, v, features(words, S, 4) | {"offset": offset}, "")
+            told = f"values {width} wide for queries 12 wide, {T} queries and {S} keys"
+            try:
+                out = backend(q, k, v, call.asked())
+            except UsageError as refusal:
+                raise Inapplicable(f"it refuses values of another width: {refusal}") from refusal
+            shape = (2, 4, T, width)
+            require(out.shape == shape, f"{told}: it gives {tuple(out.shape)}, not (B, H, T, D of v) = {shape}.")
+            gap = apart(out, truth(call))
+            require(gap <= 1e-5, f"{told}: {gap:.1e} away from Naive.")
 
 
 @tried("options")
@@ -227,6 +264,6 @@ def leaves_inputs_alone(subject: BackendSubject) -> None:
     require(gap <= 1e-5, f"views give results {gap:.1e} away from copies.")
 
 
-PROMISES = [*COMMON, claims, values, long_sequences, gradients, scale_and_widths, low_precision, rows_without_keys,
-            hidden_keys_do_not_leak, large_scores, refusal, dropout, leaves_inputs_alone, memory_claim,
+PROMISES = [*COMMON, claims, values, long_sequences, gradients, scale_and_widths, more_keys_than_queries,
+            width_of_values, low_precision, rows_without_keys, hidden_keys_do_not_leak, large_scores, refusal, dropout, leaves_inputs_alone, memory_claim,
             no_token_is_special, *SEQUENCE, learns_two_samples, *WEIGHTS, *TASKS]  # fmt: skip

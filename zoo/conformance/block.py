@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import cast
 
 import torch
@@ -22,14 +23,21 @@ from zoo.parts.ffn import FFN, Plain
 from zoo.parts.position import ALiBi, RoPE
 
 
-def silenced(net: Stack, kind: type, cross: bool | None = None) -> Stack:
-    """The stack with the last matrix of some parts at zero: their branches give nothing."""
+BRANCHES: list[tuple[str, type, bool | None]] = [
+    ("attention", Attention, False),
+    ("cross-attention", Attention, True),
+    ("feed-forward", FFN, None),
+]
+
+
+def silenced(net: Stack, kind: type, cross: bool | None = None, factor: float = 0.0) -> Stack:
+    """The stack with the last matrix of some parts at zero, or times a factor: their branches give nothing, or little."""
     with torch.no_grad():
         for name, module in net.named_modules():
             if isinstance(module, kind) and (cross is None or ("cross" in name) == cross):
                 last = module.out if isinstance(module, Attention) else cast(Plain, module).down
                 for parameter in last.parameters():
-                    parameter.zero_()
+                    parameter.mul_(factor)
     return net
 
 
@@ -39,11 +47,7 @@ def every_branch_counts(subject: BlockSubject) -> None:
     x, states = subject.tokens(), subject.tokens(2, 5)
     memory = Memory(states)
     whole = subject.stack(CAUSAL, cross=True, depth=2)(x, memory=memory)
-    for told, kind, cross in (
-        ("attention", Attention, False),
-        ("cross-attention", Attention, True),
-        ("feed-forward", FFN, None),
-    ):
+    for told, kind, cross in BRANCHES:
         out = silenced(subject.stack(CAUSAL, cross=True, depth=2), kind, cross)(x, memory=memory)
         require(apart(out, whole) > 1e-6, f"the {told} changes nothing: its branch is not added.")
     net, runs = subject.stack(CAUSAL, cross=True, depth=2), []
@@ -151,6 +155,29 @@ def dropout(subject: BlockSubject) -> None:
     require(gap <= 1e-6, "without branches dropout changes tokens: it falls on the stream itself, not on branches.")
 
 
+@tried("options")
+def dropout_on_average(subject: BlockSubject) -> None:
+    """A branch with dropout gives on average what it gives without, whichever branch it is."""
+    x, memory = subject.tokens(64, 5, torch.float64), Memory(subject.tokens(64, 5, torch.float64))
+    for told, kind, cross in BRANCHES:
+        net = subject.stack(CAUSAL, cross=True, dropout=0.5).double()
+        net.norm, net.dropout.p = nn.Identity(), 0.0
+        for other, place in ((other, place) for _, other, place in BRANCHES if (other, place) != (kind, cross)):
+            silenced(net, other, place)
+        silent = silenced(copy.deepcopy(net), kind, cross)(x, memory=memory)
+        silenced(net, kind, cross, 1e-3)  # so small that what is behind the branch is linear in it
+        whole = net(x, memory=memory) - silent
+        net.train()
+        draws = [net(x, memory=memory).detach() - silent for _ in range(DRAWS)]
+        share = ((torch.stack(draws).mean(0) * whole).sum() / whole.square().sum()).item()
+        require(
+            0.9 <= share <= 1.1,
+            f"with dropout=0.5 the {told} gives on average {share:.2f} times what it gives without: what is kept is "
+            "divided by 1 - rate, once.",
+        )
+
+
+DRAWS = 40
 PROMISES = [*COMMON, every_branch_counts, the_stream_is_kept, context_is_passed_on, parts_are_those_given,
-            side_losses_survive, dropout, no_token_is_special, memory_claim, *SEQUENCE, learns_two_samples,
+            side_losses_survive, dropout, dropout_on_average, no_token_is_special, memory_claim, *SEQUENCE, learns_two_samples,
             *WEIGHTS, *TASKS]  # fmt: skip

@@ -53,6 +53,7 @@ def settings_kept() -> Iterator[list[str]]:
 
 
 Promise = Callable[[Any], None]
+WITHOUT_PART = ("documentation", "unknown_options_are_refused", "clean_import")  # these build nothing
 SITUATIONS = ("options", "memory")  # beside the part as it is
 
 
@@ -117,6 +118,8 @@ class Check:
 
     def _try(self) -> None:
         """Try the promise in every situation. Raises Inapplicable where it applies to none of them."""
+        if (missing := self.subject.missing_options()) and self.name not in WITHOUT_PART:
+            raise Inapplicable(f"it needs {', '.join(f'--{name} VALUE' for name in missing)}")
         inapplicable: SkipTest | None = None
         applied = False
         for where, subject in self._situations():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import itertools
 import json
@@ -9,17 +10,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from zoo.conformance.check import Broken, Inapplicable, once, raised, require
-from zoo.conformance.subject import SHORT_AND_LONG, Refused, Subject
+from zoo.conformance.check import Broken, Inapplicable, once, raised, require, tried
+from zoo.conformance.subject import GRID, SHORT_AND_LONG, TEXT, Refused, Subject
 from zoo.describe import GIVEN
 from zoo.models.stack import Stack
+from zoo.parts.position import Extent
 
 EXACT = {torch.float64: 1e-10, torch.float32: 1e-5}
 CAP = {torch.bfloat16: 4e-2, torch.float16: 6e-3}
@@ -45,11 +46,14 @@ def built(subject: Subject, causal: bool = False, dropout: float = 0.0) -> nn.Mo
 
 
 def any_layer(subject: Subject) -> nn.Module:
-    """The subject's layer, causal if it cannot be used otherwise."""
-    try:
-        return subject.layer()
-    except Refused:
-        return built(subject, causal=True)
+    """The subject's layer, causal, or on a grid, if it cannot be used otherwise. Raises Broken if it cannot be used."""
+    refusal = None
+    for extent in (TEXT, Extent(TEXT.sizes, causal=True), GRID):
+        try:
+            return subject.layer(extent.causal) if extent is not GRID else subject.stack(GRID)
+        except Refused as error:
+            refusal = refusal or error
+    raise Broken(f"it cannot be built: {refusal}") from refusal
 
 
 def each_layer(subject: Subject) -> Iterator[nn.Module]:
@@ -241,6 +245,35 @@ class Interrupted(TorchFunctionMode):
         return func(*args, **kwargs or {})
 
 
+@once
+def dropping_options(subject: Subject) -> None:
+    """An option that drops (its name holds "drop") does so in training alone, repeatably, and is right on average."""
+    given = GIVEN.get(subject.kind, 0)
+    for name in [name for name in list(inspect.signature(subject.part).parameters)[given:] if "drop" in name]:
+        other = copy.copy(subject)
+        other.options = {**subject.options, name: 0.3}
+        layer, x = any_layer(other), other.tokens(16, 5)
+        whole = layer(x)
+        told = f"with {name}=0.3"
+        require(torch.equal(layer(x), whole), f"{told} it drops in evaluation.")
+        layer.train()
+
+        def run(seed: int, layer: nn.Module = layer, x: Tensor = x) -> Tensor:
+            torch.manual_seed(seed)
+            return layer(x).detach()
+
+        require(torch.equal(run(1), run(1)), f"{told} the same seed drops others: draw from torch's generator.")
+        require(not torch.equal(run(1), run(2)), f"{told} nothing is dropped in training.")
+        mean = torch.stack([run(seed) for seed in range(60)]).mean(0)
+        share = ((mean * whole).sum() / whole.square().sum()).item()
+        require(
+            0.8 <= share <= 1.2,
+            f"{told} it gives on average {share:.2f} times what it gives without: what is kept is divided by 1 - rate, "
+            "once.",
+        )
+
+
+@tried("options")
 def no_state_between_calls(subject: Subject) -> None:
     """What a call gives does not depend on earlier calls, in evaluation or training, nor on calls at the same time."""
     a, b, c = subject.tokens(2, 7), subject.tokens(3, 5), subject.tokens(2, 7)
@@ -275,35 +308,69 @@ def no_state_between_calls(subject: Subject) -> None:
     )
 
 
-@cache
-def imported(module: str, ready: str) -> dict[str, Any]:
-    """How a module is imported in a fresh process that has torch and ``ready`` already."""
-    program = (
-        "import sys, time, json, io, socket, contextlib\n"
-        f"import torch, {ready}\n"
-        "said, net = io.StringIO(), []\n"
-        "def refuse(*a, **k): net.append(1); raise OSError('no network during import')\n"
-        "socket.socket.connect = refuse\n"
-        "begun = time.process_time()\n"
-        "with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):\n"
-        f"    __import__({module!r})\n"
-        "print(json.dumps({'seconds': time.process_time() - begun, 'said': said.getvalue()[:200],"
-        " 'network': bool(net), 'cuda': torch.cuda.is_initialized()}))\n"
-    )
+IMPORTS: dict[tuple[str, str], dict[str, Any]] = {}  # what is known of modules, by name and by what was there before
+PROGRAM = """
+import sys, time, json, io, os, contextlib
+import torch, {ready}
+import socket
+for module in {modules!r}:
+    sys.stdout.flush()
+    child = os.fork()
+    if child:
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code:
+            print(json.dumps([module, {{'error': f'it ended the process with code {{code}}'}}]), flush=True)
+        continue
+    said, net, out, error = io.StringIO(), [], sys.stdout, None
+    def refuse(*a, **k):
+        net.append(1)
+        raise OSError('no network during import')
+    socket.socket.connect = refuse
+    begun = time.process_time()
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            __import__(module)
+    except BaseException as failure:
+        error = f'{{type(failure).__name__}}: {{failure}}'
+    seen = {{'seconds': time.process_time() - begun, 'said': said.getvalue()[:200], 'network': bool(net),
+            'cuda': torch.cuda.is_initialized()}}
+    out.write(json.dumps([module, {{'error': error}} if error else seen]) + chr(10))
+    out.flush()
+    os._exit(0)
+"""
+
+
+def ready_for(kind: str) -> str:
+    """The modules that are imported before a part of this kind is."""
+    return "zoo.tasks.task, zoo.data.data" if kind in ("task", "data") else "zoo.models.stack"
+
+
+def import_in_fresh_processes(modules: list[str], ready: str) -> None:
+    """Note how each module is imported in a process that has torch and ``ready`` already, and nothing else.
+
+    One process imports these; it forks for each module.
+    """
+    program = PROGRAM.format(ready=ready, modules=modules)
     done = subprocess.run(
         [sys.executable, "-c", "import sys; sys.path[:] = " + repr(sys.path) + "\n" + program],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=60 + 10 * len(modules), check=False,
     )  # fmt: skip
-    if done.returncode:
-        return {"error": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}
-    return json.loads(done.stdout.splitlines()[-1])
+    for line in done.stdout.splitlines():
+        if line.startswith("["):
+            module, found = json.loads(line)
+            IMPORTS[module, ready] = found
+    error = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    for module in modules:
+        IMPORTS.setdefault((module, ready), {"error": error})
 
 
 @once
 def clean_import(subject: Subject) -> None:
     """Importing the module takes under two seconds, prints nothing, opens no connection and starts no GPU."""
-    heavy = subject.kind in ("task", "data")
-    found = imported(subject.part.__module__, "zoo.tasks.task, zoo.data.data" if heavy else "zoo.models.stack")
+    module, ready = subject.part.__module__, ready_for(subject.kind)
+    if (module, ready) not in IMPORTS:
+        import_in_fresh_processes([module], ready)
+    found = IMPORTS[module, ready]
     require("error" not in found, f"it cannot be imported in a fresh process: {found.get('error')}")
     require(
         found["seconds"] < 2, f"importing it takes {found['seconds']:.1f} s: import heavy packages where they are used."
@@ -314,4 +381,5 @@ def clean_import(subject: Subject) -> None:
 
 
 COMMON = [documentation, unknown_options_are_refused, clean_import, shapes, dtypes, autocast, inputs_are_left_alone,
-          strided_inputs, batch_independence, evaluation_is_deterministic, no_state_between_calls]  # fmt: skip
+          strided_inputs, batch_independence, evaluation_is_deterministic, dropping_options,
+          no_state_between_calls]  # fmt: skip

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import pickle
 import re
+import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.conformance.check import require
+from zoo.conformance.check import once, require
 from zoo.conformance.common import clean_import, documentation
 from zoo.conformance.subject import DataSubject
 from zoo.data.batches import Batches, Loader
+from zoo.errors import UsageError
 
 FEW = 6
+MOST = 2000  # samples of a split that are looked at, evenly
+ASIDE = 300  # samples that are looked for in the training data
+WORDS = 16  # tokens in a run that no two texts have in common by chance
+PICKED = 24  # samples of a split that stand for its content
 
 
 def digest(batch: Any) -> str:
@@ -40,6 +48,7 @@ def epoch(loader: Loader, number: int) -> Loader:
     return loader
 
 
+@once
 def splits_and_sizes(subject: DataSubject) -> None:
     """There are samples to train on and to validate with; ``sizes`` is what a model must know, in whole numbers."""
     data = subject.build()
@@ -50,6 +59,7 @@ def splits_and_sizes(subject: DataSubject) -> None:
     require(bool(sizes) and not odd, f"sizes must be whole numbers by the names of a model's options, got {sizes}.")
 
 
+@once
 def order_is_repeatable(subject: DataSubject) -> None:
     """The same seed gives the same batches in the same order; another epoch and another seed another order."""
     first, again, other = subject.build(seed=1), subject.build(seed=1), subject.build(seed=2)
@@ -63,6 +73,7 @@ def order_is_repeatable(subject: DataSubject) -> None:
     require(held[0] == held[1], "validation batches differ from one time to the next.")
 
 
+@once
 def global_randomness_is_left_alone(subject: DataSubject) -> None:
     """Loading draws nothing from torch's global generator: dropout would differ with the data."""
     data = subject.build(seed=1)
@@ -75,6 +86,7 @@ def global_randomness_is_left_alone(subject: DataSubject) -> None:
     require(one == heard(epoch(data.train_dataloader(), 0), 2), "batches depend on torch's global generator.")
 
 
+@once
 def processes_share(subject: DataSubject) -> None:
     """Two or three processes together see every sample of an epoch exactly once."""
     data = subject.build(seed=1)
@@ -91,6 +103,7 @@ def processes_share(subject: DataSubject) -> None:
     require(alone == shared, "one process and two see different samples in an epoch.")
 
 
+@once
 def resumes(subject: DataSubject) -> None:
     """Stopped after some batches and loaded into a new loader, it goes on with the next one."""
     loader = epoch(subject.build(seed=1).train_dataloader(), 0)
@@ -107,6 +120,7 @@ def resumes(subject: DataSubject) -> None:
     require(rest == whole[served:], "after a resume batches are repeated or left out.")
 
 
+@once
 def workers_change_nothing(subject: DataSubject) -> None:
     """Loaded by a process of its own, batches are the same: what is sent there can be pickled."""
     data = subject.build(seed=1)
@@ -117,6 +131,183 @@ def workers_change_nothing(subject: DataSubject) -> None:
     require(heard(away, 3) == alone, "a loading process gives other batches.")
 
 
+@once
+def splits_are_apart(subject: DataSubject) -> None:
+    """What is validated and tested with is not trained with: texts by their words, images by their pixels."""
+    data = subject.build(seed=1)
+    train = samples(data.datasets["train"], MOST)
+    allowed = data.twins * min(1.0, MOST / len(data.datasets["train"]))  # of fewer samples fewer are found
+    for split in ("val", "test"):
+        if split not in data.datasets or (split == "test" and data.datasets["test"] is data.datasets["val"]):
+            continue
+        found = samples(data.datasets[split], ASIDE)
+        for name, values in found.items():
+            if name in train and (twins := twins_of(values, train[name])) is not None:
+                share = sum(twins) / len(twins)
+                told = f"{sum(twins)} of {len(twins)} samples of {split} stand in the training data, by their {name!r}"
+                require(share <= allowed, f"{told}: take whole texts or images out of training (twins = {data.twins}).")
+
+
+def samples(dataset: Any, most: int | None = None) -> dict[str, list[np.ndarray]]:
+    """The samples of a split in the first epoch, at most so many, evenly: by name, one array for each."""
+    indices = np.arange(len(dataset))
+    if most is not None and len(indices) > most:
+        indices = np.linspace(0, len(indices) - 1, most).astype(np.int64)
+    found: dict[str, list[np.ndarray]] = {}
+    for part in np.array_split(indices, -(-len(indices) // 64)):
+        for name, value in dataset.batch(part, 0).items():
+            if isinstance(value, Tensor) and value.dim() > 1 and len(value) == len(part) and value.dtype != torch.bool:
+                found.setdefault(name, []).extend(value.numpy())
+    return found
+
+
+def twins_of(some: list[np.ndarray], train: list[np.ndarray]) -> list[bool] | None:
+    """Which samples stand in the training data; None where they hold too little to tell.
+
+    An image does where another is the same; a text where nine tenths of its runs of WORDS tokens stand somewhere.
+    """
+    if some[0].dtype.kind == "f" or some[0].ndim > 1:
+        known = {one.tobytes() for one in train}
+        return [one.tobytes() in known for one in some if len(np.unique(one[..., :64])) >= 4] or None
+    found = [runs(trimmed(one)) for one in some]
+    told = [one for one in found if len(one) >= 8]
+    if not told:
+        return None
+    everywhere = runs(np.concatenate([trimmed(one) for one in train]))  # rows may follow each other in one text
+    if not len(everywhere):
+        return [False for _ in told]
+    places = [np.searchsorted(everywhere, one).clip(max=len(everywhere) - 1) for one in told]
+    return [bool((everywhere[place] == one).mean() >= 0.9) for place, one in zip(places, told, strict=True)]
+
+
+def trimmed(tokens: np.ndarray) -> np.ndarray:
+    """A row without the same token over and over at its end, as padding is."""
+    alike = int(np.argmax(np.append(tokens[::-1] != tokens[-1], True)))
+    return tokens if alike < 4 else tokens[: len(tokens) - alike + 1]
+
+
+def runs(tokens: np.ndarray) -> np.ndarray:
+    """A number for each run of WORDS tokens that holds at least eight different ones."""
+    if len(tokens) < WORDS:
+        return np.zeros(0, np.uint64)
+    windows = np.lib.stride_tricks.sliding_window_view(tokens.astype(np.uint64) + np.uint64(1), WORDS)
+    rich = (np.diff(np.sort(windows, 1), axis=1) > 0).sum(1) >= 7
+    factors = np.random.default_rng(0).integers(1, 2**63, WORDS, dtype=np.uint64) | np.uint64(1)
+    return np.unique((windows[rich] * factors).sum(1, dtype=np.uint64))
+
+
+@once
+def every_sample_loads(subject: DataSubject) -> None:
+    """Every sample can be loaded, from the first to the last of each split, and holds finite numbers."""
+    data = subject.build(seed=1)
+    for split, dataset in data.datasets.items():
+        few = np.unique(np.linspace(0, len(dataset) - 1, MOST).astype(np.int64))
+        for part in np.array_split(few, -(-len(few) // 64)):
+            for name, value in dataset.batch(part, 0).items():
+                if isinstance(value, Tensor) and value.is_floating_point():
+                    told = f"{name} of {split} holds numbers that are not finite, in samples {part[0]} to {part[-1]}."
+                    require(bool(value.isfinite().all()), told)
+
+
+class Content(NamedTuple):
+    """What the first and the last samples of a split hold, and of which shapes they are."""
+
+    shapes: list[Any]
+    digest: str
+
+
+def content(data: Any) -> dict[str, Content]:
+    """What the splits hold that does not change from epoch to epoch."""
+    found = {}
+    for split, dataset in data.datasets.items():
+        picked = np.unique(np.linspace(0, len(dataset) - 1, PICKED).astype(np.int64))
+        batches = [kept(dataset.batch(np.array([index]), epoch)) for index in picked for epoch in (0, 1)]
+        if all(digest(one) == digest(other) for one, other in zip(batches[::2], batches[1::2], strict=True)):
+            shapes = [len(dataset), [{name: value.dim() for name, value in one.items()} for one in batches]]
+            found[split] = Content(shapes, "".join(map(digest, batches)))
+    return found
+
+
+def kept(batch: dict[str, Any]) -> dict[str, Tensor]:
+    """The numbers of a batch, without what only says which of them are real, or wanted."""
+    return {n: v for n, v in batch.items() if isinstance(v, Tensor) and v.dtype != torch.bool}
+
+
+@once
+def fingerprint_follows_content(subject: DataSubject) -> None:
+    """Other content has another fingerprint: other options, and one file, line or array after the other changed."""
+    data = subject.build(seed=1)
+    said, held = data.fingerprint(), content(data)
+    if subject.written:
+        follows_files(subject, said)
+    for written, other in subject.other_options():
+        try:
+            changed = cast(DataSubject, other).build(seed=1)
+        except (UsageError, ValueError):
+            continue
+        for split, one in content(changed).items():
+            if split in held and one.shapes == held[split].shapes and one.digest != held[split].digest:
+                told = f"with {written} the {split} split holds other samples under the same fingerprint"
+                require(changed.fingerprint() != said, f"{told}: it covers everything that samples are made from.")
+
+
+def follows_files(subject: DataSubject, said: str) -> None:
+    """Raise Broken where files elsewhere have another fingerprint, or changed ones the same."""
+    for place in ("elsewhere", "changed"):
+        shutil.rmtree(subject.folder / place, ignore_errors=True)
+    here = subject.folder / "elsewhere"
+    again = subject.build(seed=1, **(subject.files(place="elsewhere") or {})).fingerprint()
+    require(again == said, "the same files in another folder have another fingerprint: it is about content.")
+    subject.files(seed=1, place="changed")
+    other_files = subject.folder / "changed"
+    for file in sorted(path for path in here.rglob("*") if path.is_file()):
+        whole = file.read_bytes()
+        for told, changed_file in variants(whole, other_files / file.relative_to(here), file.suffix):
+            file.write_bytes(changed_file)
+            try:
+                named = {name: relocated(value, subject.folder) for name, value in subject.written.items()}
+                changed = subject.build(seed=1, **named).fingerprint()  # before the file is as it was
+            except UsageError:
+                continue
+            finally:
+                file.write_bytes(whole)
+            where = f"{file.relative_to(here)} changed ({told})"
+            require(changed != said, f"{where}, and the fingerprint did not: it covers every sample.")
+
+
+def relocated(value: Any, folder: Path) -> Any:
+    """An option that names files, naming their copies."""
+    return value.replace(str(folder / "files"), str(folder / "elsewhere")) if isinstance(value, str) else value
+
+
+def variants(whole: bytes, other: Path, suffix: str) -> Iterator[tuple[str, bytes]]:
+    """The content of a file, changed in one way each; ``other`` is the file that another seed gives."""
+    if not other.is_file():
+        return
+    new = other.read_bytes()
+    yield "all of it", new
+    if suffix == ".npz":
+        arrays, others = dict(np.load(io.BytesIO(whole))), dict(np.load(io.BytesIO(new)))
+        for name in arrays:
+            buffer = io.BytesIO()
+            np.savez(buffer, **arrays | {name: others[name]})
+            yield f"the array {name}", buffer.getvalue()
+    try:
+        lines, other_lines = whole.decode().splitlines(), new.decode().splitlines()
+    except UnicodeDecodeError:
+        return
+    last = min(len(lines), len(other_lines)) - 1
+    for told, number in (("the last line", last), ("a line in the middle", last // 2)):
+        line, other_line = lines[number].split("\t"), other_lines[number].split("\t")
+        for column in range(min(len(line), len(other_line))):
+            mixed = [*line[:column], other_line[column], *line[column + 1 :]]
+            column_told = f", column {column + 1}" if len(line) > 1 else ""
+            if mixed != line:
+                changed = [*lines[:number], "\t".join(mixed), *lines[number + 1 :]]
+                yield told + column_told, ("\n".join(changed) + "\n").encode()
+
+
+@once
 def what_it_says_of_itself(subject: DataSubject) -> None:
     """``fingerprint`` is the same sha256 each time, and ``save`` leaves what a trained model needs."""
     one, two = subject.build(seed=1).fingerprint(), subject.build(seed=2).fingerprint()
@@ -127,4 +318,5 @@ def what_it_says_of_itself(subject: DataSubject) -> None:
 
 
 PROMISES = [documentation, clean_import, splits_and_sizes, order_is_repeatable, global_randomness_is_left_alone,
-            processes_share, resumes, workers_change_nothing, what_it_says_of_itself]  # fmt: skip
+            processes_share, resumes, workers_change_nothing, what_it_says_of_itself,
+            splits_are_apart, every_sample_loads, fingerprint_follows_content]  # fmt: skip

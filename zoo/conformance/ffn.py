@@ -22,7 +22,7 @@ def budget(subject: FFNSubject) -> None:
     dim, hidden = 48, 192
     part = subject.build(dim, hidden)
     count = sum(parameter.numel() for parameter in part.parameters() if parameter.dim() > 1)
-    times = int(getattr(part, "copies", 1))
+    times = float(getattr(part, "copies", 1))
     share = count / (2 * dim * hidden * times)
     told = f"{count:,} weights in matrices are {share:.2f} times the budget {times}·2·dim·hidden"
     require(0.95 <= share <= 1.05, f"{told}: a swap would change the model's size. Gated parts use 2/3 of hidden.")

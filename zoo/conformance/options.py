@@ -47,7 +47,7 @@ def others(annotation: Any, default: Any) -> list[Any]:
         elif member is int:
             found += whole_numbers(default)
         elif member is float:
-            found += [0.5, 2.0] if default is None else [default / 2, default * 2] if default else [0.1]
+            found += [1.0] if default is None else [default / 2, default * 2] if default else [0.1]
         elif (made := made_by(member)) is not None:
             found += [PARTS[base] for base in PARTS if isinstance(made, type) and issubclass(base, made)]
     return [value for number, value in enumerate(found) if not same(value, default) and value not in found[:number]]

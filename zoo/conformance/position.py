@@ -139,8 +139,10 @@ def turning_keeps_lengths(subject: PositionSubject) -> None:
     for first in (0, 7, 5000):
         pos = torch.arange(first, first + 4)
         out = scheme.rotate(y, pos)
-        gap = apart(out.norm(dim=-1), y.norm(dim=-1))
-        require(gap <= 1e-6, f"at position {first} rotate changes lengths by {gap:.1e}.")
+        if getattr(subject.part, "keeps_lengths", True):
+            gap = apart(out.norm(dim=-1), y.norm(dim=-1))
+            told = "or declare keeps_lengths = False, as a factor on the scores is"
+            require(gap <= 1e-6, f"at position {first} rotate changes lengths by {gap:.1e}: turn them, {told}.")
         require(apart(scheme.rotate(3 * y, pos), 3 * out) <= 1e-6, "rotate is not linear.")
         alike = y[:, :1].expand_as(y)
         out = scheme.rotate(alike, pos)

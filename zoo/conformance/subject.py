@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import inspect
+import os
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -14,6 +17,7 @@ from torch import Tensor, nn
 
 from zoo.conformance.options import candidates, written
 from zoo.data.data import Data
+from zoo.describe import GIVEN
 from zoo.errors import UsageError
 from zoo.models.init import initialise
 from zoo.models.stack import Stack
@@ -62,6 +66,13 @@ class Subject:
     def factory(self) -> Callable[..., Any]:
         """The part as a slot of a stack takes it: options are bound, what the stack gives is open."""
         return partial(self.part, **self.options)
+
+    def missing_options(self) -> list[str]:
+        """The options without a default that it is not given."""
+        parameters = list(inspect.signature(self.part).parameters.values())[GIVEN.get(self.kind, 0) :]
+        loose = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        needed = [one.name for one in parameters if one.default is one.empty and one.kind not in loose]
+        return [name for name in needed if name not in self.options]
 
     def other_options(self) -> Iterator[tuple[str, Subject]]:
         """The part with one option changed at a time, to values that it takes; and how that is written."""
@@ -188,6 +199,18 @@ class TaskSubject(Subject):
 
     kind = "task"
 
+    def other_options(self) -> Iterator[tuple[str, Subject]]:
+        """The task with one option changed at a time, without the sizes that data fills in."""
+        sizes = cast(type[Task], self.part).blanks
+        return (one for one in super().other_options() if not set(one[1].options) & set(sizes) - set(self.options))
+
+    def places(self) -> set[str]:
+        try:
+            self.build()
+        except (UsageError, ValueError):
+            return set()
+        return {"a model"}
+
     def build(self) -> Task:
         """The task with small sizes, in evaluation."""
         small = {"dim": DIM, "depth": 1, "heads": HEADS, "hidden": HIDDEN}
@@ -204,17 +227,61 @@ class TaskSubject(Subject):
 
 
 class DataSubject(Subject):
-    """A data module, loaded."""
+    """A data module, loaded; from small files of its own making where it needs some that were not named."""
 
     kind = "data"
 
-    def build(self, **options: Any) -> Data:
-        """The data, loaded. Raises Inapplicable for data that needs files which were not named."""
+    def __init__(self, part: type, options: dict[str, Any]):
+        super().__init__(part, options)
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    @property
+    def folder(self) -> Path:
+        """A folder for files and caches, which lives as long as this."""
+        self._folder = self._folder or tempfile.TemporaryDirectory(prefix="zoo-check-")
+        return Path(self._folder.name)
+
+    def files(self, seed: int = 0, place: str = "files") -> dict[str, Any] | None:
+        """Options that name files which are written here; None where it reads none, or those of its options."""
+        if not super().missing_options():
+            return None
+        folder = self.folder / place
+        folder.mkdir(parents=True)
         try:
-            data = cast(type[Data], self.part)(**self.options | options)
+            return cast(type[Data], self.part).sample_files(folder, seed)
+        except NotImplementedError:
+            folder.rmdir()
+            return None
+
+    @cached_property
+    def written(self) -> dict[str, Any]:
+        """The options of files that every check reads."""
+        return self.files() or {}
+
+    def missing_options(self) -> list[str]:
+        return [name for name in super().missing_options() if name not in self.written]
+
+    def other_options(self) -> Iterator[tuple[str, Subject]]:
+        for name, values in candidates(self.part, self.written | self.options).items():
+            for value in values[:1]:
+                other = copy.copy(self)
+                other.options = {**self.options, **(value if isinstance(value, dict) else {name: value})}
+                yield written(name, value), other
+
+    def build(self, **options: Any) -> Data:
+        """The data, loaded."""
+        given = self.written | self.options | options
+        before = os.environ.get("ZOO_CACHE")
+        if self.written:  # what is made of files that are soon gone does not belong into the cache
+            os.environ["ZOO_CACHE"] = str(self.folder / "cache")
+        try:
+            data = cast(type[Data], self.part)(**given)
             data.ready()
-        except (UsageError, TypeError) as error:
-            raise SkipTest(f"it cannot be loaded like this: {error}") from error
+        finally:
+            if before is None:
+                os.environ.pop("ZOO_CACHE", None)
+            else:
+                os.environ["ZOO_CACHE"] = before
         return data
 
 

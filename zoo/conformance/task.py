@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from zoo.conformance.check import Inapplicable, require
+from zoo.conformance.check import Inapplicable, once, require
 from zoo.conformance.common import apart, clean_import, documentation
 from zoo.conformance.subject import TaskSubject
 from zoo.conformance.tasks import train
+from zoo.models.loss import IGNORED
 from zoo.study.cost import cost
+from zoo.tasks.task import Loss
 
 
 def batch_of(subject: TaskSubject, rows: int = 4) -> tuple[Any, dict[str, Any]]:
@@ -33,6 +36,7 @@ def part_of(batch: dict[str, Any], rows: slice) -> dict[str, Any]:
     }
 
 
+@once
 def blanks_and_goals(subject: TaskSubject) -> None:
     """``goals`` says which figures decide, and ``blanks`` are options without a value that the data fills in."""
     goals, blanks = subject.part.goals, subject.part.blanks  # type: ignore[attr-defined]
@@ -44,6 +48,7 @@ def blanks_and_goals(subject: TaskSubject) -> None:
         require(isinstance(value, int) and value > 0, f"the blank {name} needs a small whole number to be tried with.")
 
 
+@once
 def example_can_be_counted(subject: TaskSubject) -> None:
     """``example`` gives arguments on the meta device that ``net`` takes, and how many predictions they hold."""
     task = subject.build()
@@ -83,11 +88,83 @@ def evaluation_is_repeatable(subject: TaskSubject) -> None:
     require(same, f"figures remember the evaluation before: {figures} and then {again}. Reset metrics.")
 
 
+def padding_counts_for_nothing(subject: TaskSubject) -> None:
+    """Padding changes neither loss nor number of predictions, in training and evaluation, whatever it holds."""
+    task, batch = batch_of(subject)
+    batch = {name: torch.zeros_like(value) if name == "decode" else value for name, value in batch.items()}
+    groups = padded_together(batch)
+    if not groups:
+        raise Inapplicable("its batch holds no mask named valid, and no targets or labels for each token")
+    for training, measure in ((True, task.loss), (False, task.loss), (False, task.evaluate)):
+        task.train(training)
+        where = f"{measure.__name__}() in {'training' if training else 'evaluation'}"
+        for fields in groups:
+            width = batch[fields[0]].shape[1]
+            for real in {width // 2, width - 1}:
+                expected = repeated(measure, shortened(batch, fields, real))
+                for seed in (0, 1):
+                    found = repeated(measure, padded(batch, fields, real, seed))
+                    told = f"{where}: {width - real} tokens of padding in {', '.join(fields)} change"
+                    sizes = int(found.size), int(expected.size)
+                    require(sizes[0] == sizes[1], f"{told} the number of predictions from {sizes[1]} to {sizes[0]}.")
+                    gap = apart(found.total, expected.total)
+                    require(gap <= 1e-4, f"{told} the loss by {gap:.1e}: pass on which tokens are real, and sum those.")
+
+
+def repeated(measure: Callable[[Any], Loss], batch: dict[str, Any]) -> Loss:
+    """The loss of a batch, from one seed."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        return measure(batch)
+
+
+def padded_together(batch: dict[str, Any]) -> list[list[str]]:
+    """Names of the values of a batch that are padded together, (B, T, ...) each, beginning with what says where.
+
+    That is a mask: ``valid``, or ``NAME_valid`` for NAME alone; or ``targets`` or ``labels`` per token, which are -100
+    where nothing is to be predicted.
+    """
+    tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor) and value.dim() > 1}
+    masks = [name for name in tensors if name == "valid" or name.endswith("_valid")]
+    own = {mask: mask.removesuffix("valid").rstrip("_") for mask in masks}
+    groups = [[mask, *(n for n in tensors if n == own[mask])] for mask in masks if own[mask]]
+    taken = {name for group in groups for name in group}
+    said = [name for name in ("valid", "targets", "labels") if name in tensors and name not in taken][:1]
+    for name in said:
+        shape = tensors[name].shape[:2]
+        groups.append([name, *(n for n, t in tensors.items() if t.shape[:2] == shape and n not in {name, *taken})])
+    return groups
+
+
+def shortened(batch: dict[str, Any], fields: list[str], real: int) -> dict[str, Any]:
+    """The batch with the first ``real`` tokens of some values."""
+    return {name: value[:, :real] if name in fields else value for name, value in batch.items()}
+
+
+def padded(batch: dict[str, Any], fields: list[str], real: int, seed: int) -> dict[str, Any]:
+    """The batch with padding behind the first ``real`` tokens of some values, which holds whatever ``seed`` draws."""
+    draw, found = torch.Generator().manual_seed(seed), dict(batch)
+    for name in fields:
+        value = batch[name].clone()
+        tail = value[:, real:]
+        if value.dtype == torch.bool:
+            tail.zero_()
+        elif name in ("targets", "labels") or (not value.is_floating_point() and bool((value < 0).any())):
+            tail.fill_(IGNORED)
+        elif value.is_floating_point():
+            tail.copy_(100 * torch.randn(tail.shape, generator=draw))
+        else:
+            some = torch.randint(value.numel(), tail.shape, generator=draw)
+            tail.copy_(value.flatten()[some])
+        found[name] = value
+    return found
+
+
 def trains(subject: TaskSubject) -> None:
     """Two steps on one batch: finite loss and gradients, every parameter moves."""
     task, batch = batch_of(subject)
     train(task.train(), batch, type(task).__name__)
 
 
-PROMISES = [documentation, clean_import, blanks_and_goals, example_can_be_counted, loss_is_a_sum,
+PROMISES = [documentation, clean_import, blanks_and_goals, example_can_be_counted, loss_is_a_sum, padding_counts_for_nothing,
             evaluation_is_repeatable, trains]  # fmt: skip

@@ -41,13 +41,25 @@ def initialisation(subject: Subject) -> None:
         )
         require(bool(one.isfinite().all()), f"{name} starts with numbers that are not finite.")
     initialise(twin, 4)
-    drawn = [name for name, p in layer.named_parameters() if p.numel() > 8 and p.detach().std() > 0]
-    drawn_again = dict(twin.named_parameters())
+    drawn_again, declared = dict(twin.named_parameters()), fixed_starts(layer)
+    unknown = sorted(declared - set(drawn_again))
+    require(not unknown, f"fixed_start names {', '.join(unknown)}, which is no parameter.")
     for name, parameter in layer.named_parameters():
-        if name in drawn:
-            require(
-                not torch.equal(parameter, drawn_again[name]), f"{name} ignores the seed: draw from torch's generator."
-            )
+        same = torch.equal(parameter, drawn_again[name])
+        if name in declared:
+            require(same, f"{name} is declared in fixed_start, and begins with other numbers for another seed.")
+        elif parameter.numel() > 8 and bool((parameter != parameter.flatten()[0]).any()):  # constants need no seed
+            told = "draw from torch's generator, or declare fixed_start"
+            require(not same, f"{name} ignores the seed: {told}.")
+
+
+def fixed_starts(layer: nn.Module) -> set[str]:
+    """Names of the parameters that are declared (``fixed_start``) to begin alike whatever the seed is."""
+    return {
+        f"{place}.{name}" if place else name
+        for place, module in layer.named_modules()
+        for name in getattr(module, "fixed_start", ())
+    }
 
 
 def state(layer: nn.Module) -> list[tuple[str, Tensor]]:

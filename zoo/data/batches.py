@@ -223,6 +223,11 @@ def random(*seed: int) -> np.random.Generator:
     return np.random.default_rng([number % 2**64 for number in seed])
 
 
+def sample_sentence(draw: np.random.Generator, words: int = 20) -> str:
+    """Words of random letters, for files that data is tried with."""
+    return " ".join("".join(map(chr, draw.integers(97, 123, draw.integers(2, 8)))) for _ in range(words))
+
+
 def uniforms(seed: int, epoch: int, indices: np.ndarray, count: int) -> np.ndarray:
     """(B, count) float64 in [0, 1): a hash (splitmix64) of seed, epoch and sample, for a whole batch at once."""
     base = random(seed, epoch).integers(0, 2**63, dtype=np.uint64)

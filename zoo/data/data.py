@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from lightning.pytorch import LightningDataModule
@@ -25,6 +25,8 @@ class Data(LightningDataModule, ABC):
     """
 
     kind: ClassVar[str] = "data"
+    # share of the validation and test samples that may stand in the training data, as repeated texts do
+    twins: ClassVar[float] = 0.05
 
     def __init__(self, batch_size: int = 1, workers: int = 0, seed: int | None = None) -> None:
         """`batch_size` is the number of samples per process; `workers` the number of loading processes."""
@@ -53,6 +55,14 @@ class Data(LightningDataModule, ABC):
     @abstractmethod
     def save(self, folder: Path) -> None:
         """Write what a trained model needs later to be used on new inputs."""
+
+    @classmethod
+    def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
+        """Write small files into an empty folder, other ones for another seed, and give the options that name them.
+
+        `zoo check` tries data that reads files with these; NotImplementedError where there are none.
+        """
+        raise NotImplementedError
 
     def prepare_data(self) -> None:
         """Build the caches; Lightning calls this in one process per machine."""

@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from PIL import Image
+
 from zoo import limits
 from zoo.data.augment import Augment
 from zoo.data.cache import cached, write_json
@@ -28,6 +30,7 @@ from zoo.registry import suggest
 
 RECIPES = "vit-tiny, vit-glyphs"
 SPLIT = (20170612,)
+ENDS = 4096  # bytes at either end of a file that stand for its content where there are too many to read
 DECODED_BYTES = 256 * 2**20  # of files that are decoded once before training; of more, the headers alone are read
 # also .gif and .pnm, which torchvision passes over without a word
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
@@ -68,6 +71,16 @@ class ImageFolder(ImageData):
         self.root, self.side, self.bad = Path(root).expanduser(), image_size, bad
         if bad not in ("error", "skip"):
             raise UsageError(f"bad is {bad!r}: it must be error or skip")
+
+    @classmethod
+    def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
+        for number, split in enumerate(("train", "val", "test")):
+            for label, images in enumerate(np.split(sample_images(16, (12, 10, 3), seed, number), 2)):
+                place = folder / split / "ab"[label]
+                place.mkdir(parents=True)
+                for count, image in enumerate(images):
+                    Image.fromarray(image).save(place / f"{count}.png")
+        return {"root": str(folder), "image_size": 8}
 
     def read(self) -> tuple[dict[str, Split], list[str]]:
         splits: dict[str, Split] = {}
@@ -131,6 +144,11 @@ class ImageFolder(ImageData):
             raise UsageError(f"{folder}: none of its {len(samples)} images can be read. The first: {first}")
         log.warning("%s: %d of %d images are left out. The first: %s", folder, len(wrong), len(samples), first)
         return [one for one in samples if one[0] not in wrong], contents
+
+
+def sample_images(count: int, shape: tuple[int, ...], *seed: int) -> np.ndarray:
+    """Noise (count, *shape) of uint8, for files that data is tried with."""
+    return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
 
 
 def size_and_time(path: str) -> tuple[int, int]:
@@ -230,6 +248,13 @@ class NpzImages(ImageData):
         super().__init__(image_size, batch_size, augment, workers, seed)
         self.files = {"train": train, "val": val} | ({"test": test} if test else {})
 
+    @classmethod
+    def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
+        for number, split in enumerate(("train", "val", "test")):
+            labels = np.random.default_rng((seed, number)).permutation(np.arange(24) % 3)
+            np.savez(folder / f"{split}.npz", images=sample_images(24, (8, 8), seed, number), labels=labels)
+        return {split: str(folder / f"{split}.npz") for split in ("train", "val", "test")}
+
     def read(self) -> tuple[dict[str, Split], list[str]]:
         splits, names = {}, []
         for name, file in self.files.items():
@@ -317,6 +342,19 @@ class TorchvisionImages(ImageData):
         super().__init__(image_size, batch_size, augment, workers, seed)
         a_fraction(val_fraction=val_fraction)
         self.dataset, self.root, self.val_fraction = name, Path(root).expanduser(), val_fraction
+
+    @classmethod
+    def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
+        """MNIST's four files, of a few images."""
+        place = folder / "MNIST" / "raw"
+        place.mkdir(parents=True)
+        for number, (split, count) in enumerate((("train", 60), ("t10k", 20))):
+            images = sample_images(count, (28, 28), seed, number)
+            labels = np.random.default_rng((seed, number)).permutation(np.arange(count) % 10).astype(np.uint8)
+            for name, array in ((f"{split}-images-idx3-ubyte", images), (f"{split}-labels-idx1-ubyte", labels)):
+                sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
+                (place / name).write_bytes(bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes())
+        return {"name": "MNIST", "root": str(folder)}
 
     def read(self) -> tuple[dict[str, Split], list[str]]:
         train, test = self._open("train"), self._open("test")

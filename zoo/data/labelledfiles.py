@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from zoo.data.batches import random
+from zoo.data.batches import random, sample_sentence
 from zoo.data.data import a_fraction
 from zoo.data.labelled import CHOICE, Labelled, TextLabels
 from zoo.data.read import missing, read_lines
@@ -37,6 +38,14 @@ class LabelledFiles(TextLabels):
         super().__init__(tokenizer, vocab_size, max_length, batch_size, labels, seed)
         a_fraction(val_fraction=val_fraction)
         self.path, self.val_fraction = Path(path).expanduser(), val_fraction
+
+    @classmethod
+    def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
+        for number, split in enumerate(("train", "val", "test")):
+            draw = random(seed, number)
+            lines = [f"{'cat' if draw.random() < 0.5 else 'dog'}\t{sample_sentence(draw)}" for _ in range(60)]
+            (folder / f"{split}.tsv").write_text("cat\ta\ndog\tb\n" * (split == "train") + "\n".join(lines) + "\n")
+        return {"path": str(folder)}
 
     def texts(self) -> dict[str, list[Labelled]]:
         files = {split: self._file(split) for split in ("train", "val", "test")}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from zoo.data.batches import random
+from zoo.data.batches import random, sample_sentence
 from zoo.data.data import a_fraction
 from zoo.data.pairdata import Pair, PairData, TooLong
 from zoo.data.read import LONGEST_LINE, missing, raw_lines, read_bytes
@@ -76,6 +76,15 @@ class ParallelFiles(PairData):
             raise UsageError(f"bad is {self.options.bad!r}: it must be error or skip")
         self.shared, self.split_digits = self.options.shared, self.options.split_digits
         self.too_long = self.options.too_long
+
+    @classmethod
+    def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
+        for number, split in enumerate(("train", "val", "test")):
+            for side, language in enumerate(("en", "de")):
+                draw = random(seed, number, side)
+                lines = [sample_sentence(draw, int(draw.integers(3, 20))) for _ in range(60)]
+                (folder / f"{split}.{language}").write_text("\n".join(lines) + "\n")
+        return {"path": str(folder)}
 
     def files(self) -> dict[str, list[Path]]:
         """The one or two files of each split that has any. Raises UsageError for a split that was named but lacks."""

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from zoo.data.batches import BatchDataset, random
+from zoo.data.batches import BatchDataset, random, sample_sentence
 from zoo.data.cache import cached, write_array, write_json
 from zoo.data.data import Data, a_fraction, at_least
 from zoo.data.read import missing, read_bytes, read_text
@@ -212,6 +212,16 @@ class TextFiles(TextData):
         """
         super().__init__(tokenizer, vocab_size, max_length, batch_size, val_fraction, workers, seed)
         self.paths = {"train": path, "val": val_path, "test": test_path}
+
+    @classmethod
+    def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
+        for number, split in enumerate(("train", "val", "test")):
+            (folder / split).mkdir()
+            for part in range(2):
+                draw = random(seed, number, part)
+                lines = [sample_sentence(draw) for _ in range(40 if split == "train" else 12)]
+                (folder / split / f"{part}.txt").write_text("\n".join(lines) + "\n")
+        return {"path": str(folder / "train"), "val_path": str(folder / "val"), "test_path": str(folder / "test")}
 
     def source(self) -> dict[str, Any]:
         found: dict[str, Any] = {}

@@ -1,0 +1,218 @@
+"""Published parts that are right and unlike zoo's own, from the formulas of their papers."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from zoo.errors import UsageError
+from zoo.parts.attention import Attention, MultiHead
+from zoo.parts.backend import Naive
+from zoo.parts.block import Block, PreNorm
+from zoo.parts.ffn import FFN, MoE, Plain
+from zoo.parts.norm import RMSNorm
+from zoo.parts.position import RoPE
+
+
+class LayerScale(PreNorm):
+    """x + gain * part(norm(x)), a gain per feature that starts small and constant (Touvron et al., 2021)."""
+
+    packs = True
+
+    def __init__(self, attend, cross, ffn, norm, dropout, start: float = 0.1):
+        super().__init__(attend, cross, ffn, norm, dropout)
+        self.start = start
+        width = attend.out.out_features
+        branches = {"attend": self.attend, "cross": self.cross, "ffn": self.ffn}
+        self.gains = nn.ParameterDict(
+            {name: nn.Parameter(torch.empty(width)) for name, one in branches.items() if one is not None}
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        for gain in self.gains.values():
+            nn.init.constant_(gain, self.start)
+
+    def join(self, x, branch, call, context):
+        name = next(name for name in self.gains if getattr(self, name) is branch)
+        return x + branch.dropout(self.gains[name] * call(context, branch.part, branch.norm(x))).to(x.dtype)
+
+
+class ReZero(Block):
+    """x + gain * part(x), one gain that starts at zero, and no norm (Bachlechner et al., 2021)."""
+
+    packs = True
+
+    def __init__(self, attend, cross, ffn, norm, dropout):
+        super().__init__(attend, cross, ffn, nn.Identity, dropout)
+        self.gain = nn.Parameter(torch.empty(1))
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        nn.init.zeros_(self.gain)
+
+    def join(self, x, branch, call, context):
+        return x + self.gain * branch.dropout(call(context, branch.part, x))
+
+
+class HyperConnections(PreNorm):
+    """Static hyper-connections over the branches of a block (Zhu et al., 2024).
+
+    Of ``streams`` copies of the stream a branch reads sum_k read_k h_k; h_k becomes sum_j mix_kj h_j + write_k branch.
+    Between blocks they are summed: a block passes one stream on. All matrices begin as the paper has them.
+    """
+
+    packs = True
+    fixed_start = ("read", "mix", "write")
+
+    def __init__(self, attend, cross, ffn, norm, dropout, streams: int = 4):
+        super().__init__(attend, cross, ffn, norm, dropout)
+        self.streams = streams
+        branches = 2 if cross is None else 3
+        self.read = nn.Parameter(torch.empty(branches, streams))
+        self.mix = nn.Parameter(torch.empty(branches, streams, streams))
+        self.write = nn.Parameter(torch.empty(branches, streams))
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        with torch.no_grad():
+            first = F.one_hot(torch.arange(len(self.read)) % self.streams, self.streams)
+            self.read.copy_(first)
+            self.mix.copy_(torch.eye(self.streams).expand_as(self.mix))
+            self.write.fill_(1.0)
+
+    def forward(self, x, context):
+        streams = x.expand(self.streams, *x.shape)
+        for number, (branch, call) in enumerate(self.steps(context)):
+            number = len(self.read) - 1 if branch is self.ffn else number
+            y = torch.einsum("k,kbtd->btd", self.read[number].to(x.dtype), streams)
+            out = branch.dropout(call(context, branch.part, branch.norm(y)))
+            mixed = torch.einsum("jk,kbtd->jbtd", self.mix[number].to(x.dtype), streams)
+            streams = mixed + self.write[number].to(x.dtype)[:, None, None, None] * out
+        return streams.mean(0).to(x.dtype)
+
+
+class S4D(Attention):
+    """A diagonal state space as a convolution: y_t = Re sum_n c_n sum_s exp((t - s) step a_n) v_s (Gu et al., 2022).
+
+    a_n = -1/2 + i pi n begins alike for every seed (S4D-Lin). Queries gate what is read, as H3 does.
+    """
+
+    own_backend = Naive
+    dot_product = False
+    lowers = frozenset({"causal", "window", "valid"})
+    ordered = True
+    fixed_start = ("decay", "frequency", "step")
+
+    def __init__(self, dim, heads, backend=None, dropout=0.0, states: int = 8):
+        super().__init__(dim, heads, backend, dropout)
+        self.states = states
+        for name in ("decay", "frequency", "weight"):
+            setattr(self, name, nn.Parameter(torch.empty(heads, states)))
+        self.step = nn.Parameter(torch.empty(heads))
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        with torch.no_grad():
+            self.decay.fill_(math.log(0.5))
+            self.frequency.copy_(math.pi * torch.arange(self.states).expand_as(self.frequency))
+            self.step.copy_(torch.linspace(math.log(0.01), math.log(0.1), self.heads))
+        nn.init.normal_(self.weight, std=self.states**-0.5)
+
+    def across(self):
+        return MultiHead(self.out.out_features, self.heads, None, self.dropout)
+
+    def kernel(self, distance):
+        """(H, ...) for distances."""
+        wide = torch.promote_types(self.weight.dtype, torch.float32)
+        step = self.step.to(wide).exp()[:, None] * torch.ones_like(self.decay, dtype=wide)
+        lead = (..., *(None for _ in range(distance.dim())))
+        far = distance.to(wide)
+        wave = (step * self.frequency.to(wide))[lead] * far
+        return (self.weight.to(wide)[lead] * (-(step * self.decay.to(wide).exp())[lead] * far).exp() * wave.cos()).sum(1)
+
+    def attend(self, q, k, v, pattern):
+        query = torch.arange(q.size(2), device=q.device) + pattern.offset
+        key = torch.arange(k.size(2), device=q.device) + pattern.start
+        kernel = self.kernel((query[:, None] - key[None]).abs())[None]
+        mask = pattern.mask(query, key)
+        kernel = kernel if mask is None else kernel.masked_fill(~mask, 0.0)
+        return torch.sigmoid(q) * (kernel.to(v.dtype) @ (torch.tanh(k) * v))
+
+
+class YaRN(RoPE):
+    """RoPE for longer texts: slow turns are stretched, and scores sharpened by (0.1 ln s + 1)^2 (Peng et al., 2023)."""
+
+    keeps_lengths = False
+
+    def __init__(self, dim, heads, extent, stretch: float = 4.0, trained: int = 64):
+        super().__init__(dim, heads, extent, stretch=stretch, trained=trained, slow=1.0, fast=32.0)
+        if stretch < 1:
+            raise UsageError(f"position YaRN needs stretch >= 1, got {stretch}.")
+        self.factor = 0.1 * math.log(stretch) + 1
+
+    def rotate(self, x, pos):
+        return self.factor * super().rotate(x, pos)
+
+
+class SharedExperts(FFN):
+    """One expert for every token and fine ones of which a router picks (DeepSeekMoE, Dai et al., 2024).
+
+    With experts of a quarter of the budget, the shared one of half, they hold ``experts / 4 + 1 / 2`` budgets.
+    """
+
+    real_tokens = True
+
+    def __init__(self, dim: int, hidden: int, experts: int = 7, active: int = 2):
+        super().__init__(dim, hidden)
+        self.copies = experts / 4 + 1 / 2
+        self.shared = Plain(dim, max(1, hidden // 2))
+        self.routed = MoE(dim, max(1, hidden // 4), experts, active, expert=Plain)
+
+    def forward(self, x):
+        routed = self.routed(x)
+        self.side_loss, self.routed.side_loss = self.routed.side_loss, None
+        return self.shared(x) + routed
+
+
+class NormalisedHeads(MultiHead):
+    """What the heads give is normalised in front of the output matrix (Magneto, Wang et al., 2022)."""
+
+    class Output(nn.Linear):
+        """A norm, and a matrix behind it."""
+
+        def __init__(self, width: int, dim: int):
+            super().__init__(width, dim)
+            self.norm = RMSNorm(width)
+
+        def forward(self, x):
+            return super().forward(self.norm(x))
+
+    def __init__(self, dim, heads, backend=None, dropout=0.0, groups: int | None = None):
+        super().__init__(dim, heads, backend, dropout, groups)
+        self.out = self.Output(heads * self.head_dim, dim)
+
+
+class QKNorm(MultiHead):
+    """Queries and keys normalised, and a learned temperature per head instead of the root (Henry et al., 2020)."""
+
+    def __init__(self, dim, heads, backend=None, dropout=0.0, groups: int | None = None):
+        super().__init__(dim, heads, backend, dropout, groups, scale=1.0)
+        self.temperature = nn.Parameter(torch.empty(heads))
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        nn.init.constant_(self.temperature, 3.0)
+
+    def sharpened(self, q, k):
+        return F.normalize(q, dim=-1, eps=1e-6) * self.temperature[:, None, None].to(q.dtype), F.normalize(k, dim=-1, eps=1e-6)
+
+    def attend(self, q, k, v, pattern):
+        return super().attend(*self.sharpened(q, k), v, pattern)
+
+    def weigh(self, q, k, pattern):
+        return super().weigh(*self.sharpened(q, k), pattern)
+
+
+PUBLISHED = [LayerScale, ReZero, HyperConnections, S4D, YaRN, SharedExperts, NormalisedHeads, QKNorm]

@@ -1,0 +1,19 @@
+"""Published parts pass, declaring what their papers say of them and no failure."""
+
+import published
+import pytest
+
+from zoo.conformance import checks
+
+CASES = [
+    pytest.param(check, id=f"{part.__name__}-{check}")
+    for part in published.PUBLISHED
+    for check in checks(part)
+    if check.name != "compiles"  # a campaign: test_builtin
+]
+
+
+@pytest.mark.parametrize("check", CASES)
+def test_a_published_part_passes(check):
+    assert not getattr(check.subject.part, "known_failures", {})
+    check()
