@@ -178,7 +178,7 @@ def changes(name: str) -> Iterator[Change]:
         if again and key in BOOKKEEPING - {"id2label", "num_labels", "problem_type", "pad_token_id"}:
             continue  # said of its family's first
         for other in values(key, value)[: 3 if key in BOOKKEEPING - SPECIAL.keys() else None]:
-            if repr(other) != repr(base.get(key)):
+            if repr(other) != repr(base.get(key)) and not (key in WIDE and other == 1):  # a norm of one number is noise
                 yield Change(name, key, {**base, key: other}, f"{key}={other!r}")
         if key not in WIDE:
             for other, which in ((full, "of all"), (base, "of few")):

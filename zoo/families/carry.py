@@ -39,8 +39,7 @@ def carry(trained: Trained, folder: Path, force: bool = False) -> Family:
     about = {**heads, **config}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        about |= side.carry(trained.place.folder, folder, family)
-        files.save(folder, about, tensors)
+        files.save(folder, side.carry(trained.place.folder, folder, family, about), tensors)
     except OSError as error:
         raise UsageError(f"cannot write into {folder}: {error.strerror or error}") from error
     return family
