@@ -234,7 +234,9 @@ def peer(name: str, config: dict[str, Any], folder: Path) -> Any:
             model.set_experts_implementation("eager")
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.requires_grad:
+            if parameter.requires_grad and parameter.dim() > 1:  # whatever the keys of initialisation say
+                parameter.normal_(std=0.15)
+            elif parameter.requires_grad:
                 parameter.add_(torch.randn_like(parameter), alpha=0.1)
     if name == "timm":
         from safetensors.torch import save_file

@@ -223,8 +223,10 @@ def timm_options(config: Config) -> Options:
     act = args["act_layer"] or "gelu"
     if act not in ACT_LAYERS:
         raise refused(args, "act_layer", "timm", " or ".join(repr(name) for name in ACT_LAYERS))
-    if cfg["fixed_input_size"]:
-        pixels = cfg["input_size"][1] if cfg["input_size"][1] == cfg["input_size"][2] else cfg["input_size"]
+    if cfg["fixed_input_size"] and args["img_size"] is None:
+        _, pixels, width = cfg["input_size"]
+        if pixels != width:
+            raise refused(cfg, "input_size", "timm", "that of a square")
     sizes = {key: args[key] if args[key] is not None else other
              for key, other in (("img_size", pixels), ("patch_size", patch))}  # fmt: skip
     image, patch = side(sizes, "img_size"), side(sizes, "patch_size")
