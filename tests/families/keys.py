@@ -237,7 +237,7 @@ def peer(name: str, config: dict[str, Any], folder: Path) -> Any:
             if parameter.requires_grad and parameter.dim() > 1:  # whatever the keys of initialisation say
                 parameter.normal_(std=0.15)
             elif parameter.requires_grad:
-                parameter.add_(torch.randn_like(parameter), alpha=0.1)
+                parameter.copy_(float(parameter.mean() > 0.5) + 0.1 * torch.randn_like(parameter))
     if name == "timm":
         from safetensors.torch import save_file
 

@@ -73,7 +73,9 @@ def inside(where, **options):
         (inside("model_args", act_layer="relu"), "equal"),
         (inside("model_args", act_layer="quick_gelu"), "refused"),
         (inside("model_args", norm_layer="rmsnorm"), "refused"),
+        (inside("model_args", global_pool=""), "refused"),
         (inside("pretrained_cfg", input_size=[3, 16, 32]), "refused"),
+        (change("deberta-3", max_relative_positions=2), "refused"),
     ],
     ids=lambda value: f"{value.family}-{value.what}"[:60] if isinstance(value, keys.Change) else value,
 )
