@@ -238,6 +238,8 @@ def timm_options(config: Config) -> Options:
     dim, heads = args["embed_dim"] or dim, args["num_heads"] or heads
     if image % patch:
         raise refused(sizes, "patch_size", "timm", f"a divisor of img_size={image}")
+    if int(dim * args["mlp_ratio"]) < 1:
+        raise refused(args, "mlp_ratio", "timm", f"at least 1 / {dim}")
     if dim % heads:
         raise refused({"num_heads": heads}, "num_heads", "timm", f"a divisor of {dim}")
     return {
