@@ -30,7 +30,6 @@ from zoo.registry import suggest
 
 RECIPES = "vit-tiny, vit-glyphs"
 SPLIT = (20170612,)
-ENDS = 4096  # bytes at either end of a file that stand for its content where there are too many to read
 DECODED_BYTES = 256 * 2**20  # of files that are decoded once before training; of more, the headers alone are read
 # also .gif and .pnm, which torchvision passes over without a word
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")

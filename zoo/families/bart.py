@@ -162,6 +162,6 @@ MARIAN = Family(
             "static_position_embeddings": [True], "normalize_embedding": [False],
             "share_encoder_decoder_embeddings": [True],
         },
-        vocab_size=size(58101), decoder_vocab_size=size(58101, optional=True),
+        vocab_size=size(58101), decoder_vocab_size=size(None),
     ),
 )  # fmt: skip

@@ -40,8 +40,7 @@ def carry(trained: Trained, folder: Path, force: bool = False) -> Family:
     about = {**heads, **config}
     try:
         with atomic.staged(folder, files.CONFIG) as draft:
-            about |= side.carry(trained.place.folder, draft, family)
-            files.save(draft, about, tensors)
+            files.save(draft, side.carry(trained.place.folder, draft, family, about), tensors)
     except OSError as error:
         raise UsageError(f"cannot write into {folder}: {atomic.reason(error)}") from error
     return family

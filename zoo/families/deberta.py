@@ -72,6 +72,12 @@ def attention(config: Config) -> Options:
     farthest = config["max_relative_positions"]
     farthest = config["max_position_embeddings"] if farthest < 1 else farthest
     buckets = config["position_buckets"]
+    if buckets == 1 or (buckets < 1 and farthest < 2):
+        raise refused(config, "position_buckets" if buckets == 1 else "max_relative_positions", NAME, "2 or more")
+    if buckets > 1 and farthest - 1 <= buckets // 2:
+        raise refused(
+            config, "max_relative_positions", NAME, f"more than {buckets // 2 + 1}, half of position_buckets,"
+        )
     return part(
         "disentangled.Disentangled",
         span=buckets if buckets > 0 else farthest,

@@ -8,6 +8,7 @@ from zoo.families.bert import BERT, BERT_TEXTS, BERT_TOKENS, ROBERTA, ROBERTA_TE
 from zoo.families.deberta import DEBERTA, DEBERTA_TEXTS, DEBERTA_TOKENS
 from zoo.families.family import Config, Family
 from zoo.families.gpt2 import GPT2
+from zoo.families.keys import shorten
 from zoo.families.llama import LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3
 from zoo.families.t5 import MT5, T5
 from zoo.families.vit import DEIT, TIMM, VIT
@@ -27,11 +28,13 @@ def of(config: Config, source: str) -> Family:
     mine = [family for family in FAMILIES if kind in family.types]
     if mine:
         heads = config.get("architectures") or [mine[0].architecture]
+        if not isinstance(heads, list) or not all(isinstance(head, str) for head in heads):
+            raise UsageError(f"{source}: architectures={shorten(heads)} is not supported; a list of names would be.")
         for family in mine:
             if set(heads) & set(family.architectures):
                 return family
         there = ", ".join(family.architecture for family in mine)
-        raise UsageError(f"{source}: {heads[0]} is not read; of {kind} there is {there}.")
+        raise UsageError(f"{source}: architectures: {heads[0]} is not read; of {kind} there is {there}.")
     have = ", ".join(sorted({name for family in FAMILIES for name in family.types}))
     raise UsageError(f"{source}: model_type={kind!r} is no family that zoo reads. There are: {have}, and timm's ViT.")
 

@@ -96,8 +96,11 @@ def heads(config: Config) -> tuple[int, int, int]:
     if count % groups:
         raise refused(config, "num_key_value_heads", config["model_type"], f"a divisor of {count}")
     wide = config["head_dim"] or config["hidden_size"] // count
+    if wide % 2 and config["head_dim"]:
+        raise refused(config, "head_dim", config["model_type"], "an even number")
     if wide % 2:
-        raise refused(config, "head_dim" if config["head_dim"] else "hidden_size", config["model_type"], "an even head")
+        said = f"a divisor of hidden_size={config['hidden_size']} that leaves an even number"
+        raise refused(config, "num_attention_heads", config["model_type"], said)
     return count, groups, wide
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from zoo import atomic, limits
 from zoo.data.native import native_call
+from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 from zoo.families import files
 from zoo.families.family import Family
@@ -21,9 +22,10 @@ FACTS = (
     "forced_bos_token_id",
     *("id2label", "label2id"),
 )
-NAMES = "special_tokens_map.json"
+NAMES, IMAGES = "special_tokens_map.json", "preprocessor_config.json"
+TOKENIZER, GENERATION = "tokenizer_config.json", "generation_config.json"
 COPIED = (
-    *(NAMES, "tokenizer_config.json", "added_tokens.json", "generation_config.json", "preprocessor_config.json"),
+    *(NAMES, TOKENIZER, "added_tokens.json", GENERATION, IMAGES),
     *("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "source.spm", "target.spm"),
 )
 MEAN, STD = [0.5, 0.5, 0.5], [0.5, 0.5, 0.5]  # transformers' own default for ViT
@@ -48,8 +50,8 @@ def bring(source: Path, folder: Path, theirs: Mapping[str, Any], model: Mapping[
     return {}
 
 
-def carry(source: Path, folder: Path, family: Family) -> dict[str, Any]:
-    """Copy the files that their library needs; what their configuration must say besides."""
+def carry(source: Path, folder: Path, family: Family, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the files that their library needs beside the weights; the configuration with what those make it say."""
     for name in (*COPIED, "tokenizer.json"):
         if (source / name).is_file():
             atomic.copy(source / name, folder / name)
@@ -57,11 +59,69 @@ def carry(source: Path, folder: Path, family: Family) -> dict[str, Any]:
     if shared.is_file():
         atomic.copy(shared, folder / "tokenizer.json")
     facts = files.optional(source / KEPT)
-    told = files.optional(source / "images.json") or files.optional(source / "labels.json")
+    images = files.optional(source / "images.json")
+    told = images or files.optional(source / "labels.json")
+    if not family.types:
+        prepared = {key: images[key] for key in ("mean", "std") if key in images}
+        names = {"label_names": told["names"]} if told else {}
+        return {**config, **names, "pretrained_cfg": {**config["pretrained_cfg"], **prepared}}
     if told and "id2label" not in facts:
         facts["id2label"] = {str(n): name for n, name in enumerate(told["names"])}
         facts["label2id"] = {name: n for n, name in enumerate(told["names"])}
-    return facts if family.types else {}
+    if images and not (folder / IMAGES).is_file():
+        atomic.write_json(folder / IMAGES, _preprocessor(images))
+    if (folder / "tokenizer.json").is_file():
+        facts = {**_tokenizer_files(source, folder, family.task, facts), **facts}
+    kept = {key: config[key] for key in ("pad_token_id",) if key in config}  # RoBERTa counts its positions by it
+    return {**config, **facts, **kept}
+
+
+def _preprocessor(images: Mapping[str, Any]) -> dict[str, Any]:
+    """How transformers prepares an image as we do."""
+    side = images["image_size"]
+    return {
+        "image_processor_type": "ViTImageProcessor",
+        **{"do_resize": True, "size": {"height": side, "width": side}, "resample": 2},
+        **{"do_rescale": True, "rescale_factor": 1 / 255},
+        **{"do_normalize": True, "image_mean": images["mean"], "image_std": images["std"]},
+    }
+
+
+def _tokenizer_files(source: Path, folder: Path, task: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Write what AutoTokenizer and generate() look for and the run has not; the numbers of its special tokens.
+
+    A tokenizer of ours puts no special tokens around a text, which our tasks do: its template then does it.
+    """
+    name, pair = task.rpartition(".")[2], (folder / "tokenizer.json", source / "target-tokenizer.json")
+    told = Tokenizer.load(pair[0])
+    inner, own = told.inner, not told.names
+    tokens = {word: told.names.get(f"<{word}>", f"<{word}>") for word in ("pad", "bos", "eos", "cls", "sep", "mask")}
+    tokens = {word: token for word, token in tokens.items() if token in told.specials}
+    if name == "CausalLM" and "eos" in tokens:
+        tokens.setdefault("bos", tokens["eos"])  # with which our documents begin
+    if own:
+        template = "<cls> $A" if name not in ("CausalLM", "Translation") and "cls" in tokens else "$A"
+        template += " <eos>" if name == "Translation" and "eos" in tokens else ""
+        marks = [(token, told.specials[token]) for token in ("<cls>", "<eos>") if token in template]
+        inner.post_processor = processors.TemplateProcessing(single=template, pair=None, special_tokens=marks)
+        inner.save(str(folder / "tokenizer.json"))
+    if not (folder / TOKENIZER).is_file():
+        about = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "clean_up_tokenization_spaces": False,
+            **({"split_special_tokens": True} if own else {}),  # "<eos>" in a text is five characters
+            **{f"{word}_token": token for word, token in tokens.items()},
+        }
+        atomic.write_json(folder / TOKENIZER, about)
+    numbers = {f"{word}_token_id": told.specials[token] for word, token in tokens.items()}
+    found: dict[str, Any] = {f"{word}_token_id": numbers.get(f"{word}_token_id") for word in ("bos", "eos", "pad")}
+    if name == "Translation":
+        target = Tokenizer.load(pair[1]) if pair[1].is_file() else told
+        found |= {"decoder_start_token_id": target.bos, "forced_eos_token_id": None}
+    if name in ("CausalLM", "Translation") and not (folder / GENERATION).is_file():
+        said = {**found, **{key: value for key, value in facts.items() if key.endswith("_token_id")}}
+        atomic.write_json(folder / GENERATION, {key: value for key, value in said.items() if value is not None})
+    return found
 
 
 def _images(source: Path, folder: Path, theirs: Mapping[str, Any], options: Mapping[str, Any]) -> None:

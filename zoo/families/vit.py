@@ -61,7 +61,7 @@ def side(config: Config, key: str) -> int:
 def options(config: Config) -> Options:
     image, patch = side(config, "image_size"), side(config, "patch_size")
     if image % patch:
-        raise refused(config, "patch_size", config["model_type"], f"a divisor of {image}")
+        raise refused(config, "patch_size", config["model_type"], f"a divisor of image_size={image}")
     if config["hidden_size"] % config["num_attention_heads"]:
         divisor = f"a divisor of {config['hidden_size']}"
         raise refused(config, "num_attention_heads", config["model_type"], divisor)
@@ -194,13 +194,18 @@ ACT_LAYERS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "relu": "relu", "silu": 
 def timm_complete(config: Config, source: str) -> dict[str, Any]:
     """A configuration of timm with its two inner ones complete; an old one has pretrained_cfg's keys outside."""
     if "pretrained_cfg" not in config:
-        outside = {key: value for key, value in config.items() if key in CFG.read or key in CFG.fixed}
+        every = {*CFG.read, *CFG.fixed, *CFG.ignored} - {"architecture", "label_names", "labels", "num_features"}
+        outside = {key: value for key, value in config.items() if key in every}
         config = {
             **{key: value for key, value in config.items() if key not in outside or key == "num_classes"},
             "pretrained_cfg": {**outside, **({"num_classes": 1000} if "num_classes" not in outside else {})},
         }  # fmt: skip
     full = TIMM_KEYS.complete(config, "timm", source)
     cfg = CFG.complete(full["pretrained_cfg"] or {}, "timm", f"{source}: pretrained_cfg")
+    # what stands outside is in force, be it null, which is then the default
+    full["num_classes"] = config.get("num_classes", cfg["num_classes"])
+    if full["num_classes"] is None:
+        full["num_classes"] = CFG.read["num_classes"].default
     shape = cfg["input_size"]
     if len(shape) != 3 or not all(isinstance(one, int) and one >= 1 for one in shape):
         raise refused(cfg, "input_size", "timm", "three whole numbers")
@@ -217,20 +222,24 @@ def timm_options(config: Config) -> Options:
         )
     dim, depth, heads = SIZES[found[1]] if found else (0, 0, 0)
     patch, pixels = (int(found[2]), int(found[3])) if found else (0, 0)
-    pooled = args["global_pool"] or cfg["global_pool"] or "token"
+    pooled = next((one for one in (args["global_pool"], cfg["global_pool"]) if one is not None), "token")
     if pooled != "token":
         raise refused({"global_pool": pooled}, "global_pool", "timm", "'token'")
     act = args["act_layer"] or "gelu"
     if act not in ACT_LAYERS:
         raise refused(args, "act_layer", "timm", " or ".join(repr(name) for name in ACT_LAYERS))
-    if cfg["fixed_input_size"]:
-        pixels = cfg["input_size"][1] if cfg["input_size"][1] == cfg["input_size"][2] else cfg["input_size"]
+    if cfg["fixed_input_size"] and args["img_size"] is None:
+        _, pixels, width = cfg["input_size"]
+        if pixels != width:
+            raise refused(cfg, "input_size", "timm", "that of a square")
     sizes = {key: args[key] if args[key] is not None else other
              for key, other in (("img_size", pixels), ("patch_size", patch))}  # fmt: skip
     image, patch = side(sizes, "img_size"), side(sizes, "patch_size")
     dim, heads = args["embed_dim"] or dim, args["num_heads"] or heads
     if image % patch:
-        raise refused(sizes, "patch_size", "timm", f"a divisor of {image}")
+        raise refused(sizes, "patch_size", "timm", f"a divisor of img_size={image}")
+    if int(dim * args["mlp_ratio"]) < 1:
+        raise refused(args, "mlp_ratio", "timm", f"at least 1 / {dim}")
     if dim % heads:
         raise refused({"num_heads": heads}, "num_heads", "timm", f"a divisor of {dim}")
     return {
@@ -253,8 +262,8 @@ def timm_options(config: Config) -> Options:
 
 def timm_classes(config: Config) -> int:
     """How many classes there are. Raises UsageError for a model without, which has no head."""
-    told = [config["model_args"]["num_classes"], config["num_classes"], config["pretrained_cfg"]["num_classes"]]
-    count = next(one for one in told if one is not None)
+    inside = config["model_args"]["num_classes"]
+    count = config["num_classes"] if inside is None else inside
     if not count:
         raise refused({"num_classes": count}, "num_classes", "timm", "1 or more")
     return count

@@ -66,7 +66,7 @@ class ViT(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) to logits (B, num_classes)."""
         x = self.embedding(self.patches(images))
-        x = torch.cat([*(extra(len(x)) for extra in (self.cls, self.registers) if extra is not None), x], 1)
+        x = torch.cat([*(extra(x.size(0)) for extra in (self.cls, self.registers) if extra is not None), x], 1)
         x = self.stack(x)
         return self.head(x[:, self.special :].mean(1) if self.cls is None else x[:, 0])
 

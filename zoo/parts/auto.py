@@ -32,8 +32,9 @@ class Auto(Backend):
     chosen: dict[Hashable, Backend] = {}  # noqa: RUF012  (one measurement serves every layer of the process)
 
     def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
-        scores = q.shape[:-1].numel() * k.size(2) * 4
-        if q.size(2) == 1 or torch.compiler.is_compiling() or transformed() or q.is_meta or scores > LARGEST:
+        # compiling comes first: numel() would fix sizes that an export leaves open
+        alone = torch.compiler.is_compiling() or transformed() or q.is_meta or q.size(2) == 1
+        if alone or q.shape[:-1].numel() * k.size(2) * 4 > LARGEST:
             return SDPA()(q, k, v, pattern, dropout, scale)
         # a call that drops weights is of training, also where its graph comes later (reentrant checkpoints): it must
         # draw the same numbers, by the same backend, both times

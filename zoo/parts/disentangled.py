@@ -163,4 +163,4 @@ class KeylessBias(nn.Module):
 
 def chosen(rows: Tensor, numbers: Tensor) -> Tensor:
     """Rows (B, H, T, R) of these numbers, without a copy where they are all of them."""
-    return rows if len(numbers) == rows.size(2) else rows.index_select(2, numbers)
+    return rows if numbers.size(0) == rows.size(2) else rows.index_select(2, numbers)

@@ -94,7 +94,7 @@ class Pattern:
 
     def dense(self, heads: int, T: int, S: int, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
         """Mask and cost of a whole call, computed once and shared by all layers of one forward."""
-        asked = (heads, T, S, device)
+        asked = (heads, *(size if isinstance(size, int) else str(size) for size in (T, S)), device)  # a symbol: s27
         if asked not in self._memo:
             query = torch.arange(self.offset, self.offset + T, device=device)
             key = torch.arange(self.start, self.start + S, device=device)
