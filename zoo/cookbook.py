@@ -113,8 +113,9 @@ def copy(name: str, destination: str, force: bool = False) -> Path:
         target = target / source.name
     if target.exists() and not force:
         raise UsageError(f"{target} exists. Overwrite it: zoo cp {name} {destination} --force")
+    if not target.parent.is_dir():
+        raise UsageError(f"the folder {target.parent} does not exist. Make it first: mkdir -p {target.parent}")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
         if target.exists() and target.samefile(source):
             raise UsageError(f"{target} is the packaged recipe itself. Name another place.")
         atomic.copy(source, target)

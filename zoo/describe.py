@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib.machinery
 import importlib.util
 import warnings
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from zoo.registry import Part
 # how many leading numbers the model passes itself; they are not the user's to set
 GIVEN = {"position": 3, "attention": 4, "norm": 1, "ffn": 2, "block": 5}
 MAX_HOPS = 6
+ANY = "*"  # among the names of a module: whatever it is asked for
 
 
 @dataclass(frozen=True)
@@ -77,11 +80,36 @@ def flaw(module: str, name: str) -> str:
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
         return f"{path}{line} cannot be read: {getattr(error, 'msg', None) or type(error).__name__}"
-    return "" if _may_have(tree, name) else f"{path} has no {name}"
+    names = _bound(path, id(tree))
+    return "" if name in names or ANY in names else f"{path} has no {name}"
+
+
+_specs: dict[str, importlib.machinery.ModuleSpec | None] | None = None  # while many parts of few modules are described
+_paths: dict[str, Path | None] = {}
+
+
+@contextlib.contextmanager
+def remembered() -> Iterator[None]:
+    """Look for each module once while the block lasts: nothing is installed meanwhile."""
+    global _specs
+    before, _specs = _specs, {} if _specs is None else _specs
+    try:
+        yield
+    finally:
+        _specs = before
+        _paths.clear()
 
 
 def spec(module: str) -> importlib.machinery.ModuleSpec | None:
     """Where a module would come from, found without importing it or the packages above it."""
+    if _specs is None:
+        return _find_spec(module)
+    if module not in _specs:
+        _specs[module] = _find_spec(module)
+    return _specs[module]
+
+
+def _find_spec(module: str) -> importlib.machinery.ModuleSpec | None:
     top, *rest = module.split(".")
     try:
         found = importlib.util.find_spec(top)
@@ -98,6 +126,14 @@ def spec(module: str) -> importlib.machinery.ModuleSpec | None:
 
 def locate(module: str) -> Path | None:
     """The source file of a module."""
+    if _specs is None:
+        return _located(module)
+    if module not in _paths:
+        _paths[module] = _located(module)
+    return _paths[module]
+
+
+def _located(module: str) -> Path | None:
     found = spec(module)
     origin = found.origin if found else None
     return Path(origin) if origin and origin.endswith(".py") else None
@@ -118,33 +154,53 @@ def _tree(module: str) -> ast.Module | None:
         return None
 
 
-def _may_have(tree: ast.Module, name: str) -> bool:
-    """Whether a module can have a name: something binds it, or binds names that its source does not spell out."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in (name, "__getattr__"):
-            return True
-        if isinstance(node, ast.alias) and (node.asname or node.name.partition(".")[0]) in (name, "*"):
-            return True
-        if isinstance(node, ast.Name) and node.id in ("globals", "vars", "setattr", "exec"):
-            return True
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name:
-            return True
-    return False
+@functools.cache
+def _bound(path: Path, tree: int) -> frozenset[str]:
+    """The names that a module can have; ANY among them where something binds names that its source does not spell out.
+
+    ``tree`` tells a file that was parsed anew from what it was before.
+    """
+    found: set[str] = set()
+    for node in ast.walk(_parsed(path)):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            found.add(ANY if node.name == "__getattr__" else node.name)
+        elif isinstance(node, ast.alias):
+            found.add(node.asname or node.name.partition(".")[0])
+        elif isinstance(node, ast.Name):
+            if node.id in ("globals", "vars", "setattr", "exec"):
+                found.add(ANY)
+            if isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+    return frozenset(found)
+
+
+@functools.cache
+def _defined(path: Path, tree: int) -> tuple[dict[str, ast.ClassDef], dict[str, tuple[ast.ImportFrom, ast.alias]]]:
+    """The classes of a module by their names, the first of each, and what it imports from others by its name here."""
+    parsed = _parsed(path)
+    classes: dict[str, ast.ClassDef] = {}
+    imports: dict[str, tuple[ast.ImportFrom, ast.alias]] = {}
+    for node in parsed.body:
+        if isinstance(node, ast.ClassDef):
+            classes.setdefault(node.name, node)
+    for inner in ast.walk(parsed):
+        if isinstance(inner, ast.ImportFrom):
+            for alias in inner.names:
+                imports.setdefault(alias.asname or alias.name, (inner, alias))
+    return classes, imports
 
 
 def _find(module: str, name: str, hops: int = MAX_HOPS) -> _Found | None:
     """The definition of a class, following `from x import name`."""
-    tree = _tree(module)
-    if tree is None or hops == 0:
+    tree, path = _tree(module), locate(module)
+    if tree is None or path is None or hops == 0:
         return None
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and node.name == name:
-            return _Found(module, node)
-    for inner in ast.walk(tree):
-        if isinstance(inner, ast.ImportFrom):
-            for alias in inner.names:
-                if (alias.asname or alias.name) == name:
-                    return _find(_absolute(module, inner), alias.name, hops - 1)
+    classes, imports = _defined(path, id(tree))
+    if name in classes:
+        return _Found(module, classes[name])
+    if name in imports:
+        statement, alias = imports[name]
+        return _find(_absolute(module, statement), alias.name, hops - 1)
     return None
 
 

@@ -86,7 +86,8 @@ def discover() -> Found:
         if not (damage or wrong or any(group.startswith(GROUP) for _, group, _, _ in lines)):
             continue
         package = _package(dist, label or "unknown", version or "unknown", damage)
-        if normal(package.name) in seen - {normal(label)}:
+        own = normal(package.name)
+        if own != normal(label) and own in seen:
             continue
         seen.add(normal(package.name))
         if damage:

@@ -57,7 +57,8 @@ def states(part: Part) -> list[str]:
     way = f"; its class path is {part.path}"
     if registry.hidden(part):
         found.append(f"hidden by zoo's own {part.kind} of this name{way}")
-    twins = [one for one in registry.parts(part.kind) if registry.same(one, part.name) and one != part]
+    others = [one for one in registry.named(part.kind, part.name) if one != part]
+    twins = [one for one in others if not registry.hidden(one) and not registry.disabled(one.distribution)]
     if twins and not registry.hidden(part):
         found.append(f"also registered by {' and '.join(one.origin for one in twins)}{way}")
     return found

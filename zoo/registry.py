@@ -93,15 +93,31 @@ def parts(kind: str) -> tuple[Part, ...]:
     return tuple(part for part in listed(kind) if not hidden(part) and not disabled(part.distribution))
 
 
+_named: dict[str, tuple[tuple[Part, ...], dict[str, list[Part]]]] = {}  # by kind: what is listed, and its names
+
+
+def named(kind: str, name: str) -> list[Part]:
+    """Everything installed under a kind that is called so, whatever its case; at once, however many there are."""
+    every = listed(kind)
+    known = _named.get(kind)
+    if known is None or known[0] is not every:
+        index: dict[str, list[Part]] = {}
+        for part in every:
+            index.setdefault(part.name.lower(), []).append(part)
+        known = _named[kind] = (every, index)
+    return known[1].get(name.lower(), [])
+
+
 def owner(path: str) -> Part | None:
     """The installed part of a class path that is named like its class, or None."""
-    mine = (part for kind in KINDS for part in listed(kind) if part.path == path and path.endswith(f".{part.name}"))
+    name = path.rpartition(".")[2]
+    mine = (part for kind in KINDS for part in named(kind, name) if part.path == path and part.name == name)
     return next(mine, None)
 
 
 def hidden(part: Part) -> bool:
     """Whether a part is called like a built-in one, whose name it cannot take over."""
-    return not part.builtin and any(one.builtin and same(one, part.name) for one in listed(part.kind))
+    return not part.builtin and any(one.builtin for one in named(part.kind, part.name))
 
 
 def disabled(distribution: str) -> bool:
@@ -156,7 +172,7 @@ def same(part: Part, name: str) -> bool:
 
 def find(kind: str, name: str) -> Part:
     """The part of that name, ignoring case. Raises PartError that lists what there is, or which packages clash."""
-    matches = [part for part in parts(kind) if same(part, name)]
+    matches = [part for part in named(kind, name) if not hidden(part) and not disabled(part.distribution)]
     exact = [part for part in matches if part.name == name] or matches
     if len(exact) == 1:
         return exact[0]
@@ -164,7 +180,7 @@ def find(kind: str, name: str) -> Part:
         owners = " and ".join(part.origin for part in exact)
         paths = ", ".join(part.path for part in exact)
         raise PartError(f"two packages register {kind} {name!r}: {owners}. Write its class path: {paths}")
-    off = [part for part in listed(kind) if same(part, name)]
+    off = named(kind, name)
     if off:
         raise PartError(f"unknown {kind} {name!r}: {SWITCH} disables {off[0].origin}, which has it.")
     names = list(dict.fromkeys(part.name for part in parts(kind)))

@@ -121,6 +121,9 @@ def test_recipes_and_cp(zoo, recipe, tmp_path):
     headers = {item["name"]: item["header"] for item in json.loads(zoo("recipes", "--json")[1])}
     assert headers["lm-tiny"] == ["a tiny language model", "parameters: 1"]
     target = tmp_path / "mine" / "my.yaml"
+    code, _, err = zoo("cp", "LM-tiny", str(target))
+    assert (code, "does not exist. Make it first" in err, target.parent.exists()) == (2, True, False)
+    target.parent.mkdir()
     assert zoo("cp", "LM-tiny", str(target))[0] == 0
     assert target.read_text() == RECIPE
     code, _, err = zoo("cp", "lm-tiny", str(target))

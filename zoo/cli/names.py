@@ -12,7 +12,7 @@ from zoo.cli.slots import Slot
 from zoo.errors import PartError, PluginError, UsageError
 from zoo.importing import bring, told
 from zoo.trained import provenance
-from zoo.trained.policy import ALL, admit, allowed, guarded
+from zoo.trained.policy import ALL, admit, allowed, foreign, guarded
 
 PREFERRED = ("zoo.", "torch.optim.", "lightning.pytorch.")
 
@@ -93,11 +93,12 @@ class Names:
         part = registry.owner(path)
         if part and registry.disabled(part.distribution):
             raise UsageError(f"the class path {written!r} is not imported: {registry.SWITCH} disables {part.origin}.")
-        risky = module.partition(".")[0] in sys.stdlib_module_names  # no part lives there, but much that does harm
+        if said := foreign(path):
+            raise UsageError(f"{said}: nothing of it is imported. A recipe names parts of zoo and its plugins.")
         raise UsageError(
             f"the class path {written!r:.200} is not imported: a recipe may only name parts of zoo and its plugins, "
             "and harmless classes of lightning, torch and torchvision."
-            + ("" if risky else f"\nIf you trust it, add: --allow-import {module}")
+            f"\nIf you trust it, add: --allow-import {module}"
         )
 
     def code(self, key: str, value: object, origin: str) -> None:
@@ -107,10 +108,10 @@ class Names:
             if not allowed(path, self.allow) or not (
                 self.trusting or any(path.startswith(f"{root}.") for root in self.allow)
             ):
-                module = path.rpartition(".")[0]
+                advice = "" if foreign(path) else f"\nIf you trust it, add: --allow-import {path.rpartition('.')[0]}"
                 raise UsageError(
-                    f"{key!r} takes a function or a class, which a recipe cannot name: {path!r:.80}.\n"
-                    f"If you trust it, add: --allow-import {module}{where(origin)}"
+                    f"{key!r} takes a function or a class, which a recipe cannot name: {path!r:.80}."
+                    f"{advice}{where(origin)}"
                 )
             admit(None, path)
 

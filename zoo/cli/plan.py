@@ -12,6 +12,7 @@ from zoo.cli import args, document, folder, precision
 from zoo.cli.layers import MISSING, Node, where
 from zoo.errors import PartError, PluginError, UsageError
 from zoo.trained import provenance
+from zoo.trained.place import refuse_published
 
 if TYPE_CHECKING:
     from zoo.cli.resolve import Resolved, Schema
@@ -33,7 +34,10 @@ class Draft:
 
 def draft(command: args.Command) -> Draft:
     """Read every layer and check what can be checked without importing torch."""
-    paths = [cookbook.find(name) for name in [command.recipe, *command.configs] if name]
+    written = [name for name in [command.recipe, *command.configs] if name]
+    for name in written:
+        refuse_published(Path(name).expanduser())
+    paths = [cookbook.find(name) for name in written]
     files = [document.read(path) for path in paths]
     recipe = paths[0] if paths else None
     layers = [*files, *document.from_options(command.options)]

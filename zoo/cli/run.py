@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from zoo import atomic, console, cycles
-from zoo.cli import blame, continuing, folder, report, sizes, tuning
+from zoo.cli import blame, continuing, folder, matching, report, sizes, tuning
 from zoo.cli.failure import blamed, by_lightning
 from zoo.cli.plan import Plan, text
 from zoo.cli.quiet import quiet
@@ -92,6 +92,7 @@ class ZooCLI(LightningCLI):
         trial.init_args.update(Namespace(**sizes.placeholders(task, options, limit)))
         sizes.rehearse(lambda: parser.instantiate(Namespace(model=trial)))
         known = self.data.sizes()
+        matching.check_sizes(task, self.data, known, sizes.blanks(task, options))
         sizes.check(options, known, self.plan.resolved.origins)
         config.model.init_args.update(Namespace(**sizes.fill(task, options, known, limit)))
         seed_everything(self.plan.seed, workers=True, verbose=False)  # as if nothing had been built before
@@ -104,6 +105,7 @@ class ZooCLI(LightningCLI):
             self.config_init = self.parser.instantiate(config)
         self.datamodule = self.data
         self.model = self._get(self.config_init, "model")
+        matching.check_batch(self.model, self.data)
         with blamed():
             self.transfer = tuning.prepare(self.plan, self.model, self.data)
         if self.plan.config.get("compile"):

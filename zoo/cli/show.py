@@ -8,7 +8,7 @@ from pathlib import Path
 from zoo import cookbook, plugins, registry
 from zoo.cli import output
 from zoo.cli.layers import MISSING, Node, where
-from zoo.describe import Option, describe
+from zoo.describe import Option, describe, remembered
 from zoo.errors import UsageError
 from zoo.registry import Part
 
@@ -35,11 +35,12 @@ def list_parts(words: list[str], json: bool) -> int:
     found = [part for kind in kinds for part in registry.listed(kind) if fnmatch.fnmatch(part.name.lower(), pattern)]
     if not found:
         raise UsageError(f"no part matches {pattern!r}. See all: zoo list")
-    if json:
-        output.as_json([_summary(part) for part in found])
-        return 0
-    wrong = {part: problem for part in found if (problem := "; ".join(plugins.problems(part)))}
-    rows = [[part.kind, part.name, ("! " if part in wrong else "") + _brief(part), part.origin] for part in found]
+    with remembered():
+        if json:
+            output.as_json([_summary(part) for part in found])
+            return 0
+        wrong = {part: problem for part in found if (problem := "; ".join(plugins.problems(part)))}
+        rows = [[part.kind, part.name, ("! " if part in wrong else "") + _brief(part), part.origin] for part in found]
     output.table(["kind", "name", "what it is", "from"], rows)
     for part, problem in wrong.items():
         print(f"! {part}: {problem}")
@@ -117,7 +118,7 @@ def _brief(part: Part) -> str:
 def _told(part: Part) -> list[str]:
     """What is wrong with a part, and with others of its name."""
     found = [f"Problem: {problem}. See: zoo doctor" for problem in plugins.problems(part)]
-    others = [one for one in registry.listed(part.kind) if registry.same(one, part.name) and one != part]
+    others = [one for one in registry.named(part.kind, part.name) if one != part]
     return [*found, *(f"{one.origin} has one too: {'; '.join(plugins.problems(one))}" for one in others)]
 
 

@@ -108,8 +108,8 @@ def trained(asked: Asked, bare: bool = False) -> Any:
 
 def generate(asked: Asked) -> None:
     """`zoo generate`: the prompt and what follows it, or JSON."""
+    model = trained(asked)  # first: nobody should type a text for a run that does not exist
     prompts = asked.get("prompt") or [_standard_input()]
-    model = trained(asked)
     how = asked.some(
         *("length", "temperature", "top_k", "top_p", "seed", "beams", "length_penalty", "n_best", "stop"),
     )

@@ -49,9 +49,9 @@ class ImageFolder(ImageData):
     """Folders of images: ``root/train/CLASS/…``, ``root/val/CLASS/…`` and perhaps ``root/test/CLASS/…``.
 
     Images become RGB squares: the short side is made `image_size` long and the middle kept. Every header is checked
-    once before training. An image is turned as its EXIF orientation says, as viewers show it. Files of other endings are
-    left out, counted and named. Mean and deviation come from 2,000 training images, evenly over the classes. The
-    fingerprint covers the files' names and contents; of more than 256 MB of files, their sizes and three pieces of each.
+    once before training. An image is turned as its EXIF orientation says, as viewers show it. Files of other endings
+    are left out, counted and named. Mean and deviation come from 2,000 training images, evenly over the classes. The
+    fingerprint covers the files' names and contents; of more than 256 MB of files, sizes and three pieces of each.
     The test split is the validation split when there is no test folder.
     """
 
@@ -282,7 +282,7 @@ def numbered(labels: np.ndarray, where: str) -> list[str]:
     if len(gaps):
         raise UsageError(
             f"{where}: labels run to {found[-1]}, and no image has the label {gaps[0]}: there are {len(found)} classes "
-            f"with images.\nNumber them from 0 to {len(found) - 1}, or give an array 'names' with the name of every class."
+            f"with images.\nNumber them from 0 to {len(found) - 1}, or give an array 'names' with every class's name."
         )
     return [str(number) for number in found]
 

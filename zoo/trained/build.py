@@ -14,7 +14,7 @@ from zoo import registry
 from zoo.errors import PluginError, UsageError, ZooError
 from zoo.importing import bring, told
 from zoo.tasks.task import Task
-from zoo.trained.policy import admit, allowed, class_paths, import_policy
+from zoo.trained.policy import admit, allowed, class_paths, foreign, import_policy
 
 
 def build(config: Mapping[str, Any], source: Path, allow: tuple[str, ...] = ()) -> Task:
@@ -99,6 +99,8 @@ def _check(path: str, source: Path, allow: tuple[str, ...]) -> None:
     """Raise before anything is built when a class is not installed, or may not be imported."""
     module, _, name = path.rpartition(".")
     if not allowed(path, allow):
+        if said := foreign(path):
+            raise UsageError(f"{said}: nothing of it is imported. ← {source}")
         raise PluginError(
             f"the model needs {path}, and no installed package provides it as a part of zoo.\n"
             f"Install the package of {module.partition('.')[0] or path}, or, if you trust the module, add: "

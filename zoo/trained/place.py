@@ -16,6 +16,10 @@ STARTING = "starting"  # in a run's folder until its first checkpoint is written
 EXPORT, WEIGHTS = "config.json", "model.safetensors"
 
 
+# files of a published checkpoint that no run and no export of zoo has
+PUBLISHED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.safetensors.index.json", "tf_model.h5")
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a trained model lies: the folder of its files, its weights, and its complete configuration."""
@@ -54,12 +58,32 @@ def find(run: str | Path, runs: str | Path = "runs") -> Place:
     """The place that a path or a recipe's name means. Raises UsageError that says what else there is."""
     path, root = Path(run).expanduser(), Path(runs)
     if path.is_file():
+        refuse_published(path.parent)
         return _export(path.parent) if path.name in (WEIGHTS, EXPORT) else _of_file(path)
     if not path.is_dir():
         path = root / _known(str(run), root)
+    refuse_published(path)
     if (path / WEIGHTS).is_file():
         return _export(path)
     return _run(path) if (path / CONFIG).is_file() else _run(_newest(path))
+
+
+def refuse_published(folder: Path) -> None:
+    """Raise UsageError for a folder as transformers or timm write it, which must be imported first."""
+    if (folder / CONFIG).is_file() or not folder.is_dir():
+        return
+    try:
+        config = limits.json_file(folder / EXPORT)
+    except (OSError, UsageError):
+        config = None
+    ours = isinstance(config, dict) and isinstance(config.get("model"), dict)
+    theirs = isinstance(config, dict) and bool({"model_type", "architectures", "architecture"} & config.keys())
+    if ours or not (theirs or any((folder / name).is_file() for name in PUBLISHED)):
+        return
+    raise UsageError(
+        f"{folder} is no run and no export of zoo, but a checkpoint as transformers or timm write it.\n"
+        f"Import it first: zoo import {folder} {folder.name}-zoo"
+    )
 
 
 def _known(name: str, root: Path) -> Path:

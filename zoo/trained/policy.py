@@ -82,6 +82,14 @@ def allowed(path: str, extra: tuple[str, ...] = ()) -> bool:
     return mine or harmless(path)
 
 
+def foreign(path: str) -> str:
+    """Why a class path names no part at all, whoever is trusted; nothing where it may name one."""
+    top = path.partition(".")[0]
+    if top in sys.stdlib_module_names or top == "builtins":
+        return f"{path!r:.200} belongs to Python's standard library, which holds no part, data set or callback of zoo"
+    return ""
+
+
 def guarded(cls: type, extra: tuple[str, ...] = ()) -> bool:
     """Whether a class that is imported already, and was named without its module, is one that may not be named."""
     top = cls.__module__.partition(".")[0]

@@ -1,0 +1,87 @@
+"""Every data set that needs no file with every task: trained where they belong together, else refused in words."""
+
+import functools
+import importlib
+
+import pytest
+import torch
+
+from zoo import registry
+from zoo.cli.matching import check_batch, check_sizes, kind_of
+from zoo.errors import UsageError
+
+SMALL = {"dim": 8, "depth": 1, "heads": 2}
+TASKS = {
+    "CausalLM": SMALL, "MaskedLM": SMALL, "SequenceClassification": SMALL, "TokenClassification": SMALL,
+    "Translation": SMALL, "RNNSeq2Seq": {"dim": 8}, "Classification": {**SMALL, "patch": 2},
+}  # fmt: skip
+TEXT = {"vocab_size": 300, "max_length": 16}
+PAIRS = {"vocab_size": 400, "max_tokens": 64, "max_length": 64}
+# the data, and the tasks that learn from them
+DATA = {
+    "Digits": ({}, {"Classification"}),
+    "Glyphs": ({"size": 60}, {"Classification"}),
+    "StdlibDocs": (TEXT, {"CausalLM"}),
+    "MaskedText": ({"text": lambda: importlib.import_module("zoo.data.stdlib").StdlibDocs(**TEXT)}, {"MaskedLM"}),
+    "DocTopics": (TEXT, {"SequenceClassification"}),
+    "PythonRoles": ({**TEXT, "pieces": 20}, {"TokenClassification"}),
+    "Reversal": ({"size": 60, "max_tokens": 64}, {"Translation", "RNNSeq2Seq"}),
+    "Phrasebook": ({**PAIRS, "size": 60}, {"Translation", "RNNSeq2Seq"}),
+}
+
+
+@functools.cache
+def data(name: str):
+    module, _, cls = registry.find("data", name).target.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), cls)(**DATA[name][0])
+        found.ready()
+    except UsageError as error:
+        pytest.skip(str(error))
+    return found
+
+
+def matched(name: str, kind: str) -> None:
+    """What `zoo fit` asks before it trains."""
+    found, task = data(name), registry.get("task", kind)
+    sizes = found.sizes()
+    check_sizes(task, found, sizes, task.blanks)
+    built = task(**TASKS[kind], **{blank: sizes.get(blank, 16) for blank in task.blanks})
+    check_batch(built, found)
+
+
+def test_every_task_is_tried():
+    assert set(TASKS) <= {part.name for part in registry.parts("task")}
+    assert {part.name for part in registry.parts("task") if part.builtin} <= set(TASKS)
+
+
+@pytest.mark.parametrize("kind", TASKS)
+@pytest.mark.parametrize("name", DATA)
+def test_data_and_tasks(name, kind):
+    torch.manual_seed(0)
+    if kind in DATA[name][1]:
+        matched(name, kind)
+        assert torch.initial_seed() == 0
+        return
+    with pytest.raises(UsageError) as caught:
+        matched(name, kind)
+    said = str(caught.value)
+    assert f"{name} gives " in said
+    assert f"{kind} learns from " in said
+    assert "Choose such data: --data " in said
+    assert name not in said.partition("--data ")[2] or name in ("DocTopics",)
+    assert len(said.splitlines()) <= 4
+
+
+def test_looking_at_a_batch_changes_no_random_number():
+    task = registry.get("task", "Classification")(num_classes=10, image_size=8, channels=1, **TASKS["Classification"])
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    check_batch(task, data("Digits"))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_kinds_in_words():
+    assert kind_of({"vocab_size": 3, "mask_token": 1, "max_length": 5}) == "texts with hidden tokens"
+    assert kind_of(["num_classes", "image_size", "channels"]) == "images"
+    assert kind_of([]) == "something else"
