@@ -101,6 +101,7 @@ class Steps(_TrainingEpochLoop):
         except Cut:
             self.trainer.training = True
             self.pending = True
+            forget(self.val_loop.batch_progress)
         self.saver.boundary()
 
     def on_save_checkpoint(self) -> dict:
@@ -144,6 +145,13 @@ def settle(progress: _BatchProgress) -> None:
     parts: tuple[Any, Any] = progress.total, progress.current
     for part in parts:
         part.ready = part.started = part.completed = part.processed
+
+
+def forget(progress: _BatchProgress) -> None:
+    """The batches of a validation that is run again count once."""
+    for name in ("ready", "started", "processed", "completed"):
+        setattr(progress.total, name, getattr(progress.total, name) - getattr(progress.current, name))
+    progress.reset_on_run()
 
 
 def install(trainer: Trainer, saver: Saver) -> None:
