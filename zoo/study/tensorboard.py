@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers.logger import rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2, summary_v2
+from tensorboard.summary.writer import event_file_writer
+from torch.utils.tensorboard import SummaryWriter
 
 EVENTS = "events.out.tfevents.*"
 LAYOUT = {
@@ -35,15 +40,24 @@ class RunLogger(TensorBoardLogger):
     ):
         """``logged`` is what ``mark`` gave when the checkpoint was taken that a run goes on from.
 
-        What was logged after that is cut off. TensorBoard's own way, purge_step, would also forget what was logged
-        before it by another measure than steps.
+        What was logged after that is cut off, when something is about to be logged: until then a run that has nothing
+        left to do, or that another process is writing, stays as it is. TensorBoard's own way, purge_step, would also
+        forget what was logged before it by another measure than steps.
         """
         super().__init__(save_dir=folder, name="", version="", default_hp_metric=False)
         self.variant, self.choices, self.open, self.folder = variant, choices, False, folder
-        if logged is not None:
-            self._cut(logged)
+        self.logged = logged
 
-    @rank_zero_only
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> SummaryWriter:
+        """TensorBoard's writer, of a file of its own that comes after those of the run before it was resumed."""
+        if self._experiment is None:
+            if self.logged is not None:
+                self._cut(self.logged)
+            self._experiment = following_writer(self.folder)
+        return self._experiment
+
     def _cut(self, logged: dict[str, int]) -> None:
         for path in self.folder.glob(EVENTS):
             if path.name not in logged:
@@ -90,6 +104,32 @@ class RunLogger(TensorBoardLogger):
     def _add(self, event: Any) -> None:
         self.experiment._get_file_writer().add_summary(event)
         self.experiment.flush()
+
+
+def following_writer(folder: Path) -> SummaryWriter:
+    """A writer whose file TensorBoard reads after those that are there: it reads them in the order of their names.
+
+    Names begin with the second and go on with the process's number: a clock that was set back would change the order,
+    and the same second and number (as in a container that starts again) would overwrite the file.
+    """
+    before = {path.name for path in folder.glob(EVENTS)}
+    clock, now = event_file_writer.time, following_second(before)
+    event_file_writer.time = SimpleNamespace(time=lambda: now)  # there is no other way to the name
+    try:
+        return SummaryWriter(str(folder), filename_suffix=f".{len(before)}")
+    finally:
+        event_file_writer.time = clock
+
+
+def following_second(names: Iterable[str]) -> int:
+    """What a file of events that comes after those of these names has to begin with: the present, or later."""
+    return max([int(time.time()), *(second(name) + 1 for name in names)])
+
+
+def second(name: str) -> int:
+    """What the name of a file of events begins with; 0 for another one's name."""
+    part = (name.removeprefix(EVENTS.rstrip("*")).split(".") or [""])[0]
+    return int(part) if part.isdecimal() else 0
 
 
 def session_end(status: int) -> Summary:
