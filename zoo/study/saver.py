@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import sys
 import time
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from torch import Tensor
 
 from zoo import atomic
 from zoo.errors import CheckpointError, NonFiniteError
@@ -27,9 +29,9 @@ from zoo.study.checkpoint_io import AtomicIO
 from zoo.study.signals import Agreement, Signals, Stopped
 from zoo.tasks.task import Task
 from zoo.trained import manifest
-from zoo.trained.place import STARTING
+from zoo.trained.place import PREVIOUS, STARTING
 
-LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
+LAST, BEST = "last.ckpt", "best.ckpt"
 MINUTES = 10.0
 MISSES = 3  # checkpoints in a row that could not be written
 RETRY = 60.0  # seconds after one
@@ -48,12 +50,14 @@ class Saver(Checkpoint):
         self.folder, self.goal, self.every = folder, goal, every
         self.io = AtomicIO({} if facts is None else facts)
         self.best: float | None = None
-        self._kept: float | None = None  # that of best.ckpt
         self.saved = -1  # the step of the newest checkpoint
+        self.saves = 0  # checkpoints that this run has taken, before a resume too: their order, whatever clocks say
         self._due = self._improved = False
+        self._unwritten: bytes | None = None  # the best state, where the disk refused it
         self._misses, self._when = 0, time.monotonic()
         self._ranks: list[dict[str, Any]] | None = None  # of the checkpoint that is continued
         self._before: dict[str, Any] | None = None  # the generators when validation began
+        self._metrics: dict[str, Tensor] = {}  # what Lightning had been told of when the checkpoint was taken
 
     # into place
 
@@ -77,10 +81,12 @@ class Saver(Checkpoint):
     # what a checkpoint holds besides Lightning's
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best}
+        metrics = {name: value.detach().cpu() for name, value in self.trainer.callback_metrics.items()}
+        return {"best": self.best, "metrics": metrics}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best = self._kept = state_dict["best"]
+        self.best = state_dict["best"]
+        self._metrics = state_dict.get("metrics", {})
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """The generators, and what the task has not reported yet, of every process."""
@@ -89,11 +95,17 @@ class Saver(Checkpoint):
         unreported = pl_module.unreported() if isinstance(pl_module, Task) else []
         marks = [logger.mark() for logger in trainer.loggers if hasattr(logger, "mark")]
         checkpoint["logs"] = marks[0] if marks else None
+        checkpoint["saves"] = self.saves
         checkpoint["ranks"] = self.agreement.each({"chance": drawn, "unreported": unreported})
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._ranks = checkpoint.get("ranks")
-        self.saved = int(checkpoint["global_step"])
+        self.saved, self.saves = int(checkpoint["global_step"]), int(checkpoint.get("saves", 0))
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """What was measured before a resume is there for those who ask at the end, or stop early by it."""
+        trainer.callback_metrics.update({name: value.to(pl_module.device) for name, value in self._metrics.items()})
+        self._metrics = {}
 
     def begin(self) -> None:
         """At the first batch of an epoch: go on drawing where the checkpoint was taken, or take the first one."""
@@ -188,6 +200,7 @@ class Saver(Checkpoint):
                 f"step {step}: the weight {bad[0]} is not finite, and such a state is not saved.\n"
                 f"Go on from step {self.saved} with a smaller model.lr: --resume --accept-changes"
             )
+        self.saves += 1
         content = self.trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
         problem = ""
         if self.trainer.is_global_zero:
@@ -195,14 +208,14 @@ class Saver(Checkpoint):
                 self._write(content)
             except OSError as error:
                 problem = told(error, self.folder)
+                if self._improved:
+                    self._unwritten = serialized(content)
         problem = self.agreement.each(problem)[0]
-        improved, self._due, self._improved = self._improved, False, False
+        self._due = self._improved = False
         if not problem:
             self.saved, self._misses = step, 0
-            self._kept = self.best if improved else self._kept
             return
         self._misses += 1
-        self.best = self._kept  # a later state must not pass for the one that was lost
         self._when = time.monotonic() - 60 * MINUTES + RETRY
         if first or self._misses >= MISSES:
             raise CheckpointError(f"no checkpoint of step {step}: {problem}")
@@ -214,6 +227,10 @@ class Saver(Checkpoint):
         last = self.folder / LAST
         if last.exists():
             atomic.link(last, self.folder / PREVIOUS)
+        if self._unwritten is not None and not self._improved:
+            # before a state that says of itself that this was the best
+            earlier = torch.load(io.BytesIO(self._unwritten), weights_only=True)
+            self.io.save_checkpoint(earlier, self.folder / BEST)
         if self._improved:
             # first: a kill in between leaves the best as the newest, and not a newest that says it was the best
             self.io.save_checkpoint(content, self.folder / BEST)
@@ -221,6 +238,7 @@ class Saver(Checkpoint):
             self.io.digests[LAST] = self.io.digests[BEST]
         else:
             self.io.save_checkpoint(content, last)
+        self._unwritten = None
         (self.folder.parent / STARTING).unlink(missing_ok=True)
         self._keep_manifests()
 
@@ -244,6 +262,13 @@ class Saver(Checkpoint):
             kept.add(known.setdefault(key, manifest.sha256(path) if path.name != LAST else self.io.digests[LAST]))
         self._known = known
         manifest.prune(self.folder, kept)
+
+
+def serialized(content: dict[str, Any]) -> bytes:
+    """A checkpoint as the bytes of a file: training changes the tensors of the content itself."""
+    file = io.BytesIO()
+    torch.save(content, file)
+    return file.getvalue()
 
 
 def told(error: OSError, folder: Path) -> str:
