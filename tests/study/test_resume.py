@@ -90,8 +90,9 @@ def test_a_signal_stops_between_two_steps_and_nothing_differs(task, accumulate, 
     assert told[-len(told_then) :] == told_then  # with the losses of before among them
 
 
-@pytest.mark.parametrize(("task", "workers"), [("lm", 0), ("translation", 0), ("classification", 2)])
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize(
+    ("task", "workers", "accumulate"), [("lm", 0, 1), ("translation", 0, 2), ("classification", 2, 1)]
+)
 def test_a_validation_that_is_stopped_again_after_each_resume_loses_no_batch(task, workers, accumulate, tmp_path):
     options = {"accumulate_grad_batches": accumulate, "every": 0, "workers": workers}
     whole, told = fit(task, tmp_path / "whole", **options)
