@@ -458,9 +458,7 @@ def expected(event: Event) -> tuple[int | None, ...]:
     if event.way in SIGNALS:
         number = SIGNALS[event.way]
         return 130 if number == signal.SIGINT else 143, 0, -number
-    if event.way == "exception":
-        return 1, 0
-    return (5, 0, 1) if event.phase == "end" else (5, 0)  # 1: finished.json could not be written
+    return (1, 0) if event.way == "exception" else (5, 0)
 
 
 # what a run leaves

@@ -10,6 +10,7 @@ from tests.chaos.toys import differences, digest
 from tests.tasks.training import Diary, build
 from zoo.study import chance
 from zoo.study.callbacks import EndsWithValidation
+from zoo.study.checkpoint_io import AtomicIO
 from zoo.study.saver import Saver
 from zoo.study.signals import Stopped
 from zoo.trained import manifest
@@ -125,6 +126,19 @@ def test_batches_that_all_epochs_repeat_go_on_where_they_stood(batches, tmp_path
         with pytest.raises(Stopped):
             fit("lm", tmp_path / "cut", [At("on_train_batch_end", moment, ask)], turn > 0, **options)
     resumed, _ = fit("lm", tmp_path / "cut", resume=True, **options)
+    assert differences(resumed, whole) == []
+
+
+def test_a_checkpoint_of_an_older_version_goes_on_where_it_was_taken(tmp_path):
+    whole, _ = fit("lm", tmp_path / "whole")
+    with pytest.raises(Stopped):
+        fit("lm", tmp_path / "cut", [At("on_train_batch_end", 7, ask)])
+    last = tmp_path / "cut/checkpoints/last.ckpt"
+    content = torch.load(last, weights_only=True)
+    del content["saves"], content["callbacks"]["Saver"]["metrics"]
+    del content["loops"]["fit_loop"]["state_dict"]["combined_loader"][0]["plan"][-1]
+    AtomicIO({}).save_checkpoint(content, last)
+    resumed, _ = fit("lm", tmp_path / "cut", resume=True)
     assert differences(resumed, whole) == []
 
 

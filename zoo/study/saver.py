@@ -229,7 +229,7 @@ class Saver(Checkpoint):
             atomic.link(last, self.folder / PREVIOUS)
         if self._unwritten is not None and not self._improved:
             # before a state that says of itself that this was the best
-            earlier = torch.load(io.BytesIO(self._unwritten), weights_only=True)
+            earlier = torch.load(io.BytesIO(self._unwritten), map_location="cpu", weights_only=True)
             self.io.save_checkpoint(earlier, self.folder / BEST)
         if self._improved:
             # first: a kill in between leaves the best as the newest, and not a newest that says it was the best
