@@ -60,12 +60,16 @@ def outcome(run: Path) -> dict[str, str]:
 
 def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
     """What TensorBoard shows of a run, except speed and memory."""
+    return {name: values for name, values in all_scalars(run).items() if not name.startswith("cost/")}
+
+
+def all_scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard shows of a run, by name: steps and values in the order of its files."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(run), size_guidance={"scalars": 0})
     events.Reload()
-    names = [name for name in events.Tags()["scalars"] if not name.startswith("cost/")]
-    return {name: [(event.step, event.value) for event in events.Scalars(name)] for name in names}
+    return {name: [(event.step, event.value) for event in events.Scalars(name)] for name in events.Tags()["scalars"]}
 
 
 def digest(value: Any) -> str:

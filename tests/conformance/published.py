@@ -130,7 +130,9 @@ class S4D(Attention):
         lead = (..., *(None for _ in range(distance.dim())))
         far = distance.to(wide)
         wave = (step * self.frequency.to(wide))[lead] * far
-        return (self.weight.to(wide)[lead] * (-(step * self.decay.to(wide).exp())[lead] * far).exp() * wave.cos()).sum(1)
+        return (self.weight.to(wide)[lead] * (-(step * self.decay.to(wide).exp())[lead] * far).exp() * wave.cos()).sum(
+            1
+        )
 
     def attend(self, q, k, v, pattern):
         query = torch.arange(q.size(2), device=q.device) + pattern.offset
@@ -206,7 +208,9 @@ class QKNorm(MultiHead):
         nn.init.constant_(self.temperature, 3.0)
 
     def sharpened(self, q, k):
-        return F.normalize(q, dim=-1, eps=1e-6) * self.temperature[:, None, None].to(q.dtype), F.normalize(k, dim=-1, eps=1e-6)
+        return F.normalize(q, dim=-1, eps=1e-6) * self.temperature[:, None, None].to(q.dtype), F.normalize(
+            k, dim=-1, eps=1e-6
+        )
 
     def attend(self, q, k, v, pattern):
         return super().attend(*self.sharpened(q, k), v, pattern)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from zoo.data.batches import Batches, RowPlan, TokenPlan, uniforms
+from zoo.data.batches import BatchDataset, Batches, Loader, RowPlan, TokenPlan, uniforms
 from zoo.errors import UsageError
 
 LENGTHS = np.random.default_rng(0).integers(1, 60, 500)
@@ -105,3 +105,87 @@ def test_uniform_draws_are_uniform_and_independent():
     assert abs(np.corrcoef(draws[:-1, 0], draws[1:, 0])[0, 1]) < 0.03
     assert not np.array_equal(draws, uniforms(3, 2, np.arange(20000), 4))
     assert np.array_equal(draws[[7, 3]], uniforms(3, 1, np.array([7, 3]), 4))
+
+
+@pytest.mark.parametrize("plan", [RowPlan(13, 4, 1, 5), TokenPlan(np.full(13, 8), 32, 1, 5)])
+def test_batches_that_another_number_of_processes_leaves_out_are_noticed(plan):
+    """The last batch of one sample is none for two processes; with one fewer the order of the others is another."""
+    shared = RowPlan(13, 4, 2, 5) if isinstance(plan, RowPlan) else TokenPlan(np.full(13, 8), 32, 2, 5)
+    assert (plan.count, shared.count) == (4, 3)
+    assert not shared.agrees(plan.identity())
+    assert shared.agrees(shared.identity())
+    assert shared.agrees(shared.identity()[:-1])  # as an older version wrote it
+
+
+class Numbers(BatchDataset):
+    """Samples that are their numbers."""
+
+    def __len__(self):
+        return 22
+
+    def batch(self, indices, epoch):
+        return {"batch": (epoch, indices.tolist())}
+
+
+def loader(frozen=False, workers=0):
+    return Loader(dataset=Numbers(), batch_sampler=Batches(RowPlan(22, 3, 1, 5), frozen=frozen), workers=workers)
+
+
+def rest(loader, epoch):
+    """What a loader hands out from here to the end of an epoch, and in the one after it."""
+    found = []
+    for number in (epoch, epoch + 1):
+        loader.batches.set_epoch(number)
+        found.append([batch["batch"] for batch in loader])
+    return found
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("seed", range(40))
+def test_the_position_is_right_at_any_moment_of_any_sequence_of_epochs_and_resumes(seed, frozen):
+    """A walk over epochs, batches and resumes: whenever its state is taken, a loader that loads it goes on there."""
+    draw = np.random.default_rng(seed)
+    walker, epoch, under_way = loader(frozen), 0, None
+    orders = [rest(loader(frozen), number)[0] for number in range(12)]
+    served = 0
+    for _ in range(25):
+        match draw.choice(["batch", "batch", "batch", "epoch", "pass", "resume"]):
+            case "batch":
+                walker.batches.set_epoch(epoch)  # as Lightning does at the start of an epoch, resumed or not
+                under_way = under_way or iter(walker)
+                if (batch := next(under_way, None)) is not None:
+                    assert batch["batch"] == orders[epoch][served]
+                    served += 1
+            case "epoch" if epoch < 10:
+                epoch, served, under_way = epoch + 1, 0, None
+                walker.batches.set_epoch(epoch)
+            case "pass":  # an iterator that is made and not begun, as Lightning's at the start of a run, moves nothing
+                iter(walker)
+            case "resume":
+                state = walker.state_dict()
+                walker, under_way = loader(frozen), None
+                walker.load_state_dict(state)
+        state = walker.state_dict()
+        assert (state["epoch"], state["served"]) == (epoch, served)
+        other = loader(frozen)
+        other.load_state_dict(state)
+        assert other.state_dict() == state
+        assert rest(other, epoch) == [orders[epoch][served:], orders[epoch + 1]]
+
+
+def test_workers_that_fetch_ahead_do_not_move_the_position():
+    walker = loader(workers=1)
+    walker.load_state_dict({**walker.state_dict(), "epoch": 2, "served": 3})
+    walker.batches.set_epoch(2)
+    assert walker.state_dict()["served"] == 3
+    batches = iter(walker)
+    first = next(batches)["batch"]
+    assert walker.state_dict()["served"] == 4
+    assert first == rest(loader(), 2)[0][3]
+
+
+def test_an_epoch_that_ended_is_not_left_out_of_the_next_where_all_have_one_order():
+    walker = loader(frozen=True)
+    walker.load_state_dict({**walker.state_dict(), "epoch": 3, "served": 4})  # an epoch of four batches, as limited
+    walker.batches.set_epoch(4)
+    assert [batch["batch"] for batch in walker] == rest(loader(), 0)[0]

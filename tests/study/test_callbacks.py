@@ -5,11 +5,13 @@ import math
 import pytest
 import torch
 
+from tests.study.test_resume import At, ask, fit
 from tests.tasks.training import build, train
 from zoo.study.callbacks import CostMeter, EndsWithValidation, Lines
 from zoo.study.cost import Cost, cost
 from zoo.study.run import told
 from zoo.study.saver import Saver
+from zoo.study.signals import Stopped
 from zoo.tasks.classification import Classification
 
 
@@ -40,6 +42,30 @@ def test_costs_are_logged_as_figures_of_the_run(tmp_path):
     assert all(value > 10 for value in diary.curve("cost/peak_memory_mb"))
     assert all(0 < value < math.inf for value in diary.curve("cost/tokens_per_s"))
     assert len(meter.rates) == 18  # a validation lies between two windows, and does not count
+
+
+def test_what_was_measured_before_a_resume_is_not_lost_and_not_said_twice(tmp_path):
+    def meter_at(*stops):
+        meter, options = CostMeter(Cost(2_000_000, 3_000_000.0)), {"every": 0}
+        for turn, stop in enumerate(stops):
+            with pytest.raises(Stopped):
+                fit("lm", tmp_path / str(stops), [meter, At("on_train_batch_end", stop, ask)], turn > 0, **options)
+            meter = CostMeter(meter.cost)
+        told = fit("lm", tmp_path / str(stops), [meter], bool(stops), **options)[1]
+        return len(meter.rates), [(step, name) for step, name, _ in told if name.startswith("cost/")]
+
+    count, told = meter_at()
+    for stops in ((4,), (2, 1, 3, 1), (5, 1, 1)):
+        other, rest = meter_at(*stops)
+        assert other == count
+        assert rest == told[-len(rest) :]
+    assert "cost/params_m" not in dict(map(reversed, rest))
+
+
+def test_the_peak_of_memory_is_that_of_all_lives_of_a_run():
+    meter = CostMeter(Cost(1, 1.0))
+    meter.load_state_dict({**meter.state_dict(), "peak": 2**50})
+    assert meter.peak_memory() == meter.state_dict()["peak"] == 2**50
 
 
 def test_flops_of_a_language_model_are_those_of_its_matrix_products(tmp_path):

@@ -71,6 +71,14 @@ def copied(trainer):
     return [p.detach().clone() for p in trainer.lightning_module.parameters()] + moments
 
 
+def test_steps_left_out_in_a_row_are_counted_over_a_resume(tmp_path):
+    guard = Guard(tmp_path, "skip")
+    guard.skipped, guard.in_a_row = 7, 3
+    resumed = Guard(tmp_path, "skip")
+    resumed.load_state_dict(guard.state_dict())
+    assert (resumed.skipped, resumed.in_a_row) == (7, 3)
+
+
 def test_rewinding_takes_the_weights_of_the_last_checkpoint(tmp_path, monkeypatch):
     spoil(monkeypatch, 4)
     seen = []

@@ -10,6 +10,7 @@ from tests.chaos.toys import differences, digest
 from tests.tasks.training import Diary, build
 from zoo.study import chance
 from zoo.study.callbacks import EndsWithValidation
+from zoo.study.checkpoint_io import AtomicIO
 from zoo.study.saver import Saver
 from zoo.study.signals import Stopped
 from zoo.trained import manifest
@@ -49,9 +50,9 @@ def fit(task, home, callbacks=(), resume=None, every=4, workers=0, goal=None, **
         accelerator="cpu", logger=diary, callbacks=[saver, EndsWithValidation(), *callbacks], max_steps=STEPS,
         val_check_interval=5, check_val_every_n_epoch=None, log_every_n_steps=3, enable_progress_bar=False,
         enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False, default_root_dir=home,
-        limit_train_batches=9, limit_val_batches=2, **options,
+        **{"limit_train_batches": 9, "limit_val_batches": 2, **options},
     )  # fmt: skip
-    start = saver.folder / "last.ckpt" if resume is True else resume
+    start = saver.folder / "last.ckpt" if resume is True else resume or None
     trainer.fit(module, data, ckpt_path=start, weights_only=True)
     return left(home), diary.lines
 
@@ -88,6 +89,66 @@ def test_a_signal_stops_between_two_steps_and_nothing_differs(task, accumulate, 
     resumed, told_then = fit(task, tmp_path / "cut", resume=True, **options)
     assert differences(resumed, whole) == []
     assert told[-len(told_then) :] == told_then  # with the losses of before among them
+
+
+@pytest.mark.parametrize(
+    ("task", "workers", "accumulate"), [("lm", 0, 1), ("translation", 0, 2), ("classification", 2, 1)]
+)
+def test_a_validation_that_is_stopped_again_after_each_resume_loses_no_batch(task, workers, accumulate, tmp_path):
+    options = {"accumulate_grad_batches": accumulate, "every": 0, "workers": workers}
+    whole, told = fit(task, tmp_path / "whole", **options)
+    for turn in range(3):
+        with pytest.raises(Stopped):
+            fit(task, tmp_path / "cut", [At("on_validation_batch_start", 2, ask)], turn > 0, **options)
+    resumed, told_then = fit(task, tmp_path / "cut", resume=True, **options)
+    assert differences(resumed, whole) == []
+    assert told[-len(told_then) :] == told_then
+
+
+@pytest.mark.parametrize("kill", ["on_train_batch_start", "on_train_batch_end"])
+def test_a_run_that_dies_after_it_has_repeated_a_validation_loses_no_batch(kill, tmp_path):
+    options = {"every": 0}
+    whole, told = fit("lm", tmp_path / "whole", **options)
+    with pytest.raises(Stopped):
+        fit("lm", tmp_path / "cut", [At("on_validation_batch_start", 2, ask)], **options)
+    with pytest.raises(KeyError):
+        fit("lm", tmp_path / "cut", [At(kill, 1, die)], resume=True, **options)
+    resumed, told_then = fit("lm", tmp_path / "cut", resume=True, **options)
+    assert differences(resumed, whole) == []
+    assert told[-len(told_then) :] == told_then
+
+
+@pytest.mark.parametrize("batches", [3, 4])  # the validation after the fifth is within an epoch
+def test_batches_that_all_epochs_repeat_go_on_where_they_stood(batches, tmp_path):
+    options = {"overfit_batches": batches, "limit_train_batches": None}
+    whole, _ = fit("lm", tmp_path / "whole", **options)
+    for turn, moment in enumerate((batches, 2, 1)):  # at the end of an epoch, and within others
+        with pytest.raises(Stopped):
+            fit("lm", tmp_path / "cut", [At("on_train_batch_end", moment, ask)], turn > 0, **options)
+    resumed, _ = fit("lm", tmp_path / "cut", resume=True, **options)
+    assert differences(resumed, whole) == []
+
+
+def test_a_checkpoint_of_an_older_version_goes_on_where_it_was_taken(tmp_path):
+    whole, _ = fit("lm", tmp_path / "whole")
+    with pytest.raises(Stopped):
+        fit("lm", tmp_path / "cut", [At("on_train_batch_end", 7, ask)])
+    last = tmp_path / "cut/checkpoints/last.ckpt"
+    content = torch.load(last, weights_only=True)
+    del content["saves"], content["callbacks"]["Saver"]["metrics"]
+    del content["loops"]["fit_loop"]["state_dict"]["combined_loader"][0]["plan"][-1]
+    AtomicIO({}).save_checkpoint(content, last)
+    resumed, _ = fit("lm", tmp_path / "cut", resume=True)
+    assert differences(resumed, whole) == []
+
+
+def test_what_was_measured_is_there_after_a_resume_for_those_who_stop_early_by_it(tmp_path):
+    measured = []
+    look = At("on_train_batch_start", 1, lambda trainer: measured.append(dict(trainer.callback_metrics)))
+    with pytest.raises(Stopped):
+        fit("lm", tmp_path / "a", [At("on_train_batch_end", 7, ask)])
+    fit("lm", tmp_path / "a", [look], resume=True)
+    assert {"loss", "val/loss"} <= measured[0].keys()  # of steps 6 and 5
 
 
 @pytest.mark.parametrize("task", ["lm", "translation", "classification"])

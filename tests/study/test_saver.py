@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from tests.chaos import rot
+from tests.chaos.toys import differences
 from tests.study.test_resume import At, fit, left
 from zoo import atomic
 from zoo.errors import CheckpointError, NonFiniteError, UsageError
 from zoo.study.checkpoint_io import AtomicIO
 from zoo.study.hold import Hold
-from zoo.trained import manifest
+from zoo.trained import manifest, place
 
 STATE = {"global_step": 3, "epoch": 0, "state_dict": {"w": torch.arange(5.0)}}
 
@@ -135,6 +136,27 @@ def test_one_refused_write_does_not_lose_the_best_state(tmp_path, monkeypatch):
     monkeypatch.setattr(AtomicIO, "save_checkpoint", save)
     assert fit("lm", tmp_path / "b")[0] == undisturbed
     assert refused
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_the_best_state_is_not_lost_to_a_disk_that_fails_when_it_should_be_written(failures, tmp_path, full):
+    options = {"goal": ("loss", "max"), "every": 0}  # the first validation stays the best
+    whole, _ = fit("lm", tmp_path / "whole", **options)
+    fill = At("on_validation_start", 1, lambda _: full.append(errno.ENOSPC))
+    free = At("on_train_batch_end", 6 if failures == 1 else 11, lambda _: full.clear())
+    cut, _ = fit("lm", tmp_path / "cut", [fill, free], **options)
+    assert differences(cut, whole) == []
+    assert torch.load(tmp_path / "cut/checkpoints/best.ckpt", weights_only=True)["global_step"] == 5
+
+
+def test_the_newest_of_two_checkpoints_of_one_step_is_the_later_one_whatever_a_clock_says(tmp_path):
+    writer = AtomicIO({})
+    for number, name in enumerate(("previous", "last", "best")):
+        writer.save_checkpoint({**STATE, "saves": number}, tmp_path / f"{name}.ckpt")
+        os.utime(tmp_path / f"{name}.ckpt", (2e9 - number, 2e9 - number))
+    assert manifest.newest(tmp_path).path.name == "best.ckpt"
+    (tmp_path / "best.ckpt").unlink()
+    assert place.checkpoint(tmp_path).name == "last.ckpt"
 
 
 def test_a_disk_that_stays_full_ends_the_run_and_leaves_the_last_good_one(tmp_path, full):

@@ -1,5 +1,6 @@
 """What TensorBoard shows of runs, asked of a TensorBoard that was started on them."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -8,7 +9,9 @@ import urllib.request
 
 import pytest
 
+from tests.chaos.toys import all_scalars
 from zoo.cli.tensorboard import _free_port
+from zoo.study import events
 from zoo.study.run import choices
 from zoo.study.tensorboard import RunLogger
 
@@ -36,6 +39,32 @@ def server(tmp_path_factory):
     finally:
         child.terminate()
         child.wait()
+
+
+def test_a_resumed_run_is_read_after_its_beginning_whatever_the_clock_and_the_process_are(tmp_path, monkeypatch):
+    """A clock that goes back, then stands still, and the same number of the process in each life, as in containers."""
+    now = iter([2e9, 1e9, 1e9, 1e9])
+    monkeypatch.setattr(events, "_numbers", itertools.repeat(0))
+    mark: dict[str, int] = {}
+    for life in range(4):
+        clock = next(now)
+        monkeypatch.setattr(time, "time", lambda clock=clock: clock)
+        logger = RunLogger(tmp_path, "a", {}, mark)
+        logger.log_metrics({"val/loss": float(life)}, life)
+        mark = logger.mark()
+        logger.log_metrics({"val/loss": 100.0}, 100)  # after the checkpoint, which the next life takes away
+        logger.experiment.flush()
+    assert all_scalars(tmp_path)["val/loss"] == [(0, 0.0), (1, 1.0), (2, 2.0), (3, 3.0), (100, 100.0)]
+
+
+def test_what_another_process_logs_is_not_cut_off_by_a_resume_that_is_refused(tmp_path):
+    logger = RunLogger(tmp_path, "a", {})
+    logger.log_metrics({"val/loss": 1.0}, 1)
+    mark = logger.mark()
+    logger.log_metrics({"val/loss": 2.0}, 2)
+    logger.experiment.flush()
+    RunLogger(tmp_path, "a", {}, mark).finalize("failed")  # before it has logged anything
+    assert all_scalars(tmp_path)["val/loss"] == [(1, 1.0), (2, 2.0)]
 
 
 def ask(url, body=None, until=bool):

@@ -14,6 +14,7 @@ from jsonargparse import Namespace
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from zoo import atomic, console, cycles
 from zoo.cli import blame, continuing, folder, matching, report, sizes, tuning
@@ -26,7 +27,7 @@ from zoo.errors import CheckpointError, StorageError, UsageError
 from zoo.study import lean, memory, ranks
 from zoo.study.callbacks import Provenance
 from zoo.study.hold import Hold
-from zoo.study.signals import Stopped
+from zoo.study.signals import Stopped, exit_code
 from zoo.trained import provenance
 from zoo.trained.place import checkpoint
 
@@ -254,6 +255,9 @@ def execute(plan: Plan, schema: Schema) -> int:
         if folder.first_rank():
             print(last_words(stopped), file=sys.stderr)
         return int(stopped.code or 0)
+    except SIGTERMException:  # while something is measured, where nothing is to be saved
+        print("interrupted by SIGTERM.", file=sys.stderr)
+        return exit_code(signal.SIGTERM)
     except SystemExit as error:
         if isinstance(error.__context__, KeyboardInterrupt):
             kept = plan.claimed and checkpoint(plan.run.folder)

@@ -200,7 +200,9 @@ def dropout(subject: AttentionSubject) -> None:
     whole = run(1)
     require(torch.equal(whole, run(2)), "dropout is on in evaluation.")
     gap = (mean - whole).abs().mean().item() / whole.abs().mean().item()
-    require(gap <= 0.1, f"the mean over {DRAWS} draws is {gap:.0%} away from no dropout: divide what is kept by 1 - rate.")
+    require(
+        gap <= 0.1, f"the mean over {DRAWS} draws is {gap:.0%} away from no dropout: divide what is kept by 1 - rate."
+    )
 
 
 @tried("options")

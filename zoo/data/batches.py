@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,12 @@ class Plan(ABC):
 
     @abstractmethod
     def identity(self) -> list[int | None]:
-        """Numbers that agree where two plans give the same batches."""
+        """Numbers that agree where two plans give the same batches; `count`, which depends on `world`, is the last."""
+
+    def agrees(self, identity: list[int | None]) -> bool:
+        """Whether the plan of this identity gives the same batches; one that an older version wrote has no count."""
+        own = self.identity()
+        return identity in (own, own[:-1])
 
 
 class RowPlan(Plan):
@@ -82,7 +88,7 @@ class RowPlan(Plan):
         return order, np.arange(self.count)
 
     def identity(self) -> list[int | None]:
-        return [self.items, self.rows, self.seed]
+        return [self.items, self.rows, self.seed, self.count]
 
 
 class TokenPlan(Plan):
@@ -120,7 +126,34 @@ class TokenPlan(Plan):
         return order[np.argsort(self.width[order], kind="stable")], draw.permutation(self.count)
 
     def identity(self) -> list[int | None]:
-        return [len(self.width), int(self.width.sum()), self.tokens, self.seed]
+        return [len(self.width), int(self.width.sum()), self.tokens, self.seed, self.count]
+
+
+@dataclass
+class Position:
+    """Where training stands in its data: the epoch, and how many global batches of it were handed out.
+
+    It is right at any moment: also before the first batch of an epoch, and after a resume before anything was read.
+    """
+
+    epoch: int = 0
+    served: int = 0
+    resumed: bool = False  # the next pass goes on after `served` batches, where others begin the epoch
+
+    def enter(self, epoch: int) -> None:
+        """Go to the beginning of an epoch, unless it is the one that is under way."""
+        if epoch != self.epoch:
+            self.epoch, self.served, self.resumed = epoch, 0, False
+
+    def resume(self, epoch: int, served: int) -> None:
+        """Let the next pass leave out the batches of an epoch that were handed out before."""
+        self.epoch, self.served, self.resumed = epoch, served, True
+
+    def begin_pass(self) -> None:
+        """At the first batch of a pass through the epoch."""
+        if not self.resumed:
+            self.served = 0
+        self.resumed = False
 
 
 class Batches(Sampler[Indices]):
@@ -128,28 +161,35 @@ class Batches(Sampler[Indices]):
 
     def __init__(self, plan: Plan, rank: int = 0, frozen: bool = False) -> None:
         self.plan, self.rank, self.frozen = plan, rank, frozen
-        self.epoch = 0
-        self.first = 0  # global batches that the next pass leaves out
+        self.position = Position()  # an object: Lightning wraps a sampler in a copy of its attributes
 
     @property
     def sampler(self) -> Batches:
         """Itself: Lightning calls set_epoch of ``loader.batch_sampler.sampler``, not of the batch sampler."""
         return self
 
+    @property
+    def epoch(self) -> int:
+        """The epoch that chooses the order; `frozen` keeps the first one, as Lightning's overfit_batches expects."""
+        return 0 if self.frozen else self.position.epoch
+
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order; `frozen` keeps the first one, as Lightning's overfit_batches expects."""
-        self.epoch = 0 if self.frozen else epoch
+        """Choose the order."""
+        self.position.enter(epoch)
 
     def __len__(self) -> int:
         # only a split smaller than the number of processes leaves one without a batch
         return self.plan.count if self.plan.edges[-1] > self.rank else 0
 
     def __iter__(self) -> Iterator[Indices]:
-        first, self.first = self.first, 0
-        for number, batch in enumerate(self.plan.batches(self.epoch)):
+        return self._after(self.position.served if self.position.resumed else 0, self.epoch)
+
+    def _after(self, first: int, epoch: int) -> Iterator[Indices]:
+        """The batches of an epoch from the ``first`` on."""
+        for number, batch in enumerate(self.plan.batches(epoch)):
             mine = batch[self.rank :: self.plan.world]
             if number >= first and len(mine):
-                yield Indices(mine.tolist(), self.epoch)
+                yield Indices(mine.tolist(), epoch)
 
 
 class BatchDataset(Dataset[dict[str, Any]], ABC):
@@ -185,29 +225,33 @@ class Loader(DataLoader[dict[str, Any]]):
             **options,
         )
         self.batches = batch_sampler
-        self.served = 0
-        self.resume: tuple[int, int] | None = None
         self.anew = False  # the epoch of a checkpoint, as its batches were others
+
+    @property
+    def served(self) -> int:
+        """Batches of the epoch that were handed out, not those fetched ahead."""
+        return self.batches.position.served
 
     def __iter__(self) -> Iterator[dict[str, Any]]:  # type: ignore[override]
         # A generator starts at its first batch. Lightning makes the iterator before it calls set_epoch, and workers
         # started then would repeat the first epoch's order after every resume.
-        epoch, served = self.resume or (-1, 0)
-        self.resume = None
-        self.served = self.batches.first = served if epoch == self.batches.epoch else 0
-        for batch in super().__iter__():
-            self.served += 1
+        position = self.batches.position
+        batches = super().__iter__()
+        position.begin_pass()
+        for batch in batches:
+            position.served += 1
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where in the epoch training stands: batches handed out, not those fetched ahead."""
-        return {"epoch": self.batches.epoch, "served": self.served, "plan": self.batches.plan.identity()}
+        """Where in the epoch training stands, at whatever moment."""
+        position = self.batches.position
+        return {"epoch": position.epoch, "served": position.served, "plan": self.batches.plan.identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken; with other data or batches the epoch starts anew, with a warning."""
-        if list(state["plan"]) == self.batches.plan.identity():
-            self.resume = int(state["epoch"]), int(state["served"])
-        else:
+        same = self.batches.plan.agrees(list(state["plan"]))
+        self.batches.position.resume(int(state["epoch"]), int(state["served"]) if same else 0)
+        if not same:
             self.anew = True
             rank_zero_only(log.warning)(
                 "the data, the seed or the batches changed since the checkpoint: its epoch starts anew"

@@ -18,16 +18,34 @@ from zoo.trained.provenance import KEY, Record
 
 
 class CostMeter(Callback):
-    """Logs parameters and FLOPs once, speed (median over steady windows) and peak memory with every validation."""
+    """Logs parameters and FLOPs once, speed (median over steady windows) and peak memory with every validation.
+
+    What it has measured goes on after a resume, with the window that was under way: the time in between is left out.
+    """
 
     def __init__(self, cost: Cost):
         self.cost = cost
         self.rates: list[float] = []
-        self._mark: tuple[float, int] | None = None
+        self.peak = 0  # bytes, of the lives of this run before this one
+        self._mark: tuple[float, int] | None = None  # when a window began, at how many predictions
+        self._window: tuple[float, int] | None = None  # one that a checkpoint was taken in: its seconds so far
+        self._announced = False
+
+    def state_dict(self) -> dict[str, Any]:
+        window = None if self._mark is None else (time.perf_counter() - self._mark[0], self._mark[1])
+        return {"rates": self.rates, "window": window, "peak": self.peak_memory(), "announced": self._announced}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.rates, self._window = list(state_dict["rates"]), state_dict["window"]
+        self.peak, self._announced = state_dict["peak"], state_dict["announced"]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.global_step:
+        if self._window is not None:
+            seconds, seen = self._window
+            self._mark, self._window = (time.perf_counter() - seconds, seen), None
+        if self._announced or trainer.global_step:
             return  # a resumed run has said it
+        self._announced = True
         self._log(trainer, {"params_m": self.cost.parameters / 1e6, "mflops_per_token": self.cost.flops / 1e6})
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -44,11 +62,15 @@ class CostMeter(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.sanity_checking and self.rates:
-            self._log(trainer, {"tokens_per_s": self.speed(), "peak_memory_mb": peak_memory() / 2**20})
+            self._log(trainer, {"tokens_per_s": self.speed(), "peak_memory_mb": self.peak_memory() / 2**20})
 
     def speed(self) -> float:
         """Predictions per second over all processes; the first window, which warms up, is left out."""
         return statistics.median(self.rates[1:] or self.rates)
+
+    def peak_memory(self) -> int:
+        """The most bytes that the first process has held, before a resume too."""
+        return max(self.peak, peak_memory())
 
     @staticmethod
     def _log(trainer: Trainer, figures: dict[str, float]) -> None:

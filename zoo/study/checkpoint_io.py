@@ -26,7 +26,10 @@ class AtomicIO(TorchCheckpointIO):
         place.parent.mkdir(parents=True, exist_ok=True)
         with atomic.drafted(place) as (draft, file):
             torch.save(checkpoint, cast(IO[bytes], file))
-        where = {"step": checkpoint["global_step"], "epoch": checkpoint["epoch"], "logs": checkpoint.get("logs")}
+        where = {
+            "step": checkpoint["global_step"], "save": checkpoint.get("saves", 0), "epoch": checkpoint["epoch"],
+            "logs": checkpoint.get("logs"),
+        }  # fmt: skip
         digest = file.sha256.hexdigest()
         try:
             manifest.write(place.parent, digest, file.bytes, {**where, **self.facts})

@@ -10,6 +10,7 @@ import itertools
 import os
 import platform
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch.utils.tensorboard import FileWriter, SummaryWriter
 from zoo import atomic
 from zoo.study.best_effort import BestEffort
 
+EVENTS = "events.out.tfevents.*"
 SECONDS = 5.0  # between two flushes
 _numbers = itertools.count()
 
@@ -28,7 +30,10 @@ class EventLog:
     """What torch calls an event writer: events of one file, in the order they came; they wait while the disk fails."""
 
     def __init__(self, folder: Path) -> None:
-        stamp = f"{int(time.time()):010d}.{platform.node()}.{os.getpid()}.{next(_numbers)}"
+        # TensorBoard reads files in the order of their names, which begin with the second: a clock that was set back
+        # would change the order, and the same second and process number would name the same file
+        begin = following_second(path.name for path in folder.glob(EVENTS))
+        stamp = f"{begin:010d}.{platform.node()}.{os.getpid()}.{next(_numbers)}"
         self.log = atomic.Log(folder / f"events.out.tfevents.{stamp}")
         self.effort = BestEffort(
             f"TensorBoard's event file in {folder}",
@@ -91,3 +96,14 @@ class _File(FileWriter):
 
     def __init__(self, folder: str) -> None:
         self.event_writer = EventLog(Path(folder))
+
+
+def following_second(names: Iterable[str]) -> int:
+    """What a file of events that comes after those of these names has to begin with: the present, or later."""
+    return max([int(time.time()), *(second(name) + 1 for name in names)])
+
+
+def second(name: str) -> int:
+    """What the name of a file of events begins with; 0 for another one's name."""
+    part = (name.removeprefix(EVENTS.rstrip("*")).split(".") or [""])[0]
+    return int(part) if part.isdecimal() else 0

@@ -52,6 +52,12 @@ class Guard(Callback):
         self.effort = BestEffort(f"{folder / FILE}", "what was left out is missing from it", "it names the newest step")
         self.norm: GradientNorm
 
+    def state_dict(self) -> dict[str, int]:
+        return {"skipped": self.skipped, "in_a_row": self.in_a_row}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.skipped, self.in_a_row = state_dict["skipped"], state_dict["in_a_row"]
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.norm = GradientNorm(trainer, pl_module, self)
 

@@ -154,7 +154,7 @@ class Ledger(Callback):
             "flops_per_token": meter.cost.flops if meter else None,
             "tokens_per_s": meter.speed() if meter and rates else mean,
             "spread": statistics.stdev(rates) / statistics.mean(rates) if len(rates) > 1 else None,
-            "peak_memory_bytes": peak_memory(),
+            "peak_memory_bytes": meter.peak_memory() if meter else peak_memory(),
             "seconds": seconds,
         }
 

@@ -105,6 +105,7 @@ class Steps(_TrainingEpochLoop):
             for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
                 if isinstance(callback, WeightAveraging):  # it has put its averages into the place of the weights
                     callback.on_validation_epoch_end(self.trainer, self.trainer.lightning_module)
+            forget(self.val_loop.batch_progress)
         self.saver.boundary()
 
     def on_save_checkpoint(self) -> dict:
@@ -148,6 +149,13 @@ def settle(progress: _BatchProgress) -> None:
     parts: tuple[Any, Any] = progress.total, progress.current
     for part in parts:
         part.ready = part.started = part.completed = part.processed
+
+
+def forget(progress: _BatchProgress) -> None:
+    """The batches of a validation that is run again count once."""
+    for name in ("ready", "started", "processed", "completed"):
+        setattr(progress.total, name, getattr(progress.total, name) - getattr(progress.current, name))
+    progress.reset_on_run()
 
 
 def install(trainer: Trainer, saver: Saver) -> None:

@@ -8,6 +8,7 @@ steps or ten minutes, at the end, and when a signal asks training to stop; alway
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
 import time
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from torch import Tensor
 
 from zoo import atomic
 from zoo.errors import CheckpointError, NonFiniteError
@@ -26,9 +28,9 @@ from zoo.study.checkpoint_io import AtomicIO
 from zoo.study.signals import Agreement, Signals, Stopped
 from zoo.tasks.task import Task
 from zoo.trained import manifest
-from zoo.trained.place import STARTING
+from zoo.trained.place import PREVIOUS, STARTING
 
-LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
+LAST, BEST = "last.ckpt", "best.ckpt"
 MINUTES = 10.0
 MISSES = 3  # checkpoints in a row that could not be written
 RETRY = 60.0  # seconds after one
@@ -47,12 +49,14 @@ class Saver(Checkpoint):
         self.folder, self.goal, self.every = folder, goal, every
         self.io = AtomicIO({} if facts is None else facts)
         self.best: float | None = None
-        self._kept: float | None = None  # that of best.ckpt
         self.saved = -1  # the step of the newest checkpoint
+        self.saves = 0  # checkpoints that this run has taken, before a resume too: their order, whatever clocks say
         self._due = self._improved = False
+        self._unwritten: bytes | None = None  # the best state, where the disk refused it
         self._misses, self._when = 0, time.monotonic()
         self._ranks: list[dict[str, Any]] | None = None  # of the checkpoint that is continued
         self._before: dict[str, Any] | None = None  # the generators when validation began
+        self._metrics: dict[str, Tensor] = {}  # what Lightning had been told of when the checkpoint was taken
 
     # into place
 
@@ -76,10 +80,12 @@ class Saver(Checkpoint):
     # what a checkpoint holds besides Lightning's
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best}
+        metrics = {name: value.detach().cpu() for name, value in self.trainer.callback_metrics.items()}
+        return {"best": self.best, "metrics": metrics}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best = self._kept = state_dict["best"]
+        self.best = state_dict["best"]
+        self._metrics = state_dict.get("metrics", {})
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """The generators, and what the task has not reported yet, of every process."""
@@ -88,11 +94,17 @@ class Saver(Checkpoint):
         unreported = pl_module.unreported() if isinstance(pl_module, Task) else []
         marks = [logger.mark() for logger in trainer.loggers if hasattr(logger, "mark")]
         checkpoint["logs"] = marks[0] if marks else None
+        checkpoint["saves"] = self.saves
         checkpoint["ranks"] = self.agreement.each({"chance": drawn, "unreported": unreported})
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._ranks = checkpoint.get("ranks")
-        self.saved = int(checkpoint["global_step"])
+        self.saved, self.saves = int(checkpoint["global_step"]), int(checkpoint.get("saves", 0))
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """What was measured before a resume is there for those who ask at the end, or stop early by it."""
+        trainer.callback_metrics.update({name: value.to(pl_module.device) for name, value in self._metrics.items()})
+        self._metrics = {}
 
     def begin(self) -> None:
         """At the first batch of an epoch: go on drawing where the checkpoint was taken, or take the first one."""
@@ -187,27 +199,27 @@ class Saver(Checkpoint):
                 f"step {step}: the weight {bad[0]} is not finite, and such a state is not saved.\n"
                 f"Go on from step {self.saved} with a smaller model.lr: --resume --accept-changes"
             )
+        self.saves += 1
         content = self.trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
         problem = ""
         if self.trainer.is_global_zero:
             first_problem = self._try(content)
-            problem = self._try(content) if first_problem else ""  # at once: a later state would not be the best one
+            problem = self._try(content) if first_problem else ""
             if first_problem and not problem:
                 atomic.warn(f"step {step} was saved at the second try: {first_problem}")
+            if problem and self._improved:
+                self._unwritten = serialized(content)
         problem = self.agreement.each(problem)[0]
-        improved, self._due, self._improved = self._improved, False, False
+        self._due = self._improved = False
         if not problem:
             self.saved, self._misses = step, 0
-            self._kept = self.best if improved else self._kept
             return
         self._misses += 1
-        self.best = self._kept  # a later state must not pass for the one that was lost
         self._when = time.monotonic() - 60 * MINUTES + RETRY
         if first or self._misses >= MISSES:
             raise CheckpointError(f"no checkpoint of step {step}: {problem}")
         if self.trainer.is_global_zero:
             kept = f"the newest is that of step {self.saved}" if self.saved >= 0 else "there is none"
-            kept += ", and this was the best so far" if improved else ""
             print(f"warning: no checkpoint of step {step}: {problem}; {kept}", file=sys.stderr, flush=True)
 
     def _try(self, content: dict[str, Any]) -> str:
@@ -222,6 +234,10 @@ class Saver(Checkpoint):
         last = self.folder / LAST
         if last.exists():
             atomic.link(last, self.folder / PREVIOUS)
+        if self._unwritten is not None and not self._improved:
+            # before a state that says of itself that this was the best
+            earlier = torch.load(io.BytesIO(self._unwritten), map_location="cpu", weights_only=True)
+            self.io.save_checkpoint(earlier, self.folder / BEST)
         if self._improved:
             # first: a kill in between leaves the best as the newest, and not a newest that says it was the best
             self.io.save_checkpoint(content, self.folder / BEST)
@@ -229,6 +245,7 @@ class Saver(Checkpoint):
             self.io.digests[LAST] = self.io.digests[BEST]
         else:
             self.io.save_checkpoint(content, last)
+        self._unwritten = None
         with contextlib.suppress(OSError):  # the checkpoint is there; what is left over goes with the next
             (self.folder.parent / STARTING).unlink(missing_ok=True)
             self._keep_manifests()
@@ -253,3 +270,10 @@ class Saver(Checkpoint):
             kept.add(known.setdefault(key, manifest.sha256(path) if path.name != LAST else self.io.digests[LAST]))
         self._known = known
         manifest.prune(self.folder, kept)
+
+
+def serialized(content: dict[str, Any]) -> bytes:
+    """A checkpoint as the bytes of a file: training changes the tensors of the content itself."""
+    file = io.BytesIO()
+    torch.save(content, file)
+    return file.getvalue()

@@ -16,9 +16,8 @@ from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2, summ
 from zoo import atomic
 from zoo.console import printable
 from zoo.errors import StorageError
-from zoo.study.events import Events
+from zoo.study.events import EVENTS, Events
 
-EVENTS = "events.out.tfevents.*"
 LAYOUT = {
     "quality": {
         "loss": ["Multiline", ["val/loss", "train/loss"]],
@@ -41,8 +40,9 @@ class RunLogger(TensorBoardLogger):
     ):
         """``logged`` is what ``mark`` gave when the checkpoint was taken that a run goes on from.
 
-        What was logged after that is cut off. TensorBoard's own way, purge_step, would also forget what was logged
-        before it by another measure than steps.
+        What was logged after that is cut off, when something is about to be logged: until then a run that has nothing
+        left to do, or that another process is writing, stays as it is. TensorBoard's own way, purge_step, would also
+        forget what was logged before it by another measure than steps.
         """
         super().__init__(save_dir=folder, name="", version="", default_hp_metric=False)
         self.variant, self.open, self.folder = printable(variant), False, folder

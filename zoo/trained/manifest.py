@@ -93,15 +93,18 @@ def changed_files(manifest: Mapping[str, Any], home: Path) -> list[str]:
 
 
 def newest(folder: Path) -> Found:
-    """The newest checkpoint below a folder that is intact: by its step, then by when it was written."""
-    whole: list[tuple[tuple[int, float], Path]] = []
+    """The newest checkpoint below a folder that is intact: by its step, by its number among those of its run, and,
+    where a manifest gives none, by when it was written: clocks are set back.
+    """
+    whole: list[tuple[tuple[int, int, float], Path]] = []
     damaged: list[tuple[float, str]] = []
     for path in sorted(folder.rglob("*.ckpt")):
         if not path.is_file():
             continue
         when = path.stat().st_mtime
         try:
-            whole.append(((int(verified(path).get("step", -1)), when), path))
+            said = verified(path)
+            whole.append(((int(said.get("step", -1)), int(said.get("save", 0)), when), path))
         except CheckpointError as error:
             damaged.append((when, str(error)))
     if not whole:

@@ -13,6 +13,7 @@ from zoo.registry import suggest
 
 FINISHED, CONFIG = "finished.json", "config.yaml"
 STARTING = "starting"  # in a run's folder until its first checkpoint is written
+PREVIOUS = "previous.ckpt"
 EXPORT, WEIGHTS = "config.json", "model.safetensors"
 
 
@@ -43,7 +44,8 @@ class Place:
 
 def checkpoint(folder: Path, best: bool = False) -> Path | None:
     """The newest checkpoint below a run's folder, or the best one where a file says so by its name."""
-    files = sorted(folder.rglob("*.ckpt"), key=lambda path: path.stat().st_mtime)
+    # a run's previous.ckpt is older than its last.ckpt, also where a clock was set back in between
+    files = sorted(folder.rglob("*.ckpt"), key=lambda path: (path.name != PREVIOUS, path.stat().st_mtime))
     named = [path for path in files if path.name.startswith("best")]
     chosen = named if best and named else files
     return chosen[-1] if chosen else None

@@ -1,0 +1,591 @@
+"""Runs that are stopped up to six times, each time in another way, at another moment, and go on in another place.
+
+    python -m tests.chaos.sequences --home DIR --sequences 500 --seed 1
+    python -m tests.chaos.sequences --home DIR --sequences 80 --seed 1 --processes 2
+    python -m tests.chaos.sequences --home DIR --sequences 1 --seed 1 --first 17    # the 18th of them again
+
+A sequence is drawn from its seed and number alone, and each of its events happens at a moment that is counted: at the
+n-th batch, at the n-th call of a save that reaches the disk. A life of the run ends with each event; the next one
+resumes, perhaps from another working folder, in a moved folder, with the clock set back, without the cache, or (in half
+of the sequences with two processes) with another number of processes. Whatever a run has left at its end is compared
+with what the undisturbed one has left: bit for bit, or to 1e-5 and without dropout where the number of processes
+changed. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import errno
+import gc
+import json
+import math
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.chaos import lives, toys, worlds
+
+PHASES = ("start", "training", "validation", "saving", "end", "test")
+SIGNALS = {"SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT, "SIGUSR1": signal.SIGUSR1, "SIGKILL": signal.SIGKILL}
+WAYS = (*SIGNALS, "exception", "full disk", "failing write")
+CHANGES = ("moved folder", "working folder", "clock", "cache")
+MOST = 6  # events of one sequence
+PATIENCE = 240.0  # seconds until a life counts as hung
+STEPS, EPOCH, ROWS = 9, 7, 4
+TOLERANCE = 1e-5  # where the number of processes changed
+DAY = 86400.0
+
+MODEL = "dim: 16, depth: 1, heads: 2, lr: 0.05"  # so large that the best validation is seldom the last
+RECIPES = {
+    "lm": """\
+model: {class_path: CausalLM, init_args: {MODEL}}
+data: {class_path: TextFiles, init_args: {path: HOME/text.txt, max_length: 16, batch_size: ROWS}}
+""",
+    "translation": """\
+model: {class_path: Translation, init_args: {MODEL}}
+data: {class_path: Phrasebook, init_args: {size: 310, kinds: [date, unit], vocab_size: 400, max_tokens: 256,
+  max_length: 64, eval_limit: 4}}
+""",
+    "vit": """\
+model: {class_path: Classification, init_args: {patch: 14, MIX, MODEL}}
+data: {class_path: Glyphs, init_args: {size: 120, batch_size: ROWS}}
+""",
+}
+# how a run is made: its batches and steps, its validations and regular checkpoints, its workers
+FLAVOURS: dict[str, dict[str, Any]] = {
+    "plain": {"accumulate": 1, "validate": 4},
+    "accumulated": {"accumulate": 2, "validate": 5, "save-every": 2},
+    "by epochs": {"accumulate": 3, "validate": None},
+    "workers": {"accumulate": 1, "validate": 3, "workers": 2, "save-every": 4},
+    "overfit": {"accumulate": 1, "validate": 3, "overfit": 3},
+}
+TASKS = ("lm", "lm", "translation", "vit", "vit")
+FLAVOURS_DRAWN = tuple(name for name in FLAVOURS for _ in range(1 if name == "workers" else 2))
+UNEQUAL = ("seconds", "rates", "window", "peak", "finished")  # of callbacks: measured by a clock, or said at the end
+CLOCKS = ("cost/tokens_per_s", "cost/peak_memory_mb")  # scalars that a clock, or the machine, measures
+
+
+@dataclass(frozen=True)
+class Event:
+    """What ends a life (``way``), when (the ``moment``-th of ``phase`` in process ``rank``), what changes then."""
+
+    phase: str
+    moment: int
+    way: str
+    rank: int = 0
+    changes: tuple[str, ...] = ()
+    processes: int = 1  # of the life that it ends
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """A run, and all that happens to it."""
+
+    task: str
+    flavour: str
+    events: tuple[Event, ...]
+    processes: int = 1  # of the life that ends it
+    elastic: bool = False
+
+
+def draw_sequence(site: Site, seed: int, number: int, processes: int) -> Sequence:
+    """The ``number``-th sequence of a seed, of the tasks and flavours of a site."""
+    draw = random.Random(f"{seed} {number} {processes}")
+    elastic = processes > 1 and number % 2 == 1
+    task, flavour = draw.choice(site.tasks), draw.choice(site.flavours)
+    count = site.moments(task, flavour, processes)
+    events = []
+    for _ in range(draw.choices(range(1, MOST + 1), (2, 2, 2, 1, 1, 1))[0]):
+        phase = draw.choices(PHASES, (1, 4, 4, 4, 1, 1))[0]
+        ways = (*SIGNALS, "exception") if phase == "test" else WAYS
+        most = max(1, count.get(phase, 3) // draw.choice((2, 4, 8)))
+        world = draw.choice((1, processes)) if elastic else processes
+        events.append(
+            Event(
+                phase,
+                draw.randint(1, most),
+                draw.choice(ways),
+                draw.randrange(world),
+                tuple(change for change in CHANGES if draw.random() < (0.05 if change == "cache" else 0.15)),
+                world,
+            )
+        )
+    return Sequence(task, flavour, tuple(events), draw.choice((1, processes)) if elastic else processes, elastic)
+
+
+# what a life does to itself
+
+
+class Disturbance:
+    """Counts the moments of a life, in the process that ``event`` names, and lets it happen."""
+
+    def __init__(self, event: Event | None, note: Path | None = None) -> None:
+        self.event, self.note, self.passed = event, note, Counter[str]()
+        self.pictures = False  # drawn in few runs: they take longer than the steps
+        self.failing = 0  # calls that reach the disk and fail from now on
+        self.code = errno.ENOSPC
+
+    def reach(self, phase: str) -> None:
+        """A moment of a phase."""
+        self.passed[phase] += 1
+        event = self.event
+        if event and worlds.rank() == event.rank and (phase, self.passed[phase]) == (event.phase, event.moment):
+            self.happen(event)
+
+    def reach_disk(self) -> None:
+        """A call that reaches the disk."""
+        self.reach("saving")
+        if self.failing:
+            self.failing -= 1
+            raise OSError(self.code, os.strerror(self.code))
+
+    def happen(self, event: Event) -> None:
+        """End the process, ask it to end, or let its disk fail."""
+        if event.way == "SIGKILL":
+            os.killpg(0, signal.SIGKILL)
+        elif event.way in SIGNALS:
+            os.kill(os.getpid(), SIGNALS[event.way])
+        elif event.way == "exception":
+            raise KeyError("a mistake in a part")
+        else:
+            self.failing, self.code = (10**9, errno.ENOSPC) if event.way == "full disk" else (1, errno.EIO)
+
+    def write(self) -> None:
+        """Leave a note of how many moments each phase had."""
+        if self.note is not None and worlds.rank() == 0:
+            self.note.write_text(json.dumps(self.passed))
+
+    def install(self) -> None:
+        """Into a process that has not begun."""
+        from zoo import atomic
+        from zoo.cli.run import ZooCLI
+        from zoo.study import heatmap, ranks, saver, tensorboard
+        from zoo.tasks.task import Task
+
+        saver.RETRY, ranks.GRACE, ranks.POLL = 0.0, 2.0, 0.05
+        before = self.before
+        before(saver.Saver, "setup", "start")
+        before(saver.Saver, "begin", "start")
+        before(saver.Saver, "on_validation_start", "start", lambda self: self.trainer.sanity_checking)
+        before(Task, "training_step", "training")
+        before(saver.Saver, "boundary", "training")
+        for hook in ("on_validation_batch_start", "on_validation_end"):
+            before(saver.Saver, hook, "validation", lambda self: not self.trainer.sanity_checking)
+        before(saver.Saver, "save", "saving")
+        before(saver.Saver, "on_train_end", "end")
+        before(ZooCLI, "after_fit", "end")
+        before(tensorboard.RunLogger, "finalize", "end")
+        before(Task, "test_step", "test")
+        if not self.pictures:
+            heatmap.Heatmaps.on_validation_end = lambda *_: None  # type: ignore[method-assign,assignment]
+        atomic.os = Calls(self.reach_disk)  # type: ignore[attr-defined]
+        write, reach = atomic.Hashed.write, self.reach_disk
+
+        def writing(self: atomic.Hashed, content: bytes) -> int:
+            try:
+                reach()
+            except OSError as error:
+                self.failed = error
+                raise
+            return write(self, content)
+
+        atomic.Hashed.write = writing  # type: ignore[method-assign]
+        finished, note = ZooCLI.after_fit, self.write
+
+        def finish(self: ZooCLI) -> None:
+            finished(self)
+            note()
+
+        ZooCLI.after_fit = finish  # type: ignore[method-assign]
+
+    def before(self, owner: type, name: str, phase: str, when: Callable[[Any], bool] = lambda _: True) -> None:
+        """Reach a moment of ``phase`` before each call of a method."""
+        plain, reach = getattr(owner, name), self.reach
+
+        def method(self: Any, *args: Any, **options: Any) -> Any:
+            if when(self):
+                reach(phase)
+            return plain(self, *args, **options)
+
+        setattr(owner, name, method)
+
+
+class Calls:
+    """The module os, as zoo.atomic sees it."""
+
+    def __init__(self, reach: Callable[[], None]) -> None:
+        self.reach = reach
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(os, name)
+        if name not in ("replace", "fsync", "link"):
+            return call
+
+        def reaching(*args: Any) -> Any:
+            self.reach()
+            return call(*args)
+
+        return reaching
+
+
+# where it happens
+
+
+class Site:
+    """A folder of recipes and runs, and a process that has imported and parsed everything once."""
+
+    def __init__(self, home: Path, tasks: tuple[str, ...] = TASKS, flavours: tuple[str, ...] = FLAVOURS_DRAWN) -> None:
+        """Sequences are drawn from these tasks and flavours, one that is named twice twice as often."""
+        self.home, self.tasks, self.flavours = home, tasks, flavours
+        home.mkdir(parents=True, exist_ok=True)
+        os.environ["ZOO_CACHE"] = str(home / "cache")
+        (home / "text.txt").write_text("".join(f"{n} {toys.TEXT}" for n in range(40)))
+        (home / "elsewhere").mkdir(exist_ok=True)
+        self.references: dict[tuple[str, str, int, bool], Any] = {}
+        self.counts: dict[tuple[str, str, int], dict[str, int]] = {}
+        self.lives = 0
+        lives.load()
+        import babel.core  # noqa: F401 - what the phrasebook would import in each life
+
+        self.warm()
+
+    def warm(self) -> None:
+        """Parse a command of each task, so that no life has to learn its options anew; each builds its own objects."""
+        from zoo.cli import main
+        from zoo.cli.run import ZooCLI
+
+        parsers: dict[str, Any] = {}
+        parsed: dict[str, Any] = {}
+        build, start, every = ZooCLI.setup_parser, ZooCLI.before_instantiate_classes, ZooCLI.subcommands()
+        parse = ZooCLI.parse_arguments
+
+        def setup_parser(self: ZooCLI, *args: Any) -> None:
+            if not parsers:
+                build(self, *args)
+                names = ("parser", "_subcommand_parsers", "_subcommand_method_arguments")
+                parsers.update({name: getattr(self, name) for name in names})
+            self.__dict__.update(parsers)
+            for parser in self._subcommand_parsers.values():
+                parser.set_defaults({"trainer.default_root_dir": self.trainer_defaults["default_root_dir"]})
+
+        def parse_arguments(self: ZooCLI, parser: Any, args: Any) -> None:
+            """A configuration that differs only in its folder and checkpoint has been parsed."""
+            command = args["subcommand"]
+            key = repr({**args, command: {**args[command], "ckpt_path": None}})
+            if key not in parsed:
+                parse(self, parser, args)
+                parsed[key] = copy.deepcopy(self.config)
+                return
+            self.config = copy.deepcopy(parsed[key])
+            self.config[command].ckpt_path = args[command].get("ckpt_path")
+            self.config[command].trainer.default_root_dir = self.trainer_defaults["default_root_dir"]
+
+        def stop(self: ZooCLI) -> None:
+            raise SystemExit(0)
+
+        ZooCLI.subcommands = staticmethod(lambda: {name: every[name] for name in ("fit", "test")})  # type: ignore
+        ZooCLI.setup_parser, ZooCLI.parse_arguments = setup_parser, parse_arguments  # type: ignore[method-assign]
+        ZooCLI.before_instantiate_classes = stop  # type: ignore[method-assign]
+        for task in dict.fromkeys(self.tasks):
+            for flavour in dict.fromkeys(self.flavours):
+                main(self.words(Sequence(task, flavour, ()), "fit", self.home / "warm", 1))
+        ZooCLI.before_instantiate_classes = start  # type: ignore[method-assign]
+        gc.collect()
+        gc.freeze()
+
+    def recipe(self, task: str, flavour: str, processes: int, elastic: bool) -> Path:
+        """Its file: the same global batches with any number of processes where that may change."""
+        made = FLAVOURS[flavour]
+        rows = ROWS * (2 if elastic else 1)
+        text = RECIPES[task].replace("MODEL", MODEL + f", dropout: {0 if elastic else 0.1}")
+        text = text.replace("MIX, ", "" if elastic else "mix: mixup, ").replace("HOME", str(self.home))
+        text = text.replace("ROWS", str(rows))
+        if "workers" in made:
+            text = text.rstrip().removesuffix("}}") + f", workers: {made['workers']}}}}}\n"
+        every = made["validate"]
+        trainer = {
+            "max_steps": STEPS, "accumulate_grad_batches": made["accumulate"], "limit_val_batches": 2,
+            "val_check_interval": every, "check_val_every_n_epoch": None if every else 1, "log_every_n_steps": 2,
+            "accelerator": "cpu", "enable_progress_bar": False, "limit_train_batches": EPOCH,
+            "overfit_batches": made.get("overfit"),
+            "precision": "64-true" if elastic else None,
+        }  # fmt: skip
+        if "overfit" in made:
+            del trainer["limit_train_batches"]
+        told = {name: value for name, value in trainer.items() if value is not None or name.startswith("check")}
+        path = self.home / f"{task}-{flavour.replace(' ', '-')}{'-elastic' if elastic else ''}-{processes}.yaml"
+        path.write_text(text + "trainer: " + json.dumps(told) + "\n")
+        return path
+
+    def words(self, sequence: Sequence, command: str, runs: Path, processes: int) -> list[str]:
+        """A command line."""
+        made = FLAVOURS[sequence.flavour]
+        recipe = self.recipe(sequence.task, sequence.flavour, 1, sequence.elastic)
+        words = [command, str(recipe), "--runs", str(runs), "--name", "default"]
+        if command == "fit":
+            words += ["--requeue", "--save-every", str(made.get("save-every", 0))]
+        if processes > 1:
+            words += ["--trainer.devices", str(processes), "--trainer.strategy", "ddp"]
+            if sequence.elastic:
+                share = ("max_tokens", 256) if sequence.task == "translation" else ("batch_size", 2 * ROWS)
+                words += [f"--data.{share[0]}", str(share[1] // processes)]
+        if sequence.elastic and command == "fit":
+            words += ["--accept-changes"]
+        return words
+
+    def folder(self, sequence: Sequence, runs: Path) -> Path:
+        """Of a run."""
+        recipe = self.recipe(sequence.task, sequence.flavour, 1, sequence.elastic)
+        return runs / recipe.stem / "default/s1"
+
+    def live(
+        self, words: list[str], processes: int, log: Path, disturbance: Disturbance, place: Path, clock: int
+    ) -> int | None:
+        """One life; its exit code, None where it hung."""
+
+        disturbance.pictures = "by-epochs" in " ".join(words)
+
+        def prologue() -> None:
+            disturbance.install()
+            if clock:
+                now = time.time
+                time.time = lambda: now() - clock * DAY  # type: ignore[assignment]
+            if processes > 1:
+                worlds.ready(processes)
+
+        self.lives += 1
+        child = lives.born(words, place, log, prologue)
+        code = lives.ended(child, PATIENCE)
+        if code is None or (processes > 1 and worlds.emptied(child, 30.0) is None):
+            lives.kill(child)
+            return None
+        return code
+
+    def reference(self, task: str, flavour: str, processes: int, elastic: bool) -> Any:
+        """What an undisturbed run leaves."""
+        key = (task, flavour, processes, elastic)
+        if key not in self.references:
+            runs, log = self.home / f"reference-{processes}", self.home / "reference.log"
+            sequence = Sequence(task, flavour, (), processes, elastic)
+            folder, note = self.folder(sequence, runs), self.home / "moments.json"
+            shutil.rmtree(folder, ignore_errors=True)
+            log.unlink(missing_ok=True)
+            words = self.words(sequence, "fit", runs, processes)
+            code = self.live(words, processes, log, Disturbance(None, note), self.home, 0)
+            assert code == 0, (code, log.read_text()[-3000:])
+            self.counts[task, flavour, processes] = json.loads(note.read_text())
+            self.references[key] = outcome(folder)
+            self.learn_cost(task, self.references[key]["ledger"]["cost"])
+        return self.references[key]
+
+    @staticmethod
+    def learn_cost(task: str, counted: dict[str, Any]) -> None:
+        """Let later lives of a task take the parameters and operations that one has counted."""
+        from zoo.study import cost
+
+        count, learnt = cost.cost, cost.Cost(counted["parameters"], counted["flops_per_token"])
+        kind = {"lm": "CausalLM", "translation": "Translation", "vit": "Classification"}[task]
+        cost.cost = lambda module: learnt if type(module).__name__ == kind else count(module)
+
+    def moments(self, task: str, flavour: str, processes: int) -> dict[str, int]:
+        """How many moments of each phase an undisturbed run has."""
+        self.reference(task, flavour, processes, False)
+        return self.counts[task, flavour, processes]
+
+    def walk(self, sequence: Sequence, log: Path) -> tuple[list[str], list[str]]:
+        """Let it all happen; what each life ended with, and what is wrong at the end."""
+        runs, place, clock, turn = self.home / "runs", self.home, 0, 0
+        for old in self.home.glob("runs*"):
+            shutil.rmtree(old)
+        log.unlink(missing_ok=True)
+        ends, wrong = [], []
+        for event in sequence.events:
+            folder = self.folder(sequence, runs)
+            command = "fit"
+            if event.phase == "test":
+                command = "test"
+                if not any(folder.rglob("*.ckpt")):
+                    continue
+            processes = 1 if command == "test" else event.processes
+            words = self.words(sequence, command, runs, processes)
+            code = self.live(words, processes, log, Disturbance(event), place, clock)
+            ends.append(f"{event.way} in {event.phase} {event.moment}: {code}")
+            if code not in expected(event):
+                wrong.append(f"{ends[-1]} {self.said(log)}")
+            turn += 1
+            for change in event.changes:
+                if change == "moved folder" and runs.exists():
+                    runs = runs.rename(self.home / f"runs-{turn}")
+                elif change == "working folder":
+                    place = self.home / "elsewhere" if place == self.home else self.home
+                elif change == "clock":
+                    clock += 1
+                elif change == "cache":
+                    shutil.rmtree(self.home / "cache", ignore_errors=True)
+        words = self.words(sequence, "fit", runs, sequence.processes)
+        code = self.live(words, sequence.processes, log, Disturbance(None), place, clock)
+        if code != 0:
+            return ends, [*wrong, f"the last life: {code} {self.said(log)}"]
+        found = outcome(self.folder(sequence, runs))
+        world = 1 if sequence.elastic else sequence.processes
+        expectation = self.reference(sequence.task, sequence.flavour, world, sequence.elastic)
+        if sequence.elastic:
+            found, expectation = comparable(found), comparable(expectation)
+        return ends, wrong + differences(found, expectation, TOLERANCE if sequence.elastic else 0.0)
+
+    @staticmethod
+    def said(log: Path) -> str:
+        """The end of a log."""
+        return log.read_text(errors="replace")[-600:] if log.exists() else ""
+
+
+def expected(event: Event) -> tuple[int | None, ...]:
+    """The exit codes of a life with this event; 0 where it ended before."""
+    if event.way == "SIGKILL":
+        return -9, 0
+    if event.way in SIGNALS:
+        number = SIGNALS[event.way]
+        return 130 if number == signal.SIGINT else 143, 0, -number
+    return (1, 0) if event.way == "exception" else (5, 0)
+
+
+# what a run leaves
+
+
+def outcome(run: Path) -> dict[str, Any]:
+    """All that a finished run left, but for what a clock measured."""
+    found: dict[str, Any] = {}
+    for name in ("last", "best"):
+        content = torch.load(run / "checkpoints" / f"{name}.ckpt", weights_only=True)
+        del content["logs"], content["saves"]  # where, and how often, it was stopped
+        # where the save of the last step failed, the one after it comes when the epoch has been closed
+        del content["epoch"], content["loops"]["fit_loop"]["epoch_progress"]
+        content["callbacks"] = {
+            key: timeless(value) if isinstance(value, dict) else value for key, value in content["callbacks"].items()
+        }
+        found[name] = content
+    ledger = json.loads((run / "ledger.json").read_text())
+    cost = ledger["cost"]
+    ledger["cost"] = {name: value if name in ("parameters", "flops_per_token") else value is None
+                      for name, value in cost.items()}  # fmt: skip
+    found["ledger"] = ledger
+    found["finished"] = json.loads((run / "finished.json").read_text())
+    events = toys.all_scalars(run)
+    found["scalars"] = {
+        name: [step for step, _ in values] if name in CLOCKS else values for name, values in events.items()
+    }
+    files = [path for path in run.iterdir() if path.suffix in (".json", ".yaml")]
+    found["files"] = {
+        path.name: path.read_text() for path in files if path.name not in ("ledger.json", "finished.json")
+    }
+    found["drafts"] = [path.name for path in run.rglob("*.partial")]
+    return found
+
+
+def timeless(state: dict[str, Any]) -> dict[str, Any]:
+    """A callback's state without what a clock measured."""
+    return {name: value for name, value in state.items() if name not in UNEQUAL}
+
+
+def comparable(found: dict[str, Any]) -> dict[str, Any]:
+    """What does not depend on the number of processes."""
+    kept: dict[str, Any] = {}
+    for name in ("last", "best"):
+        parts = ("state_dict", "optimizer_states", "lr_schedulers", "best", "measured", "global_step")
+        kept[name] = {part: found[name][part] for part in parts}
+    parts = ("validations", "steps", "tokens", "best", "last", "finished", "start", "goals")
+    kept["ledger"] = {part: found["ledger"][part] for part in parts}
+    kept["finished"] = found["finished"]
+    kept["scalars"] = {name: values for name, values in found["scalars"].items() if not name.startswith("numerics/")}
+    return kept
+
+
+def differences(one: Any, two: Any, tolerance: float, where: str = "") -> list[str]:
+    """The places in two nested values where they differ, floats by more than a relative tolerance."""
+    if isinstance(one, dict) and isinstance(two, dict):
+        found = [f"{where}.{name}: in one only" for name in sorted({*one} ^ {*two}, key=str)]
+        for name in one:
+            if name in two:
+                found += differences(one[name], two[name], tolerance, f"{where}.{name}")
+        return found
+    if isinstance(one, (list, tuple)) and isinstance(two, (list, tuple)):
+        if len(one) != len(two):
+            return [f"{where}: {len(one)} and {len(two)} items"]
+        return [line for n, pair in enumerate(zip(one, two, strict=True))
+                for line in differences(*pair, tolerance, f"{where}.{n}")]  # fmt: skip
+    if isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor):
+        same = one.dtype == two.dtype and one.shape == two.shape
+        if same and tolerance and one.is_floating_point():
+            return [] if bool(torch.allclose(one, two, rtol=tolerance, atol=tolerance)) else [f"{where}: tensors"]
+        return [] if same and torch.equal(one, two) else [f"{where}: tensors"]
+    if isinstance(one, float) and isinstance(two, float):
+        near = math.isclose(one, two, rel_tol=tolerance) if tolerance else one == two
+        return [] if near or (one != one and two != two) else [f"{where}: {one} and {two}"]
+    return [] if type(one) is type(two) and one == two else [f"{where}: {str(one)[:60]} and {str(two)[:60]}"]
+
+
+def campaign(
+    site: Site, sequences: int, seed: int = 0, processes: int = 1, first: int = 0, seconds: float = 1e9
+) -> dict[str, Any]:
+    """The figures of so many sequences, from the ``first`` on, while there is time."""
+    begun = time.monotonic()
+    found: dict[str, Any] = {"seed": seed, "processes": processes, "sequences": 0, "events": 0, "equal": 0}
+    ways, phases, codes = Counter[str](), Counter[str](), Counter[str]()
+    problems: list[dict[str, Any]] = []
+    for number in range(first, first + sequences):
+        if time.monotonic() - begun > seconds:
+            break
+        sequence = draw_sequence(site, seed, number, processes)
+        ends, wrong = site.walk(sequence, site.home / "sequence.log")
+        found["sequences"] += 1
+        found["events"] += len(ends)
+        found["equal"] += not wrong
+        for event, end in zip(sequence.events, ends, strict=False):
+            ways[event.way] += 1
+            phases[event.phase] += 1
+            codes[end.rpartition(" ")[2]] += 1
+        if wrong:
+            again = f"--sequences 1 --seed {seed} --processes {processes} --first {number}"
+            problems.append({"again": again, "sequence": asdict(sequence), "ends": ends, "wrong": wrong[:8]})
+            print(json.dumps(problems[-1]), file=sys.stderr, flush=True)
+        if not found["sequences"] % 5:
+            print(json.dumps(found), file=sys.stderr, flush=True)
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {
+        **found, "lives": site.lives, "ways": ways, "phases": phases, "exit codes": codes,
+        "seconds": round(time.monotonic() - begun), "cpu seconds": round(spent.ru_utime + spent.ru_stime),
+        "problems": problems,
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--sequences", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=1e9)
+    asked = parser.parse_args()
+    print(f"seed {asked.seed}", file=sys.stderr, flush=True)
+    site = Site(asked.home.resolve())
+    found = campaign(site, asked.sequences, asked.seed, asked.processes, asked.first, asked.seconds)
+    json.dump(found, sys.stdout, indent=1)
+    print()
+    raise SystemExit(bool(found["problems"]))
+
+
+if __name__ == "__main__":
+    main()
