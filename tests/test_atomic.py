@@ -251,6 +251,13 @@ def test_a_folder_that_is_not_the_users_is_still_his_mistake():
     assert failure.report(error) == 2
 
 
+def test_what_zoo_says_of_a_disk_that_names_no_file_has_its_code():
+    error = UsageError("cannot make a")
+    error.__cause__ = UsageError("cannot make a")
+    error.__cause__.__cause__ = OSError(errno.EINVAL, "Invalid argument")
+    assert failure.report(error) == 5
+
+
 def test_what_numpy_could_not_write_is_a_sentence(monkeypatch):
     assert atomic.storage_fault(OSError("1000 requested and 12 written")).errno == errno.EIO
 
