@@ -6,7 +6,7 @@
 The n-th open for writing, write, rename, link, fsync, mmap, unlink, mkdir or truncate below the folder of the runs, the
 cache or TMPDIR fails with ENOSPC, EIO, ESTALE, EINVAL or EROFS, for every n of a command: that call alone, or it and
 all that follow. A library in C that is preloaded (faults.c) counts and refuses them, whoever makes them: Python, torch,
-safetensors, numpy. It does not see what C's stdio and direct system calls write; small file systems (`disks --mount`)
+safetensors, numpy. It does not see what C's stdio and direct system calls write; small file systems (`--mount`, as root)
 are for those. The command is then repeated, as its user would, and what it left is compared with that of an undisturbed
 one to the last bit. Prints one JSON object: calls, outcomes, problems.
 """
@@ -433,6 +433,46 @@ def _repeated(home: Path, command: Command, reference: dict[str, str], log: Path
         return code, [f"no outcome: {failure!r}"]
 
 
+def mounted(home: Path, until: float = 1e18) -> dict:
+    """Commands on a file system of their own that is too small, and again on one that is not; needs root."""
+    from tests.chaos import toys
+    from tests.chaos.disks import Small
+
+    found: dict[str, dict] = {}
+    places = {
+        ("export", "site/out"): 8, ("import", "site/out"): 8, ("compare finished", "site/runs/lm/compare"): 16,
+        ("fit-lm", "cache"): 4, ("fit-lm", "site/runs"): 120, ("compare", "site/runs"): 64, ("fit-lm", "tmp"): 0,
+    }  # fmt: skip
+    for (name, place), size in places.items():
+        if time.monotonic() > until:
+            found[f"{name} in {place}"] = {"problems": ["no time"]}
+            continue
+        command, room = commands()[name](), home / name.replace(" ", "-")
+        log = room / "round.log"
+        clear(room, command)
+        log.unlink(missing_ok=True)
+        assert live(command, room, command.words, log, lambda: None) == 0, log.read_text()[-2000:]
+        reference = command.outcome(room)
+        clear(room, command)
+        log.unlink()
+        with Small(room / place, max(size, 4)) as disk:
+            if not size:
+                disk.fill()
+            code = live(command, room, command.words, log, lambda: None)
+        said = log.read_text()
+        lines = [line for line in said.splitlines() if line.startswith(("warning:", "error:", "failed "))]
+        again = _repeated(room, command, reference, log)
+        lost = [] if code != 0 or size == 0 or place == "cache" else toys.differences(command.outcome(room), reference)
+        problems = [what for what in ("Traceback", "a bug in zoo") if what in said]
+        problems += [f"code {code}"] * (code not in (0, 5)) + [f"repeated: {again}"] * (again != (0, []))
+        problems += ["in silence"] * (code == 0 and not lines and bool(lost)) + ["no sentence"] * (
+            code == 5 and not lines
+        )
+        found[f"{name} in {place}"] = {"KiB": size, "code": code, "said": lines[:LINES], "problems": problems}
+        print(f"{name} in {place}", found[f"{name} in {place}"], file=sys.stderr, flush=True)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--home", type=Path, required=True)
@@ -440,6 +480,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="*", default=["once"], choices=["once", "for-ever"])
     parser.add_argument("--every", type=int, default=1, help="only each so-manyeth call")
     parser.add_argument("--all-errors", action="store_true")
+    parser.add_argument("--mount", action="store_true", help="as root: small file systems instead")
     parser.add_argument("--minutes", type=float, default=1e9)
     asked = parser.parse_args()
     home = asked.home.resolve()
@@ -448,8 +489,8 @@ def main() -> None:
 
     until = time.monotonic() + 60 * asked.minutes
     lives.load()
-    found = {}
-    for name in asked.commands or commands():
+    found = mounted(home, until) if asked.mount else {}
+    for name in () if asked.mount else asked.commands or commands():
         since = time.monotonic()
         place = home / name.replace(" ", "-")
         found[name] = campaign(place, name, asked.ways, asked.every, asked.all_errors, until)
