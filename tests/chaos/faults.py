@@ -6,9 +6,9 @@
 The n-th open for writing, write, rename, link, fsync, mmap, unlink, mkdir or truncate below the folder of the runs, the
 cache or TMPDIR fails with ENOSPC, EIO, ESTALE, EINVAL or EROFS, for every n of a command: that call alone, or it and
 all that follow. A library in C that is preloaded (faults.c) counts and refuses them, whoever makes them: Python, torch,
-safetensors, numpy. It does not see what C's stdio and direct system calls write; small file systems (`--mount`, as root)
-are for those. The command is then repeated, as its user would, and what it left is compared with that of an undisturbed
-one to the last bit. Prints one JSON object: calls, outcomes, problems.
+safetensors, numpy. It does not see what C's stdio and direct system calls write; small file systems (`--mount`, as
+root) are for those. The command is then repeated, as its user would, and what it left is compared with that of an
+undisturbed one to the last bit. Prints one JSON object: calls, outcomes, problems.
 """
 
 from __future__ import annotations
