@@ -6,9 +6,9 @@
 The n-th open for writing, write, rename, link, fsync, mmap, unlink, mkdir or truncate below the folder of the runs, the
 cache or TMPDIR fails with ENOSPC, EIO, ESTALE, EINVAL or EROFS, for every n of a command: that call alone, or it and
 all that follow. A library in C that is preloaded (faults.c) counts and refuses them, whoever makes them: Python, torch,
-safetensors, numpy. It does not see what C's stdio and direct system calls write; small file systems (`disks --mount`)
-are for those. The command is then repeated, as its user would, and what it left is compared with that of an undisturbed
-one to the last bit. Prints one JSON object: calls, outcomes, problems.
+safetensors, numpy. It does not see what C's stdio and direct system calls write; small file systems (`--mount`, as
+root) are for those. The command is then repeated, as its user would, and what it left is compared with that of an
+undisturbed one to the last bit. Prints one JSON object: calls, outcomes, problems.
 """
 
 from __future__ import annotations
@@ -164,7 +164,20 @@ def digests(folder: Path, names: str = "*") -> dict[str, str]:
     import hashlib
 
     found = sorted(path for path in folder.glob(names) if path.is_file()) if folder.is_dir() else []
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in found}
+    return {path.name: hashlib.sha256(_content(path)).hexdigest()[:16] for path in found}
+
+
+def _content(path: Path) -> bytes:
+    """A file's bytes; of safetensors the tensors by name, since its header is written in any order."""
+    content = path.read_bytes()
+    if path.suffix != ".safetensors" or len(content) < 8:
+        return content
+    from safetensors import safe_open
+
+    from tests.chaos import toys
+
+    with safe_open(path, "pt") as file:
+        return toys.digest({**{name: file.get_tensor(name) for name in file.keys()}, "": file.metadata()}).encode()  # noqa: SIM118
 
 
 def recipes(home: Path) -> None:
@@ -223,12 +236,12 @@ def finished(home: Path) -> None:
     shutil.rmtree(home / "site/runs/lm/compare")
 
 
-def trained(home: Path) -> None:
-    """A finished run of the language model, made once, in ``site``."""
+def trained(home: Path, task: str = "lm") -> None:
+    """A finished run, made once, in ``site``."""
     done = home / "trained"
     if not done.is_dir():
         recipes(home)
-        code = live(fit("lm"), home, fit("lm").words, home / "trained.log", lambda: None)
+        code = live(fit(task), home, fit(task).words, home / "trained.log", lambda: None)
         assert code == 0, (home / "trained.log").read_text()[-2000:]
         shutil.copytree(home / "site", done)
         shutil.copytree(home / "cache", home / "cache-trained")
@@ -276,12 +289,13 @@ def commands() -> dict[str, Callable[[], Command]]:
     writing("import", ["import", "theirs", "out"], "out", ["--force"], published)
     writing("generate", ["generate", RUN, "--prompt", "all ", "--length", "8"], "out")
     writing("validate", ["validate", f"{RUN}/config.yaml"], "out")
-    writing("predict", ["predict", f"{RUN}/config.yaml"], RUN, before=trained)
+    vit = RUN.replace("lm", "vit")
+    writing("predict", ["predict", f"{vit}/config.yaml"], vit, before=lambda home: trained(home, "vit"))
     writing("new", ["new", "norm", "MyNorm", "--dest", "out"], "out")
     writing("new recipe", ["new", "recipe", "mine"], ".", before=trained)
     writing("cp", ["cp", "lm-tiny", "mine.yaml"], ".", ["--force"])
     outs["export hf"].words = ["export", "imported", "out", "--format", "hf"]
-    outs["predict"].outcome = lambda home: digests(home / "site" / RUN, "predictions*")
+    outs["predict"].outcome = lambda home: digests(home / "site" / vit, "predictions*")
     outs["new recipe"].outcome = outs["cp"].outcome = lambda home: digests(home / "site", "mine.yaml")
     made: dict[str, Callable[[], Command]] = {
         f"fit-{task}": lambda t=task: fit(t) for task in ("lm", "translation", "vit")
@@ -419,6 +433,46 @@ def _repeated(home: Path, command: Command, reference: dict[str, str], log: Path
         return code, [f"no outcome: {failure!r}"]
 
 
+def mounted(home: Path, until: float = 1e18) -> dict:
+    """Commands on a file system of their own that is too small, and again on one that is not; needs root."""
+    from tests.chaos import toys
+    from tests.chaos.disks import Small
+
+    found: dict[str, dict] = {}
+    places = {
+        ("export", "site/out"): 8, ("import", "site/out"): 8, ("compare finished", "site/runs/lm/compare"): 16,
+        ("fit-lm", "cache"): 4, ("fit-lm", "site/runs"): 120, ("compare", "site/runs"): 64, ("fit-lm", "tmp"): 0,
+    }  # fmt: skip
+    for (name, place), size in places.items():
+        if time.monotonic() > until:
+            found[f"{name} in {place}"] = {"problems": ["no time"]}
+            continue
+        command, room = commands()[name](), home / name.replace(" ", "-")
+        log = room / "round.log"
+        clear(room, command)
+        log.unlink(missing_ok=True)
+        assert live(command, room, command.words, log, lambda: None) == 0, log.read_text()[-2000:]
+        reference = command.outcome(room)
+        clear(room, command)
+        log.unlink()
+        with Small(room / place, max(size, 4)) as disk:
+            if not size:
+                disk.fill()
+            code = live(command, room, command.words, log, lambda: None)
+        said = log.read_text()
+        lines = [line for line in said.splitlines() if line.startswith(("warning:", "error:", "failed "))]
+        again = _repeated(room, command, reference, log)
+        lost = [] if code != 0 or size == 0 or place == "cache" else toys.differences(command.outcome(room), reference)
+        problems = [what for what in ("Traceback", "a bug in zoo") if what in said]
+        problems += [f"code {code}"] * (code not in (0, 5)) + [f"repeated: {again}"] * (again != (0, []))
+        problems += ["in silence"] * (code == 0 and not lines and bool(lost)) + ["no sentence"] * (
+            code == 5 and not lines
+        )
+        found[f"{name} in {place}"] = {"KiB": size, "code": code, "said": lines[:LINES], "problems": problems}
+        print(f"{name} in {place}", found[f"{name} in {place}"], file=sys.stderr, flush=True)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--home", type=Path, required=True)
@@ -426,6 +480,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="*", default=["once"], choices=["once", "for-ever"])
     parser.add_argument("--every", type=int, default=1, help="only each so-manyeth call")
     parser.add_argument("--all-errors", action="store_true")
+    parser.add_argument("--mount", action="store_true", help="as root: small file systems instead")
     parser.add_argument("--minutes", type=float, default=1e9)
     asked = parser.parse_args()
     home = asked.home.resolve()
@@ -434,8 +489,8 @@ def main() -> None:
 
     until = time.monotonic() + 60 * asked.minutes
     lives.load()
-    found = {}
-    for name in asked.commands or commands():
+    found = mounted(home, until) if asked.mount else {}
+    for name in () if asked.mount else asked.commands or commands():
         since = time.monotonic()
         place = home / name.replace(" ", "-")
         found[name] = campaign(place, name, asked.ways, asked.every, asked.all_errors, until)

@@ -112,6 +112,19 @@ def test_without_a_home_a_sentence_names_the_variable(monkeypatch):
         root()
 
 
+def test_an_array_on_a_file_system_that_maps_no_files_is_read(tmp_path, monkeypatch, capsys):
+    write_array(tmp_path / "a.npy", np.arange(5))
+    assert isinstance(cache.mapped(tmp_path / "a.npy"), np.memmap)
+
+    def refuse(*args, **kwargs):
+        raise OSError(errno.ENODEV, "No such device")
+
+    monkeypatch.setattr("mmap.mmap", refuse)
+    for _ in range(2):
+        assert cache.mapped(tmp_path / "a.npy").tolist() == [0, 1, 2, 3, 4]
+    assert capsys.readouterr().err.count("warning:") == 1
+
+
 def test_a_failure_of_the_files_that_are_read_is_no_failure_of_the_cache(fresh_cache):
     def build(folder):
         raise PermissionError(errno.EACCES, "Permission denied", "corpus.txt")

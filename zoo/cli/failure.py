@@ -47,8 +47,17 @@ def report(error: BaseException, debug: bool = False) -> int:
 
 def _code(error: ZooError) -> int:
     """Its exit code; that of a disk where a disk is what made a command impossible."""
-    fault = atomic.storage_fault(error) if isinstance(error, UsageError) else None
+    if not isinstance(error, UsageError):
+        return error.code
+    fault = atomic.storage_fault(error) or _refusal(error)
     return StorageError.code if fault and fault.errno in {*atomic.STORAGE, errno.EINVAL} else error.code
+
+
+def _refusal(error: BaseException | None) -> OSError | None:
+    """What a system answered, of which an error is the translation."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__
+    return error
 
 
 def say(text: str) -> None:

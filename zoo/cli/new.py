@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import keyword
 import re
 import shutil
@@ -165,6 +166,8 @@ def recipe(name: str, source: str | None) -> int:
     try:
         atomic.write_text(target, text)
     except OSError as error:
+        with contextlib.suppress(OSError):  # a name that the disk may not have: the same command must work again
+            target.unlink(missing_ok=True)
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
     print(f"{target}\n\nFill in its first lines. Try it:\n  zoo check {target}\n  zoo fit {target}")
     return 0

@@ -77,6 +77,21 @@ def write_array(path: Path, array: np.ndarray) -> None:
     atomic.publish(draft, path)
 
 
+def mapped(path: Path) -> np.ndarray:
+    """An array in a file, read as it is used; at once where the file system maps no files, with a warning."""
+    try:
+        return np.load(path, mmap_mode="r")
+    except OSError as error:
+        found = np.load(path)
+        _say_unmapped(error.strerror or str(error), path.parent)
+        return found
+
+
+@functools.cache
+def _say_unmapped(why: str, folder: Path) -> None:
+    atomic.warn(f"the files in {folder} cannot be mapped into memory, and are read as a whole: {why}")
+
+
 def write_arrays(path: Path, **arrays: np.ndarray) -> None:
     """Replace a file's content by arrays, as numpy.savez does."""
     content = io.BytesIO()

@@ -16,7 +16,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only
 
 from zoo.data.batches import BatchDataset, Plan, TokenPlan, round_up
-from zoo.data.cache import cached, write_array, write_json
+from zoo.data.cache import cached, mapped, write_array, write_json
 from zoo.data.data import Data, at_least
 from zoo.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from zoo.errors import UsageError
@@ -46,7 +46,7 @@ class Side:
 
     @classmethod
     def load(cls, folder: Path, name: str) -> Side:
-        return cls(np.load(folder / f"{name}.ids.npy", mmap_mode="r"), np.load(folder / f"{name}.edges.npy"))
+        return cls(mapped(folder / f"{name}.ids.npy"), np.load(folder / f"{name}.edges.npy"))
 
     @staticmethod
     def save(folder: Path, name: str, sentences: Sequence[Sequence[int]]) -> None:

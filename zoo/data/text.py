@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from zoo.data.batches import BatchDataset, random, sample_sentence
-from zoo.data.cache import cached, write_array, write_json
+from zoo.data.cache import cached, mapped, write_array, write_json
 from zoo.data.data import Data, a_fraction, at_least
 from zoo.data.read import missing, read_bytes, read_text
 from zoo.data.tokenizer import EOS, Tokenizer
@@ -133,7 +133,7 @@ class TextData(Data):
         self.tokenizer = Tokenizer.load(entry / "tokenizer.json")
         self._fingerprint: str = json.loads((entry / "meta.json").read_text("utf-8"))["fingerprint"]
         sizes = self.tokenizer.byte_lengths()
-        streams = {file.stem: np.load(file, mmap_mode="r") for file in sorted(entry.glob("*.npy"))}
+        streams = {file.stem: mapped(file) for file in sorted(entry.glob("*.npy"))}
         for split, stream in streams.items():
             if len(stream) < 2:
                 raise UsageError(
