@@ -29,6 +29,8 @@ MAY_IMPORT = {
     "errors": ((), ()),
     "atomic": ((), ()),
     "discovery": ((), ()),
+    "palette": ((), ()),
+    "plotting": (("palette",), ("matplotlib", "numpy", "PIL")),
     "importing": ((), ()),
     "limits": (("errors",), ()),
     "plainyaml": (("errors", "limits"), ("yaml",)),
