@@ -30,12 +30,16 @@ FONTS = (
     "Microsoft YaHei", "Arial Unicode MS", "Noto Sans Devanagari", "Noto Emoji", "Arial",
 )  # fmt: skip
 UNITS = 72  # units per inch: sizes of figures are in points, of which a page shows one per CSS pixel
+SALT = "zoo"
 ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 @contextmanager
 def style() -> Iterator[None]:
     """A context, or a decorator: matplotlib's defaults, whatever the user's matplotlibrc says, and the style of zoo."""
+    if matplotlib.rcParams["svg.hashsalt"] == SALT:  # within it already
+        yield
+        return
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(
@@ -56,7 +60,7 @@ def style() -> Iterator[None]:
                 "grid.color": LIGHT["frame"],
                 "lines.solid_capstyle": "round",
                 "svg.fonttype": "none",  # text stays text
-                "svg.hashsalt": "zoo",  # the same identifiers every time
+                "svg.hashsalt": SALT,  # the same identifiers every time
             }
         )
         warnings.filterwarnings("ignore", "Glyph")  # a visible box stands for it
@@ -81,9 +85,14 @@ def new_figure(width: float, height: float) -> Figure:
 def to_image(figure: Figure, scale: float = 2.0) -> Image.Image:
     """The figure as RGB pixels, ``scale`` of them per unit."""
     figure.set_dpi(UNITS * scale)
+    return rasterize(figure)
+
+
+def rasterize(figure: Figure) -> Image.Image:
+    """The figure as RGB pixels, without the time that ``style`` takes: for figures without axes."""
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
-    return Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())
+    return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
 
 
 def to_png(figure: Figure) -> bytes:
