@@ -30,6 +30,8 @@ MAY_IMPORT = {
     "atomic": ((), ()),
     "console": (("errors",), ()),
     "discovery": ((), ()),
+    "palette": ((), ()),
+    "plotting": (("palette",), ("matplotlib", "numpy", "PIL")),
     "importing": ((), ()),
     "limits": (("errors",), ()),
     "ranges": (("errors",), ()),

@@ -1,20 +1,38 @@
-"""Charts as pictures and as SVG: all of it inside, nothing that is not a number, the geometry as it should be."""
+"""Charts as PNG and SVG: text apart and inside the figure, series that can be told apart, geometry as it should be."""
 
+import io
 import math
 import re
-from itertools import pairwise
+from itertools import combinations, pairwise
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from fabricate import ledger, run, study
+from fabricate import run, study
+from matplotlib.figure import Figure
+from PIL import Image
 
 from zoo.compare.answer import answer
-from zoo.compare.axes import cut, plain, round_numbers, signed, spread
-from zoo.compare.charts import curves, figures, forest, frontier, pareto, style
-from zoo.compare.drawing import DARK, LIGHT, SERIES, SHARP, Drawing, dashes, width_of
-from zoo.compare.labels import clipped, look
-from zoo.compare.probes import Bar, bars, lines
+from zoo.compare.charts import (
+    DASHES,
+    MARKERS,
+    Bar,
+    bars,
+    charts,
+    clipped,
+    curves,
+    differences,
+    frontier,
+    lines,
+    pareto,
+    series_look,
+    spread,
+    variant_looks,
+)
+from zoo.palette import DARK, LIGHT, SERIES
+from zoo.plotting import new_figure, printable, style, text_width, to_image, to_svg
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 def costly(variants=3):
@@ -30,91 +48,160 @@ def costly(variants=3):
     return runs
 
 
-def drawings():
+def every_chart():
     """Every chart, and the states that a chart may meet."""
-    found = answer(costly())
+    usual = answer(costly())
     lost = answer([*costly(), *(run("a=lost", seed, diverges=1250) for seed in (1, 2, 3)), run("a=one", 1)])
     bare = answer([run("default", 1, validations=[]), run("a=1", 1, validations=[], choices={"position": "x" * 90})])
     probe = {"A": {1: 1.7, 2: 2.9, 4: 4.0}, "B": {1: 1.6, 2: None, 4: None}, "C": {1: None, 2: None, 4: None}}
-    yield "curves", curves(found)
+    yield "curves", curves(usual)
     yield "lost", curves(lost)
     yield "bare", curves(bare)
-    yield "forest", forest(found)
-    yield "forest-lost", forest(lost)
-    yield "forest-bare", forest(bare)
-    yield "flops", pareto(found)
-    yield "speed", pareto(found, "speed")
+    yield "differences", differences(usual)
+    yield "differences-lost", differences(lost)
+    yield "differences-bare", differences(bare)
+    yield "flops", pareto(usual)
+    yield "speed", pareto(usual, "speed")
     yield "lines", lines("lengths", probe, ("length", "loss"), ["1×", "2×", "4×"], {"A": {1: 0.1, 2: 0.1, 4: 0.2}})
     yield "bars", bars("parts", [Bar("norm", -0.1, -0.2, 0.0), Bar("ffn", 0.03), Bar("block", math.nan)], "change")
     yield "many", curves(answer(study(dict.fromkeys(("default", *(f"a={i}" for i in range(13))), 1.7), seeds=2)))
 
 
-@pytest.mark.parametrize(("name", "drawing"), [*drawings()])
-def test_a_chart_is_a_picture_and_the_same_as_svg(name, drawing):
-    image = drawing.image()
-    assert image.size == (drawing.width * SHARP, drawing.height * SHARP)
-    assert len(set(map(tuple, np.asarray(image).reshape(-1, 3)[::7]))) > 5
-    root = ElementTree.fromstring(drawing.svg())
-    assert root.get("viewBox") == f"0 0 {drawing.width} {drawing.height}"
-    assert "nan" not in drawing.svg().replace("NaN", "nan")
-    assert "inf" not in re.sub(r"<t(ext|itle).*?</t(ext|itle)>", "", drawing.svg())
-    words = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert words
-    for each in root.iter("{http://www.w3.org/2000/svg}polyline"):
-        for point in each.get("points").split():
-            x, y = map(float, point.split(","))
-            assert -1 <= x <= drawing.width + 1, name
-            assert -1 <= y <= drawing.height + 1, name
+CHARTS = dict(every_chart())
 
 
-def test_text_stays_inside_and_apart():
-    drawing = Drawing(400, 100, "x")
-    drawing.text("label", 390, 50, anchor="end")
-    image = np.asarray(drawing.image())
-    dark = np.argwhere(image.min(2) < 128)
-    seen = dark[:, 1].min() / SHARP, dark[:, 1].max() / SHARP
-    assert 390 - width_of("label") - 1 <= seen[0] < seen[1] <= 391
-    assert dark[:, 0].mean() / SHARP == pytest.approx(50, abs=3)
+def texts(figure):
+    """Every text that is seen, with its box in pixels."""
+    from matplotlib.text import Text
+
+    with style():
+        figure.set_dpi(72)
+        figure.canvas.draw()
+        outside = {
+            label
+            for axes in figure.axes
+            for axis, (low, high) in ((axes.xaxis, sorted(axes.get_xlim())), (axes.yaxis, sorted(axes.get_ylim())))
+            for tick in axis.get_major_ticks()
+            if not low <= tick.get_loc() <= high
+            for label in (tick.label1, tick.label2)
+        }
+        seen = (text for text in figure.findobj(Text) if text.get_text().strip() and text.get_visible())
+        every = [text for text in seen if text not in outside]
+        return [(text.get_text(), text.get_window_extent(figure.canvas.get_renderer())) for text in every]
 
 
-def test_a_halo_keeps_lines_off_text():
-    dark = []
-    for halo in (False, True):
-        drawing = Drawing(200, 60, "x")
-        drawing.line([(0, 30), (200, 30)], "ink", 3)
-        drawing.text("oo", 100, 30, 20, "paper", "middle", halo=halo)
-        dark.append((np.asarray(drawing.image())[:, 160:240].min(2) < 128).sum())
-        assert ("paint-order" in drawing.svg()) == halo
-    assert dark[1] < 0.7 * dark[0]
+def words(svg):
+    return [element.text for element in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_a_chart_is_a_png_and_an_svg_with_the_same_text(name):
+    chart = CHARTS[name]
+    assert isinstance(chart.figure, Figure)
+    width, height = chart.figure.get_size_inches() * 72
+    image = Image.open(io.BytesIO(chart.png()))
+    assert image.size == (2 * width, 2 * height)
+    assert image.info == {}  # no date, no version
+    assert len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)) > 5
+    root = ElementTree.fromstring(chart.svg())
+    assert root.get("viewBox") == f"0 0 {width:g} {height:g}"
+    assert root.get("aria-label") == chart.title
+    assert "nan" not in chart.svg()
+    assert set(words(chart.svg())) >= {text for text, _ in texts(chart.figure)} - {""}
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_text_stays_inside_and_apart(name):
+    figure = CHARTS[name].figure
+    width, height = figure.get_size_inches() * 72
+    boxes = texts(figure)
+    for text, box in boxes:
+        assert -1 <= box.x0 < box.x1 <= width + 1, text
+        assert -1 <= box.y0 < box.y1 <= height + 1, text
+    for (one, a), (other, b) in combinations(boxes, 2):
+        across = min(a.x1, b.x1) - max(a.x0, b.x0)
+        down = min(a.y1, b.y1) - max(a.y0, b.y0)
+        assert across <= 1 or down <= 4, (one, other)  # boxes hold room for accents and descenders
+
+
+@pytest.mark.parametrize("name", ["curves", "differences", "flops", "lines", "bars"])
+def test_every_axis_has_a_label_and_ticks(name):
+    for axes in CHARTS[name].figure.axes:
+        assert axes.get_xlabel()
+        assert axes.get_ylabel() or [label.get_text() for label in axes.get_yticklabels()]
+        assert len([label for label in axes.get_xticklabels() if label.get_text()]) >= 2
+
+
+def test_a_chart_is_the_same_bytes_every_time():
+    first, second = (CHARTS["curves"], curves(answer(costly())))
+    assert first.svg() == second.svg() == second.svg()
+    assert first.png() == second.png()
+
+
+def test_drawing_leaves_no_global_state(monkeypatch):
+    import matplotlib
+    from matplotlib import pyplot
+
+    monkeypatch.setitem(matplotlib.rcParams, "font.size", 3.0)
+    monkeypatch.setitem(matplotlib.rcParams, "axes.facecolor", "red")
+    before = dict(matplotlib.rcParams)
+    chart = curves(answer(costly()))
+    assert chart.png() == CHARTS["curves"].png()  # a user's matplotlibrc changes nothing
+    assert dict(matplotlib.rcParams) == before
+    assert not pyplot.get_fignums()
+
+
+def test_names_are_text_and_neither_markup_nor_mathematics():
+    runs = [*costly(2), *(run("a=x", seed, choices={"position": "<b>$x_1$ #0072b2"}) for seed in (1, 2, 3))]
+    for chart in charts(answer(runs)):
+        assert "<b>$x_1$ #0072b2" in words(chart.svg())
+        assert "<b>" not in chart.svg()
+
+
+def test_colours_of_a_page_are_variables_of_its_palette():
+    svg = CHARTS["differences"].svg()
+    styles = " ".join(re.findall(r'style="([^"]*)"', svg))
+    assert not re.findall(r"(?<!,)#[0-9a-f]{6}", styles)
+    assert {"ink", "grey", "frame", "c1"} <= set(re.findall(r"var\(--(\w+),", styles)) <= set(LIGHT)
+    assert set(LIGHT) == set(DARK)
 
 
 def test_curves_show_every_seed_and_their_band():
-    svg = curves(answer(costly(2))).svg()
-    assert svg.count('stroke-opacity="0.35"') == 6
-    assert svg.count("fill-opacity") == 2
-    assert svg.count('stroke-width="2.2"') == 2
+    (axes,) = curves(answer(costly(2))).figure.axes
+    assert len([line for line in axes.lines if line.get_alpha() == 0.35]) == 6
+    assert len(axes.collections) == 2
+    assert len([line for line in axes.lines if line.get_linewidth() == 2.2]) == 2
 
 
 def test_the_cross_of_a_diverged_run_lies_at_its_last_figure():
-    svg = curves(answer([*costly(2), run("a=x", 1, diverges=1250), run("a=x", 2), run("a=x", 3)])).svg()
-    assert svg.count('stroke-width="2.2"') == 3 + 2  # three means, and two strokes of one cross
+    found = answer([*costly(2), run("a=x", 1, diverges=1250), run("a=x", 2), run("a=x", 3)])
+    (axes,) = curves(found).figure.axes
+    (cross,) = [line for line in axes.lines if line.get_marker() == "x"]
+    last = [each for each in found.runs["a=x"][1].validations if math.isfinite(each["loss"] or math.nan)][-1]
+    assert cross.get_xdata() == [last["tokens"]]
 
 
-def test_forest_shows_differences_and_verdicts():
-    svg = forest(answer(costly(3))).svg()
-    assert "← better" in svg
-    assert "loss: difference from P0 (nats)" in svg
-    assert svg.index("← better") < svg.index("worse →")
-    more = forest(answer([run(each.variant, each.seed, goals={"loss": "max"}) for each in costly(2)])).svg()
-    assert "← worse" in more
+def test_differences_come_with_verdicts():
+    shown = words(differences(answer(costly(3))).svg())
+    assert {"← better", "worse →", "loss: difference from P0 (nats)", "better"} <= set(shown)
+    more = answer([run(each.variant, each.seed, goals={"loss": "max"}) for each in costly(2)])
+    assert "← worse" in words(differences(more).svg())
+
+
+def test_ticks_of_differences_are_signed_and_have_the_same_number_of_places():
+    axes = CHARTS["differences"].figure.axes[0]
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert "0" in labels
+    assert all(re.fullmatch(r"0|[+−]\d+\.\d+", label) for label in labels)
+    assert len({len(label.partition(".")[2]) for label in labels if label != "0"}) == 1
 
 
 def test_one_diverged_run_does_not_hide_the_others():
     """Its interval is as wide as the axis would be otherwise; an arrow says that it goes on."""
     runs = [*costly(3), *(run("a=x", seed, diverges=1250 if seed == 1 else None, loss=1.8) for seed in (1, 2, 3))]
-    ticks = re.findall(r">([+−]\d\.?\d*)</text>", forest(answer(runs)).svg())
-    assert ticks
-    assert max(abs(float(tick.replace("−", "-"))) for tick in ticks) <= 1.0
+    (axes,) = differences(answer(runs)).figure.axes
+    assert max(map(abs, axes.get_xlim())) <= 1.0
+    assert {4, 5} <= {line.get_marker() for line in axes.lines}
 
 
 def test_the_frontier_is_what_nothing_beats():
@@ -126,67 +213,36 @@ def test_the_frontier_is_what_nothing_beats():
 
 
 def test_no_pareto_where_all_cost_the_same():
-    found = answer(study({"default": 1.7, "a=1": 1.6}))
-    assert pareto(found) is None
-    assert [figure.name for figure in figures(found)] == ["curves", "differences", "speed"]
-    assert [figure.name for figure in figures(answer(costly()))] == ["curves", "differences", "flops", "speed"]
-    assert [figure.name for figure in figures(answer([run("default", 1)]))] == ["curves"]
+    same = answer(study({"default": 1.7, "a=1": 1.6}))
+    assert pareto(same) is None
+    assert [chart.name for chart in charts(same)] == ["curves", "differences", "speed"]
+    assert [chart.name for chart in charts(answer(costly()))] == ["curves", "differences", "flops", "speed"]
+    assert [chart.name for chart in charts(answer([run("default", 1)]))] == ["curves"]
 
 
 def test_colours_do_not_change_with_results():
-    first = style(answer(study({"default": 1.7, "a=1": 1.5, "a=2": 1.9})))
-    second = style(answer(study({"default": 1.7, "a=1": 1.9, "a=2": 1.5})))
+    first = variant_looks(answer(study({"default": 1.7, "a=1": 1.5, "a=2": 1.9})))
+    second = variant_looks(answer(study({"default": 1.7, "a=1": 1.9, "a=2": 1.5})))
     assert first == second
-    assert first["default"][0] == "c0"
+    assert first["default"].colour == LIGHT["ink"]
 
 
 def test_series_can_be_told_apart():
-    looks = [look(index) for index in range(3 * SERIES)]
+    looks = [series_look(index) for index in range(len(DASHES) * len(SERIES))]
     assert len(set(looks)) == len(looks)
-    assert len({shape for _, shape, _ in looks[:SERIES]}) == SERIES
-    assert set(LIGHT) == set(DARK)
+    assert len({look.marker for look in looks[: len(SERIES)]}) == len(SERIES) == len(MARKERS)
 
 
 def test_what_is_undefined_is_marked_and_not_drawn():
-    svg = lines("x", {"A": {1: 1.0, 2: 1.1}, "B": {1: 1.0, 2: None}}, ("length", "loss")).svg()
-    assert "undefined" in svg
-    assert "undefined" not in lines("x", {"A": {1: 1.0, 2: 1.1}}, ("length", "loss")).svg()
+    chart = lines("x", {"A": {1: 1.0, 2: 1.1}, "B": {1: 1.0, 2: None}}, ("length", "loss"))
+    assert "undefined" in words(chart.svg())
+    assert len([line for line in chart.figure.axes[0].lines if line.get_marker() == "x"]) == 1
+    assert "undefined" not in words(lines("x", {"A": {1: 1.0, 2: 1.1}}, ("length", "loss")).svg())
 
 
 def test_bars_are_coloured_by_what_is_good():
-    down = bars("x", [Bar("a", -1.0)], "change").svg()
-    assert "var(--c1" in down
+    assert "var(--c1" in bars("x", [Bar("a", -1.0)], "change").svg()
     assert "var(--c2" in bars("x", [Bar("a", -1.0)], "change", good="high").svg()
-
-
-def test_ticks_are_round_numbers():
-    assert round_numbers(0.0, 6_144_000.0, 6) == [0.0, 2e6, 4e6, 6e6]
-    assert round_numbers(1.49, 1.93, 6) == pytest.approx([1.5, 1.6, 1.7, 1.8, 1.9])
-    assert round_numbers(2.0, 2.0, 6) == [2.0]
-    assert plain([0.0, 2e6, 4e6]) == ["0", "2M", "4M"]
-    assert plain([1.8e6, 1.9e6, 2.0e6]) == ["1.8M", "1.9M", "2.0M"]
-    assert plain([1.5, 1.6]) == ["1.5", "1.6"]
-    assert plain([1.65]) == ["1.650"]
-    assert signed([-0.1, 0.0, 0.1]) == ["−0.1", "0", "+0.1"]
-
-
-def test_lines_are_cut_at_the_frame():
-    assert cut([(0, -10), (10, 10)], 0, 20) == [[(5, 0), (10, 10)]]
-    assert cut([(0, 5), (1, 6), (2, 7)], 0, 20) == [[(0, 5), (1, 6), (2, 7)]]
-    assert cut([(0, -5), (1, -6)], 0, 20) == []
-    assert cut([(0, -5), (1, -5)], 0, 20) == []
-    assert cut([(0, -10), (1, 10), (2, -10)], 0, 20) == [[(0.5, 0), (1, 10), (1.5, 0)]]
-    assert cut([(0, 10), (1, -10), (2, 10)], 0, 20) == [[(0, 10), (0.5, 0)], [(1.5, 0), (2, 10)]]
-
-
-def test_dashes_cover_what_they_should():
-    pieces = dashes([(0, 0), (10, 0)], (2, 3))
-    assert pieces == [[(0, 0), (2, 0)], [(5, 0), (7, 0)], [(10, 0)]] or pieces[:2] == [
-        [(0, 0), (2, 0)],
-        [(5, 0), (7, 0)],
-    ]
-    around = dashes([(0, 0), (3, 0), (3, 3)], (4, 1))
-    assert around[0] == [(0, 0), (3, 0), (3, 1)]
 
 
 def test_labels_are_moved_apart_and_stay_inside():
@@ -205,5 +261,21 @@ def test_long_names_keep_both_ends():
     assert clipped("short") == "short"
 
 
-def test_a_chart_of_a_file_is_the_chart_of_its_runs():
-    assert ledger()["validations"][-1]["tokens"] == 6_144_000
+@pytest.mark.parametrize("word", ["日本語", "שלום", "مرحبا", "🙂", "नमस्ते", "\U000f1234", "e\u0301"])
+def test_every_character_leaves_a_trace_whatever_fonts_there_are(word, recwarn):
+    images = []
+    for text in ("", word):
+        with style():
+            figure = new_figure(200, 40)
+            figure.text(0.1, 0.3, text, fontsize=20)
+        images.append(np.asarray(to_image(figure)).astype(int))
+        assert printable(word) == "" or to_svg(figure, word).startswith("<svg")
+    assert (np.abs(images[0] - images[1]) > 100).sum() > 50
+    assert text_width(figure, word, 20) > 5
+    assert not recwarn.list
+
+
+def test_control_characters_are_escaped():
+    assert printable("a\n\x00\u200b") == "a\\n\\x00\\x200b"
+    assert printable("e\u0301") == "é"
+    assert printable("x" * 30, 10) == "x" * 9 + "…"

@@ -11,8 +11,7 @@ from fabricate import ledger, run, study
 from PIL import Image
 
 from zoo.compare.answer import answer
-from zoo.compare.charts import Figure
-from zoo.compare.probes import lines
+from zoo.compare.charts import charts, lines
 from zoo.compare.report import page
 from zoo.compare.write import write
 from zoo.errors import UsageError
@@ -52,12 +51,12 @@ def found():
 
 
 def probe():
-    drawing = lines("lengths", {"A": {1: 1.0, 2: None}}, ("length", "loss"))
-    return Figure("lengths", "Beyond the training length", "A cross: undefined.", drawing)
+    series = {"A": {1: 1.0, 2: None}}
+    return lines("Beyond the training length", series, ("length", "loss"), caption="A cross: undefined.")
 
 
 def test_the_page_says_everything(found):
-    text = " ".join(Balanced(page(found, [probe()])).text)
+    text = " ".join(Balanced(page(found, [*charts(found), probe()])).text)
     told = (
         "lower the validation loss of lm-tiny?|is better by 0.|Not distinguishable from|Verdicts|Training|"
         "Difference from|Beyond the training length|What differs|Cost|What is not equal|Nothing. Tokens, data|"
@@ -69,12 +68,14 @@ def test_the_page_says_everything(found):
 
 
 def test_the_page_needs_nothing_else(found):
-    text = page(found)
+    text = page(found, charts(found))
     parsed = Balanced(text)
     assert not {tag for tag, _ in parsed.tags} & {"script", "link", "img", "iframe", "object", "base"}
     assert not any(name in attrs for _, attrs in parsed.tags for name in ("src", "href", "onload", "onclick"))
-    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text)
-    assert "url(" not in text
+    inside = {f"#{attrs['id']}" for _, attrs in parsed.tags if "id" in attrs}
+    assert {attrs["xlink:href"] for _, attrs in parsed.tags if "xlink:href" in attrs} <= inside
+    assert set(re.findall(r"url\((.*?)\)", text)) <= inside
+    assert not re.search(r"https?://(?!www\.w3\.org/(2000/svg|1999/xlink)\")", text)
     assert "@import" not in text
     assert "default-src 'none'" in text
     assert "prefers-color-scheme: dark" in text
@@ -85,7 +86,8 @@ def test_the_page_needs_nothing_else(found):
 def test_nothing_that_a_run_says_is_markup():
     said = {"recipe": EVIL, "setting.kernel": EVIL, "setting.machine": EVIL}
     runs = [run(EVIL, seed, choices={"position": EVIL}, **said) for seed in (1, 2)]
-    text = page(answer([*runs, *(run("default", seed, recipe=EVIL) for seed in (1, 2))], commands=[EVIL]))
+    found = answer([*runs, *(run("default", seed, recipe=EVIL) for seed in (1, 2))], commands=[EVIL])
+    text = page(found, [*charts(found), lines(EVIL, {EVIL: {1: 1.0}}, (EVIL, EVIL), caption=EVIL)])
     assert "<script" not in text
     assert "&lt;script&gt;" in text
     Balanced(text)
@@ -105,9 +107,9 @@ def test_every_run_has_a_line_that_says_what_became_of_it():
     text = page(answer(runs))
     table = text[text.index("Every run") :]
     assert table.count("<tr>") >= 4
-    assert "<td class=n>diverged</td>" in table
-    assert "<td class=n>not finished</td>" in table
-    assert "<td class=n>3,000</td>" in table
+    assert '<td class="n">diverged</td>' in table
+    assert '<td class="n">not finished</td>' in table
+    assert '<td class="n">3,000</td>' in table
 
 
 def test_one_variant_and_one_seed_have_a_page_too():

@@ -1,18 +1,36 @@
 """Pictures of attention: their size, the colours of known cells, and text that does not break them."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_rgb
 from PIL import Image
 
-from zoo.study import lettering
-from zoo.study.pictures import TILE, alignment, head_grid, over_image, pooled, stacked
-from zoo.study.ramp import FRAME, GOLD, TABLE, colours
+from zoo import plotting
+from zoo.study.pictures import (
+    CMAP,
+    FRAME,
+    ORANGE,
+    TILE,
+    alignment,
+    coloured,
+    head_grid,
+    over_image,
+    over_images,
+    pooled,
+    text_pixels,
+)
 
-ODD = ["größe", "日本語", "🙂", "\n", "\x00\u200b", "", " ", "�", "x" * 300, "e\u0301", "<eos>"]
+ODD = ["größe", "日本語", "שלום", "🙂", "\n", "\x00\u200b", "", " ", "�", "x" * 300, "e\u0301", "<eos>", "$x_1$"]
+
+
+def rgb(colour):
+    return np.round(np.array(to_rgb(colour)) * 255)
 
 
 def pixels(image):
@@ -23,14 +41,13 @@ def pixels(image):
 
 def matrix(image):
     """The upper left corner of the first panel: just inside its frame."""
-    found = np.argwhere((pixels(image) == FRAME).all(-1))
-    return found.min(0) + 2
+    return np.argwhere((pixels(image) == rgb(FRAME)).all(-1)).min(0) + 2
 
 
-def test_the_ramp_darkens_evenly_from_almost_white():
-    luminance = (TABLE / 255) ** 2.2 @ [0.2126, 0.7152, 0.0722]
+def test_the_colours_of_weights_darken_evenly_from_almost_white():
+    luminance = (CMAP(np.arange(256))[:, :3]) ** 2.2 @ [0.2126, 0.7152, 0.0722]
     lightness = np.cbrt(luminance)
-    assert (np.diff(lightness) < 0.002).all()
+    assert (np.diff(lightness) < 0).all()
     assert lightness[0] > 0.98
     assert lightness[-1] < 0.33
     halves = lightness[0] - lightness[128], lightness[128] - lightness[-1]
@@ -43,32 +60,44 @@ def test_cells_of_an_alignment_have_the_colours_of_their_weights():
     top, left = matrix(image)
     for row, column in np.ndindex(2, 3):
         middle = pixels(image)[top + 48 * row + 24, left + 48 * column + 24]
-        assert (middle == colours(np.float32(weights[row, column] / 0.5))).all()
+        assert (middle == coloured(np.float32(weights[row, column] / 0.5))).all()
 
 
 def test_what_belongs_together_is_outlined():
     weights = torch.rand(4, 5)
-    plain, gold = (alignment(weights, "abcde", "wxyz", slots) for slots in (None, [(1, 3, 2, 4)]))
+    plain, gold = (alignment(weights, "abcde", "wxyz", spans) for spans in (None, [(1, 3, 2, 4)]))
     top, left = matrix(gold)
-    spots = np.argwhere((pixels(gold) == GOLD).all(-1)) - [top, left]
+    spots = np.argwhere((pixels(gold) == rgb(ORANGE)).all(-1)) - [top, left]
     assert spots.min(0).tolist() == [2 * 48, 1 * 48]
     assert spots.max(0).tolist() == [4 * 48 - 1, 3 * 48 - 1]
-    assert not (pixels(plain) == GOLD).all(-1).any()
+    assert not (pixels(plain) == rgb(ORANGE)).all(-1).any()
 
 
-@pytest.mark.parametrize("machine", [True, False])
-def test_odd_and_long_tokens_are_drawn_with_any_fonts(monkeypatch, machine):
-    if not machine:
-        monkeypatch.setattr(lettering, "faces", tuple)
-    for cached in (lettering.fonts, lettering.font_of, lettering.text):
-        cached.cache_clear()
+@pytest.mark.parametrize("installed", [True, False])
+def test_odd_and_long_tokens_are_drawn_with_any_fonts(monkeypatch, recwarn, installed):
+    if not installed:
+        monkeypatch.setattr(plotting, "_fonts", lambda: ("DejaVu Sans",))
+    text_pixels.cache_clear()
     image = alignment(torch.eye(len(ODD)), ODD, ODD, title="Übersetzung 日本")
     assert image.width < 1600
-    for character in "ä日ō":
-        assert np.asarray(lettering.text(character, 26)).any()
-    assert lettering.text("ä", 26).tobytes() != lettering.text("a", 26).tobytes()
-    for cached in (lettering.fonts, lettering.font_of, lettering.text):
-        cached.cache_clear()
+    for word in ODD:
+        seen = text_pixels(word, 26, "#000000")[..., 3].any()
+        assert seen == bool(word.strip() or word == "\n"), repr(word)
+    assert text_pixels("ä", 26, "#000000").tobytes() != text_pixels("a", 26, "#000000").tobytes()
+    assert text_pixels("e\u0301", 26, "#000000").tobytes() == text_pixels("é", 26, "#000000").tobytes()
+    assert not recwarn.list
+    text_pixels.cache_clear()
+
+
+def test_text_is_where_it_was_asked_for_and_not_cut():
+    for word in ("gjpqy", "ÄÖÜ", "<eos>", "mmmm"):
+        alpha = text_pixels(word, 26, "#000000")[..., 3]
+        assert alpha.shape[0] == round(1.3 * 26)
+        assert not alpha[0].any()  # room above and below
+        assert not alpha[-1].any()
+        columns = np.flatnonzero(alpha.any(0))
+        assert columns[0] <= 4
+        assert alpha.shape[1] - columns[-1] <= 4
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 300), (300, 2), (2000, 1500)])
@@ -90,11 +119,12 @@ def test_a_grid_has_a_panel_per_layer_and_head_and_colours_roots():
     image = head_grid(layers)
     top, left = matrix(image)
     cell, step = 20, 6 * 20 + 24
+    half, nothing = coloured(np.array(0.5)), coloured(np.array(0.0))  # sqrt(0.25)
     for head in range(3):
         found = pixels(image)
-        assert (found[top + 10, left + head * step + 10] == TABLE[128]).all()  # sqrt(0.25)
-        assert (found[top + 10, left + head * step + cell + 10] == TABLE[0]).all()
-        assert (found[top + step + 10, left + head * step + 10] == TABLE[0]).all()
+        assert (found[top + 10, left + head * step + 10] == half).all()
+        assert (found[top + 10, left + head * step + cell + 10] == nothing).all()
+        assert (found[top + step + 10, left + head * step + 10] == nothing).all()
     labelled = head_grid(layers, list("abcdef"), "title", ["first", "last"])
     assert labelled.height > image.height
 
@@ -103,22 +133,39 @@ def test_a_grid_has_a_panel_per_layer_and_head_and_colours_roots():
 def test_the_heaviest_patch_of_an_image_is_the_most_orange(channels):
     weights = torch.zeros(2, 2, 2)
     weights[0, 0, 1], weights[1, 0, 1], weights[1, 1, 0] = 0.9, 0.5, 0.2
-    image = over_image(torch.full((channels, 8, 8), 0.5), weights, "7", headings=False)
+    grey = torch.full((channels, 8, 8), 0.5)
+    image = over_image(grey, weights, "7")
     found = pixels(image)
     top, left = matrix(image) - 1
     step = TILE + 24
     assert (found[top + 50, left + 50] == 128).all()  # the image as it is
-    orange = np.array(GOLD)
     for tile in (1, 2, 3):
-        near, far = (np.abs(found[top + y, left + tile * step + x] - orange).sum() for y, x in ((50, 150), (50, 50)))
+        spots = ((50, 150), (50, 50))
+        near, far = (np.abs(found[top + y, left + tile * step + x] - rgb(ORANGE)).sum() for y, x in spots)
         assert near < 60 < far
-    assert stacked([image, image]).height < 2 * image.height
+    assert image.height < over_images([(grey, weights, "7")] * 2).height < 2 * image.height
 
 
 def test_one_map_has_no_mean():
     image = torch.rand(3, 100, 100)
     one, two = over_image(image, torch.rand(1, 5, 5)), over_image(image, torch.rand(2, 5, 5))
     assert two.width - one.width == 2 * (TILE + 24)
+
+
+def test_a_picture_is_the_same_every_time_and_leaves_no_global_state():
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    first = alignment(torch.eye(3), "abc", "xyz", title="a title")
+    text_pixels.cache_clear()
+    assert alignment(torch.eye(3), "abc", "xyz", title="a title").tobytes() == first.tobytes()
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_the_module_that_draws_is_loaded_when_something_is_drawn():
+    code = "import sys, zoo.study.heatmap; print('zoo.plotting' in sys.modules, 'zoo.study.pictures' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False False\n"
 
 
 def test_the_python_of_the_page_runs(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from zoo.errors import StorageError, UsageError, ZooError
 
 if TYPE_CHECKING:
     from zoo.compare.answer import Answer
-    from zoo.compare.charts import Figure
+    from zoo.compare.charts import Chart
     from zoo.compare.ledgers import Ledger
 
 
@@ -168,11 +168,10 @@ def print_plan(steps: Sequence[Step], note: str = "") -> None:
 
 def probe(
     arms: Mapping[str, Arm], seeds: Sequence[int], wanted: Sequence[int], place: Path, allow: Any, runner: Runner
-) -> Figure:
+) -> Chart:
     """Measure every finished run on longer texts, print the table, and draw the chart."""
     from zoo.compare import lengths, state
-    from zoo.compare.charts import Figure
-    from zoo.compare.probes import lines
+    from zoo.compare.charts import lines
 
     folders = {
         label: {s: arm.point.folder(s) for s in seeds if state.look(arm.point.folder(s)) == "finished"}
@@ -185,8 +184,9 @@ def probe(
         runner.tell("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     ticks = [f"{factor}×" for factor in wanted]
     title = "Loss in the last quarter of texts longer than in training"
-    drawing = lines(title, lengths.means(found), ("length, in training lengths", "nats per token"), ticks)
-    return Figure("lengths", title, "Mean over seeds of each run's best checkpoint on the validation text.", drawing)
+    caption = "Mean over seeds of each run's best checkpoint on the validation text."
+    labels = ("length, in training lengths", "nats per token")
+    return lines(title, lengths.means(found), labels, ticks, caption=caption)
 
 
 def read(folders: Sequence[Path], asked: Asked) -> int:
@@ -209,7 +209,7 @@ def answered(found: Sequence[Ledger], asked: Asked, record: home.Record) -> Answ
     return answer(found, record.baseline, record.goal or asked.get("goal"), at, record.tuned, commands)
 
 
-def show(record: home.Record, asked: Asked, place: Path | None, more: Sequence[Figure] = ()) -> int:
+def show(record: home.Record, asked: Asked, place: Path | None, more: Sequence[Chart] = ()) -> int:
     """Answer a comparison that was run; into ``place`` goes the report."""
     found = home.ledgers(record.folders, record.budget)
     if not found:
@@ -218,7 +218,7 @@ def show(record: home.Record, asked: Asked, place: Path | None, more: Sequence[F
     return tell(answer, asked, place, more)
 
 
-def tell(answer: Answer, asked: Asked, place: Path | None, more: Sequence[Figure] = ()) -> int:
+def tell(answer: Answer, asked: Asked, place: Path | None, more: Sequence[Chart] = ()) -> int:
     """Print the answer, write the report where there is a place for it; 1 where figures are not comparable."""
     from zoo.compare import table
 
@@ -232,7 +232,7 @@ def tell(answer: Answer, asked: Asked, place: Path | None, more: Sequence[Figure
     return 1 if answer.refused else 0
 
 
-def report(answer: Answer, asked: Asked, place: Path, more: Sequence[Figure]) -> None:
+def report(answer: Answer, asked: Asked, place: Path, more: Sequence[Chart]) -> None:
     """Write the files and what TensorBoard shows, and say where they are."""
     from zoo.cli.tensorboard import link
     from zoo.compare import board, table

@@ -17,7 +17,7 @@ from zoo.compare.plan import Arm
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
-    from zoo.compare.charts import Figure
+    from zoo.compare.charts import Chart
 
 UNFIT = ("baseline", "design", "budget", "match", "tune", "probe", "at")
 
@@ -78,14 +78,12 @@ def text(found: Sequence[Difference], done: Sequence[Share], goal: str) -> str:
     return "\n".join([*lines, *textwrap.wrap(legend, 118)])
 
 
-def chart(done: Sequence[Share], goal: str, lower: bool) -> Figure:
+def chart(done: Sequence[Share], goal: str, lower: bool) -> Chart:
     """The shares as bars."""
-    from zoo.compare.charts import Figure
-    from zoo.compare.probes import Bar, bars
+    from zoo.compare.charts import Bar, bars
 
     pairs = [(share.difference, share.shapley or share.alone) for share in done]
     rows = [Bar(str(one), pair.mean, pair.low, pair.high) for one, pair in pairs]
-    title = "What each option brought"
-    told = "Shapley's shares" if done[0].shapley else "Effects on the first recipe"
-    drawing = bars(title, rows, f"change in {goal}", "low" if lower else "high")
-    return Figure("shares", title, f"{told}, with 95 % intervals over seeds.", drawing)
+    kind = "Shapley's shares" if done[0].shapley else "Effects on the first recipe"
+    caption = f"{kind}, with 95 % intervals over seeds."
+    return bars("What each option brought", rows, f"change in {goal}", "low" if lower else "high", caption)

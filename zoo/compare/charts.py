@@ -1,22 +1,26 @@
 """The charts of a comparison: curves with seed bands, differences with intervals, quality against cost.
 
-Each is a Drawing, for a PNG and for a page.
+Matplotlib is imported by these functions, not with this module: a comparison that is only printed starts without it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from zoo.compare import wording
 from zoo.compare.answer import Answer, Row
-from zoo.compare.axes import Frame, padded, signed
-from zoo.compare.drawing import Drawing, Point, width_of
-from zoo.compare.labels import WIDTH, Box, Look, beside, clipped, end_labels, look
 from zoo.compare.ledgers import number
+from zoo.compare.numbers import decimals, fixed
+from zoo.palette import LIGHT, SERIES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # the axis of each cost, whether little of it is good, and a word for it
 COSTS = {
@@ -26,148 +30,273 @@ COSTS = {
     "memory": ("peak memory (bytes)", True, "memory"),
     "seconds": ("training time (s)", True, "time"),
 }
+WIDTH = 720  # units of a chart, of which a page shows one per CSS pixel and a PNG two pixels
+ROW = 34  # units of a row of names
+LONGEST = 30  # characters of a name
+MARKERS = ("o", "s", "^", "D", "v", "*", "p")
+DASHES: tuple[tuple[float, ...], ...] = ((), (3.2, 1.8), (1.0, 1.4))  # in line widths
+TEXT, SMALL = 12.5, 11.5  # sizes of names and axis labels, and of tick labels
+WARM = 0.33  # the first third of training, where a loss falls from chance, does not set the scale
+Point = tuple[float, float]
 Lines = list[list[Point]]
+Range = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A chart with the name of its file, its title, and a sentence that says how to read it."""
+class Chart:
+    """A matplotlib figure with the name of its file, its title, and a sentence that says how to read it."""
 
     name: str
     title: str
     caption: str
-    drawing: Drawing
+    figure: Figure
+
+    def svg(self) -> str:
+        """An ``<svg>`` element for a page."""
+        from zoo.plotting import to_svg
+
+        return to_svg(self.figure, self.title)
+
+    def png(self) -> bytes:
+        """A PNG file on white, two pixels per unit."""
+        from zoo.plotting import to_png
+
+        return to_png(self.figure)
 
 
-WARM = 0.33  # the first third of training, where a loss falls from chance, does not set the scale
+class Look(NamedTuple):
+    """How a series is drawn: a colour (#rrggbb), a marker and dashes of matplotlib."""
+
+    colour: str
+    marker: str
+    dashes: tuple[float, ...]
 
 
-def figures(answer: Answer) -> list[Figure]:
+@dataclass(frozen=True)
+class Bar:
+    """One bar: what it stands for, how much, and the interval around it where there is one."""
+
+    label: str
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+
+
+def charts(answer: Answer) -> list[Chart]:
     """The charts that this answer has enough for."""
-    told = (
-        "Thick: mean over seeds; the band is one standard deviation; each thin line is a seed. "
-        "A cross: training diverged."
-    )
-    drawn = [Figure("curves", "Training", told, curves(answer))]
+    drawn = [curves(answer)]
     if any(math.isfinite(row.pair.mean) for row in answer.rows):
-        told = "Mean of the differences seed by seed, with its 95 % interval; an arrow: it goes on beyond the frame."
-        drawn.append(Figure("differences", f"Difference from {answer.base.label}", told, forest(answer)))
-    for cost in ("flops", "speed"):
-        drawing = pareto(answer, cost)
-        if drawing is not None:
-            told = "Mean and standard deviation over seeds. A dashed line joins what no other variant beats in both."
-            drawn.append(Figure(cost, f"Quality against {COSTS[cost][2]}", told, drawing))
-    return drawn
+        drawn.append(differences(answer))
+    return drawn + [chart for cost in ("flops", "speed") if (chart := pareto(answer, cost))]
 
 
-def curves(answer: Answer) -> Drawing:
+def curves(answer: Answer) -> Chart:
     """The headline over tokens seen: a thick line per variant, the mean over seeds; a band of one standard deviation;
     a thin line per seed. A cross marks where training diverged.
     """
-    styles, drawing = style(answer), Drawing(WIDTH, 400, f"{wording.goal(answer)} over {answer.unit}s seen")
+    from zoo.plotting import new_figure, style
+
+    looks, names = variant_looks(answer), {row.variant: clipped(row.label) for row in answer.rows}
     lines = {row.variant: _lines(answer, row) for row in answer.rows}
     every = [points for seeds in lines.values() for points in seeds if points]
     end = max((x for points in every for x, _ in points), default=1.0)
-    names = {row.variant: clipped(row.label) for row in answer.rows}
-    room = max(width_of(name, 12.5) for name in names.values()) + 30
-    frame = Frame(drawing, 74, 14, WIDTH - room, 346, (0.0, end), _interesting(every, end))
-    frame.vertical(_axis(answer))
-    frame.horizontal(f"{answer.unit}s seen")
     ends = []
-    for row in reversed(answer.rows):
-        colour, _, dash = styles[row.variant]
-        mean, sd = _average(lines[row.variant])
-        if len(lines[row.variant]) > 1:
+    with style():
+        figure = new_figure(WIDTH, 400)
+        axes = _axes(figure, 74, 14, WIDTH - _room(figure, names.values()), 346)
+        axes.set(xlim=(0.0, end), ylim=_interesting(every, end), ylabel=_axis(answer))
+        axes.set_xlabel(f"{answer.unit}s seen")
+        _prefixed(axes)
+        axes.grid(axis="y", linewidth=1)
+        for order, row in enumerate(reversed(answer.rows)):
+            colour, _, dashes = looks[row.variant]
+            mean, sd = _average(lines[row.variant])
+            if len(lines[row.variant]) > 1:
+                for points in lines[row.variant]:
+                    axes.plot(*_xy(points), color=colour, linewidth=0.8, alpha=0.35)
+                _band(axes, mean, sd, colour, 0.16 if len(lines) < 5 else 0.1)
+            axes.plot(*_xy(mean), color=colour, linewidth=2.2, dashes=dashes, zorder=3 + order / 100)
             for points in lines[row.variant]:
-                frame.curve(points, colour, 0.8, 0.35)
-            frame.band(mean, sd, colour, 0.16 if len(lines) < 5 else 0.1)
-    for row in reversed(answer.rows):
-        colour, _, dash = styles[row.variant]
-        mean, _ = _average(lines[row.variant])
-        frame.curve(mean, colour, 2.2, dash=dash)
-        for points in lines[row.variant]:
-            if points and not math.isfinite(points[-1][1]):
-                last = next((p for p in reversed(points) if math.isfinite(p[1])), None)
-                if last:
-                    y = min(max(frame.down(last[1]), frame.top + 6), frame.bottom)
-                    drawing.mark(frame.across(last[0]), y, colour, "cross", 4.5)
-        last = next((p for p in reversed(mean) if math.isfinite(p[1])), (end, math.nan))
-        ends.append((row, last))
-    end_labels(frame, [(names[row.variant], styles[row.variant], last) for row, last in ends])
-    return drawing
+                if points and not math.isfinite(points[-1][1]) and (last := _last(points)):
+                    y = min(last[1], axes.get_ylim()[1])
+                    axes.plot(last[0], y, "x", color=colour, markersize=9, markeredgewidth=2.2, clip_on=False, zorder=5)
+            ends.append((names[row.variant], looks[row.variant], _last(mean) or (end, math.nan)))
+        _end_labels(axes, ends)
+    caption = (
+        "Thick: mean over seeds; the band is one standard deviation; each thin line is a seed. "
+        "A cross: training diverged."
+    )
+    return Chart("curves", "Training", caption, figure)
 
 
-def forest(answer: Answer) -> Drawing:
+def differences(answer: Answer) -> Chart:
     """Paired differences from the baseline with 95 % intervals, and the verdicts beside them."""
-    rows = answer.rows[1:]
+    from zoo.plotting import new_figure, style, text_width
+
+    rows, looks = answer.rows[1:], variant_looks(answer)
     names = [clipped(row.label) for row in rows]
-    told = [row.verdict.word + (f", {len(row.diverged)} diverged" if row.diverged else "") for row in rows]
-    left = 40 + max((width_of(name) for name in names), default=0)
-    room = max((width_of(word, 12) for word in told), default=0) + 24
-    drawing = Drawing(WIDTH, 34 * len(rows) + 92, f"differences in {wording.goal(answer)} from {answer.base.label}")
+    verdicts = [row.verdict.word + (f", {len(row.diverged)} diverged" if row.diverged else "") for row in rows]
     scaled = [row for row in rows if not row.diverged and not answer.base.diverged] or rows
-    values = [end for row in scaled for end in (row.pair.mean, row.pair.low, row.pair.high)]
-    frame = Frame(drawing, left, 30, WIDTH - room, 30 + 34 * len(rows), padded([0.0, *values], 0.08), (0.0, 1.0))
-    frame.horizontal(
-        f"{wording.goal(answer)}: difference from {clipped(answer.base.label)}{_bracketed(answer)}",
-        told=signed, lines=True,
-    )  # fmt: skip
-    zero, sides = frame.across(0.0), ("better", "worse") if answer.lower_is_better else ("worse", "better")
-    drawing.line([(zero, frame.top - 4), (zero, frame.bottom)], "ink", 1.2)
-    drawing.text(f"← {sides[0]}", zero - 8, frame.top - 14, 11.5, "grey", "end")
-    drawing.text(f"{sides[1]} →", zero + 8, frame.top - 14, 11.5, "grey")
-    for index, (row, name, word) in enumerate(zip(rows, names, told, strict=True)):
-        y = frame.top + 34 * (index + 0.5)
-        colour, shape, _ = style(answer)[row.variant]
-        drawing.text(name, left - 16, y, anchor="end")
-        shade = {"better": "good", "worse": "bad"}.get(row.verdict.word, "grey")
-        drawing.text(word, frame.right + 14, y, 12, shade)
-        if not math.isfinite(row.pair.mean):
-            continue
-        if math.isfinite(row.pair.low):
-            _whisker(frame, (row.pair.low, row.pair.high), y, colour)
-        if frame.x[0] <= row.pair.mean <= frame.x[1]:
-            drawing.mark(frame.across(row.pair.mean), y, colour, shape, 5.5)
-    return drawing
+    with style():
+        figure = new_figure(WIDTH, ROW * len(rows) + 92)
+        left = 40 + max((text_width(figure, name, 13) for name in names), default=0)
+        room = max((text_width(figure, word, 12) for word in verdicts), default=0) + 24
+        axes = _rows(figure, names, left, 30, WIDTH - room)
+        limits = padded([0.0, *(end for row in scaled for end in (row.pair.mean, row.pair.low, row.pair.high))], 0.08)
+        axes.set_xlim(limits)
+        _signed_ticks(axes)
+        axes.set_xlabel(f"{wording.goal(answer)}: difference from {clipped(answer.base.label)}{_bracketed(answer)}")
+        axes.axvline(0.0, color=LIGHT["ink"], linewidth=1.2)
+        sides = ("better", "worse") if answer.lower_is_better else ("worse", "better")
+        for words, shift, side in ((f"← {sides[0]}", -8, "right"), (f"{sides[1]} →", 8, "left")):
+            _note(axes, words, (0.0, 1.0), (shift, 12), SMALL, LIGHT["grey"], side, axes.get_xaxis_transform())
+        for y, (row, verdict) in enumerate(zip(rows, verdicts, strict=True)):
+            colour, marker, _ = looks[row.variant]
+            shade = LIGHT[{"better": "good", "worse": "bad"}.get(row.verdict.word, "grey")]
+            _note(axes, verdict, (1.0, y), (14, 0), 12, shade, "left", axes.get_yaxis_transform())
+            if not math.isfinite(row.pair.mean):
+                continue
+            if math.isfinite(row.pair.low):
+                _whisker(axes, (row.pair.low, row.pair.high), y, colour)
+            if limits[0] <= row.pair.mean <= limits[1]:
+                _mark(axes, (row.pair.mean, y), colour, marker, 12)
+    caption = "Mean of the differences seed by seed, with its 95 % interval; an arrow: it goes on beyond the frame."
+    return Chart("differences", f"Difference from {answer.base.label}", caption, figure)
 
 
-def pareto(answer: Answer, cost: str = "flops") -> Drawing | None:
+def pareto(answer: Answer, cost: str = "flops") -> Chart | None:
     """The headline against "flops", "speed", "parameters", "memory" or "seconds"; the line joins what nothing beats.
 
     None where fewer than two variants know their cost, or all cost the same.
     """
-    label, cheap_is_low, _ = COSTS[cost]
-    known = [row for row in answer.rows if math.isfinite(getattr(row.cost, cost)) and math.isfinite(row.mean)]
-    across = [getattr(row.cost, cost) for row in known]
-    if len(known) < 2 or max(across) - min(across) <= 1e-3 * max(across):
+    from zoo.plotting import new_figure, style
+
+    label, cheap_is_low, word = COSTS[cost]
+    rows = [row for row in answer.rows if math.isfinite(getattr(row.cost, cost)) and math.isfinite(row.mean)]
+    costs = [getattr(row.cost, cost) for row in rows]
+    if len(rows) < 2 or max(costs) - min(costs) <= 1e-3 * max(costs):
         return None
-    drawing = Drawing(WIDTH, 380, f"{wording.goal(answer)} against {label}")
-    heights = [row.mean + side * (row.sd if math.isfinite(row.sd) else 0) for row in known for side in (-1, 1)]
-    frame = Frame(drawing, 74, 14, WIDTH - 24, 326, padded(across, 0.14), padded(heights, 0.12))
-    frame.vertical(_axis(answer))
-    frame.horizontal(label.replace("token", answer.unit))
-    points = [(x, row.mean) for x, row in zip(across, known, strict=True)]
-    best = frontier(points, cheap_is_low, answer.lower_is_better)
-    frame.curve(best, "grey", 1.4, dash=(5, 4))
-    boxes: list[Box] = []
-    for row, point in zip(known, points, strict=True):
-        at, down = frame.point(*point)
-        reach = abs(frame.down(row.mean + row.sd) - down) if math.isfinite(row.sd) else 8.0
-        boxes += [(at - 7, down - 8, at + 7, down + 8), (at - 1, down - reach, at + 1, down + reach)]
-    for row, (x, y) in zip(known, points, strict=True):
-        colour, shape, _ = style(answer)[row.variant]
-        at, down = frame.point(x, y)
-        if math.isfinite(row.sd):
-            drawing.line([(at, frame.down(y - row.sd)), (at, frame.down(y + row.sd))], colour, 1.4)
-        drawing.mark(at, down, colour, shape, 6)
-        beside(frame, clipped(row.label), (at, down), boxes)
-    return drawing
+    sds = [row.sd if math.isfinite(row.sd) else 0.0 for row in rows]
+    points = [(x, row.mean) for x, row in zip(costs, rows, strict=True)]
+    looks = variant_looks(answer)
+    with style():
+        figure = new_figure(WIDTH, 380)
+        axes = _axes(figure, 74, 14, WIDTH - 24, 326)
+        heights = [row.mean + side * sd for row, sd in zip(rows, sds, strict=True) for side in (-1, 1)]
+        axes.set(xlim=padded(costs, 0.14), ylim=padded(heights, 0.12), ylabel=_axis(answer))
+        axes.set_xlabel(label.replace("token", answer.unit))
+        _prefixed(axes)
+        axes.grid(axis="y", linewidth=1)
+        best = frontier(points, cheap_is_low, answer.lower_is_better)
+        axes.plot(*_xy(best), color=LIGHT["grey"], linewidth=1.4, dashes=(3.6, 2.9))
+        for row, point, sd in zip(rows, points, sds, strict=True):
+            colour, marker, _ = looks[row.variant]
+            axes.errorbar(*point, yerr=sd, color=colour, elinewidth=1.4)
+            _mark(axes, point, colour, marker, 13)
+        _name_points(axes, [clipped(row.label) for row in rows], points, sds)
+    caption = "Mean and standard deviation over seeds. A dashed line joins what no other variant beats in both."
+    return Chart(cost, f"Quality against {word}", caption, figure)
 
 
-def style(answer: Answer) -> dict[str, Look]:
+def lines(
+    title: str,
+    series: Mapping[str, Mapping[float, float | None]],
+    labels: tuple[str, str],
+    ticks: Sequence[str] | None = None,
+    bands: Mapping[str, Mapping[float, float]] | None = None,
+    caption: str = "",
+) -> Chart:
+    """A line per name over few x on a logarithmic axis, such as lengths 1, 2, 4 and 8; ``labels`` name x and y.
+
+    What is None is undefined, and marked below the axes. ``bands`` are standard deviations, ``ticks`` words for the x.
+    """
+    from zoo.plotting import new_figure, style
+
+    names = {name: clipped(name) for name in series}
+    xs = sorted({x for points in series.values() for x in points})
+    undefined = [name for name in series if any(y is None for y in series[name].values())]
+    strip = 18 * len(undefined)
+    ends = []
+    with style():
+        figure = new_figure(WIDTH, 386 + strip)
+        axes = _axes(figure, 74, 14, WIDTH - _room(figure, names.values()), 330)
+        axes.set_xscale("log")
+        axes.set_xlim((xs[0], xs[-1]) if len(xs) > 1 else (xs[0] / 2, xs[0] * 2))
+        axes.set_ylim(padded([y for points in series.values() for y in points.values() if y is not None]))
+        axes.set_ylabel(labels[1])
+        axes.set_xlabel(labels[0])
+        axes.set_xticks(xs, ticks or [f"{x:g}" for x in xs])
+        axes.minorticks_off()
+        axes.grid(axis="y", linewidth=1)
+        if strip:
+            axes.tick_params(axis="x", pad=4 + strip)
+            axes.annotate(
+                "undefined", (0, 0), (-6, -strip / 2), "axes fraction", textcoords="offset points", fontsize=SMALL,
+                color=LIGHT["grey"], ha="right", va="center",
+            )  # fmt: skip
+        for index, name in enumerate(series):
+            colour, marker, dashes = look = series_look(index)
+            points = [(x, math.nan if y is None else y) for x, y in sorted(series[name].items())]
+            sds = (bands or {}).get(name, {})
+            _band(axes, points, [sds.get(x, 0.0) for x, _ in points], colour, 0.16)
+            axes.plot(*_xy(points), color=colour, linewidth=2.2, dashes=dashes)
+            for point in points:
+                if math.isfinite(point[1]):
+                    _mark(axes, point, colour, marker, 10)
+                else:
+                    below = -18 * (undefined.index(name) + 0.5)
+                    _cross_below(axes, point[0], below, colour)
+            ends.append((names[name], look, _last(points) or (xs[-1], math.nan)))
+        _end_labels(axes, ends)
+    return Chart("lengths", title, caption, figure)
+
+
+def bars(title: str, rows: Sequence[Bar], label: str, good: str = "low", caption: str = "") -> Chart:
+    """Horizontal bars from zero, such as what each part brought: blue where ``good`` ("low" or "high") says so."""
+    from zoo.plotting import new_figure, style, text_width
+
+    names = [clipped(row.label) for row in rows]
+    places = decimals([abs(row.value) / 10 for row in rows])
+    with style():
+        figure = new_figure(WIDTH, ROW * len(rows) + 76)
+        left = 30 + max((text_width(figure, name, 13) for name in names), default=0)
+        axes = _rows(figure, names, left, 14, WIDTH - 84)
+        axes.set_xlim(padded([0.0, *(end for row in rows for end in (row.value, row.low, row.high))], 0.08))
+        _signed_ticks(axes)
+        axes.set_xlabel(label)
+        axes.axvline(0.0, color=LIGHT["ink"], linewidth=1.2, zorder=3)
+        for y, row in enumerate(rows):
+            if not math.isfinite(row.value):
+                _note(axes, "undefined", (0.0, y), (8, 0), 12, LIGHT["grey"], "left", axes.transData)
+                continue
+            helps = (row.value < 0) == (good == "low")
+            axes.barh(y, row.value, 20 / ROW, color=LIGHT["c1" if helps else "c2"], alpha=0.85)
+            if math.isfinite(row.low):
+                axes.plot((row.low, row.high), (y, y), color=LIGHT["ink"], linewidth=1.6)
+            value = fixed(row.value, places, sign=True)
+            _note(axes, value, (1.0, y), (12, 0), 12, LIGHT["ink"], "left", axes.get_yaxis_transform())
+    return Chart("shares", title, caption, figure)
+
+
+def variant_looks(answer: Answer) -> dict[str, Look]:
     """A look per variant, the baseline's first; the others' follow their names, so that no result changes them."""
     names = sorted(row.variant for row in answer.rows[1:])
-    return {name: look(index) for index, name in enumerate([answer.baseline, *names])}
+    return {name: series_look(index) for index, name in enumerate([answer.baseline, *names])}
+
+
+def series_look(index: int) -> Look:
+    """Colour, marker and dashes of a series: black first, then six colours, and after them the same, dashed."""
+    turn = index // len(SERIES)
+    colour = LIGHT[SERIES[index % len(SERIES)]]
+    return Look(colour, MARKERS[(index + turn) % len(MARKERS)], DASHES[turn % len(DASHES)])
+
+
+def clipped(name: str, longest: int = LONGEST) -> str:
+    """A name without its middle where it is too long: variants differ at either end."""
+    from zoo.plotting import printable
+
+    whole = printable(name)
+    return whole if len(whole) <= longest else f"{whole[: longest // 2]}…{whole[len(whole) - (longest - 1) // 2 :]}"
 
 
 def frontier(points: Sequence[Point], cheap_is_low: bool, good_is_low: bool) -> list[Point]:
@@ -179,6 +308,193 @@ def frontier(points: Sequence[Point], cheap_is_low: bool, good_is_low: bool) -> 
         if not best or signs[1] * point[1] < signs[1] * best[-1][1]:
             best.append(point)
     return best
+
+
+def padded(values: Sequence[float], share: float = 0.06) -> Range:
+    """The range of the finite values with some room on both sides."""
+    finite = [value for value in values if math.isfinite(value)] or [0.0]
+    low, high = min(finite), max(finite)
+    room = share * (high - low) or abs(high) * 0.02 or 1.0
+    return low - room, high + room
+
+
+def spread(places: Sequence[float], apart: float, low: float, high: float) -> list[float]:
+    """Places moved as little as it takes to be ``apart`` and between two bounds, so that labels do not collide."""
+    apart = min(apart, (high - low) / max(1, len(places) - 1))
+    groups: list[tuple[float, list[int]]] = []  # the middle of labels that touch, and which they are
+    for index in sorted(range(len(places)), key=lambda index: places[index]):
+        middle, group = places[index], [index]
+        while groups and middle - groups[-1][0] < apart * (len(group) + len(groups[-1][1])) / 2 - 1e-9:
+            other, others = groups.pop()
+            middle = (middle * len(group) + other * len(others)) / (len(group) + len(others))
+            group = others + group
+        groups.append((middle, group))
+    order = [index for _, group in groups for index in group]
+    moved = [middle + apart * (rank - (len(group) - 1) / 2) for middle, group in groups for rank in range(len(group))]
+    for rank, place in enumerate(moved):  # up from the lower bound, then down from the upper one
+        moved[rank] = max(place, low if rank == 0 else moved[rank - 1] + apart)
+    for rank in reversed(range(len(moved))):
+        moved[rank] = min(moved[rank], high if rank == len(moved) - 1 else moved[rank + 1] - apart)
+    return [moved[order.index(index)] for index in range(len(places))]
+
+
+def _axes(figure: Figure, left: float, top: float, right: float, bottom: float) -> Axes:
+    """Axes between these edges, in units from the upper left corner of the figure."""
+    from matplotlib.ticker import MaxNLocator
+
+    width, height = figure.get_size_inches() * 72
+    axes = figure.add_axes((left / width, 1 - bottom / height, (right - left) / width, (bottom - top) / height))
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(length=0, labelsize=SMALL, pad=6)
+    axes.tick_params(axis="x", length=4, pad=4)
+    axes.xaxis.label.set_fontsize(TEXT)
+    axes.yaxis.label.set_fontsize(TEXT)
+    axes.xaxis.labelpad = axes.yaxis.labelpad = 8
+    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    return axes
+
+
+def _rows(figure: Figure, names: Sequence[str], left: float, top: float, right: float) -> Axes:
+    """Axes with a row per name, the first on top, and vertical hairlines at signed numbers."""
+    axes = _axes(figure, left, top, right, top + ROW * len(names))
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_yticks(range(len(names)), names)
+    axes.tick_params(axis="y", labelsize=13, labelcolor=LIGHT["ink"], pad=12)
+    axes.grid(axis="x", linewidth=1)
+    return axes
+
+
+def _signed_ticks(axes: Axes) -> None:
+    """Numbers below the horizontal axis with their signs and as many places as their steps have."""
+    ticks = axes.get_xticks()
+    places = max(0, -math.floor(math.log10(ticks[1] - ticks[0]) + 1e-9)) if len(ticks) > 1 else 3
+    axes.xaxis.set_major_formatter(lambda x, _: fixed(x, places, sign=True) if round(x, places) else "0")
+
+
+def _prefixed(axes: Axes) -> None:
+    """Thousands, millions and so on below the horizontal axis: 500k, 2M."""
+    from matplotlib.ticker import EngFormatter
+
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def _room(figure: Figure, names: Any) -> float:
+    """Units to the right of axes that names of lines take."""
+    from zoo.plotting import text_width
+
+    return max((text_width(figure, name, TEXT) for name in names), default=0) + 30
+
+
+def _mark(axes: Axes, point: Point, colour: str, marker: str, size: float) -> None:
+    """A marker with a rim of paper, so that markers on lines and on each other stay apart."""
+    wide = {"s": 0.82, "D": 0.82, "*": 1.3}.get(marker, 0.95) * size
+    axes.plot(
+        *point, marker, color=colour, markersize=wide, markeredgecolor=LIGHT["paper"], markeredgewidth=1, clip_on=False,
+        zorder=4,
+    )  # fmt: skip
+
+
+def _note(axes: Axes, words: str, place: Point, shift: Point, size: float, colour: str, side: Any, system: Any) -> None:
+    """Text ``shift`` units beside a place in a coordinate system of the axes."""
+    axes.annotate(
+        words, place, shift, system, textcoords="offset points", fontsize=size, color=colour, ha=side,
+        va="center_baseline", annotation_clip=False,
+    )  # fmt: skip
+
+
+def _cross_below(axes: Axes, x: float, shift: float, colour: str) -> None:
+    """A cross ``shift`` units below the axes, at a place on the horizontal one."""
+    from matplotlib.transforms import ScaledTranslation
+
+    down = ScaledTranslation(0, shift / 72, axes.figure.dpi_scale_trans)
+    axes.plot(
+        x, 0, "x", color=colour, markersize=8, markeredgewidth=2.2, clip_on=False,
+        transform=axes.get_xaxis_transform() + down,
+    )  # fmt: skip
+
+
+def _band(axes: Axes, points: Sequence[Point], sds: Sequence[float], colour: str, opacity: float) -> None:
+    """The area of one standard deviation around a line."""
+    if not any(sds):
+        return
+    (x, y), sd = _xy(points), np.array(sds)
+    axes.fill_between(x, y - sd, y + sd, color=colour, alpha=opacity, linewidth=0)
+
+
+def _whisker(axes: Axes, ends: Range, y: float, colour: str) -> None:
+    """An interval; an arrow where it goes on outside of the axes."""
+    low, high = axes.get_xlim()
+    inside = [min(max(end, low), high) for end in ends]
+    axes.plot(inside, (y, y), color=colour, linewidth=2, solid_capstyle="butt", clip_on=False)
+    for place, end, arrow in zip(inside, ends, (4, 5), strict=True):  # matplotlib's CARETLEFT and CARETRIGHT
+        marker, size = ("|", 10) if place == end else (arrow, 8)
+        axes.plot(place, y, marker=marker, color=colour, markersize=size, markeredgewidth=2, clip_on=False)
+
+
+def _end_labels(axes: Axes, ends: Sequence[tuple[str, Look, Point]]) -> None:
+    """The name of each line at its end on the right, moved apart, with a hairline to where it belongs."""
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    height = axes.get_window_extent().height * 72 / axes.figure.dpi
+    heights = [min(max((y - low) / (high - low), 0.0), 1.0) if math.isfinite(y) else 1.0 for _, _, (_, y) in ends]
+    moved = spread([share * height for share in heights], 17, 0.0, height)
+    for (name, look, (x, y)), share, place in zip(ends, heights, moved, strict=True):
+        shift = place - share * height
+        if math.isfinite(y) and x > right - 1e-3 * (right - left):  # a line that ends before has no tail to here
+            axes.annotate(
+                "", (1.0, share), (10, shift), "axes fraction", textcoords="offset points", annotation_clip=False,
+                arrowprops={"arrowstyle": "-", "color": look.colour, "linewidth": 0.8, "alpha": 0.6, "shrinkA": 0},
+            )  # fmt: skip
+        _beside_axes(axes, (13, place), look)
+        axes.annotate(
+            name, (1.0, 0.0), (22, place), "axes fraction", textcoords="offset points", fontsize=TEXT,
+            va="center_baseline", annotation_clip=False,
+        )  # fmt: skip
+
+
+def _beside_axes(axes: Axes, shift: Point, look: Look) -> None:
+    """A marker so many units to the right of and above the lower right corner of axes."""
+    from matplotlib.transforms import ScaledTranslation
+
+    moved = ScaledTranslation(shift[0] / 72, shift[1] / 72, axes.figure.dpi_scale_trans)
+    wide = {"s": 0.82, "D": 0.82, "*": 1.3}.get(look.marker, 0.95) * 9
+    axes.plot(
+        1.0, 0.0, look.marker, color=look.colour, markersize=wide, markeredgewidth=0, clip_on=False,
+        transform=axes.transAxes + moved,
+    )  # fmt: skip
+
+
+def _name_points(axes: Axes, names: Sequence[str], points: Sequence[Point], sds: Sequence[float]) -> None:
+    """A name beside each point, on the first side where it covers no other and stays inside."""
+    from matplotlib.transforms import Bbox
+
+    from zoo.plotting import text_width
+
+    to_units = 72 / axes.figure.dpi
+    frame = axes.get_window_extent()
+    inner = Bbox(frame.get_points() * to_units)
+    places = axes.transData.transform(points) * to_units
+    tops = axes.transData.transform([(x, y + sd) for (x, y), sd in zip(points, sds, strict=True)])[:, 1] * to_units
+    taken = [Bbox.from_extents(x - 7, y - 8, x + 7, y + 8) for x, y in places]
+    taken += [Bbox.from_extents(x - 1, 2 * y - top, x + 1, top) for (x, y), top in zip(places, tops, strict=True)]
+    for index, (name, (x, y)) in enumerate(zip(names, places, strict=True)):
+        wide = text_width(axes.figure, name, TEXT)  # type: ignore[arg-type]
+        beside = [(11, 0), (-11 - wide, 0), (-wide / 2, 17), (-wide / 2, -17)]
+        diagonal = [(9, 15), (9, -15), (-9 - wide, 15), (-9 - wide, -15)]
+        boxes = {
+            shift: Bbox.from_extents(x + shift[0], y + shift[1] - 8, x + shift[0] + wide, y + shift[1] + 8)
+            for shift in (*beside, *diagonal)
+        }
+        free = (
+            shift for shift, box in boxes.items()
+            if inner.contains(box.x0, box.y0) and inner.contains(box.x1, box.y1) and not box.count_overlaps(taken)
+        )  # fmt: skip
+        shift = next(free, (11, 0))
+        taken.append(boxes[shift])
+        axes.annotate(
+            name, points[index], shift, textcoords="offset points", fontsize=TEXT, va="center_baseline", zorder=5,
+            bbox={"facecolor": LIGHT["paper"], "edgecolor": "none", "pad": 0.5},
+        )  # fmt: skip
 
 
 def _lines(answer: Answer, row: Row) -> Lines:
@@ -204,20 +520,20 @@ def _average(seeds: Lines) -> tuple[list[Point], list[float]]:
     return list(zip(xs, values.mean(0).tolist(), strict=True)), sd.tolist()
 
 
-def _interesting(every: Lines, end: float) -> tuple[float, float]:
+def _interesting(every: Lines, end: float) -> Range:
     """The range after the start of training, from which a loss falls so far that nothing else could be seen."""
     late = [y for points in every for x, y in points if x >= WARM * end]
     return padded(late or [y for points in every for _, y in points])
 
 
-def _whisker(frame: Frame, ends: tuple[float, float], y: float, colour: str) -> None:
-    """An interval; an arrow where it goes on outside of the frame."""
-    left, right = (min(max(frame.across(end), frame.left), frame.right) for end in ends)
-    frame.drawing.line([(left, y), (right, y)], colour, 2)
-    for x, end, way in ((left, ends[0], 1), (right, ends[1], -1)):
-        inside = frame.x[0] <= end <= frame.x[1]
-        tip = [(x, y - 5), (x, y + 5)] if inside else [(x + way * 7, y - 5), (x, y), (x + way * 7, y + 5)]
-        frame.drawing.line(tip, colour, 2)
+def _last(points: Sequence[Point]) -> Point | None:
+    """The last point with a finite value."""
+    return next((point for point in reversed(points) if math.isfinite(point[1])), None)
+
+
+def _xy(points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray]:
+    array = np.array(points, dtype=np.float64).reshape(-1, 2)
+    return array[:, 0], array[:, 1]
 
 
 def _axis(answer: Answer) -> str:

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
 from zoo import atomic
 from zoo.compare import table
 from zoo.compare.answer import Answer
-from zoo.compare.charts import Figure, figures
+from zoo.compare.charts import Chart, charts
 from zoo.compare.report import page
 from zoo.console import printable
 from zoo.errors import UsageError
 
 
-def write(answer: Answer, folder: str | Path, more: Sequence[Figure] = ()) -> list[Path]:
-    """comparison.md, .csv, .json and .html, and a PNG per chart; ``more`` are figures of probes. The files written.
+def write(answer: Answer, folder: str | Path, more: Sequence[Chart] = ()) -> list[Path]:
+    """comparison.md, .csv, .json and .html, and a PNG per chart; ``more`` are charts of probes. The files written.
 
     Each file appears whole or not at all: it is written beside its place and then renamed. Raises UsageError where the
     folder cannot be written to.
     """
+    drawn = [*charts(answer), *more]
     content: dict[str, bytes] = {
         "comparison.md": printable(table.markdown(answer), lines=True).encode(),
         "comparison.csv": printable(table.as_csv(answer), lines=True).encode(),
         "comparison.json": table.as_json(answer).encode(),
-        "comparison.html": printable(page(answer, more), lines=True).encode(),
+        "comparison.html": printable(page(answer, drawn), lines=True).encode(),
     }
-    for figure in (*figures(answer), *more):
-        file = io.BytesIO()
-        figure.drawing.image().save(file, "PNG", optimize=True)
-        content[f"{figure.name}.png"] = file.getvalue()
+    content |= {f"{chart.name}.png": chart.png() for chart in drawn}
     place = Path(folder)
     try:
         place.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from zoo.models.vit import ViT
 from zoo.models.watch import watch, watchable
-from zoo.study.pictures import alignment, head_grid, over_image, stacked
 from zoo.tasks.classification import Classification
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.task import Task
@@ -63,6 +62,8 @@ def aligned(
 
     ``gold`` holds spans [s0, s1, t0, t1) that belong together, counted without <bos>.
     """
+    from zoo.study.pictures import alignment  # late, like the others below: matplotlib takes half a second
+
     source, target = ids
     weights = translation_alignment(net, source[None], None, target[None, :-1])
     if weights is None:
@@ -92,6 +93,8 @@ def translation_alignment(net: nn.Module, source: Tensor, source_valid: Tensor |
 
 @pictures.register
 def _language(task: CausalLM, data: Any) -> dict[str, Image.Image]:
+    from zoo.study.pictures import head_grid
+
     tokens = validation(data, 1)["inputs"][:, :TOKENS].to(task.device)
     grid = attention_grid(task.net, tokens)
     if not grid:
@@ -112,6 +115,8 @@ def attention_grid(net: nn.Module, *inputs: Tensor) -> dict[str, Tensor]:
 
 @pictures.register
 def _classification(task: Classification, data: Any) -> dict[str, Image.Image]:
+    from zoo.study.pictures import over_images
+
     batch = move_data_to_device(validation(data, IMAGES), task.device)
     maps, said = patch_attention(task.net, batch["images"])
     if maps is None:
@@ -122,8 +127,8 @@ def _classification(task: Classification, data: Any) -> dict[str, Image.Image]:
         real, guess = (data.names[int(one[number])] for one in (batch["labels"], said))
         caption = f"{real}, taken for {guess}" if real != guess else f"{real}, recognised"
         heads = maps[number, spaced(maps.size(1), HEADS)]
-        rows.append(over_image(image * std + mean, heads, caption, headings=number == 0))
-    return {"patches": stacked(rows)}
+        rows.append((image * std + mean, heads, caption))
+    return {"patches": over_images(rows)}
 
 
 def patch_attention(net: ViT, images: Tensor) -> tuple[Tensor | None, Tensor]:

@@ -11,8 +11,11 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from zoo.compare.drawing import Drawing
+from matplotlib.figure import Figure
+
 from zoo.errors import UsageError
+from zoo.palette import LIGHT
+from zoo.plotting import new_figure, style, to_image
 
 RUNGS = {
     "history-1-laplace": "bigram, add-one (Laplace)",
@@ -22,7 +25,7 @@ RUNGS = {
     "history-5-lstm": "LSTM",
     "history-6-transformer": "Transformer",
 }
-LEFT, ROW, TOP, WIDE = 210, 34, 46, 330
+LEFT, ROW, TOP, WIDTH = 210, 34, 46, 630
 
 
 class Rung(NamedTuple):
@@ -54,22 +57,26 @@ def measured(run: Path) -> float:
     return float(json.loads((run / "finished.json").read_text("utf-8"))["val/bits_per_byte"])
 
 
-def draw(found: list[Rung]) -> Drawing:
+@style()
+def draw(found: list[Rung]) -> Figure:
     """A bar for each rung, oldest first; a mark for each seed."""
-    drawing = Drawing(LEFT + WIDE + 90, TOP + ROW * len(found) + 20, "bits per byte by kind of language model")
-    drawing.text("bits per byte of held-out text (less is better)", LEFT, 20, 13)
-    most = max(max(rung.reached) for rung in found)
+    height = TOP + ROW * len(found) + 20
+    figure = new_figure(WIDTH, height)
+    axes = figure.add_axes((LEFT / WIDTH, 20 / height, (WIDTH - 90 - LEFT) / WIDTH, ROW * len(found) / height))
+    axes.set_title("bits per byte of held-out text (less is better)", loc="left", fontsize=13, pad=12)
+    axes.set_axis_off()
     best = min(rung.mean for rung in found)
-    for number, rung in enumerate(found):
-        middle, end = TOP + ROW * (number + 0.5), LEFT + WIDE * rung.mean / most
-        drawing.text(rung.name, LEFT - 12, middle, 13, "ink", "end")
-        colour = "c3" if rung.mean == best else "c1"
-        drawing.rectangle((LEFT, middle - 9, end, middle + 9), colour, 0.85)
+    most = max(max(rung.reached) for rung in found)
+    axes.set(xlim=(0, most), ylim=(len(found) - 0.5, -0.5))
+    for y, rung in enumerate(found):
+        axes.barh(y, rung.mean, 18 / ROW, color=LIGHT["c3" if rung.mean == best else "c1"], alpha=0.85)
         if len(rung.reached) > 1:
-            for one in rung.reached:
-                drawing.mark(LEFT + WIDE * one / most, middle, "ink", size=3)
-        drawing.text(f"{rung.mean:.3f}", max(end, LEFT + WIDE * max(rung.reached) / most) + 10, middle, 13)
-    return drawing
+            mark = {"markersize": 6, "markeredgecolor": LIGHT["paper"], "clip_on": False}
+            axes.plot(rung.reached, [y] * len(rung.reached), "o", color=LIGHT["ink"], **mark)
+        label = {"textcoords": "offset points", "va": "center_baseline", "fontsize": 13, "annotation_clip": False}
+        axes.annotate(rung.name, (0, y), (-12, 0), ha="right", **label)
+        axes.annotate(f"{rung.mean:.3f}", (max(rung.reached), y), (10, 0), **label)
+    return figure
 
 
 def main() -> None:
@@ -85,7 +92,7 @@ def main() -> None:
     for rung in found:
         print(f"{rung.name:<28} {rung.mean:.3f} bits per byte   {rung.recipe}")
     if asked.picture:
-        draw(found).image().save(asked.picture)
+        to_image(draw(found)).save(asked.picture)
 
 
 if __name__ == "__main__":

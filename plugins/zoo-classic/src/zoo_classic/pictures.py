@@ -12,14 +12,18 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from zoo.compare.drawing import SHAPES, Drawing, width_of
+from zoo.compare.charts import series_look
 from zoo.errors import UsageError, ZooError
+from zoo.palette import LIGHT
+from zoo.plotting import new_figure, style, text_width, to_image
 from zoo_classic.sentences import ABOUT, CLASSES, PEOPLE
 from zoo_classic.trained import TrainedELMo, TrainedVectors
 
-WIDTH, HEIGHT, EDGE, TOP, SIDE = 720, 480, 46, 80, 60
+WIDTH, HEIGHT, EDGE, TOP, SIDE = 720, 480, 46, 80, 60  # units
 LIFTS = (0, 12, -12, 24, -24, 36, -36, 48)
 
 
@@ -39,46 +43,51 @@ def plane(vectors: Tensor) -> Plane:
     return Plane(centred @ v[:2].T, (float(share[0]), float(share[1])))
 
 
-def scatter(title: str, names: Sequence[str], groups: Mapping[str, Sequence[int]], vectors: Tensor) -> Drawing:
+@style()
+def scatter(title: str, names: Sequence[str], groups: Mapping[str, Sequence[int]], vectors: Tensor) -> Figure:
     """Named vectors in their plane; each group has a colour and a mark."""
-    found = plane(vectors)
-    drawing = Drawing(WIDTH, HEIGHT, title)
-    drawing.text(title, EDGE, 20, 14)
-    low, high = found.points.amin(0), found.points.amax(0)
+    projection = plane(vectors)
+    figure = new_figure(WIDTH, HEIGHT)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    axes.set(xlim=(0, WIDTH), ylim=(HEIGHT, 0))  # in units, from the upper left corner
+    axes.text(EDGE, 20, title, fontsize=14, va="center")
+    low, high = projection.points.amin(0), projection.points.amax(0)
     ends = torch.tensor([[EDGE, HEIGHT - EDGE], [WIDTH - EDGE - SIDE, TOP]], dtype=torch.float64)
-    places = (ends[0] + (found.points - low) / (high - low).clamp(min=1e-9) * (ends[1] - ends[0])).tolist()
+    places = (ends[0] + (projection.points - low) / (high - low).clamp(min=1e-9) * (ends[1] - ends[0])).tolist()
     placed: list[tuple[float, float, float]] = []
-    for members in groups.values():  # names first, so that none covers a mark
+    for members in groups.values():
         for member in members:
             if names[member]:
-                placed.append(label(drawing, names[member], *places[member], placed))
+                placed.append(label(axes, names[member], *places[member], placed))
     x = float(EDGE)
     for number, (group, members) in enumerate(groups.items()):
-        colour, shape = f"c{number % 7}", SHAPES[number % len(SHAPES)]
-        drawing.mark(x, 46, colour, shape, 5)
-        drawing.text(group, x + 10, 46, 12)
-        x += width_of(group, 12) + 34
-        for member in members:
-            drawing.mark(*places[member], colour, shape, 4.5)
-    axes = " · ".join(f"PC{n} {share:.0%}" for n, share in enumerate(found.shares, 1))
-    drawing.text(f"share of the variance: {axes}", EDGE, HEIGHT - 14, 11.5, "grey")
-    return drawing
+        look = series_look(number)
+        mark = {"color": look.colour, "marker": look.marker, "linestyle": "", "markeredgecolor": LIGHT["paper"]}
+        axes.plot(x, 46, markersize=9.5, **mark)
+        axes.text(x + 10, 46, group, fontsize=12, va="center_baseline")
+        x += text_width(figure, group, 12) + 34
+        axes.plot([places[member][0] for member in members], [places[member][1] for member in members], **mark,
+                  markersize=8.5, zorder=4)  # fmt: skip
+    shares = " · ".join(f"PC{n} {share:.0%}" for n, share in enumerate(projection.shares, 1))
+    axes.text(EDGE, HEIGHT - 14, f"share of the variance: {shares}", fontsize=11.5, color=LIGHT["grey"], va="center")
+    return figure
 
 
 def label(
-    drawing: Drawing, words: str, x: float, y: float, placed: list[tuple[float, float, float]]
+    axes: Axes, words: str, x: float, y: float, placed: list[tuple[float, float, float]]
 ) -> tuple[float, float, float]:
     """Write beside a mark, to its left near the right edge, moved up or down where another name stands."""
-    wide = width_of(words, 11.5)
+    wide = text_width(axes.figure, words, 11.5)
     left = x + 8 if x + 8 + wide < WIDTH - 4 else x - 8 - wide
     lift = next(
         (n for n in LIFTS if all(abs(y + n - at) > 11 or left + wide < a or left > b for a, at, b in placed)), 0
     )
-    drawing.text(words, left, y + lift, 11.5)
+    axes.text(left, y + lift, words, fontsize=11.5, va="center_baseline")
     return left, y + lift, left + wide
 
 
-def words(model: TrainedVectors) -> Drawing:
+def words(model: TrainedVectors) -> Figure:
     """The people and the classes of ``Sentences``."""
     groups: dict[str, list[str]] = {"person": list(PEOPLE)}
     groups |= {kind: [word for word in members if word != "apple"] for kind, members in CLASSES.items()}
@@ -88,7 +97,7 @@ def words(model: TrainedVectors) -> Drawing:
     return scatter("Word2Vec: one vector per word", names, told, torch.stack([model.vector(word) for word in names]))
 
 
-def senses(model: TrainedELMo, word: str = "apple", layer: int = -1) -> Drawing:
+def senses(model: TrainedELMo, word: str = "apple", layer: int = -1) -> Figure:
     """One word in every sentence that has it, and others in the same places, in one layer."""
     texts: dict[str, list[tuple[str, str]]] = {}
     for kind in ("fruit", "firm"):
@@ -113,7 +122,7 @@ def main(arguments: Sequence[str]) -> int:
         model = zoo.load(arguments[0])
         if not isinstance(model, TrainedVectors | TrainedELMo):
             raise UsageError(f"{arguments[0]} is a {type(model.task).__name__}: only Word2Vec and ELMo are drawn.")
-        (words(model) if isinstance(model, TrainedVectors) else senses(model)).image().save(arguments[1])
+        to_image(words(model) if isinstance(model, TrainedVectors) else senses(model)).save(arguments[1])
     except ZooError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -16,7 +16,6 @@ from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known
 from zoo.trained.use import use
 from zoo_vision.detr import DETR, check_layers, first_block
-from zoo_vision.found import SHOWN, compared
 from zoo_vision.precision import AveragePrecision
 from zoo_vision.setloss import NOTHING, Predictions, Targets, Weights, set_loss
 from zoo_vision.trained import TrainedDetection
@@ -128,6 +127,8 @@ class Detection(Task):
 
 @pictures.register
 def _detection(task: Detection, data: Any) -> dict[str, Image.Image]:
+    from zoo_vision.found import SHOWN, compared  # late: matplotlib takes half a second to load
+
     batch = move_data_to_device(validation(data, SHOWN), task.device)
     return {"detection/boxes": compared(task, data, batch)}
 

@@ -16,9 +16,7 @@ from torch import Tensor
 
 import zoo
 from zoo.errors import UsageError, ZooError
-from zoo.study.lettering import text
-from zoo.study.ramp import GREY
-from zoo.study.sheet import GAP, MARGIN, Sheet
+from zoo.study.pictures import GAP, MARGIN, Page, text_pixels
 from zoo.trained.classification import opened
 from zoo_vision.boxes import corners
 from zoo_vision.scenes import DrawnScenes
@@ -40,22 +38,23 @@ def boxed(image: Image.Image, things: Sequence[Found], names: Sequence[str]) -> 
         pen.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline=(0, 0, 0), width=5)
         pen.rectangle((left, top, right, bottom), outline=ink, width=3)
         sure = "" if thing.probability == 1 else f" {thing.probability:.2f}".replace(" 0.", " .").replace("1.00", "1")
-        words = text(thing.label + sure, 17)
+        words = Image.fromarray(text_pixels(thing.label + sure, 17, "#000000"))
         x = round(min(max(left, 0), TILE - words.width - 4))
         y = round(top) - words.height if top >= words.height else round(min(bottom, TILE - words.height))
         pen.rectangle((x, y, x + words.width + 3, y + words.height - 1), ink)
-        page.paste((0, 0, 0), (x + 2, y), words)
+        page.paste(words, (x + 2, y), words)
     return np.asarray(page)
 
 
 def sheet(rows: Sequence[tuple[str, Sequence[np.ndarray]]]) -> Image.Image:
     """Named rows of pictures."""
-    page, y = Sheet(), MARGIN
-    for name, tiles in rows:
-        page.write(name, MARGIN, y, 24, GREY)
+    longest, step = max(len(tiles) for _, tiles in rows), TILE + 36 + GAP
+    page = Page(2 * MARGIN + longest * (TILE + GAP) - GAP, 2 * MARGIN + len(rows) * step - GAP)
+    for row, (name, tiles) in enumerate(rows):
+        y = MARGIN + row * step
+        page.text(name, MARGIN, y + 16, 24)
         for number, tile in enumerate(tiles):
-            page.put(tile, MARGIN + number * (TILE + GAP), y + 36)
-        y += TILE + 36 + GAP
+            page.pixels(tile, MARGIN + number * (TILE + GAP), y + 36)
     return page.image()
 
 

@@ -9,13 +9,17 @@ import sys
 from collections.abc import Sequence
 
 import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from zoo.compare.drawing import Drawing
+from zoo.palette import LIGHT
+from zoo.plotting import new_figure, style, to_image
 from zoo_vision.windows import WindowAttention, join, seen, split
 
 SIDE, GRID, WINDOW, SHIFT = 22, 8, 4, 2
-GAP, TOP = 46, 56
+GAP, TOP = 46, 56  # units
 CELL = (3, 3)  # whose view is shown
 
 
@@ -35,7 +39,8 @@ def regions(shift: int) -> Tensor:
     return join(first[None, ..., None], GRID, GRID)[0, ..., 0].roll((shift, shift), (0, 1))
 
 
-def windows() -> Drawing:
+@style()
+def windows() -> Figure:
     """Three grids: the windows of a layer, those of the next one, and what a cell sees through both."""
     torch.manual_seed(0)
     plain, moved = (WindowAttention(4, 1, GRID, WINDOW, shift) for shift in (0, SHIFT))
@@ -45,31 +50,32 @@ def windows() -> Drawing:
         ("seen through both", regions(SHIFT), view(nn.Sequential(plain, moved), CELL)),
     ]
     size = SIDE * GRID
-    drawing = Drawing(3 * size + 4 * GAP, TOP + size + 44, "Swin's windows")
+    width, height = 3 * size + 4 * GAP, TOP + size + 44
+    figure = new_figure(width, height)
+    colours = ListedColormap([LIGHT["frame"], LIGHT["c1"]])
     for number, (title, region, visible) in enumerate(panels):
         left = GAP + number * (size + GAP)
-        drawing.text(title, left, 28, 14)
-        for row in range(GRID):
-            for column in range(GRID):
-                x, y = left + column * SIDE, TOP + row * SIDE
-                box = (x + 1, y + 1, x + SIDE - 1, y + SIDE - 1)
-                drawing.rectangle(box, "c1" if visible[row, column] else "frame", 0.75)
-        edges(drawing, region, left)
-        drawing.mark(left + (CELL[1] + 0.5) * SIDE, TOP + (CELL[0] + 0.5) * SIDE, "c6", size=6)
-    told = "dark: cells whose values move the marked one, by the gradient; lines: edges of windows"
-    drawing.text(told, GAP, TOP + size + 24, 12.5, "grey")
-    return drawing
+        axes = figure.add_axes((left / width, 44 / height, size / width, size / height))
+        axes.set_axis_off()
+        axes.set_title(title, loc="left", fontsize=14, pad=12)
+        cells = axes.pcolormesh(visible.numpy(), cmap=colours, vmin=0, vmax=1, edgecolor=LIGHT["paper"], linewidth=2)
+        cells.set_alpha(0.75)
+        axes.invert_yaxis()
+        edges(axes, region)
+        axes.plot(CELL[1] + 0.5, CELL[0] + 0.5, "o", color=LIGHT["c6"], markersize=12, markeredgecolor=LIGHT["paper"])
+    legend = "dark: cells whose values move the marked one, by the gradient; lines: edges of windows"
+    figure.text(GAP / width, 20 / height, legend, fontsize=12.5, color=LIGHT["grey"], va="center")
+    return figure
 
 
-def edges(drawing: Drawing, region: Tensor, left: float) -> None:
+def edges(axes: Axes, region: Tensor) -> None:
     """Lines between cells that do not see each other."""
     for row in range(GRID):
         for column in range(GRID):
-            x, y = left + column * SIDE, TOP + row * SIDE
             if column + 1 < GRID and region[row, column] != region[row, column + 1]:
-                drawing.line([(x + SIDE, y), (x + SIDE, y + SIDE)], "ink", 2)
+                axes.plot((column + 1, column + 1), (row, row + 1), color=LIGHT["ink"], linewidth=2)
             if row + 1 < GRID and region[row, column] != region[row + 1, column]:
-                drawing.line([(x, y + SIDE), (x + SIDE, y + SIDE)], "ink", 2)
+                axes.plot((column, column + 1), (row + 1, row + 1), color=LIGHT["ink"], linewidth=2)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -77,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m zoo_vision.pictures FILE.png", file=sys.stderr)
         return 2
-    windows().image().save(arguments[0])
+    to_image(windows()).save(arguments[0])
     return 0
 
 
