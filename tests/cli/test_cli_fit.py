@@ -43,7 +43,7 @@ def refused(zoo, *words, code=2):
         (["--model.max_length", "8", "--model.position", "learned"], "sequence length 16 exceeds max_length=8"),
         (["--model.vocab_size", "3"], "model.vocab_size is 3 but the data has"),
         (["--model.dim", "-4"], "dim must be at least 1, got -4."),
-        (["--data.batch_size", "0"], "batch_size is 0"),
+        (["--data.batch_size", "0"], "batch_size must be at least 1, got 0. ← --data.batch_size 0"),
         (["--data.path", "nope.txt"], "nope.txt"),
         (["--trainer.accelerator", "tpuu"], "tpuu"),
         (["--seed", "-1"], "'seed_everything' must be at least 0"),
