@@ -35,7 +35,7 @@ def refused(zoo, *words, code=2):
         (["--trainer.max_epoch", "3"], "unknown key 'trainer.max_epoch'. Did you mean 'trainer.max_epochs'?"),
         (["--model.lr", "3e-x"], "'model.lr' must be a number, got '3e-x'. ← --model.lr 3e-x"),
         (["--trainer.precision", "bf17"], "Did you mean 'bf16'?"),
-        (["--model.dim", "64", "--model.heads", "5"], "Try heads=4 or heads=8. ← --model.dim 64, --model.heads 5"),
+        (["--model.dim", "64", "--model.heads", "5"], "Try heads=4 or heads=8. ← --model.heads 5"),
         (
             ["--model.backend", "flash", "--model.position", "alibi"],
             "cannot take. Works with: Auto, Naive, SDPA, Tiled. ← ",
