@@ -35,7 +35,7 @@ def refused(zoo, *words, code=2):
         (["--trainer.max_epoch", "3"], "unknown key 'trainer.max_epoch'. Did you mean 'trainer.max_epochs'?"),
         (["--model.lr", "3e-x"], "'model.lr' must be a number, got '3e-x'. ← --model.lr 3e-x"),
         (["--trainer.precision", "bf17"], "Did you mean 'bf16'?"),
-        (["--model.dim", "64", "--model.heads", "5"], "Try heads=4 or heads=8. ← --model.dim 64, --model.heads 5"),
+        (["--model.dim", "64", "--model.heads", "5"], "Try heads=4 or heads=8. ← --model.heads 5"),
         (
             ["--model.backend", "flash", "--model.position", "alibi"],
             "cannot take. Works with: Auto, Naive, SDPA, Tiled. ← ",
@@ -43,7 +43,7 @@ def refused(zoo, *words, code=2):
         (["--model.max_length", "8", "--model.position", "learned"], "sequence length 16 exceeds max_length=8"),
         (["--model.vocab_size", "3"], "model.vocab_size is 3 but the data has"),
         (["--model.dim", "-4"], "dim must be at least 1, got -4."),
-        (["--data.batch_size", "0"], "batch_size is 0"),
+        (["--data.batch_size", "0"], "batch_size must be at least 1, got 0. ← --data.batch_size 0"),
         (["--data.path", "nope.txt"], "nope.txt"),
         (["--trainer.accelerator", "tpuu"], "tpuu"),
         (["--seed", "-1"], "'seed_everything' must be at least 0"),

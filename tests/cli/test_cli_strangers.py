@@ -27,7 +27,7 @@ def answered(capsys, *words) -> str:
 @pytest.mark.parametrize("slot", SLOTS)
 def test_a_class_path_of_the_standard_library_is_no_part(slot, path, capsys):
     said = answered(capsys, "fit", "lm-tiny", f"--{slot}", path, "--print_config")
-    assert f"{path!r} belongs to Python's standard library" in said
+    assert f"the class path {path!r} is not imported: it belongs to Python's standard library" in said
     assert "install" not in said
     assert "--allow-import" not in said
 

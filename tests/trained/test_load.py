@@ -222,7 +222,7 @@ def configured(run, **options):
 def test_a_configuration_imports_parts_only(copied, model, tmp_path):
     run = copied("glyphs")
     attempts = {
-        "os.system": (PluginError, "--allow-import os"),
+        "os.system": (UsageError, "standard library"),
         "my_attn.My": (PluginError, "no installed package provides it"),
         "torch.hub.load": (PluginError, "--allow-import torch.hub"),
         "zoo.parts.norm.Nope": (PluginError, "cannot be imported"),

@@ -94,7 +94,7 @@ class Names:
         if part and registry.disabled(part.distribution):
             raise UsageError(f"the class path {written!r} is not imported: {registry.SWITCH} disables {part.origin}.")
         if said := foreign(path):
-            raise UsageError(f"{said}: nothing of it is imported. A recipe names parts of zoo and its plugins.")
+            raise UsageError(f"the class path {written!r:.200} is not imported: {said}.")
         raise UsageError(
             f"the class path {written!r:.200} is not imported: a recipe may only name parts of zoo and its plugins, "
             "and harmless classes of lightning, torch and torchvision."

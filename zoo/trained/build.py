@@ -100,7 +100,7 @@ def _check(path: str, source: Path, allow: tuple[str, ...]) -> None:
     module, _, name = path.rpartition(".")
     if not allowed(path, allow):
         if said := foreign(path):
-            raise UsageError(f"{said}: nothing of it is imported. ← {source}")
+            raise UsageError(f"the class path {path!r:.200} is not imported: {said}. ← {source}")
         raise PluginError(
             f"the model needs {path}, and no installed package provides it as a part of zoo.\n"
             f"Install the package of {module.partition('.')[0] or path}, or, if you trust the module, add: "

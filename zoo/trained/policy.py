@@ -86,7 +86,7 @@ def foreign(path: str) -> str:
     """Why a class path names no part at all, whoever is trusted; nothing where it may name one."""
     top = path.partition(".")[0]
     if top in sys.stdlib_module_names or top == "builtins":
-        return f"{path!r:.200} belongs to Python's standard library, which holds no part, data set or callback of zoo"
+        return "it belongs to Python's standard library, which holds no part, data set or callback of zoo"
     return ""
 
 
