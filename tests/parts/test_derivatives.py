@@ -280,7 +280,7 @@ def test_a_hessian_vector_product_of_a_loss_is_right_or_refused(build, backend, 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_torch_func_through_a_loss(build, backend, dtype):
     try:
-        task, batch = build(backend)
+        task, batch = build(backend, recompute=dtype is torch.float64)
     except UsageError as error:
         pytest.skip(str(error))
     task.to(dtype)

@@ -15,6 +15,7 @@ from zoo.parts.attention import Attention, MultiHead
 from zoo.parts.backend import Backend
 from zoo.parts.block import Block, Context, Memory, PreNorm
 from zoo.parts.cache import Cache, LayerCache, MemoryCache
+from zoo.parts.derivatives import transformed
 from zoo.parts.ffn import FFN, Plain, RealTokens
 from zoo.parts.norm import LayerNorm, Norm
 from zoo.parts.packing import Packing, declares_packs
@@ -202,7 +203,7 @@ class Stack(nn.Module):
             tokens = packing.valid
         if memory is not None and inner is None:
             memory = memory.padded()
-        again = self.recompute and self.training and not caches
+        again = self.recompute and self.training and not caches and not transformed()  # torch.func has no checkpoints
         x = type(blocks[0]).through(
             cast(Sequence[Block], [Recomputed(block) for block in blocks]) if again else blocks,
             x,
