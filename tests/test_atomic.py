@@ -178,6 +178,12 @@ def test_a_name_holds_the_old_content_or_the_new_whichever_call_fails(act, tmp_p
     assert failed >= (0 if act == "create" else 1)
 
 
+def test_the_working_folder_may_be_what_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(atomic, "os", Failing(3, errno.ENOSPC))
+    assert refused(lambda: atomic.write(Path("a"), b"new")).filename == "."
+
+
 def test_a_file_system_without_fsync_is_used_and_named_once(tmp_path, monkeypatch, capsys):
     def fsync(handle):
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))

@@ -349,8 +349,9 @@ def _name(error: BaseException, path: Path, draft: Path | None = None) -> None:
         return
     given = error.filename
     about = path if given is None or isinstance(given, int) else Path(os.fsdecode(given))
-    draft = draft or draft_of(path)
-    if draft in about.parents:
+    if draft is None and path.name:  # the working folder has none
+        draft = draft_of(path)
+    if draft is not None and draft in about.parents:
         about = path / about.relative_to(draft)
     elif DRAFT.fullmatch(about.name):
         about = path
