@@ -30,9 +30,17 @@ def blames_fairly(sentence, parts):
     return len(guilty) > 1 or ("backend" in guilty and "pads" in sentence)
 
 
+def blames_the_machine(sentence, parts):
+    """Whether a backend says that it needs a GPU, where there is none."""
+    needs = re.search(r"needs an NVIDIA GPU; this machine has none|trains on a GPU only", sentence)
+    return not torch.cuda.is_available() and needs and "backend" in named(sentence, parts)
+
+
 def judge(model, parts):
     """What is wrong with this combination, or nothing."""
     verdict = attempt(TASKS[model], chosen(parts))
+    if verdict.status != "trains" and blames_the_machine(verdict.sentence, parts):
+        return ""
     if verdict.status == "trains" or (verdict.status == "refused" and blames_fairly(verdict.sentence, parts)):
         return ""
     return str(verdict)
