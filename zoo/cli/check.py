@@ -63,7 +63,9 @@ class Report:
 
     def skips(self) -> str:
         """Why checks were skipped, in a phrase; nothing where none was."""
-        reasons = Counter(one["sentence"].strip().splitlines()[0] for one in self.outcomes if one["status"] == "skipped")
+        reasons = Counter(
+            one["sentence"].strip().splitlines()[0] for one in self.outcomes if one["status"] == "skipped"
+        )
         told = [f"{reason} ({count})" if count > 1 else reason for reason, count in reasons.most_common(MOST_REASONS)]
         rest = reasons.total() - sum(count for _, count in reasons.most_common(MOST_REASONS))
         return "; ".join([*told, *([f"{rest} for other reasons"] if rest else [])])

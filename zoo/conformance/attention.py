@@ -22,7 +22,6 @@ from zoo.parts.cache import Cache
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import RoPE
 
-
 DRAWS = 40
 
 
@@ -200,7 +199,9 @@ def dropout(subject: AttentionSubject) -> None:
     whole = run(1)
     require(torch.equal(whole, run(2)), "dropout is on in evaluation.")
     gap = (mean - whole).abs().mean().item() / whole.abs().mean().item()
-    require(gap <= 0.1, f"the mean over {DRAWS} draws is {gap:.0%} away from no dropout: divide what is kept by 1 - rate.")
+    require(
+        gap <= 0.1, f"the mean over {DRAWS} draws is {gap:.0%} away from no dropout: divide what is kept by 1 - rate."
+    )
 
 
 @tried("options")

@@ -63,7 +63,9 @@ def causality_by_gradient(subject: Subject) -> None:
         if not getattr(subject.part, "sees_all", True) or length > 8:
             continue
         missing = (~reached).tril(-1).nonzero().tolist()
-        require(not missing, f"token {missing[0] if missing else ''} (query, key) should see an earlier one and does not.")
+        require(
+            not missing, f"token {missing[0] if missing else ''} (query, key) should see an earlier one and does not."
+        )
 
 
 def padding(subject: Subject) -> None:
@@ -97,7 +99,7 @@ def padding(subject: Subject) -> None:
 
 
 def packed_rows(subject: Subject) -> None:
-    """Sentences that come packed in one row give what each gives alone, and gradients never cross from one to another."""
+    """Sentences packed in one row give what each gives alone, and gradients never cross from one to another."""
     tried = 0
     for causal in (False, True):
         try:

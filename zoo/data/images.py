@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-
 from PIL import Image
 
 from zoo import limits
@@ -45,7 +44,8 @@ class ImageFolder(ImageData):
 
     Images become RGB squares: the short side is made `image_size` long and the middle kept. Every header is checked
     once before training. Mean and deviation come from 2,000 training images, evenly over the classes. The fingerprint
-    covers names, sizes and bytes of the files; of more than 256 MiB the first and last 4 KiB of each. The test split is the validation split when there is no test folder.
+    covers names, sizes and bytes of the files; of more than 256 MiB the first and last 4 KiB of each. The test split is
+    the validation split when there is no test folder.
     """
 
     def __init__(

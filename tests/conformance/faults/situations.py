@@ -805,7 +805,9 @@ class CountsFromTheLeft(Sinusoidal):
         self.base = base
 
     def embed(self, x, pos):
-        return super().embed(x, pos if self.base == 10000.0 else torch.arange(x.size(1), device=x.device).expand_as(pos))
+        return super().embed(
+            x, pos if self.base == 10000.0 else torch.arange(x.size(1), device=x.device).expand_as(pos)
+        )
 
 
 @planted(padding="padding on the left")
