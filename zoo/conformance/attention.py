@@ -199,14 +199,12 @@ def dropout(subject: AttentionSubject) -> None:
     whole = run(1)
     require(torch.equal(whole, run(2)), "dropout is on in evaluation.")
     gap = (mean - whole).abs().mean().item() / whole.abs().mean().item()
-    require(
-        gap <= 0.1, f"the mean over {DRAWS} draws is {gap:.0%} away from no dropout: divide what is kept by 1 - rate."
-    )
+    require(gap <= 0.1, f"the mean over {DRAWS} draws is {gap:.0%} off: divide what is kept by 1 - rate.")
 
 
 @tried("options")
 def memory_is_looked_at_alike(subject: AttentionSubject) -> None:
-    """Looking at a memory is the same function as looking at oneself: its own tokens as a memory give the same result."""
+    """Looking at a memory is the same function as looking at oneself: own tokens as a memory give the same result."""
     part = subject.build()
     other = part.across()
     other = (part if other is part else spread(other)).double()

@@ -95,7 +95,7 @@ def scale_and_widths(subject: BackendSubject) -> None:
 
 @tried("options")
 def more_keys_than_queries(subject: BackendSubject) -> None:
-    """The scale is the same where queries and keys differ in number, as in looking at a memory, and heads share keys."""
+    """The scale is the same where queries and keys differ in number, as with a memory, and where heads share keys."""
     backend = subject.build()
     for T, S in ((5, 9), (9, 5), (1, 70), (70, 3), (40, 72)):
         for groups in (4, 2, 1):

@@ -30,7 +30,7 @@ BRANCHES: list[tuple[str, type, bool | None]] = [
 
 
 def silenced(net: Stack, kind: type, cross: bool | None = None, factor: float = 0.0) -> Stack:
-    """The stack with the last matrix of some parts at zero, or times a factor: their branches give nothing, or little."""
+    """The stack with the last matrix of some parts at zero, or times a factor: their branches give little."""
     with torch.no_grad():
         for name, module in net.named_modules():
             if isinstance(module, kind) and (cross is None or ("cross" in name) == cross):

@@ -210,7 +210,7 @@ class FingerprintOfClasses(_Files):
         return [line.partition("\t")[0] for line in lines]
 
 
-@planted(fingerprint_follows_content="train.tsv changed")
+@planted(fingerprint_follows_content="test.tsv changed")
 class FingerprintOfValidation(_Files):
     """The fingerprint covers what is validated with."""
 
@@ -218,7 +218,7 @@ class FingerprintOfValidation(_Files):
         return (self.path / "val.tsv").read_text().splitlines()
 
 
-@planted(fingerprint_follows_content="under the same fingerprint")
+@planted(fingerprint_follows_content="0.txt changed")
 class FingerprintOfTraining(TextFiles):
     """The fingerprint covers the training text."""
 
