@@ -262,7 +262,7 @@ class CannotBeLoaded(Sentences):
         raise UsageError("there is nothing here")
 
 
-@planted(splits_and_sizes="raised TypeError", what_it_says_of_itself="raised TypeError")
+@planted(splits_and_sizes="raised AttributeError", what_it_says_of_itself="raised AttributeError")
 class LoadingIsWrong(Sentences):
     """Loading raises a programming error."""
 

@@ -203,7 +203,7 @@ class _Drops(MultiHead):
         return weights.to(v.dtype) @ v.repeat_interleave(self.heads // self.groups, 1)
 
 
-@planted(dropout="divide what is kept")
+@planted(dropout="by 1 - rate")
 class DropsUnscaledWeights(_Drops):
     """What is kept of the weights is not divided by 1 - rate."""
 
@@ -211,7 +211,7 @@ class DropsUnscaledWeights(_Drops):
         return weights * (torch.rand_like(weights) >= self.dropout)
 
 
-@planted(dropout="divide what is kept")
+@planted(dropout="by 1 - rate")
 class DropsAndScalesTwice(_Drops):
     """What is kept of the weights is divided by 1 - rate twice."""
 
@@ -219,7 +219,7 @@ class DropsAndScalesTwice(_Drops):
         return F.dropout(weights, self.dropout) / (1 - self.dropout)
 
 
-@planted(dropout="divide what is kept")
+@planted(dropout="by 1 - rate")
 class ScalesByTheRate(_Drops):
     """What is kept of the weights is divided by the rate."""
 
