@@ -184,7 +184,7 @@ def dropout(subject: AttentionSubject) -> None:
     probe = subject.build()
     if "dropout" not in probe.lowers & probe.backend.lowers:
         raise Inapplicable("it does not lower dropout")
-    # many small tokens that have much in common: what is dropped matters little to the direction of what is left, and so
+    # many small tokens that have much in common: what is dropped matters little to the direction of the rest, and so
     # little to a norm of heads behind it
     part, x = subject.build(dropout=0.3).train(), 0.3 * (subject.tokens(1, 1) + 0.3 * subject.tokens(1, LENGTH))
 
