@@ -24,19 +24,18 @@ class LayerScale(PreNorm):
         super().__init__(attend, cross, ffn, norm, dropout)
         self.start = start
         width = attend.out.out_features
-        branches = {"attend": self.attend, "cross": self.cross, "ffn": self.ffn}
-        self.gains = nn.ParameterDict(
-            {name: nn.Parameter(torch.empty(width)) for name, one in branches.items() if one is not None}
-        )
+        self.attend_gain, self.ffn_gain = nn.Parameter(torch.empty(width)), nn.Parameter(torch.empty(width))
+        self.cross_gain = None if self.cross is None else nn.Parameter(torch.empty(width))
         self.reset_parameters()
 
     def reset_parameters(self):
-        for gain in self.gains.values():
-            nn.init.constant_(gain, self.start)
+        for gain in (self.attend_gain, self.cross_gain, self.ffn_gain):
+            if gain is not None:
+                nn.init.constant_(gain, self.start)
 
     def join(self, x, branch, call, context):
-        name = next(name for name in self.gains if getattr(self, name) is branch)
-        return x + branch.dropout(self.gains[name] * call(context, branch.part, branch.norm(x))).to(x.dtype)
+        gain = self.attend_gain if branch is self.attend else self.ffn_gain if branch is self.ffn else self.cross_gain
+        return x + branch.dropout(gain * call(context, branch.part, branch.norm(x))).to(x.dtype)
 
 
 class ReZero(Block):

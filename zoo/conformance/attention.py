@@ -22,7 +22,6 @@ from zoo.parts.cache import Cache
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import RoPE
 
-
 DRAWS = 40
 
 
@@ -185,7 +184,7 @@ def dropout(subject: AttentionSubject) -> None:
     probe = subject.build()
     if "dropout" not in probe.lowers & probe.backend.lowers:
         raise Inapplicable("it does not lower dropout")
-    # many small tokens that have much in common: what is dropped matters little to the direction of what is left, and so
+    # many small tokens that have much in common: what is dropped matters little to the direction of the rest, and so
     # little to a norm of heads behind it
     part, x = subject.build(dropout=0.3).train(), 0.3 * (subject.tokens(1, 1) + 0.3 * subject.tokens(1, LENGTH))
 
@@ -200,14 +199,12 @@ def dropout(subject: AttentionSubject) -> None:
     whole = run(1)
     require(torch.equal(whole, run(2)), "dropout is on in evaluation.")
     gap = (mean - whole).abs().mean().item() / whole.abs().mean().item()
-    require(
-        gap <= 0.1, f"the mean over {DRAWS} draws is {gap:.0%} away from no dropout: divide what is kept by 1 - rate."
-    )
+    require(gap <= 0.1, f"the mean over {DRAWS} draws is {gap:.0%} off: divide what is kept by 1 - rate.")
 
 
 @tried("options")
 def memory_is_looked_at_alike(subject: AttentionSubject) -> None:
-    """Looking at a memory is the same function as looking at oneself: its own tokens as a memory give the same result."""
+    """Looking at a memory is the same function as looking at oneself: own tokens as a memory give the same result."""
     part = subject.build()
     other = part.across()
     other = (part if other is part else spread(other)).double()

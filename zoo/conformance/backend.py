@@ -95,7 +95,7 @@ def scale_and_widths(subject: BackendSubject) -> None:
 
 @tried("options")
 def more_keys_than_queries(subject: BackendSubject) -> None:
-    """The scale is the same where queries and keys differ in number, as in looking at a memory, and heads share keys."""
+    """The scale is the same where queries and keys differ in number, as with a memory, and where heads share keys."""
     backend = subject.build()
     for T, S in ((5, 9), (9, 5), (1, 70), (70, 3), (40, 72)):
         for groups in (4, 2, 1):
@@ -264,6 +264,26 @@ def leaves_inputs_alone(subject: BackendSubject) -> None:
     require(gap <= 1e-5, f"views give results {gap:.1e} away from copies.")
 
 
-PROMISES = [*COMMON, claims, values, long_sequences, gradients, scale_and_widths, more_keys_than_queries,
-            width_of_values, low_precision, rows_without_keys, hidden_keys_do_not_leak, large_scores, refusal, dropout, leaves_inputs_alone, memory_claim,
-            no_token_is_special, *SEQUENCE, learns_two_samples, *WEIGHTS, *TASKS]  # fmt: skip
+PROMISES = [
+    *COMMON,
+    claims,
+    values,
+    long_sequences,
+    gradients,
+    scale_and_widths,
+    more_keys_than_queries,
+    width_of_values,
+    low_precision,
+    rows_without_keys,
+    hidden_keys_do_not_leak,
+    large_scores,
+    refusal,
+    dropout,
+    leaves_inputs_alone,
+    memory_claim,
+    no_token_is_special,
+    *SEQUENCE,
+    learns_two_samples,
+    *WEIGHTS,
+    *TASKS,
+]

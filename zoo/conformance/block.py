@@ -22,7 +22,6 @@ from zoo.parts.block import Memory
 from zoo.parts.ffn import FFN, Plain
 from zoo.parts.position import ALiBi, RoPE
 
-
 BRANCHES: list[tuple[str, type, bool | None]] = [
     ("attention", Attention, False),
     ("cross-attention", Attention, True),
@@ -31,7 +30,7 @@ BRANCHES: list[tuple[str, type, bool | None]] = [
 
 
 def silenced(net: Stack, kind: type, cross: bool | None = None, factor: float = 0.0) -> Stack:
-    """The stack with the last matrix of some parts at zero, or times a factor: their branches give nothing, or little."""
+    """The stack with the last matrix of some parts at zero, or times a factor: their branches give little."""
     with torch.no_grad():
         for name, module in net.named_modules():
             if isinstance(module, kind) and (cross is None or ("cross" in name) == cross):
@@ -179,5 +178,5 @@ def dropout_on_average(subject: BlockSubject) -> None:
 
 DRAWS = 40
 PROMISES = [*COMMON, every_branch_counts, the_stream_is_kept, context_is_passed_on, parts_are_those_given,
-            side_losses_survive, dropout, dropout_on_average, no_token_is_special, memory_claim, *SEQUENCE, learns_two_samples,
-            *WEIGHTS, *TASKS]  # fmt: skip
+            side_losses_survive, dropout, dropout_on_average, no_token_is_special, memory_claim, *SEQUENCE,
+            learns_two_samples, *WEIGHTS, *TASKS]  # fmt: skip

@@ -99,7 +99,7 @@ def padding(subject: Subject) -> None:
 
 
 def packed_rows(subject: Subject) -> None:
-    """Sentences that come packed in one row give what each gives alone, and gradients never cross from one to another."""
+    """Sentences packed in one row give what each gives alone, and gradients never cross from one to another."""
     tried = 0
     for causal in (False, True):
         try:

@@ -81,7 +81,7 @@ class Subject:
             for value in values:
                 other = copy.copy(self)
                 other.options = {**self.options, **(value if isinstance(value, dict) else {name: value})}
-                if taken < MOST_VALUES and other.places() >= self.places():
+                if taken < MOST_VALUES and other.places() >= self.places() - {"grid"}:
                     taken += 1
                     yield written(name, value), other
 

@@ -161,10 +161,10 @@ def padded(batch: dict[str, Any], fields: list[str], real: int, seed: int) -> di
 
 
 def trains(subject: TaskSubject) -> None:
-    """Two steps on one batch: finite loss and gradients, every parameter moves."""
+    """A few steps on one batch: finite loss and gradients, every parameter moves."""
     task, batch = batch_of(subject)
     train(task.train(), batch, type(task).__name__)
 
 
-PROMISES = [documentation, clean_import, blanks_and_goals, example_can_be_counted, loss_is_a_sum, padding_counts_for_nothing,
-            evaluation_is_repeatable, trains]  # fmt: skip
+PROMISES = [documentation, clean_import, blanks_and_goals, example_can_be_counted, loss_is_a_sum,
+            padding_counts_for_nothing, evaluation_is_repeatable, trains]  # fmt: skip

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-
 from PIL import Image
 
 from zoo import limits

@@ -210,7 +210,7 @@ class FingerprintOfClasses(_Files):
         return [line.partition("\t")[0] for line in lines]
 
 
-@planted(fingerprint_follows_content="train.tsv changed")
+@planted(fingerprint_follows_content="test.tsv changed")
 class FingerprintOfValidation(_Files):
     """The fingerprint covers what is validated with."""
 
@@ -218,7 +218,7 @@ class FingerprintOfValidation(_Files):
         return (self.path / "val.tsv").read_text().splitlines()
 
 
-@planted(fingerprint_follows_content="under the same fingerprint")
+@planted(fingerprint_follows_content="0.txt changed")
 class FingerprintOfTraining(TextFiles):
     """The fingerprint covers the training text."""
 
@@ -262,12 +262,12 @@ class CannotBeLoaded(Sentences):
         raise UsageError("there is nothing here")
 
 
-@planted(splits_and_sizes="raised TypeError", what_it_says_of_itself="raised TypeError")
+@planted(splits_and_sizes="raised AttributeError", what_it_says_of_itself="raised AttributeError")
 class LoadingIsWrong(Sentences):
     """Loading raises a programming error."""
 
     def texts(self):
-        return super().texts() + []
+        return super().texts()["train"]
 
 
 @planted(splits_and_sizes="raised UsageError")

@@ -203,7 +203,7 @@ class _Drops(MultiHead):
         return weights.to(v.dtype) @ v.repeat_interleave(self.heads // self.groups, 1)
 
 
-@planted(dropout="divide what is kept")
+@planted(dropout="by 1 - rate")
 class DropsUnscaledWeights(_Drops):
     """What is kept of the weights is not divided by 1 - rate."""
 
@@ -211,7 +211,7 @@ class DropsUnscaledWeights(_Drops):
         return weights * (torch.rand_like(weights) >= self.dropout)
 
 
-@planted(dropout="divide what is kept")
+@planted(dropout="by 1 - rate")
 class DropsAndScalesTwice(_Drops):
     """What is kept of the weights is divided by 1 - rate twice."""
 
@@ -219,7 +219,7 @@ class DropsAndScalesTwice(_Drops):
         return F.dropout(weights, self.dropout) / (1 - self.dropout)
 
 
-@planted(dropout="divide what is kept")
+@planted(dropout="by 1 - rate")
 class ScalesByTheRate(_Drops):
     """What is kept of the weights is divided by the rate."""
 
@@ -471,7 +471,7 @@ class _OwnDropout(PreNorm):
         return x + (self.drop(out, branch.dropout.p) if own else branch.dropout(out))
 
 
-@planted(dropout_on_average="the feed-forward gives on average 0.5")
+@planted(dropout_on_average="the feed-forward gives on average 0.")
 class DropsUnscaled(_OwnDropout):
     """What is kept of the feed-forward is not divided by 1 - rate."""
 
@@ -486,7 +486,7 @@ class DropsAttentionUnscaled(DropsUnscaled):
     which = "attend"
 
 
-@planted(dropout_on_average="the cross-attention gives on average 2.0")
+@planted(dropout_on_average="the cross-attention gives on average")
 class ScalesInTraining(_OwnDropout):
     """What is kept of the cross-attention is divided by 1 - rate twice."""
 
@@ -496,7 +496,7 @@ class ScalesInTraining(_OwnDropout):
         return F.dropout(x, rate, self.training) / (1 - rate if self.training else 1)
 
 
-@planted(dropout_on_average="the feed-forward gives on average 0.5")
+@planted(dropout_on_average="the feed-forward gives on average 0.")
 class DropsPathsUnscaled(_OwnDropout):
     """Whole rows of the feed-forward are dropped, and the others not scaled."""
 
@@ -504,7 +504,7 @@ class DropsPathsUnscaled(_OwnDropout):
         return x * (torch.rand(x.size(0), 1, 1).to(x) >= rate) if self.training else x
 
 
-@planted(dropout_on_average="the feed-forward gives on average 2.0")
+@planted(dropout_on_average="the feed-forward gives on average")
 class ScalesEvaluationDown(_OwnDropout):
     """As in the first paper, what evaluation gives is scaled by the rate; and training by its inverse too."""
 
