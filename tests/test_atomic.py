@@ -23,7 +23,12 @@ ALLOWED = {
     "zoo/compare/lock.py": {"TemporaryFile"},  # without a name: it tells the time of a file system
     "zoo/cli/probe.py": {"open", "fdopen"},  # /dev/null, and pipes
     "zoo/cli/trial.py": {"open", "fdopen"},
-    "zoo/cli/__init__.py": {"open"},  # /dev/null
+    "zoo/cli/tensorboard.py": {"open"},  # /dev/null
+    "zoo/console.py": {"open"},  # /dev/null, and a run's log, whose failure costs a warning
+    "zoo/data/images.py": {"savez"},  # into memory
+    "zoo/data/native.py": {"TemporaryFile"},  # without a name: what a library prints
+    "zoo/conformance/data.py": {"savez", "write_bytes"},  # in a check's own folder
+    "zoo/study/saver.py": {"save"},  # into memory
     "zoo/conformance/processes.py": {
         "rename",
         "save",
@@ -244,7 +249,8 @@ def test_the_answer_of_a_disk_is_a_sentence_and_code_5_whatever_library_heard_it
 
 
 @pytest.mark.parametrize(
-    "error", [KeyError("a"), FileNotFoundError(errno.ENOENT, "no", "a"), OSError(errno.EINVAL, "no")]
+    "error",
+    [KeyError("a"), FileNotFoundError(errno.ENOENT, "no", str(ROOT / "zoo" / "a")), OSError(errno.EINVAL, "no")],
 )
 def test_what_no_disk_has_said_is_still_a_bug(error, capsys):
     assert failure.report(error) == 1

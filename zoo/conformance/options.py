@@ -21,7 +21,7 @@ def candidates(part: type, fixed: dict[str, Any]) -> dict[str, list[Any]]:
 
     What a part declares in ``tried_options`` comes as dictionaries, under the names of the options in them.
     """
-    hints = typing.get_type_hints(part.__init__)
+    hints = typing.get_type_hints(part.__init__)  # type: ignore[misc]
     found: dict[str, list[Any]] = {}
     for name, parameter in list(inspect.signature(part).parameters.items())[GIVEN.get(getattr(part, "kind", ""), 0) :]:
         if name in fixed or parameter.default is parameter.empty:

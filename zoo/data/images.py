@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import io
 import json
 import logging
 import math
@@ -16,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from zoo import limits
+from zoo import atomic, limits
 from zoo.data.augment import Augment
 from zoo.data.cache import cached, write_json
 from zoo.data.data import a_fraction
@@ -250,7 +251,9 @@ class NpzImages(ImageData):
     def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
         for number, split in enumerate(("train", "val", "test")):
             labels = np.random.default_rng((seed, number)).permutation(np.arange(24) % 3)
-            np.savez(folder / f"{split}.npz", images=sample_images(24, (8, 8), seed, number), labels=labels)
+            file = io.BytesIO()
+            np.savez(file, images=sample_images(24, (8, 8), seed, number), labels=labels)
+            atomic.write(folder / f"{split}.npz", file.getvalue())
         return {split: str(folder / f"{split}.npz") for split in ("train", "val", "test")}
 
     def read(self) -> tuple[dict[str, Split], list[str]]:
@@ -351,7 +354,7 @@ class TorchvisionImages(ImageData):
             labels = np.random.default_rng((seed, number)).permutation(np.arange(count) % 10).astype(np.uint8)
             for name, array in ((f"{split}-images-idx3-ubyte", images), (f"{split}-labels-idx1-ubyte", labels)):
                 sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
-                (place / name).write_bytes(bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes())
+                atomic.write(place / name, bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes())
         return {"name": "MNIST", "root": str(folder)}
 
     def read(self) -> tuple[dict[str, Split], list[str]]:
@@ -375,7 +378,7 @@ class TorchvisionImages(ImageData):
         if self.image_size is None:
             raise UsageError(f"the images of {self.dataset} may differ in size: give image_size")
         items = Items(found, part)
-        some = np.unique(np.linspace(0, len(part) - 1, SAMPLED_IDENTITY).astype(np.int64)) if len(part) else []
+        some = np.unique(np.linspace(0, len(part) - 1, SAMPLED_IDENTITY).astype(np.int64)).tolist() if len(part) else []
         seen = [hashlib.sha256(items(int(index)).convert("RGB").tobytes()).hexdigest()[:16] for index in some]
         identity = [self.dataset, split, len(labels), part.tolist(), seen]  # another root may hold other images
         return Split(FilePixels(len(part), self.image_size, items, identity), labels[part])

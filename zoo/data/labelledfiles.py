@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from zoo import atomic
 from zoo.data.batches import random, sample_sentence
 from zoo.data.data import a_fraction
 from zoo.data.labelled import CHOICE, Labelled, TextLabels
@@ -44,7 +45,8 @@ class LabelledFiles(TextLabels):
         for number, split in enumerate(("train", "val", "test")):
             draw = random(seed, number)
             lines = [f"{'cat' if draw.random() < 0.5 else 'dog'}\t{sample_sentence(draw)}" for _ in range(60)]
-            (folder / f"{split}.tsv").write_text("cat\ta\ndog\tb\n" * (split == "train") + "\n".join(lines) + "\n")
+            text = "cat\ta\ndog\tb\n" * (split == "train") + "\n".join(lines) + "\n"
+            atomic.write_text(folder / f"{split}.tsv", text)
         return {"path": str(folder)}
 
     def texts(self) -> dict[str, list[Labelled]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from zoo import atomic
 from zoo.data.batches import random, sample_sentence
 from zoo.data.data import a_fraction
 from zoo.data.pairdata import Pair, PairData, TooLong
@@ -83,7 +84,7 @@ class ParallelFiles(PairData):
             for side, language in enumerate(("en", "de")):
                 draw = random(seed, number, side)
                 lines = [sample_sentence(draw, int(draw.integers(3, 20))) for _ in range(60)]
-                (folder / f"{split}.{language}").write_text("\n".join(lines) + "\n")
+                atomic.write_text(folder / f"{split}.{language}", "\n".join(lines) + "\n")
         return {"path": str(folder)}
 
     def files(self) -> dict[str, list[Path]]:

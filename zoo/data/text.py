@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
+from zoo import atomic
 from zoo.data.batches import BatchDataset, random, sample_sentence
 from zoo.data.cache import cached, mapped, write_array, write_json
 from zoo.data.data import Data, a_fraction, at_least
@@ -220,7 +221,7 @@ class TextFiles(TextData):
             for part in range(2):
                 draw = random(seed, number, part)
                 lines = [sample_sentence(draw) for _ in range(40 if split == "train" else 12)]
-                (folder / split / f"{part}.txt").write_text("\n".join(lines) + "\n")
+                atomic.write_text(folder / split / f"{part}.txt", "\n".join(lines) + "\n")
         return {"path": str(folder / "train"), "val_path": str(folder / "val"), "test_path": str(folder / "test")}
 
     def source(self) -> dict[str, Any]:
