@@ -15,7 +15,7 @@ from zoo.errors import UsageError
 from zoo.families import known
 from zoo.families.keys import BOOKKEEPING
 
-EACH = 4  # of about 700 changes of each family; all of them: python -m tests.families.keys
+EACH = 3  # of about 700 changes of each family; all of them: python -m tests.families.keys
 
 
 def first(name):

@@ -6,8 +6,8 @@ import torch
 
 # the whole: python -m tests.models.exports
 SAMPLE = [
-    ("language", "plain"), ("language", "Auto"), ("padded language", "window"), ("encoder", "Disentangled"),
-    ("pair", "plain"), ("image", "plain"),
+    ("language", "Auto"), ("padded language", "window"), ("encoder", "Disentangled"), ("pair", "plain"),
+    ("image", "plain"),
 ]  # fmt: skip
 
 
