@@ -112,17 +112,16 @@ def following_writer(folder: Path) -> SummaryWriter:
     Names begin with the second and go on with the process's number: a clock that was set back would change the order,
     and the same second and number (as in a container that starts again) would overwrite the file.
     """
-    before = {path.name for path in folder.glob(EVENTS)}
-    clock, now = event_file_writer.time, following_second(before)
+    clock, now = event_file_writer.time, following_second(path.name for path in folder.glob(EVENTS))
     event_file_writer.time = SimpleNamespace(time=lambda: now)  # there is no other way to the name
     try:
-        return SummaryWriter(str(folder), filename_suffix=f".{len(before)}")
+        return SummaryWriter(str(folder))
     finally:
         event_file_writer.time = clock
 
 
 def following_second(names: Iterable[str]) -> int:
-    """What a file of events that comes after those of these names has to begin with: the present, or later."""
+    """What the name of a file of events begins with that comes after these: the present, or a second that none has."""
     return max([int(time.time()), *(second(name) + 1 for name in names)])
 
 
