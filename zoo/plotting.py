@@ -98,7 +98,7 @@ def rasterize(figure: Figure) -> Image.Image:
 def to_png(figure: Figure) -> bytes:
     """The figure as a PNG file, two pixels per unit."""
     file = io.BytesIO()
-    to_image(figure).save(file, "PNG", optimize=True)
+    to_image(figure).save(file, "PNG")
     return file.getvalue()
 
 

@@ -227,6 +227,24 @@ def test_colours_do_not_change_with_results():
     assert first["default"].colour == LIGHT["ink"]
 
 
+def test_a_variant_has_one_colour_in_every_chart():
+    compared = answer(costly(4))
+    looks = variant_looks(compared)
+    labels = {row.variant: row.label for row in compared.rows}
+    probe = lines("x", {label: {1: 1.0, 2: 1.1} for label in reversed(labels.values())}, ("length", "loss"),
+                  looks={labels[name]: look for name, look in looks.items()})  # fmt: skip
+    others = {labels[name]: look.colour for name, look in looks.items() if name != compared.baseline}
+    means = [line.get_color() for line in probe.figure.axes[0].lines if line.get_linewidth() == 2.2]
+    assert means == [looks[name].colour for name in reversed(labels)]
+    for chart in (curves(compared), differences(compared), pareto(compared)):
+        for label, colour in others.items():
+            assert colour in {line.get_color() for line in chart.figure.axes[0].lines}, (chart.name, label)
+    (axes,) = differences(compared).figure.axes
+    rows = [label.get_text() for label in axes.get_yticklabels()]
+    marks = {rows[int(line.get_ydata()[0])]: line.get_color() for line in axes.lines if line.get_zorder() == 4}
+    assert marks == others
+
+
 def test_series_can_be_told_apart():
     looks = [series_look(index) for index in range(len(DASHES) * len(SERIES))]
     assert len(set(looks)) == len(looks)

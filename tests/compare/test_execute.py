@@ -266,6 +266,22 @@ def test_a_lock_holds_while_its_processes_live(tmp_path, found, age, held):
     assert (json.loads(path.read_text())["pid"] == os.getpid()) or held
 
 
+HERE = locks.machine()
+
+
+@pytest.mark.parametrize("host", [socket.gethostname(), "elsewhere"])
+@pytest.mark.parametrize("machine", [HERE, "", f"otherboot {HERE.split()[-1]}", f"{HERE.split()[0]} pid:[1]"])
+@pytest.mark.parametrize("living", [True, False])
+@pytest.mark.parametrize("age", [10.0, 301.0])
+def test_a_process_number_of_another_machine_of_the_same_name_says_nothing(tmp_path, host, machine, living, age):
+    """Where it is not the number of a process here, a lock is stale by its age alone."""
+    path = tmp_path / "s1.lock"
+    number, since = (os.getpid(), born(os.getpid())) if living else dead()
+    put(path, Owner(host, number, since, machine=machine), age)
+    local = host == socket.gethostname() and machine in ("", HERE)
+    assert (Lock(path).holder() is not None) is (living if local else age < 300)
+
+
 def test_a_damaged_lock_is_taken_over_after_a_while(tmp_path):
     path = tmp_path / "s1.lock"
     path.write_text("{")

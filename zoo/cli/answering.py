@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,9 +112,8 @@ def compare(asked: Asked, wanted: Comparison) -> int:
         return left
     figures = []
     if probed:
-        labels = {row.variant: row.label for row in answered(home.ledgers(record.folders), asked, record).rows}
-        named = {labels.get(arm.name, arm.name): arm for arm in arms}
-        figures.append(probe(named, wanted.seeds, probed, place, meter.allow, runner))
+        answer = answered(home.ledgers(record.folders), asked, record)
+        figures.append(probe(arms, answer, wanted.seeds, probed, place, meter.allow, runner))
     return max(show(record, asked, place, figures), exit_code(runner.failed))
 
 
@@ -167,15 +166,20 @@ def print_plan(steps: Sequence[Step], note: str = "") -> None:
 
 
 def probe(
-    arms: Mapping[str, Arm], seeds: Sequence[int], wanted: Sequence[int], place: Path, allow: Any, runner: Runner
-) -> Chart:
-    """Measure every finished run on longer texts, print the table, and draw the chart."""
+    arms: Sequence[Arm], answer: Answer, seeds: Sequence[int], wanted: Sequence[int], place: Path, allow: Any,
+    runner: Runner,
+) -> Chart:  # fmt: skip
+    """Measure every finished run on longer texts, print the table, and draw the chart in the answer's colours."""
     from zoo.compare import lengths, state
-    from zoo.compare.charts import lines
+    from zoo.compare.charts import lines, variant_looks
 
+    labels = {row.variant: row.label for row in answer.rows}
+    looks = {labels[variant]: look for variant, look in variant_looks(answer).items()}
     folders = {
-        label: {s: arm.point.folder(s) for s in seeds if state.look(arm.point.folder(s)) == "finished"}
-        for label, arm in arms.items()
+        labels.get(arm.name, arm.name): {
+            s: arm.point.folder(s) for s in seeds if state.look(arm.point.folder(s)) == "finished"
+        }
+        for arm in arms
     }
     found = lengths.probe(folders, wanted, place, allow, runner.tell)
     rows = lengths.table(found)
@@ -185,8 +189,8 @@ def probe(
     ticks = [f"{factor}×" for factor in wanted]
     title = "Loss in the last quarter of texts longer than in training"
     caption = "Mean over seeds of each run's best checkpoint on the validation text."
-    labels = ("length, in training lengths", "nats per token")
-    return lines(title, lengths.means(found), labels, ticks, caption=caption)
+    axis_labels = ("length, in training lengths", "nats per token")
+    return lines(title, lengths.means(found), axis_labels, ticks, caption=caption, looks=looks)
 
 
 def read(folders: Sequence[Path], asked: Asked) -> int:

@@ -205,10 +205,12 @@ def lines(
     ticks: Sequence[str] | None = None,
     bands: Mapping[str, Mapping[float, float]] | None = None,
     caption: str = "",
+    looks: Mapping[str, Look] | None = None,
 ) -> Chart:
     """A line per name over few x on a logarithmic axis, such as lengths 1, 2, 4 and 8; ``labels`` name x and y.
 
-    What is None is undefined, and marked below the axes. ``bands`` are standard deviations, ``ticks`` words for the x.
+    What is None is undefined, and marked below the axes. ``bands`` are standard deviations, ``ticks`` words for the x,
+    ``looks`` those of variants in other charts.
     """
     from zoo.plotting import new_figure, style
 
@@ -235,7 +237,7 @@ def lines(
                 color=LIGHT["grey"], ha="right", va="center",
             )  # fmt: skip
         for index, name in enumerate(series):
-            colour, marker, dashes = look = series_look(index)
+            colour, marker, dashes = look = (looks or {}).get(name) or series_look(index)
             points = [(x, math.nan if y is None else y) for x, y in sorted(series[name].items())]
             sds = (bands or {}).get(name, {})
             _band(axes, points, [sds.get(x, 0.0) for x, _ in points], colour, 0.16)
@@ -279,7 +281,9 @@ def bars(title: str, rows: Sequence[Bar], label: str, good: str = "low", caption
 
 
 def variant_looks(answer: Answer) -> dict[str, Look]:
-    """A look per variant, the baseline's first; the others' follow their names, so that no result changes them."""
+    """A look per variant, in every chart the same; the baseline's first, and the others' follow their names, so that no
+    result changes them.
+    """
     names = sorted(row.variant for row in answer.rows[1:])
     return {name: series_look(index) for index, name in enumerate([answer.baseline, *names])}
 

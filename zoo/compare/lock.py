@@ -1,7 +1,9 @@
 """A lock per run, so that processes and machines on one file system share a comparison without a server.
 
 The lock is a file beside the run's folder that says who works on it. It is stale, and taken over, when its processes
-are dead on this machine, or when it has not been touched for some minutes on another one.
+are dead on this machine, or when it has not been touched for some minutes on another one. Machines, and containers
+of one machine, may have the same host name: a process number means something only where the kernel and its numbering
+of processes are the same, too.
 """
 
 from __future__ import annotations
@@ -32,13 +34,27 @@ class Owner:
     born: str  # when the process began, by its machine's clock: a number may come to belong to another process
     child: int = 0
     child_born: str = ""
+    machine: str = ""  # see `machine`; empty in locks of earlier versions, and where nobody can tell
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
 
 def me() -> Owner:
-    return Owner(socket.gethostname(), os.getpid(), born(os.getpid()))
+    return Owner(socket.gethostname(), os.getpid(), born(os.getpid()), machine=machine())
+
+
+def machine() -> str:
+    """What tells this machine from others of its host name: its kernel's start and its numbering of processes."""
+    try:
+        return f"{_boot()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def is_local(owner: Owner) -> bool:
+    """Whether the owner's process numbers are those of this machine."""
+    return owner.host == socket.gethostname() and owner.machine in ("", machine())
 
 
 def born(pid: int) -> str:
@@ -89,7 +105,7 @@ class Lock:
             return None
         if owner is None:
             return Owner("an unknown machine", 0, "") if age < BEAT else None  # half written, or damaged
-        if owner.host == socket.gethostname():
+        if is_local(owner):
             return owner if alive(owner) else None
         return owner if age < self.silent else None
 
