@@ -1,8 +1,9 @@
 """Output that nobody reads: a training goes on to the same end, and its log has what was said.
 
-    python -m tests.chaos.streams --home DIR [--each N] [--seed N] [--processes 2]
+    python -m tests.chaos.streams --home DIR [--each N] [--seed N] [--processes 2] [--pairs dies-full,gone-file]
 
-Every pair of what may become of standard output and standard error; one run each, forked from a warm process.
+Every pair of what may become of standard output and standard error; one run each, forked from a warm process. Then
+a terminal that hangs up, for a run that hears of it and for one that was started by nohup.
 """
 
 from __future__ import annotations
@@ -93,8 +94,33 @@ def flaws(run: Path, home: Path, ways: tuple[str, str], code: int | None) -> lis
     return found
 
 
+def hang_up(home: Path, deaf: bool) -> list[str]:
+    """Send SIGHUP to a training that has saved a checkpoint; what is wrong with how it ends."""
+
+    def prologue() -> None:
+        if deaf:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    name = f"hangup{deaf}"
+    words = ["fit", "lm.yaml", "--runs", name, "--trainer.max_steps", "60" if deaf else "100000"]
+    child = lives.born(words, home, home / f"{name}.log", prologue)
+    deadline = time.monotonic() + 120
+    while not list(home.glob(f"{name}/lm/*/s1/checkpoints/last.ckpt")):
+        if time.monotonic() > deadline:
+            lives.kill(child)
+            return ["no checkpoint was written"]
+        time.sleep(0.02)
+    os.kill(child, signal.SIGHUP)
+    code, expected = lives.ended(child, 120), 0 if deaf else 143
+    (log,) = home.glob(f"{name}/lm/*/s1/output.log")
+    sentence = "finished" if deaf else "interrupted by SIGHUP: step"
+    wrong = [] if code == expected else [f"exit code {code} instead of {expected}"]
+    return wrong + ([] if sentence in log.read_text() else [f"the log lacks {sentence!r}"])
+
+
 def main() -> None:
     options = argparse.ArgumentParser()
+    options.add_argument("--pairs", default="")
     options.add_argument("--home", type=Path, required=True)
     options.add_argument("--each", type=int, default=1)
     options.add_argument("--seed", type=int, default=int(time.time()))
@@ -111,8 +137,10 @@ def main() -> None:
     assert lives.ended(whole, 300) == 0, (told.home / "whole.log").read_text()
     expected = toys.outcome(told.home / "whole/lm/default/s1")
     count = bad = 0
+    named = [tuple(pair.split("-")) for pair in told.pairs.split(",") if pair]
+    pairs = named or [(out, err) for out in WAYS for err in WAYS]
     for _ in range(told.each):
-        for ways in [(out, err) for out in WAYS for err in WAYS]:
+        for ways in pairs:
             count += 1
             name, after = f"n{count}", draw.randrange(1, LINES)
             bar = draw.random() < 0.5 and many == []
@@ -124,6 +152,11 @@ def main() -> None:
                 wrong = ["it ended elsewhere"]
             bad += bool(wrong)
             print(f"{count} {ways} after {after}{' bar' if bar else ''}: {'; '.join(wrong) or 'ok'}", flush=True)
+    for deaf in (False, True):
+        count += 1
+        wrong = hang_up(told.home, deaf)
+        bad += bool(wrong)
+        print(f"{count} terminal hangs up{', unheard' if deaf else ''}: {'; '.join(wrong) or 'ok'}", flush=True)
     print(f"{count} runs, {bad} bad")
     sys.exit(bool(bad))
 
