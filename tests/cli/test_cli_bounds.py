@@ -6,7 +6,7 @@ import pytest
 from lightning.pytorch import Trainer
 
 from zoo.cli import args, plan
-from zoo.cli.bounds import BOUNDS, check_trainer
+from zoo.cli.bounds import BOUNDS, check_hardware, check_trainer
 from zoo.cli.slots import members_of, parameters
 from zoo.cli.values import LARGEST_INT
 from zoo.errors import UsageError
@@ -77,3 +77,21 @@ def test_a_number_that_nothing_can_count_is_refused_anywhere(schema):
         command = args.parse("fit", ["vit-glyphs", f"--{key}={LARGEST_INT + 1}"])
         with pytest.raises(UsageError, match=key):
             plan.plan(command, plan.draft(command), schema)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [("strategy", "dpp", "Did you mean 'ddp'?"), ("accelerator", "gpus", "Did you mean 'gpu'?"),
+     ("accelerator", "cuda", "torch sees no such device here")],
+)  # fmt: skip
+def test_hardware_that_does_not_exist_is_named(name, value, sentence, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    said = refusal(lambda: check_hardware({name: value}, {f"trainer.{name}": f"--trainer.{name} {value}"}))
+    assert sentence in said
+    assert f"← --trainer.{name} {value}" in said
+    assert len(said) < 600
+
+
+def test_hardware_that_exists_is_taken():
+    check_hardware({"accelerator": "cpu", "strategy": "ddp_find_unused_parameters_true"}, {})
+    check_hardware({"accelerator": "auto", "strategy": object()}, {})

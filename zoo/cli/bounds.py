@@ -9,6 +9,7 @@ from typing import Any
 from zoo.cli.layers import where
 from zoo.cli.values import LARGEST_INT
 from zoo.errors import UsageError
+from zoo.registry import suggest
 
 DURATION = re.compile(r"\d{2,}:\d{2}:\d{2}:\d{2}")
 
@@ -82,3 +83,26 @@ def check_trainer(options: Mapping[str, Any], origins: Mapping[str, str]) -> Non
         if value is not None and not fits(value):
             key = f"trainer.{name}"
             raise UsageError(f"{key!r} must be {right}; got {value!r:.60}.{where(origins.get(key, ''))}")
+
+
+def check_hardware(options: Mapping[str, Any], origins: Mapping[str, str]) -> None:
+    """Raise UsageError for an accelerator or a strategy that Lightning does not have, or that this machine lacks."""
+    from lightning.pytorch.accelerators import AcceleratorRegistry
+    from lightning.pytorch.strategies import StrategyRegistry
+
+    names = {"accelerator": {"auto", "gpu", *AcceleratorRegistry.available_accelerators()}}
+    names["strategy"] = {"auto", *StrategyRegistry.available_strategies()}
+    for name, known_names in names.items():
+        value, key = options.get(name), f"trainer.{name}"
+        if isinstance(value, str) and value.lower() not in known_names:
+            raise UsageError(
+                f"{key!r} is {value!r}, which Lightning does not have.{suggest(value, known_names)} There are: "
+                f"{', '.join(sorted(one for one in known_names if '_' not in one))}.{where(origins.get(key, ''))}"
+            )
+    value = str(options.get("accelerator", "")).lower()
+    backends = [name for name in ("cuda", "mps") if value in ("gpu", name)]
+    if backends and not any(AcceleratorRegistry[name]["accelerator"].is_available() for name in backends):
+        raise UsageError(
+            f"'trainer.accelerator' is {value!r}, and torch sees no such device here. Take cpu or auto; "
+            f"zoo doctor says what there is.{where(origins.get('trainer.accelerator', ''))}"
+        )

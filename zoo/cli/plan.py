@@ -140,7 +140,7 @@ def schema() -> Schema:
 
 def plan(command: args.Command, found: Draft, against: Schema | None = None) -> Plan:
     """Resolve a draft against the real classes."""
-    from zoo.cli.bounds import check_trainer
+    from zoo.cli.bounds import check_hardware, check_trainer
     from zoo.cli.names import Names
     from zoo.cli.resolve import Resolved, resolve
     from zoo.trained.policy import import_policy
@@ -150,11 +150,12 @@ def plan(command: args.Command, found: Draft, against: Schema | None = None) -> 
     names = Names(command.allow, found.records)
     full = resolve(found.layers, against, names)
     check_trainer(full.config["trainer"], full.origins)
+    check_hardware(full.config["trainer"], full.origins)
     if found.recipe is None or found.recipe.name != folder.CONFIG:  # a run goes on, and is repeated, as it was
         precision.choose(full.config["trainer"])
     seed = full.config.setdefault("seed_everything", SEED)
     if not 0 <= seed < 2**32:
-        raise UsageError(f"'seed_everything' must be at least 0 and below 2**32, got {seed}.")
+        raise UsageError(f"'seed_everything' (--seed) must be a whole number from 0 to {2**32 - 1}, got {seed}.")
     try:
         base = resolve(found.layers[:1], against, names) if found.files else Resolved()
     except UsageError:

@@ -180,7 +180,9 @@ class _Resolver:
             if options:
                 name, below = next(iter(options.items()))
                 raise UsageError(
-                    f"'{key}.{name}' is set, but no {slot.word} is chosen. Add --{key} NAME.{where(below[-1].origin)}"
+                    f"'{key}.{name}' is set, but no {slot.word} is chosen. "
+                    f"{'Name a recipe (see: zoo recipes) or add' if key in ('model', 'data') else 'Add'} --{key} NAME."
+                    f"{where(below[-1].origin)}"
                 )
             self.result.values[key] = None
             return None
@@ -217,6 +219,12 @@ class _Resolver:
     def no_option(self, key: str, slot: Slot, cls: type, name: str, origin: str) -> UsageError:
         known = parameters(cls, slot.given)
         if key in ("model", "data"):
+            if others := _parts_with_option(key if key == "data" else "task", name, cls):
+                named = " or ".join(f"--{key} {other}" for other in others)
+                return UsageError(
+                    f"{key}.{name} is no option of {cls.__name__}, which the recipe names, but of another {slot.word}. "
+                    f"Add {named}.{where(origin)}"
+                )
             return self.unknown(f"{key}.{name}", known, origin, f" See: zoo show {slot.word} {cls.__name__}")
         if name in given_names(cls, slot.given):
             return UsageError(f"{name!r} of {slot.word} {cls.__name__!r} is set by the model.{where(origin)}")
@@ -246,6 +254,18 @@ class _Resolver:
             elif owner is not None and is_plain(param.default):
                 found[name] = param.default
         return found
+
+
+def _parts_with_option(kind: str, option: str, but: type) -> list[str]:
+    """At most three other parts of a kind that have an option of this name; found without importing them."""
+    from zoo.describe import describe
+
+    names = [
+        part.name
+        for part in registry.listed(kind)
+        if part.name != but.__name__ and any(one.name == option for one in describe(part).options)
+    ]
+    return names[:3]
 
 
 def _briefly(record: dict[str, object], cls: type) -> dict[str, object]:

@@ -44,7 +44,9 @@ def typed(key: str, annotation: Any, node: Node, optional: bool = False) -> obje
         if isinstance(guessed, (str, float)) and not (isinstance(guessed, float) and float in members_of(annotation)):
             raise _wrong(key, annotation, value, node.origin)
         value = guessed
-    if type(value) is int and not -LARGEST_INT <= value <= LARGEST_INT:
+    if (
+        type(value) is int and not -LARGEST_INT <= value <= LARGEST_INT and key != "seed_everything"
+    ):  # has its own range
         raise UsageError(f"{key!r} is {value:.3g}: no more than {LARGEST_INT} can be counted.{where(node.origin)}")
     if value is None and not optional and type(None) not in members_of(annotation):
         raise _wrong(key, annotation, value, node.origin)

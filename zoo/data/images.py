@@ -20,10 +20,9 @@ from PIL import Image
 from zoo import atomic, limits
 from zoo.data.augment import Augment
 from zoo.data.cache import cached, write_json
-from zoo.data.data import a_fraction
+from zoo.data.data import a_fraction, log_once
 from zoo.data.imagedata import ImageData, Split, squares, stratified
 from zoo.data.imagefiles import UNREADABLE, FilePixels, Files, Items, header
-from zoo.data.labelled import log_once
 from zoo.data.read import missing
 from zoo.errors import UsageError
 from zoo.registry import suggest

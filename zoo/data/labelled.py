@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from abc import abstractmethod
 from collections import Counter
 from pathlib import Path
@@ -12,15 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from lightning.pytorch.utilities import rank_zero_only
 
 from zoo.data.batches import BatchDataset, random, round_up
 from zoo.data.cache import write_json
-from zoo.data.data import Data, at_least
+from zoo.data.data import Data, at_least, log_once
 from zoo.data.tokenizer import CLS, PAD, SEP, Tokenizer
 from zoo.errors import UsageError
 
-log = logging.getLogger(__name__)
 CHOICE = 20180111  # the seed that chooses a few labels, the same for everybody
 ADDED = (PAD, CLS, SEP)
 IGNORE = -100
@@ -168,12 +165,6 @@ class TextLabels(LabelledData):
         return LabelledRows(
             [self.cut(row) for row in ids], [place[one.label] for one in found], *self.marks(), self.max_length
         )
-
-
-@rank_zero_only
-def log_once(message: str) -> None:
-    """A warning that only the first process gives."""
-    log.warning(message)
 
 
 def given_tokenizer(path: str) -> Tokenizer:

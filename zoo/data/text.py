@@ -16,7 +16,7 @@ import torch
 from zoo import atomic
 from zoo.data.batches import BatchDataset, random, sample_sentence
 from zoo.data.cache import cached, mapped, write_array, write_json
-from zoo.data.data import Data, a_fraction, at_least
+from zoo.data.data import Data, a_fraction, at_least, log_once
 from zoo.data.read import missing, read_bytes, read_text
 from zoo.data.tokenizer import EOS, Tokenizer
 from zoo.errors import UsageError
@@ -140,6 +140,11 @@ class TextData(Data):
                 raise UsageError(
                     f"the {split} split has {len(stream)} tokens: at least 2 are needed.\n"
                     "Give more text, another val_fraction or a val_path."
+                )
+            if len(stream) <= self.max_length:
+                log_once(
+                    f"the {split} split has {len(stream) - 1} tokens to predict, fewer than one row of "
+                    f"max_length={self.max_length}: what is learned from it, or measured on it, says little"
                 )
         rows = {
             split: Blocks(stream, sizes, self.max_length, self.seed if split == "train" else None)
