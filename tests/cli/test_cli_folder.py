@@ -107,3 +107,16 @@ def test_the_newest_or_best_checkpoint(tmp_path):
         os.utime(tmp_path / name, (index, index))
     assert place.checkpoint(tmp_path) == tmp_path / "last.ckpt"
     assert place.checkpoint(tmp_path, best=True) == tmp_path / "best.ckpt"
+
+
+def test_runs_that_others_start_from_are_told_apart():
+    runs = [
+        "runs/lm-tiny/default/s1",
+        "runs/vit-tiny/default/s1",
+        "runs/lm-tiny/position=alibi/s1",
+        "runs/lm-tiny/default/s2",
+    ]
+    assert len({folder.slug(run) for run in runs}) == len(runs)
+    long = [f"runs/lm-tiny/{'dim=16,' * 20}depth={depth}/s1" for depth in (1, 2)]
+    assert len({folder.slug(run) for run in long}) == 2
+    assert all(len(folder.slug(run)) <= 40 for run in [*runs, *long])

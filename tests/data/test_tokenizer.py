@@ -126,3 +126,10 @@ def test_what_is_no_tokenizer_is_refused(text, tmp_path):
         Tokenizer.load(file)
     with pytest.raises(UsageError, match="not on disk"):
         Tokenizer.load(tmp_path / "none.json")
+
+
+def test_offsets_of_characters_are_theirs_and_an_unknown_one_is_named():
+    tokenizer = Tokenizer.chars(["abc"])
+    assert tokenizer.offsets("cab") == (tokenizer.encode("cab"), [(0, 1), (1, 2), (2, 3)])
+    with pytest.raises(UsageError, match="character 'z'"):
+        tokenizer.offsets("az")

@@ -27,6 +27,9 @@ def written_at(message: str, plan: Plan, schema: Schema) -> str:
     """
     if "←" in message:
         return ""
+    first = re.match(r"[a-z]+\.[\w.]+", message)
+    if first and (origin := plan.resolved.origins.get(first[0])):
+        return where(origin)
     if blamed := culprits(message, plan, schema):
         return where(", ".join(blamed[:SHOWN]))
     words, origins = set(re.findall(r"\w+", message)), plan.resolved.origins

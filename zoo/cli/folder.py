@@ -97,7 +97,12 @@ def slug(value: object) -> str:
     if isinstance(value, Mapping):
         return "-".join(f"{slug(key)}-{slug(item)}" for key, item in value.items()) or "empty"
     text = str(value)
-    text = Path(text).stem if "/" in text else text
+    if "/" in text:
+        # a run's folder is called s1 like most others: the recipe and the variant tell it from them
+        path = Path(text)
+        text = "-".join(path.parts[-3:]) if re.fullmatch(r"s\d+", path.name) else path.stem
+        if len(text) > 40:
+            text = f"{text[:31]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     return re.sub(r"[^A-Za-z0-9._+-]+", "_", text).strip("._")[:40] or "empty"
 
 

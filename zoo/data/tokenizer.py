@@ -193,7 +193,12 @@ class Tokenizer:
             return self.inner.decode([int(number) for number in ids], skip_special_tokens=True)
 
     def offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """The tokens, and for each the characters [start, end) it stands for, at least in part."""
+        """The tokens, and for each the characters [start, end) it stands for, at least in part.
+
+        Raises UsageError as `encode` does.
+        """
+        if self._table is not None:  # a token per character; the library has no word for one that it does not know
+            return self.encode(text), [(place, place + 1) for place in range(len(text))]
         with native_call(self.source, text, self.foreign):
             encoding = self.inner.encode(text, add_special_tokens=False)
             return encoding.ids, encoding.offsets

@@ -67,6 +67,8 @@ def find(run: str | Path, runs: str | Path = "runs") -> Place:
     refuse_published(path)
     if (path / WEIGHTS).is_file():
         return _export(path)
+    if (path / EXPORT).is_file() and not (path / CONFIG).is_file():
+        raise UsageError(f"{path} is an export without its weights: {WEIGHTS} is missing. Export the run again.")
     return _run(path) if (path / CONFIG).is_file() else _run(_newest(path))
 
 
@@ -125,6 +127,10 @@ def _of_file(path: Path) -> Place:
     """A checkpoint belongs to the configuration in its folder or in one of the two above."""
     home = configured(path)
     if home is None:
+        if path.suffix not in (".ckpt", ".pt", ".safetensors"):
+            raise UsageError(
+                f"{path} is neither a run's folder, nor an export, nor a checkpoint (.ckpt, .safetensors)."
+            )
         raise UsageError(f"{path} has no {CONFIG} in its folder or the two above: put the run's {CONFIG} there.")
     return Place(home, path, _yaml(home / CONFIG), home / CONFIG)
 

@@ -176,6 +176,6 @@ def check_tokenizer(place: Place, data: Any) -> None:
     differ = next((f"token {i} is {a!r} here and {b!r} there" for i, (a, b) in pairs if a != b), None)
     said = differ or f"there are {len(mine.tokens)} tokens here and {len(known.tokens)} there"
     raise UsageError(
-        f"the tokenizer of the data is not that of {place.folder}: {said}.\n"
+        f"tune.start: the tokenizer of the data is not that of {place.folder}: {said}.\n"
         f"Use the one it was trained with: --data.tokenizer {place.folder}"
     )
