@@ -33,6 +33,7 @@ AROUND = [
 MARKS = [f"own{number}ed" for number in range(len(AROUND))]
 HOSTILE = [text.format(mark) for text, mark in zip(AROUND, MARKS, strict=True)]
 NAMES = [text for text in HOSTILE if "/" not in text and "\ud800" not in text]  # that a file may have
+WORDS = [text for text in HOSTILE if text == text.encode("utf-8", "ignore").decode()]
 RAW = re.compile(rf"[{console.CONTROL}]|(?<=a)[\u200c\u200d]")
 
 
@@ -166,9 +167,9 @@ class Carriers:
         return HOSTILE
 
     def classify(self):
-        self.model("classify", classify=lambda paths, **_: [[Guess(text, 0.5)] for text in HOSTILE])
+        self.model("classify", classify=lambda paths, **_: [[Guess(text, 0.5)] for text in HOSTILE[-len(paths) :]])
         for more in ([], ["--json"]):
-            self.zoo("classify", "x", *HOSTILE, *more)
+            self.zoo("classify", "x", *WORDS, *more)
         self.model("texts", classify=lambda text, **_: [[Guess(text, 0.5)]])
         self._texts("classify")
         return HOSTILE
@@ -182,7 +183,7 @@ class Carriers:
         return self._texts("tag")
 
     def _texts(self, command):
-        texts = [word for text in HOSTILE for word in ("--text", text)]
+        texts = [word for text in WORDS for word in ("--text", text)]
         for more in ([], ["--json"]):
             self.zoo(command, "x", *texts, *more)
         return HOSTILE

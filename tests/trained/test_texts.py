@@ -7,6 +7,7 @@ import torch
 
 import zoo
 from zoo.cli import main
+from zoo.console import printable
 from zoo.errors import NonFiniteError, UsageError
 
 SMALL = ["--model.dim", "16", "--model.depth", "1", "--model.heads", "2", "--trainer.accelerator", "cpu"]
@@ -68,7 +69,7 @@ def test_tokens_are_tagged_in_pieces_as_long_as_the_model(runs, capsys):
     assert [one.label for one in found[23:46]] == [model.names[one] for one in second]
     capsys.readouterr()
     assert main(["tag", str(runs / "roles-tiny/r/s1"), "--text", text]) == 0
-    assert capsys.readouterr().out.rstrip("\n") == "\n".join(f"{one.text}\t{one.label}" for one in found)
+    assert capsys.readouterr().out.rstrip("\n") == "\n".join(f"{printable(one.text)}\t{one.label}" for one in found)
 
 
 def test_predictions_are_written_down(runs):

@@ -16,7 +16,7 @@ from zoo.errors import CheckpointError, UsageError, ZooError
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE)
 PATH = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG,
-        errno.EEXIST, errno.ENOTEMPTY, errno.EINVAL, errno.ENXIO)  # fmt: skip
+        errno.EEXIST, errno.ENOTEMPTY)  # fmt: skip
 HANDLES = (errno.EMFILE, errno.ENFILE)
 # what torch, NumPy, the loader and the C++ library say where memory or a thread could not be had
 MEMORY = re.compile(

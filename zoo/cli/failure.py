@@ -30,12 +30,10 @@ def report(error: BaseException, debug: bool = False) -> int:
         if not getattr(error, "everywhere", False) or first_rank():
             say(str(error))
         return _code(error)
-    if fault := atomic.storage_fault(error):
-        if debug:
-            traceback.print_exception(error)
-        say(f"a file cannot be read or written: {atomic.reason(fault)}")
-        return StorageError.code
-    if (answer := explained(error)) is not None:
+    fault, answer = atomic.storage_fault(error), explained(error)
+    if fault and (answer is None or fault.errno in {*atomic.STORAGE, errno.EINVAL}):
+        answer = StorageError(f"a file cannot be read or written: {atomic.reason(fault)}")
+    if answer is not None:
         if debug:
             traceback.print_exception(error)
         say(str(answer))

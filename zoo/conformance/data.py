@@ -171,7 +171,7 @@ def twins_of(some: list[np.ndarray], train: list[np.ndarray]) -> list[bool] | No
         return [one.tobytes() in known for one in some if len(np.unique(one[..., :64])) >= 4] or None
     found = [runs(trimmed(one)) for one in some]
     told = [one for one in found if len(one) >= 8]
-    if not told:
+    if len(told) < len(some) / 10:
         return None
     everywhere = runs(np.concatenate([trimmed(one) for one in train]))  # rows may follow each other in one text
     if not len(everywhere):

@@ -16,6 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 from zoo.conformance.check import Broken
 
 PATIENCE = 60.0  # seconds
+# torch counts devices at the first backward pass, and starts a thread for each. Its fake tensors (compilation, export)
+# pretend to a GPU where there is none: where they came first, no process could be forked any more.
+torch.ones(1, requires_grad=True).sum().backward()
 
 
 def together(layer: nn.Module, x: Tensor, target: Tensor, steps: int = 3) -> dict[str, Tensor]:
