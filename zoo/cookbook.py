@@ -101,7 +101,8 @@ def find(name: str) -> Path:
         return path
     if path.is_dir():
         raise UsageError(f"{name!r} is a folder without a config.yaml, neither a recipe nor a run.")
-    hint = suggest(name, [recipe.name for recipe in recipes()])
+    here = sorted(one.name for one in Path(".").glob("*.y*ml")) if path.suffix in (".yaml", ".yml") else []
+    hint = suggest(name, here or [recipe.name for recipe in recipes()])
     raise UsageError(f"no recipe or file {name!r}.{hint} See them all: zoo recipes")
 
 

@@ -16,6 +16,7 @@ from zoo import console, cookbook
 from zoo.trained.base import Generated
 from zoo.trained.classification import Guess
 from zoo.trained.labelling import Tagged
+from zoo.trained.place import Place
 
 # around a marker, which proves that the string arrived: titles, links, clipboard, colours, cursors, C0, C1, lines,
 # directions, characters without a width, halves of surrogate pairs, markup
@@ -145,7 +146,8 @@ class Carriers:
         from zoo.cli import use
 
         files = ("labels.json",) if command == "texts" else ()
-        fake = types.SimpleNamespace(files=files, **methods)
+        place = Place(self.home, self.home / "best.ckpt", {}, self.home / "config.yaml")
+        fake = types.SimpleNamespace(files=files, place=place, **methods)
         self.monkeypatch.setattr(use, "trained", lambda asked, bare=False: fake)
 
     def generate(self):

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from zoo import cookbook, registry
-from zoo.cli import helptext, tensorboard
+from zoo.cli import helptext, main, tensorboard
 from zoo.describe import describe, describe_class
 
 RECIPE = """\
@@ -226,3 +226,8 @@ def test_no_colour_in_pipes_or_with_no_color(monkeypatch, zoo):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setitem(os.environ, "NO_COLOR", "1")
     assert not output.fancy()
+
+
+def test_doctor_takes_no_words(capsys):
+    assert main(["doctor", "please"]) == 2
+    assert "takes no words" in capsys.readouterr().err

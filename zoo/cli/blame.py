@@ -32,7 +32,8 @@ def written_at(message: str, plan: Plan, schema: Schema) -> str:
         return where(origin)
     if blamed := culprits(message, plan, schema):
         return where(", ".join(blamed[:SHOWN]))
-    words, origins = set(re.findall(r"\w+", message)), plan.resolved.origins
+    sentence = re.sub(r"\S*[/=]\S*", "", message)  # without paths: a run's folder is named after its options
+    words, origins = set(re.findall(r"\w+", sentence)), plan.resolved.origins
     named = [key for key in origins if key.startswith(("model.", "data.")) and key.rpartition(".")[2] in words]
     given = [key for key in named if origins[key].startswith("--")]
     return where(", ".join(dict.fromkeys(origins[key] for key in (given or named)[:SHOWN])))

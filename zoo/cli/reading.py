@@ -33,6 +33,8 @@ def run(command: str, rest: list[str]) -> int:
     if command == "doctor":
         from zoo.cli.doctor import doctor
 
+        if words:
+            raise UsageError(f"zoo doctor takes no words, got {words[0]!r}.")
         return doctor(json)
     from zoo.cli import show
 

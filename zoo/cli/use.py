@@ -14,6 +14,7 @@ from zoo.cli import usetext, words
 from zoo.cli.words import Asked
 from zoo.console import printable
 from zoo.errors import UsageError
+from zoo.trained.place import CONFIG, FINISHED
 
 RUN = "RUN is a run's folder, a checkpoint file, an export, or a recipe's name: its newest finished run under --runs."
 MORE = (
@@ -213,6 +214,8 @@ def export(asked: Asked) -> None:
     if way not in ("zoo", "hf"):
         raise UsageError(f"--format must be zoo or hf, got {way!r}.")
     model, folder = trained(asked, bare=way == "hf"), Path(asked.words[1]).expanduser()
+    if model.place.source.name == CONFIG and not (model.place.folder / FINISHED).is_file():
+        atomic.warn(f"{model.place.folder} is not finished: this is its best state so far")
     if way == "hf":
         from zoo.families.carry import carry
 

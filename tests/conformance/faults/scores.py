@@ -34,7 +34,7 @@ class Steps(Attention):
         return self.drop(self.weigh(q, k, pattern)).to(v.dtype) @ v
 
 
-@planted(dropout="away from no dropout")
+@planted(dropout="off: divide what is kept by 1 - rate")
 class DropsWithoutRescaling(Steps):
     """What is kept is not divided by 1 - rate."""
 
