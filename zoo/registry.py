@@ -8,8 +8,10 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib.util
+import itertools
 import os
 import re
+import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,7 +187,7 @@ def find(kind: str, name: str) -> Part:
         raise PartError(f"unknown {kind} {name!r}: {SWITCH} disables {off[0].origin}, which has it.")
     names = list(dict.fromkeys(part.name for part in parts(kind)))
     unread = [flaw for flaw in flaws() if re.search(rf"\b{re.escape(name)}\b", flaw.reason, re.IGNORECASE)]
-    hint = f"\n{unread[0].package.origin} is damaged: {unread[0].reason}" if unread else ""
+    hint = f"\n{unread[0].package.origin} is damaged: {unread[0].reason}" if unread else _not_installed(kind, name)
     raise PartError(f"unknown {kind} {name!r}.{suggest(name, names)} Available: {', '.join(names)}{hint}")
 
 
@@ -199,6 +201,19 @@ def spelled(kind: str, name: str) -> str:
 def get(kind: str, name: str) -> type:
     """The class of that name."""
     return find(kind, name).load()
+
+
+def _not_installed(kind: str, name: str) -> str:
+    """A hint at a package in the working folder that has a part and was not installed; nothing where there is none."""
+    for path in itertools.islice(Path().glob("*/pyproject.toml"), 200):
+        try:
+            points = tomllib.loads(path.read_text("utf-8"))["project"]["entry-points"][GROUP + kind]
+            names = [str(point).lower() for point in points]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if name.lower() in names:
+            return f"\n{path.parent}/ has it and is not installed: pip install -e {path.parent}"
+    return ""
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

@@ -31,3 +31,14 @@ def test_a_language_model_says_what_to_do_instead(tmp_path):
     told = zoo("predict", str(tmp_path / "lm-tiny" / "short" / "s1"), "--runs", str(tmp_path), code=2)
     assert "zoo test" in told
     assert len(told.strip().splitlines()) <= 4
+
+
+def test_figures_of_other_data_than_those_of_training_are_called_so(tmp_path):
+    words = ["--trainer.max_steps", "1", "--name", "short", "--runs", str(tmp_path), "--data", "TextFiles"]
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"the quick brown fox {number} jumps over the lazy dog\n" for number in range(60)))
+    zoo("fit", "lm-tiny", *words, "--data.path", str(text))
+    run = str(tmp_path / "lm-tiny" / "short" / "s1")
+    assert "warning" not in zoo("validate", run)
+    text.write_text(text.read_text()[:-300])
+    assert "the data are not those that the run was trained with" in zoo("validate", run)

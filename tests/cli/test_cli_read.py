@@ -231,3 +231,18 @@ def test_no_colour_in_pipes_or_with_no_color(monkeypatch, zoo):
 def test_doctor_takes_no_words(capsys):
     assert main(["doctor", "please"]) == 2
     assert "takes no words" in capsys.readouterr().err
+
+
+def test_a_part_without_its_kind_is_named_with_it(capsys):
+    assert main(["show", "rope"]) == 2
+    assert "zoo show position rope" in capsys.readouterr().err
+
+
+def test_a_package_that_was_not_installed_is_pointed_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "norm", "NobodysNorm"]) == 0
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "pyproject.toml").write_text("[project\n")
+    capsys.readouterr()
+    assert main(["show", "norm", "nobodysnorm"]) == 2
+    assert "pip install -e nobodys-norm" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import replace
 
 import pytest
 
@@ -52,6 +53,21 @@ def test_every_variant_is_there_once_the_baseline_first(fits):
     assert names(found) == ["position=alibi", "default"]
     found = prepare(asked("model.position=alibi,t5", "model.ffn=glu", base="position=t5"), fits, Costs(), never)
     assert names(found) == ["position=t5", "ffn=glu,position=alibi", "ffn=glu,position=t5"]
+
+
+def test_variants_that_differ_and_share_a_name_are_refused(fits, monkeypatch):
+    """Names have the last part of a path: one of two files of that name would never have been run."""
+    real = Fits.point
+
+    def point(self, words):
+        made = real(self, words)
+        parts = dict(made.config["model"]["init_args"])
+        return replace(made, variant=made.variant.replace("da_", "").replace("db_", ""),
+                       config={**made.config, "model": {"class_path": "x.Toy", "init_args": parts}})  # fmt: skip
+
+    monkeypatch.setattr(Fits, "point", point)
+    with pytest.raises(UsageError, match=r"position=db_text and position=da_text would both be called position=text"):
+        prepare(asked("model.position=da_text,db_text"), fits, Costs(), never)
 
 
 def test_options_for_all_runs_are_in_every_variant(fits):

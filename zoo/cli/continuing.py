@@ -9,6 +9,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule
 
+from zoo import atomic
 from zoo.cli import document, folder, precision
 from zoo.cli.args import SECTIONS
 from zoo.cli.plan import Plan, as_yaml, check_resume
@@ -116,6 +117,17 @@ def check_data(plan: Plan, data: Any) -> None:
             raise UsageError(f"{what}.\nGo on with yours, from the start of an epoch: --{AGREE}")
         if folder.first_rank():
             print(f"differs from the checkpoint's run: {what}")
+
+
+def warn_of_other_data(plan: Plan, data: Any) -> None:
+    """Say it where a run is evaluated on other data than it was trained with: files may have changed since."""
+    trained_with = plan.manifest.get("data", {}).get("fingerprint")
+    fingerprint = getattr(data, "fingerprint", None)
+    if trained_with and callable(fingerprint) and folder.first_rank() and (now := fingerprint()) != trained_with:
+        atomic.warn(
+            "the data are not those that the run was trained with, or have changed since: "
+            f"fingerprint {trained_with[:12]} → {now[:12]}. The figures are of these."
+        )
 
 
 def facts(plan: Plan, data: Any, home: Path) -> dict[str, Any]:

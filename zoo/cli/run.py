@@ -199,6 +199,12 @@ class ZooCLI(LightningCLI):
                 ) from error
         print(report.summary(self.plan.run, self.trainer, self.model, time.monotonic() - self.started), flush=True)
 
+    def before_validate(self) -> None:
+        """Say where the data are other ones than those of training."""
+        continuing.warn_of_other_data(self.plan, self.data)
+
+    before_test = before_predict = before_validate
+
     def after_validate(self) -> None:
         """Print what was measured."""
         if self.trainer.is_global_zero:

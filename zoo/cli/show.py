@@ -133,6 +133,9 @@ def _show_recipe(name: str, json: bool) -> int:
         return list_parts([name], json)
     from zoo.cli import document
 
+    kinds = [kind for kind in registry.KINDS if registry.named(kind, name)]
+    if kinds and cookbook.packaged(name) is None and not Path(name).exists():
+        raise UsageError(f"{name!r} is a part, not a recipe. Name its kind too: zoo show {kinds[0]} {name}")
     path = cookbook.find(name)
     leaves = list(_leaves(document.read(path), ""))
     if json:

@@ -14,8 +14,13 @@ def pieces(variant: str) -> list[str]:
 
 
 def concise(variants: Iterable[str]) -> dict[str, str]:
-    """Names without the pieces that all share, such as a number of steps; "default" where none is left."""
+    """Names without the pieces that all share, such as a number of steps; "default" where none is left.
+
+    One variant alone shares nothing: it keeps its name, which would else be that of another.
+    """
     names = list(variants)
+    if len(names) == 1:
+        return {names[0]: names[0]}
     shared = set.intersection(*(set(pieces(name)) for name in names)) if names else set()
     short = {}
     for name in names:

@@ -115,7 +115,14 @@ def arms(asked: Comparison, fits: Fits, check: Callable[[Mapping[str, Any]], Non
     for variant in variants.arranged(asked.vary, base, asked.design):
         words = (asked.recipe, *asked.options, *(choice.word for choice in variant))
         arm = Arm(variant, words, fits.point(words))
-        if arm.name in found or arm.name in [one.name for one in refused]:
+        other = found.get(arm.name)
+        if other is not None and other.point.config != arm.point.config:
+            raise UsageError(
+                f"{variants.called(variant)} and {variants.called(other.variant)} would both be called {arm.name}, and "
+                "their runs lie in one folder.\nA name has the last part of a path, and no option that says only "
+                "where or how a run happens."
+            )
+        if other is not None or arm.name in [one.name for one in refused]:
             continue
         try:
             check(arm.point.config)
