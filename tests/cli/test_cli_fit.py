@@ -46,7 +46,7 @@ def refused(zoo, *words, code=2):
         (["--data.batch_size", "0"], "batch_size must be at least 1, got 0. ← --data.batch_size 0"),
         (["--data.path", "nope.txt"], "nope.txt"),
         (["--trainer.accelerator", "tpuu"], "tpuu"),
-        (["--seed", "-1"], "'seed_everything' must be at least 0"),
+        (["--seed", "-1"], "'seed_everything' (--seed) must be a whole number from 0"),
         (["--seed", "x"], "'seed_everything' must be a whole number, got 'x'. ← --seed x"),
         (["--ckpt_path", "http://x/y.ckpt"], "no checkpoint file 'http://x/y.ckpt'"),
         (["--resume"], "nothing to resume"),
