@@ -1,9 +1,7 @@
 """Every built-in part keeps the contract of its kind.
 
-The compiler is tried on one part of each kind; on all of them with ``ZOO_CAMPAIGN=1``, as `zoo check KIND` does.
+The compiler is tried on one part of each kind; on all of them by ``pytest -m campaign``, as `zoo check KIND` does.
 """
-
-import os
 
 import pytest
 
@@ -11,7 +9,6 @@ from zoo import registry
 from zoo.conformance import SUBJECTS, checks
 from zoo.conformance.common import import_in_fresh_processes, ready_for
 
-CAMPAIGN = pytest.mark.skipif(not os.environ.get("ZOO_CAMPAIGN"), reason="a campaign: ZOO_CAMPAIGN=1")
 SLOW = ("compiles",)  # tried on the first part of each kind, unless this is a campaign
 PARTS = [
     (kind, number, part, part.load())
@@ -22,7 +19,7 @@ CASES = [
     pytest.param(
         check,
         id=f"{kind}-{part.name}-{check}",
-        marks=[pytest.mark.campaign, CAMPAIGN] if number and check.name in SLOW else [],
+        marks=[pytest.mark.campaign] if number and check.name in SLOW else [],
     )
     for kind, number, part, loaded in PARTS
     for check in checks(loaded)
