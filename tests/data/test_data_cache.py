@@ -72,13 +72,19 @@ def test_leftovers_of_a_killed_process_are_removed(fresh_cache):
     assert not stale.exists()
 
 
+@pytest.fixture(autouse=True)
+def _new_process():
+    """As in a new process: nothing was warned of yet, and no entry lies in the process's own temporary folder."""
+    cache._say.cache_clear()
+    cache._say_unmapped.cache_clear()
+    cache._temporary.cache_clear()
+
+
 @pytest.fixture
 def unwritable(tmp_path, monkeypatch):
-    """A cache folder below a file, where nobody can make one, whoever runs the test; nothing was said of it yet."""
+    """A cache folder below a file, where nobody can make one, whoever runs the test."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "file" / "cache"))
-    cache._say.cache_clear()
-    cache._temporary.cache_clear()
     return tmp_path / "file" / "cache"
 
 
