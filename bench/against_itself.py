@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from zoo.cli import main
-from zoo.compare.answer import answer
-from zoo.compare.ledgers import Ledger, read
+from zoo.compare.run_records import Ledger, read
+from zoo.compare.verdict import answer
 
 WORDS = ("vit-tiny", "--trainer.max_steps=60", "--trainer.val_check_interval=60")
 

@@ -143,7 +143,7 @@ def _serve(pipe: Connection, entrant: Entrant, clock: str) -> None:
 
 def _build(entrant: Entrant) -> tuple[int, Callable[[int], float | None]]:
     if entrant.keep:
-        from zoo.memory import keep
+        from zoo.system.malloc import keep
 
         keep()
     module, _, name = entrant.factory.partition(":")

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from zoo import cookbook, registry
+from zoo import recipe_files, registry
 
 
 def bits_per_token(train: list[int], text: list[int], vocab: int, order: int) -> float:
@@ -39,7 +39,7 @@ def bits_per_token(train: list[int], text: list[int], vocab: int, order: int) ->
 
 
 def main(recipe: str) -> None:
-    spec = yaml.safe_load(cookbook.find(recipe).read_text(encoding="utf-8"))["data"]
+    spec = yaml.safe_load(recipe_files.find(recipe).read_text(encoding="utf-8"))["data"]
     data: Any = registry.get("data", spec["class_path"])(**spec.get("init_args", {}))
     data.setup()
     train, val = (data.datasets[split].tokens.tolist() for split in ("train", "val"))

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from zoo.cli import args, plan
-from zoo.cli.run import ZooCLI
+from zoo.cli.fit import ZooCLI
+from zoo.config import fit_options, run_config
 from zoo.parts.ffn import feeds, take_side_losses
 
 
@@ -24,9 +24,9 @@ class Plain:
     """A recipe's task and data, and the step that a bare loop takes with them."""
 
     def __init__(self, recipe: str, folder: str, *options: str) -> None:
-        command = args.parse("fit", [recipe, "--runs", folder, *options])
-        schema = plan.schema()
-        made = plan.plan(command, plan.draft(command), schema)
+        command = fit_options.parse("fit", [recipe, "--runs", folder, *options])
+        schema = run_config.schema()
+        made = run_config.plan(command, run_config.draft(command), schema)
         built = Built(made, schema)
         trainer = made.config["trainer"]
         self.task, self.data, self.trainer = built.model.train(), built.data, built.trainer

@@ -8,40 +8,40 @@ from pathlib import Path
 
 import pytest
 
-from zoo import atomic
-from zoo.cli import failure
+from zoo.cli import error_report
 from zoo.errors import StorageError, UsageError
+from zoo.io import atomic_files
 
 ROOT = Path(__file__).parent.parent
 ERRORS = (errno.ENOSPC, errno.EIO, errno.ESTALE, errno.EINVAL, errno.EROFS)
 
-# who calls what changes files other than through zoo.atomic, and why that is right
+# who calls what changes files other than through zoo.io.atomic_files, and why that is right
 ALLOWED = {
-    "zoo/atomic.py": {"*"},
-    "zoo/study/tensorboard.py": {"truncate"},  # an event file, back to what a checkpoint knew of
+    "zoo/io/atomic_files.py": {"*"},
+    "zoo/logging/tensorboard.py": {"truncate"},  # an event file, back to what a checkpoint knew of
     "zoo/compare/execute.py": {"open"},  # a run's log, which the run itself goes on with
     "zoo/compare/lock.py": {"TemporaryFile"},  # without a name: it tells the time of a file system
-    "zoo/cli/probe.py": {"open", "fdopen"},  # /dev/null, and pipes
-    "zoo/cli/trial.py": {"open", "fdopen"},
+    "zoo/cli/import_probe.py": {"open", "fdopen"},  # /dev/null, and pipes
+    "zoo/cli/check_worker.py": {"open", "fdopen"},
     "zoo/cli/tensorboard.py": {"open"},  # /dev/null
     "zoo/console.py": {"open"},  # /dev/null, and a run's log, whose failure costs a warning
     "zoo/data/images.py": {"savez"},  # into memory
     "zoo/data/native.py": {"TemporaryFile"},  # without a name: what a library prints
     "zoo/conformance/data.py": {"savez", "write_bytes"},  # in a check's own folder
-    "zoo/study/saver.py": {"save"},  # into memory
+    "zoo/training/checkpoint.py": {"save"},  # into memory
     "zoo/conformance/processes.py": {
         "rename",
         "save",
         "write_text",
     },  # two processes of a check, in a folder of its own
     "zoo/conformance/weights.py": {"save"},  # into memory
-    "zoo/families/files.py": {"save_file"},  # on drafts of zoo.atomic
-    "zoo/trained/weights.py": {"save_file"},
-    "zoo/cli/use.py": {"save"},
-    "zoo/study/checkpoint_io.py": {"save"},
+    "zoo/pretrained/hf_files.py": {"save_file"},  # on drafts of zoo.io.atomic_files
+    "zoo/inference/weight_files.py": {"save_file"},
+    "zoo/cli/inference.py": {"save"},
+    "zoo/training/checkpoint_io.py": {"save"},
     "zoo/data/cache.py": {"save", "savez"},
-    "zoo/study/heatmap.py": {"save"},  # into memory
-    "zoo/compare/write.py": {"save"},
+    "zoo/logging/attention_maps.py": {"save"},  # into memory
+    "zoo/compare/write_report.py": {"save"},
     "zoo/compare/report.py": {"save"},
 }
 WRITERS = {
@@ -63,7 +63,7 @@ def writes(path):
             continue
         name = ast.unparse(node.func)
         owner, _, last = name.rpartition(".")
-        if (owner in WRITERS and last in WRITERS[owner]) or (last in METHODS and owner != "atomic"):
+        if (owner in WRITERS and last in WRITERS[owner]) or (last in METHODS and owner != "atomic_files"):
             yield last
         elif last == "open" and owner != "os":
             first = 0 if owner else 1
@@ -83,13 +83,13 @@ def test_the_search_for_writers_sees_each_kind(tmp_path):
     path = tmp_path / "a.py"
     path.write_text(
         "os.replace(a, b); a.write_text(b); open(a, 'w'); a.open('ab'); shutil.copyfile(a, b); np.save(a, b)\n"
-        "a.open(); open(a); a.replace('b', 'c'); atomic.write_text(a, b)"
+        "a.open(); open(a); a.replace('b', 'c'); atomic_files.write_text(a, b)"
     )
     assert sorted(writes(path)) == ["copyfile", "open", "open", "replace", "save", "write_text"]
 
 
 class Failing:
-    """The module os, as zoo.atomic sees it, whose so-manyeth call fails."""
+    """The module os, as zoo.io.atomic_files sees it, whose so-manyeth call fails."""
 
     def __init__(self, number, error):
         self.left, self.error = number, error
@@ -113,23 +113,24 @@ def acts(folder):
     """Each way to write, and what it leaves where it works."""
 
     def stage():
-        with atomic.staged(folder, "last") as draft:
-            atomic.write(draft / "last", b"new")
-            atomic.write(draft / "other", b"new")
+        with atomic_files.staged(folder, "last") as draft:
+            atomic_files.write_bytes(draft / "last", b"new")
+            atomic_files.write_bytes(draft / "other", b"new")
 
     def fill():
-        with atomic.filled(folder / "entry") as draft:
-            atomic.write(draft / "file", b"new")
+        with atomic_files.filled(folder / "entry") as draft:
+            atomic_files.write_bytes(draft / "file", b"new")
 
     def native():
-        with atomic.native(folder / "file") as draft:
+        with atomic_files.native(folder / "file") as draft:
             draft.write_bytes(b"new")
 
     return {
-        "write": lambda: atomic.write(folder / "file", b"new"),
-        "copy": lambda: atomic.copy(folder / "new", folder / "file"),
-        "link": lambda: atomic.link(folder / "new", folder / "file"), "native": native, "stage": stage, "fill": fill,
-        "create": lambda: atomic.create(folder / "fresh", b"new"),
+        "write": lambda: atomic_files.write_bytes(folder / "file", b"new"),
+        "copy": lambda: atomic_files.copy(folder / "new", folder / "file"),
+        "link": lambda: atomic_files.link_file(folder / "new", folder / "file"),
+        "native": native, "stage": stage, "fill": fill,
+        "create": lambda: atomic_files.create(folder / "fresh", b"new"),
     }  # fmt: skip
 
 
@@ -164,9 +165,9 @@ def test_a_name_holds_the_old_content_or_the_new_whichever_call_fails(act, tmp_p
         number += 1
         folder = prepared(tmp_path / str(number))
         failing = Failing(number, ERRORS[number % len(ERRORS)])
-        monkeypatch.setattr(atomic, "os", failing)
+        monkeypatch.setattr(atomic_files, "os", failing)
         error = refused(acts(folder)[act])
-        monkeypatch.setattr(atomic, "os", os)
+        monkeypatch.setattr(atomic_files, "os", os)
         if error is not None:
             failed += 1
             assert str(folder) in str(error.filename), "it says which file"
@@ -185,8 +186,8 @@ def test_a_name_holds_the_old_content_or_the_new_whichever_call_fails(act, tmp_p
 
 def test_the_working_folder_may_be_what_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(atomic, "os", Failing(3, errno.ENOSPC))
-    assert refused(lambda: atomic.write(Path("a"), b"new")).filename == "."
+    monkeypatch.setattr(atomic_files, "os", Failing(3, errno.ENOSPC))
+    assert refused(lambda: atomic_files.write_bytes(Path("a"), b"new")).filename == "."
 
 
 def test_a_file_system_without_fsync_is_used_and_named_once(tmp_path, monkeypatch, capsys):
@@ -194,9 +195,9 @@ def test_a_file_system_without_fsync_is_used_and_named_once(tmp_path, monkeypatc
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(atomic, "_unforced", [])
-    atomic.write(tmp_path / "a", b"1")
-    atomic.write(tmp_path / "b", b"2")
+    monkeypatch.setattr(atomic_files, "_unforced", [])
+    atomic_files.write_bytes(tmp_path / "a", b"1")
+    atomic_files.write_bytes(tmp_path / "b", b"2")
     assert tree(tmp_path) == {"a": b"1", "b": b"2"}
     said = capsys.readouterr().err
     assert said.count("warning:") == 1
@@ -204,7 +205,7 @@ def test_a_file_system_without_fsync_is_used_and_named_once(tmp_path, monkeypatc
 
 
 def test_what_a_log_is_given_while_its_disk_fails_is_written_later_and_once(tmp_path, monkeypatch):
-    log, written = atomic.Log(tmp_path / "log"), b""
+    log, written = atomic_files.Log(tmp_path / "log"), b""
     for number in range(1, 30):
         record = f"{number};".encode()
         written += record
@@ -212,17 +213,17 @@ def test_what_a_log_is_given_while_its_disk_fails_is_written_later_and_once(tmp_
         failing = Failing(number % 4, ERRORS[number % len(ERRORS)])
         if number % 3 == 0:  # a disk that takes a part
             failing.write = lambda handle, content: os.write(handle, content[:2])
-        monkeypatch.setattr(atomic, "os", failing)
+        monkeypatch.setattr(atomic_files, "os", failing)
         error = refused(log.flush)
         assert error is None or error.filename == str(tmp_path / "log")
-        monkeypatch.setattr(atomic, "os", os)
+        monkeypatch.setattr(atomic_files, "os", os)
     log.flush()
     assert (tmp_path / "log").read_bytes() == written
 
 
 def test_a_log_without_room_counts_what_it_loses(tmp_path, monkeypatch):
-    monkeypatch.setattr(atomic, "WAITING", 10)
-    log = atomic.Log(tmp_path / "log")
+    monkeypatch.setattr(atomic_files, "WAITING", 10)
+    log = atomic_files.Log(tmp_path / "log")
     for _ in range(4):
         log.append(b"1234")
     assert (log.lost, len(log.waiting)) == (2, 8)
@@ -238,11 +239,11 @@ def test_the_answer_of_a_disk_is_a_sentence_and_code_5_whatever_library_heard_it
     refused = UsageError("cannot make a/file")
     refused.__cause__ = direct
     for error in (direct, rust, wrapped, refused):
-        assert failure.report(error) == StorageError.code == 5
+        assert error_report.report_error(error) == StorageError.code == 5
         said = capsys.readouterr().err
         assert "Traceback" not in said
-        assert len(said.strip().splitlines()) <= failure.LINES
-    assert failure.report(direct) == 5
+        assert len(said.strip().splitlines()) <= error_report.LINES
+    assert error_report.report_error(direct) == 5
     said = capsys.readouterr().err
     assert "a/file" in said
     assert text in said
@@ -253,29 +254,29 @@ def test_the_answer_of_a_disk_is_a_sentence_and_code_5_whatever_library_heard_it
     [KeyError("a"), FileNotFoundError(errno.ENOENT, "no", str(ROOT / "zoo" / "a")), OSError(errno.EINVAL, "no")],
 )
 def test_what_no_disk_has_said_is_still_a_bug(error, capsys):
-    assert failure.report(error) == 1
+    assert error_report.report_error(error) == 1
     assert "bug" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_not_the_users_is_still_his_mistake():
     error = UsageError("cannot make a")
     error.__cause__ = PermissionError(errno.EACCES, "Permission denied", "a")
-    assert failure.report(error) == 2
+    assert error_report.report_error(error) == 2
 
 
 def test_what_zoo_says_of_a_disk_that_names_no_file_has_its_code():
     error = UsageError("cannot make a")
     error.__cause__ = UsageError("cannot make a")
     error.__cause__.__cause__ = OSError(errno.EINVAL, "Invalid argument")
-    assert failure.report(error) == 5
+    assert error_report.report_error(error) == 5
 
 
 def test_what_numpy_could_not_write_is_a_sentence(monkeypatch):
-    assert atomic.storage_fault(OSError("1000 requested and 12 written")).errno == errno.EIO
+    assert atomic_files.storage_fault(OSError("1000 requested and 12 written")).errno == errno.EIO
 
 
 def test_a_warning_outlives_a_closed_stream(monkeypatch):
     closed = io.StringIO()
     closed.close()
     monkeypatch.setattr("sys.stderr", closed)
-    atomic.warn("nobody reads this")
+    atomic_files.warn("nobody reads this")

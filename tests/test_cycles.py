@@ -4,13 +4,13 @@ import gc
 
 import pytest
 
-from zoo import cycles
+from zoo.system import garbage_collection
 
 
 def test_it_rests_and_then_sees_only_what_is_new():
-    with cycles.uncollected():
+    with garbage_collection.uncollected():
         assert not gc.isenabled()
-        cycles.settle()
+        garbage_collection.settle()
         assert gc.isenabled()
         assert gc.get_freeze_count() > 10_000
     assert gc.isenabled()
@@ -18,7 +18,7 @@ def test_it_rests_and_then_sees_only_what_is_new():
 
 
 def test_an_error_gives_it_back():
-    with pytest.raises(KeyError), cycles.uncollected():
+    with pytest.raises(KeyError), garbage_collection.uncollected():
         raise KeyError
     assert gc.isenabled()
 
@@ -26,7 +26,7 @@ def test_an_error_gives_it_back():
 def test_who_has_turned_it_off_keeps_it_so():
     gc.disable()
     try:
-        with cycles.uncollected():
+        with garbage_collection.uncollected():
             pass
         assert not gc.isenabled()
     finally:
@@ -34,8 +34,8 @@ def test_who_has_turned_it_off_keeps_it_so():
 
 
 def test_cycles_made_while_training_are_collected():
-    with cycles.uncollected():
-        cycles.settle()
+    with garbage_collection.uncollected():
+        garbage_collection.settle()
         ring: list = []
         ring.append(ring)
         del ring

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from zoo import memory
+from zoo.system import malloc
 
-GLIBC = pytest.mark.skipif(memory._glibc() is None, reason="this process does not use glibc's allocator")
+GLIBC = pytest.mark.skipif(malloc._glibc() is None, reason="this process does not use glibc's allocator")
 PROBE = """
 import json, resource, sys
 from zoo import memory
@@ -26,7 +26,7 @@ print(json.dumps([said, memory.state(), faults()]))
 
 
 def probe(**env):
-    quiet = {k: v for k, v in os.environ.items() if k not in (*memory.DECIDED, memory.SWITCH, memory.HUGE)}
+    quiet = {k: v for k, v in os.environ.items() if k not in (*malloc.DECIDED, malloc.SWITCH, malloc.HUGE)}
     done = subprocess.run(
         [sys.executable, "-c", PROBE], env={**quiet, **env}, capture_output=True, text=True, timeout=120
     )
@@ -45,23 +45,23 @@ def test_memory_that_is_kept_is_not_faulted_in_again():
     assert kept < returned / 50
 
 
-@pytest.mark.parametrize("name", memory.DECIDED)
+@pytest.mark.parametrize("name", malloc.DECIDED)
 def test_who_decided_already_is_left_alone(name, monkeypatch):
     monkeypatch.setenv(name, "x")
-    monkeypatch.setattr(memory, "_glibc", lambda: pytest.fail("mallopt was looked up"))
-    assert memory._keep() == f"as {name} says"
+    monkeypatch.setattr(malloc, "_glibc", lambda: pytest.fail("mallopt was looked up"))
+    assert malloc._keep() == f"as {name} says"
 
 
 def test_another_allocator_is_left_alone(monkeypatch):
-    for name in memory.DECIDED:
+    for name in malloc.DECIDED:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LD_PRELOAD", "/usr/lib/libjemalloc.so.2")
-    assert memory._keep() == "returned to the system"
+    assert malloc._keep() == "returned to the system"
 
 
 def test_a_refusal_of_the_allocator_changes_nothing(monkeypatch):
-    for name in (*memory.DECIDED, memory.HUGE, memory.SWITCH):
+    for name in (*malloc.DECIDED, malloc.HUGE, malloc.SWITCH):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(memory, "_glibc", lambda: lambda option, value: 0)
-    assert memory._keep() == "returned to the system"
-    assert memory.HUGE not in os.environ
+    monkeypatch.setattr(malloc, "_glibc", lambda: lambda option, value: 0)
+    assert malloc._keep() == "returned to the system"
+    assert malloc.HUGE not in os.environ

@@ -24,27 +24,25 @@ DECLARED = [
 ]
 
 # What the modules of a layer may import: parts of zoo, and packages beside the standard library (None: any).
-PLUGINS = ("errors", "limits", "plainyaml", "discovery", "importing", "registry", "describe")
+PLUGINS = ("errors", "io", "plugins", "registry")
 MAY_IMPORT = {
     "errors": ((), ()),
-    "atomic": ((), ()),
     "console": (("errors",), ()),
-    "discovery": ((), ()),
     "palette": ((), ()),
     "plotting": (("palette",), ("matplotlib", "numpy", "PIL")),
-    "importing": ((), ()),
-    "limits": (("errors",), ()),
-    "ranges": (("errors",), ()),
-    "plainyaml": (("errors", "limits"), ("yaml",)),
-    "registry": (("errors", "discovery", "importing"), ()),
-    "plugins": (("errors", "registry", "describe", "__version__"), ("packaging",)),
-    "cookbook": (("errors", "atomic", "registry"), ()),
+    "value_checks": (("errors",), ()),
+    "io": (("errors", "io"), ("yaml",)),
+    "system": ((), ()),
+    "registry": (("errors", "plugins"), ()),
+    "plugins": (("errors", "registry", "plugins", "__version__"), ("packaging",)),
+    "recipe_files": (("errors", "io", "registry"), ()),
     "parts": (("errors", "parts"), ("torch",)),
-    "models": (("errors", "ranges", "registry", "parts", "models"), ("torch",)),
-    "data": (("errors", "ranges", "limits", "atomic", "registry", "cookbook", "data"), None),
-    "tasks": (("errors", "ranges", "limits", "registry", "cookbook", "parts", "models", "data", "tasks"), None),
-    "trained": ((*PLUGINS, "atomic", "cookbook", "parts", "models", "data", "tasks", "trained"), None),
-    "families": ((*PLUGINS, "atomic", "cookbook", "parts", "models", "data", "tasks", "trained", "families"), None),
+    "models": (("errors", "value_checks", "registry", "parts", "models"), ("torch",)),
+    "data": (("errors", "value_checks", "io", "registry", "recipe_files", "data"), None),
+    "tasks": (("errors", "value_checks", "io", "registry", "recipe_files", "parts", "models", "data", "tasks"), None),
+    "finetuning": ((*PLUGINS, "recipe_files", "parts", "models", "data", "tasks", "inference", "finetuning"), None),
+    "inference": ((*PLUGINS, "recipe_files", "parts", "models", "data", "tasks", "inference", "finetuning"), None),
+    "pretrained": ((*PLUGINS, "recipe_files", "parts", "models", "data", "tasks", "inference", "pretrained"), None),
 }
 
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zoo.trained.load import load as load
+    from zoo.inference.load import load as load
 
 __version__ = "0.1.0"
 
@@ -11,10 +11,10 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     """`zoo.load`, which imports torch only when it is used."""
     if name == "load":
-        from zoo.discovery import shield
+        from zoo.plugins.discovery import shield
 
         shield()  # torch reads the metadata of every package
-        from zoo.trained.load import load
+        from zoo.inference.load import load
 
         return load
     raise AttributeError(f"module 'zoo' has no attribute {name!r}")

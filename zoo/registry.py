@@ -16,9 +16,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from zoo.discovery import GROUP, ZOO, Entry, Flaw, Package, discover, normal
 from zoo.errors import PartError, PluginError
-from zoo.importing import bring, told
+from zoo.plugins.discovery import GROUP, ZOO, Entry, Flaw, Package, discover, normal
+from zoo.plugins.safe_import import describe_import_error, import_object
 
 KINDS = ("position", "backend", "attention", "norm", "ffn", "block", "task", "data")
 BUILTIN = ZOO
@@ -69,25 +69,27 @@ class Part:
         """Import the class. Raises PluginError when its package cannot be imported or names something else."""
         module, _, name = self.target.partition(":")
         try:
-            cls = bring(module, name)
+            cls = import_object(module, name)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a plugin may well call sys.exit() while it is imported
             raise PluginError(
-                f"{self} cannot be imported: {told(error, module)}\nIts entry point is {self.entry}. "
+                f"{self} cannot be imported: {describe_import_error(error, module)}\nIts entry point is {self.entry}. "
                 f"Try: pip install -U {self.distribution}"
             ) from error
         if not isinstance(cls, type) or cls.__name__ != self.name:
-            found = getattr(cls, "__name__", type(cls).__name__)
-            raise PluginError(f"{self}: its entry point {self.entry} names {found!r}; the two names must agree")
+            class_name = getattr(cls, "__name__", type(cls).__name__)
+            raise PluginError(f"{self}: its entry point {self.entry} names {class_name!r}; the two names must agree")
         return cls
 
 
 @functools.cache
 def listed(kind: str) -> tuple[Part, ...]:
     """Everything installed under a kind, sorted by name, with what no name can choose: hidden or disabled parts."""
-    found = {(one.name, one.value, one.package.name): _part(one) for one in discover().entries if one.kind == kind}
-    return tuple(sorted(found.values(), key=lambda part: (part.name.lower(), part.origin)))
+    parts_of_kind = {
+        (one.name, one.value, one.package.name): _part(one) for one in discover().entries if one.kind == kind
+    }
+    return tuple(sorted(parts_of_kind.values(), key=lambda part: (part.name.lower(), part.origin)))
 
 
 def parts(kind: str) -> tuple[Part, ...]:
@@ -136,16 +138,19 @@ def flaws() -> list[Flaw]:
     """What could not be read of the entry points, or is of no kind that this version of zoo knows."""
     groups = (*KINDS, RECIPES)
     odd = {(one.package, one.kind) for one in discover().entries if one.kind not in groups and one.package.requires}
-    known = [GROUP + kind for kind in groups]
-    strange = [Flaw(package, f"unknown group {GROUP + kind!r}.{suggest(GROUP + kind, known)}") for package, kind in odd]
+    groups_of_kinds = [GROUP + kind for kind in groups]
+    strange = [
+        Flaw(package, f"unknown group {GROUP + kind!r}.{suggest(GROUP + kind, groups_of_kinds)}")
+        for package, kind in odd
+    ]
     empty = [Flaw(one.package, _nowhere(one)) for one in _shelves() if folder(one.value) is None]
     return [*discover().flaws, *sorted([*strange, *empty], key=lambda flaw: (flaw.package.name, flaw.reason))]
 
 
 def shelves() -> list[tuple[Package, Path]]:
     """The folders of recipes that installed packages declare, but not disabled ones, sorted by package."""
-    found = [(one.package, folder(one.value)) for one in _shelves() if not disabled(one.package.name)]
-    return sorted((package, place) for package, place in found if place is not None)
+    folders = [(one.package, folder(one.value)) for one in _shelves() if not disabled(one.package.name)]
+    return sorted((package, place) for package, place in folders if place is not None)
 
 
 def _shelves() -> list[Entry]:
@@ -216,9 +221,9 @@ def _not_installed(kind: str, name: str) -> str:
     return ""
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
+def suggest(word: str, words: Iterable[str]) -> str:
     """`` Did you mean 'x'?`` for the nearest known word, or nothing."""
-    by_lower = {name.lower(): name for name in known}
+    by_lower = {name.lower(): name for name in words}
     near = difflib.get_close_matches(word.lower(), by_lower, 1, cutoff=0.5)
     return f" Did you mean {by_lower[near[0]]!r}?" if near else ""
 

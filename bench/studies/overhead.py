@@ -63,7 +63,7 @@ def study(options: Options) -> list[Table]:
 
 def timed(way: str, clock: str) -> list[float]:
     """Mean seconds of each ``BLOCK`` of steps after the first ``WARM``."""
-    from zoo.memory import keep
+    from zoo.system.malloc import keep
 
     keep()
     _pretend_terminal()
@@ -94,7 +94,7 @@ def timed(way: str, clock: str) -> list[float]:
 
 def _otherwise(way: str, folder: str, steps: list[str]) -> None:
     from bench.plain import Plain
-    from zoo.study.lean import NVML
+    from zoo.training.lightning_overhead import NVML
 
     run = Plain("lm-tiny", folder, *SMALL, *steps)
     if way == "bare loop":

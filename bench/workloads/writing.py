@@ -32,9 +32,9 @@ def prompt(rows: int) -> torch.Tensor:
 
 def zoo(rows: int, int8: bool = False) -> Callable[[int], None]:
     from zoo.models import LanguageModel
-    from zoo.models.search import Search, write
-    from zoo.parts.int8 import quantised
-    from zoo.parts.linear import Linear
+    from zoo.models.generation import GenerationConfig, generate
+    from zoo.parts.few_row_linear import Linear
+    from zoo.parts.int8 import quantize
     from zoo.parts.position import Learned
 
     net = LanguageModel(
@@ -43,11 +43,11 @@ def zoo(rows: int, int8: bool = False) -> Callable[[int], None]:
     same_start(net)
     tokens = prompt(rows)
     linears = [part.weight for part in net.modules() if isinstance(part, Linear)]
-    held = quantised([*linears, net.output]) if int8 else None
+    held = quantize([*linears, net.output]) if int8 else None
 
     @torch.no_grad()
     def step(number: int, held: object = held) -> None:
-        found = write(net.begin(PROMPT + NEW), tokens, None, Search(max_length=NEW))
+        found = generate(net.begin(PROMPT + NEW), tokens, None, GenerationConfig(max_length=NEW))
         assert all(len(best.tokens) == NEW for best, *_ in found)
 
     return step

@@ -45,7 +45,7 @@ def _stubs():
     """jsonargparse asks a child process once where types are declared."""
     from lightning.pytorch.callbacks import WeightAveraging
 
-    from zoo.cli.slots import parameters
+    from zoo.config.signatures import parameters
 
     parameters(WeightAveraging)
 

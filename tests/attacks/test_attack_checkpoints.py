@@ -19,9 +19,9 @@ import yaml
 
 import zoo
 from zoo.errors import ZooError
+from zoo.inference import weight_files
+from zoo.inference.safe_pickle import screen_pickle
 from zoo.tasks.classification import Classification
-from zoo.trained import weights
-from zoo.trained.screen import screen
 
 MODEL = {
     "class_path": "zoo.tasks.classification.Classification",
@@ -116,14 +116,14 @@ def loads(folder, canary):
         zoo.load(folder)
     assert len(str(caught.value).splitlines()) <= 4
     with contextlib.suppress(ZooError):
-        assert weights.about(path(folder), "zoo_parts") is None
+        assert weight_files.about(path(folder), "zoo_parts") is None
     canary.assert_silent()
     return str(caught.value)
 
 
 def test_the_run_of_the_attacks_is_sound(run):
     assert zoo.load(run).names == IMAGES["names"]
-    assert set(screen(path(run))) == set(content())
+    assert set(screen_pickle(path(run))) == set(content())
 
 
 @pytest.mark.parametrize("holder", HOLDERS)
@@ -255,8 +255,8 @@ def test_tensors_beyond_their_storage_are_refused(run, canary, storage, offset, 
 
 def test_a_tensor_within_its_storage_is_read(run):
     archive(run, tensor(("0", 10), 0, (2, 5), (5, 1)), [DATA])
-    assert screen(path(run))["state_dict"]["x"].shape == (2, 5)
-    assert weights.read(path(run))["x"].shape == (2, 5)
+    assert screen_pickle(path(run))["state_dict"]["x"].shape == (2, 5)
+    assert weight_files.read(path(run))["x"].shape == (2, 5)
 
 
 MEMBERS = {
@@ -384,7 +384,7 @@ def test_safetensors_headers_are_refused(exported, canary, name):
         zoo.load(exported)
 
 
-CALLED = ["os.system", "builtins.eval", "torch.hub.load", "zoo.cookbook.copy", "zoo.data.cache.write_file",
+CALLED = ["os.system", "builtins.eval", "torch.hub.load", "zoo.recipe_files.copy", "zoo.data.cache.write_file",
           "evilmodule.call", "evilmodule.Payload", "lightning.pytorch.callbacks.LambdaCallback",
           "zoo.__main__.main"]  # fmt: skip
 

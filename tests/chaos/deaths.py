@@ -58,11 +58,11 @@ def inside(rank: int, phase: str, after: int, act: Callable[[], None], note: Pat
     """A prologue that does something at the so-manyeth moment of a phase in one process of the job."""
 
     def prologue() -> None:
-        from zoo.study import ranks
-        from zoo.study.saver import Saver
+        from zoo.training import distributed
+        from zoo.training.checkpoint import CheckpointSaver
 
-        ranks.PATIENCE = timedelta(seconds=HANGS)
-        wrapped, left = getattr(Saver, PHASES[phase]), after
+        distributed.PATIENCE = timedelta(seconds=HANGS)
+        wrapped, left = getattr(CheckpointSaver, PHASES[phase]), after
 
         def hook(self, *args, **kwargs):
             nonlocal left
@@ -73,7 +73,7 @@ def inside(rank: int, phase: str, after: int, act: Callable[[], None], note: Pat
                 act()
             return wrapped(self, *args, **kwargs)
 
-        setattr(Saver, PHASES[phase], hook)
+        setattr(CheckpointSaver, PHASES[phase], hook)
 
     return prologue
 

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.chaos.site import Site, bad_tensors
-from zoo.trained import manifest
+from zoo.inference import checkpoint_manifest
 
 FAULTS = ("ENOSPC", "EDQUOT", "EIO", "EACCES", "EROFS")
 LINES = 4
@@ -32,10 +32,10 @@ def failing(number: int, first: int, last: int) -> Callable[[], None]:
     """A prologue after which the calls from ``first`` to ``last`` that write a checkpoint fail."""
 
     def prologue() -> None:
-        from zoo import atomic
-        from zoo.study import saver
+        from zoo.io import atomic_files
+        from zoo.training import checkpoint
 
-        saver.RETRY = 0.0
+        checkpoint.RETRY = 0.0
         calls = 0
 
         def counted(wrapped: Callable) -> Callable:
@@ -49,16 +49,16 @@ def failing(number: int, first: int, last: int) -> Callable[[], None]:
             return call
 
         class Failing:
-            """The module os, as zoo.atomic sees it."""
+            """The module os, as zoo.io.atomic_files sees it."""
 
             replace, fsync, link = (staticmethod(counted(call)) for call in (os.replace, os.fsync, os.link))
 
             def __getattr__(self, name: str) -> object:
                 return getattr(os, name)
 
-        atomic.os = Failing()  # type: ignore[attr-defined]
+        atomic_files.os = Failing()  # type: ignore[attr-defined]
         # below what zoo writes with, where a disk fails
-        init = atomic.Hashed.__init__
+        init = atomic_files.HashingFile.__init__
 
         def opened(self, file):
             init(self, file)
@@ -70,7 +70,7 @@ def failing(number: int, first: int, last: int) -> Callable[[], None]:
             def __init__(self, file):
                 self.write, self.flush = counted(file.write), file.flush
 
-        atomic.Hashed.__init__ = opened  # type: ignore[method-assign]
+        atomic_files.HashingFile.__init__ = opened  # type: ignore[method-assign]
 
     return prologue
 
@@ -78,7 +78,7 @@ def failing(number: int, first: int, last: int) -> Callable[[], None]:
 def sound(run: Path) -> list[str]:
     """What is wrong with the files of a run that have a checkpoint's name."""
     wrong = bad_tensors(run) if run.exists() else []
-    return wrong + manifest.newest(run).skipped if run.exists() else wrong
+    return wrong + checkpoint_manifest.newest(run).skipped if run.exists() else wrong
 
 
 def faults(home: Path, rounds: int, seed: int = 0) -> dict:
@@ -149,9 +149,9 @@ def moments(*acts: tuple[int, Callable[[], None]]) -> Callable[[], None]:
     """A prologue that does things after so many batches."""
 
     def prologue() -> None:
-        from zoo.study import saver
+        from zoo.training import checkpoint
 
-        saver.RETRY, wrapped, seen = 0.0, saver.Saver.boundary, 0
+        checkpoint.RETRY, wrapped, seen = 0.0, checkpoint.CheckpointSaver.boundary, 0
 
         def hook(self, *args, **kwargs):
             nonlocal seen
@@ -161,7 +161,7 @@ def moments(*acts: tuple[int, Callable[[], None]]) -> Callable[[], None]:
                     act()
             return wrapped(self, *args, **kwargs)
 
-        saver.Saver.boundary = hook
+        checkpoint.CheckpointSaver.boundary = hook
 
     return prologue
 
@@ -187,7 +187,10 @@ def mounted(home: Path) -> dict:
             code = site.ended(site.begin(prologue=moments(*acts)))
             os.environ.pop("TMPDIR", None)
             lines, wrong = site.complaints(), sound(site.run)
-            step = next(iter([manifest.verified(p)["step"] for p in [manifest.newest(site.run).path] if p]), None)
+            step = next(
+                iter([checkpoint_manifest.verify(p)["step"] for p in [checkpoint_manifest.newest(site.run).path] if p]),
+                None,
+            )
             differ: list[str] | None = None
             if name == "stays full":
                 disk.free()

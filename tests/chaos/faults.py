@@ -82,11 +82,11 @@ def live(command: Command, home: Path, words: Sequence[str], log: Path, prologue
         import tempfile
 
         import zoo.cli
-        from zoo.study import saver
+        from zoo.training import checkpoint
 
         os.environ["ZOO_CACHE"], os.environ["TMPDIR"] = str(home / "cache"), str(home / "tmp")
         tempfile.tempdir = None
-        saver.RETRY = 0.0
+        checkpoint.RETRY = 0.0
         main = zoo.cli.main
 
         def whole(words: list[str]) -> int:

@@ -17,8 +17,8 @@ import torch
 torch.set_num_threads(1)
 
 NEEDED = (
-    "zoo.study.run zoo.study.cost zoo.cli.run zoo.data.text zoo.data.phrasebook zoo.data.glyphs zoo.tasks.lm "
-    "zoo.tasks.translation zoo.tasks.classification torchvision.transforms.v2"
+    "zoo.training.setup zoo.training.model_cost zoo.cli.fit zoo.data.text zoo.data.phrasebook zoo.data.glyphs "
+    "zoo.tasks.lm zoo.tasks.translation zoo.tasks.classification torchvision.transforms.v2"
 )
 
 
@@ -87,7 +87,7 @@ def aimed(draw: random.Random) -> Callable[[], None]:
     after = draw.randrange(1, 60)
 
     def prologue() -> None:
-        from zoo import atomic
+        from zoo.io import atomic_files
 
         left = after
 
@@ -102,14 +102,14 @@ def aimed(draw: random.Random) -> Callable[[], None]:
             return call
 
         class Watched:
-            """The module os, as zoo.atomic sees it."""
+            """The module os, as zoo.io.atomic_files sees it."""
 
             replace, fsync, link = (staticmethod(counted(call)) for call in (os.replace, os.fsync, os.link))
 
             def __getattr__(self, name):
                 return getattr(os, name)
 
-        atomic.os = Watched()
-        atomic.Hashed.write = counted(atomic.Hashed.write)
+        atomic_files.os = Watched()
+        atomic_files.HashingFile.write = counted(atomic_files.HashingFile.write)
 
     return prologue

@@ -74,7 +74,7 @@ def watched(home: Path, draw: random.Random, at: Callable[[str], bool], power: b
     """A prologue that asks ``at`` at each point by its name, and ends the process where it says so."""
 
     def prologue() -> None:
-        from zoo import atomic
+        from zoo.io import atomic_files
 
         disk, newest = Disk(home, draw), ""
 
@@ -89,9 +89,9 @@ def watched(home: Path, draw: random.Random, at: Callable[[str], bool], power: b
                 end()
             newest = name
 
-        write, fsync, replace, link, unlink = atomic.Hashed.write, os.fsync, os.replace, os.link, Path.unlink
+        write, fsync, replace, link, unlink = atomic_files.HashingFile.write, os.fsync, os.replace, os.link, Path.unlink
 
-        def writing(self: atomic.Hashed, content: bytes) -> int:
+        def writing(self: atomic_files.HashingFile, content: bytes) -> int:
             disk.unforced.add(os.path.abspath(self.file.name))
             if at(f"write {role(self.file.name)}"):
                 self.file.write(bytes(content)[: len(content) // 2])
@@ -122,15 +122,15 @@ def watched(home: Path, draw: random.Random, at: Callable[[str], bool], power: b
             unlink(self, missing_ok)
 
         class Watched:
-            """The module os, as zoo.atomic sees it."""
+            """The module os, as zoo.io.atomic_files sees it."""
 
             fsync, replace, link = staticmethod(forcing), staticmethod(renaming), staticmethod(linking)
 
             def __getattr__(self, name: str) -> object:
                 return getattr(os, name)
 
-        atomic.os = Watched()  # type: ignore[attr-defined]
-        atomic.Hashed.write = writing  # type: ignore[method-assign]
+        atomic_files.os = Watched()  # type: ignore[attr-defined]
+        atomic_files.HashingFile.write = writing  # type: ignore[method-assign]
         Path.unlink = removing  # type: ignore[method-assign]
 
     return prologue

@@ -35,10 +35,10 @@ def at(moment: str, number: int) -> Callable[[], None]:
     """A prologue that signals the first process at a moment, by SIGKILL its whole group."""
 
     def prologue() -> None:
-        from zoo.study.saver import Saver
+        from zoo.training.checkpoint import CheckpointSaver
 
         name, left = MOMENTS[moment]
-        wrapped = getattr(Saver, name)
+        wrapped = getattr(CheckpointSaver, name)
 
         def hook(self, *args, **kwargs):
             nonlocal left
@@ -48,7 +48,7 @@ def at(moment: str, number: int) -> Callable[[], None]:
                 (os.killpg if number == signal.SIGKILL else os.kill)(os.getpid(), number)
             return wrapped(self, *args, **kwargs)
 
-        setattr(Saver, name, hook)
+        setattr(CheckpointSaver, name, hook)
 
     return prologue
 

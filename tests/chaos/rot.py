@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from zoo.errors import CheckpointError
-from zoo.trained import manifest
+from zoo.inference import checkpoint_manifest
 
 
 def campaign(run: Path, flips: int, truncations: int, seed: int = 0) -> dict[str, int]:
@@ -27,7 +27,7 @@ def campaign(run: Path, flips: int, truncations: int, seed: int = 0) -> dict[str
         home = Path(folder, "checkpoints")
         shutil.copytree(run / "checkpoints", home, ignore=shutil.ignore_patterns("best.ckpt"))
         last, previous = home / "last.ckpt", home / "previous.ckpt"
-        described = home / manifest.FOLDER / f"{manifest.sha256(last)}.json"
+        described = home / checkpoint_manifest.FOLDER / f"{checkpoint_manifest.sha256(last)}.json"
         for turn in range(flips + truncations):
             path = described if turn % 10 == 9 else last
             whole = path.read_bytes()
@@ -39,10 +39,10 @@ def campaign(run: Path, flips: int, truncations: int, seed: int = 0) -> dict[str
             path.write_bytes(broken)
             counts["damaged"] += 1
             try:
-                manifest.verified(last)
+                checkpoint_manifest.verify(last)
             except CheckpointError:
                 counts["noticed"] += 1
-            found = manifest.newest(home)
+            found = checkpoint_manifest.newest(home)
             counts["fallback used"] += found.path == previous and len(found.skipped) == 1
             path.write_bytes(whole)
     return counts

@@ -169,31 +169,32 @@ class Disturbance:
 
     def install(self) -> None:
         """Into a process that has not begun."""
-        from zoo import atomic
-        from zoo.cli.run import ZooCLI
-        from zoo.study import heatmap, ranks, saver, tensorboard
+        from zoo.cli.fit import ZooCLI
+        from zoo.io import atomic_files
+        from zoo.logging import attention_maps, tensorboard
         from zoo.tasks.task import Task
+        from zoo.training import checkpoint, distributed
 
-        saver.RETRY, ranks.GRACE, ranks.POLL = 0.0, 2.0, 0.05
+        checkpoint.RETRY, distributed.GRACE, distributed.POLL = 0.0, 2.0, 0.05
         before = self.before
-        before(saver.Saver, "setup", "start")
-        before(saver.Saver, "begin", "start")
-        before(saver.Saver, "on_validation_start", "start", lambda self: self.trainer.sanity_checking)
+        before(checkpoint.CheckpointSaver, "setup", "start")
+        before(checkpoint.CheckpointSaver, "begin", "start")
+        before(checkpoint.CheckpointSaver, "on_validation_start", "start", lambda self: self.trainer.sanity_checking)
         before(Task, "training_step", "training")
-        before(saver.Saver, "boundary", "training")
+        before(checkpoint.CheckpointSaver, "boundary", "training")
         for hook in ("on_validation_batch_start", "on_validation_end"):
-            before(saver.Saver, hook, "validation", lambda self: not self.trainer.sanity_checking)
-        before(saver.Saver, "save", "saving")
-        before(saver.Saver, "on_train_end", "end")
+            before(checkpoint.CheckpointSaver, hook, "validation", lambda self: not self.trainer.sanity_checking)
+        before(checkpoint.CheckpointSaver, "save", "saving")
+        before(checkpoint.CheckpointSaver, "on_train_end", "end")
         before(ZooCLI, "after_fit", "end")
         before(tensorboard.RunLogger, "finalize", "end")
         before(Task, "test_step", "test")
         if not self.pictures:
-            heatmap.Heatmaps.on_validation_end = lambda *_: None  # type: ignore[method-assign,assignment]
-        atomic.os = Calls(self.reach_disk)  # type: ignore[attr-defined]
-        write, reach = atomic.Hashed.write, self.reach_disk
+            attention_maps.Heatmaps.on_validation_end = lambda *_: None  # type: ignore[method-assign,assignment]
+        atomic_files.os = Calls(self.reach_disk)  # type: ignore[attr-defined]
+        write, reach = atomic_files.HashingFile.write, self.reach_disk
 
-        def writing(self: atomic.Hashed, content: bytes) -> int:
+        def writing(self: atomic_files.HashingFile, content: bytes) -> int:
             try:
                 reach()
             except OSError as error:
@@ -201,7 +202,7 @@ class Disturbance:
                 raise
             return write(self, content)
 
-        atomic.Hashed.write = writing  # type: ignore[method-assign]
+        atomic_files.HashingFile.write = writing  # type: ignore[method-assign]
         finished, note = ZooCLI.after_fit, self.write
 
         def finish(self: ZooCLI) -> None:
@@ -223,7 +224,7 @@ class Disturbance:
 
 
 class Calls:
-    """The module os, as zoo.atomic sees it."""
+    """The module os, as zoo.io.atomic_files sees it."""
 
     def __init__(self, reach: Callable[[], None]) -> None:
         self.reach = reach
@@ -264,7 +265,7 @@ class Site:
     def warm(self) -> None:
         """Parse a command of each task, so that no life has to learn its options anew; each builds its own objects."""
         from zoo.cli import main
-        from zoo.cli.run import ZooCLI
+        from zoo.cli.fit import ZooCLI
 
         parsers: dict[str, Any] = {}
         parsed: dict[str, Any] = {}
@@ -393,11 +394,11 @@ class Site:
     @staticmethod
     def learn_cost(task: str, counted: dict[str, Any]) -> None:
         """Let later lives of a task take the parameters and operations that one has counted."""
-        from zoo.study import cost
+        from zoo.training import model_cost
 
-        count, learnt = cost.cost, cost.Cost(counted["parameters"], counted["flops_per_token"])
+        count, learnt = model_cost.cost, model_cost.Cost(counted["parameters"], counted["flops_per_token"])
         kind = {"lm": "CausalLM", "translation": "Translation", "vit": "Classification"}[task]
-        cost.cost = lambda module: learnt if type(module).__name__ == kind else count(module)
+        model_cost.cost = lambda module: learnt if type(module).__name__ == kind else count(module)
 
     def moments(self, task: str, flavour: str, processes: int) -> dict[str, int]:
         """How many moments of each phase an undisturbed run has."""

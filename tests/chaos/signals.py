@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tests.chaos import worlds
 from tests.chaos.site import Site
-from zoo.trained import manifest
+from zoo.inference import checkpoint_manifest
 
 AGAIN = 2.5  # seconds after which a second signal is one, and not the first one's echo
 CODES = {signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGINT: 130}
@@ -44,9 +44,9 @@ def inside(phase: str, number: int, after: int, target: str = "first", twice: bo
     """
 
     def prologue() -> None:
-        from zoo.study.saver import Saver
+        from zoo.training.checkpoint import CheckpointSaver
 
-        wrapped, save, left = getattr(Saver, PHASES[phase]), Saver.save, after
+        wrapped, save, left = getattr(CheckpointSaver, PHASES[phase]), CheckpointSaver.save, after
 
         def hook(self, *args, **kwargs):
             nonlocal left
@@ -59,7 +59,7 @@ def inside(phase: str, number: int, after: int, target: str = "first", twice: bo
                     if target != "second" or one != here:
                         os.kill(one, number)
                 if twice:
-                    Saver.save = hang
+                    CheckpointSaver.save = hang
             return wrapped(self, *args, **kwargs)
 
         def hang(self, *args, **kwargs):
@@ -68,7 +68,7 @@ def inside(phase: str, number: int, after: int, target: str = "first", twice: bo
             time.sleep(60)
             return save(self, *args, **kwargs)
 
-        setattr(Saver, PHASES[phase], hook)
+        setattr(CheckpointSaver, PHASES[phase], hook)
 
     return prologue
 
@@ -102,9 +102,9 @@ def campaign(home: Path, rounds: int, seed: int = 0, processes: int = 1, task: s
         if code not in (0, CODES[number]) or left:
             problems.append(f"{what}: code {code}, {left=}: {site.said()[-300:]}")
         said = re.search(r"step (\d+) is saved", site.said())
-        newest = manifest.newest(site.run)
+        newest = checkpoint_manifest.newest(site.run)
         if code and said and newest.path is not None:
-            counts["at the step"] += manifest.verified(newest.path)["step"] == int(said[1])
+            counts["at the step"] += checkpoint_manifest.verify(newest.path)["step"] == int(said[1])
         print(what, code, said and said[0], file=sys.stderr, flush=True)
         differ = site.went_on()
         counts["identical"] += not differ

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import toys
-from zoo.trained import manifest
+from zoo.inference import checkpoint_manifest
 
 ROOT = Path(__file__).parents[2]
 TWO = ["--trainer.devices", "2", "--trainer.strategy", "ddp", "--save-every", "3"]
@@ -32,8 +32,8 @@ def trained(run, step):
     """Wait for a checkpoint of at least this step."""
     until = time.monotonic() + 120
     while time.monotonic() < until:
-        found = manifest.newest(run).path if run.exists() else None
-        if found is not None and manifest.verified(found).get("step", 0) >= step:
+        found = checkpoint_manifest.newest(run).path if run.exists() else None
+        if found is not None and checkpoint_manifest.verify(found).get("step", 0) >= step:
             return
         time.sleep(0.05)
     raise AssertionError("no checkpoint in two minutes")
@@ -66,7 +66,7 @@ def test_a_signal_to_the_second_process_saves_and_ends_both(work):
     while running(other) and time.monotonic() < until:
         time.sleep(0.05)
     assert not running(other)
-    step = manifest.verified(manifest.newest(run).path)["step"]
+    step = checkpoint_manifest.verify(checkpoint_manifest.newest(run).path)["step"]
     assert f"interrupted by SIGUSR1: step {step} is saved" in err
 
 
@@ -81,4 +81,4 @@ def test_a_death_ends_the_job_with_a_line_and_leaves_a_checkpoint(work):
     assert process.returncode == 1
     assert err.strip().splitlines()[-1].startswith("error: process 1 of 2 was ended by SIGKILL")
     assert "Traceback" not in err
-    assert manifest.newest(run).path is not None
+    assert checkpoint_manifest.newest(run).path is not None

@@ -1,4 +1,4 @@
-"""A part for `zoo check` that misbehaves in every way, without torch: `run` stands in for zoo.cli.trial.run."""
+"""A part for `zoo check` that misbehaves in every way, without torch: `run` stands in for zoo.cli.check_worker.run."""
 
 import os
 import subprocess

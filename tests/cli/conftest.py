@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from zoo import cookbook, discovery, registry
-from zoo.cli import args, document
-from zoo.cli.names import Names
+from zoo import recipe_files, registry
+from zoo.config import fit_options, yaml_source
+from zoo.config.class_names import Names
+from zoo.plugins import discovery
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -58,17 +59,17 @@ def resolve(toys, tmp_path):
     """Resolve YAML texts and options against the toys."""
     import cli_toys
 
-    from zoo.cli import resolve as module
-    from zoo.cli.slots import Param
+    from zoo.config import resolve as module
+    from zoo.config.signatures import Param
 
     schema = module.Schema(
         cli_toys.Task, cli_toys.Data, cli_toys.Trainer, (Param("seed_everything", int, 1, None, None),)
     )
 
     def run(*texts: str, options: str = "") -> module.Resolved:
-        found = [document.parse(text, f"r{index}.yaml") for index, text in enumerate(texts)]
-        command = args.parse("fit", options.split())
-        return module.resolve([*found, *document.from_options(command.options)], schema, Names(command.allow))
+        found = [yaml_source.parse(text, f"r{index}.yaml") for index, text in enumerate(texts)]
+        command = fit_options.parse("fit", options.split())
+        return module.resolve([*found, *yaml_source.from_options(command.options)], schema, Names(command.allow))
 
     return run
 
@@ -95,12 +96,12 @@ def cache(tmp_path_factory):
 @pytest.fixture
 def work(tmp_path, monkeypatch, cache):
     """A folder with a recipe and a text, and a study layer that adds nothing."""
-    import zoo.cli.run as run
+    import zoo.cli.fit as run
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZOO_CACHE", str(cache))
     (tmp_path / "text.txt").write_text("all work and no play makes a dull toy " * 60)
     (tmp_path / "lm-toy.yaml").write_text(RECIPE)
-    monkeypatch.setattr(cookbook, "folders", lambda: [tmp_path])
-    monkeypatch.setattr(run, "equipment", lambda *_: {"logger": False})
+    monkeypatch.setattr(recipe_files, "folders", lambda: [tmp_path])
+    monkeypatch.setattr(run, "make_logger_and_callbacks", lambda *_: {"logger": False})
     return tmp_path

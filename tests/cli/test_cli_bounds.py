@@ -5,10 +5,10 @@ import warnings
 import pytest
 from lightning.pytorch import Trainer
 
-from zoo.cli import args, plan
-from zoo.cli.bounds import BOUNDS, check_hardware, check_trainer
-from zoo.cli.slots import members_of, parameters
-from zoo.cli.values import LARGEST_INT
+from zoo.config import fit_options, run_config
+from zoo.config.coercion import LARGEST_INT
+from zoo.config.signatures import members_of, parameters
+from zoo.config.trainer_bounds import BOUNDS, check_hardware, check_trainer
 from zoo.errors import UsageError
 
 NUMERIC = {
@@ -32,7 +32,7 @@ def refusal(call) -> str:
 
 @pytest.fixture(scope="module")
 def schema():
-    return plan.schema()
+    return run_config.schema()
 
 
 def test_every_numeric_option_of_the_trainer_has_bounds():
@@ -66,17 +66,17 @@ def test_sound_values_are_within_their_bounds():
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("name", sorted(NUMERIC))
 def test_any_text_for_a_number_is_refused_in_a_sentence_or_resolved(schema, name, text):
-    command = args.parse("fit", ["vit-glyphs", f"--trainer.{name}={text}"])
-    said = refusal(lambda: plan.plan(command, plan.draft(command), schema))
+    command = fit_options.parse("fit", ["vit-glyphs", f"--trainer.{name}={text}"])
+    said = refusal(lambda: run_config.plan(command, run_config.draft(command), schema))
     assert not said or name in said
     assert len(said.splitlines()) <= 4
 
 
 def test_a_number_that_nothing_can_count_is_refused_anywhere(schema):
     for key in ("model.num_classes", "data.batch_size", "trainer.max_steps", "model.depth"):
-        command = args.parse("fit", ["vit-glyphs", f"--{key}={LARGEST_INT + 1}"])
+        command = fit_options.parse("fit", ["vit-glyphs", f"--{key}={LARGEST_INT + 1}"])
         with pytest.raises(UsageError, match=key):
-            plan.plan(command, plan.draft(command), schema)
+            run_config.plan(command, run_config.draft(command), schema)
 
 
 @pytest.mark.parametrize(

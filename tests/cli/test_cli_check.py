@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from zoo import registry
-from zoo.cli import check, child, trial
+from zoo.cli import check, check_process, check_worker
 from zoo.errors import PartError, PluginError, UsageError
 
 HERE = Path(__file__).parent
@@ -50,7 +50,7 @@ def acted(monkeypatch, tmp_path):
     """Children that play the checks of cli_checks.py instead of importing torch."""
     code = f"import sys; sys.path[:] = {[str(HERE), *sys.path]!r}; import cli_checks; from zoo.cli import trial; "
     monkeypatch.setattr(
-        child, "program", lambda: [sys.executable, "-c", f"{code}trial.run = cli_checks.run; trial.main()"]
+        check_process, "program", lambda: [sys.executable, "-c", f"{code}trial.run = cli_checks.run; trial.main()"]
     )
     monkeypatch.chdir(tmp_path)
 
@@ -135,9 +135,9 @@ def test_a_check_that_never_ends_fails_and_the_rest_is_not_run(acted, zoo, name)
 
 def test_the_child_ends_when_the_command_is_killed(acted, tmp_path):
     """The command's own process is the one that dies here, so it is run in another."""
-    code = f"{child.program()[2].partition(';')[0]}; sys.path[:] = {[str(HERE), *sys.path]!r}; " + (
+    code = f"{check_process.program()[2].partition(';')[0]}; sys.path[:] = {[str(HERE), *sys.path]!r}; " + (
         "from zoo.cli import child\n"
-        f"child.program = lambda: {child.program()!r}\n"
+        f"child.program = lambda: {check_process.program()!r}\n"
         "made = child.Child(child.Job('', 'x.Bad', [], ['sleeps_forever']))\n"
         "print(made.process.pid, flush=True)\n"
         "for event in made.events(1e9): print(event, flush=True)\n"
@@ -205,7 +205,7 @@ WRONG = {
 
 @pytest.mark.parametrize("words", WRONG)
 def test_wrong_words_are_told_before_a_child_is_started(zoo, monkeypatch, words):
-    monkeypatch.setattr(child, "program", lambda: pytest.fail("a child was started"))
+    monkeypatch.setattr(check_process, "program", lambda: pytest.fail("a child was started"))
     code, _, err = zoo("check", *words.split())
     assert code == 2
     assert WRONG[words] in err
@@ -218,7 +218,7 @@ def test_options_are_typed_like_those_of_fit(mine):
     from zoo.parts.ffn import MoE, Plain
 
     def given(part, kind, *words):
-        return trial.given(part, kind, check.parse([*words]).options)
+        return check_worker.given_options(part, kind, check.parse([*words]).options)
 
     assert given(Mine, "norm", "--eps", "1e-3", "--sizes", "[1, 2]") == {"eps": 1e-3, "sizes": (1, 2)}
     assert given(Mine, "norm", "--model.norm.eps=2", "--norm.mode", "die") == {"eps": 2.0, "mode": "die"}
@@ -237,9 +237,9 @@ def test_options_are_typed_like_those_of_fit(mine):
 
 
 def test_class_paths(mine):
-    found, kind, origin = trial.loaded("", "mine.Mine")
+    found, kind, origin = check_worker.load_class("", "mine.Mine")
     assert (found.__name__, kind, origin) == ("Mine", "norm", "mine.py")
-    assert trial.loaded("norm", "zoo.parts.norm.RMSNorm")[2].startswith("zoo-transformers ")
+    assert check_worker.load_class("norm", "zoo.parts.norm.RMSNorm")[2].startswith("zoo-transformers ")
     (mine / "lacking.py").write_text("import no_such_thing\n")
     (mine / "leaving.py").write_text("import sys; sys.exit(4)\n")
     (mine / "wrong.py").write_text("def f(:\n")
@@ -256,13 +256,13 @@ def test_class_paths(mine):
         ("wrong.X", "", PluginError, "SyntaxError"),
     ):
         with pytest.raises(error, match=re.escape(said)):
-            trial.loaded(kind, path)
+            check_worker.load_class(kind, path)
 
 
 def test_unknown_checks_are_refused():
-    assert list(trial.chosen({"a": 1, "b": 2}, ["b"], "norm")) == ["b"]
+    assert list(check_worker.choose_class({"a": 1, "b": 2}, ["b"], "norm")) == ["b"]
     with pytest.raises(UsageError, match=r"norm has no check 'shaps'. Did you mean 'shapes'\?"):
-        trial.chosen({"shapes": 1}, ["shaps"], "norm")
+        check_worker.choose_class({"shapes": 1}, ["shaps"], "norm")
 
 
 def test_the_real_checks_of_a_class_in_the_current_folder(mine):
@@ -319,4 +319,4 @@ def test_a_part_by_name_that_two_packages_have(zoo, install):
     assert code == 2
     assert "two packages register norm 'twice'" in err
     with pytest.raises(PartError):
-        trial.loaded("norm", "twice")
+        check_worker.load_class("norm", "twice")

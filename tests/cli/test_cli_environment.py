@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from zoo.cli import ANYWHERE, OWN, READ, RUN, USE, main
-from zoo.cli.environment import DISK, HANDLES, PATH, check_words, explained
-from zoo.cli.failure import report
+from zoo.cli.environment_errors import DISK, HANDLES, PATH, check_words, explained
+from zoo.cli.error_report import report_error
 from zoo.errors import UsageError
 
 COMMANDS = [*RUN, *READ, *USE, *OWN]
@@ -60,7 +60,7 @@ def test_words_in_any_script_are_text():
 @pytest.mark.parametrize("number", [*DISK, *PATH, *HANDLES, errno.ENOMEM])
 def test_errors_of_the_system(number, capsys):
     error = OSError(number, os.strerror(number), "some/file.txt")
-    code = report(error)
+    code = report_error(error)
     said = capsys.readouterr().err
     assert "Traceback" not in said
     assert code == (5 if number in DISK else 2 if number in PATH else 1)
@@ -79,14 +79,14 @@ MEMORY = [
 @pytest.mark.parametrize("number", range(len(MEMORY)))
 def test_memory_that_cannot_be_had(number, capsys):
     error = caught(MEMORY[number])
-    assert report(error) == 1
+    assert report_error(error) == 1
     said = capsys.readouterr().err
     assert "error: out of memory." in said
     assert "Traceback" not in said
 
 
 def test_threads_that_cannot_be_had(capsys):
-    assert report(RuntimeError("can't start new thread")) == 1
+    assert report_error(RuntimeError("can't start new thread")) == 1
     assert "no more threads" in capsys.readouterr().err
 
 
@@ -114,7 +114,7 @@ BUGS = [
 def test_a_bug_keeps_its_traceback(number, capsys):
     error = caught(BUGS[number])
     assert explained(error) is None
-    assert report(error) == 1
+    assert report_error(error) == 1
     said = capsys.readouterr().err
     assert "Traceback" in said
     assert "this looks like a bug" in said

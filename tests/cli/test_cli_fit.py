@@ -11,8 +11,8 @@ import torch
 import yaml
 from cli_parts import RECIPE
 
-from zoo import cookbook
-from zoo.cli import folder
+from zoo import recipe_files
+from zoo.config import run_folder
 
 
 def refused(zoo, *words, code=2):
@@ -76,7 +76,7 @@ def test_a_recipe_cannot_run_code(zoo, work):
 def test_jsonargparse_itself_imports_only_what_is_allowed():
     from jsonargparse import ArgumentParser
 
-    from zoo.trained.policy import import_policy
+    from zoo.inference.import_policy import import_policy
 
     import_policy()
     parser = ArgumentParser(exit_on_error=False)
@@ -109,7 +109,7 @@ def test_the_printed_configuration_is_complete_and_reproduces_itself(zoo, work):
     assert zoo("fit", "again.yaml", "--print_config")[1].splitlines()[1:] == out.splitlines()[1:]
 
 
-@pytest.mark.parametrize("name", [recipe.name for recipe in cookbook.recipes() if recipe.builtin])
+@pytest.mark.parametrize("name", [recipe.name for recipe in recipe_files.recipes() if recipe.builtin])
 def test_every_packaged_recipe_resolves(zoo, name):
     code, out, err = zoo("fit", name, "--print_config")
     assert (code, err) == (0, "")
@@ -277,7 +277,7 @@ def test_a_whole_run_is_quiet(work, cache):
     assert done.stderr == ""
     assert not any(word in done.stdout for word in ("Tip", "GPU available", "Warning", "LOCAL_RANK"))
     home = work / "runs/lm-toy/norm=rmsnorm/s1"
-    assert (home / folder.FINISHED).exists()
+    assert (home / run_folder.FINISHED).exists()
     assert str(home.relative_to(work)) in done.stdout
 
 

@@ -2,74 +2,74 @@ import threading
 
 import pytest
 
-from zoo.cli import folder
+from zoo.config import run_folder
 from zoo.errors import UsageError
-from zoo.trained import place
+from zoo.inference import find_run
 
 
 def test_only_differences_name_a_variant():
     base = {"model": int, "model.lr": 0.1, "model.norm": float}
     full = {"model": int, "model.lr": 0.2, "model.norm": float, "model.position": complex, "trainer.devices": 2,
             "trainer.enable_progress_bar": False, "data.workers": 3, "seed_everything": 4, "model.dim": 8}  # fmt: skip
-    changes = folder.differences(full, base, {"model.dim": 8})
+    changes = run_folder.differences(full, base, {"model.dim": 8})
     assert changes == {"model.lr": 0.2, "model.position": complex}
-    assert folder.variant(changes) == "lr=0.2,position=complex"
-    assert folder.variant({}) == "default"
+    assert run_folder.variant(changes) == "lr=0.2,position=complex"
+    assert run_folder.variant({}) == "default"
 
 
 def test_ambiguous_keys_get_more_of_their_path():
     changes = {"model.norm.eps": 1e-3, "model.optimizer.eps": 1e-8, "model.dim": 4}
-    assert folder.variant(changes) == "dim=4,norm.eps=0.001,optimizer.eps=1e-08"
-    assert folder.variant({"model": int, "model.norm": str}) == "model=int,norm=str"
+    assert run_folder.variant(changes) == "dim=4,norm.eps=0.001,optimizer.eps=1e-08"
+    assert run_folder.variant({"model": int, "model.norm": str}) == "model=int,norm=str"
 
 
 def test_values_are_safe_and_long_variants_are_hashed():
-    assert folder.variant({"data.path": "/x/../my corpus.txt"}) == "path=my_corpus"
-    assert folder.variant({"data.path": "../.."}) == "path=empty"
-    assert folder.variant({"a.flag": True, "a.none": None, "a.list": (1, 2.5)}) == "flag=true,list=1-2.5,none=none"
+    assert run_folder.variant({"data.path": "/x/../my corpus.txt"}) == "path=my_corpus"
+    assert run_folder.variant({"data.path": "../.."}) == "path=empty"
+    assert run_folder.variant({"a.flag": True, "a.none": None, "a.list": (1, 2.5)}) == "flag=true,list=1-2.5,none=none"
     long = {f"model.option{index}": "x" * 30 for index in range(20)}
-    assert len(folder.variant(long)) <= folder.LONGEST
-    assert folder.variant(long) != folder.variant({**long, "model.option19": "y"})
+    assert len(run_folder.variant(long)) <= run_folder.LONGEST
+    assert run_folder.variant(long) != run_folder.variant({**long, "model.option19": "y"})
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", "", " ", "-x", "a..b", "x" * 200, "a\nb"])
 def test_names_that_could_leave_the_folder(name):
     with pytest.raises(UsageError, match="--name"):
-        folder.check_name(name)
+        run_folder.check_name(name)
 
 
 def test_a_folder_is_made_once(tmp_path):
-    run = folder.Run(tmp_path, "lm", "default", 1)
-    assert folder.claim(run) == tmp_path / "lm/default/s1"
-    (run.folder / folder.CONFIG).write_text("")
+    run = run_folder.Run(tmp_path, "lm", "default", 1)
+    assert run_folder.claim(run) == tmp_path / "lm/default/s1"
+    (run.folder / run_folder.CONFIG).write_text("")
     with pytest.raises(UsageError, match="was started and not finished") as caught:
-        folder.claim(run)
+        run_folder.claim(run)
     assert len(str(caught.value).splitlines()) == 2
-    (run.folder / folder.FINISHED).write_text("{}")
+    (run.folder / run_folder.FINISHED).write_text("{}")
     with pytest.raises(UsageError, match="is finished") as caught:
-        folder.claim(run)
+        run_folder.claim(run)
     assert all(word in str(caught.value) for word in ("--resume", "--overwrite", "--name"))
-    assert folder.claim(run, resume=True) == run.folder
-    assert folder.claim(run, overwrite=True) == run.folder
+    assert run_folder.claim(run, resume=True) == run.folder
+    assert run_folder.claim(run, overwrite=True) == run.folder
     assert [path.name for path in run.folder.iterdir()] == ["starting"]
 
 
 def test_a_folder_that_zoo_did_not_make_is_not_deleted(tmp_path):
-    run = folder.Run(tmp_path, "lm", "default", 1)
+    run = run_folder.Run(tmp_path, "lm", "default", 1)
     run.folder.mkdir(parents=True)
     (run.folder / "thesis.tex").write_text("years of work")
     with pytest.raises(UsageError, match="will not delete"):
-        folder.claim(run, overwrite=True)
+        run_folder.claim(run, overwrite=True)
     assert (run.folder / "thesis.tex").exists()
 
 
 def test_one_of_many_gets_the_folder(tmp_path):
-    run = folder.Run(tmp_path, "lm", "default", 1)
+    run = run_folder.Run(tmp_path, "lm", "default", 1)
     won = []
 
     def claim():
         try:
-            won.append(folder.claim(run))
+            won.append(run_folder.claim(run))
         except UsageError:
             return
 
@@ -83,30 +83,30 @@ def test_one_of_many_gets_the_folder(tmp_path):
 
 def test_other_ranks_make_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "1")
-    run = folder.Run(tmp_path, "lm", "default", 1)
-    assert folder.claim(run) == run.folder
+    run = run_folder.Run(tmp_path, "lm", "default", 1)
+    assert run_folder.claim(run) == run.folder
     assert not run.folder.exists()
 
 
 def test_a_saved_configuration_knows_its_recipe_and_variant(tmp_path):
-    file = tmp_path / folder.CONFIG
-    file.write_text(f"{folder.HEADER}lm-tiny/position=alibi\nmodel: x\n")
-    assert folder.recipe_of(file, "x") == ("lm-tiny", "position=alibi")
+    file = tmp_path / run_folder.CONFIG
+    file.write_text(f"{run_folder.HEADER}lm-tiny/position=alibi\nmodel: x\n")
+    assert run_folder.recipe_of(file, "x") == ("lm-tiny", "position=alibi")
     file.write_text("model: x\n")
-    assert folder.recipe_of(file, "x") == ("config", None)
-    assert folder.recipe_of(tmp_path / "my.yaml", "x") == ("my", None)
-    assert folder.recipe_of(None, "CausalLM") == ("causallm", None)
+    assert run_folder.recipe_of(file, "x") == ("config", None)
+    assert run_folder.recipe_of(tmp_path / "my.yaml", "x") == ("my", None)
+    assert run_folder.recipe_of(None, "CausalLM") == ("causallm", None)
 
 
 def test_the_newest_or_best_checkpoint(tmp_path):
     import os
 
-    assert place.checkpoint(tmp_path) is None
+    assert find_run.checkpoint(tmp_path) is None
     for index, name in enumerate(["best.ckpt", "last.ckpt"]):
         (tmp_path / name).write_text("")
         os.utime(tmp_path / name, (index, index))
-    assert place.checkpoint(tmp_path) == tmp_path / "last.ckpt"
-    assert place.checkpoint(tmp_path, best=True) == tmp_path / "best.ckpt"
+    assert find_run.checkpoint(tmp_path) == tmp_path / "last.ckpt"
+    assert find_run.checkpoint(tmp_path, best=True) == tmp_path / "best.ckpt"
 
 
 def test_runs_that_others_start_from_are_told_apart():
@@ -116,7 +116,7 @@ def test_runs_that_others_start_from_are_told_apart():
         "runs/lm-tiny/position=alibi/s1",
         "runs/lm-tiny/default/s2",
     ]
-    assert len({folder.slug(run) for run in runs}) == len(runs)
+    assert len({run_folder.slug(run) for run in runs}) == len(runs)
     long = [f"runs/lm-tiny/{'dim=16,' * 20}depth={depth}/s1" for depth in (1, 2)]
-    assert len({folder.slug(run) for run in long}) == 2
-    assert all(len(folder.slug(run)) <= 40 for run in [*runs, *long])
+    assert len({run_folder.slug(run) for run in long}) == 2
+    assert all(len(run_folder.slug(run)) <= 40 for run in [*runs, *long])

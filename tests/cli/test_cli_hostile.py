@@ -12,11 +12,11 @@ from cli_parts import package
 
 import zoo.cli
 from tests.compare.fabricate import ledger
-from zoo import console, cookbook
-from zoo.trained.base import Generated
-from zoo.trained.classification import Guess
-from zoo.trained.labelling import Tagged
-from zoo.trained.place import Place
+from zoo import console, recipe_files
+from zoo.inference.classification import Guess
+from zoo.inference.find_run import ModelLocation
+from zoo.inference.labelling import TaggedText
+from zoo.inference.trained_model import GeneratedText
 
 # around a marker, which proves that the string arrived: titles, links, clipboard, colours, cursors, C0, C1, lines,
 # directions, characters without a width, halves of surrogate pairs, markup
@@ -95,7 +95,7 @@ class Carriers:
         for number, text in enumerate(NAMES):
             line = text.replace("\n", " ").replace("\udc9b", "?")
             (self.home / f"r{number}.yaml").write_text(f"# {line}\nmodel: CausalLM\n", encoding="utf-8")
-        self.monkeypatch.setattr(cookbook, "folders", lambda: [self.home])
+        self.monkeypatch.setattr(recipe_files, "folders", lambda: [self.home])
         self.zoo("recipes")
         self.zoo("recipes", "--json")
         return NAMES
@@ -143,15 +143,15 @@ class Carriers:
 
     def model(self, command, **methods):
         """A trained model that says what strangers wrote."""
-        from zoo.cli import use
+        from zoo.cli import inference
 
         files = ("labels.json",) if command == "texts" else ()
-        place = Place(self.home, self.home / "best.ckpt", {}, self.home / "config.yaml")
+        place = ModelLocation(self.home, self.home / "best.ckpt", {}, self.home / "config.yaml")
         fake = types.SimpleNamespace(files=files, place=place, **methods)
-        self.monkeypatch.setattr(use, "trained", lambda asked, bare=False: fake)
+        self.monkeypatch.setattr(inference, "load_trained", lambda asked, bare=False: fake)
 
     def generate(self):
-        self.model("generate", generate=lambda prompt, **_: [Generated(text, 0.0, True) for text in HOSTILE])
+        self.model("generate", generate=lambda prompt, **_: [GeneratedText(text, 0.0, True) for text in HOSTILE])
         self.zoo("generate", "x", "--prompt", "p")
         self.zoo("generate", "x", "--prompt", "p", "--json")
         return HOSTILE
@@ -159,7 +159,7 @@ class Carriers:
     def translate(self):
         def stream(lines, *_, **__):
             for text, _ in zip(HOSTILE, lines, strict=True):
-                yield [Generated(text, 0.0, True)]
+                yield [GeneratedText(text, 0.0, True)]
 
         self.model("translate", stream=stream, search=lambda *_: None)
         for more in ([], ["--json"]):
@@ -181,7 +181,7 @@ class Carriers:
         return self._texts("fill")
 
     def tag(self):
-        self.model("tag", tag=lambda text: [[Tagged(text, text, 1.0)]])
+        self.model("tag", tag=lambda text: [[TaggedText(text, text, 1.0)]])
         return self._texts("tag")
 
     def _texts(self, command):

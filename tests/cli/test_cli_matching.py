@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from zoo import registry
-from zoo.cli.matching import check_batch, check_sizes, kind_of
+from zoo.config.task_data_match import check_batch, check_sizes, kind_of
 from zoo.errors import UsageError
 
 SMALL = {"dim": 8, "depth": 1, "heads": 2}

@@ -8,8 +8,8 @@ import yaml
 from cli_parts import RECIPE, package
 
 import zoo as library
-from zoo.cli import report
-from zoo.study.run import told
+from zoo.cli import fit_summary
+from zoo.training.setup import display_value
 
 BODY = """
 from zoo.parts.attention import MultiHead
@@ -84,8 +84,8 @@ def test_the_command_line_takes_the_same_and_the_run_has_a_readable_name(zoo, pl
     assert home.name == "depth=2,overrides=first-1-step-2-ffn-MoE_experts_3-last-0-attention-Mine"
     assert parts(library.load(home / "s1").net) == [("Mine", "Plain"), ("MultiHead", "RealTokens")]
     options = yaml.safe_load((home / "s1/config.yaml").read_text())["model"]["init_args"]
-    assert report.layers(options) == ["  layers  1: ffn MoE(experts=3)", "  layers  0: attention Mine"]
-    said = told(options["overrides"])
+    assert fit_summary.layers(options) == ["  layers  1: ffn MoE(experts=3)", "  layers  0: attention Mine"]
+    said = display_value(options["overrides"])
     assert said == "first=1, step=2, ffn=MoE(experts=3); first=0, step=1, last=0, attention=Mine"
 
 

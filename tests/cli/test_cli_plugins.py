@@ -8,11 +8,12 @@ import pytest
 from cli_parts import TOYS, norm, package, part
 
 import zoo.cli as command_line
-from zoo import describe, discovery, importing, plugins, registry
-from zoo.cli import doctor, forward, probe
+from zoo import registry
+from zoo.cli import doctor, import_probe, lightning_command
 from zoo.errors import PartError, PluginError, UsageError
-from zoo.models import refusal
-from zoo.trained.policy import allowed
+from zoo.inference.import_policy import allowed_classes
+from zoo.models import compatibility
+from zoo.plugins import description, diagnosis, discovery, safe_import
 
 TEXT = "model: Toy\ndata: {class_path: Text, init_args: {path: a}}\n"
 
@@ -70,7 +71,7 @@ def test_doctor_lists_broken_and_clashing_plugins(with_plugins, zoo):
 
 def test_a_torch_that_does_not_fit_is_told_from_metadata(monkeypatch, zoo):
     installed = {"torch": "2.13.0", "torchvision": "0.29.2"}
-    monkeypatch.setattr(doctor, "installed", installed.get)
+    monkeypatch.setattr(doctor, "installed_version", installed.get)
     told = doctor.torch_mismatch(["numpy", "torch==2.15.0", "pillow>=5"])
     assert told == (
         "torchvision 0.29.2 was built for torch 2.15.0 but torch 2.13.0 is installed.\nRun: pip install torch==2.15.0"
@@ -100,7 +101,7 @@ def test_other_lightning_commands_go_to_the_sdk(monkeypatch, zoo):
         def load(self):
             return lambda: seen.append(list(sys.argv))
 
-    monkeypatch.setattr(forward, "sdk", Point)
+    monkeypatch.setattr(lightning_command, "sdk", Point)
     monkeypatch.setattr(sys, "argv", ["/x/bin/lightning"])
     assert zoo("studio", "start")[0] == 0
     assert seen == [["/x/bin/lightning", "studio", "start"]]
@@ -142,7 +143,7 @@ def test_a_disabled_plugin_is_listed_and_not_found(install, resolve, zoo, monkey
         with pytest.raises(PartError, match=r"unknown norm 'dyt': ZOO_DISABLE_PLUGINS disables My.Norm 0.1.0"):
             registry.find("norm", "dyt")
         assert [one.name for one in registry.parts("norm")] == ["Layer", "RMS"]
-        assert not allowed("cli_other.DyT")
+        assert not allowed_classes("cli_other.DyT")
     with pytest.raises(UsageError, match=r"'cli_other.DyT' is not imported: ZOO_DISABLE_PLUGINS disables My.Norm 0.1"):
         resolve(TEXT, options="--model.norm cli_other.DyT")
     monkeypatch.setenv(registry.SWITCH, "my-norm,my-nrm")
@@ -167,15 +168,15 @@ def test_a_built_in_name_is_not_taken_over_in_any_case(site):
     site()
     assert registry.find("norm", "rmsnorm").builtin
     assert [one.distribution for one in registry.listed("norm") if registry.hidden(one)] == ["taker"]
-    assert allowed("taker.rmsnorm")  # its class path is the way to it
+    assert allowed_classes("taker.rmsnorm")  # its class path is the way to it
 
 
 def test_a_plugin_does_not_open_the_standard_library(site):
     package(site(), "opener", "[zoo.norm]\nsystem = os:system\nPopen = subprocess:Popen\n")
     site()
-    assert not allowed("os.system")
-    assert not allowed("subprocess.Popen")
-    assert plugins.location(registry.find("norm", "popen")).endswith("subprocess.py")
+    assert not allowed_classes("os.system")
+    assert not allowed_classes("subprocess.Popen")
+    assert diagnosis.location(registry.find("norm", "popen")).endswith("subprocess.py")
 
 
 def test_discovery_survives_what_hooks_and_folders_do(site, monkeypatch):
@@ -205,7 +206,7 @@ def test_discovery_survives_what_hooks_and_folders_do(site, monkeypatch):
     assert found["Tabs"].target == "tabs:Tabs"
     assert discovery.version("empty") == "1"
     assert discovery.version("no-such-package") is None
-    assert describe.spec("odd") is None
+    assert description.spec("odd") is None
     assert doctor.torch_mismatch(["torch==1"]) is not None
 
 
@@ -241,7 +242,7 @@ def test_torch_starts_beside_entry_points_that_importlib_cannot_read(site, monke
 def test_which_zoo_a_package_is_built_for(site, requires, told):
     package(site(), "built", norm("built", "Built"), metadata=f"Name: built\nVersion: 1\nRequires-Dist: {requires}\n")
     site()
-    assert plugins.misfit(registry.find("norm", "built")) == told
+    assert diagnosis.version_mismatch(registry.find("norm", "built")) == told
 
 
 @pytest.mark.parametrize(
@@ -263,7 +264,7 @@ def test_which_zoo_a_package_is_built_for(site, requires, told):
 def test_what_a_source_tells_about_a_class(site, recwarn, body, flawed):
     (site() / "told.py").write_text(body)
     site()
-    assert bool(describe.flaw("told", "X")) is flawed
+    assert bool(description.flaw("told", "X")) is flawed
     assert not recwarn.list
 
 
@@ -271,7 +272,7 @@ def test_what_an_import_prints_goes_to_standard_error(site, capfd):
     (site() / "loud.py").write_text("import os, sys\nprint('a')\nsys.__stdout__.write('b')\nos.write(1, b'c')\nX = 1")
     site()
     print("before")
-    assert importing.bring("loud", "X") == 1
+    assert safe_import.import_object("loud", "X") == 1
     print("after")
     out, err = capfd.readouterr()
     assert out == "before\nafter\n"
@@ -281,9 +282,9 @@ def test_what_an_import_prints_goes_to_standard_error(site, capfd):
 def test_an_import_cannot_leave_and_others_can(monkeypatch):
     left = []
     monkeypatch.setattr(os, "_exit", left.append)
-    with pytest.raises(SystemExit, match=r"os._exit\(3\)"), importing.contained():
+    with pytest.raises(SystemExit, match=r"os._exit\(3\)"), safe_import.contain_import():
         os._exit(3)
-    with importing.contained():  # another thread, such as a watchdog, may end the process
+    with safe_import.contain_import():  # another thread, such as a watchdog, may end the process
         other = threading.Thread(target=os._exit, args=[4])
         other.start()
         other.join()
@@ -294,7 +295,7 @@ def test_an_import_cannot_leave_and_others_can(monkeypatch):
 
 def test_an_import_without_standard_output():
     code = (
-        "import os; os.close(1)\nfrom zoo.importing import bring\n"
+        "import os; os.close(1)\nfrom zoo.plugins.safe_import import bring\n"
         "bring('json', 'dumps')\nimport sys; sys.stdout = sys.stderr = None\nbring('json', 'loads')"
     )
     done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, timeout=60)
@@ -312,12 +313,12 @@ def test_the_doctor_does_not_wait_for_ever(site):
         package(site(), name, norm(name, name), body)
     site()
     parts = {one.name: one for one in registry.listed("norm") if not one.builtin}
-    found = dict(zip(parts, probe.probe(parts.values(), patience=2.0), strict=True))
+    found = dict(zip(parts, import_probe.probe(parts.values(), patience=2.0), strict=True))
     assert found["Hangs"].problem == found["Prints"].problem == "importing it did not end within 2 s"
     assert found["Closes"].problem is not None
     assert "EOFError" in found["Asks"].problem
     assert (found["Child"].problem, found["Child"].seconds < 2) == (None, True)
-    assert len(found["Prints"].printed) <= probe.KEPT
+    assert len(found["Prints"].printed) <= import_probe.KEPT_LINES
 
 
 def test_a_hint_imports_no_plugin(site):
@@ -327,9 +328,9 @@ def test_a_hint_imports_no_plugin(site):
     package(site(), "ends", points.format("Ends", "ends"), "raise SystemExit")
     package(site(), "mean", points.format("Mean", "mean"), class_body.format("Mean") + "    __init__ = exit\n")
     site()
-    assert refusal.alternatives("backend", "bias") == refusal.alternatives("backend", "bias")
+    assert compatibility.alternatives("backend", "bias") == compatibility.alternatives("backend", "bias")
     assert not {"used", "ends", "mean"} & set(sys.modules)
     registry.get("backend", "used")
     registry.get("backend", "mean")
-    assert "Used" in refusal.alternatives("backend", "bias")
-    assert "Mean" not in refusal.alternatives("backend", "bias")
+    assert "Used" in compatibility.alternatives("backend", "bias")
+    assert "Mean" not in compatibility.alternatives("backend", "bias")

@@ -6,7 +6,7 @@ import pytest
 import torch
 import yaml
 
-from zoo.cli import precision
+from zoo.config import precision
 
 AMX = {"avx512_bf16": True, "amx_bf16": True}
 
@@ -45,7 +45,7 @@ def able(monkeypatch):
 def test_the_machine_decides_where_nobody_else_has(able, known, gpu, trainer, expected):
     able(known, gpu)
     chosen = dict(trainer)
-    precision.choose(chosen)
+    precision.choose_precision(chosen)
     assert chosen.get("precision") == expected
 
 
@@ -54,14 +54,14 @@ def test_it_can_be_turned_off(able, monkeypatch, word):
     able(AMX)
     monkeypatch.setenv(precision.SWITCH, word)
     trainer = {}
-    precision.choose(trainer)
+    precision.choose_precision(trainer)
     assert trainer == {}
 
 
 def test_a_torch_that_knows_no_capabilities_computes_as_ever(monkeypatch):
     monkeypatch.setenv(precision.SWITCH, "1")
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    assert not precision.fast("cpu")
+    assert not precision.fast_dtypes("cpu")
     assert not precision.faster("cpu")
 
 

@@ -12,9 +12,9 @@ import torch
 from cli_parts import package
 
 import zoo as library
-from zoo import discovery
 from zoo.errors import PluginError
-from zoo.trained import provenance
+from zoo.inference import part_versions
+from zoo.plugins import discovery
 
 BODY = "from zoo.parts.attention import MultiHead\n\n\nclass {0}(MultiHead):\n    'An attention.'\n"
 POINTS = "[zoo.attention]\nMy = my_attn:My\n"
@@ -156,7 +156,7 @@ def test_a_class_of_no_package_is_named_with_its_module(site, run, zoo, monkeypa
 
 def test_what_a_stranger_wrote_is_no_command():
     good = {"key": "model.norm", "kind": "norm", "name": "X", "class_path": "x.X", "distribution": "x", "version": "1"}
-    assert provenance.checked([good]) == [good]
+    assert part_versions.check_records([good]) == [good]
     evil = [{**good, "distribution": "x; rm -rf ~"}, {**good, "version": "1 --index-url=evil"}, {**good, "name": 1}]
-    assert provenance.checked([*evil, "x", None, {}]) == []
-    assert provenance.checked({"x": 1}) == []
+    assert part_versions.check_records([*evil, "x", None, {}]) == []
+    assert part_versions.check_records({"x": 1}) == []

@@ -9,9 +9,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from zoo import cookbook, registry
-from zoo.cli import helptext, main, tensorboard
-from zoo.describe import describe, describe_class
+from zoo import recipe_files, registry
+from zoo.cli import help, main, tensorboard
+from zoo.plugins.description import describe, describe_class
 
 RECIPE = """\
 # a tiny language model
@@ -28,7 +28,7 @@ data: {class_path: TextFiles, init_args: {path: a.txt}}
 @pytest.fixture
 def recipe(tmp_path, monkeypatch):
     (tmp_path / "lm-tiny.yaml").write_text(RECIPE)
-    monkeypatch.setattr(cookbook, "folders", lambda: [tmp_path])
+    monkeypatch.setattr(recipe_files, "folders", lambda: [tmp_path])
     return tmp_path / "lm-tiny.yaml"
 
 
@@ -67,9 +67,9 @@ def test_a_wrong_part_is_told_before_torch_is_imported(tmp_path):
 
 
 def test_help_is_short():
-    assert len(helptext.run("fit").splitlines()) <= 60
-    assert max(map(len, helptext.run("fit").splitlines())) <= 110
-    assert len(helptext.overview().splitlines()) <= 60
+    assert len(help.command_help("fit").splitlines()) <= 60
+    assert max(map(len, help.command_help("fit").splitlines())) <= 110
+    assert len(help.overview().splitlines()) <= 60
 
 
 def test_help_names_installed_parts(zoo):
@@ -174,7 +174,7 @@ def test_descriptions_follow_bases_kwargs_and_reexports(tmp_path, monkeypatch):
     )
     (package / "base.py").write_text("class Base:\n    def __init__(self, dim, width: int = 3, *, flag=False): ...\n")
     monkeypatch.syspath_prepend(tmp_path)
-    about = describe_class("descr_pkg", "Renamed", given=1)
+    about = describe_class("descr_pkg", "Renamed", skipped=1)
     assert about.summary == "One line."
     assert [(option.name, option.type, option.default) for option in about.options] == [
         ("width", "int", "3"), ("flag", "", "False"),
@@ -186,12 +186,12 @@ def test_descriptions_follow_bases_kwargs_and_reexports(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["position", "norm", "ffn", "attention", "backend"])
 def test_descriptions_agree_with_the_classes(kind):
-    from zoo.cli.slots import parameters
-    from zoo.describe import GIVEN
+    from zoo.config.signatures import parameters
+    from zoo.plugins.description import CLASS_PARAMETERS
 
     for part in registry.parts(kind):
         told = [option.name for option in describe(part).options]
-        assert told == list(parameters(part.load(), GIVEN.get(kind, 0))), part.name
+        assert told == list(parameters(part.load(), CLASS_PARAMETERS.get(kind, 0))), part.name
 
 
 def test_doctor(zoo):
@@ -221,11 +221,11 @@ def test_tensorboard_binds_to_this_machine_only(tmp_path, zoo):
 
 
 def test_no_colour_in_pipes_or_with_no_color(monkeypatch, zoo):
-    from zoo.cli import output
+    from zoo.cli import tables
 
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setitem(os.environ, "NO_COLOR", "1")
-    assert not output.fancy()
+    assert not tables.fancy()
 
 
 def test_doctor_takes_no_words(capsys):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from zoo.cli import report
+from zoo.cli import fit_summary
 
 
 def trainer(precision):
@@ -20,7 +20,7 @@ def trainer(precision):
 )  # fmt: skip
 def test_a_processor_that_multiplies_bfloat16_is_told_of(monkeypatch, precision, able, told):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: able, raising=False)
-    line = report.device(trainer(precision))
+    line = fit_summary.device_name(trainer(precision))
     assert f" · {precision}" in line
     assert ("bf16-mixed may be faster" in line) == told
     assert "which this machine is fast at" not in line
@@ -28,4 +28,4 @@ def test_a_processor_that_multiplies_bfloat16_is_told_of(monkeypatch, precision,
 
 def test_a_torch_that_knows_no_capabilities_tells_nothing(monkeypatch):
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    assert "may be faster" not in report.device(trainer("32-true"))
+    assert "may be faster" not in fit_summary.device_name(trainer("32-true"))

@@ -164,8 +164,8 @@ def test_lists_of_parts_and_loose_slots(resolve):
 
 
 def test_slots_follow_kwargs_through_the_models():
-    # guards the private function of jsonargparse that zoo.cli.slots uses
-    from zoo.cli.slots import parameters
+    # guards the private function of jsonargparse that zoo.config.signatures uses
+    from zoo.config.signatures import parameters
 
     found = parameters(cli_toys.Toy)
     assert list(found)[-5:] == ["dim", "heads", "norm", "backend", "attention"]

@@ -5,7 +5,7 @@ import json
 import pytest
 from cli_parts import package
 
-from zoo import cookbook, registry
+from zoo import recipe_files, registry
 
 RECIPE = "# borrowed: a recipe of a plugin\nmodel: CausalLM\ndata: StdlibDocs\n"
 
@@ -32,7 +32,7 @@ def borrowed(site):
 
 def test_a_plugins_recipe_is_found_by_its_name_and_listed_with_its_package(borrowed, zoo):
     home = borrowed / "p_shelf" / "recipes"
-    assert cookbook.find("Borrowed") == home / "borrowed.yaml"
+    assert recipe_files.find("Borrowed") == home / "borrowed.yaml"
     assert zoo("recipes", "borrowed")[1].splitlines()[-1].split(maxsplit=1) == [
         "borrowed",
         "a recipe of a plugin (p-shelf)",
@@ -44,14 +44,14 @@ def test_a_plugins_recipe_is_found_by_its_name_and_listed_with_its_package(borro
 
 
 def test_zoos_own_recipe_keeps_its_name_and_comparisons_are_kept_apart(borrowed):
-    assert borrowed not in cookbook.find("lm-tiny").parents
-    assert "mine" in [one.name for one in cookbook.comparisons()]
-    assert "compare/mine" not in [one.name for one in cookbook.recipes()]
+    assert borrowed not in recipe_files.find("lm-tiny").parents
+    assert "mine" in [one.name for one in recipe_files.comparisons()]
+    assert "compare/mine" not in [one.name for one in recipe_files.recipes()]
 
 
 def test_a_plugin_that_is_switched_off_brings_no_recipe(borrowed, monkeypatch):
     monkeypatch.setenv(registry.SWITCH, "p-shelf")
-    assert cookbook.packaged("borrowed") is None
+    assert recipe_files.packaged("borrowed") is None
 
 
 def test_a_shelf_that_is_no_folder_is_told_by_the_doctor(site, zoo):

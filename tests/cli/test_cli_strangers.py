@@ -5,9 +5,9 @@ import json
 import pytest
 
 from zoo.cli import main
-from zoo.trained.build import build
-from zoo.trained.place import find
-from zoo.trained.policy import foreign
+from zoo.inference.find_run import find_model
+from zoo.inference.import_policy import foreign
+from zoo.inference.rebuild_task import rebuild_task
 
 PATHS = ["os.system", "subprocess.Popen", "builtins.eval", "shutil.rmtree", "pathlib.Path", "runpy.run_path"]
 SLOTS = ["model", "data", "model.norm", "model.position", "model.attention", "model.ffn", "trainer.callbacks",
@@ -39,7 +39,7 @@ def test_nor_in_an_export(path, tmp_path):
         {"class_path": "zoo.tasks.lm.CausalLM", "init_args": {"norm": {"class_path": path}}},
     ):
         with pytest.raises(ValueError, match="standard library") as caught:
-            build({"model": model}, tmp_path / "config.json")
+            rebuild_task({"model": model}, tmp_path / "config.json")
         assert "--allow-import" not in str(caught.value)
         assert "nstall the package" not in str(caught.value)
 
@@ -65,7 +65,7 @@ def test_a_published_checkpoint_is_sent_to_the_import(command, config, tmp_path,
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(ValueError, match="zoo import"):
-        find(folder)
+        find_model(folder)
 
 
 OPTIONS = ["--model.dim", "--model.position", "--model.norm.eps", "--data", "--data.batch_size", "--trainer.max_steps",
@@ -105,7 +105,7 @@ def test_the_option_that_was_given_is_to_blame(words, origin, capsys, tmp_path, 
 
 
 def test_another_root_is_another_run_and_a_resume_from_it_is_refused():
-    from zoo.cli.folder import INFRASTRUCTURE, differences, variant
+    from zoo.config.run_folder import INFRASTRUCTURE, differences, variant
 
     full = {"data.root": "b/images", "data.workers": 4}
     assert variant(differences(full, {"data.root": "a/photos", "data.workers": 0}, {})) == "root=images"

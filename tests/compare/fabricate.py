@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zoo.compare.ledgers import Ledger
+from zoo.compare.run_records import Ledger
 
 NOISE = 0.03
 STEPS, PER_STEP, EVERY = 3000, 2048, 250

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from zoo.compare import execute
-from zoo.compare.plan import share
+from zoo.compare.plan import take_shard
 
 FAKE = Path(__file__).with_name("fake_fit.py")
 
@@ -25,5 +25,5 @@ def how(**more):
 if __name__ == "__main__":
     settings = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
     shard = settings.pop("shard", None)
-    mine = share(jobs(sys.argv[1]), shard)
+    mine = take_shard(jobs(sys.argv[1]), shard)
     sys.exit(1 if execute.execute(mine, how(**settings)) else 0)

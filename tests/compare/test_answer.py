@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from fabricate import run, study
 
-from zoo.compare import wording
-from zoo.compare.answer import answer
+from zoo.compare import prose
 from zoo.compare.statistics import holm, paired
+from zoo.compare.verdict import answer
 from zoo.errors import UsageError
 
 BASE = (1.70, 1.73, 1.68, 1.75, 1.71)
@@ -67,7 +67,7 @@ def test_more_is_better_for_an_accuracy():
     found = answer([*base, *better, *plain("a=2", (0.81, 0.85, 0.83, 0.84, 0.8), "top1", goals={"top1": "max"})])
     assert not found.lower_is_better
     assert [each.verdict.word for each in found.rows] == ["baseline", "better", "worse"]
-    assert "raise the validation top1" in wording.question(found)
+    assert "raise the validation top1" in prose.question(found)
     assert found.worst == 0.8
 
 
@@ -83,7 +83,7 @@ def test_one_seed_never_wins():
     found = answer([*plain("default", (1.7,)), *plain("a=1", (0.2,))])
     assert found.rows[1].verdict.word == "no verdict"
     assert found.rows[1].sentence == "one seed: no verdict"
-    assert wording.sentences(found) == ["These runs cannot tell.", "No verdict on 1: one seed."]
+    assert prose.sentences(found) == ["These runs cannot tell.", "No verdict on 1: one seed."]
     apart = answer([*plain("default", (1.7, 1.8)), *plain("a=1", (None, None, 1.7, 1.8))])
     assert apart.rows[1].verdict.sentence == "no seed in common with the baseline: no verdict"
 
@@ -108,11 +108,11 @@ def test_a_diverged_run_counts_as_the_worst_validation():
     assert lost.mean == pytest.approx(np.mean(others[:4]))
     assert lost.sentence.endswith("1 of 5 diverged")
     assert lost.verdict.word == "not distinguishable"
-    assert wording.seeds(lost) == "4 of 5"
+    assert prose.seeds(lost) == "4 of 5"
     flag = next(flag for flag in found.flags if flag.about == "diverged")
     assert flag.sentence.startswith("training diverged: a=1 s5. † In paired differences each counts")
-    assert wording.difference(found, lost).endswith("†")
-    assert not wording.difference(found, row(found, "a=2")).endswith("†")
+    assert prose.difference(found, lost).endswith("†")
+    assert not prose.difference(found, row(found, "a=2")).endswith("†")
 
 
 def test_a_variant_that_always_diverges_is_worse():
@@ -120,7 +120,7 @@ def test_a_variant_that_always_diverges_is_worse():
     found = answer(runs)
     assert row(found, "a=1").verdict.word == "worse"
     assert row(found, "a=1").sentence == "worse; 5 of 5 diverged"
-    assert wording.figure(found, row(found, "a=1")) == "diverged"
+    assert prose.figure(found, row(found, "a=1")) == "diverged"
     assert found.rows[-1].variant == "a=1"
 
 
@@ -138,7 +138,7 @@ def test_runs_that_are_not_finished_do_not_count():
     found = answer([*plain("default", BASE), *waiting[3:], *plain("a=1", BASE[:3])])
     assert row(found, "a=1").unfinished == (4, 5)
     assert row(found, "a=1").pair.n == 3
-    assert wording.seeds(row(found, "a=1")) == "3 of 5"
+    assert prose.seeds(row(found, "a=1")) == "3 of 5"
     assert "2 not finished" in row(found, "a=1").sentence
     with pytest.raises(UsageError, match="no run is finished: 5 were started"):
         answer(waiting)
@@ -198,8 +198,8 @@ def test_nothing_to_compare_is_said():
     with pytest.raises(UsageError, match="there is no run to compare"):
         answer([])
     alone = answer(plain("default", BASE))
-    assert wording.sentences(alone)[-1] == "There is nothing yet to compare it with."
-    assert wording.question(alone) == "What is the validation loss of lm-tiny?"
+    assert prose.sentences(alone)[-1] == "There is nothing yet to compare it with."
+    assert prose.question(alone) == "What is the validation loss of lm-tiny?"
 
 
 def labelled(*choices):
@@ -250,22 +250,22 @@ def test_answers_in_words():
         runs += plain(name, [base + shift + each for base, each in zip(BASE, noise, strict=True)])
     found = answer(runs)
     assert found.baseline == "position=RoPE"
-    assert wording.question(found) == "Does another position than RoPE lower the validation loss of lm-tiny?"
-    said = wording.sentences(found)
+    assert prose.question(found) == "Does another position than RoPE lower the validation loss of lm-tiny?"
+    said = prose.sentences(found)
     assert said[0] == "Yes."
     assert said[1].startswith("T5 is better by 0.")
     assert "nats (95 % interval 0." in said[1]
     assert said[2].startswith("NoPosition is worse by 0.")
     assert said[3].startswith("Not distinguishable from RoPE with 5 seeds: ALiBi (")
     worse = answer([each for each in runs if each.variant in ("position=RoPE", "position=NoPosition")])
-    assert wording.sentences(worse)[0] == "No."
+    assert prose.sentences(worse)[0] == "No."
     equal = answer([each for each in runs if each.variant in ("position=RoPE", "position=ALiBi")])
-    assert wording.sentences(equal)[0] == "Not shown by these runs."
+    assert prose.sentences(equal)[0] == "Not shown by these runs."
 
 
 def test_many_undecided_variants_are_counted_and_not_listed():
     runs = study(dict.fromkeys(("default", *(f"a={index}" for index in range(8))), 1.7), start=4)
-    (_, said) = wording.sentences(answer(runs))
+    (_, said) = prose.sentences(answer(runs))
     assert said.startswith("Not distinguishable from default with 5 seeds: 8 variants (about")
 
 

@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 
 from tests.compare.fake_zoo import Costs, Fits
-from zoo.cli import comparing
-from zoo.cli.attributing import text
+from zoo.cli import compare_fits
+from zoo.cli.compare_attribution import text
 from zoo.compare import attribute
 from zoo.compare.attribute import Difference, figures, hybrids, shapley, shares, subsets, table
-from zoo.compare.build import Meter
-from zoo.compare.ledgers import Ledger
+from zoo.compare.measure_model import Meter
 from zoo.compare.plan import Arm
+from zoo.compare.run_records import Ledger
 from zoo.compare.variants import Choice
 from zoo.errors import UsageError
-from zoo.study.run import told
+from zoo.training.setup import display_value
 
 
 @pytest.fixture(scope="module")
 def fits(tmp_path_factory):
-    return comparing.ZooFit(str(tmp_path_factory.mktemp("runs")))
+    return compare_fits.ZooFit(str(tmp_path_factory.mktemp("runs")))
 
 
 def point(fits, name, *options):
@@ -35,7 +35,7 @@ def point(fits, name, *options):
 
 def test_the_two_small_recipes_differ_in_four_parts(fits):
     one, other = point(fits, "transformer-2017-tiny"), point(fits, "llama-style-tiny")
-    found = attribute.differences(one, other, told)
+    found = attribute.differences(one, other, display_value)
     assert [str(each) for each in found] == [
         "position (Sinusoidal → RoPE)", "norm (LayerNorm → RMSNorm)", "ffn (Plain(activation=relu) → SwiGLU)",
         "block (PostNorm → PreNorm)",
@@ -48,7 +48,7 @@ def test_the_two_small_recipes_differ_in_four_parts(fits):
 def test_all_differences_together_are_the_second_recipe(fits):
     for names in (("transformer-2017-tiny", "llama-style-tiny"), ("llama-style-tiny", "transformer-2017-tiny")):
         one, other = (point(fits, name) for name in names)
-        found = attribute.differences(one, other, told)
+        found = attribute.differences(one, other, display_value)
         every = point(fits, names[0], *(each.choice.word for each in found))
         assert every.config["model"] == other.config["model"]
 
@@ -68,7 +68,7 @@ def test_options_of_a_part_come_along(fits, options, taken):
     """Also where both recipes use the same class, whose options would otherwise stay as they were."""
     one, other = point(fits, "llama-style-tiny", "--model.dropout=0.5"), point(fits, "llama-style-tiny", *options)
     for a, b in ((one, other), (other, one)):
-        found = attribute.differences(a, b, told)
+        found = attribute.differences(a, b, display_value)
         assert {each.name for each in found} == taken | {"dropout"}
         start = options if a is other else ["--model.dropout=0.5"]
         every = point(fits, "llama-style-tiny", *start, *(each.choice.word for each in found))
@@ -78,15 +78,15 @@ def test_options_of_a_part_come_along(fits, options, taken):
 def test_only_the_model_may_differ(fits):
     one = point(fits, "llama-style-tiny")
     with pytest.raises(UsageError, match=r"differ in data\.batch_size \(12 and 3\)"):
-        attribute.differences(one, point(fits, "transformer-2017-tiny", "--data.batch_size=3"), told)
+        attribute.differences(one, point(fits, "transformer-2017-tiny", "--data.batch_size=3"), display_value)
     with pytest.raises(UsageError, match=r"differ in trainer\.max_steps \(600 and 5\)"):
-        attribute.differences(one, point(fits, "transformer-2017-tiny", "--trainer.max_steps=5"), told)
+        attribute.differences(one, point(fits, "transformer-2017-tiny", "--trainer.max_steps=5"), display_value)
     with pytest.raises(UsageError, match="a CausalLM and vit-tiny a Classification"):
-        attribute.differences(one, point(fits, "vit-tiny"), told)
+        attribute.differences(one, point(fits, "vit-tiny"), display_value)
     with pytest.raises(UsageError, match="differ in nothing"):
-        attribute.differences(one, one, told)
+        attribute.differences(one, one, display_value)
     with pytest.raises(UsageError, match=r"differ in dim \(64 → 32\): there is nothing to tell apart"):
-        attribute.differences(one, point(fits, "llama-style-tiny", "--model.dim=32"), told)
+        attribute.differences(one, point(fits, "llama-style-tiny", "--model.dim=32"), display_value)
 
 
 # hybrids
@@ -115,7 +115,7 @@ def test_a_hybrid_that_cannot_be_built_is_refused_with_the_sentence_of_the_model
     other = point(fits, "llama-style-tiny", "--model.position=alibi")
     first = Arm((), ("llama-style-tiny", "--model.backend=flash"), one)
     with pytest.raises(UsageError) as error:
-        hybrids(first, attribute.differences(one, other, told), fits, Meter().check)
+        hybrids(first, attribute.differences(one, other, display_value), fits, Meter().check)
     first_line, second = str(error.value).splitlines()
     assert first_line == "a hybrid cannot be built: position ALiBi, backend Flash."
     assert second.startswith("position ALiBi adds a bias to the scores, which backend Flash cannot take")

@@ -12,7 +12,6 @@ from fabricate import run, study
 from matplotlib.figure import Figure
 from PIL import Image
 
-from zoo.compare.answer import answer
 from zoo.compare.charts import (
     DASHES,
     MARKERS,
@@ -29,6 +28,7 @@ from zoo.compare.charts import (
     spread,
     variant_looks,
 )
+from zoo.compare.verdict import answer
 from zoo.palette import DARK, LIGHT, SERIES
 from zoo.plotting import new_figure, printable, style, text_width, to_image, to_svg
 

@@ -16,10 +16,10 @@ import pytest
 from tests.compare.fake_compare import how, jobs
 from zoo.compare import execute as execution
 from zoo.compare import lock as locks
-from zoo.compare import state
+from zoo.compare import run_state
 from zoo.compare.execute import FailedRun, execute, exit_code, last, threads
 from zoo.compare.lock import Lock, Owner, alive, born, me
-from zoo.compare.plan import share
+from zoo.compare.plan import take_shard
 from zoo.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -163,9 +163,9 @@ def test_four_processes_at_once_do_every_run_once(tmp_path, undisturbed):
 
 
 def test_shards_do_every_run_once_and_wait_for_nobody(tmp_path):
-    parts = [share(jobs(tmp_path), f"{number}/4") for number in (1, 2, 3, 4)]
+    parts = [take_shard(jobs(tmp_path), f"{number}/4") for number in (1, 2, 3, 4)]
     assert sorted(job.title for part in parts for job in part) == sorted(job.title for job in jobs(tmp_path))
-    other = Lock(state.beside(parts[0][0].folder, ".lock"))
+    other = Lock(run_state.path_beside(parts[0][0].folder, ".lock"))
     assert other.take()
     assert execute(parts[0], how(wait=False)) == []  # the run that another holds is left to it
     other.release()
@@ -178,7 +178,7 @@ def test_shards_do_every_run_once_and_wait_for_nobody(tmp_path):
 @pytest.mark.parametrize("wrong", ["0/4", "5/4", "a/4", "2", "2/", "-1/4"])
 def test_no_share(wrong):
     with pytest.raises(UsageError, match="is not I/N"):
-        share([], wrong)
+        take_shard([], wrong)
 
 
 def test_what_fails_is_named_and_the_rest_goes_on(tmp_path, monkeypatch):
@@ -349,7 +349,7 @@ def test_a_comparison_gives_up_a_run_that_was_taken_over(tmp_path, monkeypatch):
     assert execute(jobs(tmp_path, "a", (1,)), how(wait=False)) == []
     assert not born(stolen[0])
     assert json.loads(path.read_text())["host"] == "elsewhere"
-    assert state.look(tmp_path / "toy/a/s1") != "finished"
+    assert run_state.read_state(tmp_path / "toy/a/s1") != "finished"
 
 
 def test_a_process_that_is_dead_is_seen_as_dead():
@@ -369,35 +369,35 @@ def test_a_checkpoint_that_was_cut_short_is_not_resumed_from(tmp_path):
     good = job.folder / "checkpoints" / "last.ckpt"
     bad = job.folder / "checkpoints" / "best.ckpt"
     bad.write_bytes(good.read_bytes()[:-30])
-    assert state.checkpoint(job.folder) == good
-    assert state.again(job.folder) == ["--resume", f"--ckpt_path={good}"]
+    assert run_state.checkpoint(job.folder) == good
+    assert run_state.should_run_again(job.folder) == ["--resume", f"--ckpt_path={good}"]
     good.unlink()
-    assert state.look(job.folder) == "started"
-    assert state.again(job.folder) == ["--overwrite"]
+    assert run_state.read_state(job.folder) == "started"
+    assert run_state.should_run_again(job.folder) == ["--overwrite"]
 
 
 def test_a_folder_without_a_configuration_is_removed_only_if_nothing_of_worth_is_in_it(tmp_path):
     folder = tmp_path / "toy/a/s1"
     folder.mkdir(parents=True)
     (folder / "parts.json").write_text("[]")
-    assert state.again(folder) == []
+    assert run_state.should_run_again(folder) == []
     assert not folder.exists()
     folder.mkdir()
     (folder / "notes.txt").write_text("mine")
-    assert state.again(folder) == ["--overwrite"]  # which zoo fit refuses, and says why
+    assert run_state.should_run_again(folder) == ["--overwrite"]  # which zoo fit refuses, and says why
     assert (folder / "notes.txt").exists()
 
 
 def test_a_run_is_finished_when_both_files_say_so(tmp_path):
     job = jobs(tmp_path, "a", (1,))[0]
-    assert state.look(job.folder) == "missing"
+    assert run_state.read_state(job.folder) == "missing"
     execute([job], how())
-    assert state.look(job.folder) == "finished"
+    assert run_state.read_state(job.folder) == "finished"
     (job.folder / "ledger.json").write_text(json.dumps({"finished": False}))
-    assert state.look(job.folder) == "continue"
+    assert run_state.read_state(job.folder) == "continue"
     (job.folder / "ledger.json").unlink()
-    assert state.unrecorded(job.folder)
-    assert state.look(job.folder) == "finished"
+    assert run_state.unrecorded(job.folder)
+    assert run_state.read_state(job.folder) == "finished"
 
 
 def test_the_last_lines_of_a_log_are_those_of_this_attempt(tmp_path):

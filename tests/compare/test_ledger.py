@@ -15,16 +15,16 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback
 
 from tests.tasks.training import build
-from zoo.atomic import sweep
-from zoo.compare.ledgers import parse
-from zoo.compare.sameness import changed_tensors, other_batches
+from zoo.compare.equal_start import changed_tensors, other_batches
+from zoo.compare.run_records import parse
+from zoo.io.atomic_files import remove_drafts
+from zoo.logging import run_record as module
+from zoo.logging.run_record import Ledger, sample, tensor_bytes, tensors, write_json
 from zoo.parts.position import NoPosition
-from zoo.study import ledger as module
-from zoo.study.callbacks import CostMeter, EndsWithValidation
-from zoo.study.cost import cost
-from zoo.study.ledger import Ledger, keep, raw, sample, tensors
-from zoo.study.run import about, equip
-from zoo.study.saver import Saver
+from zoo.training.callbacks import CostMeter, EndsWithValidation
+from zoo.training.checkpoint import CheckpointSaver
+from zoo.training.model_cost import cost
+from zoo.training.setup import describe_configuration, make_logger_and_callbacks
 
 MODEL = {"init_args": {"lr": 1e-3, "optimizer": {"class_path": "AdamW", "init_args": {}}, "backend": None}}
 DATA = {"init_args": {"batch_size": 4, "max_length": 12, "workers": 3, "augment": "none"}}
@@ -49,7 +49,7 @@ def run(folder, task="lm", options=None, seed=3, resume=None, callbacks=(), **tr
     real = torch.manual_seed
     with mock.patch.object(torch, "manual_seed", side_effect=lambda number: real(seed)):
         module, data = build(task, 4, folder, **(options or {}))
-    kept = Ledger(home, about(MODEL, DATA))
+    kept = Ledger(home, describe_configuration(MODEL, DATA))
     settings = {"max_steps": 10, "val_check_interval": 4, "check_val_every_n_epoch": None, "log_every_n_steps": 1}
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "accelerator": "cpu"}
     first = [CostMeter(cost(module)), EndsWithValidation(), kept]
@@ -172,11 +172,11 @@ def test_a_large_tensor_is_sampled_evenly():
     for row in range(16):
         other = images.clone()
         other[row] = torch.rand(3, 64, 64)
-        assert raw(sample(other)) != raw(part)
+        assert tensor_bytes(sample(other)) != tensor_bytes(part)
     small = torch.rand(8)
     assert torch.equal(sample(small), small)
-    assert raw(torch.ones(2, dtype=torch.bfloat16)) == b"\x80?\x80?"
-    assert raw(torch.tensor(True)) == b"\x01"
+    assert tensor_bytes(torch.ones(2, dtype=torch.bfloat16)) == b"\x80?\x80?"
+    assert tensor_bytes(torch.tensor(True)) == b"\x01"
 
 
 def test_batches_of_another_device_are_digested_together(tmp_path, monkeypatch):
@@ -189,15 +189,15 @@ def test_batches_of_another_device_are_digested_together(tmp_path, monkeypatch):
         is_global_zero = True
 
     monkeypatch.setattr(module, "sample", lambda tensor: Elsewhere())
-    monkeypatch.setattr(module, "raw", lambda tensor: b"x")
+    monkeypatch.setattr(module, "tensor_bytes", lambda tensor: b"x")
     Elsewhere.dtype = torch.float32
-    for count in range(module.HELD - 1):
+    for count in range(module.HELD_BACK - 1):
         kept.on_train_batch_start(Fit(), None, {"x": torch.ones(1)}, count)
     assert kept.batches["count"] == 0
-    assert kept.state_dict()["batches"]["count"] == module.HELD - 1  # a checkpoint waits for none
-    for count in range(module.HELD):
+    assert kept.state_dict()["batches"]["count"] == module.HELD_BACK - 1  # a checkpoint waits for none
+    for count in range(module.HELD_BACK):
         looked.on_train_batch_start(Fit(), None, {"x": torch.ones(1)}, count)
-    assert looked.batches["count"] == module.HELD
+    assert looked.batches["count"] == module.HELD_BACK
 
 
 def test_training_that_diverged_is_said_to_have(tmp_path):
@@ -217,7 +217,7 @@ def test_a_try_of_a_few_batches_writes_nothing(tmp_path):
 def test_a_reader_never_sees_half_a_ledger(tmp_path):
     def write(path):
         for value in itertools.count():
-            keep(path, {"value": value, "long": ["x" * 100] * 2000})
+            write_json(path, {"value": value, "long": ["x" * 100] * 2000})
 
     path, seen = tmp_path / "ledger.json", 0
     for _ in range(4):
@@ -233,23 +233,23 @@ def test_a_reader_never_sees_half_a_ledger(tmp_path):
         assert len(json.loads(path.read_text())["long"]) == 2000
     assert seen > 10
     assert len(list(tmp_path.iterdir())) <= 5  # a kill leaves one draft at most, which the run's next start takes
-    sweep(tmp_path)
+    remove_drafts(tmp_path)
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_json_has_no_word_for_what_is_not_finite(tmp_path):
-    keep(tmp_path / "a.json", {"a": float("nan"), "b": [float("inf"), 1.5, True, None], 3: Path("x")})
+    write_json(tmp_path / "a.json", {"a": float("nan"), "b": [float("inf"), 1.5, True, None], 3: Path("x")})
     found = json.loads((tmp_path / "a.json").read_text(), parse_constant=lambda word: pytest.fail(word))
     assert found == {"a": None, "b": [None, 1.5, True, None], "3": "x"}
 
 
 def test_every_run_carries_a_ledger_that_comes_before_its_checkpoints_are_saved(tmp_path):
     module, _ = build("lm", 4, tmp_path)
-    carried = equip(module, cost(module), tmp_path / "r" / "v" / "s1", MODEL, DATA)["callbacks"]
+    carried = make_logger_and_callbacks(module, cost(module), tmp_path / "r" / "v" / "s1", MODEL, DATA)["callbacks"]
     ledgers = [item for item in carried if isinstance(item, Ledger)]
     assert len(ledgers) == 1
     assert ledgers[0].about["setting"]["batch"] == {"batch_size": 4, "max_length": 12}
-    run(tmp_path / "a", callbacks=[Saver(tmp_path / "c")], enable_checkpointing=True)
+    run(tmp_path / "a", callbacks=[CheckpointSaver(tmp_path / "c")], enable_checkpointing=True)
     state = torch.load(tmp_path / "c" / "last.ckpt", weights_only=True)["callbacks"]
     found = next(value for name, value in state.items() if name.startswith("Ledger"))
     assert [each["step"] for each in found["validations"]] == [4, 8, 10]

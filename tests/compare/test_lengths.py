@@ -12,8 +12,8 @@ from torch import nn
 
 from tests.tasks.training import text_file
 from zoo.cli import main
-from zoo.compare import lengths
-from zoo.compare.lengths import Loss, factors, losses, means, probe, table
+from zoo.compare import length_probe
+from zoo.compare.length_probe import Loss, factors, losses, means, probe, table
 from zoo.data.text import TextFiles
 from zoo.errors import UsageError
 
@@ -80,7 +80,7 @@ def test_losses_are_means_over_real_tokens(length, monkeypatch):
                     late.append(every[-1])
     found = losses(Model(), data, length)
     assert found == pytest.approx((np.mean(every), np.mean(late), 49))
-    monkeypatch.setattr(lengths, "NUMBERS", 1)  # a row at a time
+    monkeypatch.setattr(length_probe, "NUMBERS", 1)  # a row at a time
     assert losses(Model(), data, length) == pytest.approx(found)
 
 
@@ -127,13 +127,13 @@ def test_what_was_measured_is_not_measured_again(folders, tmp_path, monkeypatch)
     lines = []
     first = probe(folders, (1, 2), tmp_path, tell=lines.append)
     assert lines == ["alibi s1: lengths 1×, 2×", "learned s1: lengths 1×, 2×"]
-    measured, real = [], lengths.measure
+    measured, real = [], length_probe.measure
 
     def measure(folder, wanted, allow):
         measured.append((Path(folder).parent.name, tuple(wanted)))
         return real(folder, wanted, allow)
 
-    monkeypatch.setattr(lengths, "measure", measure)
+    monkeypatch.setattr(length_probe, "measure", measure)
     assert probe(folders, (1, 2), tmp_path) == first
     assert measured == []
     more = probe(folders, (1, 2, 4), tmp_path)
@@ -172,7 +172,7 @@ def test_only_language_models_on_text_have_lengths(tmp_path, monkeypatch):
 
 
 def test_text_files_are_what_the_probe_reads():
-    assert issubclass(TextFiles, lengths.__dict__.get("TextData", TextFiles.__mro__[1]))
+    assert issubclass(TextFiles, length_probe.__dict__.get("TextData", TextFiles.__mro__[1]))
 
 
 @pytest.mark.parametrize("recipe", ["vit-tiny", "translation-tiny"])

@@ -3,12 +3,12 @@
 import pytest
 from lightning.pytorch import seed_everything
 
-from zoo.compare import match
-from zoo.compare.build import Meter
+from zoo.compare import matched_sizes
+from zoo.compare.measure_model import Meter
 from zoo.compare.plan import Arm, Point
 from zoo.compare.variants import Choice
 from zoo.errors import UsageError
-from zoo.trained.build import build
+from zoo.inference.rebuild_task import rebuild_task
 
 PARTS = "zoo.parts"
 WIDE = {"vocab_size": 300, "max_length": 32, "dim": 512, "depth": 1, "heads": 8}
@@ -62,7 +62,7 @@ def arms(configs):
 
 def real(config):
     """Parameters of the model that would be trained, counted on it."""
-    return sum(p.numel() for p in build(config, "test").net.parameters())
+    return sum(p.numel() for p in rebuild_task(config, "test").net.parameters())
 
 
 GELU = part("ffn.Plain", activation="gelu")
@@ -81,9 +81,9 @@ GELU = part("ffn.Plain", activation="gelu")
 )
 def test_a_matched_variant_is_within_a_thousandth(what, other, text, meter):
     found, fits = arms({"a": config(text, ffn=GELU), "b": config(text, **other)})
-    done = match.matched(found, what, fits, meter)
+    done = matched_sizes.match_size(found, what, fits, meter)
     ours, theirs = (meter.cost(arm.point.config) for arm in done)
-    one, two = (match.amount(cost, what) for cost in (ours, theirs))
+    one, two = (matched_sizes.amount(cost, what) for cost in (ours, theirs))
     assert abs(two / one - 1) < 1e-3
     assert done[0] is found[0]
     assert f"{two / one - 1:+.3%} from the baseline's" in done[1].notes[0]
@@ -97,7 +97,7 @@ def test_gated_with_biases_needs_another_width_than_without(text, meter):
     gated = {"a": GELU, "b": part("ffn.SwiGLU", bias=False), "c": part("ffn.SwiGLU", bias=True)}
     found, fits = arms({name: config(text, ffn=ffn, hidden=1000) for name, ffn in gated.items()})
     plain = 2 * 512 * 1000 + 1000 + 512
-    done = match.matched(found, "params", fits, meter)
+    done = matched_sizes.match_size(found, "params", fits, meter)
     for arm, width in zip(done[1:], (round(plain / (3 * 512)), round((plain - 512) / (3 * 512 + 2))), strict=True):
         hidden = arm.point.config["model"]["init_args"]["hidden"]
         assert 2 * hidden // 3 == width
@@ -106,7 +106,7 @@ def test_gated_with_biases_needs_another_width_than_without(text, meter):
 
 def test_a_wide_enough_width_is_found_for_a_large_baseline(text, meter):
     found, fits = arms({"a": config(text, ffn=GELU, hidden=9000), "b": config(text, ffn=part("ffn.GEGLU"), hidden=8)})
-    ours, theirs = (meter.cost(arm.point.config) for arm in match.matched(found, "params", fits, meter))
+    ours, theirs = (meter.cost(arm.point.config) for arm in matched_sizes.match_size(found, "params", fits, meter))
     assert abs(theirs.parameters / ours.parameters - 1) < 1e-3
 
 
@@ -125,14 +125,14 @@ def test_a_task_without_that_width_says_so(text, meter):
     for arm in found:
         del arm.point.config["model"]["init_args"]["hidden"]
     with pytest.raises(UsageError, match=r"--match solves for model\.hidden, which task CausalLM has not"):
-        match.matched(found, "params", fits, meter)
+        matched_sizes.match_size(found, "params", fits, meter)
 
 
 def test_the_width_itself_cannot_vary(text, meter):
     found, fits = arms({"a": config(text), "b": config(text)})
     varied = Arm((Choice("model.hidden", "3"),), found[1].words, found[1].point)
     with pytest.raises(UsageError, match="it cannot vary itself"):
-        match.matched([found[0], varied], "params", fits, meter)
+        matched_sizes.match_size([found[0], varied], "params", fits, meter)
 
 
 @pytest.mark.parametrize(

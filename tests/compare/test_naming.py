@@ -2,7 +2,7 @@
 
 import pytest
 
-from zoo.compare.naming import concise, meant, plainest
+from zoo.compare.variant_names import concise, match_variant, plainest
 
 LONG = ["max_steps=9,val=3", "max_steps=9,position=rope,val=3", "max_steps=9,norm=rmsnorm,position=rope,val=3"]
 CHOICES = {
@@ -46,4 +46,4 @@ def test_the_plainest_differs_least():
     ],
 )
 def test_which_variant_is_meant(wanted, found):
-    assert meant(wanted, CHOICES) == found
+    assert match_variant(wanted, CHOICES) == found

@@ -9,12 +9,12 @@ import pytest
 from tests.compare.fake_compare import how
 from tests.compare.fake_compare import jobs as toys
 from tests.compare.fake_zoo import Costs, Fits
-from zoo.cli import comparing
-from zoo.compare import conduct, home, match, plan, state, tune
-from zoo.compare.conduct import prepare
+from zoo.cli import compare_fits
+from zoo.compare import comparison_folder, matched_sizes, plan, prepare_runs, run_state, tuning_runs
 from zoo.compare.execute import execute
 from zoo.compare.lock import Lock
 from zoo.compare.plan import Comparison
+from zoo.compare.prepare_runs import prepare
 from zoo.compare.variants import factors
 from zoo.errors import UsageError, ZooError
 
@@ -114,7 +114,7 @@ def test_one_variant_is_no_comparison(fits):
     ],
 )  # fmt: skip
 def test_budgets(text, found):
-    assert match.budget(text) == found
+    assert matched_sizes.budget(text) == found
 
 
 @pytest.mark.parametrize(
@@ -122,10 +122,10 @@ def test_budgets(text, found):
 )
 def test_no_budgets(text):
     if text == "time=3M":
-        assert match.budget(text) == ("time", 180.0)  # units ignore case
+        assert matched_sizes.budget(text) == ("time", 180.0)  # units ignore case
         return
     with pytest.raises(UsageError, match="--budget"):
-        match.budget(text)
+        matched_sizes.budget(text)
 
 
 def test_a_budget_of_tokens_is_as_many_steps_for_all(fits):
@@ -175,9 +175,9 @@ def test_a_budget_of_time_measures_each_variant_first(fits):
 def test_matching_solves_for_the_width_and_tells_the_residual(fits, what):
     costs = Costs()
     found = prepare(asked("model.ffn=plain,glu", "model.position=rope,learned", match=what), fits, costs, never)
-    target = match.amount(costs.cost(found.arms[0].point.config), what)
+    target = matched_sizes.amount(costs.cost(found.arms[0].point.config), what)
     for arm in found.arms[1:]:
-        near = match.amount(costs.cost(arm.point.config), what)
+        near = matched_sizes.amount(costs.cost(arm.point.config), what)
         assert abs(near / target - 1) < 0.02
     assert len(found.notes) == 3
     assert all("from the baseline's" in note for note in found.notes)
@@ -193,7 +193,7 @@ def test_matching_needs_a_width_that_is_free(fits):
     with pytest.raises(UsageError, match="it cannot vary itself"):
         prepare(asked("model.hidden=16,64", match="params"), fits, Costs(), never)
     with pytest.raises(UsageError, match="Did you mean 'params'"):
-        conduct.check(asked(match="parms"))
+        prepare_runs.check_comparison(asked(match="parms"))
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_solving(count, target, usual, width):
         asked.append(h)
         return count(h)
 
-    found = match.solve(counted, target, usual)
+    found = matched_sizes.solve(counted, target, usual)
     assert abs(count(found) - target) == min(abs(count(h) - target) for h in range(1, 4000))
     assert found == width
     assert found == usual or count(found) != count(found - 1)  # the smallest of those with its count
@@ -270,19 +270,19 @@ def test_a_rate_that_failed_is_not_chosen(fits):
 def test_a_rate_at_which_training_diverged_is_not_chosen(fits):
     arm = plan.Arm((), ("toy",), fits.point(("toy",)))
     finish(arm.point.folder(0), best={"loss": 0.5}, last={"loss": None})
-    assert tune.score(arm, 0) is None
+    assert tuning_runs.score(arm, 0) is None
 
 
 def test_the_seed_of_tuning_is_none_of_the_compared():
-    assert tune.seed_of((1, 2, 3)) == 0
-    assert tune.seed_of((0, 4)) == 5
+    assert tuning_runs.seed_of((1, 2, 3)) == 0
+    assert tuning_runs.seed_of((0, 4)) == 5
 
 
 def test_what_varies_cannot_be_tuned():
     with pytest.raises(UsageError, match=r"--tune model\.position: it varies"):
-        conduct.check(asked(tune="model.position=rope,t5"))
+        prepare_runs.check_comparison(asked(tune="model.position=rope,t5"))
     with pytest.raises(UsageError, match="--tune 'lr' is not OPTION=VALUE"):
-        conduct.check(asked(tune="lr"))
+        prepare_runs.check_comparison(asked(tune="lr"))
 
 
 # runs
@@ -302,7 +302,7 @@ def test_states(tmp_path):
     (several[1].folder / "checkpoints" / "last.ckpt").write_bytes(
         (several[0].folder / "checkpoints" / "last.ckpt").read_bytes()
     )
-    lock = Lock(state.beside(several[2].folder, ".lock"))
+    lock = Lock(run_state.path_beside(several[2].folder, ".lock"))
     lock.take()
     assert [step.state for step in plan.steps(several)] == ["finished", "continue", "running", "missing"]
     lock.release()
@@ -338,17 +338,19 @@ def test_an_estimate_comes_from_finished_runs(fits):
 
 
 def test_a_comparison_is_kept_by_paths_that_may_move_together(tmp_path):
-    place = home.place(tmp_path / "runs", "toy", "position")
-    record = home.Record((tmp_path / "runs/toy/a/s1",), "a", "loss", "flops=1e9", {"a": "lr 1"}, "zoo compare toy")
-    home.keep(place, record)
-    assert home.kept(place) == record
+    place = comparison_folder.comparison_path(tmp_path / "runs", "toy", "position")
+    record = comparison_folder.Record(
+        (tmp_path / "runs/toy/a/s1",), "a", "loss", "flops=1e9", {"a": "lr 1"}, "zoo compare toy"
+    )
+    comparison_folder.save_record(place, record)
+    assert comparison_folder.load_record(place) == record
     (tmp_path / "runs").rename(tmp_path / "elsewhere")
-    moved = home.kept(home.place(tmp_path / "elsewhere", "toy", "position"))
+    moved = comparison_folder.load_record(comparison_folder.comparison_path(tmp_path / "elsewhere", "toy", "position"))
     assert moved.folders == (tmp_path / "elsewhere/toy/a/s1",)
-    assert home.kept(tmp_path) is None
-    (tmp_path / home.FILE).write_text("{}")
+    assert comparison_folder.load_record(tmp_path) is None
+    (tmp_path / comparison_folder.FILE).write_text("{}")
     with pytest.raises(UsageError, match="is damaged"):
-        home.kept(tmp_path)
+        comparison_folder.load_record(tmp_path)
 
 
 # the real `zoo fit`
@@ -356,7 +358,7 @@ def test_a_comparison_is_kept_by_paths_that_may_move_together(tmp_path):
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory):
-    return comparing.ZooFit(str(tmp_path_factory.mktemp("runs")))
+    return compare_fits.ZooFit(str(tmp_path_factory.mktemp("runs")))
 
 
 @pytest.mark.parametrize(
@@ -382,11 +384,11 @@ def test_folders_are_those_of_zoo_fit(real, word, variant, capsys):
 
 
 def test_changes_are_those_that_matter(real):
-    from zoo.cli import plan as plans
+    from zoo.config import run_config as plans
 
     folder = real.point(("vit-tiny",)).folder(1)
     folder.mkdir(parents=True)
-    text = plans.text(real._made["vit-tiny/default"])
+    text = plans.config_text(real._made["vit-tiny/default"])
     path = folder / "config.yaml"
 
     def changes(old, new, *words):

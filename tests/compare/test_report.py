@@ -10,10 +10,10 @@ import pytest
 from fabricate import ledger, run, study
 from PIL import Image
 
-from zoo.compare.answer import answer
 from zoo.compare.charts import charts, lines
 from zoo.compare.report import page
-from zoo.compare.write import write
+from zoo.compare.verdict import answer
+from zoo.compare.write_report import write
 from zoo.errors import UsageError
 
 EVIL = "<script>alert(1)</script>&\"'"
@@ -163,7 +163,7 @@ def test_hundreds_of_runs_take_little_time(tmp_path):
 
     from fabricate import lay
 
-    from zoo.compare.ledgers import read
+    from zoo.compare.run_records import read
 
     for index in range(10):
         for seed in range(1, 11):

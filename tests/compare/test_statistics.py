@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from fabricate import study
 
-from zoo.compare.answer import answer
 from zoo.compare.statistics import (
     ALPHA,
     holm,
@@ -19,6 +18,7 @@ from zoo.compare.statistics import (
     t_critical,
     two_sided_p,
 )
+from zoo.compare.verdict import answer
 
 # Student (1908), The Probable Error of a Mean: additional hours of sleep under two drugs
 DEXTRO = (0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from fabricate import run, study
 
-from zoo.compare import numbers, table, wording
-from zoo.compare.answer import answer
+from zoo.compare import number_format, prose, table
+from zoo.compare.verdict import answer
 
 EFFECTS = {"default": 1.7, "position=ALiBi": 1.6, "position=Learned": 1.71, "position=NoPosition": 2.0}
 
@@ -48,8 +48,8 @@ def test_a_terminal_shows_everything_that_matters(found):
     assert head.split("  ")[0] == "position"
     assert all(word in head for word in ("loss (nats)", "difference, 95 % interval", "p", "verdict"))
     alibi = next(line for line in lines if line.startswith("ALiBi"))
-    assert wording.figure(found, found.rows[1]) in alibi
-    assert wording.interval(found, found.rows[1]) in alibi
+    assert prose.figure(found, found.rows[1]) in alibi
+    assert prose.interval(found, found.rows[1]) in alibi
     assert alibi.endswith("better")
     assert "ALiBi: lr 0.003, best of 3 on validation" in text
     assert "mean ± standard deviation over 5 seeds, 6.14M tokens, 3,000 steps each; lower is better." in " ".join(lines)
@@ -64,7 +64,7 @@ def test_a_terminal_shows_everything_that_matters(found):
 def test_what_was_equal_is_told(found, budget, told):
     runs = found.runs[found.baseline]
     equal = {seed: replace(one, setting={**one.setting, "budget": budget}) for seed, one in runs.items()}
-    assert wording.spent(replace(found, runs={**found.runs, found.baseline: equal})) == told
+    assert prose.spent(replace(found, runs={**found.runs, found.baseline: equal})) == told
 
 
 def test_colour_is_for_terminals(found):
@@ -124,7 +124,7 @@ def test_json_is_strict_and_has_all_digits(found, hard):
         assert each["mean"] == row.mean
         assert each["p_holm"] == (None if math.isnan(row.adjusted) else row.adjusted)
         assert each["figures"] == {str(seed): figure for seed, figure in row.figures.items()}
-    assert content["answer"] == wording.sentences(found)
+    assert content["answer"] == prose.sentences(found)
     assert content["baseline"] == "default"
     lost = json.loads(table.as_json(hard), parse_constant=refuse)
     never = next(each for each in lost["variants"] if each["variant"] == "a=never")
@@ -138,7 +138,7 @@ def test_json_is_strict_and_has_all_digits(found, hard):
      (0.5, "0.5"), (2e12, "2.00T"), (math.nan, "–"), (5, "5")],
 )  # fmt: skip
 def test_amounts(value, told):
-    assert numbers.short(value) == told
+    assert number_format.format_short(value) == told
 
 
 @pytest.mark.parametrize(
@@ -147,34 +147,34 @@ def test_amounts(value, told):
      (math.nan, "–")],
 )  # fmt: skip
 def test_p_values(p, told):
-    assert numbers.probability(p) == told
+    assert number_format.format_probability(p) == told
 
 
 def test_other_numbers():
-    assert numbers.fixed(-0.1126, 3, sign=True) == "−0.113"
-    assert numbers.fixed(0.1126, 3, sign=True) == "+0.113"
-    assert numbers.fixed(-0.0001, 3, sign=True) == "0.000"
-    assert numbers.fixed(-math.inf, 2) == "−∞"
-    assert numbers.decimals([0.031, 0.028, math.nan]) == 3
-    assert numbers.decimals([3.1]) == 1
-    assert numbers.decimals([]) == 3
-    assert numbers.apart(3_100_000, 3_101_000) == ("3.100M", "3.101M")
-    assert [numbers.duration(s) for s in (4.2, 45, 200, 7500, math.nan)] == [
+    assert number_format.format_fixed(-0.1126, 3, sign=True) == "−0.113"
+    assert number_format.format_fixed(0.1126, 3, sign=True) == "+0.113"
+    assert number_format.format_fixed(-0.0001, 3, sign=True) == "0.000"
+    assert number_format.format_fixed(-math.inf, 2) == "−∞"
+    assert number_format.decimals([0.031, 0.028, math.nan]) == 3
+    assert number_format.decimals([3.1]) == 1
+    assert number_format.decimals([]) == 3
+    assert number_format.apart(3_100_000, 3_101_000) == ("3.100M", "3.101M")
+    assert [number_format.format_duration(s) for s in (4.2, 45, 200, 7500, math.nan)] == [
         "4.2 s",
         "45 s",
         "3 min 20 s",
         "2 h 05 min",
         "–",
     ]
-    assert [numbers.memory(b) for b in (612_000_000, 3 * 2**30, math.nan)] == ["584 MiB", "3.0 GiB", "–"]
-    assert numbers.listed(["a"]) == "a"
-    assert numbers.listed(["a", "b", "c"]) == "a, b and c"
-    assert numbers.listed([*"abcdef"]) == "a, b, c and 3 more"
-    assert numbers.listed([]) == ""
+    assert [number_format.format_memory(b) for b in (612_000_000, 3 * 2**30, math.nan)] == ["584 MiB", "3.0 GiB", "–"]
+    assert number_format.listed(["a"]) == "a"
+    assert number_format.listed(["a", "b", "c"]) == "a, b and c"
+    assert number_format.listed([*"abcdef"]) == "a, b, c and 3 more"
+    assert number_format.listed([]) == ""
 
 
 def test_places_follow_the_noise():
     coarse = study({"default": 17.0, "a=1": 18.0}, noise=1.0)
-    assert wording.figure(answer(coarse), answer(coarse).base).count(".") == 2
-    assert wording.places(answer(coarse)) < wording.places(answer(study({"default": 1.7, "a=1": 1.6}, noise=0.001)))
+    assert prose.figure(answer(coarse), answer(coarse).base).count(".") == 2
+    assert prose.places(answer(coarse)) < prose.places(answer(study({"default": 1.7, "a=1": 1.6}, noise=0.001)))
     assert np.isfinite(answer(coarse).base.sd)

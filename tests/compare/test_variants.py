@@ -2,11 +2,12 @@
 
 import pytest
 
-from zoo import cookbook
-from zoo.cli import asked, compare, document
-from zoo.cli import wanted as wanting
+from zoo import recipe_files
+from zoo.cli import compare, compare_options
+from zoo.cli import compare_request as wanting
 from zoo.compare import variants
 from zoo.compare.variants import Choice, Factor, arranged, called, factor, factors, seeds, split
+from zoo.config import yaml_source
 from zoo.errors import UsageError
 
 A = Factor("model.position", ("RoPE", "ALiBi"))
@@ -115,7 +116,7 @@ def test_the_baseline_names_varied_options_by_any_end_of_their_names():
 
 
 def wanted(*argv):
-    return wanting.wanted(asked.parse(argv))
+    return wanting.read_comparison(compare_options.parse(argv))
 
 
 def test_a_file_says_what_a_command_line_says(tmp_path):
@@ -173,7 +174,7 @@ def test_a_recipe_is_no_comparison(tmp_path):
     assert wanted(str(tmp_path / "r.yaml")) is None
 
 
-OWN = [one for one in cookbook.comparisons() if one.builtin]
+OWN = [one for one in recipe_files.comparisons() if one.builtin]
 
 
 @pytest.mark.parametrize("one", OWN, ids=lambda one: one.name)
@@ -183,11 +184,11 @@ def test_a_packaged_comparison_is_short_explained_and_well_formed(one):
     assert text.startswith(f"# {one.name}: ")
     assert all(f"{word}: " in "\n".join(one.header) for word in ("asks", "time"))
     found = wanted(one.name)
-    assert cookbook.packaged(found.recipe)
+    assert recipe_files.packaged(found.recipe)
     assert found.name == one.name
-    assert document.read(one.path).plain()["vary"]
+    assert yaml_source.read(one.path).plain()["vary"]
     assert one.name in compare.USAGE
-    assert all(one.name != recipe.name for recipe in cookbook.recipes())
+    assert all(one.name != recipe.name for recipe in recipe_files.recipes())
 
 
 # the command line
@@ -232,6 +233,9 @@ def test_help_lists_options_and_is_fast_to_read(capsys):
 
     assert main(["compare", "--help"]) == 0
     told = capsys.readouterr().out
-    assert all(f"--{name}" in told for name in (*asked.VALUED, *asked.LISTED, "dry-run", "attribute", "json"))
+    assert all(
+        f"--{name}" in told
+        for name in (*compare_options.VALUED, *compare_options.LISTED, "dry-run", "attribute", "json")
+    )
     assert len(told.splitlines()) <= 60
     assert max(map(len, told.splitlines())) <= 120

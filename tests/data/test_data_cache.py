@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from zoo.data import cache
-from zoo.data.cache import MANIFEST, cached, intact, root, write_array
+from zoo.data.cache import MANIFEST, cached_entry, intact, root, write_array
 from zoo.data.text import TextFiles
 from zoo.errors import StorageError
 
@@ -20,10 +20,10 @@ def test_an_entry_is_built_once_per_key(fresh_cache):
         built.append(folder)
         (folder / "a.txt").write_text("A")
 
-    first = cached("x", {"b": 1, "a": 2}, build)
-    assert cached("x", {"a": 2, "b": 1}, build) == first
+    first = cached_entry("x", {"b": 1, "a": 2}, build)
+    assert cached_entry("x", {"a": 2, "b": 1}, build) == first
     assert len(built) == 1
-    assert cached("x", {"a": 3, "b": 1}, build) != first
+    assert cached_entry("x", {"a": 3, "b": 1}, build) != first
     assert root() == fresh_cache
 
 
@@ -59,16 +59,16 @@ def test_a_failed_build_leaves_nothing_behind(fresh_cache):
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError):
-        cached("x", 1, fail)
+        cached_entry("x", 1, fail)
     assert [path for path in fresh_cache.iterdir() if path.suffix != ".lock"] == []
 
 
 def test_leftovers_of_a_killed_process_are_removed(fresh_cache):
-    entry = cached("x", 1, lambda folder: None)
+    entry = cached_entry("x", 1, lambda folder: None)
     (entry / MANIFEST).unlink()
     stale = fresh_cache / f"{entry.name}.1.partial"
     stale.mkdir()
-    cached("x", 1, lambda folder: None)
+    cached_entry("x", 1, lambda folder: None)
     assert not stale.exists()
 
 
@@ -95,10 +95,10 @@ def test_without_a_cache_folder_an_entry_is_made_for_this_process_with_one_warni
         built.append(folder)
         write_array(folder / "a.npy", np.arange(3))
 
-    first = cached("x", 1, build)
+    first = cached_entry("x", 1, build)
     assert np.load(first / "a.npy").tolist() == [0, 1, 2]
-    assert cached("x", 1, build) == first
-    assert cached("y", 1, build) != first
+    assert cached_entry("x", 1, build) == first
+    assert cached_entry("y", 1, build) != first
     assert len(built) == 2
     said = capsys.readouterr().err
     assert said.count("warning:") == 1
@@ -108,7 +108,7 @@ def test_without_a_cache_folder_an_entry_is_made_for_this_process_with_one_warni
 def test_with_neither_a_cache_folder_nor_a_temporary_one_a_sentence_says_so(unwritable, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
     with pytest.raises(StorageError, match="ZOO_CACHE"):
-        cached("x", 1, lambda folder: None)
+        cached_entry("x", 1, lambda folder: None)
 
 
 def test_without_a_home_a_sentence_names_the_variable(monkeypatch):
@@ -136,7 +136,7 @@ def test_a_failure_of_the_files_that_are_read_is_no_failure_of_the_cache(fresh_c
         raise PermissionError(errno.EACCES, "Permission denied", "corpus.txt")
 
     with pytest.raises(PermissionError, match=r"corpus\.txt"):
-        cached("x", 1, build)
+        cached_entry("x", 1, build)
 
 
 WORKER = """

@@ -5,9 +5,9 @@ import zipfile
 
 import pytest
 
-from zoo import limits
 from zoo.data.labelledfiles import LabelledFiles
 from zoo.errors import UsageError
+from zoo.io import limits
 
 LINES = {
     "train": [f"{'ab'[n % 2]}\ttext number {n}" for n in range(20)],

@@ -11,7 +11,7 @@ from PIL import Image
 from zoo.data import augment
 from zoo.data.digits import Digits
 from zoo.data.glyphs import Glyphs
-from zoo.data.imagedata import stratified
+from zoo.data.imagedata import stratified_split
 from zoo.data.images import ImageFolder, NpzImages, TorchvisionImages
 from zoo.errors import UsageError
 
@@ -243,10 +243,14 @@ def test_torchvision_data_sets(tmp_path):
 
 def test_stratified_takes_the_same_share_of_each_class():
     labels = np.array([0] * 50 + [1] * 10 + [2] * 20)
-    rest, held = stratified(labels, 0.2, [1])
+    rest, held = stratified_split(labels, 0.2, [1])
     assert np.bincount(labels[held]).tolist() == [10, 2, 4]
     assert sorted([*rest, *held]) == list(range(80))
-    assert held.tolist() == stratified(labels, 0.2, [1])[1].tolist() != stratified(labels, 0.2, [2])[1].tolist()
+    assert (
+        held.tolist()
+        == stratified_split(labels, 0.2, [1])[1].tolist()
+        != stratified_split(labels, 0.2, [2])[1].tolist()
+    )
 
 
 def test_digits(monkeypatch, fresh_cache):

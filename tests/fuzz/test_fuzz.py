@@ -15,15 +15,15 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from zoo import limits, plainyaml
-from zoo.cli import args, document
+from zoo.config import fit_options, yaml_source
 from zoo.data.pairs import PairOptions, _read
 from zoo.data.read import read_lines
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import ZooError
-from zoo.models.search import Search
-from zoo.trained.screen import screen
-from zoo.trained.weights import read
+from zoo.inference.safe_pickle import screen_pickle
+from zoo.inference.weight_files import read
+from zoo.io import limits, plain_yaml
+from zoo.models.generation import GenerationConfig
 
 SCALE = float(os.environ.get("ZOO_FUZZ", "1"))
 SECONDS = 5.0
@@ -70,14 +70,14 @@ keys = st.one_of(
     st.text(max_size=8),
 )
 trees = st.recursive(scalars, lambda t: st.lists(t, max_size=4) | st.dictionaries(keys, t, max_size=5), max_leaves=20)
-SOUND = document.parse("model: {class_path: CausalLM, init_args: {dim: 16, depth: 1, heads: 2}}", "s.yaml")
+SOUND = yaml_source.parse("model: {class_path: CausalLM, init_args: {dim: 16, depth: 1, heads: 2}}", "s.yaml")
 
 
 def resolved(text: str) -> None:
-    from zoo.cli.plan import Draft, plan, schema
+    from zoo.config.run_config import Draft, plan, schema
 
-    node = document.parse(text, "r.yaml")
-    plan(args.Command("fit"), Draft([SOUND, node], None, 0), schema())
+    node = yaml_source.parse(text, "r.yaml")
+    plan(fit_options.Command("fit"), Draft([SOUND, node], None, 0), schema())
 
 
 @cases(60)
@@ -121,9 +121,9 @@ def test_recipes_with_damage(changes):
 @given(st.text(max_size=400) | st.text("{}[]:,-&*!<|> \nab1'\"", max_size=400))
 def test_yaml_and_json_of_any_text(text):
     with Answers():
-        document.parse(text, "r.yaml")
+        yaml_source.parse(text, "r.yaml")
     with Answers():
-        plainyaml.parse(text, "r.yaml")
+        plain_yaml.parse(text, "r.yaml")
     with Answers():
         limits.json_text(text, "r.json")
 
@@ -132,9 +132,9 @@ def test_yaml_and_json_of_any_text(text):
 @given(st.lists(st.text(max_size=30), max_size=6))
 def test_command_lines(words):
     with Answers():
-        args.parse("fit", words)
+        fit_options.parse("fit", words)
     with Answers():
-        document.from_options(args.parse("fit", [f"--model.{word}" for word in words]).options)
+        yaml_source.from_options(fit_options.parse("fit", [f"--model.{word}" for word in words]).options)
 
 
 lines = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), max_size=6)
@@ -178,7 +178,7 @@ def checkpoint(tmp_path_factory):
 
 def examined(path):
     with Answers():
-        screen(path)
+        screen_pickle(path)
     with Answers():
         read(path)
 
@@ -273,5 +273,5 @@ OPTIONS = {
 @given(st.fixed_dictionaries({}, optional=OPTIONS))
 def test_searches_of_any_numbers(options):
     with Answers():
-        found = Search(**options)
+        found = GenerationConfig(**options)
         assert found.max_length >= found.n_best >= 1 or found.beams >= found.n_best

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from zoo.errors import UsageError
-from zoo.families.family import part
-from zoo.trained.build import build
+from zoo.inference.rebuild_task import rebuild_task
+from zoo.pretrained.family import part
 
 WORDS, LONGEST = 41, 64
 TEXT = {"vocab_size": WORDS, "max_length": LONGEST}
@@ -74,7 +74,7 @@ def case(kind: str, change: str) -> Case:
     }[kind]  # fmt: skip
     options = {"dim": 16, "depth": 1, "heads": 2, **own, **CHANGES[change]}
     model = {"class_path": f"zoo.tasks.{path}", "init_args": options}
-    net = build({"model": model}, None).net.eval()  # type: ignore[arg-type]
+    net = rebuild_task({"model": model}, None).net.eval()  # type: ignore[arg-type]
     if kind == "image":
         return Case(net, (torch.randn(2, 3, 16, 16),), ({0: B},), (torch.randn(5, 3, 16, 16),))
     if kind == "language":

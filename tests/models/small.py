@@ -7,7 +7,7 @@ import torch
 from zoo import registry
 from zoo.errors import UsageError
 from zoo.models import LanguageModel, Seq2Seq, ViT
-from zoo.models.init import initialise
+from zoo.models.initialization import initialize
 from zoo.models.stack import Stack
 
 KINDS = ("position", "backend", "attention", "norm", "ffn", "block")
@@ -49,7 +49,7 @@ def stack(extent, **options):
 
 def spread(net):
     """Initialise, then move every bias, table and scale away from zero and one, where they would hide."""
-    initialise(net)
+    initialize(net)
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.2)

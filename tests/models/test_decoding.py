@@ -7,17 +7,17 @@ import torch
 import yaml
 
 from tests.test_recipes import RECIPES, build
-from zoo import cookbook, registry
+from zoo import recipe_files, registry
 from zoo.errors import UsageError
 from zoo.models import LanguageModel, Seq2Seq
-from zoo.models.search import Search, draw, write
+from zoo.models.generation import GenerationConfig, generate, sample_token
 
 V, BEGIN, END = 13, 1, 2
 WRITERS = ("CausalLM", "Translation", "RNNSeq2Seq")
 
 
 def task_of(recipe):
-    return yaml.safe_load(cookbook.packaged(recipe).path.read_text())["model"]["class_path"]
+    return yaml.safe_load(recipe_files.packaged(recipe).path.read_text())["model"]["class_path"]
 
 
 PARTS = list(
@@ -72,9 +72,9 @@ def check_language_model(model, vocabulary):
     length = 6
     plain = [uncached(model, prompt, length) for prompt in prompts]
     for beams in (1, 3):
-        search = Search(max_length=length, beams=beams)
-        alone = [write(model.begin(16), torch.tensor([prompt]), None, search)[0][0] for prompt in prompts]
-        both = write(model.begin(16), torch.tensor(prompts[1:]), None, search)
+        search = GenerationConfig(max_length=length, beams=beams)
+        alone = [generate(model.begin(16), torch.tensor([prompt]), None, search)[0][0] for prompt in prompts]
+        both = generate(model.begin(16), torch.tensor(prompts[1:]), None, search)
         assert [row[0].tokens for row in both] == [one.tokens for one in alone[1:]]
         if beams == 1:
             assert [one.tokens for one in alone] == plain
@@ -82,13 +82,13 @@ def check_language_model(model, vocabulary):
             width = max(map(len, prompts))
             padded = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts])
             valid = torch.tensor([[False] * (width - len(prompt)) + [True] * len(prompt) for prompt in prompts])
-            left = write(model.begin(16, valid), padded, None, search)
+            left = generate(model.begin(16, valid), padded, None, search)
             assert [row[0].tokens for row in left] == [one.tokens for one in alone]
             assert [row[0].score for row in left] == pytest.approx([one.score for one in alone])
     tokens = torch.tensor([prompts[1] + plain[1]])
     told = model(tokens)[0].log_softmax(-1)
     want = sum(float(told[i - 1, tokens[0, i]]) for i in range(len(prompts[1]), tokens.size(1)))
-    got = write(model.begin(16), tokens[:, :5], None, Search(max_length=length))[0][0].score
+    got = generate(model.begin(16), tokens[:, :5], None, GenerationConfig(max_length=length))[0][0].score
     assert got == pytest.approx(want)
     state = model.begin(tokens.size(1))
     steps = torch.stack([state.step(tokens[:, i : i + 1])[0] for i in range(tokens.size(1))])
@@ -108,12 +108,13 @@ def check_translation(model, vocabulary):
             tokens.append(int(logits[0, -1].argmax()))
         plain.append([token for token in tokens[1:] if token != END])
     for beams in (1, 3):
-        search = Search(max_length=7, beams=beams)
-        batch = [row[0].tokens for row in write(model.begin(source, valid, 8), first, END, search)]
+        search = GenerationConfig(max_length=7, beams=beams)
+        batch = [row[0].tokens for row in generate(model.begin(source, valid, 8), first, END, search)]
         alone = [
-            write(model.begin(source[r : r + 1], valid[r : r + 1], 8), first[:1], END, search)[0][0] for r in range(3)
+            generate(model.begin(source[r : r + 1], valid[r : r + 1], 8), first[:1], END, search)[0][0]
+            for r in range(3)
         ]
-        short = write(model.begin(source[2:, :2], None, 8), first[:1], END, search)[0][0]
+        short = generate(model.begin(source[2:, :2], None, 8), first[:1], END, search)[0][0]
         assert batch == [one.tokens for one in alone]
         assert short.tokens == batch[2]
         if beams == 1:
@@ -162,8 +163,8 @@ def test_wide_beams_find_what_enumeration_finds(penalty, least):
     model, longest = toy(), 4
     source, valid = torch.randint(7, (2, 6)), torch.ones(2, 6, dtype=torch.bool)
     valid[1, 3:] = False
-    search = Search(max_length=longest, min_length=least, beams=400, n_best=5, length_penalty=penalty)
-    found = write(model.begin(source, valid, 16), torch.full((2, 1), BEGIN), END, search)
+    search = GenerationConfig(max_length=longest, min_length=least, beams=400, n_best=5, length_penalty=penalty)
+    found = generate(model.begin(source, valid, 16), torch.full((2, 1), BEGIN), END, search)
     for row in range(2):
         every = []
         for length in range(longest + 1):
@@ -188,8 +189,11 @@ def test_a_source_is_encoded_once_and_its_memory_projected_once():
     cross = model.decoder.blocks[0].cross.part
     keys = cross._keys
     cross._keys = lambda memory: projections.append(1) or keys(memory)
-    write(
-        model.begin(torch.randint(7, (2, 6)), None, 16), torch.full((2, 1), BEGIN), END, Search(max_length=9, beams=2)
+    generate(
+        model.begin(torch.randint(7, (2, 6)), None, 16),
+        torch.full((2, 1), BEGIN),
+        END,
+        GenerationConfig(max_length=9, beams=2),
     )
     assert calls == ["encoder"]
     assert len(projections) == 1
@@ -200,7 +204,7 @@ def test_draws_follow_the_distribution_top_k_and_top_p():
     generator = torch.Generator().manual_seed(1)
 
     def shares(**options):
-        return torch.bincount(draw(logits, Search(**options), generator), minlength=5) / 20000
+        return torch.bincount(sample_token(logits, GenerationConfig(**options), generator), minlength=5) / 20000
 
     torch.testing.assert_close(shares(temperature=1.0), logits[0].exp(), atol=0.02, rtol=0)
     torch.testing.assert_close(shares(temperature=0.5), (logits[0] * 2).softmax(-1), atol=0.02, rtol=0)
@@ -215,9 +219,9 @@ def test_sampling_repeats_with_its_seed_and_leaves_the_global_one_alone():
     model = sharpen(LanguageModel(V, 32, dim=16, depth=1, heads=2))
     before = torch.get_rng_state()
     texts = [
-        write(model.begin(24), torch.tensor([[3]]), None, Search(max_length=20, temperature=1.5, seed=seed))[0][
-            0
-        ].tokens
+        generate(
+            model.begin(24), torch.tensor([[3]]), None, GenerationConfig(max_length=20, temperature=1.5, seed=seed)
+        )[0][0].tokens
         for seed in (1, 1, 2)
     ]
     assert texts[0] == texts[1] != texts[2]
@@ -229,9 +233,9 @@ def test_lengths_are_bounded_by_row_and_the_end_comes_not_before_the_least():
     model = toy()
     source = torch.randint(7, (3, 6))
     for beams in (1, 3):
-        search = Search(max_length=9, min_length=3, beams=beams)
+        search = GenerationConfig(max_length=9, min_length=3, beams=beams)
         state = model.begin(source, None, 16)
-        found = write(state, torch.full((3, 1), BEGIN), END, search, torch.tensor([3, 5, 9]))
+        found = generate(state, torch.full((3, 1), BEGIN), END, search, torch.tensor([3, 5, 9]))
         for (best, *_), longest in zip(found, (3, 5, 9), strict=True):
             assert 3 <= len(best.tokens) + best.ended <= longest
             assert END not in best.tokens
@@ -252,4 +256,4 @@ def test_lengths_are_bounded_by_row_and_the_end_comes_not_before_the_least():
 )
 def test_impossible_searches_are_refused(options):
     with pytest.raises(UsageError):
-        Search(**options)
+        GenerationConfig(**options)

@@ -7,7 +7,7 @@ from tests.models.small import names, stack
 from zoo import registry
 from zoo.errors import UsageError
 from zoo.models.encoder import MaskedLanguageModel, TextClassifier, TokenClassifier, pooled
-from zoo.models.pseudo import pseudo_log_probabilities
+from zoo.models.pseudo_likelihood import pseudo_log_probabilities
 from zoo.parts.block import Memory, PostNorm
 from zoo.parts.position import ALiBi, Extent, Learned, RoPE, Sinusoidal
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from small import KINDS, chosen, language, names, seq2seq, tokens, vit
 
 from zoo.models import LanguageModel
-from zoo.models.init import initialise
+from zoo.models.initialization import initialize
 from zoo.parts.norm import RMSNorm
 
 MODELS = {"LanguageModel": language, "Seq2Seq": seq2seq, "ViT": vit}
@@ -58,7 +58,7 @@ def test_the_global_generator_is_neither_used_nor_moved(build, position, ffn):
         torch.manual_seed(seed)
         before = torch.get_rng_state()
         model = build(**chosen({"position": position, "ffn": ffn}))
-        initialise(model)
+        initialize(model)
         states.append(every_tensor(model))
         assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
@@ -94,7 +94,7 @@ def test_a_model_planned_on_the_meta_device_becomes_the_same_model(build, parts)
     planned.to_empty(device="cpu")
     for tensor in every_tensor(planned).values():
         tensor.detach().fill_(7)  # whatever the memory held
-    initialise(planned)
+    initialize(planned)
     usual = every_tensor(build(**chosen(parts)))
     assert [key for key, value in every_tensor(planned).items() if not torch.equal(value, usual[key])] == []
 

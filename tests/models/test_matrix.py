@@ -8,8 +8,8 @@ import torch
 from small import chosen, language, names, seq2seq, vit
 
 from zoo import registry
+from zoo.conformance.combinations import attempt
 from zoo.errors import UsageError
-from zoo.study.matrix import attempt
 from zoo.tasks.classification import Classification
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.translation import Translation

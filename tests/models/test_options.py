@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from zoo.errors import UsageError
 from zoo.models import Seq2Seq
-from zoo.models.override import Override
+from zoo.models.layer_overrides import Override
 from zoo.parts.attention import MultiHead
 from zoo.parts.backend import SDPA
 from zoo.parts.ffn import GEGLU, MoE, Plain

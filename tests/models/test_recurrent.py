@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 
 from zoo.errors import UsageError
+from zoo.models.attention_weights import record_weights
+from zoo.models.generation import GenerationConfig, generate
 from zoo.models.recurrent import CELLS, LAYERS, SCORES, RecurrentSeq2Seq
-from zoo.models.search import Search, write
-from zoo.models.watch import watch
 from zoo.parts.attention import Additive
 from zoo.parts.block import Memory
 from zoo.parts.pattern import Pattern
@@ -124,7 +124,7 @@ def test_context_is_the_weighted_mean_of_the_states(double):
     net = small(depth=1)
     memory = net.encode(tokens(2, 5), valid := right_padded(5, 3))
     y = torch.randn(2, 1, 8)
-    with watch(net.decoder) as seen:
+    with record_weights(net.decoder) as seen:
         got, carried = net.decoder(y, net.decoder.begin(memory))
     a = seen["seen"][:, 0, 0]
     close(a.sum(1), torch.ones(2))
@@ -174,7 +174,7 @@ def test_padding_and_neighbours_change_nothing(cell, score):
 @pytest.mark.parametrize("score", ["none", *SCORES])
 def test_concat_looks_at_the_same_place_at_every_step_and_additive_does_not(score, double):
     net = small(score=score)
-    with watch(net.decoder) as seen:
+    with record_weights(net.decoder) as seen:
         net(tokens(2, 6), tokens(2, 5))
     if score == "none":
         assert not seen
@@ -223,7 +223,7 @@ def test_beams_score_what_they_wrote(cell, score):
     first = torch.zeros(2, 1, dtype=torch.long)
     with torch.no_grad():
         for row, found in enumerate(
-            write(net.begin(source, valid, 8), first, 2, Search(max_length=8, beams=3, n_best=3))
+            generate(net.begin(source, valid, 8), first, 2, GenerationConfig(max_length=8, beams=3, n_best=3))
         ):
             assert len({tuple(best.tokens) for best in found}) == 3
             for best in found:
@@ -256,7 +256,7 @@ def reverse(score, length, steps):
         optimizer.step()
         decay.step()
     source, target = batch(256)
-    with torch.no_grad(), watch(net.eval().decoder) as seen:
+    with torch.no_grad(), record_weights(net.eval().decoder) as seen:
         right = net(source, target[:, :-1]).argmax(-1) == target[:, 1:]
     return float(right.float().mean()), seen.get("seen")
 

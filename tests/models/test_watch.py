@@ -10,16 +10,16 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zoo import registry
+from zoo.conformance.combinations import tasks
 from zoo.errors import UsageError
-from zoo.models import watch as watch_module
+from zoo.logging.attention_maps import attention_grid, patch_attention, translation_alignment
+from zoo.models import attention_weights as watch_module
+from zoo.models.attention_weights import attention_layers, record_weights
 from zoo.models.stack import Stack
-from zoo.models.watch import watch, watchable
 from zoo.parts.attention import BLOCK, Attention, MultiHead, runs
 from zoo.parts.backend import Flash, Naive
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Extent, NoPosition
-from zoo.study.heatmap import attention_grid, patch_attention, translation_alignment
-from zoo.study.matrix import tasks
 
 pytestmark = pytest.mark.usefixtures("double")
 ROWS = [[0], [3, 1], [-1, 2, 3, 4], slice(1, 5), slice(None, None, -2), []]
@@ -57,12 +57,12 @@ def test_chosen_rows_and_heads_are_those_of_all_weights(attention, position, ext
     if net is None:
         return
     x, valid = torch.randn(2, 9, 32), VALID if "padded" in options else None
-    with watch(net) as all_of_them:
+    with record_weights(net) as all_of_them:
         expected = net(x, valid)
-    assert list(all_of_them) == watchable(net)
-    last = watchable(net)[-1:]
+    assert list(all_of_them) == attention_layers(net)
+    last = attention_layers(net)[-1:]
     for rows, heads in zip(ROWS, [None, [2], slice(1, 3), [3, 0], None, [-1]], strict=True):
-        with watch(net, last, rows, heads) as seen:
+        with record_weights(net, last, rows, heads) as seen:
             assert torch.equal(net(x, valid), expected)
         picked = [list(range(9))[i] for i in rows] if isinstance(rows, list) else list(range(9))[rows]
         whole = all_of_them[last[0]][:, :, picked]
@@ -93,9 +93,9 @@ def test_weights_sum_to_one_and_make_the_output_of_every_backend(attention, back
     part.register_forward_hook(
         lambda part, args, kwargs, out: given.update(args=args, out=out, **kwargs), with_kwargs=True
     )
-    with watch(net, rows=rows) as seen:
+    with record_weights(net, rows=rows) as seen:
         net(torch.randn(2, 70, 16))
-    weights = seen[watchable(net)[-1]]
+    weights = seen[attention_layers(net)[-1]]
     assert_close(weights.sum(-1), torch.ones(2, 2, 3), atol=1e-12, rtol=0)
     v = part.project(*given["args"], None, given["pattern"], given["position"], None)[2]
     mixed = part.out((weights @ v).transpose(1, 2).flatten(2))
@@ -160,10 +160,10 @@ def test_watching_changes_neither_outputs_nor_gradients_nor_chance(build):
     def trained(watched):
         torch.manual_seed(3)
         net.zero_grad()
-        with watch(net if watched else nn.Identity(), rows=slice(1, 4)) as seen:
+        with record_weights(net if watched else nn.Identity(), rows=slice(1, 4)) as seen:
             out = net(*inputs)
             out.sum().backward()
-        assert len(seen) == (len(watchable(net)) if watched else 0)
+        assert len(seen) == (len(attention_layers(net)) if watched else 0)
         assert not any(weights.requires_grad for weights in seen.values())
         return [out, torch.get_rng_state(), *(p.grad for p in net.parameters() if p.grad is not None)]
 
@@ -176,10 +176,10 @@ def test_flash_can_be_watched_though_it_has_no_weights():
     parts = [language(backend=backend) for backend in (Flash, Naive)]
     x, found = torch.arange(12)[None], []
     for net in parts:
-        with watch(net) as seen:
+        with record_weights(net) as seen:
             net(x)
         found.append(seen)
-    for name in watchable(parts[0]):
+    for name in attention_layers(parts[0]):
         assert_close(found[0][name], found[1][name], atol=1e-12, rtol=0)
 
 
@@ -192,7 +192,7 @@ def test_a_part_that_knows_its_weights_can_be_watched_without_being_an_attention
             return x.softmax(-1)
 
     net, x = nn.Sequential(Look()), torch.randn(2, 3, 4, 5)
-    with watch(net, ["0"], rows=[2], heads=[1, 0]) as seen:
+    with record_weights(net, ["0"], rows=[2], heads=[1, 0]) as seen:
         net(x)
     assert torch.equal(seen["0"], x.softmax(-1)[:, [1, 0]][:, :, [2]])
 
@@ -201,13 +201,13 @@ def test_unknown_names_and_cached_queries_are_refused():
     net = language()
     with (
         pytest.raises(UsageError, match=r"no attention 'blocks.7' to watch. There are: stack.blocks.0.attend.part, "),
-        watch(net, ["blocks.7"]),
+        record_weights(net, ["blocks.7"]),
     ):
         pass
     caches = net.stack.caches(8)
-    with watch(net) as seen:
+    with record_weights(net) as seen:
         net(torch.ones(1, 4, dtype=torch.long), caches=caches)
-        assert seen[watchable(net)[0]].shape == (1, 2, 4, 4)
+        assert seen[attention_layers(net)[0]].shape == (1, 2, 4, 4)
         with pytest.raises(UsageError, match="while it goes on from a cache"):
             net(torch.ones(1, 1, dtype=torch.long), caches=caches)
 
@@ -215,8 +215,8 @@ def test_unknown_names_and_cached_queries_are_refused():
 def test_a_cross_attention_is_watched_while_decoding_with_a_cache():
     net = seq2seq().eval()
     source, target = torch.randint(19, (1, 6)), torch.randint(19, (1, 4))
-    cross = [name for name in watchable(net.decoder) if ".cross." in name]
-    with torch.no_grad(), watch(net.decoder, cross) as seen:
+    cross = [name for name in attention_layers(net.decoder) if ".cross." in name]
+    with torch.no_grad(), record_weights(net.decoder, cross) as seen:
         net(source, target)
         whole = dict(seen)
         state = net.begin(source, None, 4)
@@ -236,7 +236,7 @@ def test_runs_join_neighbours_and_keep_the_order():
 
 def test_every_attention_of_a_model_is_watchable():
     for net in (language(), seq2seq(), vit()):
-        assert [net.get_submodule(name) for name in watchable(net)] == [
+        assert [net.get_submodule(name) for name in attention_layers(net)] == [
             m for m in net.modules() if isinstance(m, Attention)
         ]
 
@@ -252,7 +252,7 @@ def test_an_attention_without_weights_leaves_none_and_says_so_once(caplog):
     watch_module._say_unseen.cache_clear()
     net = language(attention=Weightless)
     for _ in range(2):
-        with watch(net) as seen:
+        with record_weights(net) as seen:
             net(tokens(1, 4))
         assert seen == {}
     assert [record.getMessage() for record in caplog.records] == [

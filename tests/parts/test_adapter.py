@@ -7,7 +7,7 @@ from torch import nn
 from zoo.errors import UsageError
 from zoo.models.encoder import MaskedLanguageModel
 from zoo.models.seq2seq import Seq2Seq
-from zoo.parts.adapter import LowRank, adapt, merge
+from zoo.parts.lora import LowRank, adapt, merge
 
 TINY = {"dim": 16, "depth": 2, "heads": 2}
 

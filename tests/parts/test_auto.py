@@ -10,8 +10,8 @@ from torch.utils.checkpoint import checkpoint
 from tests.models.small import WORDS, language, names, spread
 from zoo import registry
 from zoo.errors import UsageError
-from zoo.parts import auto
-from zoo.parts.auto import Auto, fastest
+from zoo.parts import autotune
+from zoo.parts.autotune import Auto, fastest
 from zoo.parts.backend import SDPA, Naive
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import T5
@@ -38,7 +38,7 @@ def slow(kind):
 
 @pytest.mark.parametrize(("rivals", "wanted"), [((slow(SDPA), Naive), Naive), ((SDPA, slow(Naive)), SDPA)])
 def test_the_fastest_is_chosen_once_and_said(rivals, wanted, monkeypatch, caplog):
-    monkeypatch.setattr(auto, "CANDIDATES", rivals)
+    monkeypatch.setattr(autotune, "CANDIDATES", rivals)
     backend, other = Auto(), Auto()
     with caplog.at_level(logging.WARNING):
         for one in (backend, other, backend):
@@ -84,8 +84,8 @@ def test_without_gradients_only_the_forward_is_measured(monkeypatch):
 
 def test_scores_that_would_take_too_much_memory_are_not_tried(monkeypatch):
     q, k, v = call()
-    monkeypatch.setattr(auto, "LARGEST", 2 * 2 * 6 * 6 * 4 - 1)
-    monkeypatch.setattr(auto, "fastest", lambda *_: pytest.fail("a quadratic kernel was tried"))
+    monkeypatch.setattr(autotune, "LARGEST", 2 * 2 * 6 * 6 * 4 - 1)
+    monkeypatch.setattr(autotune, "fastest", lambda *_: pytest.fail("a quadratic kernel was tried"))
     torch.testing.assert_close(Auto()(q, k, v, Pattern(causal=True)), Naive()(q, k, v, Pattern(causal=True)))
     assert not Auto.chosen
 
@@ -152,7 +152,7 @@ def test_what_is_computed_again_is_computed_alike(reentrant, monkeypatch):
             torch.rand(1)  # its dropout is another one
             return super().__call__(*args)
 
-    monkeypatch.setattr(auto, "CANDIDATES", (Steady, Fickle))
+    monkeypatch.setattr(autotune, "CANDIDATES", (Steady, Fickle))
     q, k, v = call()
     torch.manual_seed(1)
     with torch.no_grad():

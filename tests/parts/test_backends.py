@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from zoo.errors import UsageError
-from zoo.parts import products
+from zoo.parts import cpu_attention
 from zoo.parts.backend import SDPA, Backend, Flash, Naive, Tiled
 from zoo.parts.pattern import Pattern
 
@@ -19,7 +19,7 @@ class Products(Backend):
     """What SDPA does in bfloat16 on a CPU, in every type."""
 
     def __call__(self, *call):
-        return products.attention(*call)
+        return cpu_attention.attention(*call)
 
 
 BACKENDS = {"Naive": Naive, "SDPA": SDPA, "Products": Products, "Flash": Flash} | {
@@ -304,7 +304,7 @@ def test_bfloat16_products_are_about_as_near_to_float64_as_the_fused_kernel(word
         return [(x.double() - y).square().mean().sqrt().item() for x, y in zip(found, truth, strict=True)]
 
     truth = grown(Naive(), torch.float64)
-    ours, fused = (distances(grown(call, torch.bfloat16)) for call in (products.attention, SDPA().fused))
+    ours, fused = (distances(grown(call, torch.bfloat16)) for call in (cpu_attention.attention, SDPA().fused))
     # near one-hot rows the gradients are up to 2.2 times as far off: the slope of a weight is rounded before the
     # softmax's mean is taken off it, as wherever a product gives this type
     assert all(one <= 2.5 * other for one, other in zip(ours, fused, strict=True)), (ours, fused)
@@ -313,11 +313,11 @@ def test_bfloat16_products_are_about_as_near_to_float64_as_the_fused_kernel(word
 
 def test_bfloat16_on_a_processor_is_computed_by_products_unless_the_scores_are_huge(monkeypatch):
     q = torch.zeros(1, 2, 8, 4)
-    assert [products.pay(q.to(dtype), q) for dtype in (torch.bfloat16, torch.float32, torch.float64)] == [
+    assert [cpu_attention.worthwhile(q.to(dtype), q) for dtype in (torch.bfloat16, torch.float32, torch.float64)] == [
         True,
         False,
         False,
     ]
-    assert not products.pay(q[:, :, :1].bfloat16(), q)
-    monkeypatch.setattr(products, "LARGEST", 4 * 2 * 8 * 8 - 1)
-    assert not products.pay(q.bfloat16(), q)
+    assert not cpu_attention.worthwhile(q[:, :, :1].bfloat16(), q)
+    monkeypatch.setattr(cpu_attention, "LARGEST", 4 * 2 * 8 * 8 - 1)
+    assert not cpu_attention.worthwhile(q.bfloat16(), q)

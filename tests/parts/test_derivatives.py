@@ -17,7 +17,7 @@ from tests.models.small import SIZES, WORDS, names, spread
 from zoo import registry
 from zoo.errors import UsageError
 from zoo.models.loss import cross_entropy
-from zoo.parts import products
+from zoo.parts import cpu_attention
 from zoo.parts.backend import Tiled
 from zoo.parts.derivatives import first_derivatives_only
 from zoo.parts.pattern import Pattern
@@ -57,10 +57,10 @@ CASES = {
         (partial(loss, smoothing=0.1), LOSS),
         (partial(loss, smoothing=0.1), (*LOSS, (6,))),
     ],
-    "zoo.parts.products._Products": [
-        *[(partial(attention, products.attention, kind, 0.0), HEADS) for kind in PATTERNS],
-        (partial(attention, products.attention, "causal", 0.0), (*HEADS, TABLE)),
-        *[(partial(attention, products.attention, "valid", rate), (*HEADS, TABLE)) for rate in (0.5, 1.0)],
+    "zoo.parts.cpu_attention._Products": [
+        *[(partial(attention, cpu_attention.attention, kind, 0.0), HEADS) for kind in PATTERNS],
+        (partial(attention, cpu_attention.attention, "causal", 0.0), (*HEADS, TABLE)),
+        *[(partial(attention, cpu_attention.attention, "valid", rate), (*HEADS, TABLE)) for rate in (0.5, 1.0)],
     ],
     "zoo.parts.recompute._Recomputed": [
         (twice, ((2, 3), (3, 4))),

@@ -6,7 +6,7 @@ import torch
 from torch.testing import assert_close
 
 from zoo.errors import UsageError
-from zoo.models.override import Override
+from zoo.models.layer_overrides import Override
 from zoo.models.stack import Stack
 from zoo.parts.attention import MultiHead
 from zoo.parts.backend import SDPA, Flash, Naive, Tiled

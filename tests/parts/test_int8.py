@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from zoo.errors import UsageError
 from zoo.models import LanguageModel
 from zoo.parts import int8 as module
-from zoo.parts.int8 import ENGINE, quantised, scales
-from zoo.parts.linear import Linear, _packed, linear
+from zoo.parts.few_row_linear import Linear, _packed, linear
+from zoo.parts.int8 import ENGINE, quantize, scales
 
 pytestmark = pytest.mark.skipif(
     ENGINE not in torch.backends.quantized.supported_engines, reason="this build of torch has no 8-bit products"
@@ -33,7 +33,7 @@ def test_values_are_those_of_rounded_numbers_and_near_the_real_ones(rows, bias):
     x, weight = torch.randn(rows, 3, 96), torch.randn(40, 96) * torch.rand(40, 1)
     weight[3] = 0
     b = torch.randn(40) if bias else None
-    held = quantised([weight])
+    held = quantize([weight])
     found = linear(x, weight, b)
     scale = scales(weight)[:, None]
     grid = (weight / scale).round().clamp(-128, 127).double() * scale
@@ -58,7 +58,7 @@ def test_every_matrix_of_a_model_is_served_and_let_go():
     plain = model(tokens)
     linears = [part.weight for part in model.modules() if isinstance(part, Linear)]
     assert len(linears) == 8
-    held = quantised([*linears, model.output])
+    held = quantize([*linears, model.output])
     assert len(_packed) == 9
     error = (model(tokens) - plain).std() / plain.std()
     assert 1e-4 < error < 0.05
@@ -74,7 +74,7 @@ def test_every_matrix_of_a_model_is_served_and_let_go():
 def test_training_computes_in_full():
     part = Linear(8, 5)
     with torch.no_grad():
-        held = quantised([part.weight])
+        held = quantize([part.weight])
     x = torch.randn(3, 8)
     torch.testing.assert_close(part(x), F.linear(x, part.weight, part.bias), rtol=0, atol=0)
     del held
@@ -91,10 +91,10 @@ def test_training_computes_in_full():
 )
 def test_what_cannot_be_is_refused(weights, word):
     with pytest.raises(UsageError, match=word):
-        quantised(weights)
+        quantize(weights)
 
 
 def test_a_torch_without_these_products_is_told(monkeypatch):
     monkeypatch.setattr(module, "ENGINE", "elsewhere")
     with pytest.raises(UsageError, match="no 8-bit products"):
-        quantised([torch.zeros(2, 2)])
+        quantize([torch.zeros(2, 2)])

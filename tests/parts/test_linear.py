@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 
 from zoo.models import LanguageModel
-from zoo.models.search import Search, write
-from zoo.parts import linear as module
+from zoo.models.generation import GenerationConfig, generate
+from zoo.parts import few_row_linear as module
+from zoo.parts.few_row_linear import FEW, Linear, Packed, held_bytes, linear, packs
 from zoo.parts.int8 import Int8
-from zoo.parts.linear import FEW, Linear, Packed, held, linear, packs
 
-needs_onednn = pytest.mark.skipif(not module.available(), reason="this torch has no products of oneDNN")
+needs_onednn = pytest.mark.skipif(not module.kernel_available(), reason="this torch has no products of oneDNN")
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -90,7 +90,7 @@ def test_a_model_writes_what_it_writes_without_these_kernels(rows, monkeypatch):
     for parameter in model.parameters():
         parameter.mul_(2)
     prompt = torch.randint(61, (rows, 5))
-    found = write(model.begin(32), prompt, None, Search(max_length=12))
+    found = generate(model.begin(32), prompt, None, GenerationConfig(max_length=12))
     assert not module._packed  # nobody writes any more, nothing is kept
     wide = LanguageModel(61, 32, dim=32, depth=2, heads=4).double().eval()
     wide.load_state_dict(model.state_dict())
@@ -118,7 +118,7 @@ def test_a_model_writes_what_it_writes_without_these_kernels(rows, monkeypatch):
 @torch.no_grad()
 def test_a_matrix_that_was_changed_is_not_the_one_that_was_laid_out(kind, change):
     weight, x = torch.nn.Parameter(torch.randn(96, 64)), torch.randn(8, 64)
-    holder = held(weight, kind)
+    holder = held_bytes(weight, kind)
     assert holder.current
     change(weight)
     assert not holder.current

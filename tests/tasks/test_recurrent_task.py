@@ -6,11 +6,11 @@ from torch.nn.functional import pad
 
 from tests.tasks import training
 from tests.tasks.training import Diary
-from zoo.cli import args, plan
+from zoo.config import fit_options, run_config
 from zoo.data.phrasebook import Phrasebook
 from zoo.errors import UsageError
-from zoo.study.cost import cost
 from zoo.tasks.recurrent import RNNSeq2Seq
+from zoo.training.model_cost import cost
 
 PHRASES = {"size": 600, "kinds": ["date", "unit"], "vocab_size": 400, "max_length": 64, "eval_limit": 7}
 
@@ -78,8 +78,8 @@ def test_cost_of_a_fixed_context_is_that_of_no_attention():
 
 @pytest.mark.parametrize("recipe", ["translation-rnn", "translation-rnn-fixed"])
 def test_recipes_take_every_cell_and_score(recipe):
-    parsed = args.parse("fit", [recipe, "--model.cell", "lstm", "--model.score", "concat"])
-    options = plan.plan(parsed, plan.draft(parsed)).config["model"]["init_args"]
+    parsed = fit_options.parse("fit", [recipe, "--model.cell", "lstm", "--model.score", "concat"])
+    options = run_config.plan(parsed, run_config.draft(parsed)).config["model"]["init_args"]
     assert (options["cell"], options["score"]) == ("lstm", "concat")
 
 

@@ -28,15 +28,15 @@ def main(argv: list[str] | None = None) -> int:
         except (SystemExit, GeneratorExit):
             raise
         except BaseException as error:  # also what libraries in Rust raise, which is no Exception
-            from zoo.cli.failure import report
+            from zoo.cli.error_report import report_error
 
-            code = report(error, "--debug" in words)
+            code = report_error(error, "--debug" in words)
         sys.stdout.flush()
         return output.exit_code(code)
 
 
 def _dispatch(words: list[str], program: str) -> int:
-    from zoo.cli.environment import check_words, working_folder
+    from zoo.cli.environment_errors import check_words, working_folder
     from zoo.errors import UsageError
 
     check_words(words)
@@ -46,9 +46,9 @@ def _dispatch(words: list[str], program: str) -> int:
         print(f"zoo {version('zoo-transformers')}")
         return 0
     if not words or words[0] in ("-h", "--help", "help"):
-        from zoo.cli import helptext
+        from zoo.cli import help
 
-        print(helptext.overview())
+        print(help.overview())
         return 0
     command, rest = words[0], words[1:]
     if command not in ANYWHERE:
@@ -60,17 +60,17 @@ def _dispatch(words: list[str], program: str) -> int:
 
         return reading.run(command, rest)
     if command in USE:
-        from zoo.cli import use
+        from zoo.cli import inference
 
-        return use.run(command, rest)
+        return inference.run(command, rest)
     if command in OWN:
         from zoo.cli import own
 
         return own.run(command, rest)
     if program == "lightning":
-        from zoo.cli import forward
+        from zoo.cli import lightning_command
 
-        return forward.run(words)
+        return lightning_command.run(words)
     from zoo.registry import suggest
 
     raise UsageError(f"unknown command {command!r}.{suggest(command, [*RUN, *READ, *USE, *OWN])} See: zoo --help")
@@ -78,29 +78,32 @@ def _dispatch(words: list[str], program: str) -> int:
 
 def _train(command: str, rest: list[str]) -> int:
     """fit, validate, test, predict: check everything that needs no torch first."""
-    from zoo import cycles, memory
-    from zoo.cli import args, doctor, plan, quiet
+    from zoo.cli import doctor, warning_filters
+    from zoo.config import fit_options, run_config
+    from zoo.system import garbage_collection, malloc
 
     if "-h" in rest or "--help" in rest:
-        from zoo.cli import helptext
+        from zoo.cli import help
 
-        print(helptext.run(command))
+        print(help.command_help(command))
         return 0
-    parsed = args.parse(command, rest)
-    draft = plan.draft(parsed) if "help-all" not in parsed.flags or parsed.recipe else plan.Draft([], None, 0)
+    parsed = fit_options.parse(command, rest)
+    draft = (
+        run_config.draft(parsed) if "help-all" not in parsed.flags or parsed.recipe else run_config.Draft([], None, 0)
+    )
     doctor.check_torch()
-    memory.keep()
-    with cycles.uncollected():
-        quiet.quiet(parsed.debug)
-        schema = plan.schema()
+    malloc.keep()
+    with garbage_collection.uncollected():
+        warning_filters.filter_warnings(parsed.debug)
+        schema = run_config.schema()
         if "help-all" in parsed.flags:
-            from zoo.cli import fullhelp
+            from zoo.cli import help_all
 
-            return fullhelp.run(parsed, draft, schema)
-        made = plan.plan(parsed, draft, schema)
+            return help_all.run(parsed, draft, schema)
+        config_plan = run_config.plan(parsed, draft, schema)
         if "print_config" in parsed.flags:
-            print(plan.text(made), end="")
+            print(run_config.config_text(config_plan), end="")
             return 0
-        from zoo.cli import run
+        from zoo.cli import fit
 
-        return run.execute(made, schema)
+        return fit.run_plan(config_plan, schema)

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from zoo import cookbook, registry
-from zoo.cli import output
-from zoo.cli.child import Child, Job
+from zoo import recipe_files, registry
+from zoo.cli import tables
+from zoo.cli.check_process import Child, Job
 from zoo.errors import PartError, PluginError, UsageError, ZooError
 
 TIMEOUT = 120.0
@@ -28,7 +28,7 @@ Exit codes: 0 nothing failed, 1 a check failed, 2 there is no such part, 3 the p
 
 
 @dataclass
-class Asked:
+class CheckOptions:
     """A command line of `zoo check`."""
 
     words: list[str] = field(default_factory=list)
@@ -85,80 +85,80 @@ class Report:
         return f"{head}: {', '.join(told)} in {self.seconds:.1f} s{skips}{counts}"
 
 
-def parse(argv: list[str]) -> Asked:
+def parse(argv: list[str]) -> CheckOptions:
     """Words, own options, and all others, which are the part's. Raises UsageError for an own one without its value."""
-    asked, rest = Asked(), list(argv)
+    options, rest = CheckOptions(), list(argv)
     while rest:
         token = rest.pop(0)
         if not token.startswith("-"):
-            asked.words.append(token)
+            options.words.append(token)
             continue
         name, equals, value = token.partition("=")
         if name in ("--json", "--debug", "--strict") and not equals:
-            setattr(asked, name[2:], True)
+            setattr(options, name[2:], True)
             continue
         bare = not equals and (not rest or rest[0].startswith("--"))
-        given: str | bool = value if equals else True if bare else rest.pop(0)
+        text: str | bool = value if equals else True if bare else rest.pop(0)
         if name == "--only":
-            asked.only += [word.strip().replace("-", "_") for word in str("" if bare else given).split(",")]
-            if "" in asked.only:
+            options.only += [word.strip().replace("-", "_") for word in str("" if bare else text).split(",")]
+            if "" in options.only:
                 raise UsageError("'--only' needs names of checks: --only CHECK,CHECK")
         elif name == "--timeout":
-            asked.timeout = _seconds(given)
+            options.timeout = _seconds(text)
         else:
-            asked.options.append((name.lstrip("-"), given, token if equals or bare else f"{name} {given}"))
-    return asked
+            options.options.append((name.lstrip("-"), text, token if equals or bare else f"{name} {text}"))
+    return options
 
 
-def _seconds(given: str | bool) -> float:
+def _seconds(text: str | bool) -> float:
     try:
-        value = float(given) if isinstance(given, str) else 0.0
+        value = float(text) if isinstance(text, str) else 0.0
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise UsageError(f"'--timeout' must be a number of seconds above 0, got {given!r}.")
+        raise UsageError(f"'--timeout' must be a number of seconds above 0, got {text!r}.")
     return value
 
 
 def run(argv: list[str]) -> int:
     """`zoo check`."""
-    asked = parse(argv)
-    if not asked.words:
+    options = parse(argv)
+    if not options.words:
         raise UsageError("what? zoo check KIND NAME, zoo check package.module.Class, or zoo check RECIPE")
-    first = asked.words[0]
+    first = options.words[0]
     if is_recipe(first):
-        from zoo.cli import dryrun
+        from zoo.cli import check_recipe
 
-        return dryrun.run(argv)
+        return check_recipe.run(argv)
     from zoo.cli import doctor
 
-    if len(asked.words) > 2:
-        raise UsageError(f"{asked.words[2]!r} is one word too many. See: zoo check --help")
-    if len(asked.words) == 2:
+    if len(options.words) > 2:
+        raise UsageError(f"{options.words[2]!r} is one word too many. See: zoo check --help")
+    if len(options.words) == 2:
         from zoo.cli.show import check_kind
 
-        kind, name = check_kind(first), asked.words[1]
+        kind, name = check_kind(first), options.words[1]
         if "." not in name:
             registry.find(kind, name)  # a wrong name is told before torch is imported
         doctor.check_torch()
-        return _one(kind, name, asked)
+        return _one(kind, name, options)
     kind = _kind(first)
     if "." in first and not kind:
         doctor.check_torch()
-        return _one("", first, asked)
+        return _one("", first, options)
     if not kind:
         raise _unknown(first)
     doctor.check_torch()
-    return _all(kind, asked)
+    return _all(kind, options)
 
 
 def is_recipe(word: str) -> bool:
     """Whether a word names a recipe or a file rather than a part or a kind."""
     from pathlib import Path
 
-    if word.endswith(cookbook.SUFFIXES) or "/" in word or word in (".", ".."):
+    if word.endswith(recipe_files.SUFFIXES) or "/" in word or word in (".", ".."):
         return True
-    return not _kind(word) and (cookbook.packaged(word) is not None or Path(word).exists())
+    return not _kind(word) and (recipe_files.packaged(word) is not None or Path(word).exists())
 
 
 def _kind(word: str) -> str:
@@ -171,44 +171,44 @@ def _unknown(word: str) -> ZooError:
     same = [part for kind in registry.KINDS for part in registry.parts(kind) if registry.same(part, word)]
     if same:
         return PartError(f"{same[0].name} is a {same[0].kind}: zoo check {same[0].kind} {same[0].name}")
-    known = [*registry.KINDS, *(recipe.name for recipe in cookbook.recipes())]
-    hint = registry.suggest(word, known)
+    names = [*registry.KINDS, *(recipe.name for recipe in recipe_files.recipes())]
+    hint = registry.suggest(word, names)
     return UsageError(f"no kind, class path or recipe {word!r}.{hint} Kinds: {', '.join(registry.KINDS)}")
 
 
-def _one(kind: str, name: str, asked: Asked) -> int:
-    for report in examine(Job(kind, name, asked.options, asked.only, asked.debug), asked.timeout):
-        if not asked.json:
+def _one(kind: str, name: str, options: CheckOptions) -> int:
+    for report in examine(Job(kind, name, options.options, options.only, options.debug), options.timeout):
+        if not options.json:
             print(_line(report), flush=True)
-    if asked.json:
-        output.as_json(_plain(report))
+    if options.json:
+        tables.as_json(_plain(report))
     else:
-        print(report.summary(asked.strict))
-    return 1 if report.failed(asked.strict) else 0
+        print(report.summary(options.strict))
+    return 1 if report.failed(options.strict) else 0
 
 
-def _all(kind: str, asked: Asked) -> int:
+def _all(kind: str, options: CheckOptions) -> int:
     """Every part of a kind, one line each; one that cannot be imported counts as failed."""
-    if asked.options:
-        raise UsageError(f"{asked.options[0][2]}: options belong to one part. Name it: zoo check {kind} NAME …")
+    if options.options:
+        raise UsageError(f"{options.options[0][2]}: options belong to one part. Name it: zoo check {kind} NAME …")
     failed, documents = False, []
     for part in registry.parts(kind):
         clash = sum(registry.same(part, other.name) for other in registry.parts(kind)) > 1
-        job = Job(kind, part.path if clash else part.name, [], asked.only, asked.debug)
+        job = Job(kind, part.path if clash else part.name, [], options.only, options.debug)
         try:
-            *_, report = examine(job, asked.timeout)
-            line, document, bad = report.summary(asked.strict), _plain(report), report.failed(asked.strict)
+            *_, report = examine(job, options.timeout)
+            line, document, bad = report.summary(options.strict), _plain(report), report.failed(options.strict)
         except ZooError as error:
             # a part that needs options, such as a path, cannot be tried without them; that is no fault
-            bad = asked.strict or not isinstance(error, UsageError)
+            bad = options.strict or not isinstance(error, UsageError)
             line = f"{'FAIL: ' if bad else 'not checked: '}{part}: {str(error).splitlines()[0]}"
             document = {"kind": kind, "name": part.name, "origin": part.origin, "error": str(error)}
         failed |= bad
         documents.append(document)
-        if not asked.json:
+        if not options.json:
             print(line, flush=True)
-    if asked.json:
-        output.as_json(documents)
+    if options.json:
+        tables.as_json(documents)
     return 1 if failed else 0
 
 
@@ -234,14 +234,14 @@ def examine(job: Job, timeout: float) -> Iterator[Report]:
                     yield report.add(begun, **{key: value for key, value in event.items() if key != "event"})
                 elif event["event"] == "refused":
                     raise {2: UsageError, 3: PluginError}.get(event["code"], ZooError)(event["says"])
-        said = f"took longer than {timeout:g} s" if child.late else child.end()
+        reason = f"took longer than {timeout:g} s" if child.late else child.end()
         if report is None:
-            raise PluginError(f"{job.kind} {job.name} cannot be imported: it {said}{child.place()}".strip())
+            raise PluginError(f"{job.kind} {job.name} cannot be imported: it {reason}{child.place()}".strip())
         if not names:
             return
         running = running or names[0]
         names.remove(running)
-        sentence = f"{said} during check {running}{child.place()}"
+        sentence = f"{reason} during check {running}{child.place()}"
         yield report.add(begun, running, "FAIL", sentence, time.monotonic() - since)
         while child.late and names:
             yield report.add(begun, names.pop(0), "skipped", f"not run: the {timeout:g} s were over", 0.0)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zoo import cookbook
-from zoo.cli.asked import Asked, parse, words
-from zoo.cli.wanted import wanted
-from zoo.compare.plan import share
+from zoo import recipe_files
+from zoo.cli.compare_options import CompareOptions, parse, words
+from zoo.cli.compare_request import read_comparison
+from zoo.compare.plan import take_shard
 from zoo.errors import UsageError
 from zoo.registry import suggest
 
@@ -42,46 +42,50 @@ What is shown
 
 def usage() -> str:
     """The help, with the comparisons that are packaged."""
-    listed = [f"  {one.name:<27} {one.summary}" for one in cookbook.comparisons()]
+    listed = [f"  {one.name:<27} {one.summary}" for one in recipe_files.comparisons()]
     return TEXT + "\n".join(["Packaged comparisons: zoo compare NAME", *listed])
 
 
 def run(argv: list[str]) -> int:
     """`zoo compare`."""
-    asked = parse(argv)
-    if not asked.words:
+    options = parse(argv)
+    if not options.words:
         raise UsageError("compare what? zoo compare RECIPE --vary model.position=rope,alibi --seeds 5, or a folder")
-    words(asked), asked.jobs, share([], asked.get("shard"))  # what is wrong in them is told before torch is imported
-    if "attribute" in asked.flags:
-        from zoo.cli import attributing
+    (
+        words(options),
+        options.jobs,
+        take_shard([], options.get("shard")),
+    )  # what is wrong in them is told before torch is imported
+    if "attribute" in options.flags:
+        from zoo.cli import compare_attribution
 
-        return attributing.run(asked)
-    found = wanted(asked)
-    if found is None:
-        return _read(asked)
-    from zoo.cli import answering
+        return compare_attribution.run(options)
+    comparison = read_comparison(options)
+    if comparison is None:
+        return _read(options)
+    from zoo.cli import compare_run
 
-    return answering.compare(asked, found)
+    return compare_run.compare(options, comparison)
 
 
-def _read(asked: Asked) -> int:
+def _read(options: CompareOptions) -> int:
     """Read finished runs; without torch."""
-    from zoo.cli import answering
+    from zoo.cli import compare_run
 
-    if asked.options:
-        raise UsageError(f"{asked.options[0]!r} is for runs that are still to be made: add --vary OPTION=VALUE,VALUE")
+    if options.options:
+        raise UsageError(f"{options.options[0]!r} is for runs that are still to be made: add --vary OPTION=VALUE,VALUE")
     unfit = [
-        name for name in ("seeds", "design", "budget", "match", "tune", "jobs", "shard", "probe") if asked.get(name)
+        name for name in ("seeds", "design", "budget", "match", "tune", "jobs", "shard", "probe") if options.get(name)
     ]
     if unfit:
         raise UsageError(f"--{unfit[0]} is for runs that are still to be made: add --vary OPTION=VALUE,VALUE")
-    return answering.read([folder(word, asked.get("runs") or "runs") for word in asked.words], asked)
+    return compare_run.answer_folders([folder(word, options.get("runs") or "runs") for word in options.words], options)
 
 
 def folder(word: str, runs: str) -> Path:
     """The folder that a word names: itself, or the runs of a recipe. Raises UsageError for neither."""
     path = Path(word).expanduser()
-    recipe = cookbook.packaged(word)
+    recipe = recipe_files.packaged(word)
     if path.is_dir():
         return path
     below = Path(runs, recipe.name if recipe else word)
@@ -92,8 +96,8 @@ def folder(word: str, runs: str) -> Path:
             f"{recipe.name} has no run in {runs}. Say what varies, and it is run: zoo compare {recipe.name} --vary "
             "model.position=rope,alibi"
         )
-    known = [*(one.name for one in cookbook.recipes()), *(one.name for one in cookbook.comparisons())]
-    raise UsageError(f"no folder, recipe or comparison {word!r}.{suggest(word, known)} See: zoo compare --help")
+    names = [*(one.name for one in recipe_files.recipes()), *(one.name for one in recipe_files.comparisons())]
+    raise UsageError(f"no folder, recipe or comparison {word!r}.{suggest(word, names)} See: zoo compare --help")
 
 
 USAGE = usage()

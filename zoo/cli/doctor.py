@@ -11,30 +11,31 @@ from importlib.metadata import distribution, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo import discovery, plugins, registry
-from zoo.cli import output
+from zoo import registry
+from zoo.cli import tables
 from zoo.errors import UsageError
+from zoo.plugins import diagnosis, discovery
 
 if TYPE_CHECKING:
-    from zoo.cli.probe import Outcome
+    from zoo.cli.import_probe import Outcome
 
 SHOWN = ("zoo-transformers", "lightning", "torch", "torchvision", "torchmetrics", "jsonargparse", "tokenizers",
          "tensorboard", "rich", "numpy")  # fmt: skip
 SLOW = 2.0  # seconds that an import may take unmentioned
 
 
-installed = discovery.version
+installed_version = discovery.version
 
 
 def torch_mismatch(requires: list[str] | None = None) -> str | None:
     """What is wrong with the pair of torch and torchvision, read from the wheels' metadata; None when it fits."""
-    torch, vision = installed("torch"), installed("torchvision")
+    torch, vision = installed_version("torch"), installed_version("torchvision")
     if torch is None:
         return "torch is not installed. Run: pip install torch torchvision"
     if vision is None or "unknown" in (torch, vision):
         return None
-    wanted = requires if requires is not None else (distribution("torchvision").requires or [])
-    pins = [match[1] for line in wanted if (match := re.match(r"torch\s*\(?==\s*([^\s;,)]+)", line))]
+    requirements = requires if requires is not None else (distribution("torchvision").requires or [])
+    pins = [match[1] for line in requirements if (match := re.match(r"torch\s*\(?==\s*([^\s;,)]+)", line))]
     if not pins or pins[0].partition("+")[0] == torch.partition("+")[0]:
         return None
     return (
@@ -54,7 +55,7 @@ def check_torch() -> None:
 def doctor(json: bool) -> int:
     """`zoo doctor`: everything a report of a problem should hold. Exits with 2 when something is wrong."""
     discovery.shield()
-    versions = {name: installed(name) or "not installed" for name in SHOWN}
+    versions = {name: installed_version(name) or "not installed" for name in SHOWN}
     mismatch = torch_mismatch()
     tried = _plugins()
     damaged = [
@@ -77,11 +78,11 @@ def doctor(json: bool) -> int:
     }
     broken = mismatch is not None or bool(damaged) or any(not plugin["ok"] for plugin in tried)
     if json:
-        output.as_json(report)
+        tables.as_json(report)
         return 2 if broken else 0
     print(f"python       {report['python']}\nsystem       {report['system']}")
-    for name, found in versions.items():
-        print(f"{name:<18} {found}")
+    for name, version in versions.items():
+        print(f"{name:<18} {version}")
     print(f"torch and torchvision  {mismatch or 'fit'}")
     print(f"devices      {'; '.join(devices)}")
     print(f"`lightning`  {owners}")
@@ -89,8 +90,8 @@ def doctor(json: bool) -> int:
         print(f"{registry.SWITCH}={os.environ[registry.SWITCH]}{_unknown()}")
     print(f"plugins      {'none' if not tried else ''}")
     for plugin in tried:
-        told = plugin["problem"] or ", but ".join(["ok", *plugin["warnings"]])
-        print(f"  {plugin['kind']} {plugin['name']} ({plugin['origin']}): {told}")
+        status = plugin["problem"] or ", but ".join(["ok", *plugin["warnings"]])
+        print(f"  {plugin['kind']} {plugin['name']} ({plugin['origin']}): {status}")
     for flaw in registry.flaws():
         print(f"  {flaw.package.origin}: {flaw.reason} ({flaw.package.home})")
     return 2 if broken else 0
@@ -98,10 +99,10 @@ def doctor(json: bool) -> int:
 
 def _plugins() -> list[dict[str, Any]]:
     """Every part that does not come with zoo, and how importing it went in a process of its own."""
-    from zoo.cli.probe import probe
+    from zoo.cli.import_probe import probe
 
     parts = [part for kind in registry.KINDS for part in registry.listed(kind) if not part.builtin]
-    tried = [part for part in parts if not (_off(part) or part.damage or plugins.misfit(part))]
+    tried = [part for part in parts if not (_off(part) or part.damage or diagnosis.version_mismatch(part))]
     outcomes = dict(zip(tried, probe(tried), strict=True)) if tried else {}
     return [_report(part, outcomes.get(part)) for part in parts]
 
@@ -112,7 +113,7 @@ def _off(part: registry.Part) -> bool:
 
 def _report(part: registry.Part, outcome: Outcome | None) -> dict[str, Any]:
     """What there is to say about a part; one that is disabled is no problem."""
-    problems = plugins.states(part)
+    problems = diagnosis.states(part)
     warnings = []
     if outcome:
         problems += [outcome.problem] if outcome.problem else []
@@ -123,7 +124,7 @@ def _report(part: registry.Part, outcome: Outcome | None) -> dict[str, Any]:
     return {
         "kind": part.kind, "name": part.name, "origin": part.origin,
         "distribution": part.distribution, "version": part.version, "path": part.path,
-        "entry_point": part.entry, "location": plugins.location(part),
+        "entry_point": part.entry, "location": diagnosis.location(part),
         "problem": "; ".join(problems) or None, "ok": not problems or _off(part), "disabled": _off(part),
         "warnings": warnings, "seconds": round(outcome.seconds, 2) if outcome else None,
     }  # fmt: skip
@@ -131,8 +132,8 @@ def _report(part: registry.Part, outcome: Outcome | None) -> dict[str, Any]:
 
 def _unknown() -> str:
     """Words of ZOO_DISABLE_PLUGINS that name no plugin."""
-    known = {discovery.normal(part.distribution) for kind in registry.KINDS for part in registry.listed(kind)}
-    odd = sorted(registry.switched() - known - {"1", "0", "all"})
+    installed = {discovery.normal(part.distribution) for kind in registry.KINDS for part in registry.listed(kind)}
+    odd = sorted(registry.switched() - installed - {"1", "0", "all"})
     return f" (no installed plugin: {', '.join(odd)})" if odd else ""
 
 
@@ -142,11 +143,11 @@ def _devices() -> list[str]:
         import torch
     except Exception as error:  # a broken installation must not break the doctor
         return [f"torch cannot be imported: {type(error).__name__}: {error}".splitlines()[0]]
-    found = [f"cpu with {torch.get_num_threads()} threads"]
-    found += [f"cuda:{index} {torch.cuda.get_device_name(index)}" for index in range(torch.cuda.device_count())]
+    devices = [f"cpu with {torch.get_num_threads()} threads"]
+    devices += [f"cuda:{index} {torch.cuda.get_device_name(index)}" for index in range(torch.cuda.device_count())]
     if torch.backends.mps.is_available():
-        found.append("mps")
-    return found
+        devices.append("mps")
+    return devices
 
 
 def lightning_owners() -> str:

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo import atomic, console, registry
+from zoo import console, registry
 from zoo.cli import words
 from zoo.errors import UsageError
+from zoo.io import atomic_files
 from zoo.registry import Part
 
 if TYPE_CHECKING:
-    from zoo.study.matrix import Cell, Verdict
+    from zoo.conformance.combinations import Cell, Verdict
 
 USAGE = """\
 usage: zoo matrix [--write FILE]
@@ -47,26 +48,26 @@ UNNAMED = "none named"
 
 def run(argv: list[str]) -> int:
     """`zoo matrix`."""
-    asked = words.parse("matrix", argv)
-    if asked.words:
-        raise UsageError(f"{asked.words[0]!r} is one word too many. See: zoo matrix --help")
-    target = Path(asked.get("write")).expanduser() if "write" in asked.options else None
+    options = words.parse("matrix", argv)
+    if options.words:
+        raise UsageError(f"{options.words[0]!r} is one word too many. See: zoo matrix --help")
+    target = Path(options.get("write")).expanduser() if "write" in options.options else None
     if target:
         _check(target)
-    from zoo.cli import doctor, quiet
+    from zoo.cli import doctor, warning_filters
 
     doctor.check_torch()
-    quiet.quiet(bool(asked.get("debug")))
-    from zoo.importing import contained
-    from zoo.study import matrix
+    warning_filters.filter_warnings(bool(options.get("debug")))
+    from zoo.conformance import combinations
+    from zoo.plugins.safe_import import contain_import
 
-    with contained():  # whatever a part prints, or wherever it leaves
-        mixed = list(_counted("attention, position, backend", matrix.cells(matrix.MIXING)))
-        computed = list(_counted("norm, feed-forward, block", matrix.cells(matrix.COMPUTING)))
-    text = page(mixed, computed, target)
+    with contain_import():  # whatever a part prints, or wherever it leaves
+        mixed = list(_counted("attention, position, backend", combinations.cells(combinations.MIXING)))
+        computed = list(_counted("norm, feed-forward, block", combinations.cells(combinations.COMPUTING)))
+    text = matrix_page(mixed, computed, target)
     if target:
         try:
-            atomic.write_text(target, text)
+            atomic_files.write_text(target, text)
         except OSError as error:
             raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
         print(f"{len(mixed) + len(computed)} combinations → {target}")
@@ -80,9 +81,9 @@ def run(argv: list[str]) -> int:
     return 1 if broken else 0
 
 
-def page(mixed: Iterable[Cell], computed: Iterable[Cell], target: Path | None = None) -> str:
+def matrix_page(mixed: Iterable[Cell], computed: Iterable[Cell], target: Path | None = None) -> str:
     """The table as Markdown: each sentence stands once, at the end, under the number that the cells show."""
-    from zoo.study.matrix import PATIENCE
+    from zoo.conformance.combinations import PATIENCE
 
     sentences: dict[Verdict, int] = {}
     mixed, computed = list(mixed), list(computed)
@@ -107,14 +108,14 @@ def _table(cells: list[Cell], headings: list[str], order: tuple[int, int, int], 
     """Two kinds in the rows and one in the columns, which stand in the cells' parts at the places ``order``."""
     choices = [list(dict.fromkeys(cell.parts[place] for cell in cells)) for place in order]
     names = [_names(choice) for choice in choices]
-    found: dict[tuple[Part | None, ...], list[Verdict]] = {}
+    verdicts: dict[tuple[Part | None, ...], list[Verdict]] = {}
     for cell in cells:
-        found.setdefault(tuple(cell.parts[place] for place in order), []).append(cell.verdict)
+        verdicts.setdefault(tuple(cell.parts[place] for place in order), []).append(cell.verdict)
     rows = [headings + [names[2][column] for column in choices[2]]]
     rows.append(["-"] * len(rows[0]))
     for first in choices[0]:
         for second in choices[1]:
-            marks = [_marks(found[first, second, column], sentences) for column in choices[2]]
+            marks = [_marks(verdicts[first, second, column], sentences) for column in choices[2]]
             rows.append([names[0][first], names[1][second], *marks])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 

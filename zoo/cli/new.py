@@ -12,11 +12,12 @@ import sys
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from zoo import __version__, atomic, cookbook, registry
+from zoo import __version__, recipe_files, registry
 from zoo.cli import words
 from zoo.cli.show import check_kind
-from zoo.describe import locate
 from zoo.errors import UsageError
+from zoo.io import atomic_files
+from zoo.plugins.description import locate
 
 USAGE = """\
 usage: zoo new KIND NAME [--dest DIR] | zoo new recipe NAME [--from RECIPE]
@@ -42,17 +43,17 @@ GIVES = {
 
 def run(argv: list[str]) -> int:
     """`zoo new`."""
-    asked = words.parse("new", argv)
-    if len(asked.words) != 2:
+    options = words.parse("new", argv)
+    if len(options.words) != 2:
         raise UsageError("usage: zoo new KIND NAME [--dest DIR], or zoo new recipe NAME [--from RECIPE]")
-    what, name = asked.words
+    what, name = options.words
     other = "--dest" if what == "recipe" else "--from"
-    if other[2:] in asked.options:
+    if other[2:] in options.options:
         belongs = "a package: a recipe is written here" if what == "recipe" else "zoo new recipe"
         raise UsageError(f"'{other}' belongs to {belongs}. See: zoo new --help")
     if what == "recipe":
-        return recipe(name, asked.get("from"))
-    return package(check_kind(what), name, asked.get("dest"))
+        return recipe(name, options.get("from"))
+    return package(check_kind(what), name, options.get("dest"))
 
 
 def package(kind: str, name: str, destination: str | None) -> int:
@@ -67,34 +68,38 @@ def package(kind: str, name: str, destination: str | None) -> int:
     try:
         for path, text in written.items():
             (target / path).parent.mkdir(parents=True, exist_ok=True)
-            atomic.write_text(target / path, text)
+            atomic_files.write_text(target / path, text)
     except OSError as error:
         shutil.rmtree(target, ignore_errors=True)  # half a package is none
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
     for path in written:
         print(target / path)
     print(f"\nTry it:\n  pip install -e '{target}[test]' && pytest {target}")
-    print(f"  zoo check {kind} {name}\n  {fit(kind, name)}")
+    print(f"  zoo check {kind} {name}\n  {recipes_of_kind(kind, name)}")
     return 0
 
 
 def files(kind: str, name: str, distributed: str) -> dict[str, str]:
     """Every file of a package by its path."""
     module = distributed.replace("-", "_")
-    given = f" after those that a stack gives ({GIVES[kind]})" if kind in GIVES else ""
+    note = f" after those that a stack gives ({GIVES[kind]})" if kind in GIVES else ""
     values = {
         **{"Class": name, "kind": kind, "distribution": distributed, "module": module},
-        **{"requires": f"{registry.BUILTIN}{compatible(__version__)}", "fit": fit(kind, name), "given": given},
+        **{
+            "requires": f"{registry.BUILTIN}{compatible(__version__)}",
+            "fit": recipes_of_kind(kind, name),
+            "given": note,
+        },
     }
     sources = {
         "pyproject.toml": "pyproject.toml", "README.md": "README.md",
         f"src/{module}/__init__.py": f"{kind}.py", "tests/test_contract.py": "test_contract.py",
     }  # fmt: skip
-    made = {path: filled(source, values) for path, source in sources.items()}
-    return {**made, "LICENSE": (TEMPLATES / "LICENSE").read_text(encoding="utf-8")}
+    contents = {path: fill_template(source, values) for path, source in sources.items()}
+    return {**contents, "LICENSE": (TEMPLATES / "LICENSE").read_text(encoding="utf-8")}
 
 
-def filled(template: str, values: dict[str, str]) -> str:
+def fill_template(template: str, values: dict[str, str]) -> str:
     """A template with its placeholders replaced; all other braces stay."""
     text = (TEMPLATES / f"{template}{SUFFIX}").read_text(encoding="utf-8")
     for name, value in values.items():
@@ -102,7 +107,7 @@ def filled(template: str, values: dict[str, str]) -> str:
     return text
 
 
-def fit(kind: str, name: str) -> str:
+def recipes_of_kind(kind: str, name: str) -> str:
     """The command that trains with a part."""
     return FIT.get(kind, FIT_PART).replace("{kind}", kind).replace("{Class}", name)
 
@@ -132,7 +137,7 @@ def check_class(kind: str, name: str) -> None:
     for part in registry.listed(kind):
         if registry.same(part, name):
             raise UsageError(f"{kind} {part.name!r} exists in {part.origin}. Choose another name, such as My{name}.")
-    source = filled(f"{kind}.py", {})
+    source = fill_template(f"{kind}.py", {})
     used = {node.id for node in ast.walk(ast.parse(source.replace("{Class}", "_"))) if isinstance(node, ast.Name)}
     if name in used:
         raise UsageError(f"{name!r} is what a {kind} is made of. Choose another name, such as My{name}.")
@@ -142,13 +147,13 @@ def check_distribution(name: str, distributed: str) -> None:
     """Raise UsageError where the package would hide another one."""
     module = distributed.replace("-", "_")
     try:
-        taken = f"the installed package {distribution(distributed).name}"
+        owner = f"the installed package {distribution(distributed).name}"
     except PackageNotFoundError:
-        taken = f"the module {module}, which is there already" if locate(module) else ""
+        owner = f"the module {module}, which is there already" if locate(module) else ""
     if module in sys.stdlib_module_names or keyword.iskeyword(module):
-        taken = f"Python's own {module}"
-    if taken:
-        raise UsageError(f"{name} would become the package {distributed} and hide {taken}. Choose another name.")
+        owner = f"Python's own {module}"
+    if owner:
+        raise UsageError(f"{name} would become the package {distributed} and hide {owner}. Choose another name.")
 
 
 def recipe(name: str, source: str | None) -> int:
@@ -156,15 +161,15 @@ def recipe(name: str, source: str | None) -> int:
     stem = re.sub(r"\.ya?ml$", "", name)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", stem):
         raise UsageError(f"{name!r} cannot name a recipe: letters, digits and . _ - alone.")
-    if cookbook.packaged(stem):
+    if recipe_files.packaged(stem):
         raise UsageError(f"{stem!r} is a packaged recipe. Choose another name: zoo new recipe my-{stem} --from {stem}")
     target = Path(f"{stem}.yaml")
     if target.exists():
         raise UsageError(f"{target} exists. Choose another name, or remove it.")
     values = {"name": stem, "file": str(target)}
-    text = filled("recipe.yaml", values) if source is None else variant(source, values)
+    text = fill_template("recipe.yaml", values) if source is None else variant(source, values)
     try:
-        atomic.write_text(target, text)
+        atomic_files.write_text(target, text)
     except OSError as error:
         with contextlib.suppress(OSError):  # a name that the disk may not have: the same command must work again
             target.unlink(missing_ok=True)
@@ -175,13 +180,13 @@ def recipe(name: str, source: str | None) -> int:
 
 def variant(source: str, values: dict[str, str]) -> str:
     """Another recipe's values under a header of its own."""
-    path = cookbook.find(source)
+    path = recipe_files.find(source)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {path}: {error}") from error
     first = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
     data = [line for line in lines[:first] if line.startswith("# data: ")] or ["# data: ?"]
-    header = filled("recipe.yaml", values).splitlines()[:2]
+    header = fill_template("recipe.yaml", values).splitlines()[:2]
     origin = f"# from: {source}; `zoo show {values['file']}` says which line sets what"
     return "\n".join([*header, *data, origin, *lines[first:]]) + "\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-MODULES = {"import": "bring"}
+MODULES = {"import": "import_pretrained"}
 
 
 def run(command: str, argv: list[str]) -> int:

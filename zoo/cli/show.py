@@ -5,11 +5,12 @@ from __future__ import annotations
 import fnmatch
 from pathlib import Path
 
-from zoo import cookbook, plugins, registry
-from zoo.cli import output
-from zoo.cli.layers import MISSING, Node, where
-from zoo.describe import Option, describe, remembered
+from zoo import recipe_files, registry
+from zoo.cli import tables
+from zoo.config.layers import MISSING, Node, where
 from zoo.errors import UsageError
+from zoo.plugins import diagnosis
+from zoo.plugins.description import Option, describe, remembered
 from zoo.registry import Part
 
 
@@ -32,16 +33,16 @@ def list_parts(words: list[str], json: bool) -> int:
     pattern = words[0].lower() if words else "*"
     if len(words) > 1:
         raise UsageError("usage: zoo list [kind] [glob] [--json]")
-    found = [part for kind in kinds for part in registry.listed(kind) if fnmatch.fnmatch(part.name.lower(), pattern)]
-    if not found:
+    parts = [part for kind in kinds for part in registry.listed(kind) if fnmatch.fnmatch(part.name.lower(), pattern)]
+    if not parts:
         raise UsageError(f"no part matches {pattern!r}. See all: zoo list")
     with remembered():
         if json:
-            output.as_json([_summary(part) for part in found])
+            tables.as_json([_summary(part) for part in parts])
             return 0
-        wrong = {part: problem for part in found if (problem := "; ".join(plugins.problems(part)))}
-        rows = [[part.kind, part.name, ("! " if part in wrong else "") + _brief(part), part.origin] for part in found]
-    output.table(["kind", "name", "what it is", "from"], rows)
+        wrong = {part: problem for part in parts if (problem := "; ".join(diagnosis.problems(part)))}
+        rows = [[part.kind, part.name, ("! " if part in wrong else "") + _brief(part), part.origin] for part in parts]
+    tables.table(["kind", "name", "what it is", "from"], rows)
     for part, problem in wrong.items():
         print(f"! {part}: {problem}")
     for flaw in registry.flaws() if len(kinds) > 1 else ():
@@ -59,7 +60,7 @@ def show(words: list[str], json: bool) -> int:
     part = registry.find(kind, words[1])
     about = describe(part)
     if json:
-        output.as_json({**_summary(part), **about.as_dict()})
+        tables.as_json({**_summary(part), **about.as_dict()})
         return 0
     print(f"{part.kind} {part.name} ({part.origin}, {part.path})")
     print(about.summary or "Its source cannot be found.")
@@ -69,26 +70,26 @@ def show(words: list[str], json: bool) -> int:
     print(f"\nUse it: --{section} {part.name}")
     if about.options:
         print("Options:")
-        output.table(["option", "type", "default"], [_row(section, option) for option in about.options])
+        tables.table(["option", "type", "default"], [_row(section, option) for option in about.options])
     return 0
 
 
 def list_recipes(words: list[str], json: bool) -> int:
     """`zoo recipes [glob]`."""
     pattern = words[0].lower() if words else "*"
-    found = [recipe for recipe in cookbook.recipes() if fnmatch.fnmatch(recipe.name.lower(), pattern)]
+    matching = [recipe for recipe in recipe_files.recipes() if fnmatch.fnmatch(recipe.name.lower(), pattern)]
     if json:
         keys = ("name", "header", "path", "distribution")
-        output.as_json([{key: getattr(item, key) for key in keys} | {"path": str(item.path)} for item in found])
+        tables.as_json([{key: getattr(item, key) for key in keys} | {"path": str(item.path)} for item in matching])
         return 0
-    if not found:
+    if not matching:
         print("no recipes" if pattern == "*" else f"no recipe matches {pattern!r}")
         return 0
-    output.table(["recipe", "what it does"], [[recipe.name, recipe.summary + _of(recipe)] for recipe in found])
+    tables.table(["recipe", "what it does"], [[recipe.name, recipe.summary + _of(recipe)] for recipe in matching])
     return 0
 
 
-def _of(recipe: cookbook.Recipe) -> str:
+def _of(recipe: recipe_files.Recipe) -> str:
     return "" if recipe.builtin else f" ({recipe.distribution})"
 
 
@@ -96,7 +97,7 @@ def copy(words: list[str], force: bool) -> int:
     """`zoo cp RECIPE DEST`."""
     if len(words) != 2:
         raise UsageError("usage: zoo cp RECIPE DEST [--force]")
-    target = cookbook.copy(words[0], words[1], force)
+    target = recipe_files.copy(words[0], words[1], force)
     print(f"{target}\nTrain it: zoo fit {target}")
     return 0
 
@@ -105,8 +106,8 @@ def _summary(part: Part) -> dict[str, str | None]:
     return {
         "kind": part.kind, "name": part.name, "path": part.path,
         "distribution": part.distribution, "version": part.version, "summary": describe(part).summary,
-        "entry_point": part.entry, "location": plugins.location(part),
-        "problem": "; ".join(plugins.problems(part)) or None,
+        "entry_point": part.entry, "location": diagnosis.location(part),
+        "problem": "; ".join(diagnosis.problems(part)) or None,
     }  # fmt: skip
 
 
@@ -117,9 +118,9 @@ def _brief(part: Part) -> str:
 
 def _told(part: Part) -> list[str]:
     """What is wrong with a part, and with others of its name."""
-    found = [f"Problem: {problem}. See: zoo doctor" for problem in plugins.problems(part)]
+    lines = [f"Problem: {problem}. See: zoo doctor" for problem in diagnosis.problems(part)]
     others = [one for one in registry.named(part.kind, part.name) if one != part]
-    return [*found, *(f"{one.origin} has one too: {'; '.join(plugins.problems(one))}" for one in others)]
+    return [*lines, *(f"{one.origin} has one too: {'; '.join(diagnosis.problems(one))}" for one in others)]
 
 
 def _row(section: str, option: Option) -> list[str]:
@@ -131,16 +132,16 @@ def _show_recipe(name: str, json: bool) -> int:
     """A recipe's text, then every value with its line and the part that a name stands for."""
     if name.lower() in registry.KINDS:
         return list_parts([name], json)
-    from zoo.cli import document
+    from zoo.config import yaml_source
 
     kinds = [kind for kind in registry.KINDS if registry.named(kind, name)]
-    if kinds and cookbook.packaged(name) is None and not Path(name).exists():
+    if kinds and recipe_files.packaged(name) is None and not Path(name).exists():
         raise UsageError(f"{name!r} is a part, not a recipe. Name its kind too: zoo show {kinds[0]} {name}")
-    path = cookbook.find(name)
-    leaves = list(_leaves(document.read(path), ""))
+    path = recipe_files.find(name)
+    leaves = list(_leaves(yaml_source.read(path), ""))
     if json:
         values = [{"key": key, "value": node.plain_value(), "origin": node.origin} for key, node in leaves]
-        output.as_json({"recipe": name, "path": str(path), "text": path.read_text("utf-8"), "values": values})
+        tables.as_json({"recipe": name, "path": str(path), "text": path.read_text("utf-8"), "values": values})
         return 0
     print(path.read_text("utf-8").rstrip())
     print()

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from zoo.discovery import shield
 from zoo.errors import UsageError
+from zoo.plugins.discovery import shield
 
 PINNED = ("val/loss", "train/loss", "val_by_tokens/loss")
 SEEDS = r"regex:^(.*)/s\d+$"  # all seeds of a variant share a colour

@@ -32,7 +32,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 @dataclass
-class Asked:
+class ParsedOptions:
     """A command's words, and the options that were given by their names in Python."""
 
     command: str
@@ -47,41 +47,41 @@ class Asked:
         return self.options.get(name, default)
 
 
-def parse(command: str, argv: list[str]) -> Asked:
+def parse(command: str, argv: list[str]) -> ParsedOptions:
     """Words and options of a command, with the options' types. Raises UsageError for what it does not have."""
-    asked, known, rest = Asked(command), OPTIONS[command], list(argv)
+    options, kinds, rest = ParsedOptions(command), OPTIONS[command], list(argv)
     while rest:
         word = rest.pop(0)
         if word == "--":
-            asked.words += rest
+            options.words += rest
             break
         if not word.startswith("-") or word == "-":
-            asked.words.append(word)
+            options.words.append(word)
             continue
         written, equals, value = word.partition("=")
         name = written.removeprefix("--").replace("_", "-")
-        kind = known.get(name) if written.startswith("--") else None
+        kind = kinds.get(name) if written.startswith("--") else None
         if kind is None:
-            raise UsageError(f"zoo {command} has no option {written!r}.{_near(written, known)} See: zoo {command} -h")
+            raise UsageError(f"zoo {command} has no option {written!r}.{_near(written, kinds)} See: zoo {command} -h")
         key = name.replace("-", "_")
         if kind is bool:
             if equals:
                 raise UsageError(f"{written!r} takes no value.")
-            asked.options[key] = True
+            options.options[key] = True
             continue
         if not equals:
             if not rest:
                 raise UsageError(f"{written!r} needs {KINDS[kind[0] if isinstance(kind, list) else kind]}.")
             value = rest.pop(0)
         if isinstance(kind, list):
-            asked.options.setdefault(key, []).append(_typed(written, kind[0], value))
+            options.options.setdefault(key, []).append(_typed(written, kind[0], value))
         else:
-            asked.options[key] = _typed(written, kind, value)
-    return asked
+            options.options[key] = _typed(written, kind, value)
+    return options
 
 
-def _near(written: str, known: Mapping[str, Any]) -> str:
-    return suggest(written, [f"--{name}" for name in known])
+def _near(written: str, names: Mapping[str, Any]) -> str:
+    return suggest(written, [f"--{name}" for name in names])
 
 
 def _typed(name: str, kind: type, text: str) -> Any:

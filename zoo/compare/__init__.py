@@ -1,0 +1,1 @@
+"""Comparisons: their design, runs, statistics, verdicts and report."""

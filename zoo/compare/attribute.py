@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from zoo import registry
-from zoo.compare.ledgers import BETTER, Ledger, number
 from zoo.compare.plan import Arm, Fits, Point
+from zoo.compare.run_records import BETTER, Ledger, number
 from zoo.compare.statistics import Paired, Verdict, holm, judge, paired, rounded
 from zoo.compare.variants import Choice
 from zoo.errors import UsageError
@@ -51,7 +51,7 @@ class Share:
     verdict: Verdict
 
 
-def differences(first: Point, second: Point, told: Callable[[Any], object]) -> list[Difference]:
+def differences(first: Point, second: Point, display: Callable[[Any], object]) -> list[Difference]:
     """The options of the model that two recipes set differently.
 
     Raises UsageError where something else differs too, or nothing does.
@@ -72,24 +72,24 @@ def differences(first: Point, second: Point, told: Callable[[Any], object]) -> l
             )
     a, b = one["init_args"], other["init_args"]
     pairs = {name: (a.get(name), b.get(name)) for name in dict.fromkeys([*a, *b])}
-    found = [
-        Difference(Choice(f"model.{name}", _taken(name, *pair)), str(told(pair[0])), str(told(pair[1])))
+    options = [
+        Difference(Choice(f"model.{name}", _taken(name, *pair)), str(display(pair[0])), str(display(pair[1])))
         for name, pair in pairs.items()
         if pair[0] != pair[1]
     ]
-    if len(found) < 2:
-        what = str(found[0]) if found else "nothing"
+    if len(options) < 2:
+        what = str(options[0]) if options else "nothing"
         raise UsageError(f"{first.recipe} and {second.recipe} differ in {what}: there is nothing to tell apart.")
-    return found
+    return options
 
 
 def _taken(name: str, first: object, second: object) -> str:
     """The second recipe's value; a part of another class by its name and the options that are not its usual ones."""
-    from zoo.study.run import defaults
+    from zoo.training.setup import default_options
 
     if not isinstance(second, Mapping) or "class_path" not in second:
         return written(second)
-    path, usual = str(second["class_path"]), defaults(str(second["class_path"]))
+    path, usual = str(second["class_path"]), default_options(str(second["class_path"]))
     if isinstance(first, Mapping) and first.get("class_path") == path:
         return written(second)  # of the same class, options that are left out would stay the first recipe's
     options = {key: value for key, value in second["init_args"].items() if key not in usual or usual[key] != value}
@@ -108,41 +108,41 @@ def written(value: object) -> str:
 
 def _changed(one: Mapping[str, Any], other: Mapping[str, Any], key: str = "") -> list[tuple[str, Any, Any]]:
     """Where two mappings differ: the dotted key and both values."""
-    found: list[tuple[str, Any, Any]] = []
+    changes: list[tuple[str, Any, Any]] = []
     for name in dict.fromkeys([*one, *other]):
         a, b, below = one.get(name), other.get(name), key if name == "init_args" else f"{key}.{name}"
         if isinstance(a, Mapping) and isinstance(b, Mapping):
-            found += _changed(a, b, below)
+            changes += _changed(a, b, below)
         elif a != b:
-            found.append((below, a, b))
-    return found
+            changes.append((below, a, b))
+    return changes
 
 
 def subsets(names: Sequence[str], full: bool) -> list[Subset]:
     """Which options are taken from the second recipe: all 2^k sets, or none, one, all but one, and all."""
     sizes = range(len(names) + 1) if full else sorted({0, 1, len(names) - 1, len(names)})
-    return [frozenset(found) for size in sizes for found in itertools.combinations(names, size)]
+    return [frozenset(names_in) for size in sizes for names_in in itertools.combinations(names, size)]
 
 
 def hybrids(
-    first: Arm, found: Sequence[Difference], fits: Fits, check: Callable[[Mapping[str, Any]], None]
+    first: Arm, differences: Sequence[Difference], fits: Fits, check: Callable[[Mapping[str, Any]], None]
 ) -> dict[Subset, Arm]:
     """Every hybrid, by what it takes from the second recipe.
 
     Raises UsageError that names a hybrid which cannot be built, with the model's sentence.
     """
-    names = [one.name for one in found]
-    made: dict[Subset, Arm] = {}
-    for taken in subsets(names, len(names) <= FULL):
-        choices = tuple(one.choice for one in found if one.name in taken)
+    names = [one.name for one in differences]
+    arms: dict[Subset, Arm] = {}
+    for subset in subsets(names, len(names) <= FULL):
+        choices = tuple(one.choice for one in differences if one.name in subset)
         arm = Arm(choices, first.words, first.point).given(fits, *(choice.word for choice in choices))
         try:
             check(arm.point.config)
         except UsageError as error:
-            mixed = ", ".join(f"{one.name} {one.second if one.name in taken else one.first}" for one in found)
+            mixed = ", ".join(f"{one.name} {one.second if one.name in subset else one.first}" for one in differences)
             raise UsageError(f"a hybrid cannot be built: {mixed}.\n{str(error).splitlines()[0]}") from error
-        made[taken] = arm
-    return made
+        arms[subset] = arm
+    return arms
 
 
 def shapley(names: Sequence[str], value: Mapping[Subset, float]) -> dict[str, float]:
@@ -151,35 +151,35 @@ def shapley(names: Sequence[str], value: Mapping[Subset, float]) -> dict[str, fl
     shares = dict.fromkeys(names, 0.0)
     for name in names:
         others = [other for other in names if other != name]
-        for taken in subsets(others, True):
-            weight = math.factorial(len(taken)) * math.factorial(k - len(taken) - 1) / total
-            shares[name] += weight * (value[taken | {name}] - value[taken])
+        for subset in subsets(others, True):
+            weight = math.factorial(len(subset)) * math.factorial(k - len(subset) - 1) / total
+            shares[name] += weight * (value[subset | {name}] - value[subset])
     return shares
 
 
 def shares(
-    found: Sequence[Difference], figures: Mapping[Subset, Mapping[int, float]], lower_is_better: bool
+    differences: Sequence[Difference], figures: Mapping[Subset, Mapping[int, float]], lower_is_better: bool
 ) -> list[Share]:
     """What each option brought, over the seeds that every hybrid has; the largest first.
 
     Where training diverged a figure is not a number: it counts as the worst of all, as in the table.
     """
-    names = [one.name for one in found]
+    names = [one.name for one in differences]
     common = sorted(set.intersection(*(set(each) for each in figures.values())))
     if not common:
         raise UsageError("no seed is finished in all hybrids: run the same command again.")
     worst = BETTER["max" if lower_is_better else "min"](
         (value for each in figures.values() for value in each.values() if math.isfinite(value)), default=math.nan
     )
-    at = {taken: [worst if math.isnan(each[seed]) else each[seed] for seed in common]
-          for taken, each in figures.items()}  # fmt: skip
+    at = {subset: [worst if math.isnan(each[seed]) else each[seed] for seed in common]
+          for subset, each in figures.items()}  # fmt: skip
     everything, nothing = frozenset(names), Subset()
     full = len(at) == 2 ** len(names)
-    by_seed = [shapley(names, {taken: values[i] for taken, values in at.items()}) for i in range(len(common))]\
+    by_seed = [shapley(names, {subset: values[i] for subset, values in at.items()}) for i in range(len(common))]\
         if full else []  # fmt: skip
     zeros = [0.0] * len(common)
     drafts = []
-    for one in found:
+    for one in differences:
         alone = paired(at[frozenset({one.name})], at[nothing])
         last = paired(at[everything], at[everything - {one.name}])
         split = paired([each[one.name] for each in by_seed], zeros) if full else None
@@ -187,21 +187,21 @@ def shares(
     judged = [split or alone for _, split, alone, _ in drafts]
     adjusted = holm([pair.p for pair in judged])
     done = [
-        Share(one, split, alone, last, judge(pair, p, len(found), lower_is_better))
+        Share(one, split, alone, last, judge(pair, p, len(differences), lower_is_better))
         for (one, split, alone, last), pair, p in zip(drafts, judged, adjusted, strict=True)
     ]
     return sorted(done, key=lambda share: -abs((share.shapley or share.alone).mean))
 
 
-def figures(made: Mapping[Subset, Arm], ledgers: Iterable[Ledger], goal: str) -> dict[Subset, dict[int, float]]:
+def figures(arms: Mapping[Subset, Arm], ledgers: Iterable[Ledger], goal: str) -> dict[Subset, dict[int, float]]:
     """The headline figure of every hybrid by seed."""
-    names = {arm.name: taken for taken, arm in made.items()}
-    found: dict[Subset, dict[int, float]] = {taken: {} for taken in made}
+    names = {arm.name: subset for subset, arm in arms.items()}
+    values: dict[Subset, dict[int, float]] = {subset: {} for subset in arms}
     for ledger in ledgers:
         figure = ledger.figure(goal)
         if ledger.variant in names and figure is not None:
-            found[names[ledger.variant]][ledger.seed] = number(figure)
-    return found
+            values[names[ledger.variant]][ledger.seed] = number(figure)
+    return values
 
 
 def table(done: Collection[Share]) -> list[list[str]]:
@@ -210,8 +210,8 @@ def table(done: Collection[Share]) -> list[list[str]]:
     rows = [["option", *(["share", "95 % interval"] if full else []), "alone", "last", "verdict"]]
     for share in done:
         split = share.shapley
-        told = [f"{split.mean:+.4g}", f"{split.low:+.4g} to {split.high:+.4g}"] if split else []
-        rows.append([str(share.difference), *told, _effect(share.alone), _effect(share.last), _verdict(share.verdict)])
+        cells = [f"{split.mean:+.4g}", f"{split.low:+.4g} to {split.high:+.4g}"] if split else []
+        rows.append([str(share.difference), *cells, _effect(share.alone), _effect(share.last), _verdict(share.verdict)])
     return rows
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from zoo.compare import wording
-from zoo.compare.answer import Answer, Row
-from zoo.compare.ledgers import number
-from zoo.compare.numbers import decimals, fixed
+from zoo.compare import prose
+from zoo.compare.number_format import decimals, format_fixed
+from zoo.compare.run_records import number
+from zoo.compare.verdict import Answer, Row
 from zoo.palette import LIGHT, SERIES
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def differences(answer: Answer) -> Chart:
         limits = padded([0.0, *(end for row in scaled for end in (row.pair.mean, row.pair.low, row.pair.high))], 0.08)
         axes.set_xlim(limits)
         _signed_ticks(axes)
-        axes.set_xlabel(f"{wording.goal(answer)}: difference from {clipped(answer.base.label)}{_bracketed(answer)}")
+        axes.set_xlabel(f"{prose.goal(answer)}: difference from {clipped(answer.base.label)}{_bracketed(answer)}")
         axes.axvline(0.0, color=LIGHT["ink"], linewidth=1.2)
         sides = ("better", "worse") if answer.lower_is_better else ("worse", "better")
         for words, shift, side in ((f"← {sides[0]}", -8, "right"), (f"{sides[1]} →", 8, "left")):
@@ -275,7 +275,7 @@ def bars(title: str, rows: Sequence[Bar], label: str, good: str = "low", caption
             axes.barh(y, row.value, 20 / ROW, color=LIGHT["c1" if helps else "c2"], alpha=0.85)
             if math.isfinite(row.low):
                 axes.plot((row.low, row.high), (y, y), color=LIGHT["ink"], linewidth=1.6)
-            value = fixed(row.value, places, sign=True)
+            value = format_fixed(row.value, places, sign=True)
             _note(axes, value, (1.0, y), (12, 0), 12, LIGHT["ink"], "left", axes.get_yaxis_transform())
     return Chart("shares", title, caption, figure)
 
@@ -373,7 +373,7 @@ def _signed_ticks(axes: Axes) -> None:
     """Numbers below the horizontal axis with their signs and as many places as their steps have."""
     ticks = axes.get_xticks()
     places = max(0, -math.floor(math.log10(ticks[1] - ticks[0]) + 1e-9)) if len(ticks) > 1 else 3
-    axes.xaxis.set_major_formatter(lambda x, _: fixed(x, places, sign=True) if round(x, places) else "0")
+    axes.xaxis.set_major_formatter(lambda x, _: format_fixed(x, places, sign=True) if round(x, places) else "0")
 
 
 def _prefixed(axes: Axes) -> None:
@@ -541,8 +541,8 @@ def _xy(points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _axis(answer: Answer) -> str:
-    return f"{wording.goal(answer)}{_bracketed(answer)}"
+    return f"{prose.goal(answer)}{_bracketed(answer)}"
 
 
 def _bracketed(answer: Answer) -> str:
-    return f" ({wording.unit(answer).strip()})" if wording.unit(answer) else ""
+    return f" ({prose.unit(answer).strip()})" if prose.unit(answer) else ""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from zoo.compare import state
+from zoo.compare import run_state
 from zoo.compare.lock import BEAT, Lock
 from zoo.errors import StorageError, ZooError
 
@@ -60,9 +60,9 @@ class How:
 
 def threads(jobs: int) -> int:
     """Threads for each run: what the environment says, or else an equal share of the cores."""
-    said = os.environ.get("OMP_NUM_THREADS", "")
-    if said.isdecimal() and int(said) > 0:
-        return int(said)
+    text = os.environ.get("OMP_NUM_THREADS", "")
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // jobs)
 
@@ -106,7 +106,7 @@ def execute(jobs: Sequence[Job], how: How) -> list[FailedRun]:
 class _Worker:
     def __init__(self, jobs: Sequence[Job], how: How) -> None:
         self.how, self.count = how, len(jobs)
-        self.waiting = [job for job in jobs if state.look(job.folder) != "finished"]
+        self.waiting = [job for job in jobs if run_state.read_state(job.folder) != "finished"]
         self.running: list[Running] = []
         self.failed: list[FailedRun] = []
         self.done = self.count - len(self.waiting)
@@ -133,16 +133,16 @@ class _Worker:
         for job in list(self.waiting):
             if len(self.running) == self.how.jobs:
                 break
-            if state.look(job.folder) == "finished":
+            if run_state.read_state(job.folder) == "finished":
                 self.waiting.remove(job)
                 self.done += 1
                 self._line(job, "done by another process")
                 continue
-            lock = Lock(state.beside(job.folder, ".lock"))
+            lock = Lock(run_state.path_beside(job.folder, ".lock"))
             if not lock.take():
                 held.append(f"{job.title} ({lock.holder() or 'just ended'})")
                 continue
-            if state.look(job.folder) == "finished":  # between the look and the lock
+            if run_state.read_state(job.folder) == "finished":  # between the look and the lock
                 lock.release()
                 continue
             self.waiting.remove(job)
@@ -151,8 +151,8 @@ class _Worker:
 
     def _spawn(self, job: Job, lock: Lock) -> None:
         try:
-            words = [*self.how.command, "fit", *job.words, *state.again(job.folder)]
-            log = state.beside(job.folder, ".log").open("ab")
+            words = [*self.how.command, "fit", *job.words, *run_state.should_run_again(job.folder)]
+            log = run_state.path_beside(job.folder, ".log").open("ab")
             log.write(f"$ {' '.join(words)}\n".encode())
             log.flush()
             parent = os.getpid()
@@ -170,16 +170,16 @@ class _Worker:
     def _ended(self, one: Running) -> None:
         self.running.remove(one)
         one.log.close()
-        code, finished = one.process.returncode, state.look(one.job.folder) == "finished"
+        code, finished = one.process.returncode, run_state.read_state(one.job.folder) == "finished"
         one.lock.release()
         if finished:
             self.done += 1
             seconds = time.monotonic() - one.begun
-            self._line(one.job, f"{figure(state.ledger(one.job.folder), one.job.goal)}{seconds:.0f} s")
+            self._line(one.job, f"{figure(run_state.ledger(one.job.folder), one.job.goal)}{seconds:.0f} s")
             return
         self.failed.append(FailedRun(one.job.title, code))
         why = f"signal {-code}" if code < 0 else f"exit code {code}"
-        log = state.beside(one.job.folder, ".log")
+        log = run_state.path_beside(one.job.folder, ".log")
         self.how.tell("\n".join([f"failed  {one.job.title} ({why}), see {log}", *last(log, one.since)]))
 
     def _line(self, job: Job, what: str) -> None:
@@ -220,11 +220,11 @@ class _Worker:
             self.running.clear()
 
 
-def figure(found: Mapping[str, Any], goal: str) -> str:
+def figure(record: Mapping[str, Any], goal: str) -> str:
     """A run's headline figure, as a part of its line."""
-    goals = list(found.get("goals", {}))
+    goals = list(record.get("goals", {}))
     name = goal if goal in goals else goals[0] if goals else ""
-    value = found.get("best", {}).get(name)
+    value = record.get("best", {}).get(name)
     return f"{name} {value:.4g} · " if isinstance(value, (int, float)) else ""
 
 

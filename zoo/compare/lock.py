@@ -20,7 +20,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from zoo import atomic
+from zoo.io import atomic_files
 
 BEAT, SILENT = 20.0, 300.0  # seconds between two signs of life, and without one
 
@@ -114,7 +114,7 @@ class Lock:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with _guard(self.path):
             owner = me()
-            if not atomic.create(self.path, json.dumps(asdict(owner)).encode()):
+            if not atomic_files.create(self.path, json.dumps(asdict(owner)).encode()):
                 if self.holder() is not None:
                     return False
                 self._write(owner)
@@ -149,7 +149,7 @@ class Lock:
         self.mine = None
 
     def _write(self, owner: Owner) -> None:
-        atomic.write_json(self.path, asdict(owner), indent=None)
+        atomic_files.write_json(self.path, asdict(owner), indent=None)
 
 
 def _read(path: Path) -> Owner | None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from zoo.compare import state, variants
+from zoo.compare import run_state, variants
 from zoo.compare.execute import Job
 from zoo.compare.lock import Lock
-from zoo.compare.naming import concise
+from zoo.compare.variant_names import concise
 from zoo.compare.variants import Factor, Variant
 from zoo.errors import UsageError
 
@@ -104,18 +104,20 @@ class Refused:
     sentence: str
 
 
-def arms(asked: Comparison, fits: Fits, check: Callable[[Mapping[str, Any]], None]) -> tuple[list[Arm], list[Refused]]:
+def arms(
+    comparison: Comparison, fits: Fits, check: Callable[[Mapping[str, Any]], None]
+) -> tuple[list[Arm], list[Refused]]:
     """Every variant once, the baseline first, and those whose parts do not fit together.
 
     Raises UsageError for an option that does not exist, and where the baseline itself cannot be built.
     """
-    base = variants.baseline(asked.base, asked.vary) if asked.base else ()
-    found: dict[str, Arm] = {}
+    base = variants.baseline(comparison.base, comparison.vary) if comparison.base else ()
+    by_name: dict[str, Arm] = {}
     refused: list[Refused] = []
-    for variant in variants.arranged(asked.vary, base, asked.design):
-        words = (asked.recipe, *asked.options, *(choice.word for choice in variant))
+    for variant in variants.arranged(comparison.vary, base, comparison.design):
+        words = (comparison.recipe, *comparison.options, *(choice.word for choice in variant))
         arm = Arm(variant, words, fits.point(words))
-        other = found.get(arm.name)
+        other = by_name.get(arm.name)
         if other is not None and other.point.config != arm.point.config:
             raise UsageError(
                 f"{variants.called(variant)} and {variants.called(other.variant)} would both be called {arm.name}, and "
@@ -127,28 +129,29 @@ def arms(asked: Comparison, fits: Fits, check: Callable[[Mapping[str, Any]], Non
         try:
             check(arm.point.config)
         except UsageError as error:
-            if not found:
+            if not by_name:
                 raise type(error)(f"the baseline, {variants.called(variant)}: {error}") from error
             refused.append(Refused(arm.name, str(error).splitlines()[0]))
             continue
-        found[arm.name] = arm
-    return list(found.values()), refused
+        by_name[arm.name] = arm
+    return list(by_name.values()), refused
 
 
-def jobs(found: Sequence[Arm], seeds: Sequence[int], goal: str | None = None) -> list[Job]:
+def jobs(arms: Sequence[Arm], seeds: Sequence[int], goal: str | None = None) -> list[Job]:
     """Every run, seed by seed: what is there at any time covers all variants alike."""
-    shown = concise(arm.name for arm in found)
-    return [arm.job(seed, shown[arm.name], goal) for seed in seeds for arm in found]
+    shown = concise(arm.name for arm in arms)
+    return [arm.job(seed, shown[arm.name], goal) for seed in seeds for arm in arms]
 
 
-def verify(found: Sequence[Arm], seeds: Sequence[int], fits: Fits) -> None:
+def verify(arms: Sequence[Arm], seeds: Sequence[int], fits: Fits) -> None:
     """Raise UsageError for a run that exists and was made with another configuration, or without a ledger."""
-    for arm in found:
+    for arm in arms:
         for seed in seeds:
             folder = arm.point.folder(seed)
-            if state.unrecorded(folder):
+            if run_state.unrecorded(folder):
                 raise UsageError(
-                    f"{folder} was finished by an older zoo, which kept no {state.LEDGER}: nothing can be read there.\n"
+                    f"{folder} was finished by an older zoo, which kept no {run_state.LEDGER}: "
+                    "nothing can be read there.\n"
                     "Move it away, or put the runs elsewhere: --runs DIR"
                 )
             changed = fits.changes(arm.point, folder)
@@ -160,14 +163,14 @@ def verify(found: Sequence[Arm], seeds: Sequence[int], fits: Fits) -> None:
                 )
 
 
-def share(found: Sequence[Job], shard: str | None) -> list[Job]:
+def take_shard(jobs: Sequence[Job], shard: str | None) -> list[Job]:
     """The runs of one of several shares, `2/4`. Raises UsageError for what is no share."""
     if shard is None:
-        return list(found)
+        return list(jobs)
     number, slash, count = shard.partition("/")
     if not slash or not number.isdecimal() or not count.isdecimal() or not 1 <= int(number) <= int(count):
         raise UsageError(f"--shard {shard!r} is not I/N, such as 1/4 to 4/4.")
-    return [job for index, job in enumerate(found) if index % int(count) == int(number) - 1]
+    return [job for index, job in enumerate(jobs) if index % int(count) == int(number) - 1]
 
 
 @dataclass(frozen=True)
@@ -178,35 +181,35 @@ class Step:
     state: str
 
 
-def steps(found: Sequence[Job]) -> list[Step]:
+def steps(jobs: Sequence[Job]) -> list[Step]:
     """finished, running (somebody holds its lock), continue, or missing."""
-    told = []
-    for job in found:
-        at = state.look(job.folder)
-        if at != "finished" and Lock(state.beside(job.folder, ".lock")).holder() is not None:
-            told.append(Step(job, "running"))
+    result = []
+    for job in jobs:
+        at = run_state.read_state(job.folder)
+        if at != "finished" and Lock(run_state.path_beside(job.folder, ".lock")).holder() is not None:
+            result.append(Step(job, "running"))
         else:
-            told.append(Step(job, "missing" if at == "started" else at))
-    return told
+            result.append(Step(job, "missing" if at == "started" else at))
+    return result
 
 
-def seconds(found: Sequence[Step], length: Mapping[str, int | None], root: Path) -> float | None:
+def seconds(steps: Sequence[Step], length: Mapping[str, int | None], root: Path) -> float | None:
     """How long the unfinished runs take, one after another; None where no run below ``root`` is finished to tell.
 
     ``length`` is the number of steps of each variant, None where an epoch's end decides.
     """
     paces: dict[str, list[float]] = {}
     whole: list[float] = []
-    for path in root.glob(f"*/*/{state.LEDGER}"):
-        told = state.ledger(path.parent)
-        took, count = told.get("cost", {}).get("seconds"), told.get("steps")
-        if told.get("finished") and isinstance(took, (int, float)) and isinstance(count, int) and count:
+    for path in root.glob(f"*/*/{run_state.LEDGER}"):
+        record = run_state.ledger(path.parent)
+        took, count = record.get("cost", {}).get("seconds"), record.get("steps")
+        if record.get("finished") and isinstance(took, (int, float)) and isinstance(count, int) and count:
             paces.setdefault(path.parent.parent.name, []).append(took / count)
             whole.append(took)
-    left = [step.job.folder.parent.name for step in found if step.state != "finished"]
+    left = [step.job.folder.parent.name for step in steps if step.state != "finished"]
     if not left or not paces:
         return None if left else 0.0
-    usual = statistics.median(pace for found in paces.values() for pace in found)
+    usual = statistics.median(pace for steps in paces.values() for pace in steps)
     total = 0.0
     for name in left:
         count, pace = length.get(name), statistics.median(paces[name]) if name in paces else usual

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from zoo.compare import table, wording
-from zoo.compare.answer import Answer, told
+from zoo.compare import prose, table
 from zoo.compare.charts import Chart
-from zoo.compare.ledgers import number
-from zoo.compare.numbers import duration, fixed, short
+from zoo.compare.number_format import format_duration, format_fixed, format_short
+from zoo.compare.run_records import number
+from zoo.compare.verdict import Answer, describe_values
 from zoo.palette import DARK, LIGHT
 
 SETTINGS = (
@@ -31,9 +31,9 @@ def page(answer: Answer, charts: Sequence[Chart] = ()) -> str:
     return environment.get_template(TEMPLATE).render(
         answer=answer,
         charts=charts,
-        question=wording.question(answer),
-        sentences=wording.sentences(answer),
-        legend=wording.legend(answer),
+        question=prose.question(answer),
+        sentences=prose.sentences(answer),
+        legend=prose.legend(answer),
         verdicts=_by_row(answer, table.verdicts(answer)),
         costs=_by_row(answer, table.costs(answer)),
         others=_by_row(answer, table.goals(answer)),
@@ -62,11 +62,11 @@ def _runs(answer: Answer) -> dict[str, Any]:
             figure = row.figures.get(seed, math.nan)
             when = next((each.get("step") for each in run.validations if each.get(answer.goal) == figure), None)
             lines.append([
-                row.label, f"s{seed}", state or fixed(figure, 4), f"{when:,}" if when and not state else "",
-                short(run.tokens), f"{run.steps:,}", duration(number(run.cost.get("seconds"))),
-                short(number(run.cost.get("tokens_per_s"))),
+                row.label, f"s{seed}", state or format_fixed(figure, 4), f"{when:,}" if when and not state else "",
+                format_short(run.tokens), f"{run.steps:,}", format_duration(number(run.cost.get("seconds"))),
+                format_short(number(run.cost.get("tokens_per_s"))),
             ])  # fmt: skip
-    unit, reached = f"{answer.unit}s", f"{answer.at} {wording.goal(answer)}"
+    unit, reached = f"{answer.unit}s", f"{answer.at} {prose.goal(answer)}"
     return {"headings": ["variant", "seed", reached, "at step", unit, "steps", "time", f"{unit}/s"], "rows": lines}
 
 
@@ -86,7 +86,11 @@ def _common(answer: Answer) -> dict[str, str]:
 
 
 def _plain(value: Any) -> str:
-    return ", ".join(f"{name}={told(v)}" for name, v in value.items()) if isinstance(value, dict) else told(value)
+    return (
+        ", ".join(f"{name}={describe_values(v)}" for name, v in value.items())
+        if isinstance(value, dict)
+        else describe_values(value)
+    )
 
 
 def _setting(answer: Answer, name: str) -> str:

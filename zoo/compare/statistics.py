@@ -155,10 +155,10 @@ def judge(pair: Paired, adjusted: float, tests: int, lower_is_better: bool) -> V
         return Verdict("not distinguishable", f"identical with {pair.n} seeds")
     needed = seeds_needed(pair.effect, ALPHA / tests)
     corrected = f", corrected for {tests} comparisons" if pair.p <= ALPHA else ""
-    wanted = f"about {rounded(needed)}" if needed else f"more than {MOST:,}"
+    seeds = f"about {rounded(needed)}" if needed else f"more than {MOST:,}"
     return Verdict(
         "not distinguishable",
-        f"not distinguishable with {pair.n} seeds{corrected}; {wanted} would be needed",
+        f"not distinguishable with {pair.n} seeds{corrected}; {seeds} would be needed",
         needed,
     )
 

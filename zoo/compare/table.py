@@ -12,9 +12,9 @@ from dataclasses import asdict
 from typing import Any
 
 from zoo import console
-from zoo.compare import wording
-from zoo.compare.answer import Answer, Row
-from zoo.compare.numbers import NONE, duration, memory, short
+from zoo.compare import prose
+from zoo.compare.number_format import NONE, format_duration, format_memory, format_short
+from zoo.compare.verdict import Answer, Row
 from zoo.console import printable
 
 WIDTH, LABEL, NARROW = 100, 26, 14
@@ -26,17 +26,17 @@ def terminal(answer: Answer, width: int = WIDTH, colour: bool = False) -> str:
     headings, rows = verdicts(answer)
     headings = [*headings[:-4], f"{headings[-4]}, {headings[-3]}", *headings[-2:]]
     narrow = [
-        [*cells[:-4], f"{cells[-4]} {cells[-3]}".strip(), cells[-2], wording.brief(row)]
+        [*cells[:-4], f"{cells[-4]} {cells[-3]}".strip(), cells[-2], prose.brief(row)]
         for cells, row in zip(rows, answer.rows, strict=True)
     ]
     styles = [COLOURS.get(row.verdict.word, "") if colour else "" for row in answer.rows]
-    lines = [*_wrapped(wording.question(answer), width, "1" if colour else "")]
-    lines += [*_wrapped(" ".join(wording.sentences(answer)), width), ""]
+    lines = [*_wrapped(prose.question(answer), width, "1" if colour else "")]
+    lines += [*_wrapped(" ".join(prose.sentences(answer)), width), ""]
     lines += [*_columns(headings, narrow, width, styles), ""]
     lines += [*_columns(*costs(answer), width), ""]
     for row in answer.rows:
         lines += _wrapped(f"{row.label}: {row.tuned}", width) if row.tuned else []
-    for note in wording.legend(answer):
+    for note in prose.legend(answer):
         lines += _wrapped(note, width, "2" if colour else "")
     for flag in answer.flags:
         lines += _wrapped(f"! {flag.sentence}", width, "31" if colour and flag.fatal else "33" if colour else "", "  ")
@@ -45,15 +45,15 @@ def terminal(answer: Answer, width: int = WIDTH, colour: bool = False) -> str:
 
 def markdown(answer: Answer) -> str:
     """The same as Markdown, for a file, a pull request or TensorBoard's Text."""
-    parts = [f"# {wording.question(answer)}", " ".join(wording.sentences(answer))]
-    parts += [_piped(*verdicts(answer)), "\n".join(wording.legend(answer)), "## Cost", _piped(*costs(answer))]
+    parts = [f"# {prose.question(answer)}", " ".join(prose.sentences(answer))]
+    parts += [_piped(*verdicts(answer)), "\n".join(prose.legend(answer)), "## Cost", _piped(*costs(answer))]
     if others := goals(answer):
         parts += ["## Other figures", _piped(*others)]
     if tuned := [f"- {row.label}: {row.tuned}" for row in answer.rows if row.tuned]:
         parts += ["## Solved or tuned for each variant", "\n".join(tuned)]
     if answer.flags:
-        told = [f"- {'**refused** ' if flag.fatal else ''}{_escaped(flag.sentence)}" for flag in answer.flags]
-        parts += ["## What is not equal", "\n".join(told)]
+        lines = [f"- {'**refused** ' if flag.fatal else ''}{_escaped(flag.sentence)}" for flag in answer.flags]
+        parts += ["## What is not equal", "\n".join(lines)]
     if answer.commands:
         parts += ["## Made by", "```bash\n" + "\n".join(answer.commands) + "\n```"]
     return "\n\n".join(parts) + "\n"
@@ -80,8 +80,8 @@ def as_json(answer: Answer) -> str:
     """Everything, with all digits, as strict JSON: what is not a number is null."""
     content: dict[str, Any] = {
         "format": 1,
-        "question": wording.question(answer),
-        "answer": wording.sentences(answer),
+        "question": prose.question(answer),
+        "answer": prose.sentences(answer),
         **{name: getattr(answer, name) for name in ("recipe", "goal", "lower_is_better", "at", "unit", "baseline")},
         "varied": answer.varied,
         "tests": answer.tests,
@@ -119,12 +119,12 @@ def record(answer: Answer, row: Row) -> dict[str, Any]:
 
 def verdicts(answer: Answer) -> tuple[list[str], list[list[str]]]:
     """Headings and cells: variant, seeds, figure, difference, interval, p and verdict."""
-    measured = f"{wording.goal(answer)}{f' ({wording.unit(answer).strip()})' if wording.unit(answer) else ''}"
-    headings = [_heading(answer), "seeds", measured, "difference", wording.BETWEEN, "p", "verdict"]
+    measured = f"{prose.goal(answer)}{f' ({prose.unit(answer).strip()})' if prose.unit(answer) else ''}"
+    headings = [_heading(answer), "seeds", measured, "difference", prose.BETWEEN, "p", "verdict"]
     rows = [
         [
-            row.label, wording.seeds(row), wording.figure(answer, row),
-            wording.difference(answer, row), wording.interval(answer, row), wording.chance(row), row.sentence,
+            row.label, prose.seeds(row), prose.figure(answer, row),
+            prose.difference(answer, row), prose.interval(answer, row), prose.chance(row), row.sentence,
         ]
         for row in answer.rows
     ]  # fmt: skip
@@ -139,8 +139,13 @@ def costs(answer: Answer) -> tuple[list[str], list[list[str]]]:
     rows = []
     for row in answer.rows:
         cost = row.cost
-        told = [short(cost.parameters), short(cost.flops), short(cost.speed), memory(cost.memory)]
-        rows.append([row.label, *told, duration(cost.seconds), cost.kernel or "–"])
+        cells = [
+            format_short(cost.parameters),
+            format_short(cost.flops),
+            format_short(cost.speed),
+            format_memory(cost.memory),
+        ]
+        rows.append([row.label, *cells, format_duration(cost.seconds), cost.kernel or "–"])
     return headings, rows
 
 
@@ -152,7 +157,7 @@ def goals(answer: Answer) -> tuple[list[str], list[list[str]]] | None:
     rows = []
     for row in answer.rows:
         pairs = [(row.others or {}).get(name, (math.nan, math.nan)) for name in names]
-        rows.append([row.label, *(wording.plusminus(mean, sd, 4) for mean, sd in pairs)])
+        rows.append([row.label, *(prose.plusminus(mean, sd, 4) for mean, sd in pairs)])
     return [_heading(answer), *(name.replace("_", " ") for name in names)], rows
 
 
@@ -165,9 +170,9 @@ def _columns(
 ) -> list[str]:
     """Aligned columns without empty ones; the first and the last are wrapped. Where that is too wide, a list."""
     lines = [list(headings), *map(list, rows)]
-    kept = [index for index in range(len(headings)) if index == 0 or any(line[index] for line in lines[1:])]
-    lines = [[line[index] for index in kept] for line in lines]
-    widths = [max(len(line[index]) for line in lines) for index in range(len(kept))]
+    shown_columns = [index for index in range(len(headings)) if index == 0 or any(line[index] for line in lines[1:])]
+    lines = [[line[index] for index in shown_columns] for line in lines]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(shown_columns))]
     spare = width - sum(widths[1:-1]) - 2 * (len(widths) - 1)
     if spare < 2 * NARROW and spare < widths[0] + widths[-1]:
         return _listed(lines, width, styles)

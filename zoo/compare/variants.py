@@ -48,36 +48,38 @@ Variant = tuple[Choice, ...]  # nothing: the recipe itself
 def factor(text: str) -> Factor:
     """What `--vary model.position=none,rope,{class_path: RoPE, init_args: {base: 500}}` says."""
     key, equals, values = text.partition("=")
-    found = split(values)
-    if not equals or not found:
+    pieces = split(values)
+    if not equals or not pieces:
         raise UsageError(f"--vary {text!r} is not OPTION=VALUE,VALUE: such as --vary model.position=rope,alibi")
-    return made(key.strip().removeprefix("--"), found)
+    return make_factor(key.strip().removeprefix("--"), pieces)
 
 
-def made(key: str, values: Sequence[str]) -> Factor:
+def make_factor(key: str, values: Sequence[str]) -> Factor:
     """A factor whose short forms are spelled out. Raises UsageError for what is no option."""
     section, dot, rest = key.partition(".")
     if section not in SECTIONS or not dot or not rest:
-        meant = f"model.{key.rpartition('.')[2]}"
-        raise UsageError(f"{key!r} cannot vary: an option begins with model, data, trainer or tune, as {meant!r}.")
+        key_of_model = f"model.{key.rpartition('.')[2]}"
+        raise UsageError(
+            f"{key!r} cannot vary: an option begins with model, data, trainer or tune, as {key_of_model!r}."
+        )
     if not values:
         raise UsageError(f"{key!r} has no values to vary over.")
-    return Factor(key, tuple(dict.fromkeys(spelled(key, value) for value in values)))
+    return Factor(key, tuple(dict.fromkeys(spell_value(key, value) for value in values)))
 
 
-def spelled(key: str, value: str) -> str:
+def spell_value(key: str, value: str) -> str:
     """The value itself, or the part that a short form stands for: `none` of a position is NoPosition."""
     return registry.spelled(key.removeprefix("model."), value)
 
 
 def factors(texts: Sequence[str]) -> tuple[Factor, ...]:
     """Every `--vary` of a command line. Raises UsageError for an option that varies twice."""
-    found = [factor(text) for text in texts]
-    keys = [one.key for one in found]
+    result = [factor(text) for text in texts]
+    keys = [one.key for one in result]
     for key in keys:
         if keys.count(key) > 1:
             raise UsageError(f"{key!r} varies twice: write all its values into one --vary.")
-    return tuple(found)
+    return tuple(result)
 
 
 def split(text: str) -> list[str]:
@@ -102,14 +104,14 @@ def baseline(text: str, varied: Sequence[Factor]) -> Variant:
 
     Raises UsageError for an option that does not vary.
     """
-    found: dict[str, Choice] = {}
+    choices: dict[str, Choice] = {}
     for piece in split(text):
         name, equals, value = piece.partition("=")
         key = _key(name.strip().removeprefix("--"), varied, text)
         if not equals or not value.strip():
             raise UsageError(f"--baseline {text!r} is not OPTION=VALUE, such as: --baseline {varied[0].choices()[0]}")
-        found[key] = Choice(key, spelled(key, value.strip()))
-    return tuple(found.values())
+        choices[key] = Choice(key, spell_value(key, value.strip()))
+    return tuple(choices.values())
 
 
 def _key(name: str, varied: Sequence[Factor], text: str) -> str:
@@ -144,7 +146,7 @@ def arranged(varied: Sequence[Factor], base: Variant, design: str | None) -> lis
 def _single(varied: Sequence[Factor], base: Variant) -> Iterator[Variant]:
     for one in varied:
         for choice in one.choices():
-            yield (*(kept for kept in base if kept.key != one.key), choice)
+            yield (*(unchanged for unchanged in base if unchanged.key != one.key), choice)
 
 
 def called(variant: Variant) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from zoo.conformance.check import Broken, Check, Inapplicable, Outcome, promised
+from zoo.conformance.check import Broken, Check, Inapplicable, Outcome, make_checks
 from zoo.conformance.subject import (
     AttentionSubject,
     BackendSubject,
@@ -23,8 +23,8 @@ from zoo.conformance.subject import (
 from zoo.errors import UsageError
 
 SUBJECTS: dict[str, type[Subject]] = {
-    made.kind: made
-    for made in (
+    subject_class.kind: subject_class
+    for subject_class in (
         NormSubject,
         FFNSubject,
         AttentionSubject,
@@ -49,4 +49,4 @@ def checks(part: type, **options: Any) -> list[Check]:
     if not isinstance(part, type) or kind not in SUBJECTS:
         name = getattr(part, "__name__", repr(part))
         raise UsageError(f"{name} is no part: it derives from no base of {', '.join(SUBJECTS)}: see docs/plugins.md.")
-    return promised(SUBJECTS[kind](part, options), import_module(f"zoo.conformance.{kind}").PROMISES)
+    return make_checks(SUBJECTS[kind](part, options), import_module(f"zoo.conformance.{kind}").PROMISES)

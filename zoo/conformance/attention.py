@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from zoo.conformance.check import Inapplicable, once, require, tried
-from zoo.conformance.common import COMMON, apart
+from zoo.conformance.common import COMMON, difference
 from zoo.conformance.growth import memory_claim
 from zoo.conformance.kernel import FEATURES, calls, features
 from zoo.conformance.sequence import SEQUENCE, learns_two_samples, no_token_is_special
@@ -15,7 +15,7 @@ from zoo.conformance.subject import DIM, HEADS, LENGTH, SHORT_AND_LONG, TEXT, At
 from zoo.conformance.tasks import TASKS
 from zoo.conformance.weights import WEIGHTS
 from zoo.errors import UsageError
-from zoo.models.init import initialise
+from zoo.models.initialization import initialize
 from zoo.parts.attention import Attention
 from zoo.parts.backend import SDPA, Naive, Tiled
 from zoo.parts.cache import Cache
@@ -28,10 +28,13 @@ DRAWS = 40
 @tried("options")
 def claims(subject: AttentionSubject) -> None:
     """``lowers`` and ``asks`` are sets of known features, and the part has an attention's three projections."""
-    known = {*FEATURES, "dropout", "rotate", "cross"}
+    features_of_patterns = {*FEATURES, "dropout", "rotate", "cross"}
     part = subject.build()
-    unknown = sorted((set(part.lowers) | set(part.asks)) - known)
-    require(not unknown, f"lowers or asks names {', '.join(unknown)}; features are {', '.join(sorted(known))}.")
+    unknown = sorted((set(part.lowers) | set(part.asks)) - features_of_patterns)
+    require(
+        not unknown,
+        f"lowers or asks names {', '.join(unknown)}; features are {', '.join(sorted(features_of_patterns))}.",
+    )
 
 
 def weighing(subject: AttentionSubject) -> Attention:
@@ -63,7 +66,7 @@ def weights_times_values(subject: AttentionSubject) -> None:
             f"{call.told}: weigh gives {tuple(weights.shape)}, not (B, H, T, S).",
         )
         expected = weights.double() @ v.repeat_interleave(part.heads // part.groups, 1)
-        gap = apart(out, expected)
+        gap = difference(out, expected)
         require(
             gap <= 1e-6, f"{call.told}: attend is {gap:.1e} away from weigh @ v. Heat maps would show something else."
         )
@@ -86,8 +89,8 @@ def weights_are_shares(subject: AttentionSubject) -> None:
         mask = pattern.mask(query, torch.arange(S) + pattern.start)
         if mask is not None:
             mask = mask if mask.dim() == 4 else mask[None, None]
-            seen = weights.masked_select(~mask.expand_as(weights))
-            require(not seen.any(), f"{call.told}: a hidden key has a weight above zero.")
+            hidden_weights = weights.masked_select(~mask.expand_as(weights))
+            require(not hidden_weights.any(), f"{call.told}: a hidden key has a weight above zero.")
             # an attention may see fewer keys than it is allowed to, never more
         total = weights.sum(-1)
         fine = ((total - 1).abs() < 1e-6) | (total.abs() < 1e-12)
@@ -104,7 +107,7 @@ def rows_and_heads(subject: AttentionSubject) -> None:
         x = subject.tokens(2, length)
         whole = part.weights(x, pattern=free(part))
         some = part.weights(x, pattern=free(part), rows=rows, heads=[3, 0])
-        gap = apart(some, whole[:, [3, 0]][:, :, rows])
+        gap = difference(some, whole[:, [3, 0]][:, :, rows])
         require(gap <= 1e-5, f"weights of chosen rows are {gap:.1e} away: queries stand at pattern.offset, not at 0.")
 
 
@@ -122,7 +125,7 @@ def backends_agree(subject: AttentionSubject) -> None:
     require(bool(outs), "it takes neither Naive nor SDPA nor Tiled.")
     first = next(iter(outs))
     for name, out in outs.items():
-        gap = apart(out, outs[first])
+        gap = difference(out, outs[first])
         require(gap <= 1e-5, f"on {name} it is {gap:.1e} away from what it computes on {first}.")
     if len(outs) > 1:
         require(part.dot_product, "it takes several backends, so dot_product should be True.")
@@ -160,17 +163,17 @@ def queries_are_turned(subject: AttentionSubject) -> None:
     x = subject.tokens(2, 6, torch.float64)
     here = part(x, pattern=Pattern(), position=scheme)
     there = part(x, pattern=Pattern(offset=17, start=17), position=scheme)
-    gap = apart(there, here)
+    gap = difference(there, here)
     require(gap <= 1e-8, f"shifted by 17 places the result differs by {gap:.1e}: turn queries and keys alike.")
     plain = part(x, pattern=Pattern())
-    require(apart(here, plain) > 1e-6, "positions that turn queries and keys change nothing: are they applied?")
+    require(difference(here, plain) > 1e-6, "positions that turn queries and keys change nothing: are they applied?")
     if not free(part).causal:
         return
     whole, cache = part(x, pattern=Pattern(causal=True), position=scheme), Cache(6)
     steps = [
         part(x[:, t : t + 1], pattern=Pattern(causal=True, offset=t), position=scheme, cache=cache) for t in range(6)
     ]
-    gap = apart(torch.cat(steps, 1), whole)
+    gap = difference(torch.cat(steps, 1), whole)
     require(
         gap <= 1e-8,
         f"by steps with a cache it differs by {gap:.1e} from one pass: queries and keys stand at pattern.offset and "
@@ -217,7 +220,7 @@ def memory_is_looked_at_alike(subject: AttentionSubject) -> None:
         for real in (None, torch.arange(length) < torch.tensor([[length], [5]])):
             if real is not None and "valid" not in other.lowers & other.backend.lowers:
                 continue
-            gap = apart(other(x, x, pattern=Pattern(valid=real)), other(x, pattern=Pattern(valid=real)))
+            gap = difference(other(x, x, pattern=Pattern(valid=real)), other(x, pattern=Pattern(valid=real)))
             require(
                 gap <= 1e-8,
                 f"of {length} tokens that look at themselves as at a memory the result differs by {gap:.1e}: scale, "
@@ -247,16 +250,16 @@ def hidden_keys_do_not_leak(subject: AttentionSubject) -> None:
     for feature in sorted(part.lowers & part.backend.lowers & {"causal", "valid"}):
         q = torch.randn(2, HEADS, 8, part.head_dim)
         k, v = (torch.randn(2, part.groups, 8, part.head_dim) for _ in range(2))
-        asked = features(frozenset({feature}), 8, HEADS)
-        mask = Pattern(**asked).mask(torch.arange(8), torch.arange(8))
+        fields = features(frozenset({feature}), 8, HEADS)
+        mask = Pattern(**fields).mask(torch.arange(8), torch.arange(8))
         assert mask is not None
         hidden = ~mask.expand(2, 1, 8, 8)[:, 0, 4]
-        whole = part.attend(q, k, v, Pattern(**asked))[:, :, 4]
+        whole = part.attend(q, k, v, Pattern(**fields))[:, :, 4]
         covered = hidden[:, None, :, None]
         fitting = q[:, :: HEADS // part.groups, 4:5]
         for loud in (torch.tensor(1e3), 1e5 * fitting, -1e5 * fitting):
             loud_k, loud_v = torch.where(covered, loud, k), torch.where(covered, torch.tensor(1e6), v)
-            gap = apart(part.attend(q, loud_k, loud_v, Pattern(**asked))[:, :, 4], whole)
+            gap = difference(part.attend(q, loud_k, loud_v, Pattern(**fields))[:, :, 4], whole)
             require(
                 gap <= 1e-5,
                 f"a key hidden by {feature} changes the result by {gap:.1e}: hide with the lowest number before the "
@@ -276,7 +279,7 @@ def order_of_keys(subject: AttentionSubject) -> None:
         q = torch.randn(2, HEADS, 6, part.head_dim)
         k, v = (torch.randn(2, part.groups, keys, part.head_dim) for _ in range(2))
         order = torch.randperm(keys)
-        gap = apart(part.attend(q, k[:, :, order], v[:, :, order], Pattern()), part.attend(q, k, v, Pattern()))
+        gap = difference(part.attend(q, k[:, :, order], v[:, :, order], Pattern()), part.attend(q, k, v, Pattern()))
         require(gap <= 1e-5, f"another order of keys changes the result by {gap:.1e}.")
 
 
@@ -290,7 +293,7 @@ def same_by_chunks(subject: AttentionSubject) -> None:
     whole = part.attend(q, k, v, pattern)
     chunks = ((0, 4), (4, 5), (5, 9), (9, 70), (70, 80))
     parts = [part.attend(q[:, :, a:b], k, v, replace(pattern, offset=a)) for a, b in chunks]
-    gap = apart(torch.cat(parts, 2), whole)
+    gap = difference(torch.cat(parts, 2), whole)
     require(gap <= 1e-5, f"queries in chunks differ by {gap:.1e}: use pattern.offset.")
 
 
@@ -300,21 +303,21 @@ def leaves_inputs_alone(subject: AttentionSubject) -> None:
     part = subject.build()
     x, memory = subject.tokens(2, 6), subject.tokens(2, 5)
     valid = torch.tensor([[False] * 2 + [True] * 3, [True] * 4 + [False]])
-    given = {"x": x, "memory": memory, "valid": valid}
-    kept = {name: tensor.clone() for name, tensor in given.items()}
+    inputs = {"x": x, "memory": memory, "valid": valid}
+    copies = {name: tensor.clone() for name, tensor in inputs.items()}
     part(x, pattern=free(part))
     if "cross" in part.lowers:
         padded = "valid" in part.lowers & part.backend.lowers
         part(x, memory, pattern=Pattern(valid=valid if padded else None))
-    for name, tensor in given.items():
-        require(torch.equal(tensor, kept[name]), f"{name} was changed in place. Use out-of-place operations.")
+    for name, tensor in inputs.items():
+        require(torch.equal(tensor, copies[name]), f"{name} was changed in place. Use out-of-place operations.")
 
 
 @once
 def sizes(subject: AttentionSubject) -> None:
     """At initialisation an attention gives a token nothing more than five times its size."""
     part = subject.build()
-    initialise(part)
+    initialize(part)
     for length in (1, 16):
         size = part(subject.tokens(16, length), pattern=free(part)).std().item()
         require(

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from zoo.conformance.check import Broken, Inapplicable, require, tried
-from zoo.conformance.common import COMMON, apart
+from zoo.conformance.common import COMMON, difference
 from zoo.conformance.growth import memory_claim
-from zoo.conformance.kernel import FEATURES, Call, calls, explained, features, long_calls, truth
+from zoo.conformance.kernel import FEATURES, Call, calls, explain_mismatch, features, long_calls, reference_result
 from zoo.conformance.sequence import SEQUENCE, learns_two_samples, no_token_is_special
 from zoo.conformance.subject import BackendSubject
 from zoo.conformance.tasks import TASKS
@@ -24,9 +24,9 @@ from zoo.parts.pattern import Pattern
 @tried("options")
 def claims(subject: BackendSubject) -> None:
     """``lowers`` is a set of known features."""
-    known = {*FEATURES, *CASES, "dropout"}
-    unknown = sorted(set(subject.lowers) - known)
-    require(not unknown, f"lowers names {', '.join(unknown)}; features are {', '.join(sorted(known))}.")
+    names = {*FEATURES, *CASES, "dropout"}
+    unknown = sorted(set(subject.lowers) - names)
+    require(not unknown, f"lowers names {', '.join(unknown)}; features are {', '.join(sorted(names))}.")
 
 
 @tried("options")
@@ -43,9 +43,9 @@ def values(subject: BackendSubject) -> None:
                 raise
             shape = (*call.q.shape[:3], call.v.size(-1))
             require(out.shape == shape, f"{call.told}: it gives {tuple(out.shape)}, not (B, H, T, D) = {shape}.")
-            gap = apart(out, truth(call))
-            told = explained(call, out) if gap > bound else ""
-            require(gap <= bound, f"{call.told}: {gap:.1e} away from Naive in {dtype}. {told}")
+            gap = difference(out, reference_result(call))
+            explanation = explain_mismatch(call, out) if gap > bound else ""
+            require(gap <= bound, f"{call.told}: {gap:.1e} away from Naive in {dtype}. {explanation}")
 
 
 @tried("options")
@@ -54,9 +54,11 @@ def long_sequences(subject: BackendSubject) -> None:
     backend = subject.build()
     for call in long_calls(subject.lowers):
         out = backend(call.q, call.k, call.v, call.asked())
-        gap = apart(out, truth(call))
-        told = explained(call, out) if gap > 1e-5 else ""
-        require(gap <= 1e-5, f"{call.told}: {gap:.1e} away from Naive. Is each tile of keys added, and once? {told}")
+        gap = difference(out, reference_result(call))
+        explanation = explain_mismatch(call, out) if gap > 1e-5 else ""
+        require(
+            gap <= 1e-5, f"{call.told}: {gap:.1e} away from Naive. Is each tile of keys added, and once? {explanation}"
+        )
 
 
 @tried("options")
@@ -64,19 +66,19 @@ def gradients(subject: BackendSubject) -> None:
     """Gradients of queries, keys, values and the bias equal Naive's."""
     backend, naive = subject.build(), Naive()
     for call in calls(subject.lowers, torch.float32):
-        found = []
+        faults = []
         for kernel in (backend, naive):
             table = torch.linspace(0.1, 0.4, 4).requires_grad_()
             leaves: list[Any] = [tensor.detach().clone().requires_grad_() for tensor in (call.q, call.k, call.v)]
-            asked = dict(call.pattern)
-            if "bias" in asked:
-                asked["bias"] = lambda head, query, key, table=table: table[head] * (query - 2 * key)
+            fields = dict(call.pattern)
+            if "bias" in fields:
+                fields["bias"] = lambda head, query, key, table=table: table[head] * (query - 2 * key)
                 leaves.append(table)
-            out = kernel(leaves[0], leaves[1], leaves[2], Pattern(**asked))
+            out = kernel(leaves[0], leaves[1], leaves[2], Pattern(**fields))
             probe = torch.arange(out.numel(), dtype=out.dtype).sin().view(out.shape)
-            found.append(torch.autograd.grad((out * probe).sum(), leaves, allow_unused=True, materialize_grads=True))
-        for name, one, other in zip(("queries", "keys", "values", "the bias"), *found, strict=False):
-            gap = apart(one, other)
+            faults.append(torch.autograd.grad((out * probe).sum(), leaves, allow_unused=True, materialize_grads=True))
+        for name, one, other in zip(("queries", "keys", "values", "the bias"), *faults, strict=False):
+            gap = difference(one, other)
             require(gap <= 3e-5, f"{call.told}: the gradient of {name} is {gap:.1e} away from Naive's.")
 
 
@@ -89,7 +91,7 @@ def scale_and_widths(subject: BackendSubject) -> None:
         for scale in (None, 0.3, 2.0):
             out = backend(q, k, v, pattern, scale=scale)
             expected = Naive()(q.double(), k.double(), v.double(), pattern, scale=scale)
-            gap = apart(out, expected)
+            gap = difference(out, expected)
             require(gap <= 1e-5, f"head width {width} and scale={scale}: {gap:.1e} away from Naive.")
 
 
@@ -101,7 +103,9 @@ def more_keys_than_queries(subject: BackendSubject) -> None:
         for groups in (4, 2, 1):
             q, k, v = torch.randn(2, 4, T, 12), torch.randn(2, groups, S, 12), torch.randn(2, groups, S, 12)
             for scale in (None, 0.3):
-                gap = apart(backend(q, k, v, Pattern(), scale=scale), truth(Call(q, k, v, {}, ""), scale))
+                gap = difference(
+                    backend(q, k, v, Pattern(), scale=scale), reference_result(Call(q, k, v, {}, ""), scale)
+                )
                 require(
                     gap <= 1e-5,
                     f"{T} queries, {S} keys, 4 heads sharing {groups} and scale={scale}: {gap:.1e} away from Naive.",
@@ -125,7 +129,7 @@ def width_of_values(subject: BackendSubject) -> None:
                 raise Inapplicable(f"it refuses values of another width: {refusal}") from refusal
             shape = (2, 4, T, width)
             require(out.shape == shape, f"{told}: it gives {tuple(out.shape)}, not (B, H, T, D of v) = {shape}.")
-            gap = apart(out, truth(call))
+            gap = difference(out, reference_result(call))
             require(gap <= 1e-5, f"{told}: {gap:.1e} away from Naive.")
 
 
@@ -137,8 +141,8 @@ def low_precision(subject: BackendSubject) -> None:
         for call in calls(subject.lowers, dtype):
             out = backend(call.q, call.k, call.v, call.asked())
             require(out.dtype == dtype, f"{dtype} came back as {out.dtype}: end with .to(v.dtype).")
-            exact = truth(call)
-            error, allowed = apart(out, exact), apart(Naive()(call.q, call.k, call.v, call.asked()), exact)
+            exact = reference_result(call)
+            error, allowed = difference(out, exact), difference(Naive()(call.q, call.k, call.v, call.asked()), exact)
             require(
                 error <= 2 * allowed + 1e-5 or error <= 1e-3,
                 f"{call.told}: in {dtype} the error is {error:.1e}, more than twice Naive's {allowed:.1e}.",
@@ -168,8 +172,8 @@ def hidden_keys_do_not_leak(subject: BackendSubject) -> None:
     backend = subject.build()
     for feature in sorted(subject.lowers & {"causal", "valid", "window", "sparse"}):
         q, k, v = (torch.randn(2, 4, 8, 12) for _ in range(3))
-        asked = features(frozenset({feature}), 8, 4)
-        pattern = Pattern(**asked)
+        fields = features(frozenset({feature}), 8, 4)
+        pattern = Pattern(**fields)
         mask = pattern.mask(torch.arange(8), torch.arange(8))
         assert mask is not None
         query = 4
@@ -177,8 +181,8 @@ def hidden_keys_do_not_leak(subject: BackendSubject) -> None:
         whole = backend(q, k, v, pattern)
         loud_k = torch.where(hidden[:, None, :, None], 1e5 * q[:, :, query : query + 1], k)
         loud_v = torch.where(hidden[:, None, :, None], torch.tensor(1e6), v)
-        out = backend(q, loud_k, loud_v, Pattern(**asked))
-        gap = apart(out[:, :, query], whole[:, :, query])
+        out = backend(q, loud_k, loud_v, Pattern(**fields))
+        gap = difference(out[:, :, query], whole[:, :, query])
         require(
             gap <= 1e-5,
             f"a key hidden by {feature} changes the result by {gap:.1e}: hide with -inf, not with a number.",
@@ -193,7 +197,7 @@ def large_scores(subject: BackendSubject) -> None:
     q, k, v = (60 * q).requires_grad_(), (60 * k).requires_grad_(), v.requires_grad_()
     out = backend(q, k, v, Pattern())
     expected = Naive()(q.double(), k.double(), v.double(), Pattern())
-    gap = apart(out, expected)
+    gap = difference(out, expected)
     require(gap <= 1e-3, f"with large scores it is {gap:.1e} away from Naive: subtract the maximum first.")
     grads = torch.autograd.grad(out.sum(), (q, k, v))
     require(all(bool(g.isfinite().all()) for g in grads), "with large scores gradients are not finite.")
@@ -238,10 +242,11 @@ def dropout(subject: BackendSubject) -> None:
     require(not torch.equal(run(1), whole), "dropout is claimed, and nothing is dropped.")
     require(not torch.equal(run(1), run(2)), "it drops the same weights each time: draw from torch's generator.")
     sums = backend(q, k, torch.ones_like(v), Pattern(), 0.3)
-    whole_keys = apart(sums, sums[..., :1].expand_as(sums)) <= 1e-6
+    whole_keys = difference(sums, sums[..., :1].expand_as(sums)) <= 1e-6
     require(whole_keys, "dropout falls on features of the result: drop whole keys, by their weights.")
     require(
-        apart(sums, torch.ones_like(sums)) > 1e-3, "dropout falls in front of the softmax: it falls on the weights."
+        difference(sums, torch.ones_like(sums)) > 1e-3,
+        "dropout falls in front of the softmax: it falls on the weights.",
     )
     require(torch.equal(run(1, 0.0), whole), "rate 0 changes the result.")
     mean = torch.stack([run(seed) for seed in range(600)]).mean(0)
@@ -255,12 +260,12 @@ def leaves_inputs_alone(subject: BackendSubject) -> None:
     backend: Backend = subject.build()
     q, k, v = (torch.randn(2, 6, 4, 12).transpose(1, 2) for _ in range(3))
     valid = torch.tensor([[False, True, True, True, False, False]] * 2)
-    kept = [tensor.clone() for tensor in (q, k, v, valid)]
+    copies = [tensor.clone() for tensor in (q, k, v, valid)]
     pattern = Pattern(valid=valid if "valid" in subject.lowers else None)
     out = backend(q, k, v, pattern)
-    same = all(torch.equal(a, b) for a, b in zip((q, k, v, valid), kept, strict=True))
+    same = all(torch.equal(a, b) for a, b in zip((q, k, v, valid), copies, strict=True))
     require(same, "an input was changed in place.")
-    gap = apart(out, backend(q.contiguous(), k.contiguous(), v.contiguous(), pattern))
+    gap = difference(out, backend(q.contiguous(), k.contiguous(), v.contiguous(), pattern))
     require(gap <= 1e-5, f"views give results {gap:.1e} away from copies.")
 
 

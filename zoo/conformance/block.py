@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from zoo.conformance.check import require, tried
-from zoo.conformance.common import COMMON, apart
+from zoo.conformance.common import COMMON, difference
 from zoo.conformance.growth import memory_claim
-from zoo.conformance.sequence import CAUSAL, SEQUENCE, learns_two_samples, no_token_is_special, pad, stacked
+from zoo.conformance.sequence import CAUSAL, SEQUENCE, build_stack, learns_two_samples, no_token_is_special, pad
 from zoo.conformance.subject import BlockSubject
 from zoo.conformance.tasks import TASKS
 from zoo.conformance.weights import WEIGHTS
-from zoo.models.init import initialise
+from zoo.models.initialization import initialize
 from zoo.models.stack import Stack
 from zoo.parts.attention import Attention
 from zoo.parts.block import Memory
@@ -46,29 +46,33 @@ def every_branch_counts(subject: BlockSubject) -> None:
     x, states = subject.tokens(), subject.tokens(2, 5)
     memory = Memory(states)
     whole = subject.stack(CAUSAL, cross=True, depth=2)(x, memory=memory)
-    for told, kind, cross in BRANCHES:
+    for sentence, kind, cross in BRANCHES:
         out = silenced(subject.stack(CAUSAL, cross=True, depth=2), kind, cross)(x, memory=memory)
-        require(apart(out, whole) > 1e-6, f"the {told} changes nothing: its branch is not added.")
+        require(difference(out, whole) > 1e-6, f"the {sentence} changes nothing: its branch is not added.")
     net, runs = subject.stack(CAUSAL, cross=True, depth=2), []
     for name, module in net.named_modules():
         if isinstance(module, (Attention, Plain)):
             module.register_forward_hook(lambda *args, name=name: runs.append(name))
     net(x, memory=memory)
-    told = f"in a stack of two blocks {len(runs)} parts ran instead of 6, each once: {', '.join(runs)}"
-    require(len(runs) == len(set(runs)) == 6, f"{told}. Run attention, cross-attention and feed-forward of each block.")
+    sentence = f"in a stack of two blocks {len(runs)} parts ran instead of 6, each once: {', '.join(runs)}"
+    require(
+        len(runs) == len(set(runs)) == 6, f"{sentence}. Run attention, cross-attention and feed-forward of each block."
+    )
 
 
 @tried("options")
 def the_stream_is_kept(subject: BlockSubject) -> None:
     """With branches that give nothing, a token still tells what it was: there is a residual path."""
-    net = stacked(subject, depth=2)
+    net = build_stack(subject, depth=2)
     silenced(silenced(net, Attention), FFN)
     x = subject.tokens(1, 5)
     out = net(x)
     require(bool(out.isfinite().all()), "without branches the stream is not finite.")
     require(out.std().item() > 1e-3, "without branches nothing is left of a token: add the branch to its input.")
     a, b = out[0, 0], net(-x)[0, 0]
-    require(apart(a, b) > 1e-3, "without branches two different tokens come out alike: add the branch to its input.")
+    require(
+        difference(a, b) > 1e-3, "without branches two different tokens come out alike: add the branch to its input."
+    )
     if getattr(subject.part, "closes", True):
         net.norm = nn.Identity()
         growth = net(100 * x).std().item() / net(x).std().item()
@@ -84,31 +88,31 @@ def context_is_passed_on(subject: BlockSubject) -> None:
     """Attention gets the position scheme and its bias; a feed-forward that wants real tokens gets no padding."""
     x = subject.tokens(1, 6)
     other = x[:, [1, 0, 2, 3, 4, 5]]
-    for told, position in (("the position scheme", RoPE), ("the bias of a position scheme", ALiBi)):
-        net = stacked(subject, position=position)
-        change = apart(net(other)[:, -1], net(x)[:, -1])
-        require(change > 1e-6, f"{told} does not reach attention: call it by context.attend(part, x).")
-    seen: list[tuple[int, ...]] = []
+    for sentence, position in (("the position scheme", RoPE), ("the bias of a position scheme", ALiBi)):
+        net = build_stack(subject, position=position)
+        change = difference(net(other)[:, -1], net(x)[:, -1])
+        require(change > 1e-6, f"{sentence} does not reach attention: call it by context.attend(part, x).")
+    shapes: list[tuple[int, ...]] = []
 
     class Counts(Plain):
         real_tokens = True
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            seen.append(tuple(x.shape[:-1]))
+            shapes.append(tuple(x.shape[:-1]))
             return super().forward(x)
 
-    net = stacked(subject, ffn=Counts)
+    net = build_stack(subject, ffn=Counts)
     net(*pad([subject.tokens(1, 6), subject.tokens(1, 4)], True, 1.0))
-    told = f"a feed-forward that wants the 10 real tokens of two rows of 7 gets {seen}"
-    require(seen == [(10,)], f"{told}: call it by context.feed(part, x).")
+    sentence = f"a feed-forward that wants the 10 real tokens of two rows of 7 gets {shapes}"
+    require(shapes == [(10,)], f"{sentence}: call it by context.feed(part, x).")
 
 
 @tried("options")
 def parts_are_those_given(subject: BlockSubject) -> None:
     """The attention and the feed-forward that a stack gives are in the block, where they can be watched."""
     net = subject.stack(CAUSAL, cross=True, depth=2)
-    found = net.attentions()
-    require(len(found) == 4, f"two blocks with cross-attention hold {len(found)} attentions, not 4.")
+    attentions = net.attentions()
+    require(len(attentions) == 4, f"two blocks with cross-attention hold {len(attentions)} attentions, not 4.")
     feeds = [module for module in net.modules() if isinstance(module, FFN)]
     require(len(feeds) == 2, f"two blocks hold {len(feeds)} feed-forwards.")
 
@@ -136,7 +140,7 @@ def side_losses_survive(subject: BlockSubject) -> None:
 @tried("options")
 def dropout(subject: BlockSubject) -> None:
     """Dropout falls on every branch in training, and on none in evaluation."""
-    net = stacked(subject, dropout=0.5)
+    net = build_stack(subject, dropout=0.5)
     x = subject.tokens()
     plain = net(x)
     require(torch.equal(net(x), plain), "dropout is on in evaluation.")
@@ -147,10 +151,10 @@ def dropout(subject: BlockSubject) -> None:
         drop.register_forward_hook(lambda module, *args: ran.append(id(module)))
     net.train()(x)
     require(len(set(ran)) == len(drops), "a dropout is made and never used.")
-    initialise(net)
+    initialize(net)
     silenced(silenced(net, Attention), FFN)
     net.dropout.p = 0.0  # of the embedding
-    gap = apart(net.train()(x), net.eval()(x))
+    gap = difference(net.train()(x), net.eval()(x))
     require(gap <= 1e-6, "without branches dropout changes tokens: it falls on the stream itself, not on branches.")
 
 

@@ -39,17 +39,17 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
 
 
 @contextmanager
-def settings_kept() -> Iterator[list[str]]:
+def restore_settings() -> Iterator[list[str]]:
     """Put torch's settings back at the end; what it gives then names those that were changed within."""
-    kept = {name: now() for name, (now, _) in SETTINGS.items()}
+    before = {name: now() for name, (now, _) in SETTINGS.items()}
     changed: list[str] = []
     try:
         yield changed
     finally:
         for name, (now, put_back) in SETTINGS.items():
-            if now() != kept[name]:
+            if now() != before[name]:
                 changed.append(name)
-                put_back(kept[name])
+                put_back(before[name])
 
 
 Promise = Callable[[Any], None]
@@ -78,9 +78,9 @@ class Inapplicable(SkipTest):
     """The part declares that it does not promise this; test runners show it as skipped."""
 
 
-def require(kept: bool, sentence: str) -> None:
+def require(condition: bool, sentence: str) -> None:
     """Raise Broken with the sentence unless the promise is kept."""
-    if not kept:
+    if not condition:
         raise Broken(sentence)
 
 
@@ -133,7 +133,7 @@ class Check:
             except Exception as error:
                 if not where:
                     raise
-                raise Broken(f"{where}: it {raised(error)} — expected: {self.says}") from error
+                raise Broken(f"{where}: it {describe_error(error)} — expected: {self.says}") from error
         if inapplicable is not None and not applied:
             raise inapplicable
 
@@ -149,11 +149,11 @@ class Check:
 
     def _try_once(self, subject: Subject) -> None:
         """Run from one seed, with torch's settings as they are at the start of a program, and put them back."""
-        with torch.random.fork_rng([]), settings_kept():
+        with torch.random.fork_rng([]), restore_settings():
             torch.manual_seed(0)
             torch.set_default_dtype(torch.float32)
             torch.set_grad_enabled(True)
-            with settings_kept() as changed:
+            with restore_settings() as changed:
                 self.promise(subject)
             require(not changed, f"it leaves torch's {', '.join(changed)} changed for the rest of the program.")
 
@@ -171,7 +171,7 @@ class Check:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a part may raise anything
-            status, sentence = "FAIL", f"{raised(error)} — expected: {self.says}"
+            status, sentence = "FAIL", f"{describe_error(error)} — expected: {self.says}"
         return Outcome(self.name, status, sentence, time.perf_counter() - begun)
 
 
@@ -185,23 +185,23 @@ class Outcome:
     seconds: float
 
 
-def raised(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An error of a part's code in one line: what, and where in which file."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/torch/" not in frame.filename]
     foreign = [frame for frame in frames if "/zoo/" not in frame.filename] or frames
     place = f" at {Path(foreign[-1].filename).name}:{foreign[-1].lineno}" if foreign else ""
-    told = next(iter(str(error).splitlines()), "")
-    return f"raised {type(error).__name__}{f': {told}' if told else ''}{place}"
+    message = next(iter(str(error).splitlines()), "")
+    return f"raised {type(error).__name__}{f': {message}' if message else ''}{place}"
 
 
-def promised(subject: Subject, promises: Iterable[Callable[[Subject], None]]) -> list[Check]:
+def make_checks(subject: Subject, promises: Iterable[Callable[[Subject], None]]) -> list[Check]:
     """The checks of a contract for a part. Raises ValueError for a known failure that no promise has the name of."""
     listed = list(promises)
-    known = dict(getattr(subject.part, "known_failures", {}))
+    failures = dict(getattr(subject.part, "known_failures", {}))
     names = {promise.__name__ for promise in listed}
-    if unknown := sorted(set(known) - names):
+    if unknown := sorted(set(failures) - names):
         raise ValueError(
             f"{subject.part.__name__}.known_failures names {', '.join(unknown)}, which no check of its kind is called. "
             f"There are: {', '.join(sorted(names))}"
         )
-    return [Check(promise, subject, known.get(promise.__name__)) for promise in listed]
+    return [Check(promise, subject, failures.get(promise.__name__)) for promise in listed]

@@ -16,17 +16,17 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from zoo.conformance.check import Broken, Inapplicable, once, raised, require, tried
+from zoo.conformance.check import Broken, Inapplicable, describe_error, once, require, tried
 from zoo.conformance.subject import GRID, SHORT_AND_LONG, TEXT, Refused, Subject
-from zoo.describe import GIVEN
 from zoo.models.stack import Stack
 from zoo.parts.position import Extent
+from zoo.plugins.description import CLASS_PARAMETERS
 
 EXACT = {torch.float64: 1e-10, torch.float32: 1e-5}
 CAP = {torch.bfloat16: 4e-2, torch.float16: 6e-3}
 
 
-def apart(actual: Tensor, expected: Tensor) -> float:
+def difference(actual: Tensor, expected: Tensor) -> float:
     """The largest difference, relative to the largest number where that is above one; infinite where one is not one."""
     if actual.shape != expected.shape:
         return float("inf")
@@ -37,7 +37,7 @@ def apart(actual: Tensor, expected: Tensor) -> float:
     return gap / scale if gap == gap else float("inf")
 
 
-def built(subject: Subject, causal: bool = False, dropout: float = 0.0) -> nn.Module:
+def build_part(subject: Subject, causal: bool = False, dropout: float = 0.0) -> nn.Module:
     """The subject's layer. Raises Inapplicable where the part refuses to be used like this."""
     try:
         return subject.layer(causal, dropout)
@@ -72,15 +72,15 @@ def takes_padding(layer: nn.Module) -> bool:
 @once
 def documentation(subject: Subject) -> None:
     """The class has a docstring, and every option has a type and a default that a recipe can hold."""
-    part, given = subject.part, GIVEN.get(subject.kind, 0)
+    part, skipped = subject.part, CLASS_PARAMETERS.get(subject.kind, 0)
     doc = part.__dict__.get("__doc__") or ""
     require(bool(doc.strip()), f"{subject.name} has no docstring: write its formula or one sentence, and its paper.")
     parameters = list(inspect.signature(part).parameters.values())
     require(
-        len(parameters) >= given,
-        f"{subject.name} takes {len(parameters)} arguments, but a stack gives the first {given}.",
+        len(parameters) >= skipped,
+        f"{subject.name} takes {len(parameters)} arguments, but a stack gives the first {skipped}.",
     )
-    for option in parameters[given:]:
+    for option in parameters[skipped:]:
         if option.kind is option.VAR_KEYWORD and subject.kind == "task":
             continue  # the options of its model
         if option.kind in (option.VAR_POSITIONAL, option.VAR_KEYWORD):
@@ -102,8 +102,8 @@ def documentation(subject: Subject) -> None:
 @once
 def unknown_options_are_refused(subject: Subject) -> None:
     """An option that does not exist is an error, not ignored."""
-    taken = GIVEN.get(subject.kind, 0)
-    names = list(inspect.signature(subject.part).parameters)[:taken]
+    skipped = CLASS_PARAMETERS.get(subject.kind, 0)
+    names = list(inspect.signature(subject.part).parameters)[:skipped]
     try:
         inspect.signature(subject.part).bind(*names, **subject.options, no_such_option=1)
     except TypeError:
@@ -131,12 +131,12 @@ def dtypes(subject: Subject) -> None:
         (torch.float64, torch.float32, torch.bfloat16, torch.float16), SHORT_AND_LONG
     ):
         x = subject.tokens(2, length, torch.float64)
-        layer, given = any_layer(subject).to(dtype), x.to(dtype)
+        layer, inputs = any_layer(subject).to(dtype), x.to(dtype)
         try:
-            out = layer(given)
+            out = layer(inputs)
         except RuntimeError as error:
             raise Broken(
-                f"in {dtype} it {raised(error)}. Does a result, or a tensor, stay in another dtype? End with "
+                f"in {dtype} it {describe_error(error)}. Does a result, or a tensor, stay in another dtype? End with "
                 ".to(x.dtype)."
             ) from error
         require(
@@ -146,7 +146,7 @@ def dtypes(subject: Subject) -> None:
         rounded = exact
         if dtype in CAP:  # the same rounded weights, computed in float64: what is left is the arithmetic
             rounded = any_layer(subject).to(dtype).double()
-        gap = apart(out, rounded(given.double()))
+        gap = difference(out, rounded(inputs.double()))
         bound = CAP.get(dtype, 2e-5 if dtype == torch.float32 else 1e-12)
         require(gap <= bound, f"in {dtype} it is {gap:.1e} away from float64, more than {bound:.0e}: widen inside.")
 
@@ -159,7 +159,7 @@ def autocast(subject: Subject) -> None:
         expected = layer(x)
         with torch.autocast("cpu", torch.bfloat16):
             out = layer(x)
-        gap = apart(out, expected)
+        gap = difference(out, expected)
         told = f"under autocast it is {gap:.1e} away from float32: widen sums and softmax."
         require(gap <= CAP[torch.bfloat16], told)
     out.float().square().sum().backward()
@@ -176,12 +176,12 @@ def inputs_are_left_alone(subject: Subject) -> None:
         x = subject.tokens(2, length)
         place = torch.arange(length)
         valid = torch.stack([place >= 2, place < length - 1])
-        kept = x.clone(), valid.clone()
+        copies = x.clone(), valid.clone()
         layer(x)
         if takes_padding(layer):
             layer(x, valid)
-            require(torch.equal(valid, kept[1]), "valid was changed in place: all layers share it. Make a new mask.")
-        same = torch.equal(x, kept[0])
+            require(torch.equal(valid, copies[1]), "valid was changed in place: all layers share it. Make a new mask.")
+        same = torch.equal(x, copies[0])
         require(same, "x was changed in place: other branches still read it. Use out-of-place operations.")
 
 
@@ -191,9 +191,9 @@ def strided_inputs(subject: Subject) -> None:
     for length in SHORT_AND_LONG:
         x = subject.tokens(2, length)
         view = x.transpose(0, 1).contiguous().transpose(0, 1)
-        require(apart(layer(view), layer(x)) <= 1e-5, "a transposed view gives other numbers than its copy.")
+        require(difference(layer(view), layer(x)) <= 1e-5, "a transposed view gives other numbers than its copy.")
         row = subject.tokens(1, length)
-        gap = apart(layer(row.expand(3, -1, -1)), layer(row.repeat(3, 1, 1)))
+        gap = difference(layer(row.expand(3, -1, -1)), layer(row.repeat(3, 1, 1)))
         require(gap <= 1e-5, "an expanded view gives other numbers than its copy.")
 
 
@@ -205,13 +205,13 @@ def batch_independence(subject: Subject) -> None:
         x = subject.tokens(4, length)
         whole = layer(x)
         for row in range(4):
-            gap = apart(layer(x[row : row + 1]), whole[row : row + 1])
+            gap = difference(layer(x[row : row + 1]), whole[row : row + 1])
             told = f"row {row} alone differs by {gap:.1e} from the same row in a batch: rows must not mix."
             require(gap <= 1e-5, told)
-        require(apart(layer(x[order]), whole[order]) <= 1e-5, "another order of rows changes their results.")
+        require(difference(layer(x[order]), whole[order]) <= 1e-5, "another order of rows changes their results.")
         loud = torch.cat([x[:1], 1e3 * x[1:]])
         told = "other rows' size changes a row's result: rows must not mix."
-        require(apart(layer(loud)[:1], whole[:1]) <= 1e-5, told)
+        require(difference(layer(loud)[:1], whole[:1]) <= 1e-5, told)
 
 
 def evaluation_is_deterministic(subject: Subject) -> None:
@@ -248,7 +248,7 @@ class Interrupted(TorchFunctionMode):
 @once
 def dropping_options(subject: Subject) -> None:
     """An option that drops (its name holds "drop") does so in training alone, repeatably, and is right on average."""
-    given = GIVEN.get(subject.kind, 0)
+    given = CLASS_PARAMETERS.get(subject.kind, 0)
     for name in [name for name in list(inspect.signature(subject.part).parameters)[given:] if "drop" in name]:
         other = copy.copy(subject)
         other.options = {**subject.options, name: 0.3}
@@ -370,14 +370,15 @@ def clean_import(subject: Subject) -> None:
     module, ready = subject.part.__module__, ready_for(subject.kind)
     if (module, ready) not in IMPORTS:
         import_in_fresh_processes([module], ready)
-    found = IMPORTS[module, ready]
-    require("error" not in found, f"it cannot be imported in a fresh process: {found.get('error')}")
+    report = IMPORTS[module, ready]
+    require("error" not in report, f"it cannot be imported in a fresh process: {report.get('error')}")
     require(
-        found["seconds"] < 2, f"importing it takes {found['seconds']:.1f} s: import heavy packages where they are used."
+        report["seconds"] < 2,
+        f"importing it takes {report['seconds']:.1f} s: import heavy packages where they are used.",
     )
-    require(not found["said"], f"importing it prints {found['said']!r}: say nothing on import.")
-    require(not found["network"], "importing it opens a network connection.")
-    require(not found["cuda"], "importing it starts CUDA, which breaks processes that fork afterwards.")
+    require(not report["said"], f"importing it prints {report['said']!r}: say nothing on import.")
+    require(not report["network"], "importing it opens a network connection.")
+    require(not report["cuda"], "importing it starts CUDA, which breaks processes that fork afterwards.")
 
 
 COMMON = [documentation, unknown_options_are_refused, clean_import, shapes, dtypes, autocast, inputs_are_left_alone,

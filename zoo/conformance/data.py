@@ -39,7 +39,7 @@ def digest(batch: Any) -> str:
     return content.hexdigest()[:12]
 
 
-def heard(batches: Iterable[Any], count: int | None = FEW) -> list[str]:
+def batches_of(batches: Iterable[Any], count: int | None = FEW) -> list[str]:
     return [digest(batch) for batch in islice(batches, count)]
 
 
@@ -63,13 +63,13 @@ def splits_and_sizes(subject: DataSubject) -> None:
 def order_is_repeatable(subject: DataSubject) -> None:
     """The same seed gives the same batches in the same order; another epoch and another seed another order."""
     first, again, other = subject.build(seed=1), subject.build(seed=1), subject.build(seed=2)
-    one, two = heard(epoch(first.train_dataloader(), 0)), heard(epoch(again.train_dataloader(), 0))
+    one, two = batches_of(epoch(first.train_dataloader(), 0)), batches_of(epoch(again.train_dataloader(), 0))
     require(one == two, "the same seed gives other batches: draw from generators keyed by seed and epoch alone.")
-    later = heard(epoch(first.train_dataloader(), 1))
+    later = batches_of(epoch(first.train_dataloader(), 1))
     require(one != later, "the second epoch has the order of the first.")
-    require(one != heard(epoch(other.train_dataloader(), 0)), "another seed gives the same order.")
-    require(later == heard(epoch(again.train_dataloader(), 1)), "the same seed gives another second epoch.")
-    held = [heard(first.val_dataloader()) for _ in range(2)]
+    require(one != batches_of(epoch(other.train_dataloader(), 0)), "another seed gives the same order.")
+    require(later == batches_of(epoch(again.train_dataloader(), 1)), "the same seed gives another second epoch.")
+    held = [batches_of(first.val_dataloader()) for _ in range(2)]
     require(held[0] == held[1], "validation batches differ from one time to the next.")
 
 
@@ -78,12 +78,12 @@ def global_randomness_is_left_alone(subject: DataSubject) -> None:
     """Loading draws nothing from torch's global generator: dropout would differ with the data."""
     data = subject.build(seed=1)
     state = torch.get_rng_state()
-    heard(epoch(data.train_dataloader(), 0), 2)
+    batches_of(epoch(data.train_dataloader(), 0), 2)
     require(torch.equal(torch.get_rng_state(), state), "loading draws from torch's global generator.")
     torch.manual_seed(123)
-    one = heard(epoch(data.train_dataloader(), 0), 2)
+    one = batches_of(epoch(data.train_dataloader(), 0), 2)
     torch.manual_seed(321)
-    require(one == heard(epoch(data.train_dataloader(), 0), 2), "batches depend on torch's global generator.")
+    require(one == batches_of(epoch(data.train_dataloader(), 0), 2), "batches depend on torch's global generator.")
 
 
 @once
@@ -94,10 +94,12 @@ def processes_share(subject: DataSubject) -> None:
         total = len(data.datasets[split])
         for world in (1, 2, 3):
             plan = data.plan(split, world, seed)
-            seen = [index for rank in range(world) for batch in Batches(plan, rank) for index in batch]
-            doubled = len(seen) - len(set(seen))
+            indices = [index for rank in range(world) for batch in Batches(plan, rank) for index in batch]
+            doubled = len(indices) - len(set(indices))
             require(not doubled, f"{world} processes see {doubled} samples of {split} twice.")
-            require(len(seen) <= total, f"{world} processes see {len(seen)} samples of {split}, which has {total}.")
+            require(
+                len(indices) <= total, f"{world} processes see {len(indices)} samples of {split}, which has {total}."
+            )
     alone = {index for batch in Batches(data.plan("train", 1, 1), 0) for index in batch}
     shared = {index for rank in range(2) for batch in Batches(data.plan("train", 2, 1), rank) for index in batch}
     require(alone == shared, "one process and two see different samples in an epoch.")
@@ -107,7 +109,7 @@ def processes_share(subject: DataSubject) -> None:
 def resumes(subject: DataSubject) -> None:
     """Stopped after some batches and loaded into a new loader, it goes on with the next one."""
     loader = epoch(subject.build(seed=1).train_dataloader(), 0)
-    whole = heard(loader)
+    whole = batches_of(loader)
     served = min(2, len(whole) - 1)
     loader = epoch(subject.build(seed=1).train_dataloader(), 0)
     running = iter(loader)
@@ -116,7 +118,7 @@ def resumes(subject: DataSubject) -> None:
     state = pickle.loads(pickle.dumps(loader.state_dict()))
     new = subject.build(seed=1).train_dataloader()
     new.load_state_dict(state)
-    rest = heard(epoch(new, 0), FEW - served)
+    rest = batches_of(epoch(new, 0), FEW - served)
     require(rest == whole[served:], "after a resume batches are repeated or left out.")
 
 
@@ -124,11 +126,11 @@ def resumes(subject: DataSubject) -> None:
 def workers_change_nothing(subject: DataSubject) -> None:
     """Loaded by a process of its own, batches are the same: what is sent there can be pickled."""
     data = subject.build(seed=1)
-    alone = heard(epoch(data.train_dataloader(), 0), 3)
+    alone = batches_of(epoch(data.train_dataloader(), 0), 3)
     pickle.dumps(data.datasets["train"])
     loader = epoch(data._loader("train", data.seed), 0)
     away = Loader(dataset=loader.dataset, batch_sampler=loader.batches, workers=1)  # type: ignore[arg-type]
-    require(heard(away, 3) == alone, "a loading process gives other batches.")
+    require(batches_of(away, 3) == alone, "a loading process gives other batches.")
 
 
 @once

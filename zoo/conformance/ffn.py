@@ -7,13 +7,13 @@ import copy
 import torch
 
 from zoo.conformance.check import Inapplicable, once, require
-from zoo.conformance.common import CAP, COMMON, apart
+from zoo.conformance.common import CAP, COMMON, difference
 from zoo.conformance.sequence import learns_two_samples, pad
 from zoo.conformance.subject import FFNSubject, spread
 from zoo.conformance.tasks import TASKS
 from zoo.conformance.tokens import TOKENS, reference
 from zoo.conformance.weights import WEIGHTS, side_losses
-from zoo.models.init import initialise
+from zoo.models.initialization import initialize
 
 
 @once
@@ -24,8 +24,8 @@ def budget(subject: FFNSubject) -> None:
     count = sum(parameter.numel() for parameter in part.parameters() if parameter.dim() > 1)
     times = float(getattr(part, "copies", 1))
     share = count / (2 * dim * hidden * times)
-    told = f"{count:,} weights in matrices are {share:.2f} times the budget {times}·2·dim·hidden"
-    require(0.95 <= share <= 1.05, f"{told}: a swap would change the model's size. Gated parts use 2/3 of hidden.")
+    sentence = f"{count:,} weights in matrices are {share:.2f} times the budget {times}·2·dim·hidden"
+    require(0.95 <= share <= 1.05, f"{sentence}: a swap would change the model's size. Gated parts use 2/3 of hidden.")
 
 
 def any_size(subject: FFNSubject) -> None:
@@ -41,7 +41,7 @@ def no_token_is_dropped(subject: FFNSubject) -> None:
     same = subject.tokens(1, 1).expand(1, 64, -1).contiguous()
     out = part(same)
     require(bool((out != 0).any(-1).all()), "some of 64 equal tokens come back as zeros: they were dropped.")
-    gap = apart(out, out[:, :1].expand_as(out))
+    gap = difference(out, out[:, :1].expand_as(out))
     require(gap <= 1e-5, "equal tokens get different results.")
 
 
@@ -57,9 +57,9 @@ def side_loss(subject: FFNSubject) -> None:
     require(first.requires_grad, "side_loss has no gradient: it is detached, and teaches nothing.")
     part(subject.tokens(2, 8))
     require(part.side_loss is not first, "side_loss stays from the call before.")
-    kept = part.side_loss
+    loss = part.side_loss
     part.eval()(subject.tokens(2, 8))
-    require(part.side_loss is kept or part.side_loss is None, "side_loss is computed in evaluation.")
+    require(part.side_loss is loss or part.side_loss is None, "side_loss is computed in evaluation.")
 
 
 def side_loss_of_real_tokens(subject: FFNSubject) -> None:
@@ -71,7 +71,7 @@ def side_loss_of_real_tokens(subject: FFNSubject) -> None:
         losses.append(side_losses(net))
     if not losses[0].requires_grad:
         raise Inapplicable("it has no side loss")
-    gap = apart(losses[1], losses[0])
+    gap = difference(losses[1], losses[0])
     require(gap <= 1e-6, f"what stands at padding changes the side loss by {gap:.1e}: set real_tokens = True.")
 
 
@@ -83,7 +83,7 @@ def many_tokens(subject: FFNSubject) -> None:
         exact = copy.deepcopy(part).double()
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype is None):
             out = part(x.to(dtype or torch.float32))
-        gap = apart(out, exact(x.to(dtype or torch.float32).double()))
+        gap = difference(out, exact(x.to(dtype or torch.float32).double()))
         require(
             gap <= CAP[dtype or torch.bfloat16],
             f"in {dtype or 'autocast'} one of 1,024 tokens is {gap:.1e} away from float64: what chooses between ways "
@@ -94,10 +94,10 @@ def many_tokens(subject: FFNSubject) -> None:
 def nonlinear(subject: FFNSubject) -> None:
     """It is no linear map of its input: two layers of one would be one."""
     part = spread(subject.build()).double()
-    initialise(part)
+    initialize(part)
     x, y = subject.tokens(1, 3, torch.float64), subject.tokens(1, 3, torch.float64)
     zero = part(torch.zeros_like(x))
-    bent = apart(part(x + y) - zero, part(x) - zero + part(y) - zero)
+    bent = difference(part(x + y) - zero, part(x) - zero + part(y) - zero)
     require(bent > 1e-6, "it is linear in its input: is the activation missing?")
 
 

@@ -20,7 +20,7 @@ def memory_claim(subject: Subject) -> None:
     """What is kept for the backward pass grows with length as declared (``memory``: linear or quadratic)."""
     declared = str(getattr(subject.part, "memory", "quadratic"))
     require(declared in MOST, f"memory must be one of {', '.join(MOST)}, got {declared!r}.")
-    sizes = [kept(subject, length) for length in (SHORT, LONG)]
+    sizes = [saved_bytes(subject, length) for length in (SHORT, LONG)]
     exponent = math.log(sizes[1] / sizes[0]) / math.log(LONG / SHORT)
     require(
         exponent <= MOST[declared],
@@ -29,7 +29,7 @@ def memory_claim(subject: Subject) -> None:
     )
 
 
-def kept(subject: Subject, length: int) -> int:
+def saved_bytes(subject: Subject, length: int) -> int:
     """Bytes that one training step of a layer keeps for its backward pass."""
     net = None
     for extent in (Extent((length,), causal=True), Extent((length,))):
@@ -40,12 +40,12 @@ def kept(subject: Subject, length: int) -> int:
             reason = str(refusal)
     if net is None:
         raise Inapplicable(f"it refuses: {reason}")
-    seen: dict[int, int] = {}
+    storages: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
-        seen[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         net(torch.randn(1, length, DIM, requires_grad=True))
-    return sum(seen.values())
+    return sum(storages.values())

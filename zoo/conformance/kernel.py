@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from zoo.conformance.common import apart
+from zoo.conformance.common import difference
 from zoo.parts.backend import Naive
 from zoo.parts.pattern import Pattern
 
@@ -36,22 +36,22 @@ class Call(NamedTuple):
 
 def features(words: frozenset[str], keys: int, heads: int, table: Tensor | None = None) -> dict[str, Any]:
     """The options of a pattern with these features; some queries see no key where padding allows it."""
-    asked: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if "causal" in words:
-        asked["causal"] = True
+        fields["causal"] = True
     if "window" in words:
-        asked["window"] = 3
+        fields["window"] = 3
     if "valid" in words:
-        asked["valid"] = torch.stack([torch.arange(keys) % 3 != 0, torch.arange(keys) < max(1, keys - 2)])
+        fields["valid"] = torch.stack([torch.arange(keys) % 3 != 0, torch.arange(keys) < max(1, keys - 2)])
     if "bias" in words:
         slopes = torch.linspace(0.1, 0.4, heads, dtype=torch.float64) if table is None else table
-        asked["bias"] = lambda head, query, key: slopes[head] * (query - 2 * key)
+        fields["bias"] = lambda head, query, key: slopes[head] * (query - 2 * key)
     if "content" in words:  # of two rows
         shares = torch.linspace(0.1, 0.4, 2 * heads, dtype=torch.float64).view(2, heads, 1, 1)
-        asked["content"] = lambda query, key: (shares * (key[None] - 2 * query[:, None])).sin()
+        fields["content"] = lambda query, key: (shares * (key[None] - 2 * query[:, None])).sin()
     if "sparse" in words:
-        asked["sparse"] = every_second
-    return asked
+        fields["sparse"] = every_second
+    return fields
 
 
 def every_second(query: Tensor, key: Tensor) -> Tensor:
@@ -78,11 +78,11 @@ def calls(
         return torch.randn(*shape, generator=make, dtype=torch.float64).to(dtype)
 
     everything = frozenset(lowers) & frozenset(FEATURES)
-    wanted = [("a whole sequence", words) for words in subsets(lowers)]
-    wanted += [
+    rows = [("a whole sequence", words) for words in subsets(lowers)]
+    rows += [
         (shape, words) for shape in list(SHAPES)[1:] for words in {everything, everything & {"causal"}, frozenset()}
     ]
-    for shape, words in wanted:
+    for shape, words in rows:
         T, S, offset, start = SHAPES[shape]
         for groups in (
             (heads, heads // 2, 1)
@@ -113,29 +113,32 @@ def long_calls(lowers: frozenset[str]) -> Iterator[Call]:
             yield Call(q, k, v, pattern, f"{shape} with {', '.join(sorted(words)) or 'no feature'}")
 
 
-def explained(call: Call, out: Tensor) -> str:
+def explain_mismatch(call: Call, out: Tensor) -> str:
     """The mistake that explains a result: of how textbooks are misread, the one that gives the same numbers."""
-    for told, pattern, scale, k, v in misread(call):
-        if apart(out, Naive()(call.q.double(), k.double(), v.double(), Pattern(**pattern), scale=scale)) < 1e-5:
-            return f"It is what comes out {told}."
+    for explanation, pattern, scale, k, v in misread_features(call):
+        if difference(out, Naive()(call.q.double(), k.double(), v.double(), Pattern(**pattern), scale=scale)) < 1e-5:
+            return f"It is what comes out {explanation}."
     return "Compare with zoo.parts.backend.Naive."
 
 
-def misread(call: Call) -> Iterator[tuple[str, dict[str, Any], float | None, Tensor, Tensor]]:
+def misread_features(call: Call) -> Iterator[tuple[str, dict[str, Any], float | None, Tensor, Tensor]]:
     """A call with one mistake each, and how it is called."""
     q, k, v, pattern, _ = call
     for feature in (*FEATURES, "offset", "start"):
         if isinstance(pattern.get(feature), Tensor) or pattern.get(feature):
             yield f"without {feature}", {key: value for key, value in pattern.items() if key != feature}, None, k, v
     for factor in (q.size(-1) ** 0.5, q.size(-1) ** -0.5):
-        told = f"with a scale {factor:.3g} times too large"
-        yield told, pattern, factor * q.size(-1) ** -0.5, k, v
+        explanation = f"with a scale {factor:.3g} times too large"
+        yield explanation, pattern, factor * q.size(-1) ** -0.5, k, v
     if pattern.get("causal"):
-        for by, told in ((1, "when a query sees the key after its own"), (-1, "when a query does not see its own key")):
-            yield told, pattern | {"offset": pattern["offset"] + by}, None, k, v
+        for by, explanation in (
+            (1, "when a query sees the key after its own"),
+            (-1, "when a query does not see its own key"),
+        ):
+            yield explanation, pattern | {"offset": pattern["offset"] + by}, None, k, v
     if pattern.get("window"):
-        for by, told in ((1, "wider"), (-1, "narrower")):
-            window = f"with a window one key {told}: a window of w is |query - key| < w"
+        for by, explanation in ((1, "wider"), (-1, "narrower")):
+            window = f"with a window one key {explanation}: a window of w is |query - key| < w"
             yield window, pattern | {"window": pattern["window"] + by}, None, k, v
     if "valid" in pattern:
         yield "when valid is taken for padding: True is real", pattern | {"valid": ~pattern["valid"]}, None, k, v
@@ -147,6 +150,6 @@ def misread(call: Call) -> Iterator[tuple[str, dict[str, Any], float | None, Ten
         yield "with shared heads tiled: use repeat_interleave(H / G, dim=1)", pattern, None, tiled[0], tiled[1]
 
 
-def truth(call: Call, scale: float | None = None) -> Tensor:
+def reference_result(call: Call, scale: float | None = None) -> Tensor:
     """The textbook's result in float64."""
     return Naive()(call.q.double(), call.k.double(), call.v.double(), call.asked(), scale=scale)

@@ -7,7 +7,7 @@ import copy
 import torch
 
 from zoo.conformance.check import Inapplicable, require
-from zoo.conformance.common import CAP, COMMON, apart
+from zoo.conformance.common import CAP, COMMON, difference
 from zoo.conformance.subject import NormSubject, spread
 from zoo.conformance.tasks import TASKS
 from zoo.conformance.tokens import TOKENS, reference
@@ -24,7 +24,7 @@ def any_width(subject: NormSubject) -> None:
             require(out.shape == x.shape, f"x of shape {shape} came back as {tuple(out.shape)}.")
         x = torch.randn(4, 5, dim)
         alone = norm(x[1, 2])
-        gap = apart(alone, norm(x)[1, 2])
+        gap = difference(alone, norm(x)[1, 2])
         require(gap <= 1e-6, f"one vector differs by {gap:.1e} from itself among others: normalise dim=-1 alone.")
 
 
@@ -43,7 +43,7 @@ def extreme_sizes(subject: NormSubject) -> None:
     exact = copy.deepcopy(half).double()
     for scale in (300.0, 6e4):
         x = torch.full((1, 2, 48), scale, dtype=torch.float16) * torch.linspace(0.5, 1, 48).half()
-        gap = apart(half(x), exact(x.double()))  # infinity divided by infinity may well be finite
+        gap = difference(half(x), exact(x.double()))  # infinity divided by infinity may well be finite
         require(gap <= CAP[torch.float16], f"float16 numbers of size {scale:g} overflow: square in float32.")
 
 
@@ -53,14 +53,14 @@ def far_from_zero(subject: NormSubject) -> None:
     exact = copy.deepcopy(norm).double()
     x = subject.tokens(4, 8) + 1000
     expected = exact(x.double())
-    gap = apart(norm(x), expected)
+    gap = difference(norm(x), expected)
     require(
         gap <= 2e-3,
         f"features around 1000 with deviation 1 come out {gap:.1e} away from float64: subtract the mean first and "
         "square what is left, since the difference of two large numbers has few digits.",
     )
     with torch.autocast("cpu", torch.bfloat16):
-        gap = apart(norm(x), expected)
+        gap = difference(norm(x), expected)
     require(
         gap <= CAP[torch.bfloat16],
         f"under autocast features around 1000 come out {gap:.1e} away from float64: take means by .mean(), not by a "
@@ -76,12 +76,12 @@ def invariance(subject: NormSubject) -> None:
     norm, x = spread(subject.build()).double(), subject.tokens(dtype=torch.float64)
     out = norm(x)
     if "scale" in declared:
-        gap = apart(norm(37.0 * x), out)
+        gap = difference(norm(37.0 * x), out)
         require(gap <= 1e-4, f"declared to ignore scale, yet 37 x gives results {gap:.1e} away.")
-        gap = apart(norm(0.002 * x), norm(0.004 * x))
+        gap = difference(norm(0.002 * x), norm(0.004 * x))
         require(gap >= 1e-8 or gap == 0, f"eps seems to be missing (gap {gap:.1e}).")
     if "shift" in declared:
-        gap = apart(norm(x + 5.0), out)
+        gap = difference(norm(x + 5.0), out)
         require(gap <= 1e-6, f"declared to ignore a shift, yet x + 5 gives results {gap:.1e} away.")
 
 

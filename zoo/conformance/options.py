@@ -8,9 +8,9 @@ import typing
 from collections.abc import Callable
 from typing import Any, Literal, Union
 
-from zoo.describe import GIVEN
 from zoo.parts.ffn import FFN, Plain
 from zoo.parts.norm import Norm, RMSNorm
+from zoo.plugins.description import CLASS_PARAMETERS
 
 DECLARED = "tried_options"  # class attribute: dictionaries of options, each tried as it stands
 PARTS: dict[type, type] = {Norm: RMSNorm, FFN: Plain}  # what stands for a part that an option names
@@ -23,7 +23,9 @@ def candidates(part: type, fixed: dict[str, Any]) -> dict[str, list[Any]]:
     """
     hints = typing.get_type_hints(part.__init__)  # type: ignore[misc]
     found: dict[str, list[Any]] = {}
-    for name, parameter in list(inspect.signature(part).parameters.items())[GIVEN.get(getattr(part, "kind", ""), 0) :]:
+    for name, parameter in list(inspect.signature(part).parameters.items())[
+        CLASS_PARAMETERS.get(getattr(part, "kind", ""), 0) :
+    ]:
         if name in fixed or parameter.default is parameter.empty:
             continue
         values = others(hints.get(name, parameter.annotation), parameter.default)

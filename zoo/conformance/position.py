@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from zoo.conformance.check import Broken, Inapplicable, once, require
-from zoo.conformance.common import COMMON, apart
+from zoo.conformance.common import COMMON, difference
 from zoo.conformance.sequence import SEQUENCE, learns_two_samples
 from zoo.conformance.subject import DIM, GRID, HEADS, TEXT, PositionSubject, Refused
 from zoo.conformance.tasks import TASKS
 from zoo.conformance.weights import WEIGHTS
 from zoo.errors import UsageError
-from zoo.models.init import initialise
+from zoo.models.initialization import initialize
 from zoo.parts.attention import MultiHead
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Extent, Position
@@ -24,10 +24,10 @@ def scores(scheme: Position, q: Tensor, k: Tensor, query: Tensor, key: Tensor) -
     """Scores (B, H, T, S) of queries and keys (B, H, ., D) at positions, as a scheme makes them."""
     if scheme.rotates:
         q, k = scheme.rotate(q, query), scheme.rotate(k, key)
-    found = q @ k.mT
+    products = q @ k.mT
     if scheme.biases:
-        found = found + scheme.bias(torch.arange(HEADS)[:, None, None], query[:, None], key[None])
-    return found
+        products = products + scheme.bias(torch.arange(HEADS)[:, None, None], query[:, None], key[None])
+    return products
 
 
 def hooks(subject: PositionSubject) -> None:
@@ -44,8 +44,8 @@ def hooks(subject: PositionSubject) -> None:
         out = scheme.rotate(y, over_heads)
         require(out.shape == y.shape, f"rotate gives {tuple(out.shape)} for {tuple(y.shape)}.")
     pos = torch.arange(40, 45)
-    for given in (lambda: scheme.embed(x, pos), lambda: scheme.rotate(y, pos)):
-        given()
+    for call in (lambda: scheme.embed(x, pos), lambda: scheme.rotate(y, pos)):
+        call()
         untouched = torch.equal(pos, torch.arange(40, 45))
         require(untouched, "positions were changed in place: all layers read them. Use out-of-place operations.")
     if scheme.biases:
@@ -62,22 +62,23 @@ def positions_are_given(subject: PositionSubject) -> None:
     for t in (0, 5, 8):
         one = scheme.embed(x[:, t : t + 1], torch.tensor([t]))
         require(
-            apart(one, whole[:, t : t + 1]) <= 1e-6, f"embed of one token at {t} is not that of a sequence: use pos."
+            difference(one, whole[:, t : t + 1]) <= 1e-6,
+            f"embed of one token at {t} is not that of a sequence: use pos.",
         )
         one = scheme.rotate(y[:, :, t : t + 1], torch.tensor([t]))
         require(
-            apart(one, turned[:, :, t : t + 1]) <= 1e-6,
+            difference(one, turned[:, :, t : t + 1]) <= 1e-6,
             f"rotate of one token at {t} is not that of a sequence: use pos.",
         )
-    gap = apart(scheme.embed(x[:, order], pos[order]), whole[:, order])
+    gap = difference(scheme.embed(x[:, order], pos[order]), whole[:, order])
     require(gap <= 1e-6, "embed of shuffled tokens at their positions differs: use pos, count nothing.")
     both = torch.stack([pos, pos.flip(0)])
-    for told, rows, alone in (
+    for description, rows, alone in (
         ("embed", scheme.embed(x.expand(2, -1, -1), both), scheme.embed(x, pos.flip(0))),
         ("rotate", scheme.rotate(y.expand(2, -1, -1, -1), both[:, None]), scheme.rotate(y, pos.flip(0))),
     ):
-        gap = apart(rows[1:], alone)
-        require(gap <= 1e-6, f"{told}: rows of a batch may have positions of their own, and they are ignored.")
+        gap = difference(rows[1:], alone)
+        require(gap <= 1e-6, f"{description}: rows of a batch may have positions of their own, and they are ignored.")
 
 
 def bias_is_elementwise(subject: PositionSubject) -> None:
@@ -89,7 +90,8 @@ def bias_is_elementwise(subject: PositionSubject) -> None:
     for h, q, k in ((0, 0, 0), (1, 3, 2), (2, 19, 0), (3, 7, 24), (1, 12, 12)):
         one = scheme.bias(torch.tensor(h), torch.tensor(q), torch.tensor(k))
         require(
-            apart(one, whole[h, q, k]) <= 1e-6, f"bias of head {h}, query {q}, key {k} alone is not that of a table."
+            difference(one, whole[h, q, k]) <= 1e-6,
+            f"bias of head {h}, query {q}, key {k} alone is not that of a table.",
         )
 
 
@@ -105,7 +107,7 @@ def order_matters(subject: PositionSubject) -> None:
     for a, b in ((0, 1), (3, 4), (2, 9)):
         other = x.clone()
         other[:, [a, b]] = x[:, [b, a]]
-        change = apart(net(other)[:, -1], whole[:, -1])
+        change = difference(net(other)[:, -1], whole[:, -1])
         if getattr(subject.part, "orders", True):
             require(change > 1e-6, f"tokens {a} and {b} can change places, and a later token does not notice.")
         else:
@@ -121,7 +123,7 @@ def distances(subject: PositionSubject) -> None:
     query, key = torch.arange(6) + 2, torch.arange(8)
     here = scores(scheme, q, k, query, key)
     for offset, bound in ((1, 5e-4), (1000, 5e-3), (100000, 5e-2)):
-        gap = apart(scores(scheme, q, k, query + offset, key + offset), here)
+        gap = difference(scores(scheme, q, k, query + offset, key + offset), here)
         require(gap <= bound, f"declared relative, yet {offset} places further on scores differ by {gap:.1e}.")
     if not scheme.orders:
         return
@@ -140,13 +142,13 @@ def turning_keeps_lengths(subject: PositionSubject) -> None:
         pos = torch.arange(first, first + 4)
         out = scheme.rotate(y, pos)
         if getattr(subject.part, "keeps_lengths", True):
-            gap = apart(out.norm(dim=-1), y.norm(dim=-1))
+            gap = difference(out.norm(dim=-1), y.norm(dim=-1))
             told = "or declare keeps_lengths = False, as a factor on the scores is"
             require(gap <= 1e-6, f"at position {first} rotate changes lengths by {gap:.1e}: turn them, {told}.")
-        require(apart(scheme.rotate(3 * y, pos), 3 * out) <= 1e-6, "rotate is not linear.")
+        require(difference(scheme.rotate(3 * y, pos), 3 * out) <= 1e-6, "rotate is not linear.")
         alike = y[:, :1].expand_as(y)
         out = scheme.rotate(alike, pos)
-        same = apart(out, scheme.rotate(y[:, :1], pos).expand_as(out)) <= 1e-6
+        same = difference(out, scheme.rotate(y[:, :1], pos).expand_as(out)) <= 1e-6
         require(
             same, "heads are turned differently: queries and keys come as heads of one tensor, turn all heads alike."
         )
@@ -163,16 +165,16 @@ def low_precision(subject: PositionSubject) -> None:
         for name, value in (("embed", x), ("rotate", y)):
             out, expected = getattr(scheme, name)(value, pos), getattr(wide, name)(value.double(), pos)
             require(out.dtype == torch.bfloat16, f"{name} gives {out.dtype} for bfloat16.")
-            gap = apart(out, expected)
+            gap = difference(out, expected)
             require(gap <= 2e-2, f"{name} at position {first} is {gap:.1e} off in bfloat16: compute angles in float32.")
         with torch.autocast("cpu", torch.bfloat16):
             out = scheme.rotate(y, pos)
-        gap = apart(out, wide.rotate(y.double(), pos))
+        gap = difference(out, wide.rotate(y.double(), pos))
         require(gap <= 2e-2, f"rotate at position {first} is {gap:.1e} off under autocast.")
         if scheme.biases:
             far = torch.cat([pos, torch.arange(0, first, 1 + first // 1000)])
             head, query, key = torch.arange(HEADS)[:, None, None], pos[:, None], far[None]
-            gap = apart(scheme.bias(head, query, key), wide.bias(head, query, key))
+            gap = difference(scheme.bias(head, query, key), wide.bias(head, query, key))
             require(
                 gap <= 2e-2,
                 f"the bias at position {first} is {gap:.1e} off in bfloat16: compute distances in integers or float32.",
@@ -196,8 +198,8 @@ def every_place_is_its_own(subject: PositionSubject) -> None:
         marks = torch.cat(marked, -1).double()
         apart = torch.cdist(marks, marks, compute_mode="donot_use_mm_for_euclid_dist") + torch.eye(len(pos))
         one, other = divmod(int(apart.argmin()), len(pos))
-        told = f"positions {pos[one]} and {pos[other]} of {' by '.join(map(str, extent.sizes))} are one place to it"
-        require(apart.min().item() > 1e-6, f"{told}: count in int64, angles in float32, and use every axis.")
+        sentence = f"positions {pos[one]} and {pos[other]} of {' by '.join(map(str, extent.sizes))} are one place to it"
+        require(apart.min().item() > 1e-6, f"{sentence}: count in int64, angles in float32, and use every axis.")
 
 
 @once
@@ -205,7 +207,7 @@ def near_counts_most(subject: PositionSubject) -> None:
     """At initialisation a bias does not favour far keys, on average over heads."""
     for causal in (True, False):
         scheme = subject.build(Extent(TEXT.sizes, causal=causal))
-        initialise(scheme)
+        initialize(scheme)
         if not scheme.biases:
             raise Inapplicable("it has no bias")
         for query, side in ((60, "back"), (0, "ahead")) if not causal else ((60, "back"),):
@@ -233,17 +235,17 @@ def grids(subject: PositionSubject) -> None:
     for line, one, other in (("column", 2 * 8 + 3, 5 * 8 + 3), ("row", 3 * 8 + 2, 3 * 8 + 5)):
         moved = x.clone()
         moved[:, [one, other]] = x[:, [other, one]]
-        change = apart(net(moved)[:, :1], whole[:, :1])
+        change = difference(net(moved)[:, :1], whole[:, :1])
         require(
             change > 1e-6,
             f"two patches of one {line} can change places, and no other patch notices: use every axis of the extent.",
         )
-    seen = subject.stack(Extent((4, 4), special=1))
-    out = seen(subject.tokens(1, 17))
+    stack = subject.stack(Extent((4, 4), special=1))
+    out = stack(subject.tokens(1, 17))
     require(bool(out.isfinite().all()), "a special token at position -1 gives no finite result.")
-    if seen.position.relative and seen.position.biases:
+    if stack.position.relative and stack.position.biases:
         for query, key in ((-1, 3), (3, -1)):
-            none = seen.position.bias(torch.arange(HEADS), torch.tensor(query), torch.tensor(key))
+            none = stack.position.bias(torch.arange(HEADS), torch.tensor(query), torch.tensor(key))
             require(
                 not none.any(), "a special token stands at no place: it has no distance, and its bias must be zero."
             )

@@ -9,9 +9,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from zoo.conformance.check import Broken, Inapplicable, once, require
-from zoo.conformance.common import any_layer, apart, built
+from zoo.conformance.common import any_layer, build_part, difference
 from zoo.conformance.subject import SHORT_AND_LONG, Refused, Subject
-from zoo.models.init import initialise
+from zoo.models.initialization import initialize
 from zoo.models.stack import Stack
 
 
@@ -24,7 +24,7 @@ def activation_checkpointing(subject: Subject) -> None:
     layer.train()
     for length in SHORT_AND_LONG:
         x = subject.tokens(2, length).requires_grad_()
-        found = []
+        results = []
         for again in (False, True):
             torch.manual_seed(3)
             layer.zero_grad()
@@ -32,10 +32,10 @@ def activation_checkpointing(subject: Subject) -> None:
             grads = torch.autograd.grad(
                 (out**2).sum(), [x, *(p for p in layer.parameters() if p.requires_grad)], allow_unused=True
             )
-            found.append((out, [g for g in grads if g is not None]))
-        (one, ones), (other, others) = found
-        require(apart(other, one) <= 1e-6, "with activation checkpointing the output differs.")
-        fine = all(apart(b, a) <= 1e-5 for a, b in zip(ones, others, strict=True))
+            results.append((out, [g for g in grads if g is not None]))
+        (one, ones), (other, others) = results
+        require(difference(other, one) <= 1e-6, "with activation checkpointing the output differs.")
+        fine = all(difference(b, a) <= 1e-5 for a, b in zip(ones, others, strict=True))
         require(fine, "with activation checkpointing gradients differ: random numbers from a generator of its own?")
 
 
@@ -53,9 +53,9 @@ def compiles(subject: Subject) -> None:
             except Exception as error:
                 if "torch._dynamo" not in type(error).__module__ and "dynamo" not in str(error).lower():
                     raise
-                told = [line.strip() for line in str(error).splitlines() if line.strip()]
-                raise Broken(f"torch.compile breaks its graph: {told[0] if told else error!r}") from error
-            require(apart(out, layer(x)) <= 1e-5, f"compiled, it gives other numbers at length {length}.")
+                lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+                raise Broken(f"torch.compile breaks its graph: {lines[0] if lines else error!r}") from error
+            require(difference(out, layer(x)) <= 1e-5, f"compiled, it gives other numbers at length {length}.")
     finally:
         torch._dynamo.reset()
 
@@ -67,9 +67,9 @@ def signals_keep_their_size(subject: Subject) -> None:
         net = subject.stack(depth=12)
     except Refused:
         raise Inapplicable("it cannot be stacked by itself") from None
-    initialise(net, 0)
+    initialize(net, 0)
     layer = any_layer(subject)
-    initialise(layer, 0)
+    initialize(layer, 0)
     if isinstance(layer, Stack):
         layer.norm = nn.Identity()  # it would hide the size
     size = layer(subject.tokens(8, 16)).std().item()
@@ -104,7 +104,7 @@ def processes_agree(subject: Subject) -> None:
     """Two processes that share a batch (DDP) learn what one learns."""
     from zoo.conformance.processes import together
 
-    layer = built(subject) if subject.kind in ("norm", "ffn") else any_layer(subject)
+    layer = build_part(subject) if subject.kind in ("norm", "ffn") else any_layer(subject)
     x = subject.tokens(4, 6)
     target = torch.randn_like(x)
     alone = copy.deepcopy(layer).train()
@@ -115,7 +115,7 @@ def processes_agree(subject: Subject) -> None:
         optimiser.step()
     shared = together(layer, x, target)
     for name, parameter in alone.named_parameters():
-        gap = apart(shared[name], parameter.detach())
+        gap = difference(shared[name], parameter.detach())
         require(gap <= 1e-5, f"after three steps {name} differs by {gap:.1e} between one process and two.")
 
 

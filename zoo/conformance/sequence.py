@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from zoo.conformance.check import Broken, Inapplicable, once, require, tried
-from zoo.conformance.common import any_layer, apart, built, takes_padding
+from zoo.conformance.common import any_layer, build_part, difference, takes_padding
 from zoo.conformance.subject import LENGTH, SHORT_AND_LONG, Refused, Subject
 from zoo.errors import UsageError
-from zoo.models.init import initialise
+from zoo.models.initialization import initialize
 from zoo.models.stack import Stack
 from zoo.parts.block import Memory
 from zoo.parts.packing import Packing
@@ -20,7 +20,7 @@ from zoo.parts.position import Extent
 CAUSAL = Extent((LENGTH,), causal=True)
 
 
-def stacked(subject: Subject, **options: object) -> Stack:
+def build_stack(subject: Subject, **options: object) -> Stack:
     """A causal stack. Raises Inapplicable where the part refuses."""
     try:
         return subject.stack(CAUSAL, **options)
@@ -30,21 +30,21 @@ def stacked(subject: Subject, **options: object) -> Stack:
 
 def causality_by_perturbation(subject: Subject) -> None:
     """In a causal stack no token changes when later ones do, in sequences shorter and longer than 64 tokens."""
-    layer = built(subject, causal=True)
+    layer = build_part(subject, causal=True)
     for length in (9, SHORT_AND_LONG[-1]):
         x = subject.tokens(1, length)
         whole = layer(x)
         for t in range(9) if length == 9 else (0, 15, 31, 32, 40, 63, 64, length - 2):
             other = x.clone()
             other[:, t + 1 :] = 1e3 * torch.randn_like(other[:, t + 1 :])
-            gap = apart(layer(other)[:, : t + 1], whole[:, : t + 1])
+            gap = difference(layer(other)[:, : t + 1], whole[:, : t + 1])
             told = f"of {length} tokens those up to {t} change by {gap:.1e} when later ones do: they see the future."
             require(gap <= 1e-5 * length / 9 if length > 9 else gap <= 1e-6, told)
 
 
 def causality_by_gradient(subject: Subject) -> None:
     """In a causal stack a token's gradient is exactly zero for later tokens, and not for earlier ones it may see."""
-    layer = built(subject, causal=True).double()
+    layer = build_part(subject, causal=True).double()
     for length in (8, SHORT_AND_LONG[-1]):
         x = subject.tokens(1, length, torch.float64).requires_grad_()
         out = layer(x)
@@ -86,12 +86,12 @@ def padding(subject: Subject) -> None:
                 x, valid = pad(rows, left, rubbish, width)
                 out = layer(x, valid)
                 for number, one in enumerate(alone):
-                    gap = apart(out[number][valid[number]], one)
+                    gap = difference(out[number][valid[number]], one)
                     side = "left" if left else "right"
-                    told = f"padding on the {side}{', causal' if causal else ''}"
+                    description = f"padding on the {side}{', causal' if causal else ''}"
                     require(
                         gap <= 1e-5,
-                        f"{told}: a real token differs by {gap:.1e} from the same sequence without padding. "
+                        f"{description}: a real token differs by {gap:.1e} from the same sequence without padding. "
                         "Mask padding before the softmax, and take positions as they are given.",
                     )
     if not tried:
@@ -118,7 +118,7 @@ def packed_rows(subject: Subject) -> None:
             for mask in (valid, None) if causal else (valid,):
                 out = packing.spread(layer(x, mask, packing=packing))
                 for number, row in enumerate(rows):
-                    gap = apart(out[number][valid[number]], layer(row)[0])
+                    gap = difference(out[number][valid[number]], layer(row)[0])
                     require(gap <= 1e-5, f"{told}: a sentence differs by {gap:.1e} from itself alone. {UNPACK}")
             exact = copy.deepcopy(layer).double().train()
             leaf = x.double().requires_grad_()
@@ -145,7 +145,7 @@ def pad(rows: list[Tensor], left: bool, rubbish: float, width: int = 7) -> tuple
 
 def decoding(subject: Subject) -> None:
     """Token by token and in chunks, with a cache, a causal stack gives what one pass gives."""
-    net = stacked(subject, depth=2)
+    net = build_stack(subject, depth=2)
     for sizes in ((1,) * 9, (4, 1, 3, 1), (8, 1), (30, 1, 1, 1, 31, 1, 1, 4, 1)):
         x = subject.tokens(2, sum(sizes))
         whole = net(x)
@@ -153,7 +153,7 @@ def decoding(subject: Subject) -> None:
         for size in sizes:
             steps.append(net(x[:, begin : begin + size], caches=caches))
             begin += size
-        gap = apart(torch.cat(steps, 1), whole)
+        gap = difference(torch.cat(steps, 1), whole)
         require(
             gap <= 1e-5,
             f"decoded in steps of {sizes} it differs by {gap:.1e} from one pass. Queries stand at pattern.offset, keys "
@@ -163,7 +163,7 @@ def decoding(subject: Subject) -> None:
 
 def decoding_reordered(subject: Subject) -> None:
     """Rows of a cache can be reordered and dropped in the middle of decoding, as beam search does."""
-    net = stacked(subject, depth=2)
+    net = build_stack(subject, depth=2)
     for length in SHORT_AND_LONG:
         x = subject.tokens(3, length)
         caches = net.caches(length)
@@ -173,14 +173,14 @@ def decoding_reordered(subject: Subject) -> None:
             cache.own.select(order)
             cache.memory.select(order)
         out = net(x[order, -2:], caches=caches)
-        gap = apart(out, net(x)[order, -2:])
+        gap = difference(out, net(x)[order, -2:])
         told = f"after rows were reordered it differs by {gap:.1e}: keep nothing per row outside the cache."
         require(gap <= 1e-5, told)
 
 
 def decoding_padded(subject: Subject) -> None:
     """Prompts of different lengths, padded on the left, decode as each does alone."""
-    net = stacked(subject, depth=2)
+    net = build_stack(subject, depth=2)
     if not takes_padding(net):
         raise Inapplicable("it does not lower valid")
     for lengths, width in (((6, 4), 7), ((70, 37), 75)):
@@ -191,7 +191,7 @@ def decoding_padded(subject: Subject) -> None:
             steps.append(net(x[:, begin:end], valid[:, :end], caches=caches))
         out = torch.cat(steps, 1)
         for number, row in enumerate(rows):
-            gap = apart(out[number][valid[number]], net(row)[0])
+            gap = difference(out[number][valid[number]], net(row)[0])
             told = f"a prompt padded on the left decodes with a difference of {gap:.1e} to the same alone."
             require(gap <= 1e-5, told)
 
@@ -216,10 +216,10 @@ def looks_at(subject: Subject, net: Stack, tokens: int, sizes: tuple[int, int]) 
     whole = net(x, memory=Memory(rubbish, valid))
     for row, size in enumerate(sizes):
         alone = net(x[row : row + 1], memory=Memory(states[row : row + 1, :size]))
-        gap = apart(whole[row : row + 1], alone)
+        gap = difference(whole[row : row + 1], alone)
         require(gap <= 1e-5, f"padding of a memory changes the result by {gap:.1e}.")
     moved = net(x, memory=Memory(states + 1, valid))
-    require(apart(moved, whole) > 1e-6, "the memory does not matter: is it looked at?")
+    require(difference(moved, whole) > 1e-6, "the memory does not matter: is it looked at?")
     exact, wide = copy.deepcopy(net).double(), states.double()
     everything = exact(x.double(), memory=Memory(wide))
     seen = sorted({0, 1, 2, 3, 31, 32, 63, 64, most - 1}) if getattr(subject.part, "sees_all", True) else []
@@ -236,7 +236,7 @@ def looks_at(subject: Subject, net: Stack, tokens: int, sizes: tuple[int, int]) 
     steps = [net(x[:, :first], memory=Memory(rubbish, valid), caches=caches)]
     for t in range(first, tokens):
         steps.append(net(x[:, t : t + 1], memory=Memory(rubbish, valid), caches=caches))
-    gap = apart(torch.cat(steps, 1), whole)
+    gap = difference(torch.cat(steps, 1), whole)
     require(gap <= 1e-5, f"with a memory, decoding step by step differs by {gap:.1e} from one pass.")
 
 
@@ -254,8 +254,8 @@ def beyond_the_longest(subject: Subject) -> None:
     try:
         out = net(x)
     except UsageError as refusal:
-        told = str(refusal)
-        require("80" in told, f"a sequence of 80 tokens is refused without naming its length: {told}")
+        message = str(refusal)
+        require("80" in message, f"a sequence of 80 tokens is refused without naming its length: {message}")
         return
     except Exception as error:
         raise Broken(
@@ -265,25 +265,25 @@ def beyond_the_longest(subject: Subject) -> None:
         out.shape == x.shape and bool(out.isfinite().all()), "beyond its length it gives numbers that are not finite."
     )
     if net.causal:
-        gap = apart(out[:, :16], net(x[:, :16]))
+        gap = difference(out[:, :16], net(x[:, :16]))
         require(gap <= 1e-5, f"the first 16 tokens differ by {gap:.1e} when 64 more follow.")
 
 
 def offsets(subject: Subject) -> None:
     """Positions are taken as given: a window's cache, which forgets old keys, gives what one pass gives."""
     for window, length in ((3, 12), (40, 90)):
-        net, x = stacked(subject, window=window), subject.tokens(2, length)
+        net, x = build_stack(subject, window=window), subject.tokens(2, length)
         whole, caches = net(x), net.caches(length)
         first = 1 if length == 12 else 60  # a prompt
         steps = [net(x[:, :first], caches=caches)]
         steps += [net(x[:, t : t + 1], caches=caches) for t in range(first, length)]
-        gap = apart(torch.cat(steps, 1), whole)
+        gap = difference(torch.cat(steps, 1), whole)
         told = f"with a window of {window}"
         require(gap <= 1e-5, f"{told} decoding differs by {gap:.1e}: keys start at pattern.start, not at 0.")
         near = x.clone()
         near[:, : 2 * window // 3] += 1
         after = window + 2 * window // 3
-        seen = apart(net(near)[:, after:], whole[:, after:])
+        seen = difference(net(near)[:, after:], whole[:, after:])
         require(seen <= 1e-6, f"{told} a token changes by {seen:.1e} with one {window} places away.")
 
 
@@ -299,7 +299,7 @@ def no_token_is_special(subject: Subject) -> None:
         raise Inapplicable("it declares ordered = True: it knows the order of tokens by itself")
     for length in SHORT_AND_LONG:
         x, order = subject.tokens(2, length), torch.randperm(length)
-        gap = apart(layer(x[:, order]), layer(x)[:, order])
+        gap = difference(layer(x[:, order]), layer(x)[:, order])
         require(gap <= 1e-5, f"another order of tokens changes results by {gap:.1e}, although there are no positions.")
 
 
@@ -313,13 +313,13 @@ def learns_two_samples(subject: Subject) -> None:
             net = subject.stack(Extent((16,)))
         except Refused as refusal:
             raise Inapplicable(f"it refuses: {refusal}") from refusal
-    initialise(net)
+    initialize(net)
     mine = [
         m for m in net.modules() if isinstance(m, subject.part) or isinstance(getattr(m, "backend", 0), subject.part)
     ]
     learned = {id(p): p for m in mine for p in m.parameters()} if subject.kind != "position" else {}
     x, target = subject.tokens(2, 8), torch.randn(2, 8, 48)
-    head = initialise(torch.nn.Linear(48, 48))
+    head = initialize(torch.nn.Linear(48, 48))
     optimiser = torch.optim.Adam(learned.values() or net.parameters(), 1e-2)
     losses = []
     for _ in range(150):
@@ -329,8 +329,8 @@ def learns_two_samples(subject: Subject) -> None:
         optimiser.step()
         losses.append(loss.item())
     first, last = losses[0], losses[-1]
-    told = f"after 150 steps of its weights alone on two samples the loss fell from {first:.3g} to {last:.3g} only"
-    require(last <= 0.4 * first, f"{told}: is its gradient right, of a useful size, and free of noise?")
+    sentence = f"after 150 steps of its weights alone on two samples the loss fell from {first:.3g} to {last:.3g} only"
+    require(last <= 0.4 * first, f"{sentence}: is its gradient right, of a useful size, and free of noise?")
 
 
 SEQUENCE = [causality_by_perturbation, causality_by_gradient, padding, packed_rows, decoding, decoding_reordered,

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from zoo.conformance.options import candidates, written
 from zoo.data.data import Data
-from zoo.describe import GIVEN
 from zoo.errors import UsageError
-from zoo.models.init import initialise
+from zoo.models.initialization import initialize
 from zoo.models.stack import Stack
 from zoo.parts.attention import Attention
 from zoo.parts.backend import Backend, Naive
@@ -28,6 +27,7 @@ from zoo.parts.ffn import FFN
 from zoo.parts.norm import Norm
 from zoo.parts.packing import Packing
 from zoo.parts.position import Extent, NoPosition, Position
+from zoo.plugins.description import CLASS_PARAMETERS
 from zoo.tasks.task import Task
 
 DIM, HEADS = 48, 4  # heads of 12: no power of two, and enough for a scheme that splits them over two axes
@@ -69,7 +69,7 @@ class Subject:
 
     def missing_options(self) -> list[str]:
         """The options without a default that it is not given."""
-        parameters = list(inspect.signature(self.part).parameters.values())[GIVEN.get(self.kind, 0) :]
+        parameters = list(inspect.signature(self.part).parameters.values())[CLASS_PARAMETERS.get(self.kind, 0) :]
         loose = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
         needed = [one.name for one in parameters if one.default is one.empty and one.kind not in loose]
         return [name for name in needed if name not in self.options]
@@ -214,16 +214,16 @@ class TaskSubject(Subject):
     def build(self) -> Task:
         """The task with small sizes, in evaluation."""
         small = {"dim": DIM, "depth": 1, "heads": HEADS, "hidden": HIDDEN}
-        taken = inspect.signature(self.part).parameters
-        loose = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
-        sizes = {name: value for name, value in small.items() if name in taken or loose}
-        made = cast(type[Task], self.part)
+        parameters = inspect.signature(self.part).parameters
+        loose = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        sizes = {name: value for name, value in small.items() if name in parameters or loose}
+        task_class = cast(type[Task], self.part)
         try:
-            return made(**{**sizes, **made.small_sizes(self.options), **self.options}).eval()
+            return task_class(**{**sizes, **task_class.small_sizes(self.options), **self.options}).eval()
         except TypeError as error:
             if "unexpected keyword" not in str(error):
                 raise
-            return made(**{**made.small_sizes(self.options), **self.options}).eval()
+            return task_class(**{**task_class.small_sizes(self.options), **self.options}).eval()
 
 
 class DataSubject(Subject):
@@ -318,7 +318,7 @@ class Alone(nn.Module):
 
 def spread(module: nn.Module, seed: int = 0) -> Any:
     """Initialise as a model is, in evaluation; then move every parameter away from zeros and ones."""
-    initialise(module, seed)
+    initialize(module, seed)
     make = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from zoo.conformance.check import Inapplicable, once, require
-from zoo.conformance.common import apart, clean_import, documentation
+from zoo.conformance.common import clean_import, difference, documentation
 from zoo.conformance.subject import TaskSubject
 from zoo.conformance.tasks import train
 from zoo.models.loss import IGNORED
-from zoo.study.cost import cost
 from zoo.tasks.task import Loss
+from zoo.training.model_cost import cost
 
 
 def batch_of(subject: TaskSubject, rows: int = 4) -> tuple[Any, dict[str, Any]]:
@@ -68,7 +68,7 @@ def loss_is_a_sum(subject: TaskSubject) -> None:
     size = sum(int(half.size) for half in halves)
     require(size == int(whole.size), f"parts of a batch count {size} predictions, the whole {int(whole.size)}.")
     total = torch.stack([half.total for half in halves]).sum()
-    gap = apart(total, whole.total)
+    gap = difference(total, whole.total)
     require(gap <= 1e-4, f"parts of a batch have losses that differ by {gap:.1e} from the whole: sum, do not average.")
 
 
@@ -107,7 +107,7 @@ def padding_counts_for_nothing(subject: TaskSubject) -> None:
                     told = f"{where}: {width - real} tokens of padding in {', '.join(fields)} change"
                     sizes = int(found.size), int(expected.size)
                     require(sizes[0] == sizes[1], f"{told} the number of predictions from {sizes[1]} to {sizes[0]}.")
-                    gap = apart(found.total, expected.total)
+                    gap = difference(found.total, expected.total)
                     require(gap <= 1e-4, f"{told} the loss by {gap:.1e}: pass on which tokens are real, and sum those.")
 
 

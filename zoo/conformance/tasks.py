@@ -27,31 +27,31 @@ def steps(subject: Subject, task: Callable[..., Task], sizes: dict[str, Any], ba
     refusal = None
     for others in ({}, {"position": Sinusoidal}):
         try:
-            made: Any = task(**sizes, dim=DIM, depth=1, heads=HEADS, hidden=HIDDEN, **others | slot)
+            built: Any = task(**sizes, dim=DIM, depth=1, heads=HEADS, hidden=HIDDEN, **others | slot)
         except UsageError as error:
             refusal = refusal or error
         else:
-            train(made.train(), batch, type(made).__name__)
+            train(built.train(), batch, type(built).__name__)
             return
     raise Inapplicable(f"it refuses: {refusal}")
 
 
-def train(made: Task, batch: dict[str, Any], where: str) -> None:
+def train(module: Task, batch: dict[str, Any], where: str) -> None:
     """A few optimiser steps of a task. Raises Broken unless everything is finite and every parameter moves."""
-    before = {name: parameter.detach().clone() for name, parameter in made.named_parameters()}
-    optimiser = torch.optim.AdamW(made.parameters(), lr=1e-2)
+    before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+    optimiser = torch.optim.AdamW(module.parameters(), lr=1e-2)
     for _ in range(STEPS):
-        total, size = made.loss(batch)
-        loss = total / size + sum(side_losses(made.net))
+        total, size = module.loss(batch)
+        loss = total / size + sum(side_losses(module.net))
         require(bool(loss.isfinite()), f"in {where} the loss is {loss.item()}.")
         optimiser.zero_grad()
         loss.backward()
-        bad = [n for n, p in made.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
+        bad = [n for n, p in module.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
         require(not bad, f"in {where} no finite gradient reaches {', '.join(bad[:3])}.")
         optimiser.step()
-    still = [name for name, parameter in made.named_parameters() if torch.equal(parameter, before[name])]
-    told = "where does it start with a gradient of zero, as the second of two zero matrices does?"
-    require(not still, f"in {where} {STEPS} steps do not move {', '.join(still[:3])}: {told}")
+    still = [name for name, parameter in module.named_parameters() if torch.equal(parameter, before[name])]
+    hint = "where does it start with a gradient of zero, as the second of two zero matrices does?"
+    require(not still, f"in {where} {STEPS} steps do not move {', '.join(still[:3])}: {hint}")
 
 
 @tried("options")

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from zoo.conformance.check import Broken, require
-from zoo.conformance.common import any_layer, apart, each_layer, takes_padding
+from zoo.conformance.common import any_layer, difference, each_layer, takes_padding
 from zoo.conformance.running import RUNNING
 from zoo.conformance.subject import SHORT_AND_LONG, Refused, Subject
-from zoo.models.init import initialise
+from zoo.models.initialization import initialize
 from zoo.parts.ffn import FFN
 
 
@@ -29,18 +29,18 @@ def side_losses(layer: nn.Module) -> Tensor:
 def initialisation(subject: Subject) -> None:
     """``reset_parameters`` sets every parameter and buffer, to the same numbers for the same seed, and finite ones."""
     layer, twin = any_layer(subject), any_layer(subject)
-    for made in (layer, twin):
+    for module in (layer, twin):
         with torch.no_grad():
-            for tensor in (*made.parameters(), *made.buffers()):
-                tensor.fill_(float("nan") if made is layer and tensor.is_floating_point() else 7)
-        initialise(made, 3)
+            for tensor in (*module.parameters(), *module.buffers()):
+                tensor.fill_(float("nan") if module is layer and tensor.is_floating_point() else 7)
+        initialize(module, 3)
     for (name, one), (_, other) in zip(state(layer), state(twin), strict=True):
         require(
             torch.equal(one, other),
             f"{name} is not set again by reset_parameters(): draw it there, from torch's own generator.",
         )
         require(bool(one.isfinite().all()), f"{name} starts with numbers that are not finite.")
-    initialise(twin, 4)
+    initialize(twin, 4)
     drawn_again, declared = dict(twin.named_parameters()), fixed_starts(layer)
     unknown = sorted(declared - set(drawn_again))
     require(not unknown, f"fixed_start names {', '.join(unknown)}, which is no parameter.")
@@ -71,7 +71,7 @@ def meta_construction(subject: Subject) -> None:
     """Built on the meta device, moved and initialised, it equals one that was built where it is used."""
     torch.manual_seed(0)
     plain = any_layer(subject)
-    initialise(plain, 5)
+    initialize(plain, 5)
     with torch.device("meta"):
         ghost = any_layer(subject)
     strays = [name for name, tensor in state(ghost) if not tensor.is_meta]
@@ -79,11 +79,11 @@ def meta_construction(subject: Subject) -> None:
         not strays, f"built on the meta device, {', '.join(strays)} holds memory: make tensors in reset_parameters()."
     )
     ghost = ghost.to_empty(device="cpu")
-    initialise(ghost, 5)
+    initialize(ghost, 5)
     for (name, one), (_, other) in zip(state(plain), state(ghost), strict=True):
         require(torch.equal(one, other), f"{name} is lost on the meta device: write it in reset_parameters().")
     x = subject.tokens()
-    gap = apart(ghost.eval()(x), plain.eval()(x))
+    gap = difference(ghost.eval()(x), plain.eval()(x))
     require(gap == 0, "a tensor that is neither parameter nor buffer is lost on the meta device: register_buffer it.")
 
 
@@ -97,9 +97,9 @@ def moves_with_the_module(subject: Subject) -> None:
         except Exception as error:
             kind = "it needs numbers to go on (.item(), .tolist(), an if on a tensor, nonzero)"
             stays = "a tensor stays behind"
-            told = stays if "device" in str(error) and "item" not in str(error) else f"{kind} or {stays}"
+            reason = stays if "device" in str(error) and "item" not in str(error) else f"{kind} or {stays}"
             raise Broken(
-                f"with tensors without data: {told}: {str(error).splitlines()[0]}. On a GPU each would wait or fail."
+                f"with tensors without data: {reason}: {str(error).splitlines()[0]}. On a GPU each would wait or fail."
             ) from error
         require(all(out.is_meta for out in outs), "it computes on another device than its input's.")
 
@@ -160,13 +160,13 @@ def slopes_off(layer: nn.Module, x: Tensor) -> Iterator[tuple[str, float]]:
     for (name, leaf), grad in zip(leaves.items(), grads, strict=True):
         way = torch.randn(leaf.shape, generator=pick, dtype=torch.float64)
         with torch.no_grad():
-            kept, values = leaf.clone(), []
+            original, values = leaf.clone(), []
             for step in (1e-5, -1e-5):
-                leaf.copy_(kept + step * way)
+                leaf.copy_(original + step * way)
                 values.append(value())
-            leaf.copy_(kept)
-        slope, said = (values[0] - values[1]).item() / 2e-5, (grad * way).sum().item()
-        yield name, abs(slope - said) / max(1.0, abs(slope))
+            leaf.copy_(original)
+        slope, derivative = (values[0] - values[1]).item() / 2e-5, (grad * way).sum().item()
+        yield name, abs(slope - derivative) / max(1.0, abs(slope))
 
 
 def state_round_trip(subject: Subject) -> None:
@@ -174,7 +174,7 @@ def state_round_trip(subject: Subject) -> None:
     layer, twin, x = any_layer(subject), any_layer(subject), subject.tokens()
     layer.train()(x)
     layer.eval()
-    initialise(twin, 9)
+    initialize(twin, 9)
     saved = layer.state_dict()
     odd = [name for name, value in saved.items() if not isinstance(value, torch.Tensor)]
     require(not odd, f"the state holds {', '.join(odd)}, which is no tensor.")
@@ -183,10 +183,10 @@ def state_round_trip(subject: Subject) -> None:
     file.seek(0)
     twin.load_state_dict(torch.load(file, weights_only=True))
     unsaved = [name for name, _ in layer.named_buffers() if name not in saved]
-    told = f" ({', '.join(unsaved)} is not saved, which is right for constants only)" if unsaved else ""
+    note = f" ({', '.join(unsaved)} is not saved, which is right for constants only)" if unsaved else ""
     require(
-        apart(twin(x), layer(x)) == 0,
-        f"after saving and loading it computes something else{told}: what a seed or training sets must be a parameter, "
+        difference(twin(x), layer(x)) == 0,
+        f"after saving and loading it computes something else{note}: what a seed or training sets must be a parameter, "
         "or a buffer that is saved.",
     )
 
@@ -195,7 +195,7 @@ def copies(subject: Subject) -> None:
     """A deep copy and a pickled copy compute the same."""
     layer, x = any_layer(subject), subject.tokens()
     layer(x)
-    require(apart(copy.deepcopy(layer)(x), layer(x)) == 0, "a deep copy computes something else.")
+    require(difference(copy.deepcopy(layer)(x), layer(x)) == 0, "a deep copy computes something else.")
     parts: list[Any] = [*layer.modules(), *(getattr(module, "backend", None) for module in layer.modules())]
     part = next((part for part in parts if isinstance(part, subject.part)), None)
     if part is None or "<locals>" in subject.part.__qualname__:

@@ -61,6 +61,6 @@ WAYS: dict[str, Callable[[Tensor, np.ndarray], Tensor]] = {
 }
 
 
-def augmented(images: Tensor, way: str, seed: int, epoch: int, indices: np.ndarray) -> Tensor:
+def augment(images: Tensor, way: str, seed: int, epoch: int, indices: np.ndarray) -> Tensor:
     """uint8 images (B, C, H, W), changed in that way."""
     return images if way == "none" else WAYS[way](images, uniforms(seed, epoch, indices, 4))

@@ -84,7 +84,7 @@ class RowPlan(Plan):
         self.items, self.rows = items, rows
 
     def order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        order = np.arange(self.items) if self.seed is None else random(self.seed, epoch).permutation(self.items)
+        order = np.arange(self.items) if self.seed is None else generator(self.seed, epoch).permutation(self.items)
         return order, np.arange(self.count)
 
     def identity(self) -> list[int | None]:
@@ -121,7 +121,7 @@ class TokenPlan(Plan):
     def order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         if self.seed is None:
             return np.argsort(self.width, kind="stable"), np.arange(self.count)
-        draw = random(self.seed, epoch)
+        draw = generator(self.seed, epoch)
         order = draw.permutation(len(self.width))
         return order[np.argsort(self.width[order], kind="stable")], draw.permutation(self.count)
 
@@ -262,7 +262,7 @@ def _whole(batch: Any) -> Any:
     return batch  # __getitems__ has made it already
 
 
-def random(*seed: int) -> np.random.Generator:
+def generator(*seed: int) -> np.random.Generator:
     """A generator that depends on these numbers only."""
     return np.random.default_rng([number % 2**64 for number in seed])
 
@@ -274,7 +274,7 @@ def sample_sentence(draw: np.random.Generator, words: int = 20) -> str:
 
 def uniforms(seed: int, epoch: int, indices: np.ndarray, count: int) -> np.ndarray:
     """(B, count) float64 in [0, 1): a hash (splitmix64) of seed, epoch and sample, for a whole batch at once."""
-    base = random(seed, epoch).integers(0, 2**63, dtype=np.uint64)
+    base = generator(seed, epoch).integers(0, 2**63, dtype=np.uint64)
     x: np.ndarray = base + indices.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(count, dtype=np.uint64)
     x = x * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

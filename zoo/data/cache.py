@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock
 
-from zoo import atomic
 from zoo.errors import StorageError
+from zoo.io import atomic_files
 
 MANIFEST = "manifest.json"
 HASHED_BYTES = 64 * 2**20  # above this a file's length alone is compared, so that a start stays fast
@@ -40,7 +40,7 @@ def digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
-def cached(name: str, key: object, build: Callable[[Path], None]) -> Path:
+def cached_entry(name: str, key: object, build: Callable[[Path], None]) -> Path:
     """The folder that `build` filled for this key; it is built when missing, and built again when damaged.
 
     Any number of processes may ask at once: one builds, the others wait. A reader never sees a half-made entry. Where
@@ -72,9 +72,9 @@ def intact(entry: Path) -> bool:
 
 def write_array(path: Path, array: np.ndarray) -> None:
     """Replace a file's content by an array, as numpy.save does."""
-    with atomic.drafted(path) as (draft, file):
+    with atomic_files.open_draft(path) as (draft, file):
         np.save(_Stream(file), array)
-    atomic.publish(draft, path)
+    atomic_files.publish_draft(draft, path)
 
 
 def mapped(path: Path) -> np.ndarray:
@@ -89,41 +89,43 @@ def mapped(path: Path) -> np.ndarray:
 
 @functools.cache
 def _say_unmapped(why: str, folder: Path) -> None:
-    atomic.warn(f"the files in {folder} cannot be mapped into memory, and are read as a whole: {why}")
+    atomic_files.warn(f"the files in {folder} cannot be mapped into memory, and are read as a whole: {why}")
 
 
 def write_arrays(path: Path, **arrays: np.ndarray) -> None:
     """Replace a file's content by arrays, as numpy.savez does."""
     content = io.BytesIO()
     np.savez(content, **arrays)  # type: ignore[arg-type]
-    atomic.write(path, content.getvalue())
+    atomic_files.write_bytes(path, content.getvalue())
 
 
 def write_json(path: Path, value: object) -> None:
     """Replace a file's content by JSON."""
-    atomic.write_json(path, value)
+    atomic_files.write_json(path, value)
 
 
 class _Stream:
     """A file for numpy: into a real one it writes past Python, and does not say why that failed."""
 
-    def __init__(self, file: atomic.Hashed) -> None:
+    def __init__(self, file: atomic_files.HashingFile) -> None:
         self.write = file.write
 
 
 def _make(entry: Path, build: Callable[[Path], None]) -> None:
-    for left in entry.parent.glob(f"*{entry.name}.*{atomic.PARTIAL}"):  # by a killed process: the lock is ours now
+    for left in entry.parent.glob(
+        f"*{entry.name}.*{atomic_files.PARTIAL}"
+    ):  # by a killed process: the lock is ours now
         shutil.rmtree(left, ignore_errors=True)
-    with atomic.filled(entry) as folder:
+    with atomic_files.filled(entry) as folder:
         build(folder)
         files = sorted(folder.iterdir())
-        atomic.write_json(folder / MANIFEST, {file.name: _stamp(file) for file in files}, indent=None)
+        atomic_files.write_json(folder / MANIFEST, {file.name: _stamp(file) for file in files}, indent=None)
 
 
 def _uncached(title: str, build: Callable[[Path], None], error: Exception) -> Path:
     """The entry in this process's own folder. Raises what stopped ``build`` where that was not the cache folder."""
-    fault = atomic.storage_fault(error)
-    why = atomic.reason(fault) if fault else str(error)
+    fault = atomic_files.storage_fault(error)
+    why = atomic_files.reason(fault) if fault else str(error)
     neither = StorageError(
         f"neither the cache folder nor a temporary one can be written: {why}.\n"
         "Set the environment variable ZOO_CACHE to a folder that can."
@@ -138,7 +140,7 @@ def _uncached(title: str, build: Callable[[Path], None], error: Exception) -> Pa
             _make(entry, build)
     except OSError as again:
         about = Path(os.fsdecode(again.filename or folder))
-        if atomic.storage_fault(again) is None or not about.is_relative_to(folder):
+        if atomic_files.storage_fault(again) is None or not about.is_relative_to(folder):
             raise  # of the files that `build` reads
         raise neither from again
     _say(why)
@@ -158,7 +160,7 @@ _held: list[tempfile.TemporaryDirectory] = []
 
 @functools.cache
 def _say(why: str) -> None:
-    atomic.warn(
+    atomic_files.warn(
         f"the cache cannot be written, so that what is made now is made again next time: {why}. Set the environment "
         "variable ZOO_CACHE to a folder of yours"
     )

@@ -149,11 +149,11 @@ class Book:
 
 def locale(name: str) -> Locale:
     """The locale of that name. Raises UsageError with the nearest name."""
-    known = locale_identifiers()
+    identifiers = locale_identifiers()
     normal = name.replace("-", "_")
-    exact = {one.lower(): one for one in known}.get(normal.lower())
+    exact = {one.lower(): one for one in identifiers}.get(normal.lower())
     if exact is None:
-        raise UsageError(f"Babel {babel.__version__} has no locale {name!r}.{suggest(normal, known)}")
+        raise UsageError(f"Babel {babel.__version__} has no locale {name!r}.{suggest(normal, identifiers)}")
     return Locale.parse(exact)
 
 

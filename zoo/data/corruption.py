@@ -55,25 +55,25 @@ def corrupt_spans(tokens: Tokens, chosen: Spans, sentinels: Tokens) -> Corrupted
 
 def restore_spans(corrupted: Corrupted, sentinels: Tokens) -> Tokens:
     """The text that ``corrupt_spans`` was given. Raises ValueError where source and target do not belong together."""
-    known = {int(number): place for place, number in enumerate(sentinels)}
+    places = {int(number): place for place, number in enumerate(sentinels)}
     pieces: dict[int, list[int]] = {}
     current: list[int] | None = None
     for token in corrupted.target.tolist():
-        if token in known:
-            current = pieces.setdefault(known[token], [])
+        if token in places:
+            current = pieces.setdefault(places[token], [])
         elif current is None:
             raise ValueError("the target does not begin with a sentinel")
         else:
             current.append(token)
-    found: list[int] = []
+    restored: list[int] = []
     for token in corrupted.source.tolist():
-        if token not in known:
-            found.append(token)
-        elif known[token] in pieces:
-            found += pieces[known[token]]
+        if token not in places:
+            restored.append(token)
+        elif places[token] in pieces:
+            restored += pieces[places[token]]
         else:
-            raise ValueError(f"the target lacks sentinel {known[token]}")
-    return np.array(found, np.int64)
+            raise ValueError(f"the target lacks sentinel {places[token]}")
+    return np.array(restored, np.int64)
 
 
 def mask_tokens(tokens: Tokens, rate: float, mask: int, draw: np.random.Generator) -> Tokens:
@@ -83,10 +83,10 @@ def mask_tokens(tokens: Tokens, rate: float, mask: int, draw: np.random.Generato
 
 def delete_tokens(tokens: Tokens, rate: float, draw: np.random.Generator) -> Tokens:
     """Token deletion: tokens drawn by chance are left out; one at least stays."""
-    kept = draw.random(len(tokens)) >= rate
-    if not kept.any():
-        kept[draw.integers(len(kept))] = True
-    return tokens[kept]
+    remaining = draw.random(len(tokens)) >= rate
+    if not remaining.any():
+        remaining[draw.integers(len(remaining))] = True
+    return tokens[remaining]
 
 
 def infill(tokens: Tokens, rate: float, mean: float, mask: int, draw: np.random.Generator) -> Tokens:
@@ -108,11 +108,11 @@ def infill(tokens: Tokens, rate: float, mean: float, mask: int, draw: np.random.
         hidden[start : start + length] = True
         budget -= length
     first = hidden & ~np.concatenate([[False], hidden[:-1]])
-    found = np.where(hidden, mask, tokens)[~hidden | first]
-    empty = min(empty, len(tokens) - len(found))  # the text never becomes longer
-    for place in sorted(draw.integers(0, len(found) + 1, empty), reverse=True):
-        found = np.insert(found, place, mask)
-    return found
+    filled = np.where(hidden, mask, tokens)[~hidden | first]
+    empty = min(empty, len(tokens) - len(filled))  # the text never becomes longer
+    for place in sorted(draw.integers(0, len(filled) + 1, empty), reverse=True):
+        filled = np.insert(filled, place, mask)
+    return filled
 
 
 def sentences(tokens: Tokens, ends: np.ndarray) -> list[Tokens]:

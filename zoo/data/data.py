@@ -14,7 +14,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from zoo.data.batches import BatchDataset, Batches, Loader, Plan, RowPlan
 from zoo.errors import UsageError
-from zoo.ranges import at_least, at_most
+from zoo.value_checks import at_least, at_most
 
 log = logging.getLogger(__name__)
 MOST_WORKERS = 1024  # processes that load
@@ -107,8 +107,8 @@ class Data(LightningDataModule, ABC):
             frozen = bool(getattr(self.trainer, "overfit_batches", 0))
         plan = self.plan(split, world, seed)
         if not plan.count:
-            found = len(self.datasets[split])
-            raise UsageError(f"the {split} split has {found} samples: too few for {world} processes to get one each")
+            size = len(self.datasets[split])
+            raise UsageError(f"the {split} split has {size} samples: too few for {world} processes to get one each")
         # by keyword: Lightning makes the loader of prediction anew, with other values
         return Loader(dataset=self.datasets[split], batch_sampler=Batches(plan, rank, frozen), workers=self.workers)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from zoo.data.batches import BatchDataset, random, round_up
+from zoo.data.batches import BatchDataset, generator, round_up
 from zoo.data.corruption import (
     Corrupted,
     corrupt_spans,
@@ -52,12 +52,12 @@ class NoisedRows(BatchDataset):
         tokens = np.asarray(self.stream.tokens)[places[0][real[0]]].astype(np.int64)
         if len(tokens) < 2:  # the last piece of an evaluation may be one token, which nothing can be hidden of
             return Corrupted(tokens, tokens)
-        return self.corrupt(tokens, random(*self.stream.key(epoch), 3, index))
+        return self.corrupt(tokens, generator(*self.stream.key(epoch), 3, index))
 
     def batch(self, indices: np.ndarray, epoch: int) -> dict[str, Any]:
         """As sentence pairs: ``source`` (B, S): tokens, <eos>; ``target`` (B, T): <bos>, tokens, <eos>; ``…_valid``."""
         pairs = [self.pair(index, epoch) for index in indices.tolist()]
-        found: dict[str, Any] = {}
+        columns: dict[str, Any] = {}
         for name, side, lead in (("source", 0, []), ("target", 1, [self.bos])):
             rows = [[*lead, *pair[side].tolist(), self.eos] for pair in pairs]
             width = int(round_up(max(map(len, rows)) - len(lead), self.most)) + len(lead)
@@ -65,11 +65,11 @@ class NoisedRows(BatchDataset):
             for row, tokens in enumerate(rows):
                 ids[row, : len(tokens)] = tokens
             valid = np.arange(width) < np.array([len(tokens) for tokens in rows])[:, None]
-            found |= {name: torch.from_numpy(ids), f"{name}_valid": torch.from_numpy(valid)}
+            columns |= {name: torch.from_numpy(ids), f"{name}_valid": torch.from_numpy(valid)}
         if self.stream.seed is not None:
-            return found
+            return columns
         return {
-            **found,
+            **columns,
             "source_text": [self.decode(pair.source) for pair in pairs],
             "text": [self.decode(pair.target) for pair in pairs],
             "type": [""] * len(pairs),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from zoo.data.batches import BatchDataset, random
+from zoo.data.batches import BatchDataset, generator
 from zoo.data.data import Data
 from zoo.data.text import TextData
 from zoo.errors import UsageError
@@ -41,7 +41,7 @@ class Stream(NamedTuple):
         """
         count = len(self.tokens)
         slack = 0 if self.seed is None else max(0, count - self.rows(length) * length)
-        start = int(random(*self.key(epoch), 1).integers(0, slack + 1)) if slack else 0
+        start = int(generator(*self.key(epoch), 1).integers(0, slack + 1)) if slack else 0
         places = start + indices[:, None] * length + np.arange(length)
         return np.minimum(places, count - 1), places < count
 
@@ -82,10 +82,10 @@ class FromText(Data):
 
     def number(self, name: str) -> int:
         """The number of a special token."""
-        found = self.tokenizer.special(name)
-        if found is None:
+        token = self.tokenizer.special(name)
+        if token is None:
             raise UsageError(f"the tokenizer has no {name}, which this data needs.")
-        return found
+        return token
 
     def ordinary(self) -> np.ndarray:
         """The numbers of all tokens that stand for text."""
@@ -97,8 +97,8 @@ class FromText(Data):
         return {"vocab_size": self.tokenizer.vocab_size}
 
     def fingerprint(self) -> str:
-        made = json.dumps([type(self).__name__, self.recipe()], sort_keys=True)
-        return hashlib.sha256(f"{self.text.fingerprint()} {made}".encode()).hexdigest()
+        content = json.dumps([type(self).__name__, self.recipe()], sort_keys=True)
+        return hashlib.sha256(f"{self.text.fingerprint()} {content}".encode()).hexdigest()
 
     def save(self, folder: Path) -> None:
         self.ready()

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from zoo.data.augment import Augment
-from zoo.data.cache import cached, write_arrays
-from zoo.data.imagedata import ImageData, Split, squares, stratified
+from zoo.data.cache import cached_entry, write_arrays
+from zoo.data.imagedata import ImageData, Split, squares, stratified_split
 from zoo.errors import UsageError
 
 SPLIT = (20170612,)  # the seed of the split, the same for everybody
@@ -41,10 +41,10 @@ class Digits(ImageData):
                 "the data set Digits needs scikit-learn: pip install 'zoo-transformers[digits]'.\n"
                 "Recipes that do without: vit-glyphs"
             ) from error
-        entry = cached("digits", {"format": 1, "scikit-learn": release}, _extract)
-        with np.load(entry / "digits.npz") as found:
-            images, labels = found["images"], found["labels"]
-        train, val = stratified(labels, 0.2, SPLIT)
+        entry = cached_entry("digits", {"format": 1, "scikit-learn": release}, _extract)
+        with np.load(entry / "digits.npz") as arrays:
+            images, labels = arrays["images"], arrays["labels"]
+        train, val = stratified_split(labels, 0.2, SPLIT)
         parts = {"train": train, "val": val}
         splits = {
             name: Split(squares(images[part], self.image_size, "Digits"), labels[part]) for name, part in parts.items()

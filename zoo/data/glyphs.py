@@ -9,7 +9,7 @@ import PIL
 from PIL import Image, ImageDraw, ImageFont
 
 from zoo.data.augment import Augment
-from zoo.data.cache import cached, write_arrays
+from zoo.data.cache import cached_entry, write_arrays
 from zoo.data.data import at_least
 from zoo.data.imagedata import ImageData, Split, squares
 from zoo.errors import UsageError
@@ -49,9 +49,9 @@ class Glyphs(ImageData):
 
     def read(self) -> tuple[dict[str, Split], list[str]]:
         options = {"characters": self.characters, "side": self.side, "size": self.size, "pillow": PIL.__version__}
-        entry = cached("glyphs", {"format": 1, **options}, self._render)
-        with np.load(entry / "glyphs.npz") as found:
-            images, labels = found["images"], found["labels"]
+        entry = cached_entry("glyphs", {"format": 1, **options}, self._render)
+        with np.load(entry / "glyphs.npz") as arrays:
+            images, labels = arrays["images"], arrays["labels"]
         edges = {"test": slice(HELD), "val": slice(HELD, 2 * HELD), "train": slice(2 * HELD, None)}
         splits = {name: Split(squares(images[part], None, "Glyphs"), labels[part]) for name, part in edges.items()}
         return splits, list(self.characters)
@@ -63,7 +63,7 @@ class Glyphs(ImageData):
         stamps = [[stamp(character, self.side, times) for times in TIMES] for character in self.characters]
         images = np.empty((count, self.side, self.side), np.float32)
         for i, label in enumerate(labels):
-            images[i] = distorted(stamps[label][draw.integers(len(TIMES))], self.side, draw)
+            images[i] = distort(stamps[label][draw.integers(len(TIMES))], self.side, draw)
         images *= draw.uniform(0.6, 1, (count, 1, 1))
         images += draw.normal(0, NOISE, images.shape)
         write_arrays(folder / "glyphs.npz", images=images.clip(0, 255).astype(np.uint8), labels=labels)
@@ -80,7 +80,7 @@ def stamp(character: str, side: int, times: float) -> Image.Image:
     return canvas
 
 
-def distorted(canvas: Image.Image, side: int, draw: np.random.Generator) -> np.ndarray:
+def distort(canvas: Image.Image, side: int, draw: np.random.Generator) -> np.ndarray:
     """(side, side) uint8: the canvas seen through a random affine map."""
     angle, shear = draw.uniform(-20, 20) * np.pi / 180, draw.uniform(-0.25, 0.25)
     turn = np.array([[np.cos(angle), -np.sin(angle) + shear], [np.sin(angle), np.cos(angle)]])

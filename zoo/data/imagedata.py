@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from zoo.data.augment import WAYS, Augment, augmented
+from zoo.data.augment import WAYS, Augment, augment
 from zoo.data.batches import BatchDataset
-from zoo.data.cache import cached, digest, write_json
+from zoo.data.cache import cached_entry, digest, write_json
 from zoo.data.data import Data, at_least
 from zoo.errors import UsageError
 
@@ -84,7 +84,7 @@ class Images(BatchDataset):
         """``images`` (B, C, H, W) float32 of mean 0 and deviation 1 over the training split; ``labels`` (B,)."""
         images = self.pixels.fetch(indices)
         if self.seed is not None:
-            images = augmented(images, self.augment, self.seed, epoch, indices)
+            images = augment(images, self.augment, self.seed, epoch, indices)
         normal = images.float().mul_(self.scale).sub_(self.shift)
         return {"images": normal, "labels": self.labels[torch.from_numpy(indices)]}
 
@@ -124,9 +124,9 @@ class ImageData(Data):
             mean, std = moments(train)
             write_json(folder / "moments.json", {"mean": mean, "std": std})
 
-        entry = cached("moments", {"format": 1, "train": train.digest()}, measure)
-        found = json.loads((entry / "moments.json").read_text("utf-8"))
-        self.mean, self.std = found["mean"], found["std"]
+        entry = cached_entry("moments", {"format": 1, "train": train.digest()}, measure)
+        moments_of_pixels = json.loads((entry / "moments.json").read_text("utf-8"))
+        self.mean, self.std = moments_of_pixels["mean"], moments_of_pixels["std"]
         self.image_size, self.channels = train.size, train.channels
         mean, std = torch.tensor(self.mean), torch.tensor(self.std)
         rows = {
@@ -147,8 +147,8 @@ class ImageData(Data):
     def save(self, folder: Path) -> None:
         """images.json: the classes' names, and how an image is normalised."""
         self.ready()
-        found = {"names": self.names, "mean": self.mean, "std": self.std}
-        write_json(folder / "images.json", {**found, "image_size": self.image_size, "channels": self.channels})
+        content = {"names": self.names, "mean": self.mean, "std": self.std}
+        write_json(folder / "images.json", {**content, "image_size": self.image_size, "channels": self.channels})
 
 
 def moments(pixels: Pixels) -> tuple[list[float], list[float]]:
@@ -203,7 +203,7 @@ def check_labels(where: str, split: Split, classes: int) -> None:
         )
 
 
-def stratified(labels: np.ndarray, fraction: float, seed: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+def stratified_split(labels: np.ndarray, fraction: float, seed: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     """Indices of the rest and of a random `fraction` of each class, both in the order of the data."""
     draw = np.random.default_rng(seed)
     held = np.zeros(len(labels), bool)

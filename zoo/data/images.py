@@ -17,14 +17,14 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from zoo import atomic, limits
 from zoo.data.augment import Augment
-from zoo.data.cache import cached, write_json
+from zoo.data.cache import cached_entry, write_json
 from zoo.data.data import a_fraction, log_once
-from zoo.data.imagedata import ImageData, Split, squares, stratified
+from zoo.data.imagedata import ImageData, Split, squares, stratified_split
 from zoo.data.imagefiles import UNREADABLE, FilePixels, Files, Items, header
-from zoo.data.read import missing
+from zoo.data.read import missing_file
 from zoo.errors import UsageError
+from zoo.io import atomic_files, limits
 from zoo.registry import suggest
 
 RECIPES = "vit-tiny, vit-glyphs"
@@ -88,9 +88,9 @@ class ImageFolder(ImageData):
             if not folder.is_dir():
                 if name == "test":
                     continue
-                raise missing(f"the folder {folder}, with a folder of images for each class,", RECIPES)
+                raise missing_file(f"the folder {folder}, with a folder of images for each class,", RECIPES)
             try:
-                found = _visible_folders()(str(folder), is_valid_file=is_image)
+                folder_of_split = _visible_folders()(str(folder), is_valid_file=is_image)
             except FileNotFoundError as error:  # no class, or a class without images
                 others = left_out(folder)
                 hint = f"\nIt holds {told_endings(others)}, which are not read." if others else ""
@@ -100,12 +100,14 @@ class ImageFolder(ImageData):
                     f"{folder}: {len(others)} files are left out, {told_endings(others)}: they lie in no class's "
                     f"folder, or their names end in none of {' '.join(ENDINGS)}. The first: {others[0]}"
                 )
-            names = names or found.classes
-            if found.classes != names:
-                more, less = set(found.classes) - set(names), set(names) - set(found.classes)
-                told = [f"{', '.join(sorted(s)[:5])} only in {w}" for s, w in ((less, "train"), (more, name)) if s]
-                raise UsageError(f"{self.root}: the classes of train and {name} differ: {'; '.join(told)}")
-            splits[name] = self._split(folder, found.samples)
+            names = names or folder_of_split.classes
+            if folder_of_split.classes != names:
+                more, less = set(folder_of_split.classes) - set(names), set(names) - set(folder_of_split.classes)
+                differences = [
+                    f"{', '.join(sorted(s)[:5])} only in {w}" for s, w in ((less, "train"), (more, name)) if s
+                ]
+                raise UsageError(f"{self.root}: the classes of train and {name} differ: {'; '.join(differences)}")
+            splits[name] = self._split(folder, folder_of_split.samples)
         return splits, names
 
     def _split(self, folder: Path, samples: list[tuple[str, int]]) -> Split:
@@ -120,16 +122,16 @@ class ImageFolder(ImageData):
 
         Raises UsageError for the others unless they may be left out.
         """
-        known = [size_and_time(path) for path, _ in samples]
-        whole = sum(size for size, _ in known) <= DECODED_BYTES
+        stats = [size_and_time(path) for path, _ in samples]
+        whole = sum(size for size, _ in stats) <= DECODED_BYTES
 
         def check(entry: Path) -> None:
             wrong = {path: why for path, _ in samples if (why := flaw(path, whole))}
             contents = {path: content_digest(path, whole) for path, _ in samples if path not in wrong}
             write_json(entry / "checked.json", {"wrong": wrong, "contents": contents})
 
-        files = [[str(Path(path).relative_to(folder)), *one] for (path, _), one in zip(samples, known, strict=True)]
-        entry = cached("headers", {"format": 3, "folder": str(folder.resolve()), "files": files}, check)
+        files = [[str(Path(path).relative_to(folder)), *one] for (path, _), one in zip(samples, stats, strict=True)]
+        entry = cached_entry("headers", {"format": 3, "folder": str(folder.resolve()), "files": files}, check)
         checked = json.loads((entry / "checked.json").read_text("utf-8"))
         wrong, contents = checked["wrong"], checked["contents"]
         if not wrong:
@@ -152,10 +154,10 @@ def sample_images(count: int, shape: tuple[int, ...], *seed: int) -> np.ndarray:
 def size_and_time(path: str) -> tuple[int, int]:
     """Of a file; zeros for a link to nothing, which opening it will name."""
     try:
-        found = Path(path).stat()
+        stat = Path(path).stat()
     except OSError:
         return 0, 0
-    return found.st_size, found.st_mtime_ns
+    return stat.st_size, stat.st_mtime_ns
 
 
 def is_image(path: str) -> bool:
@@ -252,7 +254,7 @@ class NpzImages(ImageData):
             labels = np.random.default_rng((seed, number)).permutation(np.arange(24) % 3)
             file = io.BytesIO()
             np.savez(file, images=sample_images(24, (8, 8), seed, number), labels=labels)
-            atomic.write(folder / f"{split}.npz", file.getvalue())
+            atomic_files.write_bytes(folder / f"{split}.npz", file.getvalue())
         return {split: str(folder / f"{split}.npz") for split in ("train", "val", "test")}
 
     def read(self) -> tuple[dict[str, Split], list[str]]:
@@ -295,7 +297,7 @@ def _npz(path: Path) -> dict[str, np.ndarray]:
             arrays = {name: archive[name] for name in ("images", "labels", "names") if name in archive.files}
             present = archive.files
     except FileNotFoundError as error:
-        raise missing(str(path), RECIPES) from error
+        raise missing_file(str(path), RECIPES) from error
     except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(f"{path} is not a whole .npz archive of plain arrays: {error}") from error
     for name in ("images", "labels"):
@@ -353,30 +355,30 @@ class TorchvisionImages(ImageData):
             labels = np.random.default_rng((seed, number)).permutation(np.arange(count) % 10).astype(np.uint8)
             for name, array in ((f"{split}-images-idx3-ubyte", images), (f"{split}-labels-idx1-ubyte", labels)):
                 sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
-                atomic.write(place / name, bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes())
+                atomic_files.write_bytes(place / name, bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes())
         return {"name": "MNIST", "root": str(folder)}
 
     def read(self) -> tuple[dict[str, Split], list[str]]:
         train, test = self._open("train"), self._open("test")
         labels = _labels(train)
-        kept, held = stratified(labels, self.val_fraction, SPLIT)
+        train_part, held = stratified_split(labels, self.val_fraction, SPLIT)
         splits = {
-            "train": self._split(train, labels, kept, "train"),
+            "train": self._split(train, labels, train_part, "train"),
             "val": self._split(train, labels, held, "train"),
             "test": self._split(test, _labels(test), np.arange(len(test)), "test"),
         }
         names = [str(name) for name in getattr(train, "classes", ())]
         return splits, names or numbered(labels, self.dataset)
 
-    def _split(self, found: Any, labels: np.ndarray, part: np.ndarray, split: str) -> Split:
-        data = np.asarray(getattr(found, "data", ()))
+    def _split(self, dataset: Any, labels: np.ndarray, part: np.ndarray, split: str) -> Split:
+        data = np.asarray(getattr(dataset, "data", ()))
         if data.dtype == np.uint8 and data.ndim in (3, 4) and len(data) == len(labels):
             if data.ndim == 4 and data.shape[1] in (1, 3) and data.shape[3] not in (1, 3):
                 data = data.transpose(0, 2, 3, 1)  # SVHN and STL10 put channels first
             return Split(squares(data[part], self.image_size, self.dataset), labels[part])
         if self.image_size is None:
             raise UsageError(f"the images of {self.dataset} may differ in size: give image_size")
-        items = Items(found, part)
+        items = Items(dataset, part)
         some = np.unique(np.linspace(0, len(part) - 1, SAMPLED_IDENTITY).astype(np.int64)).tolist() if len(part) else []
         seen = [hashlib.sha256(items(int(index)).convert("RGB").tobytes()).hexdigest()[:16] for index in some]
         identity = [self.dataset, split, len(labels), part.tolist(), seen]  # another root may hold other images
@@ -402,13 +404,13 @@ class TorchvisionImages(ImageData):
         try:
             return cls(str(self.root), **chosen)
         except (RuntimeError, OSError) as error:
-            raise missing(f"the {split} split of the data set {self.dataset} in {self.root}", RECIPES) from error
+            raise missing_file(f"the {split} split of the data set {self.dataset} in {self.root}", RECIPES) from error
 
 
-def _labels(found: Any) -> np.ndarray:
+def _labels(dataset: Any) -> np.ndarray:
     """The labels of a data set of torchvision, which have several names there."""
     for name in ("targets", "labels", "_labels"):
-        labels = getattr(found, name, None)
-        if labels is not None and len(labels) == len(found):
+        labels = getattr(dataset, name, None)
+        if labels is not None and len(labels) == len(dataset):
             return np.asarray(labels)
-    return np.array([found[i][1] for i in range(len(found))])
+    return np.array([dataset[i][1] for i in range(len(dataset))])

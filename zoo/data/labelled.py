@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from zoo.data.batches import BatchDataset, random, round_up
+from zoo.data.batches import BatchDataset, generator, round_up
 from zoo.data.cache import write_json
 from zoo.data.data import Data, at_least, log_once
 from zoo.data.tokenizer import CLS, PAD, SEP, Tokenizer
@@ -91,7 +91,7 @@ class LabelledData(Data):
     def _tokenizer(self, texts: list[str]) -> Tokenizer:
         if self.named is None:
             return Tokenizer.bpe(texts, self.vocab_size).extended(ADDED)
-        return given_tokenizer(self.named).extended(ADDED)
+        return tokenizer_option(self.named).extended(ADDED)
 
     @property
     def room(self) -> int:
@@ -156,18 +156,18 @@ class TextLabels(LabelledData):
         rows = {split: self._rows(split, found, place) for split, found in texts.items()}
         self.datasets = {"test": rows["val"], **rows}
 
-    def _rows(self, split: str, found: list[Labelled], place: dict[str, int]) -> LabelledRows:
-        ids = self.tokenizer.encode_batch([one.text for one in found])
+    def _rows(self, split: str, texts: list[Labelled], place: dict[str, int]) -> LabelledRows:
+        ids = self.tokenizer.encode_batch([one.text for one in texts])
         room = self.room
         long = sum(len(row) > room for row in ids)
         if long:
             log_once(f"{long} of {len(ids)} {split} texts are cut to their first {room} tokens")
         return LabelledRows(
-            [self.cut(row) for row in ids], [place[one.label] for one in found], *self.marks(), self.max_length
+            [self.cut(row) for row in ids], [place[one.label] for one in texts], *self.marks(), self.max_length
         )
 
 
-def given_tokenizer(path: str) -> Tokenizer:
+def tokenizer_option(path: str) -> Tokenizer:
     """The tokenizer of a run's folder, or of a tokenizer.json."""
     here = Path(path).expanduser()
     return Tokenizer.load(here / "tokenizer.json" if here.is_dir() else here)
@@ -179,12 +179,12 @@ def few(texts: list[Labelled], limit: int | None) -> list[Labelled]:
         return texts
     if limit > len(texts):
         raise UsageError(f"labels is {limit}, and there are {len(texts)} training texts")
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     turn = []
-    order = random(CHOICE).permutation(len(texts))
+    order = generator(CHOICE).permutation(len(texts))
     for index in order:
         label = texts[index].label
-        seen[label] = seen.get(label, 0) + 1
-        turn.append(seen[label])
-    kept = order[np.argsort(turn, kind="stable")[:limit]]
-    return [texts[index] for index in sorted(kept)]
+        counts[label] = counts.get(label, 0) + 1
+        turn.append(counts[label])
+    selected = order[np.argsort(turn, kind="stable")[:limit]]
+    return [texts[index] for index in sorted(selected)]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from zoo import atomic
-from zoo.data.batches import random, sample_sentence
+from zoo.data.batches import generator, sample_sentence
 from zoo.data.data import a_fraction
 from zoo.data.labelled import CHOICE, Labelled, TextLabels
-from zoo.data.read import missing, read_lines
+from zoo.data.read import missing_file, read_lines
 from zoo.errors import UsageError
+from zoo.io import atomic_files
 
 RECIPES = "topics-tiny"
 
@@ -43,20 +43,20 @@ class LabelledFiles(TextLabels):
     @classmethod
     def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
         for number, split in enumerate(("train", "val", "test")):
-            draw = random(seed, number)
+            draw = generator(seed, number)
             lines = [f"{'cat' if draw.random() < 0.5 else 'dog'}\t{sample_sentence(draw)}" for _ in range(60)]
             text = "cat\ta\ndog\tb\n" * (split == "train") + "\n".join(lines) + "\n"
-            atomic.write_text(folder / f"{split}.tsv", text)
+            atomic_files.write_text(folder / f"{split}.tsv", text)
         return {"path": str(folder)}
 
     def texts(self) -> dict[str, list[Labelled]]:
         files = {split: self._file(split) for split in ("train", "val", "test")}
         if files["train"] is None:
-            raise missing(f"{self.path / 'train.tsv'} (or .gz)", RECIPES)
-        found = {split: read(file) for split, file in files.items() if file is not None}
-        if len({one.label for one in found["train"]}) < 2:
+            raise missing_file(f"{self.path / 'train.tsv'} (or .gz)", RECIPES)
+        splits = {split: read(file) for split, file in files.items() if file is not None}
+        if len({one.label for one in splits["train"]}) < 2:
             raise UsageError(f"{files['train']} has a single class: there is nothing to tell apart")
-        return found if "val" in found else found | set_aside(found["train"], self.val_fraction)
+        return splits if "val" in splits else splits | set_aside(splits["train"], self.val_fraction)
 
     def _file(self, split: str) -> Path | None:
         names = (self.path / f"{split}.tsv", self.path / f"{split}.tsv.gz")
@@ -65,15 +65,15 @@ class LabelledFiles(TextLabels):
 
 def read(file: Path) -> list[Labelled]:
     """The lines of a table. Raises UsageError that names the first line without a class or a text."""
-    found = []
+    rows = []
     for number, line in enumerate(read_lines(file, RECIPES), 1):
         label, tab, text = line.partition("\t")
         if not tab or not label.strip() or not text.strip():
             raise UsageError(f"{file}:{number} must hold a class, a tab and a text")
-        found.append(Labelled(text, label.strip()))
-    if not found:
+        rows.append(Labelled(text, label.strip()))
+    if not rows:
         raise UsageError(f"{file} is empty: it must hold a class, a tab and a text per line")
-    return found
+    return rows
 
 
 def set_aside(texts: list[Labelled], fraction: float) -> dict[str, list[Labelled]]:
@@ -81,7 +81,7 @@ def set_aside(texts: list[Labelled], fraction: float) -> dict[str, list[Labelled
     count = max(1, round(len(texts) * fraction))
     if count >= len(texts):
         raise UsageError(f"{len(texts)} texts are too few to set some aside for validation")
-    order = random(CHOICE).permutation(len(texts))
+    order = generator(CHOICE).permutation(len(texts))
     held = set(order[:count].tolist())
     return {
         "train": [text for number, text in enumerate(texts) if number not in held],

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from zoo.data.batches import BatchDataset, random
+from zoo.data.batches import BatchDataset, generator
 from zoo.data.data import a_fraction, at_least
 from zoo.data.derived import FromText, Stream
 from zoo.data.masking import Masker, Words
@@ -48,8 +48,8 @@ class MaskedRows(BatchDataset):
         allowed = valid & ~np.isin(tokens, self.specials)
         inputs, targets = self.masker(tokens, allowed, *self.stream.key(epoch), indices)
         scored = allowed & (indices < self.scored)[:, None]
-        found = {"inputs": inputs, "targets": targets, "whole": tokens, "valid": valid, "scored": scored}
-        return {name: torch.from_numpy(value) for name, value in found.items()}
+        columns = {"inputs": inputs, "targets": targets, "whole": tokens, "valid": valid, "scored": scored}
+        return {name: torch.from_numpy(value) for name, value in columns.items()}
 
 
 class PairRows(MaskedRows):
@@ -63,17 +63,17 @@ class PairRows(MaskedRows):
 
     def _pieces(self, eos: int | None) -> np.ndarray:
         """(rows, 3): where a piece begins and ends, and the number of its document."""
-        tokens, room, found = np.asarray(self.stream.tokens), self.length - 3, []
+        tokens, room, pieces = np.asarray(self.stream.tokens), self.length - 3, []
         edges = [-1, *np.flatnonzero(tokens == eos).tolist(), len(tokens)]
         for document, (before, end) in enumerate(itertools.pairwise(edges)):
             starts = range(before + 1, end, room)
-            found += [(at, min(at + room, end), document) for at in starts if min(at + room, end) - at >= SHORTEST]
-        if len({document for *_, document in found}) < 2:
+            pieces += [(at, min(at + room, end), document) for at in starts if min(at + room, end) - at >= SHORTEST]
+        if len({document for *_, document in pieces}) < 2:
             raise UsageError(
                 "next_sentence needs at least two documents of 16 tokens, and this text has fewer.\n"
                 "Give a folder of files, or leave next_sentence out."
             )
-        return np.array(found)
+        return np.array(pieces)
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -94,7 +94,7 @@ class PairRows(MaskedRows):
 
     def pair(self, index: int, epoch: int) -> tuple[np.ndarray, np.ndarray, bool]:
         """A, B and whether B follows A, drawn from (seed, epoch, index)."""
-        draw = random(*self.stream.key(epoch), 2, index)
+        draw = generator(*self.stream.key(epoch), 2, index)
         start, end, document = self.pieces[index]
         middle = self.split(start, end, draw)
         first = self.stream.tokens[start:middle]

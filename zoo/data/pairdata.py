@@ -16,7 +16,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only
 
 from zoo.data.batches import BatchDataset, Plan, TokenPlan, round_up
-from zoo.data.cache import cached, mapped, write_array, write_json
+from zoo.data.cache import cached_entry, mapped, write_array, write_json
 from zoo.data.data import Data, at_least
 from zoo.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from zoo.errors import UsageError
@@ -68,9 +68,9 @@ class Pairs(BatchDataset):
     """Encoded pairs; `extra` holds what evaluation wants to know of each: texts, kind, token slots and `decode`."""
 
     def __init__(
-        self, source: Side, target: Side, kept: np.ndarray, max_length: int, extra: dict[str, list[Any]] | None
+        self, source: Side, target: Side, rows: np.ndarray, max_length: int, extra: dict[str, list[Any]] | None
     ) -> None:
-        self.source, self.target, self.kept, self.max_length, self.extra = source, target, kept, max_length, extra
+        self.source, self.target, self.kept, self.max_length, self.extra = source, target, rows, max_length, extra
 
     def __len__(self) -> int:
         return len(self.kept)
@@ -106,14 +106,14 @@ class Pairs(BatchDataset):
 
     @staticmethod
     def _extra(extra: dict[str, list[Any]], chosen: np.ndarray) -> dict[str, Any]:
-        found = {name: [values[i] for i in chosen] for name, values in extra.items()}
-        slots = [(row, *slot) for row, every in enumerate(found["slots"]) for slot in every]
+        columns = {name: [values[i] for i in chosen] for name, values in extra.items()}
+        slots = [(row, *slot) for row, every in enumerate(columns["slots"]) for slot in every]
         return {
-            "source_text": found["source"],
-            "text": found["target"],
-            "type": found["kind"],
+            "source_text": columns["source"],
+            "text": columns["target"],
+            "type": columns["kind"],
             "slots": torch.tensor(slots, dtype=torch.int64).reshape(-1, 5),
-            "decode": torch.tensor(found["decode"], dtype=torch.bool),
+            "decode": torch.tensor(columns["decode"], dtype=torch.bool),
         }
 
 
@@ -171,13 +171,13 @@ class PairData(Data):
             if self.origin() != origin:  # it would be kept under the name of what was there before
                 raise UsageError(f"the files of {type(self).__name__} changed while they were read. Start again.")
 
-        entry = cached("pairs", {"format": 1, "origin": origin, "coding": coding}, encode)
+        entry = cached_entry("pairs", {"format": 1, "origin": origin, "coding": coding}, encode)
         self.source_tokenizer = Tokenizer.load(entry / "source-tokenizer.json")
         self.target_tokenizer = Tokenizer.load(entry / "target-tokenizer.json")
         meta = json.loads((entry / "meta.json").read_text("utf-8"))
         self._fingerprint: str = meta["fingerprint"]
-        found = {split: self._split(entry, split) for split in meta["splits"]}
-        self.datasets = {"test": found["val"].all_decoded(), **found}
+        splits = {split: self._split(entry, split) for split in meta["splits"]}
+        self.datasets = {"test": splits["val"].all_decoded(), **splits}
 
     def _encode(self, folder: Path) -> None:
         corpus = self.corpus()
@@ -209,15 +209,15 @@ class PairData(Data):
     def _split(self, entry: Path, split: str) -> Pairs:
         source, target = Side.load(entry, f"{split}.source"), Side.load(entry, f"{split}.target")
         longest = np.maximum(source.lengths, target.lengths) + 1
-        kept = np.flatnonzero(longest <= self.max_length)
-        if len(kept) < len(longest):
+        rows = np.flatnonzero(longest <= self.max_length)
+        if len(rows) < len(longest):
             self._tell(split, longest)
         if split == "train":
-            return Pairs(source, target, kept, self.max_length, None)
+            return Pairs(source, target, rows, self.max_length, None)
         extra = json.loads((entry / f"{split}.json").read_text("utf-8"))
-        chosen = set(spread(extra["kind"], kept, self.eval_limit))
+        chosen = set(spread(extra["kind"], rows, self.eval_limit))
         extra["decode"] = [i in chosen for i in range(len(longest))]
-        pairs = Pairs(source, target, kept, self.max_length, extra)
+        pairs = Pairs(source, target, rows, self.max_length, extra)
         return pairs.all_decoded() if split == "test" else pairs
 
     def _tell(self, split: str, longest: np.ndarray) -> None:
@@ -274,11 +274,11 @@ def _tokens(offsets: list[Span], span: Span) -> Span:
     return inside[0], inside[-1] + 1
 
 
-def spread(kinds: list[str], kept: np.ndarray, limit: int) -> list[int]:
+def spread(kinds: list[str], rows: np.ndarray, limit: int) -> list[int]:
     """The first `limit` of `kept`, taking the kinds in turn."""
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     turn = []
-    for i in kept:
-        seen[kinds[i]] = seen.get(kinds[i], 0) + 1
-        turn.append(seen[kinds[i]])
-    return [int(kept[i]) for i in np.argsort(turn, kind="stable")[:limit]]
+    for i in rows:
+        counts[kinds[i]] = counts.get(kinds[i], 0) + 1
+        turn.append(counts[kinds[i]])
+    return [int(rows[i]) for i in np.argsort(turn, kind="stable")[:limit]]

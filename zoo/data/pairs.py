@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from zoo import atomic
-from zoo.data.batches import random, sample_sentence
+from zoo.data.batches import generator, sample_sentence
 from zoo.data.data import a_fraction
 from zoo.data.pairdata import Pair, PairData, TooLong
-from zoo.data.read import LONGEST_LINE, missing, raw_lines, read_bytes
+from zoo.data.read import LONGEST_LINE, missing_file, raw_lines, read_bytes
 from zoo.errors import UsageError
+from zoo.io import atomic_files
 
 log = logging.getLogger(__name__)
 RECIPES = "translation-tiny"
@@ -82,24 +82,24 @@ class ParallelFiles(PairData):
     def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
         for number, split in enumerate(("train", "val", "test")):
             for side, language in enumerate(("en", "de")):
-                draw = random(seed, number, side)
+                draw = generator(seed, number, side)
                 lines = [sample_sentence(draw, int(draw.integers(3, 20))) for _ in range(60)]
-                atomic.write_text(folder / f"{split}.{language}", "\n".join(lines) + "\n")
+                atomic_files.write_text(folder / f"{split}.{language}", "\n".join(lines) + "\n")
         return {"path": str(folder)}
 
     def files(self) -> dict[str, list[Path]]:
         """The one or two files of each split that has any. Raises UsageError for a split that was named but lacks."""
         named = {"val": self.options.val, "test": self.options.test}
         inside = self.path.is_dir()
-        found = {"train": self._find(self.path / "train" if inside else self.path)}
+        splits = {"train": self._find(self.path / "train" if inside else self.path)}
         for split, prefix in named.items():
             if prefix is not None:
-                found[split] = self._find(Path(prefix).expanduser())
+                splits[split] = self._find(Path(prefix).expanduser())
             elif inside:
                 names = VAL_NAMES if split == "val" else (split,)
                 if files := self._look([self.path / name for name in names]):
-                    found[split] = files
-        return found
+                    splits[split] = files
+        return splits
 
     def _look(self, prefixes: list[Path]) -> list[Path]:
         """The files of the first prefix that has any."""
@@ -112,14 +112,16 @@ class ParallelFiles(PairData):
                 return [table]
             if columns[0] or columns[1]:
                 lacking = self.languages[0 if columns[1] else 1]
-                raise missing(f"{prefix}.{lacking} (or .gz), the other half of {columns[0] or columns[1]},", RECIPES)
+                raise missing_file(
+                    f"{prefix}.{lacking} (or .gz), the other half of {columns[0] or columns[1]},", RECIPES
+                )
         return []
 
     def _find(self, prefix: Path) -> list[Path]:
         files = self._look([prefix])
         if not files:
             first, second = self.languages
-            raise missing(f"{prefix}.{first} and .{second} (or .gz, or {prefix.name}.tsv)", RECIPES)
+            raise missing_file(f"{prefix}.{first} and .{second} (or .gz, or {prefix.name}.tsv)", RECIPES)
         return files
 
     @staticmethod
@@ -145,7 +147,7 @@ def set_aside(pairs: list[Pair], fraction: float) -> dict[str, list[Pair]]:
     count = max(1, round(len(sources) * fraction))
     if count >= len(sources):
         raise UsageError(f"{len(sources)} different source sentences are too few to set some aside for validation")
-    held = {sources[i] for i in random(SPLIT).permutation(len(sources))[:count]}
+    held = {sources[i] for i in generator(SPLIT).permutation(len(sources))[:count]}
     return {
         "train": [pair for pair in pairs if pair.source not in held],
         "val": [pair for pair in pairs if pair.source in held],
@@ -160,8 +162,8 @@ def _read(files: list[Path], options: PairOptions) -> list[Pair]:
     """The pairs of a split. Raises UsageError for the first line that is none, or leaves such lines out and says so."""
     columns = [raw_lines(file, RECIPES) for file in files]
     if len(columns) == 2 and len(columns[0]) != len(columns[1]):
-        told = f"{files[1].name} has {len(columns[1])} lines and {files[0].name} has {len(columns[0])}"
-        raise UsageError(f"{told}: they must be parallel. ← {files[0]}, {files[1]}")
+        counts = f"{files[1].name} has {len(columns[1])} lines and {files[0].name} has {len(columns[0])}"
+        raise UsageError(f"{counts}: they must be parallel. ← {files[0]}, {files[1]}")
     if not columns[0]:
         named = " and ".join([str(files[0]), *(file.name for file in files[1:])])
         are = (
@@ -201,8 +203,8 @@ def _pair(files: list[Path], raw: tuple[bytes, ...], number: int) -> Pair:
     if len(files) == 2:
         for file, text in zip(files, texts, strict=True):
             if not text.strip():
-                told = f"{file}:{number} is blank: every line needs a sentence on both sides{SKIP}"
-                raise _BadLineError(told, "blank")
+                sentence = f"{file}:{number} is blank: every line needs a sentence on both sides{SKIP}"
+                raise _BadLineError(sentence, "blank")
         return Pair(texts[0], texts[1])
     columns = texts[0].split("\t")
     if len(columns) != 2:
@@ -210,22 +212,22 @@ def _pair(files: list[Path], raw: tuple[bytes, ...], number: int) -> Pair:
         raise _BadLineError(f"{count}: it must have two, source, a tab, target{SKIP}", "not two columns")
     for side, text in zip(("source", "target"), columns, strict=True):
         if not text.strip():
-            told = f"{files[0]}:{number}: the {side} is blank: every line needs a sentence on both sides{SKIP}"
-            raise _BadLineError(told, "blank")
+            sentence = f"{files[0]}:{number}: the {side} is blank: every line needs a sentence on both sides{SKIP}"
+            raise _BadLineError(sentence, "blank")
     return Pair(columns[0], columns[1])
 
 
 def _decoded(file: Path, line: bytes, number: int) -> str:
     if len(line) > LONGEST_LINE:
-        told = f"{file}:{number} has {len(line)} bytes: no sentence has more than {LONGEST_LINE}{SKIP}"
-        raise _BadLineError(told, "huge")
+        sentence = f"{file}:{number} has {len(line)} bytes: no sentence has more than {LONGEST_LINE}{SKIP}"
+        raise _BadLineError(sentence, "huge")
     if b"\0" in line:
         raise _BadLineError(f"{file}:{number} holds a NUL byte: it is no text{SKIP}", "with NUL")
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
-        told = (
+        sentence = (
             f"{file}:{number}: byte 0x{line[error.start]:02x} is not UTF-8.\nConvert the file: iconv -f LATIN1 -t UTF-8"
         )
-        told += ", or leave such lines out: --data.options.bad skip"
-        raise _BadLineError(told, "not UTF-8") from error
+        sentence += ", or leave such lines out: --data.options.bad skip"
+        raise _BadLineError(sentence, "not UTF-8") from error

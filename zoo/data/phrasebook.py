@@ -82,17 +82,17 @@ class Phrasebook(PairData):
         from zoo.data.cldr import Book
 
         book = Book(*self.languages, self.corpus_seed)
-        wanted = self.size + 2 * HELD
+        count = self.size + 2 * HELD
         found: dict[str, Pair] = {}
-        for _ in range(TRIES * wanted):
+        for _ in range(TRIES * count):
             pair = book.pair(book.random.choice(self.kinds))
             if pair is not None:
                 found.setdefault(pair.source, pair)
-                if len(found) == wanted:
+                if len(found) == count:
                     break
-        if len(found) < wanted:
+        if len(found) < count:
             raise UsageError(
-                f"the kinds {', '.join(self.kinds)} give about {len(found)} different sentences, {wanted} are needed: "
+                f"the kinds {', '.join(self.kinds)} give about {len(found)} different sentences, {count} are needed: "
                 f"size and 2 × {HELD} for validation and test.\nChoose a smaller size or more kinds."
             )
         pairs = list(found.values())

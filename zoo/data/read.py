@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from zoo import limits
 from zoo.errors import UsageError
+from zoo.io import limits
 
 BOM = b"\xef\xbb\xbf"
 LONGEST_LINE = 1_000_000  # characters; no sentence has as many
@@ -25,7 +25,7 @@ def read_bytes(path: Path, recipes: str) -> bytes:
     try:
         content = limits.content(path, memory())
     except FileNotFoundError as error:
-        raise missing(str(path), recipes) from error
+        raise missing_file(str(path), recipes) from error
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
     if path.suffix != ".gz":
@@ -76,6 +76,6 @@ def read_lines(path: Path, recipes: str) -> list[str]:
     return text.removesuffix("\n").split("\n") if text else []
 
 
-def missing(what: str, recipes: str) -> UsageError:
+def missing_file(what: str, recipes: str) -> UsageError:
     """The error for data that are not there."""
     return UsageError(f"{what} is not on disk. Recipes with embedded data: {recipes}")

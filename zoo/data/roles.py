@@ -13,8 +13,8 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from zoo.data.batches import random
-from zoo.data.cache import cached, write_json
+from zoo.data.batches import generator
+from zoo.data.cache import cached_entry, write_json
 from zoo.data.data import a_fraction, at_least
 from zoo.data.labelled import LabelledData, LabelledRows
 from zoo.data.stdlib import ORDER, StdlibDocs, library_files
@@ -76,12 +76,12 @@ class PythonRoles(LabelledData):
             for one in texts[split]:
                 content.update(f"{split} {len(one.text)} ".encode() + one.text.encode() + bytes(one.roles))
         self._fingerprint = content.hexdigest()
-        rows = {split: self._labelled(found) for split, found in texts.items()}
+        rows = {split: self._labelled(sources) for split, sources in texts.items()}
         self.datasets = {"test": rows["val"], **rows}
 
-    def _labelled(self, found: list[Source]) -> LabelledRows:
+    def _labelled(self, sources: list[Source]) -> LabelledRows:
         rows, labels = [], []
-        for one in found:
+        for one in sources:
             ids, offsets = self.tokenizer.offsets(one.text)
             rows.append(self.cut(ids))
             labels.append([role(one, *offset) for offset in offsets[: self.room]])
@@ -92,7 +92,7 @@ class PythonRoles(LabelledData):
 
         def cut(folder: Path) -> None:
             files = library_files()
-            files = [files[i] for i in random(ORDER, 1).permutation(len(files))]
+            files = [files[i] for i in generator(ORDER, 1).permutation(len(files))]
             first = round(len(files) * self.val_fraction)
             found = {
                 "train": take(files[first:], self.pieces),
@@ -101,8 +101,8 @@ class PythonRoles(LabelledData):
             write_json(folder / "pieces.json", found)
 
         key = {"format": 1, "pieces": self.pieces, "val_fraction": self.val_fraction, **StdlibDocs().source()}
-        found = json.loads((cached("roles", key, cut) / "pieces.json").read_text("utf-8"))
-        return {split: [Source(*one) for one in found[split]] for split in ("train", "val")}
+        content = json.loads((cached_entry("roles", key, cut) / "pieces.json").read_text("utf-8"))
+        return {split: [Source(*one) for one in content[split]] for split in ("train", "val")}
 
 
 def role(one: Source, start: int, end: int) -> int:
@@ -113,7 +113,7 @@ def role(one: Source, start: int, end: int) -> int:
 
 def take(files: list[Path], count: int) -> list[Source]:
     """``count`` pieces of the files, of each at most an equal share."""
-    found: list[Source] = []
+    sources: list[Source] = []
     share = max(1, -(-2 * count // max(1, len(files))))
     for file in files:
         try:
@@ -122,11 +122,11 @@ def take(files: list[Path], count: int) -> list[Source]:
         except (SyntaxError, UnicodeDecodeError, tokenize.TokenError):
             continue  # the library ships a few files that are wrong on purpose
         mine = list(pieces_of(whole))
-        order = random(ORDER, 2, len(found)).permutation(len(mine))[:share]
-        found += [mine[i] for i in sorted(order)]
-        if len(found) >= count:
-            return found[:count]
-    return found
+        order = generator(ORDER, 2, len(sources)).permutation(len(mine))[:share]
+        sources += [mine[i] for i in sorted(order)]
+        if len(sources) >= count:
+            return sources[:count]
+    return sources
 
 
 def pieces_of(whole: Source) -> Iterator[Source]:
@@ -144,7 +144,7 @@ def pieces_of(whole: Source) -> Iterator[Source]:
 def roles_of(text: str) -> list[int]:
     """The role of every character of a module. Raises SyntaxError or TokenError for what is no Python."""
     starts = np.cumsum([0, *(len(line) for line in text.splitlines(keepends=True))])
-    found = [OTHER] * len(text)
+    roles = [OTHER] * len(text)
     tokens = [one for one in tokenize.generate_tokens(io.StringIO(text).readline) if one.string.strip()]
     importing = False
     depth = 0
@@ -156,8 +156,8 @@ def roles_of(text: str) -> list[int]:
         depth += (one.string in "([{") - (one.string in ")]}") if one.type == tokenize.OP else 0
         kind = ROLES.index(_role(one, before, after, importing, depth))
         start, end = (int(starts[row - 1]) + column for row, column in (one.start, one.end))
-        found[start:end] = [kind] * (end - start)
-    return found
+        roles[start:end] = [kind] * (end - start)
+    return roles
 
 
 def _role(one: tokenize.TokenInfo, before: str, after: str, importing: bool, depth: int) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zoo.data.cache import cached, write_json
+from zoo.data.cache import cached_entry, write_json
 from zoo.data.data import a_fraction
 from zoo.data.pairdata import Pair, PairData
 from zoo.data.stdlib import StdlibDocs, library_files
@@ -87,7 +87,7 @@ def signatures() -> list[Signature]:
         found = {one.text: one for file in library_files() for one in signatures_of(file.read_bytes())}
         write_json(folder / "signatures.json", [*found.values()])
 
-    entry = cached("signatures", {"format": 1, **StdlibDocs().source()}, extract)
+    entry = cached_entry("signatures", {"format": 1, **StdlibDocs().source()}, extract)
     return [Signature(*one) for one in json.loads((entry / "signatures.json").read_text("utf-8"))]
 
 
@@ -110,14 +110,14 @@ def signatures_of(source: bytes) -> Iterator[Signature]:
 def _parameters(args: ast.arguments) -> dict[str, str | None]:
     plain = [*args.posonlyargs, *args.args]
     first = len(plain) - len(args.defaults)
-    found = {arg.arg: ast.unparse(args.defaults[i - first]) if i >= first else None for i, arg in enumerate(plain)}
+    defaults = {arg.arg: ast.unparse(args.defaults[i - first]) if i >= first else None for i, arg in enumerate(plain)}
     if args.vararg:
-        found["*" + args.vararg.arg] = None
+        defaults["*" + args.vararg.arg] = None
     for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
-        found[arg.arg] = None if default is None else ast.unparse(default)
+        defaults[arg.arg] = None if default is None else ast.unparse(default)
     if args.kwarg:
-        found["**" + args.kwarg.arg] = None
-    return {name: default for name, default in found.items() if name not in RECEIVERS}
+        defaults["**" + args.kwarg.arg] = None
+    return {name: default for name, default in defaults.items() if name not in RECEIVERS}
 
 
 def _written(name: str, default: str | None) -> str:

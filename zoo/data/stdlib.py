@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from zoo.data.batches import random
-from zoo.data.cache import cached, write_json
+from zoo.data.batches import generator
+from zoo.data.cache import cached_entry, write_json
 from zoo.data.text import Corpus, Scheme, TextData
 from zoo.errors import UsageError
 
@@ -79,12 +79,12 @@ class StdlibDocs(TextData):
         def extract(folder: Path) -> None:
             write_json(folder / "texts.json", texts_of(_library()))
 
-        entry = cached("stdlib", {"format": 1, **self.source()}, extract)
+        entry = cached_entry("stdlib", {"format": 1, **self.source()}, extract)
         texts: list[str] = json.loads((entry / "texts.json").read_text("utf-8"))
-        shuffled = [texts[i] for i in random(ORDER).permutation(len(texts))]
-        wanted = sum(map(len, texts)) * self.val_fraction
+        shuffled = [texts[i] for i in generator(ORDER).permutation(len(texts))]
+        characters = sum(map(len, texts)) * self.val_fraction
         first, held = len(shuffled), 0
-        while held < wanted:
+        while held < characters:
             first -= 1
             held += len(shuffled[first])
         return Corpus({"train": shuffled[:first], "val": shuffled[first:]}, separate=True)
@@ -124,9 +124,9 @@ def origins() -> dict[str, list[str]]:
         write_json(folder / "origins.json", found)
 
     library = _library()
-    entry = cached("stdlib-origins", {"format": 1, **StdlibDocs().source()}, extract)
-    found: dict[str, list[str]] = json.loads((entry / "origins.json").read_text("utf-8"))
-    return found
+    entry = cached_entry("stdlib-origins", {"format": 1, **StdlibDocs().source()}, extract)
+    content: dict[str, list[str]] = json.loads((entry / "origins.json").read_text("utf-8"))
+    return content
 
 
 def plain(text: str) -> str:

@@ -44,14 +44,14 @@ class DocSummaries(PairData):
     def corpus(self) -> dict[str, list[Pair]]:
         splits = StdlibDocs(val_fraction=self.val_fraction).documents().splits
         train, held = (_pairs(splits[name], self.reads) for name in ("train", "val"))
-        known = {pair.target for pair in train}
-        held = [pair for pair in held if pair.target not in known]  # many methods say what their twins say
+        targets = {pair.target for pair in train}
+        held = [pair for pair in held if pair.target not in targets]  # many methods say what their twins say
         return {"train": train, "val": held[::2], "test": held[1::2]}
 
 
 def _pairs(texts: list[str], reads: int) -> list[Pair]:
-    found = (summary(text, reads) for text in texts)
-    return [pair for pair in found if pair is not None]
+    summaries = (summary(text, reads) for text in texts)
+    return [pair for pair in summaries if pair is not None]
 
 
 def summary(text: str, reads: int) -> Pair | None:

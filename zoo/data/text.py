@@ -13,13 +13,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from zoo import atomic
-from zoo.data.batches import BatchDataset, random, sample_sentence
-from zoo.data.cache import cached, mapped, write_array, write_json
+from zoo.data.batches import BatchDataset, generator, sample_sentence
+from zoo.data.cache import cached_entry, mapped, write_array, write_json
 from zoo.data.data import Data, a_fraction, at_least, log_once
-from zoo.data.read import missing, read_bytes, read_text
+from zoo.data.read import missing_file, read_bytes, read_text
 from zoo.data.tokenizer import EOS, Tokenizer
 from zoo.errors import UsageError
+from zoo.io import atomic_files
 
 Scheme: TypeAlias = Literal["chars", "bytes", "bpe"]
 IGNORE = -100
@@ -77,7 +77,7 @@ class Blocks(BatchDataset):
     def batch(self, indices: np.ndarray, epoch: int) -> dict[str, Any]:
         """``inputs`` and ``targets`` (B, T), -100 where there is nothing to predict, and ``bytes`` (B,) of targets."""
         # the 1 makes these numbers other than those of the order
-        offset = 0 if self.seed is None else int(random(self.seed, epoch, 1).integers(0, self.slack + 1))
+        offset = 0 if self.seed is None else int(generator(self.seed, epoch, 1).integers(0, self.slack + 1))
         places = (offset + indices * self.length)[:, None] + np.arange(self.length + 1)
         last = len(self.tokens) - 1
         window = torch.from_numpy(self.tokens[np.minimum(places, last)].astype(np.int64))
@@ -130,7 +130,7 @@ class TextData(Data):
         key = {"format": 1, "source": source, "tokenizer": self.scheme, "val_fraction": self.val_fraction}
         if self.scheme == "bpe":
             key["vocab_size"] = self.vocab_size
-        entry = cached("text", key, pack)
+        entry = cached_entry("text", key, pack)
         self.tokenizer = Tokenizer.load(entry / "tokenizer.json")
         self._fingerprint: str = json.loads((entry / "meta.json").read_text("utf-8"))["fingerprint"]
         sizes = self.tokenizer.byte_lengths()
@@ -224,18 +224,18 @@ class TextFiles(TextData):
         for number, split in enumerate(("train", "val", "test")):
             (folder / split).mkdir()
             for part in range(2):
-                draw = random(seed, number, part)
+                draw = generator(seed, number, part)
                 lines = [sample_sentence(draw) for _ in range(40 if split == "train" else 12)]
-                atomic.write_text(folder / split / f"{part}.txt", "\n".join(lines) + "\n")
+                atomic_files.write_text(folder / split / f"{part}.txt", "\n".join(lines) + "\n")
         return {"path": str(folder / "train"), "val_path": str(folder / "val"), "test_path": str(folder / "test")}
 
     def source(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        content: dict[str, Any] = {}
         for split, path in self.paths.items():
             if path is not None:
                 digests = [hashlib.sha256(read_bytes(file, RECIPES)).hexdigest() for file in text_files(path)]
-                found[split] = digests
-        return found
+                content[split] = digests
+        return content
 
     def documents(self) -> Corpus:
         documents: dict[str, list[str]] = {}
@@ -264,7 +264,7 @@ def text_files(path: str | list[str]) -> list[Path]:
         return inside
     if here.exists() or not glob.has_magic(str(here)):
         if not here.exists():
-            raise missing(path, RECIPES)
+            raise missing_file(path, RECIPES)
         return [here]
     matches = [Path(name) for name in sorted(glob.glob(str(here), recursive=True)) if Path(name).is_file()]
     if not matches:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from zoo import limits
 from zoo.errors import UsageError
+from zoo.io import limits
 
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 CLS, SEP, MASK = "<cls>", "<sep>", "<mask>"
@@ -20,7 +20,7 @@ PATTERNS = [{"Regex": IDEOGRAPH}, {"Regex": CHARACTER}]
 LONGEST_TOKEN = 10_000  # characters
 
 
-def published(path: Path) -> dict[str, str] | None:
+def is_published(path: Path) -> dict[str, str] | None:
     """What a published tokenizer calls <pad>, <bos>, <cls> and the others; None for one of ours.
 
     It is told by special_tokens_map.json beside it, the file in which the library transformers keeps these names. For
@@ -30,16 +30,16 @@ def published(path: Path) -> dict[str, str] | None:
     beside = own if own.is_file() else path.with_name(NAMES)
     if not beside.is_file():
         return None
-    said: Any = limits.json_file(beside)
-    if not isinstance(said, dict):
+    content: Any = limits.json_file(beside)
+    if not isinstance(content, dict):
         raise UsageError(f"{beside} holds no JSON object with names such as pad_token.")
-    found = {}
+    digests = {}
     for ours in (PAD, BOS, EOS, CLS, SEP, MASK, FORCED):
-        value = said.get(f"{ours.strip('<>')}_token")
+        value = content.get(f"{ours.strip('<>')}_token")
         name = value.get("content") if isinstance(value, dict) else value
         if isinstance(name, str):
-            found[ours] = name
-    return found
+            digests[ours] = name
+    return digests
 
 
 def check(path: Path, text: str) -> None:

@@ -13,10 +13,10 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
 
-from zoo import atomic, limits
 from zoo.data.native import native_call, refuse_surrogates
-from zoo.data.tokenfile import BOS, CHARACTER, CLS, EOS, IDEOGRAPH, MASK, PAD, SEP, check, published
+from zoo.data.tokenfile import BOS, CHARACTER, CLS, EOS, IDEOGRAPH, MASK, PAD, SEP, check, is_published
 from zoo.errors import UsageError
+from zoo.io import atomic_files, limits
 
 # Forked loader workers would each print a warning, although they never tokenize.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -109,7 +109,7 @@ class Tokenizer:
         path = Path(path)
         try:
             text = limits.text(path, limits.JSON_BYTES)
-            names = published(path)
+            names = is_published(path)
             if names is None:
                 check(path, text)
             with native_call(str(path), silent=True):
@@ -130,7 +130,7 @@ class Tokenizer:
 
     def save(self, path: Path | str) -> None:
         """Write a tokenizer.json that any user of the library can load."""
-        atomic.write(Path(path), self.to_json().encode())
+        atomic_files.write_bytes(Path(path), self.to_json().encode())
 
     def to_json(self) -> str:
         """The content of tokenizer.json."""
@@ -214,9 +214,9 @@ class Tokenizer:
         return np.array([0 if n in special else size(token) for n, token in enumerate(self.tokens)], dtype=np.int64)
 
     def _lookup(self) -> np.ndarray:
-        known = {ord(token): n for n, token in enumerate(self.tokens) if token not in self.specials}
-        table = np.full(max(known, default=0) + 2, -1, dtype=np.int64)  # the last place stands for all above
-        table[list(known)] = list(known.values())
+        numbers = {ord(token): n for n, token in enumerate(self.tokens) if token not in self.specials}
+        table = np.full(max(numbers, default=0) + 2, -1, dtype=np.int64)  # the last place stands for all above
+        table[list(numbers)] = list(numbers.values())
         return table
 
 

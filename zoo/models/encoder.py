@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
-from zoo.models.init import initialise, unmoved
+from zoo.models.initialization import initialize, preserve_rng
 from zoo.models.stack import Stack
 from zoo.parts.ffn import ACTIVATIONS, Activation
 from zoo.parts.position import Extent
-from zoo.ranges import a_rate, at_least
+from zoo.value_checks import a_rate, at_least
 
 Pool = Literal["first", "mean", "last"]
 Pooler = Literal["tanh", "relu", "gelu", "gelu_tanh", "swish"]
@@ -46,14 +46,14 @@ class TextEncoder(nn.Module):
         super().__init__()
         at_least(1, vocab_size=vocab_size, max_length=max_length)
         at_least(0, segments=segments)
-        with unmoved():
+        with preserve_rng():
             self.vocab_size, self.max_length, self.segments, self.seed = vocab_size, max_length, segments, seed
             self.stack = Stack(Extent((max_length,), causal=causal), cross=False, padded=True, **stack)
             self.dim: int = self.stack.dim
             self.embedding = nn.Embedding(vocab_size, self.dim)
             self.segment = nn.Embedding(segments, self.dim) if segments else None
             self.scale = self.dim**0.5 if scale_embedding else 1.0
-            initialise(self, seed)
+            initialize(self, seed)
 
     def states(self, tokens: Tensor, valid: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """Tokens (B, T) to (B, T, dim); ``valid`` (B, T) is False at padding, ``segments`` (B, T) is 0 unless given."""
@@ -87,14 +87,14 @@ class MaskedLanguageModel(TextEncoder):
             activation: of the head.
         """
         super().__init__(vocab_size, max_length, **encoder)
-        with unmoved():
+        with preserve_rng():
             self.activation = ACTIVATIONS[activation]
             self.transform = nn.Linear(self.dim, self.dim)
             self.transform_norm = self.stack.another_norm()
             self.head = Output(self.dim, vocab_size, tie)
             self.pooler = nn.Linear(self.dim, self.dim) if pairs else None
             self.follows = nn.Linear(self.dim, 2) if pairs else None
-            initialise(self, self.seed)
+            initialize(self, self.seed)
 
     def fill(self, states: Tensor) -> Tensor:
         """States (..., dim) to logits (..., vocab_size) of the tokens that stood there."""
@@ -155,13 +155,13 @@ class TextClassifier(TextEncoder):
         super().__init__(vocab_size, max_length, **encoder)
         if self.stack.causal and pool == "first":
             raise UsageError("pool=first reads a token that sees nothing else in a causal model. Use last or mean.")
-        with unmoved():
+        with preserve_rng():
             self.pool = pool
             self.pooler = nn.Linear(self.dim, self.dim) if pooler else None
             self.activation = POOLERS[pooler or "tanh"]
             self.dropout = nn.Dropout(head_dropout)
             self.head = nn.Linear(self.dim, num_classes)
-            initialise(self, self.seed)
+            initialize(self, self.seed)
 
     def forward(self, tokens: Tensor, valid: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """Tokens (B, T) to logits (B, num_classes)."""
@@ -185,10 +185,10 @@ class TokenClassifier(TextEncoder):
         at_least(1, num_classes=num_classes)
         a_rate(head_dropout=head_dropout)
         super().__init__(vocab_size, max_length, **encoder)
-        with unmoved():
+        with preserve_rng():
             self.dropout = nn.Dropout(head_dropout)
             self.head = nn.Linear(self.dim, num_classes)
-            initialise(self, self.seed)
+            initialize(self, self.seed)
 
     def forward(self, tokens: Tensor, valid: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """Tokens (B, T) to logits (B, T, num_classes)."""

@@ -2,13 +2,13 @@
 
 from torch import Tensor, nn
 
-from zoo.models.init import initialise, unmoved
+from zoo.models.decoding_state import LanguageState
+from zoo.models.initialization import initialize, preserve_rng
 from zoo.models.stack import Stack
-from zoo.models.states import LanguageState
 from zoo.parts.cache import LayerCache
-from zoo.parts.linear import linear
+from zoo.parts.few_row_linear import linear
 from zoo.parts.position import Extent
-from zoo.ranges import at_least
+from zoo.value_checks import at_least
 
 
 class LanguageModel(nn.Module):
@@ -33,14 +33,14 @@ class LanguageModel(nn.Module):
         """
         super().__init__()
         at_least(1, vocab_size=vocab_size, max_length=max_length)
-        with unmoved():
+        with preserve_rng():
             self.vocab_size, self.max_length = vocab_size, max_length
             self.stack = Stack(Extent((max_length,), causal=True), cross=False, padded=False, **stack)
             self.dim: int = self.stack.dim
             self.embedding = nn.Embedding(vocab_size, self.dim)
             self.head = None if tie else nn.Linear(self.dim, vocab_size, bias=False)
             self.scale = self.dim**0.5 if scale_embedding else 1.0
-            initialise(self, seed)
+            initialize(self, seed)
 
     def begin(self, capacity: int, valid: Tensor | None = None) -> LanguageState:
         """A state for writing up to ``capacity`` tokens, prompt included; ``valid`` (B, T) is False at its padding."""

@@ -76,8 +76,8 @@ class _Chunked(torch.autograd.Function):
             part = slice(first, first + rows)
             place, real = places[part], kept[part][:, None]
             # a row of padding may hold anything, and inf * 0 is nan
-            seen = torch.where(real, x[part], 0.0)
-            logits = F.linear(seen, weight, bias)
+            inputs = torch.where(real, x[part], 0.0)
+            logits = F.linear(inputs, weight, bias)
             slope = F.softmax(logits, -1, dtype=wide)
             # the largest weight is at least 1 / V: its logarithm, unlike that of the target's, is always finite
             lse = logits.amax(-1, keepdim=True).to(wide) - slope.amax(-1, keepdim=True).log()
@@ -98,9 +98,9 @@ class _Chunked(torch.autograd.Function):
             if dw is None:
                 continue
             if dw.dtype == x.dtype:
-                dw.addmm_(slope.T, seen)
+                dw.addmm_(slope.T, inputs)
             else:
-                dw += slope.T @ seen
+                dw += slope.T @ inputs
         ctx.save_for_backward(*given, targets, dx, dw, db)
         ctx.smoothing, ctx.needed, ctx.dtype = smoothing, needed, dtype
         return total

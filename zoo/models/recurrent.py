@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from zoo.errors import UsageError
-from zoo.models.init import initialise, unmoved
+from zoo.models.initialization import initialize, preserve_rng
 from zoo.parts.block import Memory
-from zoo.ranges import a_rate, at_least
+from zoo.value_checks import a_rate, at_least
 
 LAYERS: Mapping[str, Callable[..., nn.Module]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 CELLS: Mapping[str, Callable[..., nn.Module]] = {"rnn": nn.RNNCell, "gru": nn.GRUCell, "lstm": nn.LSTMCell}
@@ -119,7 +119,7 @@ class ConcatScore(Score):
 SCORES: Mapping[str, type[AdditiveScore] | type[ConcatScore]] = {"additive": AdditiveScore, "concat": ConcatScore}
 
 
-class Seen(nn.Module):
+class EncodedSource(nn.Module):
     """Passes attention weights (B, H, T, S) on, so that ``watch`` finds those of a decoder that makes them stepwise."""
 
     def forward(self, weights: Tensor) -> Tensor:
@@ -130,19 +130,19 @@ class Seen(nn.Module):
         return weights
 
 
-class Carried(NamedTuple):
+class RecurrentCache(NamedTuple):
     """What a decoder takes from step to step: per layer (B, dim), twice for an LSTM; and what it looks at."""
 
     hidden: list[tuple[Tensor, ...]]
     memory: Memory
     keys: Tensor | None = None
 
-    def select(self, rows: Tensor) -> Carried:
+    def select(self, rows: Tensor) -> RecurrentCache:
         """These rows of the batch."""
         hidden = [tuple(part[rows] for part in layer) for layer in self.hidden]
         states, valid, _ = self.memory
         memory = Memory(states[rows], None if valid is None else valid[rows])
-        return Carried(hidden, memory, None if self.keys is None else self.keys[rows])
+        return RecurrentCache(hidden, memory, None if self.keys is None else self.keys[rows])
 
 
 class Decoder(nn.Module):
@@ -158,17 +158,17 @@ class Decoder(nn.Module):
         self.cells = nn.ModuleList(CELLS[encoder.cell](dim if n else 2 * dim, dim) for n in range(encoder.depth))
         self.parts = 2 if encoder.cell == "lstm" else 1
         self.attend = None if score == "none" else SCORES[score](dim)
-        self.seen = None if score == "none" else Seen()
+        self.seen = None if score == "none" else EncodedSource()
         self.out = nn.Linear(2 * dim, dim)
         self.dropout = nn.Dropout(encoder.dropout.p)
 
-    def begin(self, memory: Memory) -> Carried:
+    def begin(self, memory: Memory) -> RecurrentCache:
         """What the first step needs."""
         zero = torch.zeros_like(memory.states[:, 0])
         keys = None if self.attend is None else self.attend.key(memory.states)
-        return Carried([(zero,) * self.parts for _ in self.cells], memory, keys)
+        return RecurrentCache([(zero,) * self.parts for _ in self.cells], memory, keys)
 
-    def forward(self, y: Tensor, carried: Carried) -> tuple[Tensor, Carried]:
+    def forward(self, y: Tensor, carried: RecurrentCache) -> tuple[Tensor, RecurrentCache]:
         """Embedded tokens y (B, T, dim) to what predicts those after them, and what the next step needs."""
         (hidden, memory, keys), outputs, looks = carried, [], []
         for word in self.dropout(y).unbind(1):
@@ -180,7 +180,7 @@ class Decoder(nn.Module):
             outputs.append(torch.cat([hidden[-1][0], context], -1))
         if self.seen is not None:
             self.seen(torch.stack(looks, 1)[:, None])
-        return self.dropout(self.out(torch.stack(outputs, 1))), Carried(hidden, memory, keys)
+        return self.dropout(self.out(torch.stack(outputs, 1))), RecurrentCache(hidden, memory, keys)
 
     def _step(self, x: Tensor, hidden: list[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
         after = []
@@ -227,7 +227,7 @@ class RecurrentSeq2Seq(nn.Module):
                 f"tie=all needs one vocabulary for both sides, got {source_vocab_size} source and {target_vocab_size} "
                 "target tokens. Use tie=output, or data with a shared vocabulary."
             )
-        with unmoved():
+        with preserve_rng():
             self.max_length = max_length
             self.encoder = Encoder(bidirectional, **layers)
             self.decoder = Decoder(self.encoder, score)
@@ -236,7 +236,7 @@ class RecurrentSeq2Seq(nn.Module):
             self.source_embedding = self.target_embedding if tie == "all" else nn.Embedding(source_vocab_size, self.dim)
             self.head = nn.Linear(self.dim, target_vocab_size, bias=False) if tie == "none" else None
             self.scale = self.dim**0.5  # embeddings are drawn as output matrices: this makes them as large as states
-            initialise(self, seed)
+            initialize(self, seed)
 
     def encode(self, source: Tensor, valid: Tensor | None = None) -> Memory:
         """Source tokens (B, S) to what a decoder looks at: all states; the last one, (B, 1, dim), if c is fixed."""
@@ -245,7 +245,7 @@ class RecurrentSeq2Seq(nn.Module):
             return Memory(self.encoder.summary(states, valid)[:, None])
         return Memory(states, valid)
 
-    def decode(self, target: Tensor, carried: Carried) -> tuple[Tensor, Carried]:
+    def decode(self, target: Tensor, carried: RecurrentCache) -> tuple[Tensor, RecurrentCache]:
         """Target tokens (B, T) to logits (B, T, target_vocab_size), and what the tokens after them need."""
         x, carried = self.decoder(self.target_embedding(target) * self.scale, carried)
         return F.linear(x, self.target_embedding.weight) if self.head is None else self.head(x), carried
@@ -262,7 +262,7 @@ class RecurrentSeq2Seq(nn.Module):
 class RecurrentState:
     """A recurrent decoder in the middle of writing; its memory does not grow with what it wrote."""
 
-    def __init__(self, model: RecurrentSeq2Seq, carried: Carried):
+    def __init__(self, model: RecurrentSeq2Seq, carried: RecurrentCache):
         self.model, self.carried = model, carried
 
     def step(self, tokens: Tensor) -> Tensor:

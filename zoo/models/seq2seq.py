@@ -6,15 +6,15 @@ import torch
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
-from zoo.models.init import initialise, unmoved
+from zoo.models.decoding_state import Seq2SeqState
+from zoo.models.initialization import initialize, preserve_rng
 from zoo.models.stack import Stack
-from zoo.models.states import Seq2SeqState
 from zoo.parts.block import Memory
 from zoo.parts.cache import LayerCache
-from zoo.parts.linear import linear
+from zoo.parts.few_row_linear import linear
 from zoo.parts.packing import Packing
 from zoo.parts.position import Extent
-from zoo.ranges import at_least
+from zoo.value_checks import at_least
 
 Tie: TypeAlias = Literal["none", "output", "inputs", "all"]
 
@@ -57,7 +57,7 @@ class Seq2Seq(nn.Module):
                 f"tie={tie} needs one vocabulary for both sides, got {source_vocab_size} source and "
                 f"{target_vocab_size} target tokens. Use tie=output, or data with a shared vocabulary."
             )
-        with unmoved():
+        with preserve_rng():
             self.max_length = max_length
             self.encoder = Stack(Extent((max_length,)), cross=False, padded=True, depth=depth, **stack)
             # a decoder needs no mask for its own padding: it stands on the right, where causality hides it
@@ -72,7 +72,7 @@ class Seq2Seq(nn.Module):
             self.bias = TokenBias(target_vocab_size) if output_bias else None
             self.scale = self.dim**0.5 if scale_embedding else 1.0
             self.out_scale = self.dim**-0.5 if scale_logits else 1.0
-            initialise(self, seed)
+            initialize(self, seed)
 
     def encode(self, source: Tensor, valid: Tensor | None = None) -> Memory:
         """Source tokens (B, S) to what a decoder looks at."""

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from zoo.models.override import Layer, Override, layered, share
-from zoo.models.refusal import CROSS, check_recompute, demands, refuse_unserved, too_long
+from zoo.models.compatibility import CROSS, check_recompute, check_supported, required_features, too_long
+from zoo.models.layer_overrides import Layer, Override, apply_overrides, share_layers
 from zoo.parts.attention import Attention, MultiHead
 from zoo.parts.backend import Backend
 from zoo.parts.block import Block, Context, Memory, PreNorm
@@ -21,7 +21,7 @@ from zoo.parts.norm import LayerNorm, Norm
 from zoo.parts.packing import Packing, declares_packs
 from zoo.parts.pattern import Bias, Pattern
 from zoo.parts.position import Extent, Position, RoPE
-from zoo.ranges import a_rate, at_least, at_most
+from zoo.value_checks import a_rate, at_least, at_most
 
 DEEPEST = 10_000  # blocks
 
@@ -111,22 +111,22 @@ class Stack(nn.Module):
             part = layer.ffn(dim, layer.hidden)
             return RealTokens(part) if part.real_tokens else part
 
-        layers = layered(Layer(attention, ffn, hidden, window), depth, overrides)
+        layers = apply_overrides(Layer(attention, ffn, hidden, window), depth, overrides)
         made = [(attend(layer), attend(layer).across() if cross else None, feed(layer)) for layer in layers]
-        share([own for own, _, _ in made])
+        share_layers([own for own, _, _ in made])
         self.blocks = nn.ModuleList(block(*parts, self.another_norm, dropout) for parts in made)
         self.norm = norm(dim) if cast(Block, self.blocks[0]).closes else nn.Identity()
         self.dropout = nn.Dropout(dropout)
         self.causal, self.windows, self.recompute = extent.causal, [layer.window for layer in layers], recompute
         check_recompute(recompute, cast(Block, self.blocks[0]))
         for (own, other, _), wide in zip(made, self.windows, strict=True):
-            asked = demands(self.position, self.pattern(window=wide), padded, attention_dropout)
-            memory = CROSS | {name: who for name, who in asked.items() if name == "dropout"}
+            required = required_features(self.position, self.pattern(window=wide), padded, attention_dropout)
+            memory = CROSS | {name: who for name, who in required.items() if name == "dropout"}
             if self.position.rotates:
                 self.position.check(own.head_dim)
-            refuse_unserved(own, asked)
+            check_supported(own, required)
             if other is not None:
-                refuse_unserved(other, memory)
+                check_supported(other, memory)
 
     def attentions(self) -> list[Attention]:
         """Every attention, those that look at a memory included."""
@@ -190,12 +190,12 @@ class Stack(nn.Module):
             memory = memory._replace(states=tame_padding(memory.states, memory.valid))
         x = self.dropout(self.entry(self.position.embed(x, place - self.position.extent.special)))
         starts = [cache.own.start for cache in caches] if caches else [0] * len(self.windows)
-        seen = list(zip(starts, self.windows, strict=True))
+        views = list(zip(starts, self.windows, strict=True))
         # layers that see alike share a mask
         blocks = cast(Sequence[Block], self.blocks)
         # a block that mixes the tokens of a row would mix those of several sentences: it has to say that it does not
         inner = None if packing is None or not all(declares_packs(type(block)) for block in blocks) else packing
-        patterns = {each: self.pattern(valid, offset, *each, inner) for each in seen}
+        patterns = {each: self.pattern(valid, offset, *each, inner) for each in views}
         tokens = None if valid is None else valid[:, offset:]
         if inner is not None:
             x, tokens = inner.pack(x), inner.real
@@ -209,7 +209,7 @@ class Stack(nn.Module):
             x,
             [
                 Context(patterns[each], self.position, memory, tokens, caches[number] if caches else None, inner)
-                for number, each in enumerate(seen)
+                for number, each in enumerate(views)
             ],
         )
         if packing is not None and inner is None:

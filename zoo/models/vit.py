@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
-from zoo.models.init import initialise, unmoved
+from zoo.models.initialization import initialize, preserve_rng
 from zoo.models.stack import Stack
 from zoo.parts.attention import nearest
 from zoo.parts.position import Extent
-from zoo.ranges import at_least
+from zoo.value_checks import at_least
 
 
 class ViT(nn.Module):
@@ -45,7 +45,7 @@ class ViT(nn.Module):
             raise UsageError(
                 f"image_size={image_size} is not divisible by patch={patch}. Try {nearest(image_size, patch, 'patch')}."
             )
-        with unmoved():
+        with preserve_rng():
             self.image_size, self.channels, self.patch, side = image_size, channels, patch, image_size // patch
             special = registers + (pool == "cls")
             self.special = special
@@ -55,7 +55,7 @@ class ViT(nn.Module):
             self.cls = LearnedTokens(1, self.dim) if pool == "cls" else None
             self.registers = LearnedTokens(registers, self.dim) if registers else None
             self.head = nn.Linear(self.dim, num_classes)
-            initialise(self, seed)
+            initialize(self, seed)
 
     def patches(self, images: Tensor) -> Tensor:
         """(B, C, H, W) to (B, patches, C * patch * patch), row by row."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from zoo.errors import UsageError
 from zoo.parts.backend import CASES, SDPA, Backend, Naive, masked_softmax
 from zoo.parts.cache import Cache, MemoryCache
-from zoo.parts.linear import Linear, linear
+from zoo.parts.few_row_linear import Linear, linear
 from zoo.parts.norm import Norm
 from zoo.parts.packing import Packing, declares_packs
 from zoo.parts.pattern import Pattern
@@ -107,8 +107,8 @@ class Attention(nn.Module):
     ) -> Tensor:
         """x (B, T, dim) looks at itself, or at memory (B, S, dim); the result is shaped like x."""
         q, k, v = self.project(x, memory, pattern, position, cache)
-        seen = self.attend(q, k, v, pattern).transpose(1, 2).flatten(2)
-        return self.out(seen if pattern.queries is None else pattern.queries.pack(seen))
+        mixed = self.attend(q, k, v, pattern).transpose(1, 2).flatten(2)
+        return self.out(mixed if pattern.queries is None else pattern.queries.pack(mixed))
 
     def weights(
         self,
@@ -129,10 +129,10 @@ class Attention(nn.Module):
         if rows is None and heads is None:
             return self.weigh(q, k, pattern)
         # numbers, not a slice, whose view would keep the block's other heads in memory
-        kept = slice(None) if heads is None else torch.arange(q.size(1))[heads]
+        selected = slice(None) if heads is None else torch.arange(q.size(1))[heads]
         # consecutive rows are the same call with a later offset
         blocks = [
-            self.weigh(q[:, :, first:end], k, replace(pattern, offset=pattern.offset + first))[:, kept]
+            self.weigh(q[:, :, first:end], k, replace(pattern, offset=pattern.offset + first))[:, selected]
             for first, end in runs(range(q.size(2)), slice(None) if rows is None else rows)
         ]
         return torch.cat(blocks, 2)
@@ -284,19 +284,19 @@ class Additive(Attention):
 def runs(numbers: range, chosen: Chosen) -> list[tuple[int, int]]:
     """Chosen numbers, in their order, as runs [first, end) of at most BLOCK neighbours; at least one run."""
     picked = numbers[chosen] if isinstance(chosen, slice) else [numbers[i] for i in chosen]
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     for number in picked:
-        first, end = found[-1] if found else (number, number)
-        if found and number == end and end - first < BLOCK:
-            found[-1] = first, end + 1
+        first, end = spans[-1] if spans else (number, number)
+        if spans and number == end and end - first < BLOCK:
+            spans[-1] = first, end + 1
         else:
-            found.append((number, number + 1))
-    return found or [(0, 0)]
+            spans.append((number, number + 1))
+    return spans or [(0, 0)]
 
 
-def nearest(total: int, wanted: int, name: str = "heads") -> str:
-    """The divisors of ``total`` around ``wanted``, as options to try."""
+def nearest(total: int, target: int, name: str = "heads") -> str:
+    """The divisors of ``total`` around ``target``, as options to try."""
     divisors = [n for n in range(1, total + 1) if total % n == 0]
-    below = max((n for n in divisors if n < wanted), default=None)
-    above = min((n for n in divisors if n > wanted), default=None)
+    below = max((n for n in divisors if n < target), default=None)
+    above = min((n for n in divisors if n > target), default=None)
     return " or ".join(f"{name}={n}" for n in (below, above) if n is not None)

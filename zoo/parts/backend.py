@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from zoo.errors import UsageError
-from zoo.parts import products
+from zoo.parts import cpu_attention
 from zoo.parts.derivatives import transformed
 from zoo.parts.pattern import Pattern
 from zoo.parts.recompute import recomputed
@@ -76,8 +76,8 @@ class SDPA(Backend):
     """
 
     def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
-        if products.pay(q, k):
-            return products.attention(q, k, v, pattern, dropout, scale)
+        if cpu_attention.worthwhile(q, k):
+            return cpu_attention.attention(q, k, v, pattern, dropout, scale)
         return self.fused(q, k, v, pattern, dropout, scale)
 
     def fused(
@@ -160,9 +160,13 @@ class Tiled(Backend):
         rows = []
         for i, part in enumerate(q.split(self.tile, -2)):
             first = pattern.offset + i * self.tile
-            seen = self._reach(pattern, first, first + part.size(-2) - 1, k.size(-2))
-            row = partial(self._row, pattern, first, seen.start, dropout, scale)
-            rows.append(again(row, part, v[..., :0, :], *keys[seen.start : seen.stop], *values[seen.start : seen.stop]))
+            visible = self._reach(pattern, first, first + part.size(-2) - 1, k.size(-2))
+            row = partial(self._row, pattern, first, visible.start, dropout, scale)
+            rows.append(
+                again(
+                    row, part, v[..., :0, :], *keys[visible.start : visible.stop], *values[visible.start : visible.stop]
+                )
+            )
         return torch.cat(rows, -2).flatten(1, 2)
 
     @staticmethod
@@ -191,9 +195,9 @@ class Tiled(Backend):
         q = q.to(wide)  # sums over tiles would add up the rounding of each
         low = q.new_full((*q.shape[:-1], 1), torch.finfo(wide).min)
         top, total, out = low, torch.zeros_like(low), q.new_zeros((*q.shape[:-1], like.size(-1)))
-        seen = len(tiles) // 2
-        for number in range(seen):
-            k, v = tiles[number].to(wide), tiles[seen + number].to(wide)
+        half = len(tiles) // 2
+        for number in range(half):
+            k, v = tiles[number].to(wide), tiles[half + number].to(wide)
             start = pattern.start + (begin + number) * self.tile
             key = torch.arange(start, start + k.size(-2), device=q.device)
             score = self._score(q, k, pattern, query, key, scale)
@@ -201,8 +205,8 @@ class Tiled(Backend):
             weight = (score - peak).exp()
             shrink = (top - peak).exp()
             total = total * shrink + weight.sum(-1, keepdim=True)
-            kept = F.dropout(weight, dropout) if dropout else weight
-            out, top = out * shrink + kept @ v, peak
+            share = F.dropout(weight, dropout) if dropout else weight
+            out, top = out * shrink + share @ v, peak
         # the largest score of a row counts e^0 = 1, so only a row without keys has no sum: it stays zero. Not a clamp
         # at 1: a row with one key sums to exactly 1, where a clamp drops the gradient
         return (out / total.masked_fill(total == 0, 1.0)).to(like.dtype)

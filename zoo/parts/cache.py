@@ -25,26 +25,26 @@ class Cache:
 
         Raises IndexError beyond the capacity.
         """
-        kept, new = self.length - self.start, k.size(2)
+        stored, new = self.length - self.start, k.size(2)
         if self.length + new > self.capacity:
             raise IndexError(f"a cache for {self.capacity} positions was asked to hold {self.length + new}")
         if self.length == 0:
             self._k, self._v = (y.new_empty(*y.shape[:2], self.size, y.size(-1)) for y in (k, v))
-        if kept + new > self.size:  # a prompt longer than the buffer is seen once and remembered in part
-            k, v = (torch.cat([old, y], 2) for old, y in zip(self._kept(kept), (k, v), strict=True))
+        if stored + new > self.size:  # a prompt longer than the buffer is seen once and remembered in part
+            k, v = (torch.cat([old, y], 2) for old, y in zip(self._kept(stored), (k, v), strict=True))
             self._forget(new)
-            kept = self.length - self.start
+            stored = self.length - self.start
             self._at = 0
-            self._k[:, :, :kept], self._v[:, :, :kept] = (y[:, :, y.size(2) - kept :] for y in (k, v))
+            self._k[:, :, :stored], self._v[:, :, :stored] = (y[:, :, y.size(2) - stored :] for y in (k, v))
             return k, v
-        if self._at + kept + new > self.size:
-            self._k[:, :, :kept], self._v[:, :, :kept] = (old.clone() for old in self._kept(kept))
+        if self._at + stored + new > self.size:
+            self._k[:, :, :stored], self._v[:, :, :stored] = (old.clone() for old in self._kept(stored))
             self._at = 0
-        place = slice(self._at + kept, self._at + kept + new)
+        place = slice(self._at + stored, self._at + stored + new)
         self._k[:, :, place], self._v[:, :, place] = k, v
-        seen = self._kept(kept + new)
+        visible = self._kept(stored + new)
         self._forget(new)
-        return seen
+        return visible
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows of the batch, in this order."""

@@ -91,9 +91,9 @@ class Disentangled(Attention):
             row = self.row(query[:, None] - key[None]).expand(*q.shape[:2], -1, -1)
             added = q.new_zeros(())
             if c2p is not None:
-                added = added + chosen(c2p, query - pattern.offset).gather(-1, row)
+                added = added + gather_terms(c2p, query - pattern.offset).gather(-1, row)
             if p2c is not None:
-                added = added + chosen(p2c, key - pattern.start).gather(-1, row.mT).mT
+                added = added + gather_terms(p2c, key - pattern.start).gather(-1, row.mT).mT
             added = added * self.scale
             return added if pattern.content is None else added + pattern.content(query, key)
 
@@ -161,6 +161,6 @@ class KeylessBias(nn.Module):
         return F.linear(x, self.weight, self.bias)
 
 
-def chosen(rows: Tensor, numbers: Tensor) -> Tensor:
+def gather_terms(rows: Tensor, numbers: Tensor) -> Tensor:
     """Rows (B, H, T, R) of these numbers, without a copy where they are all of them."""
     return rows if numbers.size(0) == rows.size(2) else rows.index_select(2, numbers)

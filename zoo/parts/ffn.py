@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
-from zoo.parts.linear import Linear
+from zoo.parts.few_row_linear import Linear
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -243,12 +243,12 @@ def feeds(net: nn.Module) -> list[FFN]:
 
 def take_side_losses(feeds: Iterable[FFN]) -> list[Tensor]:
     """The losses that feed-forwards left in this forward, taken from them."""
-    found = []
+    losses = []
     for feed in feeds:
         if feed.side_loss is not None:
-            found.append(feed.side_loss)
+            losses.append(feed.side_loss)
             feed.side_loss = None
-    return found
+    return losses
 
 
 def side_losses(net: nn.Module) -> list[Tensor]:

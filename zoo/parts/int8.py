@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from zoo.errors import UsageError
-from zoo.parts.linear import Packed, held, servable
+from zoo.parts.few_row_linear import Packed, can_serve, held_bytes
 
 ENGINE = "fbgemm"  # twice as fast as oneDNN's at one row
 
@@ -49,7 +49,7 @@ def scales(weight: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def quantised(weights: Iterable[Tensor]) -> list[Packed]:
+def quantize(weights: Iterable[Tensor]) -> list[Packed]:
     """Matrices whose products are computed in eight bits for as long as the result is held.
 
     Raises UsageError where that cannot be: another device or type, a torch without these kernels, no matrix at all.
@@ -60,9 +60,9 @@ def quantised(weights: Iterable[Tensor]) -> list[Packed]:
     if ENGINE not in torch.backends.quantized.supported_engines or not hasattr(torch.ops.quantized, "linear_dynamic"):
         raise UsageError("int8: this build of torch has no 8-bit products (fbgemm, on x86 CPUs). Leave --int8 out.")
     for weight in every:
-        if not servable(weight):
+        if not can_serve(weight):
             dtype, device = str(weight.dtype).removeprefix("torch."), weight.device.type
             raise UsageError(f"int8: it serves float32 on a CPU, and the model is {dtype} on {device}: --device cpu")
         if not bool(weight.isfinite().all()):
             raise UsageError("int8: a weight of this model is not finite, so that it has no scale.")
-    return [held(weight, Int8) for weight in every]
+    return [held_bytes(weight, Int8) for weight in every]

@@ -51,8 +51,8 @@ class Packing:
         """
         if valid is None or torch.compiler.is_compiling() or not valid.numel():
             return None
-        found = cls(valid)
-        return found if 0 < found.count <= WORTH * valid.numel() else None
+        packing = cls(valid)
+        return packing if 0 < packing.count <= WORTH * valid.numel() else None
 
     @property
     def real(self) -> Tensor:
@@ -61,8 +61,8 @@ class Packing:
 
     def pack(self, x: Tensor, fill: float = 0) -> Tensor:
         """(B, T, ...) to (1, N, ...)."""
-        kept = x.flatten(0, 1).index_select(0, self.index)
-        return F.pad(kept, (0, 0) * (kept.dim() - 1) + (0, self.fill), value=fill)[None]
+        rows = x.flatten(0, 1).index_select(0, self.index)
+        return F.pad(rows, (0, 0) * (rows.dim() - 1) + (0, self.fill), value=fill)[None]
 
     def spread(self, x: Tensor) -> Tensor:
         """(1, N, ...) to (B, T, ...), zeros at padding."""

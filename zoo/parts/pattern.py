@@ -52,7 +52,7 @@ class Pattern:
             "causal": self.causal, "window": self.window, "valid": self.valid is not None, "bias": self.bias,
             "content": self.content, "sparse": self.sparse,
         }  # fmt: skip
-        return frozenset(name for name, wanted in features.items() if wanted)
+        return frozenset(name for name, is_needed in features.items() if is_needed)
 
     def thinned(self, sparse: Sparse) -> "Pattern":
         """This pattern with fewer keys; the same one each time, so that layers with equal rules share its mask."""

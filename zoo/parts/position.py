@@ -191,8 +191,8 @@ class RoPE(Position):
             return angles(pos, width, self.base, dtype)
         rate = angles(pos.new_ones(()), width, self.base, dtype)
         turns = self.trained * rate / (2 * math.pi)  # made within the trained length
-        kept = ((turns - self.slow) / (self.fast - self.slow)).clamp(0, 1)
-        return pos[..., None].to(rate.dtype) * rate * (kept + (1 - kept) / self.stretch)
+        share = ((turns - self.slow) / (self.fast - self.slow)).clamp(0, 1)
+        return pos[..., None].to(rate.dtype) * rate * (share + (1 - share) / self.stretch)
 
 
 class ALiBi(Position):

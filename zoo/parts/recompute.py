@@ -36,7 +36,7 @@ class _Recomputed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad):
-        wanted = ctx.needs_input_grad[2:]
+        needs_grad = ctx.needs_input_grad[2:]
         saved = ctx.saved_tensors
         device = saved[0].device
 
@@ -51,14 +51,14 @@ class _Recomputed(torch.autograd.Function):
                 return ctx.function(*tensors)
 
         if torch.is_grad_enabled():  # somebody wants derivatives of these gradients
-            return None, None, *differentiable_gradients(again, saved, wanted, grad)
-        given = [x.detach().requires_grad_(want) for x, want in zip(saved, wanted, strict=True)]
-        out = again(*given)
+            return None, None, *differentiable_gradients(again, saved, needs_grad, grad)
+        inputs = [x.detach().requires_grad_(want) for x, want in zip(saved, needs_grad, strict=True)]
+        out = again(*inputs)
         if not out.requires_grad:  # the result depends on none of them
-            return None, None, *(None for _ in wanted)
-        asked = [x for x in given if x.requires_grad]
-        found = iter(torch.autograd.grad(out, asked, grad, allow_unused=True))
-        return None, None, *(next(found) if want else None for want in wanted)
+            return None, None, *(None for _ in needs_grad)
+        leaves = [x for x in inputs if x.requires_grad]
+        grads = iter(torch.autograd.grad(out, leaves, grad, allow_unused=True))
+        return None, None, *(next(grads) if want else None for want in needs_grad)
 
 
 def _autocast(place: str) -> Callable[[], AbstractContextManager]:

@@ -1,0 +1,1 @@
+"""Tasks: what a model is trained for, as LightningModules."""

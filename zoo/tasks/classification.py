@@ -10,9 +10,9 @@ from torch.optim import AdamW
 from torchmetrics.classification import MulticlassAccuracy
 
 from zoo.models.vit import ViT
-from zoo.ranges import a_rate
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known
+from zoo.value_checks import a_rate
 
 Mix: TypeAlias = Literal["none", "mixup", "cutmix", "both"]
 
@@ -70,10 +70,10 @@ class ImageTask(Task):
         return Loss(F.cross_entropy(logits, labels, reduction="sum"), torch.tensor(len(labels), device=labels.device))
 
     def figures(self, loss: float) -> dict[str, float]:
-        found = {"top1": float(self.top1.compute()), "top5": float(self.top5.compute())}
+        values = {"top1": float(self.top1.compute()), "top5": float(self.top5.compute())}
         self.top1.reset()
         self.top5.reset()
-        return found
+        return values
 
     def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> list[dict[str, Any]]:
         chance, guess = self(batch["images"]).float().softmax(-1).max(-1)

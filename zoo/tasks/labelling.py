@@ -10,9 +10,9 @@ from torch.optim import AdamW
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
 from zoo.models.encoder import TextClassifier, TextEncoder, TokenClassifier
-from zoo.ranges import a_rate
 from zoo.tasks.schedule import Linear
 from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known
+from zoo.value_checks import a_rate
 
 IGNORE = -100
 
@@ -66,10 +66,10 @@ class Labelling(Task):
         return Loss(total, torch.tensor(len(labels), device=labels.device))
 
     def figures(self, loss: float) -> dict[str, float]:
-        found = {"accuracy": float(self.accuracy.compute()), "f1": float(self.f1.compute())}
+        values = {"accuracy": float(self.accuracy.compute()), "f1": float(self.f1.compute())}
         self.accuracy.reset()
         self.f1.reset()
-        return found
+        return values
 
     @abstractmethod
     def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> list[dict[str, Any]]: ...
@@ -158,7 +158,7 @@ class TokenClassification(Labelling):
         guess = self(batch["tokens"], batch["valid"], batch.get("segments")).argmax(-1)
         rows = zip(guess, batch["labels"], strict=True)
         return [
-            {"classes": found[own != IGNORE].tolist(), "labels": own[own != IGNORE].tolist()} for found, own in rows
+            {"classes": guesses[own != IGNORE].tolist(), "labels": own[own != IGNORE].tolist()} for guesses, own in rows
         ]
 
     def sample(self, rows: int) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from torchmetrics import MeanMetric
 
 from zoo.errors import UsageError
 from zoo.models.encoder import MaskedLanguageModel
-from zoo.models.pseudo import pseudo_log_probabilities
+from zoo.models.pseudo_likelihood import pseudo_log_probabilities
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known, taken
 
@@ -106,9 +106,9 @@ class MaskedLM(Task):
         """The log-probability of each token that is to be scored, hidden alone."""
         mask = known(self.mask_token, "mask_token")
         rows = batch["scored"].any(1)
-        whole, valid, asked = (batch[name][rows] for name in ("whole", "valid", "scored"))
+        whole, valid, scored = (batch[name][rows] for name in ("whole", "valid", "scored"))
         segments = batch["segments"][rows] if "segments" in batch else torch.zeros_like(whole)
-        return pseudo_log_probabilities(self.net, (whole, valid, segments), asked, mask)
+        return pseudo_log_probabilities(self.net, (whole, valid, segments), scored, mask)
 
     def figures(self, loss: float) -> dict[str, float]:
         pseudo = taken(self.pseudo)

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import MeanMetric
 
 from zoo.errors import NonFiniteError, UsageError
-from zoo.models.init import named_seed
+from zoo.models.initialization import named_seed
 from zoo.parts.ffn import FFN, feeds, take_side_losses
 from zoo.tasks.schedule import Schedule
 
@@ -241,19 +241,19 @@ class Task(LightningModule):
 
     def groups(self) -> list[dict[str, Any]]:
         """Parameters that are optimised alike; the first group learns fastest."""
-        found: dict[tuple[float, bool], list[nn.Parameter]] = {}
+        by_options: dict[tuple[float, bool], list[nn.Parameter]] = {}
         for name, parameter in self.named_parameters():
             if parameter.requires_grad:
                 # gains and biases have no redundancy that decay could remove
                 kind = self.rates.get(name.removeprefix("net."), 1.0), parameter.dim() > 1
-                found.setdefault(kind, []).append(parameter)
+                by_options.setdefault(kind, []).append(parameter)
         return [
             {
-                "params": found[rate, matrices],
+                "params": by_options[rate, matrices],
                 **({} if rate == 1 else {"lr": self.lr * rate}),
                 **({} if matrices else {"weight_decay": 0.0}),
             }
-            for rate, matrices in sorted(found, reverse=True)
+            for rate, matrices in sorted(by_options, reverse=True)
         ]
 
     # resume
@@ -292,10 +292,10 @@ def exact(value: Any) -> bool:
 def fuse(optimizer: Optimizer) -> Optimizer:
     """Let an optimiser of torch that was not told how to loop over its tensors do all of them in one kernel."""
     chosen = ("fused", "foreach", "capturable", "differentiable")
-    told = any(group.get(name) for group in optimizer.param_groups for name in chosen)
+    is_set = any(group.get(name) for group in optimizer.param_groups for name in chosen)
     tensors = [p for group in optimizer.param_groups for p in group["params"]]
     served = all(p.device.type in FUSED and p.is_floating_point() for p in tensors)
-    if optimizer.defaults.get("fused", False) is None and not told and served:
+    if optimizer.defaults.get("fused", False) is None and not is_set and served:
         for settings in (optimizer.defaults, *optimizer.param_groups):
             settings["fused"] = True
     return optimizer

@@ -10,15 +10,15 @@ from torch.optim import AdamW
 from torchmetrics import MeanMetric
 from torchmetrics.text import CHRFScore, SacreBLEUScore
 
+from zoo.models.attention_weights import record_weights
+from zoo.models.decoding_state import State
+from zoo.models.generation import GenerationConfig, generate
 from zoo.models.loss import IGNORED, cross_entropy
-from zoo.models.search import Search, write
 from zoo.models.seq2seq import Seq2Seq
-from zoo.models.states import State
-from zoo.models.watch import watch
 from zoo.parts.packing import Packing
-from zoo.ranges import a_rate
 from zoo.tasks.schedule import InverseSqrt
 from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known, taken
+from zoo.value_checks import a_rate
 
 
 class Translator(Protocol):
@@ -91,17 +91,17 @@ class TranslationTask(Task):
     @staticmethod
     def _loss(logits: Tensor, batch: dict[str, Any], smoothing: float) -> Loss:
         valid = batch["target_valid"][:, 1:]
-        wanted = batch["target"][:, 1:].masked_fill(~valid, IGNORED)
-        total = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="sum", label_smoothing=smoothing)
+        targets = batch["target"][:, 1:].masked_fill(~valid, IGNORED)
+        total = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum", label_smoothing=smoothing)
         return Loss(total, valid.sum())
 
     def evaluate(self, batch: dict[str, Any]) -> Loss:
-        with watch(self.translator.decoder) as seen:
+        with record_weights(self.translator.decoder) as recorded:
             logits = self._logits(batch)
         valid = batch["target_valid"][:, 1:]
         self.accuracy.update((logits.argmax(-1) == batch["target"][:, 1:])[valid].float())
-        if seen and len(batch["slots"]):
-            self._align(list(seen.values())[-1].mean(1), batch["slots"])
+        if recorded and len(batch["slots"]):
+            self._align(list(recorded.values())[-1].mean(1), batch["slots"])
         if batch["decode"].any():
             self._score(batch)
         return self._loss(logits, batch, 0.0)
@@ -123,31 +123,31 @@ class TranslationTask(Task):
         longest = (2 * valid.sum(1) + 10).clamp(max=self.translator.max_length)
         state = self.translator.begin(source, valid, int(longest.max()))
         first = source.new_full((len(source), 1), data.target_tokenizer.bos)
-        search = Search(max_length=self.translator.max_length)
-        found = write(state, first, data.target_tokenizer.eos, search, longest)
-        return [data.detokenize(best.tokens) for best, *_ in found]
+        search = GenerationConfig(max_length=self.translator.max_length)
+        hypotheses = generate(state, first, data.target_tokenizer.eos, search, longest)
+        return [data.detokenize(best.tokens) for best, *_ in hypotheses]
 
     def _score(self, batch: dict[str, Any]) -> None:
         rows = batch["decode"].nonzero()[:, 0]
-        said = self.translate(batch["source"][rows], batch["source_valid"][rows])
-        wanted = [batch["text"][row] for row in rows.tolist()]
+        hypotheses = self.translate(batch["source"][rows], batch["source_valid"][rows])
+        references = [batch["text"][row] for row in rows.tolist()]
         kinds = [batch["type"][row] for row in rows.tolist()]
-        self.bleu.update(said, [[text] for text in wanted])
-        self.chrf.update(said, [[text] for text in wanted])
-        for got, text, kind in zip(said, wanted, kinds, strict=True):
+        self.bleu.update(hypotheses, [[text] for text in references])
+        self.chrf.update(hypotheses, [[text] for text in references])
+        for got, text, kind in zip(hypotheses, references, kinds, strict=True):
             self.exact.update(float(got == text))
             if kind:
                 self.exact_by_type.setdefault(kind, []).append(float(got == text))
 
     def figures(self, loss: float) -> dict[str, float]:
-        found = {"perplexity": math.exp(min(loss, 700.0)), "accuracy": taken(self.accuracy)}
-        found |= {"exact": taken(self.exact), "alignment": taken(self.alignment)}
-        if found["exact"] == found["exact"]:  # something was decoded, here or in another process
-            found["bleu"] = 100 * float(cast(Tensor, self.bleu.compute()))
-            found["chrf"] = 100 * float(cast(Tensor, self.chrf.compute()))
+        values = {"perplexity": math.exp(min(loss, 700.0)), "accuracy": taken(self.accuracy)}
+        values |= {"exact": taken(self.exact), "alignment": taken(self.alignment)}
+        if values["exact"] == values["exact"]:  # something was decoded, here or in another process
+            values["bleu"] = 100 * float(cast(Tensor, self.bleu.compute()))
+            values["chrf"] = 100 * float(cast(Tensor, self.chrf.compute()))
         self.bleu.reset()
         self.chrf.reset()
-        return found | self._exact_by_type()
+        return values | self._exact_by_type()
 
     def _exact_by_type(self) -> dict[str, float]:
         everywhere: list[Any] = [self.exact_by_type]
@@ -157,12 +157,12 @@ class TranslationTask(Task):
         kinds = sorted({kind for part in everywhere for kind in part})
         hits = {kind: [hit for part in everywhere for hit in part.get(kind, [])] for kind in kinds}
         self.exact_by_type = {}
-        return {f"exact_{kind}": sum(found) / len(found) for kind, found in hits.items()}
+        return {f"exact_{kind}": sum(flags) / len(flags) for kind, flags in hits.items()}
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[dict[str, Any]]:
-        said = self.translate(batch["source"], batch["source_valid"])
-        rows = zip(batch["source_text"], said, batch["text"], strict=True)
-        return [{"source": source, "translation": text, "reference": wanted} for source, text, wanted in rows]
+        hypotheses = self.translate(batch["source"], batch["source_valid"])
+        rows = zip(batch["source_text"], hypotheses, batch["text"], strict=True)
+        return [{"source": source, "translation": text, "reference": reference} for source, text, reference in rows]
 
     def sample(self, rows: int) -> dict[str, Any]:
         words = min(module.num_embeddings for module in self.net.modules() if isinstance(module, nn.Embedding))
@@ -214,10 +214,10 @@ class Translation(TranslationTask):
         super().__init__(net, label_smoothing, bleu_tokenize, lr, optimizer, schedule)
 
     def loss(self, batch: dict[str, Any]) -> Loss:
-        valid, wanted = batch["target_valid"][:, 1:], self._wanted(batch)
+        valid, targets = batch["target_valid"][:, 1:], self._wanted(batch)
         packing = Packing.of(valid) if self.training else None
         states = self.net.states(batch["source"], batch["target"][:, :-1], batch["source_valid"], packing)
         if packing is not None:
-            wanted = packing.pack(wanted, IGNORED)
+            targets = packing.pack(targets, IGNORED)
         bias = None if self.net.bias is None else self.net.bias.weight
-        return Loss(cross_entropy(states, self.net.output, wanted, bias, self.label_smoothing), valid.sum())
+        return Loss(cross_entropy(states, self.net.output, targets, bias, self.label_smoothing), valid.sum())

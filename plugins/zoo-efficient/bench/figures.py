@@ -18,7 +18,7 @@ from zoo_efficient.lsh import LSH, direction
 from zoo_efficient.performer import Performer
 from zoo_efficient.reversible import Reversible
 
-from zoo.models.init import initialise
+from zoo.models.initialization import initialize
 from zoo.models.stack import Stack
 from zoo.parts.attention import MultiHead
 from zoo.parts.backend import SDPA, Naive, Tiled
@@ -44,7 +44,7 @@ def memory(name, build, causal):
     """MB kept by one layer's forward, and the power of the length it grows with."""
     sizes = {}
     for length in LENGTHS:
-        part, x = initialise(build(DIM, HEADS)), torch.randn(1, length, DIM)
+        part, x = initialize(build(DIM, HEADS)), torch.randn(1, length, DIM)
         sizes[length] = kept(partial(part, x, pattern=Pattern(causal=causal)), part.parameters())
     return [name, *(f"{size / 2**20:.2f}" for size in sizes.values()), f"{exponent(sizes):.2f}"]
 
@@ -103,7 +103,7 @@ def window():
 
 
 def stack(block, depth):
-    return initialise(
+    return initialize(
         Stack(Extent((256,), causal=True), dim=DIM, heads=HEADS, depth=depth, block=block, position=NoPosition)
     )
 
@@ -155,7 +155,7 @@ def times():
         x, runs = torch.randn(1, length, DIM, requires_grad=True), []
         for build, causal in builds.values():
             options = {"buckets": length // 32, "rounds": 1} if build is LSH else {}
-            part = initialise(build(DIM, HEADS, **options))
+            part = initialize(build(DIM, HEADS, **options))
             runs.append(lambda part=part, causal=causal, x=x: part(x, pattern=Pattern(causal=causal)).sum().backward())
         columns.append(least(runs, 3))
     rows = [[name, *(f"{column[n] * 1e3:.0f}" for column in columns)] for n, name in enumerate(builds)]

@@ -10,7 +10,7 @@ from zoo_efficient.lsh import LSH, direction, meet
 
 from zoo.errors import UsageError
 from zoo.models import LanguageModel
-from zoo.models.init import initialise
+from zoo.models.initialization import initialize
 from zoo.models.stack import Stack
 from zoo.parts.backend import SDPA, Naive
 from zoo.parts.pattern import Pattern
@@ -204,7 +204,7 @@ def test_buckets_are_about_equally_full():
 
 
 def test_buckets_follow_the_seed_and_are_saved():
-    parts = [initialise(LSH(DIM, HEADS, buckets=6, rounds=3), seed) for seed in (1, 1, 2)]
+    parts = [initialize(LSH(DIM, HEADS, buckets=6, rounds=3), seed) for seed in (1, 1, 2)]
     assert torch.equal(parts[0].turns, parts[1].turns)
     assert not torch.equal(parts[0].turns, parts[2].turns)
     assert parts[0].state_dict()["turns"].shape == (HEADS, 3, 6, 3)

@@ -12,7 +12,7 @@ from zoo_efficient.performer import CHUNK, Performer
 
 from zoo.errors import UsageError
 from zoo.models import LanguageModel
-from zoo.models.init import initialise
+from zoo.models.initialization import initialize
 from zoo.models.stack import Stack
 from zoo.parts.backend import SDPA, Naive
 from zoo.parts.pattern import Pattern
@@ -106,7 +106,7 @@ def test_rows_are_orthogonal_in_blocks_normal_and_of_no_preferred_direction():
 
 
 def test_rows_follow_the_seed_differ_between_heads_and_are_saved():
-    parts = [initialise(Performer(DIM, HEADS, groups=2, features=10), seed) for seed in (1, 1, 2)]
+    parts = [initialize(Performer(DIM, HEADS, groups=2, features=10), seed) for seed in (1, 1, 2)]
     assert torch.equal(parts[0].rows, parts[1].rows)
     assert not torch.equal(parts[0].rows, parts[2].rows)
     assert not torch.equal(parts[0].rows[0], parts[0].rows[1])

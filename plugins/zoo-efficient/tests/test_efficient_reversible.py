@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from zoo_efficient.reversible import Reversible
 
 from zoo.errors import UsageError
-from zoo.models.init import initialise
+from zoo.models.initialization import initialize
 from zoo.models.stack import Stack
 from zoo.parts.backend import SDPA, Naive, Tiled
 from zoo.parts.block import Context, Memory, PreNorm
@@ -40,7 +40,7 @@ class Ordinary(Reversible):
 def stack(block=Reversible, cross=False, **options):
     net = Stack(Extent((64,), causal=True), cross=cross, block=block,
                 **{"dim": DIM, "heads": HEADS, "hidden": 24, "depth": 3, "position": NoPosition} | options)  # fmt: skip
-    return initialise(net)
+    return initialize(net)
 
 
 def mixtures(net):

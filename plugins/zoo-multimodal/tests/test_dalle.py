@@ -13,7 +13,7 @@ from zoo_multimodal.imagetokens import ImageTokenizer, Quantiser
 from zoo_multimodal.shapes import CaptionedShapes
 
 from zoo.errors import UsageError
-from zoo.models.search import Search
+from zoo.models.generation import GenerationConfig
 
 SMALL = {"dim": 32, "depth": 1, "heads": 4, "width": 8}
 
@@ -146,10 +146,10 @@ def test_painting_with_a_cache_is_painting_without(shapes):
     for _ in range(64):
         told = net.language(torch.cat([captions, codes + net.words], 1))[:, -1, net.words :]
         codes = torch.cat([codes, told.argmax(-1, keepdim=True)], 1)
-    painted = net.paint(captions, Search(max_length=64, min_length=64))
+    painted = net.paint(captions, GenerationConfig(max_length=64, min_length=64))
     assert_close(painted, net.tokenizer.decode(codes))
     with pytest.raises(UsageError, match="19 tokens"):
-        net.paint(captions[:, :9], Search(max_length=64))
+        net.paint(captions[:, :9], GenerationConfig(max_length=64))
 
 
 class Diary(Callback):

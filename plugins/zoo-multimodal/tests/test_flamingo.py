@@ -14,11 +14,11 @@ from zoo_multimodal.gated import Seeing, looks, open_eyes
 
 from zoo.data.cache import write_json
 from zoo.errors import CheckpointError, UsageError
-from zoo.models.search import Search
+from zoo.inference import weight_files
+from zoo.models.generation import GenerationConfig
 from zoo.parts.block import PreNorm
 from zoo.parts.norm import Norm, RMSNorm
 from zoo.tasks.lm import CausalLM
-from zoo.trained import weights
 
 SMALL = {"dim": 32, "depth": 2, "heads": 4}
 
@@ -30,7 +30,7 @@ def small(data, **options):
 def saved(task, folder):
     """A folder with the weights of a task, as an export has them."""
     folder.mkdir()
-    weights.write(task, folder / "model.safetensors")
+    weight_files.write(task, folder / "model.safetensors")
     write_json(folder / "config.json", {"model": {"class_path": type(task).__name__, "init_args": {}}})
     return str(folder)
 
@@ -129,7 +129,7 @@ def test_captions_with_a_cache_are_those_without(shapes):
     net = small(shapes).eval().net
     open_gates(net, 1.0)
     images = batch_of(shapes)["images"]
-    told = net.tell(images, Search(max_length=12))
+    told = net.tell(images, GenerationConfig(max_length=12))
     for image, found in zip(images, told, strict=True):
         row = [BEGIN]
         while len(row) <= 12:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from zoo.errors import UsageError
-from zoo.models.init import initialise, unmoved
+from zoo.models.initialization import initialize, preserve_rng
 from zoo.tasks.lm import LanguageTask
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import OptimizerFactory, ScheduleFactory, known
@@ -31,12 +31,12 @@ class ConvolutionalNet(nn.Module):
                 raise UsageError(f"{name} must be at least 1, got {number}.")
         self.vocab_size, self.max_length, self.scale = vocab_size, max_length, dim**0.5
         self.width, self.reach = width, 1 + depth * (width - 1)
-        with unmoved():
+        with preserve_rng():
             self.embedding = nn.Embedding(vocab_size, dim)
             self.layers = nn.ModuleList(nn.Conv1d(dim, 2 * dim, width) for _ in range(depth))
             self.norm = nn.LayerNorm(dim)
             self.dropout = nn.Dropout(dropout)
-            initialise(self, seed)
+            initialize(self, seed)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Tokens (B, T) to logits (B, T, vocab_size)."""

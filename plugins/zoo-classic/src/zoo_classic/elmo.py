@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from zoo.errors import UsageError
-from zoo.models.init import initialise, unmoved
+from zoo.inference.trained_tasks import use
+from zoo.models.initialization import initialize, preserve_rng
 from zoo.tasks.lm import LanguageTask
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory, known
-from zoo.trained.use import use
 from zoo_classic.rows import rows
 from zoo_classic.spelling import CharacterCNN, spelled
 from zoo_classic.trained import TrainedELMo
@@ -95,13 +95,13 @@ class BiLM(nn.Module):
         if input not in ("tokens", "letters"):
             raise UsageError(f"input is {input!r}: it must be tokens or letters.")
         self.vocab_size, self.max_length, self.depth, self.dim = vocab_size, max_length, depth, dim
-        with unmoved():
+        with preserve_rng():
             self.embedding = nn.Embedding(vocab_size, dim) if input == "tokens" else None
             self.letters = CharacterCNN(dim) if input == "letters" else None
             self.forth, self.back = Direction(dim, depth, dropout), Direction(dim, depth, dropout)
             self.dropout = nn.Dropout(dropout)
             self.head = nn.Linear(dim, vocab_size)
-            initialise(self, seed)
+            initialize(self, seed)
         if input == "letters":  # until the data say how tokens are written, they are written as their numbers
             self.register_buffer("spelling", spelled([str(n).encode() for n in range(vocab_size)]))
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from zoo.errors import UsageError
-from zoo.models.init import initialise, unmoved
+from zoo.models.initialization import initialize, preserve_rng
 from zoo.tasks.lm import LanguageTask
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import OptimizerFactory, ScheduleFactory, known
@@ -43,14 +43,14 @@ class WindowNet(nn.Module):
             if number < 1:
                 raise UsageError(f"{name} must be at least 1, got {number}.")
         self.vocab_size, self.max_length, self.window = vocab_size, max_length, window
-        with unmoved():
+        with preserve_rng():
             self.embedding = nn.Embedding(vocab_size, dim)
             self.start = nn.Embedding(1, dim)
             self.inner = nn.Linear(window * dim, hidden)
             self.dropout = nn.Dropout(dropout)
             self.outer = nn.Linear(hidden, vocab_size)
             self.direct = nn.Linear(window * dim, vocab_size, bias=False) if direct else None
-            initialise(self, seed)
+            initialize(self, seed)
         self.scale = dim**0.5  # embeddings are drawn as output matrices: this makes them as large as features
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ class NNLM(LanguageTask):
 
 def table(run: str, data: object) -> Tensor:
     """The token vectors (V, dim) of a run whose tokenizer is that of the data. Raises UsageError for any other."""
-    from zoo.trained.load import load
+    from zoo.inference.load import load
 
     found = load(Path(run) if Path(run).exists() else run)
     weight = getattr(getattr(found.net, "embedding", None), "weight", None)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from zoo.errors import UsageError
-from zoo.models.init import initialise, unmoved
+from zoo.models.initialization import initialize, preserve_rng
 from zoo.models.recurrent import LAYERS
 from zoo.tasks.lm import LanguageTask
 from zoo.tasks.schedule import Cosine
@@ -33,11 +33,11 @@ class RecurrentNet(nn.Module):
         if cell not in LAYERS:
             raise UsageError(f"cell must be one of {', '.join(LAYERS)}, got {cell}.")
         self.vocab_size, self.max_length, self.scale = vocab_size, max_length, dim**0.5
-        with unmoved():
+        with preserve_rng():
             self.embedding = nn.Embedding(vocab_size, dim)
             self.layers = LAYERS[cell](dim, dim, depth, batch_first=True, dropout=dropout if depth > 1 else 0.0)
             self.dropout = nn.Dropout(dropout)
-            initialise(self, seed)
+            initialize(self, seed)
 
     def read(self, tokens: Tensor, hidden: Hidden | None = None) -> tuple[Tensor, Hidden]:
         """Tokens (B, T) to logits (B, T, vocab_size), and what the next token needs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
-from zoo.data.batches import random
+from zoo.data.batches import generator
 from zoo.data.data import at_least
 from zoo.data.text import Corpus, Scheme, TextData
 
@@ -73,7 +73,7 @@ class Sentences(TextData):
 
     def documents(self) -> Corpus:
         kinds = everything()
-        draw = random(SEED)
+        draw = generator(SEED)
         texts = []
         for _ in range(self.size):
             options = kinds[int(draw.integers(len(kinds)))]

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
+from zoo.inference.find_run import ModelLocation
+from zoo.inference.language import TrainedLanguageModel
+from zoo.inference.trained_model import Trained
 from zoo.tasks.task import Task
-from zoo.trained.base import Trained
-from zoo.trained.language import TrainedLanguageModel
-from zoo.trained.place import Place
 from zoo_classic.spelling import spelled
 
 
@@ -30,7 +30,7 @@ class TrainedVectors(Trained):
 
     files = ("tokenizer.json",)
 
-    def __init__(self, task: Task, place: Place) -> None:
+    def __init__(self, task: Task, place: ModelLocation) -> None:
         super().__init__(task, place)
         self.tokenizer = Tokenizer.load(place.file("tokenizer.json"))
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from zoo.errors import UsageError
-from zoo.models.init import initialise, unmoved
+from zoo.inference.trained_tasks import use
+from zoo.models.initialization import initialize, preserve_rng
 from zoo.tasks.schedule import Linear
 from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory, Task, known
-from zoo.trained.use import use
 from zoo_classic.rows import NOTHING, rows
 from zoo_classic.trained import TrainedVectors
 
@@ -64,10 +64,10 @@ class Vectors(nn.Module):
         if dim < 1:
             raise UsageError(f"dim must be at least 1, got {dim}.")
         self.vocab_size, self.max_length, self.dim = vocab_size, max_length, dim
-        with unmoved():
+        with preserve_rng():
             self.embedding = nn.Embedding(vocab_size, dim)
             self.output = nn.Embedding(vocab_size, dim)
-            initialise(self, seed)
+            initialize(self, seed)
         self.register_buffer("frequency", torch.full((vocab_size,), 1.0 / vocab_size))
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -13,12 +13,12 @@ from torch.optim import AdamW
 from torchmetrics import MeanMetric
 
 from zoo.errors import UsageError
+from zoo.inference.trained_tasks import use
 from zoo.models.encoder import TextClassifier
-from zoo.models.init import initialise, unmoved
+from zoo.models.initialization import initialize, preserve_rng
 from zoo.models.vit import ViT
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known, taken
-from zoo.trained.use import use
 from zoo_multimodal.captions import PAD
 from zoo_multimodal.trained import Picture, TrainedOnCaptions
 
@@ -52,12 +52,12 @@ class Towers(nn.Module):
             seed: of the initial weights.
         """
         super().__init__()
-        with unmoved():
+        with preserve_rng():
             self.image = ViT(features, image_size, channels, patch, **stack)
             # causal, and its last real token speaks for the text: the paper's choice
             self.text = TextClassifier(vocab_size, features, max_length, pool="last", causal=True, **stack)
             self.scale = Scale(temperature)
-            initialise(self, seed)
+            initialize(self, seed)
 
     def images(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) to unit vectors (B, features)."""

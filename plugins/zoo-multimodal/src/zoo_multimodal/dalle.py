@@ -14,13 +14,13 @@ from torch.optim import AdamW
 from torchmetrics import MeanMetric
 
 from zoo.errors import UsageError
-from zoo.models.init import initialise, unmoved
+from zoo.inference.trained_tasks import use
+from zoo.models.decoding_state import LanguageState
+from zoo.models.generation import GenerationConfig, generate
+from zoo.models.initialization import initialize, preserve_rng
 from zoo.models.language import LanguageModel
-from zoo.models.search import Search, write
-from zoo.models.states import LanguageState
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known, taken
-from zoo.trained.use import use
 from zoo_multimodal.imagetokens import ImageTokenizer
 from zoo_multimodal.shapes import pixels
 from zoo_multimodal.trained import TrainedOnCaptions
@@ -57,12 +57,12 @@ class Painter(nn.Module):
             seed: of the initial weights.
         """
         super().__init__()
-        with unmoved():
+        with preserve_rng():
             self.words, self.text_length = vocab_size, max_length
             self.tokenizer = ImageTokenizer(image_size, channels, width, stride, levels)
             whole = max_length + self.tokenizer.length
             self.language = LanguageModel(vocab_size + self.tokenizer.count, whole, **language)
-            initialise(self, seed)
+            initialize(self, seed)
 
     def forward(self, captions: Tensor, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Captions (B, T) and images to logits of words (B, T - 1, words), logits of codes (B, N, codes), and codes."""
@@ -77,12 +77,12 @@ class Painter(nn.Module):
         return logits[:, :edge, : self.words], logits[:, edge:, self.words :]
 
     @torch.no_grad()
-    def paint(self, captions: Tensor, search: Search) -> Tensor:
+    def paint(self, captions: Tensor, search: GenerationConfig) -> Tensor:
         """Captions (B, T) to images (B, C, H, W) from the model; UsageError where a caption has another length."""
         if captions.size(1) != self.text_length:
             raise UsageError(f"a caption has {self.text_length} tokens with its padding, got {captions.size(1)}.")
         state = Strokes(LanguageState(self.language, self.language.max_length), self.words)
-        rows = write(state, captions, None, search)
+        rows = generate(state, captions, None, search)
         codes = torch.tensor([row[0].tokens for row in rows], device=captions.device)
         return self.tokenizer.decode(codes)
 
@@ -194,10 +194,10 @@ class TrainedDALLE(TrainedOnCaptions):
     """Draws what a caption says."""
 
     @torch.no_grad()
-    def draw(self, captions: Sequence[str], search: Search | None = None) -> list[Image.Image]:
+    def draw(self, captions: Sequence[str], search: GenerationConfig | None = None) -> list[Image.Image]:
         """An image per caption; drawn codes at temperature 1 unless ``search`` says otherwise."""
         length = self.net.tokenizer.length
-        asked = replace(search or Search(temperature=1.0), max_length=length, min_length=length)
+        asked = replace(search or GenerationConfig(temperature=1.0), max_length=length, min_length=length)
         images = pixels(self.net.paint(self.tokens(captions, self.net.text_length), asked))
         return [Image.fromarray(one) for one in images.permute(0, 2, 3, 1).cpu().numpy()]
 

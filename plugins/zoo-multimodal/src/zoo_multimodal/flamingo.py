@@ -12,19 +12,19 @@ from torch.optim import AdamW
 from torchmetrics import MeanMetric
 
 from zoo.errors import UsageError
-from zoo.models.init import initialise, unmoved
+from zoo.inference import find_run, weight_files
+from zoo.inference.trained_tasks import use
+from zoo.models.decoding_state import Seq2SeqState
+from zoo.models.generation import GenerationConfig, generate
+from zoo.models.initialization import initialize, preserve_rng
 from zoo.models.language import LanguageModel
-from zoo.models.search import Search, write
 from zoo.models.stack import Stack
-from zoo.models.states import Seq2SeqState
 from zoo.models.vit import LearnedTokens, ViT
 from zoo.parts.block import Memory
 from zoo.parts.cache import LayerCache
 from zoo.parts.position import Extent
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known, taken
-from zoo.trained import place, weights
-from zoo.trained.use import use
 from zoo_multimodal.captions import BEGIN, END, decode
 from zoo_multimodal.clip import pictures
 from zoo_multimodal.gated import looks, open_eyes, renamed
@@ -92,12 +92,12 @@ class SeeingLanguageModel(nn.Module):
         super().__init__()
         if latents < 1:
             raise UsageError(f"latents must be at least 1, got {latents}.")
-        with unmoved():
+        with preserve_rng():
             self.image = Eye(image_size, channels, patch, depth=depth, **stack)
             self.resampler = Resampler(latents, resampler_depth, **stack)
             self.language = LanguageModel(vocab_size, max_length, depth=depth, **stack)
             open_eyes(self.language.stack, every)
-            initialise(self, seed)
+            initialize(self, seed)
 
     @property
     def decoder(self) -> Stack:
@@ -128,10 +128,10 @@ class SeeingLanguageModel(nn.Module):
         return self.decode(tokens, self.see(images))
 
     @torch.no_grad()
-    def tell(self, images: Tensor, search: Search) -> list[list[int]]:
+    def tell(self, images: Tensor, search: GenerationConfig) -> list[list[int]]:
         """A caption per image: its tokens without begin and end."""
         first = torch.full((len(images), 1), BEGIN, device=images.device)
-        written = write(self.begin(images, search.max_length + 1), first, END, search)
+        written = generate(self.begin(images, search.max_length + 1), first, END, search)
         return [row[0].tokens for row in written]
 
 
@@ -210,7 +210,7 @@ class Flamingo(Task):
         return Loss(F.cross_entropy(logits, targets.flatten(), reduction="sum"), (targets >= 0).sum())
 
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
-        told = self.net.tell(batch["images"], Search(max_length=batch["targets"].size(1)))
+        told = self.net.tell(batch["images"], GenerationConfig(max_length=batch["targets"].size(1)))
         own = [[token for token in row if token >= 0 and token != END] for row in batch["targets"].tolist()]
         self.exact.update(torch.tensor([mine == right for mine, right in zip(told, own, strict=True)]).float())
         return self.loss(batch)
@@ -236,20 +236,20 @@ def keep(module: nn.Module, run: str, prefix: str, name: Callable[[str], str], o
     Those of the module with ``optional`` in their names stay. Raises CheckpointError naming what is missing, unknown or
     of another shape.
     """
-    found = place.find(run)
-    tensors = {name(key.removeprefix(prefix)): value for key, value in weights.read(found.weights).items() if
+    found = find_run.find_model(run)
+    tensors = {name(key.removeprefix(prefix)): value for key, value in weight_files.read(found.weights).items() if
                key.startswith(prefix)}  # fmt: skip
     tensors.pop("", None)
     own = {key: value for key, value in module.state_dict().items() if optional in key}
-    weights.put(module, own | tensors, found.weights)
+    weight_files.put(module, own | tensors, found.weights)
 
 
 class TrainedFlamingo(TrainedOnCaptions):
     """Says what it sees."""
 
-    def caption(self, images: Sequence[Picture], search: Search | None = None) -> list[str]:
+    def caption(self, images: Sequence[Picture], search: GenerationConfig | None = None) -> list[str]:
         """A caption per image, by the likeliest tokens unless ``search`` says otherwise."""
-        asked = search or Search(max_length=self.net.language.max_length - 1)
+        asked = search or GenerationConfig(max_length=self.net.language.max_length - 1)
         return [decode(row) for row in self.net.tell(self.pixels(images, self.net.image.image_size), asked)]
 
 

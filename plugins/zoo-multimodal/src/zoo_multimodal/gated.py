@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
-from zoo.models.refusal import refuse_unserved
+from zoo.models.compatibility import check_supported
 from zoo.models.stack import Stack
 from zoo.parts.block import Block, Context
 from zoo.parts.norm import Norm
@@ -41,7 +41,7 @@ class Look(nn.Module):
         self.attention, self.ffn = copy.deepcopy(block.attend.part), copy.deepcopy(block.ffn.part)
         self.attention_norm, self.ffn_norm = copy.deepcopy(norm), copy.deepcopy(norm)
         self.attention_gate, self.ffn_gate = Gate(), Gate()
-        refuse_unserved(self.attention, {"cross": "this model looks at images"})
+        check_supported(self.attention, {"cross": "this model looks at images"})
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """x (B, T, dim) to the same shape."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from zoo.data.batches import BatchDataset
-from zoo.data.cache import cached, digest, write_json
+from zoo.data.cache import cached_entry, digest, write_json
 from zoo.data.data import Data, at_least
 from zoo.errors import UsageError
 from zoo_multimodal.captions import KINDS, PAD, PLACES, WORDS, Words, caption, encode, longest, wordings
@@ -83,7 +83,7 @@ class CaptionedShapes(Data):
 
     def load(self) -> None:
         key = {"objects": self.objects, "side": self.side, "size": self.size, "pillow": PIL.__version__}
-        entry = cached("captioned-shapes", {"format": FORMAT, **key}, self._draw)
+        entry = cached_entry("captioned-shapes", {"format": FORMAT, **key}, self._draw)
         with np.load(entry / "shapes.npz") as found:
             images, kinds, texts = found["images"], found["kinds"], found["captions"].tolist()
         self._fingerprint = digest(

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from zoo.trained.base import Trained
+from zoo.inference.trained_model import Trained
 from zoo_multimodal.captions import encode
 from zoo_multimodal.shapes import normal
 

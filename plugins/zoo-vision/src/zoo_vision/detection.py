@@ -11,10 +11,10 @@ from PIL import Image
 from torch import Tensor
 from torch.optim import AdamW
 
-from zoo.study.heatmap import pictures, validation
+from zoo.inference.trained_tasks import use
+from zoo.logging.attention_maps import pictures, validation
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known
-from zoo.trained.use import use
 from zoo_vision.detr import DETR, check_layers, first_block
 from zoo_vision.precision import AveragePrecision
 from zoo_vision.setloss import NOTHING, Predictions, Targets, Weights, set_loss

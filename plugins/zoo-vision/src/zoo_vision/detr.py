@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
-from zoo.models.init import initialise, unmoved
+from zoo.models.initialization import initialize, preserve_rng
 from zoo.models.stack import Stack
 from zoo.parts.block import Block, Memory
 from zoo.parts.norm import LayerNorm
@@ -127,7 +127,7 @@ class DETR(nn.Module):
             raise UsageError(f"image_size={image_size} is not divisible by stride={stride}.")
         if queries < 1:
             raise UsageError(f"queries must be at least 1, got {queries}.")
-        with unmoved():
+        with preserve_rng():
             self.image_size, self.channels = image_size, channels
             self.grid = image_size // stride
             grid = Extent((self.grid, self.grid))
@@ -143,7 +143,7 @@ class DETR(nn.Module):
             self.label = nn.Linear(self.dim, num_classes + 1)
             wide = (nn.Linear(self.dim, self.dim), nn.ReLU())
             self.box = nn.Sequential(*wide, nn.Linear(self.dim, self.dim), nn.ReLU(), nn.Linear(self.dim, 4))
-            initialise(self, seed)
+            initialize(self, seed)
 
     def states(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) to what every block of the decoder makes of the queries, (depth, B, Q, dim)."""

@@ -16,8 +16,8 @@ from torch import Tensor
 
 import zoo
 from zoo.errors import UsageError, ZooError
-from zoo.study.pictures import GAP, MARGIN, Page, text_pixels
-from zoo.trained.classification import opened
+from zoo.inference.classification import open_image
+from zoo.logging.attention_figures import GAP, MARGIN, Page, text_pixels
 from zoo_vision.boxes import corners
 from zoo_vision.scenes import DrawnScenes
 from zoo_vision.setloss import NOTHING, Predictions
@@ -101,7 +101,9 @@ def main(arguments: Sequence[str]) -> int:
             raise UsageError(f"{run} is a {type(model.task).__name__}, which finds no objects.")
         if images:
             every = zip(images, model.detect(images), strict=True)
-            page = sheet([("what is found", [boxed(opened(one, one), things, model.names) for one, things in every])])
+            page = sheet(
+                [("what is found", [boxed(open_image(one, one), things, model.names) for one, things in every])]
+            )
         else:
             data = DrawnScenes(image_size=model.size, size=1, seed=0)
             data.ready()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from zoo.data.batches import BatchDataset, uniforms
-from zoo.data.cache import cached, digest, write_json
+from zoo.data.cache import cached_entry, digest, write_json
 from zoo.data.data import Data, at_least
 from zoo.errors import UsageError
 from zoo_vision.drawn import KINDS, picture, random_things
@@ -81,7 +81,7 @@ class DrawnScenes(Data):
         for split, seed in SEEDS.items():
             count = self.size if split == "train" else HELD
             key = {"objects": self.objects, "side": self.image_size, "count": count, "seed": seed}
-            entry = cached("scenes", {"format": FORMAT, "pillow": PIL.__version__, **key}, Painter(**key))
+            entry = cached_entry("scenes", {"format": FORMAT, "pillow": PIL.__version__, **key}, Painter(**key))
             with np.load(entry / "scenes.npz") as found:
                 arrays = found["images"], found["classes"], found["boxes"]
             prints[split] = hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()

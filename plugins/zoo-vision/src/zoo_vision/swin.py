@@ -11,7 +11,7 @@ from torch.optim import AdamW
 from torchvision.ops import StochasticDepth
 
 from zoo.errors import UsageError
-from zoo.models.init import initialise, unmoved
+from zoo.models.initialization import initialize, preserve_rng
 from zoo.parts.ffn import FFN, Plain
 from zoo.parts.norm import LayerNorm, Norm
 from zoo.tasks.classification import ImageTask, Mix
@@ -92,7 +92,7 @@ class Swin(nn.Module):
                 f"image_size={image_size} must be a multiple of {cells}: patch={patch}, {len(depths)} stages."
             )
         self.image_size, self.channels, self.patch = image_size, channels, patch
-        with unmoved():
+        with preserve_rng():
             self.embedding = nn.Conv2d(channels, dim, patch, patch)
             self.embedding_norm = slots.norm(dim)
             stages = []
@@ -108,7 +108,7 @@ class Swin(nn.Module):
             self.stages = nn.ModuleList(stages)
             width = dim << len(depths) - 1
             self.norm, self.head = slots.norm(width), nn.Linear(width, num_classes)
-            initialise(self, seed)
+            initialize(self, seed)
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) to logits (B, num_classes)."""

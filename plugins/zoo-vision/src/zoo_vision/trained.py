@@ -14,10 +14,10 @@ from torch import Tensor
 from zoo.data.imagedata import resized
 from zoo.data.imagefiles import UNREADABLE
 from zoo.errors import UsageError
+from zoo.inference.classification import MODES, Picture, open_image, prepare_image
+from zoo.inference.find_run import ModelLocation
+from zoo.inference.trained_model import Trained
 from zoo.tasks.task import Task
-from zoo.trained.base import Trained
-from zoo.trained.classification import MODES, Picture, opened, prepared
-from zoo.trained.place import Place
 from zoo_vision.boxes import corners
 from zoo_vision.setloss import Predictions
 
@@ -37,10 +37,10 @@ class TrainedDetection(Trained):
 
     files = ("images.json",)
 
-    def __init__(self, task: Task, place: Place) -> None:
+    def __init__(self, task: Task, place: ModelLocation) -> None:
         super().__init__(task, place)
         path = place.file("images.json")
-        self.names, self.mean, self.std, self.size, self.channels = prepared(path)
+        self.names, self.mean, self.std, self.size, self.channels = prepare_image(path)
         self.agree("num_classes", len(self.names), path.name)
 
     def detect(self, images: Picture | Sequence[Picture], threshold: float = 0.5) -> list[list[Found]]:
@@ -70,7 +70,7 @@ class TrainedDetection(Trained):
     def _pixels(self, picture: Picture, number: int) -> tuple[Tensor, tuple[int, int]]:
         """uint8 (1, C, size, size), and how wide and high the image was."""
         name = str(picture) if isinstance(picture, (str, Path)) else f"image {number}"
-        image = opened(picture, name)
+        image = open_image(picture, name)
         try:
             array = np.array(image.convert(MODES[self.channels]))
         except UNREADABLE as error:

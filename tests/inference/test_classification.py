@@ -1,0 +1,114 @@
+"""A trained classifier sees an image as training saw it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from zoo.data.images import ImageFolder
+from zoo.errors import UsageError
+from zoo.inference.classification import TrainedClassification, resize_of_training
+from zoo.inference.find_run import ModelLocation
+from zoo.tasks.classification import Classification
+
+
+@pytest.fixture
+def glyphs(runs, monkeypatch):
+    """Validation images as uint8 (B, 14, 14), and the batch that evaluation makes of them."""
+    from zoo.data.glyphs import Glyphs
+
+    monkeypatch.setenv("ZOO_CACHE", str(runs.parent / "cache"))
+    data = Glyphs(size=300)
+    data.ready()
+    rows = np.arange(70)
+    return data.datasets["val"].pixels.fetch(rows)[:, 0].numpy(), data.datasets["val"].batch(rows, 0)
+
+
+def test_arrays_images_and_files_get_the_probabilities_of_evaluation(model, glyphs, tmp_path):
+    trained, (pixels, batch) = model("glyphs"), glyphs
+    wanted = torch.cat([trained.task(part) for part in batch["images"].split(64)]).double().softmax(-1)
+    paths = [tmp_path / f"{number}.png" for number in range(len(pixels))]
+    for path, array in zip(paths, pixels, strict=True):
+        Image.fromarray(array).save(path)
+    for given in (list(pixels), [Image.fromarray(array) for array in pixels], paths, [str(path) for path in paths]):
+        found = trained.classify(given, top=10)
+        assert [guesses[0].label for guesses in found] == [str(one) for one in wanted.argmax(1).tolist()]
+        for guesses, row in zip(found, wanted, strict=True):
+            assert [guess.probability for guess in guesses] == row.sort(descending=True).values.tolist()
+    assert trained.classify(paths[0]) == trained.classify(paths[:1])
+    assert [len(trained.classify(paths[0], top=top)[0]) for top in (1, 5, 99)] == [1, 5, 10]
+
+
+def test_colours_become_grey_as_the_model_wants(model, glyphs, tmp_path):
+    grey = glyphs[0][0]
+    Image.fromarray(np.stack([grey] * 3, -1)).save(tmp_path / "colour.png")
+    assert model("glyphs").classify(tmp_path / "colour.png") == model("glyphs").classify(grey)
+    assert model("glyphs").classify(grey[..., None]) == model("glyphs").classify(grey)
+
+
+def test_another_size_is_refused_or_resized_as_asked(model, tmp_path):
+    Image.new("RGB", (640, 480)).save(tmp_path / "photo.png")
+    with pytest.raises(UsageError, match=r"photo.png is 640 × 480 pixels, and this model knows 14 × 14 only.\nResize"):
+        model("glyphs").classify(tmp_path / "photo.png")
+    wide = np.zeros((14, 28), np.uint8)
+    wide[:, 7:21] = np.arange(14)[:, None] * 10
+    assert model("glyphs").classify(wide, resize="crop") == model("glyphs").classify(wide[:, 7:21].copy())
+    assert model("glyphs").classify(wide, resize="stretch") != model("glyphs").classify(wide, resize="crop")
+    with pytest.raises(UsageError, match="resize must be crop or stretch"):
+        model("glyphs").classify(wide, resize="no")
+
+
+def test_what_is_no_image_is_named(model, tmp_path):
+    (tmp_path / "text.png").write_text("text")
+    Image.fromarray(np.zeros((14, 14), np.uint16)).save(tmp_path / "deep.png")
+    whole = tmp_path / "whole.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (14, 14), np.uint8)).save(whole)
+    (tmp_path / "half.png").write_bytes(whole.read_bytes()[:-90])
+    for given, said in (
+        (tmp_path / "text.png", "text.png cannot be read as an image"),
+        (tmp_path / "half.png", "half.png cannot be read as an image"),
+        (tmp_path / "deep.png", "more than 8 bits per pixel"),
+        (tmp_path / "none.png", "no image file"),
+        (tmp_path, "It is a folder"),
+        ([whole, np.zeros((14, 14))], r"image 2 is an array of float64 \(14, 14\)"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            model("glyphs").classify(given)
+    with pytest.raises(UsageError, match="top must be at least 1"):
+        model("glyphs").classify(whole, top=0)
+
+
+def test_photos_of_any_size_are_cropped_as_a_folder_of_images_was(tmp_path, monkeypatch):
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    draw = np.random.default_rng(1)
+    for split in ("train", "val"):
+        for name in ("cat", "dog"):
+            folder = tmp_path / "photos" / split / name
+            folder.mkdir(parents=True)
+            for number in range(2):
+                size = tuple(draw.integers(20, 60, 2))
+                Image.fromarray(draw.integers(0, 255, (*size, 3), np.uint8)).save(folder / f"{number}.jpg")
+    data = ImageFolder(str(tmp_path / "photos"), image_size=16)
+    task = Classification(**data.sizes(), patch=8, dim=16, depth=1, heads=2).eval()
+    data.save(tmp_path)
+    about = {"class_path": "zoo.data.images.ImageFolder", "init_args": {"image_size": 16}}
+    trained = TrainedClassification(task, ModelLocation(tmp_path, tmp_path, {"data": about, "model": {}}, tmp_path))
+    paths = sorted((tmp_path / "photos" / "val").rglob("*.jpg"))
+    seen = trained.normal(torch.cat([trained._pixels(path, 1, None) for path in paths]))
+    assert torch.equal(seen, data.datasets["val"].batch(np.arange(4), 0)["images"])
+    assert {guess.label for guess in trained.classify(paths[0])[0]} == {"cat", "dog"}
+
+
+def test_only_data_that_resized_its_images_resizes_others():
+    assert resize_of_training({"class_path": "zoo.data.images.NpzImages", "init_args": {"image_size": 8}}) == "stretch"
+    assert resize_of_training({"class_path": "zoo.data.images.NpzImages", "init_args": {"image_size": None}}) is None
+    assert resize_of_training({"class_path": "zoo.data.glyphs.Glyphs", "init_args": {"image_size": 14}}) is None
+    assert resize_of_training(None) is None
+
+
+def test_an_export_remembers_how_images_were_made_fit(model, tmp_path):
+    folder = model("glyphs").export(tmp_path / "out")
+    assert json.loads(Path(folder / "config.json").read_text())["resize"] is None

@@ -1,0 +1,142 @@
+"""A trained translator keeps order, memory and count, whatever it is made of."""
+
+import itertools
+import random
+import tracemalloc
+
+import pytest
+import torch
+
+import zoo
+from zoo.errors import UsageError
+from zoo.inference.translation import TrainedTranslation, buckets
+from zoo.models.generation import generate
+from zoo.tasks.recurrent import RNNSeq2Seq
+
+LINES = ["March 3, 2021", "", "5 hours", "  ", "2 days", "12:30 PM", "7 weeks", "January 1, 1999 and more"]
+
+
+@pytest.fixture(scope="session")
+def recurrent(model, tmp_path_factory):
+    """The export of a recurrent translator with random weights."""
+    pairs = model("pairs")
+    options = {"source_vocab_size": pairs.net.source_embedding.num_embeddings, "max_length": 96, "dim": 16}
+    options["target_vocab_size"] = options["source_vocab_size"]
+    torch.manual_seed(1)
+    task = RNNSeq2Seq(**options)
+    folder = pairs.export(tmp_path_factory.mktemp("rnn") / "out")
+    place = zoo.load(folder).place
+    config = {**place.config, "model": {"class_path": "zoo.tasks.recurrent.RNNSeq2Seq", "init_args": options}}
+    trained = TrainedTranslation(task.eval(), type(place)(folder, place.weights, config, place.source))
+    return zoo.load(trained.export(folder.parent / "rnn"))
+
+
+def texts(found):
+    return [one.text for one in found]
+
+
+def test_lines_keep_their_order_and_do_not_depend_on_their_batch(model):
+    lines, how = LINES * 5, {"max_length": 16}
+    random.Random(2).shuffle(lines)
+    alone = {line: model("pairs").translate(line, **how)[0].text for line in LINES}
+    wanted = [alone[line] for line in lines]
+    assert texts(model("pairs").translate(lines, **how)) == wanted
+    assert texts(model("pairs").translate(lines[:9], batch_tokens=1, **how)) == wanted[:9]
+    for window in (1, 7, 4096):
+        assert list(model("pairs").translate_stream(lines[:20], window=window, **how)) == wanted[:20]
+    assert alone[""] == alone["  "] == ""
+    assert len(set(wanted)) > 5
+
+
+def test_a_recurrent_net_translates_too(recurrent):
+    assert type(recurrent.task) is RNNSeq2Seq
+    together = recurrent.translate(LINES, beams=2, max_length=12)
+    assert len(together) == len(LINES)
+    for line, one in zip(LINES, together, strict=True):
+        assert recurrent.translate(line, beams=2, max_length=12)[0].text == one.text
+
+
+def test_a_stream_reads_one_window_ahead_and_keeps_nothing(model):
+    read = itertools.count()
+    lines = (f"{next(read) % 9} hours" for _ in range(10**9))
+    stream = model("pairs").translate_stream(lines, window=8, max_length=4)
+    for _ in range(9):
+        next(stream)
+    assert next(read) == 16
+    for _ in range(50):
+        next(stream)
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for _ in range(400):
+        next(stream)
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert grown < 100_000
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_the_score_of_a_translation_is_the_log_probability_of_its_tokens(model, beams):
+    trained = model("pairs")
+    for line in ("5 hours", "March 3, 2021"):
+        source = [*trained.source_tokenizer.encode(line), trained.source_end]
+        search = trained.search(beams, 1.0, beams, 12)
+        state = trained.net.begin(torch.tensor([source]), None, 12)
+        written = generate(state, torch.tensor([[trained.start]]), trained.end, search)[0]
+        found = trained.translate(line, beams=beams, n_best=beams, max_length=12)
+        assert texts(found) == [trained.target_tokenizer.decode(one.tokens) for one in written]
+        for one, (tokens, _, ended) in zip(found, written, strict=True):
+            target = [trained.start, *tokens, *([trained.end] if ended else [])]
+            told = trained.log_probabilities([source], [target])[0].sum().item()
+            assert one.score == pytest.approx(told, abs=1e-4)
+            assert one.ended == ended
+            if ended and trained.target_tokenizer.encode(one.text) == tokens:
+                assert trained.score(line, one.text).log_probability == pytest.approx(told, abs=1e-4)
+
+
+def test_scores_are_those_of_the_task(model, recurrent):
+    for trained in (model("pairs"), recurrent):
+        sources, targets = ["5 hours", "March 3, 2021", ""], ["5 Stunden", "3. März 2021", "x"]
+        found = trained.score(sources, targets)
+        for source, target, one in zip(sources, targets, found, strict=True):
+            left = torch.tensor([[*trained.source_tokenizer.encode(source), trained.source_end]])
+            right = torch.tensor([[trained.start, *trained.target_tokenizer.encode(target), trained.end]])
+            batch = {"source": left, "target": right, "source_valid": left >= 0, "target_valid": right >= 0}
+            nothing = {"slots": torch.zeros(0, 5, dtype=torch.long), "decode": torch.tensor([False])}
+            total, size = trained.task.evaluate(batch | nothing)
+            assert one.log_probability == pytest.approx(-total.item(), rel=1e-4)
+            assert (one.tokens, one.bytes) == (int(size), len(target.encode()))
+    with pytest.raises(UsageError, match="2 sources and 1 targets"):
+        model("pairs").score(["a", "b"], ["c"])
+    with pytest.raises(UsageError, match="target 1 has"):
+        model("pairs").score("a", "b " * 200)
+
+
+def test_a_line_that_is_too_long_is_named_left_out_or_cut(model, caplog):
+    lines = ["5 hours", "9 " * 300, "2 days"]
+    with pytest.raises(UsageError, match=r"line 2 has \d+ tokens, more than max_length=96 of the model"):
+        model("pairs").translate(lines)
+    with pytest.raises(UsageError, match=r"line 6 has"):
+        list(model("pairs").translate_stream(["5 hours"] * 4 + lines, window=4))
+    skipped = texts(model("pairs").translate(lines, too_long="skip"))
+    assert skipped[1] == ""
+    assert "line 2 has" in caplog.text
+    assert texts(model("pairs").translate(lines, too_long="truncate"))[::2] == skipped[::2]
+    with pytest.raises(UsageError, match="too_long must be one of"):
+        model("pairs").translate(lines, too_long="drop")
+    with pytest.raises(UsageError, match="max_length=97 is more than the model's own max_length=96"):
+        model("pairs").translate(lines, max_length=97)
+
+
+def test_batches_hold_what_they_may():
+    lengths = sorted([3, 9, 4, 4, 30, 1, 2])
+    found = list(buckets(range(7), lengths, 12))
+    assert [row for part in found for row in part] == list(range(7))
+    assert all(len(part) == 1 or len(part) * lengths[part[-1]] <= 12 for part in found)
+
+
+def test_tokenizers_without_ends_are_refused(model, tmp_path, runs):
+    folder = model("pairs").export(tmp_path / "out")
+    tokens = next(runs.glob("*/learned/s1")) / "tokenizer.json"
+    (folder / "source-tokenizer.json").write_bytes(tokens.read_bytes())
+    with pytest.raises(UsageError, match="lack <bos> or <eos>"):
+        zoo.load(folder)

@@ -1,0 +1,130 @@
+"""Charts traced from models are those that course notes draw, and follow what the model computes."""
+
+import contextlib
+import io
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from zoo.logging.graph import flow
+from zoo.models import Seq2Seq
+from zoo.models.stack import Stack
+from zoo.parts.attention import Additive, Attention, MultiHead
+from zoo.parts.backend import Naive
+from zoo.parts.block import Block, Memory, Parallel, PostNorm, PreNorm
+from zoo.parts.ffn import FFN, Plain, SwiGLU
+from zoo.parts.norm import LayerNorm, Norm
+from zoo.parts.pattern import Pattern
+from zoo.parts.position import Extent, NoPosition, Sinusoidal
+
+PAGE = Path(__file__).parents[2] / "docs" / "checklist.md"
+WHOLE = (Attention, Norm, FFN)
+X = {"x": torch.randn(1, 5, 16)}
+
+
+def stack(**options):
+    chosen = {"backend": Naive, "position": NoPosition, "block": PostNorm, "norm": LayerNorm, "ffn": Plain}
+    return Stack(Extent((9,)), **{"dim": 16, "depth": 1, "heads": 2} | chosen | options).eval()
+
+
+class Decoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stack = stack(cross=True)
+
+    def forward(self, x, memory):
+        return self.stack(x, memory=Memory(memory))
+
+
+def test_a_layer_of_the_encoder_is_that_of_the_notes():
+    assert flow(stack(), X, WHOLE).named() == [
+        ("x", "MultiHead"),
+        ("x", "add"),
+        ("MultiHead", "add"),
+        ("add", "LayerNorm"),
+        ("LayerNorm", "Plain"),
+        ("LayerNorm", "add 2"),
+        ("Plain", "add 2"),
+        ("add 2", "LayerNorm 2"),
+    ]
+
+
+def test_a_layer_of_the_decoder_is_that_of_the_notes():
+    found = flow(Decoder(), {**X, "memory": torch.randn(1, 4, 16)}, WHOLE).named()
+    assert set(found) == {
+        ("x", "MultiHead"), ("x", "add"), ("MultiHead", "add"), ("add", "LayerNorm"),
+        ("LayerNorm", "MultiHead 2"), ("memory", "MultiHead 2"), ("LayerNorm", "add 2"), ("MultiHead 2", "add 2"),
+        ("add 2", "LayerNorm 2"), ("LayerNorm 2", "Plain"), ("LayerNorm 2", "add 3"), ("Plain", "add 3"),
+        ("add 3", "LayerNorm 3"),
+    }  # fmt: skip
+
+
+def test_self_attention_and_a_feed_forward_are_those_of_the_notes():
+    found = flow(MultiHead(16, 2, Naive()), X, pattern=Pattern()).named()
+    assert found == [
+        ("x", "linear qkv"),
+        ("linear qkv", "product"),
+        ("product", "scale"),
+        ("scale", "softmax"),
+        ("softmax", "product 2"),
+        ("linear qkv", "product 2"),
+        ("product 2", "linear out"),
+    ]
+    masked = flow(MultiHead(16, 2, Naive()), X, pattern=Pattern(causal=True)).nodes
+    assert masked.index("scale") < masked.index("mask") < masked.index("softmax")
+    assert flow(Plain(16, 64, "relu"), X).named() == [
+        ("x", "linear up"),
+        ("linear up", "relu"),
+        ("relu", "linear down"),
+    ]
+
+
+def test_the_whole_model_is_that_of_the_notes():
+    sizes = {"dim": 16, "depth": 6, "heads": 2, "tie": "none"}
+    net = Seq2Seq(11, 11, 9, position=Sinusoidal, block=PostNorm, norm=LayerNorm, backend=Naive, **sizes).eval()
+    found = flow(net, {"source": torch.tensor([[1, 2]]), "target": torch.tensor([[3, 4, 5]])}, (Block,)).named()
+    layers = ["PostNorm", *(f"PostNorm {n}" for n in range(2, 13))]
+    encoder, decoder = layers[:6], layers[6:]
+    for side, start, first in (("source", "", encoder[0]), ("target", " 2", decoder[0])):
+        chain = [side, f"embedding{start}", f"scale{start}", f"add{start}", first]
+        assert set(itertools.pairwise(chain)) <= set(found)
+    for one in (encoder, decoder):
+        assert set(itertools.pairwise(one)) <= set(found)
+    assert {b for a, b in found if a == encoder[-1]} == set(decoder)  # every layer of the decoder reads the last one
+    assert [b for a, b in found if a == decoder[-1]] == ["scale 3"]
+    assert found[-1][1].startswith("linear")
+
+
+def test_another_part_is_another_chart():
+    charts = {block: flow(stack(block=block), X, WHOLE).named() for block in (PostNorm, PreNorm, Parallel)}
+    assert charts[PreNorm][:2] == [("x", "LayerNorm"), ("LayerNorm", "MultiHead")]
+    assert ("LayerNorm", "Plain") in charts[Parallel]
+    assert ("LayerNorm", "MultiHead") in charts[Parallel]
+    assert "tanh" in flow(Additive(16, 2), X, pattern=Pattern()).nodes
+    assert flow(SwiGLU(16, 32), X).nodes.count("linear up") == 1
+    assert "silu" in flow(SwiGLU(16, 32), X).nodes
+
+
+@pytest.mark.parametrize("block", [PreNorm, PostNorm])
+def test_tracing_changes_nothing(block):
+    net = stack(block=block, depth=2)
+    before, during = net(X["x"]), []
+    whole = nn.Sequential(net)
+    last = whole.register_forward_hook(lambda *seen: during.append(seen[2]))
+    flow(whole, X, WHOLE)
+    last.remove()
+    assert torch.equal(during[0], before)
+    assert torch.equal(net(X["x"]), before)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
+
+
+def test_the_chart_of_the_page_is_what_its_program_prints():
+    page = PAGE.read_text(encoding="utf-8")
+    code, chart = (re.search(rf"```{kind}\n(.*?)```", page, re.S)[1] for kind in ("python", "mermaid"))
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        exec(compile(code, "checklist.md", "exec"), {})
+    assert said.getvalue() == chart

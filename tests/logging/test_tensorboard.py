@@ -1,0 +1,125 @@
+"""What TensorBoard shows of runs, asked of a TensorBoard that was started on them."""
+
+import itertools
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+
+from tests.chaos.toys import all_scalars
+from zoo.cli.tensorboard import _free_port
+from zoo.logging import event_files
+from zoo.logging.tensorboard import RunLogger
+from zoo.training.setup import chosen_options
+
+ROPE = {"class_path": "zoo.parts.position.RoPE", "init_args": {"base": 500000.0}}
+ALIBI = {"class_path": "zoo.parts.position.ALiBi", "init_args": {}}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """Two variants, two seeds each, the last run failed."""
+    runs = tmp_path_factory.mktemp("runs")
+    for variant, part, status in (("rope", ROPE, "success"), ("position=alibi", ALIBI, "failed")):
+        for seed in (1, 2):
+            folder = runs / "lm-tiny" / variant / f"s{seed}"
+            options = {"dim": 16, "lr": 1e-3, "position": part, "backend": None}
+            logger = RunLogger(folder, f"lm-tiny/{variant}", chosen_options({"init_args": options}))
+            for step in (10, 20):
+                logger.log_metrics({"val/loss": 3.0 / step + seed, "best/loss": 3.0 / step + seed, "epoch": 0}, step)
+            logger.finalize(status)
+    port = _free_port(16006)
+    words = [sys.executable, "-m", "zoo", "tensorboard", str(runs), "--port", str(port)]
+    child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield f"http://127.0.0.1:{port}/data"
+    finally:
+        child.terminate()
+        child.wait()
+
+
+def test_a_resumed_run_is_read_after_its_beginning_whatever_the_clock_and_the_process_are(tmp_path, monkeypatch):
+    """A clock that goes back, then stands still, and the same number of the process in each life, as in containers."""
+    now = iter([2e9, 1e9, 1e9, 1e9])
+    monkeypatch.setattr(event_files, "_numbers", itertools.repeat(0))
+    mark: dict[str, int] = {}
+    for life in range(4):
+        clock = next(now)
+        monkeypatch.setattr(time, "time", lambda clock=clock: clock)
+        logger = RunLogger(tmp_path, "a", {}, mark)
+        logger.log_metrics({"val/loss": float(life)}, life)
+        mark = logger.mark()
+        logger.log_metrics({"val/loss": 100.0}, 100)  # after the checkpoint, which the next life takes away
+        logger.experiment.flush()
+    assert all_scalars(tmp_path)["val/loss"] == [(0, 0.0), (1, 1.0), (2, 2.0), (3, 3.0), (100, 100.0)]
+
+
+def test_what_another_process_logs_is_not_cut_off_by_a_resume_that_is_refused(tmp_path):
+    logger = RunLogger(tmp_path, "a", {})
+    logger.log_metrics({"val/loss": 1.0}, 1)
+    mark = logger.mark()
+    logger.log_metrics({"val/loss": 2.0}, 2)
+    logger.experiment.flush()
+    RunLogger(tmp_path, "a", {}, mark).finalize("failed")  # before it has logged anything
+    assert all_scalars(tmp_path)["val/loss"] == [(1, 1.0), (2, 2.0)]
+
+
+def ask(url, body=None, until=bool):
+    """The answer of a started TensorBoard, once it has read the runs."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            data = None if body is None else json.dumps(body).encode()
+            request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+            answer = json.load(urllib.request.urlopen(request, timeout=5))
+            if until(answer):
+                return answer
+        except OSError:
+            pass
+        assert time.monotonic() < deadline, f"no answer from {url}"
+        time.sleep(0.5)
+
+
+def test_hparams_have_a_column_per_choice_and_a_row_per_variant(server):
+    url = f"{server}/plugin/hparams/experiment"
+    found = ask(url, {"includeMetrics": True}, lambda answer: len(answer.get("hparamInfos", [])) >= 4)
+    assert {info["name"] for info in found["hparamInfos"]} == {"dim", "lr", "position", "backend"}
+    metrics = {info["name"]["tag"] for info in found["metricInfos"]}
+    assert metrics == {"val/loss", "best/loss"}  # no hp_metric, no epoch
+    wanted = {
+        "experimentName": "",
+        "allowedStatuses": ["STATUS_SUCCESS", "STATUS_FAILURE", "STATUS_RUNNING", "STATUS_UNKNOWN"],
+        "colParams": [
+            {"hparam": "position", "includeInResult": True},
+            {"metric": {"group": "", "tag": "best/loss"}, "includeInResult": True},
+        ],
+        "aggregationType": "AGGREGATION_AVG",
+        "startIndex": 0,
+        "sliceSize": 10,
+    }
+    rows = ask(f"{server}/plugin/hparams/session_groups", wanted)["sessionGroups"]
+    assert {row["name"]: row["hparams"]["position"] for row in rows} == {
+        "lm-tiny/rope": "RoPE(base=500000.0)",
+        "lm-tiny/position=alibi": "ALiBi",
+    }
+    for row in rows:
+        assert len(row["sessions"]) == 2
+        statuses = {session["status"] for session in row["sessions"]}
+        assert statuses == {"STATUS_FAILURE" if "alibi" in row["name"] else "STATUS_SUCCESS"}
+        best = next(value["value"] for value in row["metricValues"] if value["name"]["tag"] == "best/loss")
+        assert best == pytest.approx(3.0 / 20 + 1.5)  # the mean of the last values of both seeds
+
+
+def test_run_names_are_variants_and_seeds_and_there_is_no_epoch_chart(server):
+    tags = ask(f"{server}/plugin/scalars/tags", until=lambda answer: len(answer) >= 4)
+    runs = {f"lm-tiny/{variant}/s{seed}" for variant in ("rope", "position=alibi") for seed in (1, 2)}
+    assert set(tags) == runs
+    assert all(set(found) == {"val/loss", "best/loss"} for found in tags.values())
+
+
+def test_there_is_a_layout_of_quality_and_cost(server):
+    layout = ask(f"{server}/plugin/custom_scalars/layout")
+    assert [category["title"] for category in layout["category"]] == ["quality", "cost"]

@@ -1,0 +1,128 @@
+"""What a run measures about itself, and that its last step is validated and kept."""
+
+import math
+
+import pytest
+import torch
+
+from tests.tasks.training import build, train
+from tests.training.test_resume import At, ask, fit
+from zoo.tasks.classification import Classification
+from zoo.training.callbacks import CostMeter, EndsWithValidation, PrintedLines
+from zoo.training.checkpoint import CheckpointSaver
+from zoo.training.model_cost import Cost, cost
+from zoo.training.setup import display_value
+from zoo.training.signals import StopRequested
+
+
+def steps(diary, name):
+    return [step for step, found, _ in diary.lines if found == name]
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize(("interval", "want"), [(4, [4, 8, 10]), (100, [10]), (5, [5, 10])])
+def test_a_run_ends_with_a_validation(interval, want, accumulate, tmp_path):
+    diary = train(
+        "lm",
+        4,
+        tmp_path,
+        max_steps=10,
+        val_check_interval=interval * accumulate,
+        accumulate_grad_batches=accumulate,
+        callbacks=[EndsWithValidation()],
+    )
+    assert steps(diary, "val/loss") == want
+
+
+def test_costs_are_logged_as_figures_of_the_run(tmp_path):
+    meter = CostMeter(Cost(2_000_000, 3_000_000.0))
+    diary = train("lm", 4, tmp_path, max_steps=20, val_check_interval=10, callbacks=[meter])
+    assert diary.curve("cost/params_m") == [2.0]
+    assert diary.curve("cost/mflops_per_token") == [3.0]
+    assert all(value > 10 for value in diary.curve("cost/peak_memory_mb"))
+    assert all(0 < value < math.inf for value in diary.curve("cost/tokens_per_s"))
+    assert len(meter.rates) == 18  # a validation lies between two windows, and does not count
+
+
+def test_what_was_measured_before_a_resume_is_not_lost_and_not_said_twice(tmp_path):
+    def meter_at(*stops):
+        meter, options = CostMeter(Cost(2_000_000, 3_000_000.0)), {"every": 0}
+        for turn, stop in enumerate(stops):
+            with pytest.raises(StopRequested):
+                fit("lm", tmp_path / str(stops), [meter, At("on_train_batch_end", stop, ask)], turn > 0, **options)
+            meter = CostMeter(meter.cost)
+        told = fit("lm", tmp_path / str(stops), [meter], bool(stops), **options)[1]
+        return len(meter.rates), [(step, name) for step, name, _ in told if name.startswith("cost/")]
+
+    count, told = meter_at()
+    for stops in ((4,), (2, 1, 3, 1), (5, 1, 1)):
+        other, rest = meter_at(*stops)
+        assert other == count
+        assert rest == told[-len(rest) :]
+    assert "cost/params_m" not in dict(map(reversed, rest))
+
+
+def test_the_peak_of_memory_is_that_of_all_lives_of_a_run():
+    meter = CostMeter(Cost(1, 1.0))
+    meter.load_state_dict({**meter.state_dict(), "peak": 2**50})
+    assert meter.peak_memory() == meter.state_dict()["peak"] == 2**50
+
+
+def test_flops_of_a_language_model_are_those_of_its_matrix_products(tmp_path):
+    module, data = build("lm", 4, tmp_path, dim=16, depth=2, heads=2)
+    found = cost(module)
+    dim, length, vocabulary = 16, 12, data.sizes()["vocab_size"]
+    block = 2 * (4 * dim * dim + 2 * dim * length + 8 * dim * dim)  # projections, scores and sums, feed-forward
+    assert found.flops == 2 * block + 2 * dim * vocabulary
+    assert found.parameters == sum(p.numel() for p in module.net.parameters())
+
+
+def test_counting_leaves_the_model_alone(tmp_path):
+    module, _ = build("translation", 4, tmp_path, tie="all")
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    cost(module)
+    assert module.net.training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+    assert module.net.source_embedding.weight is module.net.target_embedding.weight
+
+
+def test_best_and_last_are_kept(tmp_path):
+    saver = CheckpointSaver(tmp_path / "kept", ("top1", "max"))
+    options = {"callbacks": [saver], "enable_checkpointing": True, "max_steps": 24, "val_check_interval": 4}
+    diary = train("classification", 8, tmp_path, {"lr": 1e-12}, **options)
+    scores = diary.curve("val/top1")
+    assert scores == [scores[0]] * 6  # nothing is learned, so the first state stays the best
+    kept = {path.stem: torch.load(path, weights_only=True)["global_step"] for path in saver.folder.glob("*.ckpt")}
+    assert kept == {"best": 4, "previous": 20, "last": 24}
+    assert saver.best == pytest.approx(scores[0])
+    assert len(list((saver.folder / "manifests").iterdir())) == 3
+
+
+def test_a_line_per_validation(tmp_path, capsys):
+    train("lm", 4, tmp_path, max_steps=4, val_check_interval=2, callbacks=[PrintedLines()])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
+    assert [line.split(" · ")[0] for line in lines] == ["step 2/4", "step 4/4"]
+    assert all("val/loss" in line and "val/bits_per_byte" in line for line in lines)
+
+
+def test_a_part_is_told_by_its_name_and_what_it_changes():
+    import zoo.parts.position  # noqa: F401  # defaults are looked up in imported modules only
+
+    rope = "zoo.parts.position.RoPE"
+    assert display_value({"class_path": rope, "init_args": {"base": 10000.0}}) == "RoPE"
+    assert display_value({"class_path": rope, "init_args": {"base": 5.0}}) == "RoPE(base=5.0)"
+    assert display_value(None) == "None"
+    assert display_value(0.1) == 0.1
+
+
+def test_a_model_that_begins_with_learned_tokens_can_be_counted():
+    sizes = {"num_classes": 4, "image_size": 8, "channels": 1, "patch": 4, "dim": 16, "depth": 1, "heads": 2}
+    more, less = (cost(Classification(**sizes, pool=pool)).flops for pool in ("cls", "mean"))
+    assert more > less
+
+
+def test_a_run_may_log_nothing_and_keeps_nothing_for_a_log(tmp_path):
+    meter = CostMeter(Cost(1, 1.0))
+    diary = train("lm", 4, tmp_path, log_every_n_steps=0, callbacks=[meter])
+    assert not diary.curve("train/loss")
+    assert not meter.rates

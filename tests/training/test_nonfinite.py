@@ -1,0 +1,225 @@
+"""Steps that are not finite, parts wrong by more than rounding, parameters without use, memory that ran out."""
+
+import json
+import os
+import sys
+
+import pytest
+import torch
+
+from tests.tasks.training import build, train
+from tests.training.test_resume import At
+from zoo.errors import NonFiniteError, UsageError
+from zoo.parts.norm import LayerNorm
+from zoo.tasks.lm import CausalLM
+from zoo.training import distributed, out_of_memory
+from zoo.training.checkpoint import CheckpointSaver
+from zoo.training.nonfinite import NonFiniteGuard
+from zoo.training.precision_check import PrecisionCheck, compare, report_errors
+
+
+def spoil(monkeypatch, number):
+    """The loss of one batch, by its number, becomes infinite times nothing."""
+    real, seen = CausalLM.training_step, []
+
+    def training_step(self, batch, batch_idx):
+        seen.append(batch_idx)
+        loss = real(self, batch, batch_idx)
+        if len(seen) in ([number] if isinstance(number, int) else number):
+            self.step_losses[-1] = self.step_losses[-1] * float("nan")
+            return loss * float("nan")
+        return loss
+
+    monkeypatch.setattr(CausalLM, "training_step", training_step)
+
+
+def guarded(home, policy="stop", **options):
+    saver = CheckpointSaver(home / "checkpoints", every=1)
+    return train("lm", 4, home, {}, callbacks=[NonFiniteGuard(home, policy), saver], **options)
+
+
+def test_a_step_that_is_not_finite_stops_before_the_weights_change(tmp_path, monkeypatch):
+    spoil(monkeypatch, 5)
+    with pytest.raises(NonFiniteError) as caught:
+        guarded(tmp_path, accumulate_grad_batches=2, enable_checkpointing=True)
+    text = str(caught.value)
+    assert text.startswith("step 2: the loss is not finite, in epoch 0 batch 4, epoch 0 batch 5 (samples ")
+    assert f"last good checkpoint: {tmp_path}/checkpoints/last.ckpt" in text
+    assert "reproduce it: zoo fit" in text
+    assert len(text.splitlines()) == 4
+    record = json.loads((tmp_path / "nonfinite.json").read_text())
+    assert [len(one) for one in record["samples"]] == [4, 4]
+    kept = torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)
+    assert kept["global_step"] == 2
+    assert all(value.isfinite().all() for value in kept["state_dict"].values() if value.is_floating_point())
+
+
+def test_skipping_leaves_weights_and_optimiser_alone(tmp_path, monkeypatch, capsys):
+    seen = []
+    look = At("on_train_batch_end", 3, lambda trainer: seen.append(copied(trainer)))
+    after = At("on_train_batch_end", 4, lambda trainer: seen.append(copied(trainer)))
+    spoil(monkeypatch, 4)
+    diary = train(
+        "lm", 4, tmp_path, {}, callbacks=[NonFiniteGuard(tmp_path, "skip"), look, after], gradient_clip_val=1.0
+    )
+    assert all(torch.equal(*pair) for pair in zip(*seen, strict=True))
+    assert diary.weights.isfinite().all()
+    assert "the loss is not finite, in epoch 0 batch 3" in capsys.readouterr().err
+
+
+def copied(trainer):
+    state = trainer.optimizers[0].state_dict()["state"]
+    moments = [value.clone() for one in state.values() for value in one.values()]
+    return [p.detach().clone() for p in trainer.lightning_module.parameters()] + moments
+
+
+def test_steps_left_out_in_a_row_are_counted_over_a_resume(tmp_path):
+    guard = NonFiniteGuard(tmp_path, "skip")
+    guard.skipped, guard.in_a_row = 7, 3
+    resumed = NonFiniteGuard(tmp_path, "skip")
+    resumed.load_state_dict(guard.state_dict())
+    assert (resumed.skipped, resumed.in_a_row) == (7, 3)
+
+
+def test_rewinding_takes_the_weights_of_the_last_checkpoint(tmp_path, monkeypatch):
+    spoil(monkeypatch, 4)
+    seen = []
+    look = At("on_train_batch_end", 4, lambda trainer: seen.append(copied(trainer)))
+    saver = CheckpointSaver(tmp_path / "checkpoints", every=2)
+    options = {"enable_checkpointing": True, "callbacks": [NonFiniteGuard(tmp_path, "rewind"), saver, look]}
+    old = []
+    options["callbacks"].append(At("on_train_batch_end", 2, lambda trainer: old.append(copied(trainer))))
+    train("lm", 4, tmp_path, {}, **options)
+    assert all(torch.equal(*pair) for pair in zip(seen[0], old[0], strict=True))
+
+
+def test_the_part_where_it_begins_is_named(tmp_path, monkeypatch):
+    def poisoned(trainer):
+        with torch.no_grad():
+            for module in trainer.lightning_module.modules():
+                if isinstance(module, LayerNorm):
+                    module.register_forward_hook(lambda *args: args[-1] * float("inf"))
+                    return
+
+    with pytest.raises(NonFiniteError, match=r"not finite, from net\.stack\.blocks\.0\.attend\.norm on"):
+        train("lm", 4, tmp_path, {}, callbacks=[NonFiniteGuard(tmp_path), At("on_train_batch_end", 2, poisoned)])
+
+
+def test_rehearsal_leaves_no_trace_and_logs_small_errors(tmp_path):
+    plain = train("lm", 4, tmp_path, {"dropout": 0.1})
+    watched = train("lm", 4, tmp_path, {"dropout": 0.1}, callbacks=[PrecisionCheck()])
+    assert torch.equal(plain.weights, watched.weights)
+    errors = {name: value for _, name, value in watched.lines if name.startswith("numerics/")}
+    assert 0 < max(errors.values()) < 1e-5
+    assert "numerics/stack.blocks.0.attend.part" in errors
+
+
+def test_a_part_that_is_wrong_by_more_than_rounding_is_named(tmp_path, capsys):
+    def coarse(module, inputs, output):
+        return output.to(torch.bfloat16).to(output.dtype) if output.dtype == torch.float32 else output
+
+    class Spoil(PrecisionCheck):
+        def on_train_batch_start(self, trainer, pl_module, *args):
+            pl_module.net.stack.blocks[0].ffn.part.register_forward_hook(coarse)
+            super().on_train_batch_start(trainer, pl_module, *args)
+
+    train("lm", 4, tmp_path, {}, callbacks=[Spoil()], max_steps=1)
+    assert "warning: stack.blocks.0.ffn.part differs from float64 by" in capsys.readouterr().err
+
+
+def test_parameters_without_use_are_named_before_training(tmp_path, capsys):
+    module, data = build("lm", 4, tmp_path)
+    module.net.stack.spare = torch.nn.Linear(3, 3)
+    data.setup()
+
+    class Fake:
+        precision, loggers, strategy = "32-true", (), None
+
+        class precision_plugin:  # noqa: N801
+            forward_context = staticmethod(torch.enable_grad)
+
+    errors, unused = compare(Fake, module, next(iter(data.train_dataloader())))
+    assert unused == ["net.stack.spare.weight", "net.stack.spare.bias"]
+    report_errors(Fake, errors, unused)
+    assert "nothing uses the parameters net.stack.spare.weight, net.stack.spare.bias" in capsys.readouterr().err
+    from lightning.pytorch.strategies import DDPStrategy
+
+    Fake.strategy = DDPStrategy()
+    with pytest.raises(UsageError, match="ddp_find_unused_parameters_true"):
+        report_errors(Fake, errors, unused)
+
+
+class Asked:
+    accumulate_grad_batches, global_step = 2, 7
+
+    class strategy:  # noqa: N801
+        root_device = torch.device("cpu")
+
+
+class Batched:
+    batch_size = 12
+
+
+def test_what_would_fit():
+    error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes")
+    assert out_of_memory.ran_out(error)
+    assert not out_of_memory.ran_out(RuntimeError("something else"))
+    text = str(out_of_memory.advice(error, Asked, Batched))
+    assert "out of memory at step 7 with data.batch_size=12: about batch_size=6 would fit" in text
+    assert "--data.batch_size 6 --trainer.accumulate_grad_batches 4" in text
+    assert out_of_memory.share(64, 100, 160, 20) == 36
+    assert out_of_memory.required_bytes("CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0") == int(1.5 * 2**30)
+
+
+def test_processes_that_agree_wait_no_longer_than_the_job(monkeypatch):
+    from datetime import timedelta
+
+    from zoo.training import signals
+
+    asked = []
+    monkeypatch.setattr(signals.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(signals.dist, "new_group", lambda **options: asked.append(options))
+
+    class Trainer:
+        world_size = 2
+
+        class strategy:  # noqa: N801
+            _timeout = timedelta(seconds=9)
+
+    signals.Agreement(Trainer)
+    assert asked == [{"backend": "gloo", "timeout": timedelta(seconds=9)}]
+
+
+def test_of_a_job_the_first_process_says_what_is_not_finite(monkeypatch, capsys):
+    from zoo.cli.error_report import report_error
+
+    error = NonFiniteError("step 3: the loss is not finite")
+    for everywhere, rank, said in ((True, "0", 1), (True, "1", 0), (False, "1", 1)):
+        error.everywhere = everywhere
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        assert report_error(error) == 4
+        assert capsys.readouterr().err.count("step 3") == said
+
+
+def test_a_lost_process_is_told_from_other_errors():
+    class Trainer:
+        world_size, global_rank = 2, 1
+
+        class strategy:  # noqa: N801
+            launcher = None
+
+    said = distributed.lost(RuntimeError("[gloo] Connection closed by peer [127.0.0.1]:1234"), Trainer)
+    assert "process 1 of 2 lost another one" in str(said)
+    assert distributed.lost(RuntimeError("shapes do not match"), Trainer) is None
+    assert distributed.error_text(1, -9, 2) == "process 1 of 2 was ended by SIGKILL"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a process follows its parent on Linux")
+@pytest.mark.parametrize(("first", "code"), [("mine", 9), ("gone", 1)])
+def test_a_process_whose_first_one_died_before_it_looked_ends(first, code):
+    child = os.fork()
+    if not child:
+        os.environ |= {"LOCAL_RANK": "1", distributed.PARENT: str(os.getppid() if first == "mine" else 2**22 + 1)}
+        distributed.follow_parent()
+        os._exit(9)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == code

@@ -1,0 +1,276 @@
+"""A run that was interrupted and goes on ends as the one that nobody disturbed, to the last bit."""
+
+import signal
+
+import pytest
+import torch
+from lightning.pytorch import Callback, Trainer, seed_everything
+
+from tests.chaos.toys import differences, digest
+from tests.tasks.training import Diary, build
+from zoo.inference import checkpoint_manifest
+from zoo.training import rng_state
+from zoo.training.callbacks import EndsWithValidation
+from zoo.training.checkpoint import CheckpointSaver
+from zoo.training.checkpoint_io import AtomicCheckpointIO
+from zoo.training.signals import StopRequested
+
+STEPS = 14
+
+
+class At(Callback):
+    """Does something at a moment, which is counted in batches."""
+
+    def __init__(self, hook, moment, act):
+        self.left, self.act = moment, act
+        setattr(self, hook, self.count)
+
+    def count(self, trainer, *_):
+        self.left -= 1
+        if self.left == 0:
+            self.act(trainer)
+
+
+def ask(trainer):
+    signal.raise_signal(signal.SIGTERM)
+
+
+def die(trainer):
+    raise KeyError("as if the power had failed")
+
+
+def fit(task, home, callbacks=(), resume=None, every=4, workers=0, goal=None, **options):
+    """Train; what is left at the end, and the diary."""
+    home.mkdir(parents=True, exist_ok=True)
+    seed_everything(3, verbose=False)
+    module, data = build(task, 4, home.parent, dropout=0.1, **({"mix": "mixup"} if task == "classification" else {}))
+    data.workers = workers
+    diary, saver = Diary(), CheckpointSaver(home / "checkpoints", goal or next(iter(module.goals.items())), every)
+    trainer = Trainer(
+        accelerator="cpu", logger=diary, callbacks=[saver, EndsWithValidation(), *callbacks], max_steps=STEPS,
+        val_check_interval=5, check_val_every_n_epoch=None, log_every_n_steps=3, enable_progress_bar=False,
+        enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False, default_root_dir=home,
+        **{"limit_train_batches": 9, "limit_val_batches": 2, **options},
+    )  # fmt: skip
+    start = saver.folder / "last.ckpt" if resume is True else resume or None
+    trainer.fit(module, data, ckpt_path=start, weights_only=True)
+    return left(home), diary.lines
+
+
+def left(home):
+    """Digests of both checkpoints."""
+    found = {}
+    for name in ("last", "best"):
+        content = torch.load(home / "checkpoints" / f"{name}.ckpt", weights_only=True)
+        parts = ("state_dict", "optimizer_states", "lr_schedulers", "ranks", "best", "measured", "global_step")
+        found |= {f"{name}.{part}": digest(content[part]) for part in parts}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("task", "accumulate", "hook", "moment"),
+    [
+        ("lm", 1, "on_train_batch_end", 9),  # the last batch of an epoch
+        ("lm", 3, "on_train_batch_end", 11),  # in the middle of an epoch, and of a step
+        ("lm", 1, "on_validation_batch_start", 2),  # a validation is cut short
+        ("lm", 1, "on_validation_batch_start", 6),  # that of the last step
+        ("translation", 2, "on_train_batch_end", 5),
+        ("classification", 1, "on_train_batch_end", 12),
+    ],
+)
+def test_a_signal_stops_between_two_steps_and_nothing_differs(task, accumulate, hook, moment, tmp_path):
+    options = {"accumulate_grad_batches": accumulate, "every": 0}
+    whole, told = fit(task, tmp_path / "whole", **options)
+    with pytest.raises(StopRequested) as stopped:
+        fit(task, tmp_path / "cut", [At(hook, moment, ask)], **options)
+    assert (stopped.value.code, stopped.value.saved) == (143, True)
+    content = torch.load(tmp_path / "cut/checkpoints/last.ckpt", weights_only=True)
+    assert content["global_step"] == stopped.value.step
+    resumed, told_then = fit(task, tmp_path / "cut", resume=True, **options)
+    assert differences(resumed, whole) == []
+    assert told[-len(told_then) :] == told_then  # with the losses of before among them
+
+
+@pytest.mark.parametrize(
+    ("task", "workers", "accumulate"), [("lm", 0, 1), ("translation", 0, 2), ("classification", 2, 1)]
+)
+def test_a_validation_that_is_stopped_again_after_each_resume_loses_no_batch(task, workers, accumulate, tmp_path):
+    options = {"accumulate_grad_batches": accumulate, "every": 0, "workers": workers}
+    whole, told = fit(task, tmp_path / "whole", **options)
+    for turn in range(3):
+        with pytest.raises(StopRequested):
+            fit(task, tmp_path / "cut", [At("on_validation_batch_start", 2, ask)], turn > 0, **options)
+    resumed, told_then = fit(task, tmp_path / "cut", resume=True, **options)
+    assert differences(resumed, whole) == []
+    assert told[-len(told_then) :] == told_then
+
+
+@pytest.mark.parametrize("kill", ["on_train_batch_start", "on_train_batch_end"])
+def test_a_run_that_dies_after_it_has_repeated_a_validation_loses_no_batch(kill, tmp_path):
+    options = {"every": 0}
+    whole, told = fit("lm", tmp_path / "whole", **options)
+    with pytest.raises(StopRequested):
+        fit("lm", tmp_path / "cut", [At("on_validation_batch_start", 2, ask)], **options)
+    with pytest.raises(KeyError):
+        fit("lm", tmp_path / "cut", [At(kill, 1, die)], resume=True, **options)
+    resumed, told_then = fit("lm", tmp_path / "cut", resume=True, **options)
+    assert differences(resumed, whole) == []
+    assert told[-len(told_then) :] == told_then
+
+
+@pytest.mark.parametrize("batches", [3, 4])  # the validation after the fifth is within an epoch
+def test_batches_that_all_epochs_repeat_go_on_where_they_stood(batches, tmp_path):
+    options = {"overfit_batches": batches, "limit_train_batches": None}
+    whole, _ = fit("lm", tmp_path / "whole", **options)
+    for turn, moment in enumerate((batches, 2, 1)):  # at the end of an epoch, and within others
+        with pytest.raises(StopRequested):
+            fit("lm", tmp_path / "cut", [At("on_train_batch_end", moment, ask)], turn > 0, **options)
+    resumed, _ = fit("lm", tmp_path / "cut", resume=True, **options)
+    assert differences(resumed, whole) == []
+
+
+def test_a_checkpoint_of_an_older_version_goes_on_where_it_was_taken(tmp_path):
+    whole, _ = fit("lm", tmp_path / "whole")
+    with pytest.raises(StopRequested):
+        fit("lm", tmp_path / "cut", [At("on_train_batch_end", 7, ask)])
+    last = tmp_path / "cut/checkpoints/last.ckpt"
+    content = torch.load(last, weights_only=True)
+    del content["saves"], content["callbacks"]["CheckpointSaver"]["metrics"]
+    del content["loops"]["fit_loop"]["state_dict"]["combined_loader"][0]["plan"][-1]
+    AtomicCheckpointIO({}).save_checkpoint(content, last)
+    resumed, _ = fit("lm", tmp_path / "cut", resume=True)
+    assert differences(resumed, whole) == []
+
+
+def test_what_was_measured_is_there_after_a_resume_for_those_who_stop_early_by_it(tmp_path):
+    measured = []
+    look = At("on_train_batch_start", 1, lambda trainer: measured.append(dict(trainer.callback_metrics)))
+    with pytest.raises(StopRequested):
+        fit("lm", tmp_path / "a", [At("on_train_batch_end", 7, ask)])
+    fit("lm", tmp_path / "a", [look], resume=True)
+    assert {"loss", "val/loss"} <= measured[0].keys()  # of steps 6 and 5
+
+
+@pytest.mark.parametrize("task", ["lm", "translation", "classification"])
+def test_the_same_recipe_and_seed_give_the_same_run_twice(task, tmp_path):
+    one, two = (fit(task, tmp_path / name, workers=workers) for name, workers in (("a", 0), ("b", 2)))
+    assert differences(one[0], two[0]) == []
+    assert one[1] == two[1]
+
+
+@pytest.mark.parametrize(("accumulate", "workers"), [(1, 0), (3, 2)])
+def test_a_run_that_died_is_repeated_from_its_last_checkpoint(accumulate, workers, tmp_path):
+    options = {"accumulate_grad_batches": accumulate, "workers": workers}
+    whole, told = fit("lm", tmp_path / "whole", **options)
+    with pytest.raises(KeyError):
+        fit("lm", tmp_path / "cut", [At("on_train_batch_end", 7 * accumulate, die)], **options)
+    assert torch.load(tmp_path / "cut/checkpoints/last.ckpt", weights_only=True)["global_step"] < 7
+    resumed, told_then = fit("lm", tmp_path / "cut", resume=True, **options)
+    assert differences(resumed, whole) == []
+    assert told[-len(told_then) :] == told_then
+
+
+def test_a_kill_between_the_best_and_the_last_loses_neither(tmp_path, monkeypatch):
+    from zoo.training import checkpoint
+
+    upside_down = {"goal": ("loss", "max")}  # the first validation stays the best
+    whole, _ = fit("lm", tmp_path / "whole", **upside_down)
+    real, names = checkpoint.atomic.link, []
+
+    def link(source, path):
+        names.append(path.name)
+        if names.count("last.ckpt") == 1:
+            raise KeyError("killed")
+        real(source, path)
+
+    monkeypatch.setattr(checkpoint.atomic, "link", link)
+    with pytest.raises(KeyError):
+        fit("lm", tmp_path / "cut", **upside_down)
+    monkeypatch.setattr(checkpoint.atomic, "link", real)
+    newest = checkpoint_manifest.newest(tmp_path / "cut").path
+    assert newest.name == "best.ckpt"
+    resumed, _ = fit("lm", tmp_path / "cut", resume=newest, **upside_down)
+    assert differences(resumed, whole) == []
+
+
+def test_a_kill_between_the_best_and_the_last_after_the_last_step_leaves_both_names(tmp_path, monkeypatch):
+    from zoo.training import checkpoint
+
+    real, names = checkpoint.atomic.link, []
+
+    def link(source, path):
+        names.append(path.name)
+        if names.count("last.ckpt") == deadly:
+            raise KeyError("killed")
+        real(source, path)
+
+    monkeypatch.setattr(checkpoint.atomic, "link", link)
+    deadly = -1
+    whole, _ = fit("lm", tmp_path / "whole")
+    deadly, names[:] = names.count("last.ckpt"), []
+    with pytest.raises(KeyError):
+        fit("lm", tmp_path / "cut")
+    deadly = -1
+    newest = checkpoint_manifest.newest(tmp_path / "cut")
+    assert (newest.path.name, checkpoint_manifest.verify(newest.path)["step"]) == ("best.ckpt", STEPS)
+    resumed, _ = fit("lm", tmp_path / "cut", resume=newest.path)
+    assert differences(resumed, whole) == []
+
+
+def test_generators_go_on_where_they_stood():
+    import random
+
+    import numpy as np
+
+    here = torch.device("cpu")
+    before = rng_state.capture(here)
+    first = torch.rand(3).tolist(), np.random.rand(), random.gauss(0, 1)
+    rng_state.restore(torch.load(saved(before), weights_only=True), here)
+    assert (torch.rand(3).tolist(), np.random.rand(), random.gauss(0, 1)) == first
+
+
+def saved(value):
+    import io
+
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return file
+
+
+def test_a_run_that_ended_says_so_again_and_one_with_more_steps_goes_on_within_the_epoch(tmp_path):
+    whole, _ = fit("lm", tmp_path / "whole")
+    again, told = fit("lm", tmp_path / "whole", resume=True)
+    assert (differences(again, whole), told) == ([], [])
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_other_processes_report_each_loss_once(world, tmp_path, capsys):
+    import types
+
+    from tests.tasks.training import build
+    from zoo.tasks.task import Loss
+
+    losses = [[(1.0, 2), (3.0, 4)], [(5.0, 6)], []]  # of three processes
+    ranks = []
+    for own in losses:
+        task, _ = build("lm", 4, tmp_path)
+        task._recent = [Loss(torch.tensor(total), torch.tensor(size)) for total, size in own]
+        ranks.append({"chance": rng_state.capture(torch.device("cpu")), "unreported": task.unreported()})
+    found = []
+    for rank in range(world):
+        saver, (task, _) = CheckpointSaver(tmp_path), build("lm", 4, tmp_path)
+        strategy = types.SimpleNamespace(root_device=torch.device("cpu"))
+        saver.trainer = types.SimpleNamespace(
+            global_rank=rank, world_size=world, is_global_zero=rank == 0, strategy=strategy,
+            train_dataloader=types.SimpleNamespace(anew=world == 1),
+        )  # fmt: skip
+        saver.task, saver._ranks = task, ranks
+        saver.begin()
+        found += [(float(one.total), int(one.size)) for one in task._recent]
+    assert sorted(found) == [(1.0, 2), (3.0, 4), (5.0, 6)]
+    said = {
+        1: "warning: from 3 processes to 1: the batches are others; data.batch_size or data.max_tokens times 3 / 1",
+        2: "warning: from 3 processes to 2: the batches stay the same, chance such as dropout does not",
+    }
+    assert capsys.readouterr().err.startswith(said.get(world, ""))

@@ -1,0 +1,147 @@
+"""Start the child process of `zoo check`, read what it tells, and end it whatever it does."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+OWN_OPTIONS = str(Path(__file__).parents[1]) + os.sep
+TAIL = 65_536  # bytes kept of what a part prints: its last words
+GRACE = 3.0  # seconds for an aborted child to say where it was
+POLL = 0.1
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a child is told."""
+
+    kind: str
+    name: str
+    options: list[tuple[str, str | bool, str]]
+    only: list[str]
+    debug: bool = False
+
+    def but(self, names: list[str]) -> Job:
+        """The same with these checks alone."""
+        return replace(self, only=list(names))
+
+
+def program() -> list[str]:
+    """The command of the child, with the same places to import from, whichever way this process was started."""
+    return [
+        sys.executable,
+        "-c",
+        f"import sys; sys.path[:] = {sys.path!r}; from zoo.cli.check_worker import main; main()",
+    ]
+
+
+class Child:
+    """One process, in a group of its own, so that nothing it starts outlives it."""
+
+    def __init__(self, job: Job) -> None:
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(program(), stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+        self.debug = job.debug
+        self.tail = b""
+        self.late = False
+        self.lines: queue.Queue[bytes | None] = queue.Queue()
+        self.readers = [threading.Thread(target=read, daemon=True) for read in (self._read, self._listen)]
+        for reader in self.readers:
+            reader.start()
+        with contextlib.suppress(OSError):  # it has ended already
+            self._stream("stdin").write(json.dumps(asdict(job)).encode() + b"\n")
+            self._stream("stdin").flush()
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def events(self, deadline: float) -> Iterator[dict[str, Any]]:
+        """What the child tells, until it says that it is done, dies, or the time is over; it has ended then."""
+        while True:
+            if time.monotonic() > deadline:
+                self.late = True
+                break
+            try:
+                line = self.lines.get(timeout=POLL)
+            except queue.Empty:
+                # a process that the part has forked may hold the pipe open
+                if self.process.poll() is not None and self.lines.empty():
+                    break
+                continue
+            event = json.loads(line) if line else {"event": "end"}
+            if event["event"] == "end":
+                break
+            yield event
+        self.stop()
+
+    def end(self) -> str:
+        """How the process ended, nothing where it was out of time."""
+        code = self.process.returncode
+        if self.late:
+            return ""
+        name = f" ({signal.Signals(-code).name})" if -code in set(signal.Signals) else ""
+        return f"ended the process with code {128 - code if code < 0 else code}{name}"
+
+    def place(self) -> str:
+        """Where the part was when it ended, by the interpreter's traceback, or else its last words."""
+        text = self.tail.decode("utf-8", "replace")
+        frames = re.findall(r'^  File "(.+)", line (\d+) in (.+)$', text, re.MULTILINE)
+        foreign = [
+            frame
+            for frame in frames
+            if not frame[0].startswith(OWN_OPTIONS) and "/site-packages/torch/" not in frame[0]
+        ]
+        if foreign:
+            file, line, function = foreign[0]
+            return f", in {function} at {os.path.basename(file)}:{line}"
+        words = [line.strip() for line in text.splitlines() if line.strip()]
+        return f"; its last words: {words[-1][:200]}" if words and not frames else ""
+
+    def stop(self) -> None:
+        """End it and everything that it started."""
+        if self.late and self.process.poll() is None:
+            # an abort makes the interpreter say where it is
+            self.process.send_signal(signal.SIGABRT)
+        elif self.process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(POLL)
+        if self.late:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(GRACE)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        for reader in self.readers:
+            reader.join(GRACE)
+
+    def _read(self) -> None:
+        for line in self._stream("stdout"):
+            self.lines.put(line)
+        self.lines.put(None)
+
+    def _listen(self) -> None:
+        stream = self._stream("stderr")
+        while part := os.read(stream.fileno(), TAIL):
+            self.tail = (self.tail + part)[-TAIL:]
+            if self.debug:
+                sys.stderr.write(part.decode("utf-8", "replace"))
+
+    def _stream(self, name: str) -> IO[bytes]:
+        stream: IO[bytes] | None = getattr(self.process, name)
+        assert stream is not None
+        return stream

@@ -1,0 +1,189 @@
+"""The child process of `zoo check`: import a part and run its checks, telling what happens as JSON lines.
+
+A part may end the process or never return: the parent, `zoo.cli.check`, sees that and goes on with another child.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import functools
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from zoo import registry
+from zoo.config import yaml_source
+from zoo.config.layers import MISSING, Node
+from zoo.errors import PartError, PluginError, UsageError, ZooError
+from zoo.plugins import diagnosis
+from zoo.plugins.safe_import import describe_import_error, import_object
+from zoo.registry import suggest
+
+Tell = Callable[..., None]
+
+
+def main() -> None:
+    """Read a job from standard input and do it; what a part prints goes to standard error."""
+    channel, orders = os.fdopen(os.dup(1), "w", encoding="utf-8"), os.fdopen(os.dup(0), "rb", buffering=0)
+    os.dup2(2, 1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    faulthandler.enable(all_threads=False)  # an abort says where
+    job = json.loads(orders.readline())
+    threading.Thread(target=_leave_with_parent, args=(orders,), daemon=True).start()
+
+    def tell(event: str, **fields: Any) -> None:
+        channel.write(json.dumps({"event": event, **fields}) + "\n")
+        channel.flush()
+
+    try:
+        run(job, tell)
+    except ZooError as error:
+        tell("refused", code=error.code, says=str(error))
+    except (ValueError, TypeError) as error:
+        tell("refused", code=UsageError.code, says=f"cannot be checked like this: {error}")
+    tell("end")
+    os._exit(0)  # threads and exit handlers of the part have no say
+
+
+def _leave_with_parent(orders: Any) -> None:
+    orders.read()
+    if os.getpgrp() == os.getpid():  # with whatever the part has started
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def run(job: Mapping[str, Any], tell: Tell) -> None:
+    """Import, name the checks, and run those that are wanted."""
+    from zoo.cli.warning_filters import filter_warnings
+
+    filter_warnings(job["debug"])
+    part, kind, origin = load_class(job["kind"], job["name"])
+    options = given_options(part, kind, job["options"])
+
+    from zoo.conformance import checks
+
+    selected = choose_class({check.name: check for check in checks(part, **options)}, job["only"], kind)
+    tell("part", kind=kind, name=part.__name__, origin=origin, checks=list(selected))
+    for name, check in selected.items():
+        tell("check", name=name)
+        tell("outcome", **asdict(check.outcome()))
+
+
+def load_class(kind: str, name: str) -> tuple[type, str, str]:
+    """A class by its kind and name or by its class path, with its kind and where it comes from."""
+    if "." not in name:
+        part = diagnosis.choose(kind, name)
+        return part.load(), kind, part.origin
+    sys.path.insert(0, str(Path.cwd()))  # whoever names a class path means their own code
+    cls = load_by_path(name)
+    own = getattr(cls, "kind", None)
+    if not isinstance(cls, type) or own not in registry.KINDS:
+        raise UsageError(f"{name} is no part: it derives from no base such as zoo.parts.norm.Norm.")
+    if cls.__module__.startswith("zoo.") and "kind" in vars(cls):
+        raise UsageError(f"{name} is the base of every {own}, not one of them.")
+    if kind and own != kind:
+        raise UsageError(f"{name} is a {own}, no {kind}: zoo check {name}")
+    owner = registry.owner(name)
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return cls, own, owner.origin if owner else _shown(file)
+
+
+def _shown(file: str | None) -> str:
+    if not file:
+        return "no file"
+    path = Path(file)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def load_by_path(path: str) -> Any:
+    """What a class path names. Raises UsageError where there is nothing, PluginError where importing fails."""
+    module, _, name = path.rpartition(".")
+    try:
+        return import_object(module, name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if not f"{module}.".startswith(f"{missing}."):
+            raise PluginError(f"{path} cannot be imported: {describe_import_error(error, module)}") from error
+        raise UsageError(f"there is no module {missing!r} here or among the installed packages.") from error
+    except AttributeError as error:
+        if module not in sys.modules:
+            raise PluginError(f"{path} cannot be imported: {describe_import_error(error, module)}") from error
+        classes = [word for word, value in vars(sys.modules[module]).items() if isinstance(value, type)]
+        raise UsageError(f"module {module} has no class {name!r}.{suggest(name, classes)}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise PluginError(f"{path} cannot be imported: {describe_import_error(error, module)}") from error
+
+
+def choose_class(candidates: dict[str, Any], only: list[str], kind: str) -> dict[str, Any]:
+    """The checks named, or all."""
+    for name in only:
+        if name not in candidates:
+            hint = suggest(name, candidates) or f" There are: {', '.join(candidates)}"
+            raise UsageError(f"{kind} has no check {name!r}.{hint}")
+    return {name: check for name, check in candidates.items() if not only or name in only}
+
+
+def given_options(part: type, kind: str, written: list[tuple[str, str | bool, str]]) -> dict[str, Any]:
+    """The options of a part as Python values of their types."""
+    if not written:
+        return {}
+    from zoo.plugins.description import CLASS_PARAMETERS
+
+    # as `zoo show` spells them: --model.norm.eps
+    own = {"task": ("model.",), "data": ("data.",)}.get(kind, (f"model.{kind}.", f"{kind}."))
+    merged: dict[str, Node] = {}
+    for layer in yaml_source.from_options((_short(name, own), value, text) for name, value, text in written):
+        for name, node in layer.children.items():
+            before = merged.get(name)
+            children = before.children if before and node.value is MISSING else {}
+            kept = node if before is None or node.value is not MISSING else before
+            merged[name] = Node(kept.value, node.origin, {**children, **node.children}, kept.explicit, kept.typed)
+    return _values(part, CLASS_PARAMETERS.get(kind, 0), merged, kind)
+
+
+def _short(name: str, prefixes: tuple[str, ...]) -> str:
+    return next((name[len(start) :] for start in prefixes if name.startswith(start)), name)
+
+
+def _values(owner: type, count: int, nodes: Mapping[str, Node], word: str) -> dict[str, Any]:
+    from zoo.config.coercion import coerce
+    from zoo.config.resolve import nearest
+    from zoo.config.signatures import parameters
+
+    params, values = parameters(owner, count), {}
+    for name, node in nodes.items():
+        if name not in params:
+            near = nearest(name, params)
+            hint = f" Did you mean {near!r}?" if near else f" It has: {', '.join(params) or 'none'}."
+            raise PartError(f"{word} {owner.__name__!r} has no option {name!r}.{hint}")
+        slot = params[name].slot
+        if slot is None or slot.record or isinstance(node.value, list):
+            values[name] = coerce(name, params[name].annotation, node, params[name].default is None)
+        elif node.value is None or str(node.value).lower() in ("null", "none"):
+            values[name] = None
+        else:
+            values[name] = _class(name, node, params[name])
+    return values
+
+
+def _class(name: str, node: Node, param: Any) -> Any:
+    """A class that an option names, or the default one, with its own options bound."""
+    from zoo.config.class_names import Names
+
+    if node.value is MISSING and not isinstance(param.default, type):
+        raise UsageError(f"'{name}.{next(iter(node.children))}' is set, but no {param.slot.word} is chosen.")
+    cls = param.default if node.value is MISSING else Names().find(param.slot, node)
+    options = _values(cls, param.slot.given, node.children, param.slot.word)
+    return functools.partial(cls, **options) if options else cls
+
+
+if __name__ == "__main__":
+    main()

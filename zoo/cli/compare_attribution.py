@@ -1,0 +1,91 @@
+"""`zoo compare A B --attribute`: which part brought what."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zoo.cli import compare_run
+from zoo.cli.compare_options import CompareOptions, words
+from zoo.cli.compare_run import Runner
+from zoo.compare import attribute, comparison_folder, plan, variants
+from zoo.compare.attribute import Difference, Share
+from zoo.compare.execute import exit_code
+from zoo.compare.plan import Arm
+from zoo.errors import UsageError
+
+if TYPE_CHECKING:
+    from zoo.compare.charts import Chart
+
+UNFIT = ("baseline", "design", "budget", "match", "tune", "probe", "at")
+
+
+def run(asked: CompareOptions) -> int:
+    """Run every hybrid of two recipes with every seed, and say what each option brought."""
+    if len(asked.words) != 2:
+        raise UsageError(
+            "--attribute needs two recipes: zoo compare transformer-2017-tiny llama-style-tiny --attribute"
+        )
+    for name in (*UNFIT, *(["vary"] if asked.vary else [])):
+        if name == "vary" or asked.get(name):
+            raise UsageError(f"--{name} does not go with --attribute: what varies is what the two recipes differ in.")
+    seeds, options = variants.seeds(asked.get("seeds") or "5"), words(asked)
+    fits, meter = compare_run.open_comparison(asked, [(word, *options) for word in asked.words])
+    from zoo.training.setup import display_value
+
+    one, other = (fits.point((word, *options)) for word in asked.words)
+    differences = attribute.differences(one, other, display_value)
+    first = Arm((), (asked.words[0], *options), one)
+    hybrids = attribute.hybrids(first, differences, fits, meter.check)
+    arms = list(hybrids.values())
+    runner = Runner(asked, fits, asked.get("goal"), None)
+    jobs = runner.jobs(arms, seeds)
+    steps = plan.steps(jobs)
+    runner.tell(
+        f"{one.recipe} and {other.recipe} differ in {len(differences)} options: {', '.join(map(str, differences))}"
+    )
+    compare_run.print_introduction(seeds, arms, steps, runner)
+    if "dry-run" in asked.flags:
+        compare_run.print_plan(steps)
+        return 0
+    place = comparison_folder.comparison_path(one.root, one.recipe, f"attribute-{Path(other.recipe).name}")
+    record = comparison_folder.Record(
+        tuple(job.folder for job in jobs), arms[0].name, asked.get("goal"), command=compare_run.command_line(asked)
+    )
+    comparison_folder.save_record(place, record)
+    runner(arms, seeds, whole=False)
+    left = compare_run.count_unfinished(jobs, runner)
+    if left is not None:
+        return left
+    answer = compare_run.answer_records(comparison_folder.read_ledgers(record.folders), asked, record)
+    ledgers = [run for runs in answer.runs.values() for run in runs.values()]
+    done = attribute.shares(differences, attribute.figures(hybrids, ledgers, answer.goal), answer.lower_is_better)
+    code = compare_run.print_answer(answer, asked, place, [chart(done, answer.goal, answer.lower_is_better)])
+    runner.tell("\n" + text(differences, done, answer.goal))
+    return max(code, exit_code(runner.failed))
+
+
+def text(differences: Sequence[Difference], done: Sequence[Share], goal: str) -> str:
+    """The table of what each option brought, and how to read it."""
+    rows = attribute.table(done)
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    shares = "share: Shapley's, the mean over all orders of adding the options. " if done[0].shapley else ""
+    legend = (
+        f"What each option brought, in {goal}, paired by seed. {shares}alone: added to the first recipe alone; last: "
+        "added last, to the second recipe without it. ± is the standard deviation over seeds."
+    )
+    return "\n".join([*lines, *textwrap.wrap(legend, 118)])
+
+
+def chart(done: Sequence[Share], goal: str, lower: bool) -> Chart:
+    """The shares as bars."""
+    from zoo.compare.charts import Bar, bars
+
+    pairs = [(share.difference, share.shapley or share.alone) for share in done]
+    rows = [Bar(str(one), pair.mean, pair.low, pair.high) for one, pair in pairs]
+    kind = "Shapley's shares" if done[0].shapley else "Effects on the first recipe"
+    caption = f"{kind}, with 95 % intervals over seeds."
+    return bars("What each option brought", rows, f"change in {goal}", "low" if lower else "high", caption)

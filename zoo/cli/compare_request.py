@@ -1,0 +1,111 @@
+"""The comparison that `zoo compare` is asked for, by options or by a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zoo import recipe_files
+from zoo.cli.compare_options import CompareOptions, words
+from zoo.compare import variants
+from zoo.compare.plan import Comparison
+from zoo.config import yaml_source
+from zoo.config.fit_options import SECTIONS
+from zoo.config.output_paths import check_place
+from zoo.errors import UsageError
+from zoo.registry import suggest
+
+FILE = ("recipe", "vary", "seeds", "baseline", "design", "budget", "match", "tune", "probe", "goal", "options")
+
+
+def read_comparison(options: CompareOptions) -> Comparison | None:
+    """The comparison that a file or `--vary` describes; None where folders are to be read."""
+    return _of_file(options) or _of_options(options)
+
+
+def _of_options(options: CompareOptions) -> Comparison | None:
+    """The comparison of a recipe and `--vary`; None where folders are to be read."""
+    if not options.vary:
+        return None
+    if len(options.words) > 1:
+        raise UsageError(f"one recipe at a time: got {options.words[0]!r} and {options.words[1]!r}.")
+    comparison = Comparison(recipe=options.words[0], vary=variants.factors(options.vary), options=tuple(words(options)))
+    return _with(comparison, options.valued)
+
+
+def _with(comparison: Comparison, valued: Mapping[str, str]) -> Comparison:
+    """The same with what a command line says besides."""
+    names = {"baseline": "base"}
+    fields: dict[str, Any] = {
+        names.get(name, name): valued[name]
+        for name in ("baseline", "design", "budget", "match", "tune", "probe", "goal")
+        if name in valued
+    }
+    if "seeds" in valued:
+        fields["seeds"] = variants.seeds(valued["seeds"])
+    return replace(comparison, **fields)
+
+
+def _of_file(parsed: CompareOptions) -> Comparison | None:
+    """The comparison that a file describes; None where the first word names none."""
+    path = recipe_files.comparison(parsed.words[0])
+    if path is None:
+        return None
+    content = yaml_source.read(path).plain()
+    if not isinstance(content, dict) or "vary" not in content:
+        return None  # a recipe
+    if parsed.vary or len(parsed.words) > 1:
+        raise UsageError(f"{path} says what varies: leave out the rest, or write it as options.")
+    for name in content:
+        if name not in FILE:
+            raise UsageError(f"{path}: unknown key {name!r}.{suggest(name, FILE)} It may have: {', '.join(FILE)}")
+    if not isinstance(content.get("recipe"), str) or not isinstance(content["vary"], dict):
+        raise UsageError(f"{path}: 'recipe' names a recipe, and 'vary' holds options with lists of values.")
+    vary = []
+    for key, values in content["vary"].items():
+        if not isinstance(values, list):
+            raise UsageError(f"{path}: vary: {key!r} holds no list of values.")
+        vary.append(variants.make_factor(key, [_word(value) for value in values]))
+    settings = content.get("options") or {}
+    if not isinstance(settings, dict):
+        raise UsageError(f"{path}: 'options' holds options of zoo fit, such as trainer.max_steps: 500")
+    _check_keys(path, content["recipe"], {**content["vary"], **settings})
+    options = [f"--{key}={_word(value)}" for key, value in settings.items()]
+    comparison = Comparison(
+        recipe=content["recipe"], vary=tuple(vary), options=(*options, *words(parsed)), name=path.stem
+    )
+    fields = {name: _said(content[name]) for name in FILE[2:-1] if content.get(name) is not None}
+    return _with(_with(comparison, fields), parsed.valued)
+
+
+def _check_keys(path: Path, recipe: str, content: Mapping[str, Any]) -> None:
+    """Raise UsageError for what would be more than a value of the recipe on the command line of each run."""
+    if recipe.startswith("-"):
+        raise UsageError(f"{path}: 'recipe' names a recipe, not an option: {recipe!r:.80}.")
+    for key, value in content.items():
+        if key.partition(".")[0] not in SECTIONS:
+            raise UsageError(f"{path}: {key!r:.80} is no option of {', '.join(SECTIONS)}, which a file may set.")
+        for one in value if isinstance(value, list) else [value]:
+            check_place(key, one, str(path))
+
+
+def _word(value: object) -> str:
+    """A value of a file as a command line has it."""
+    from zoo.compare.attribute import written
+
+    return written(value)
+
+
+def _said(value: object) -> str:
+    """What a file says under one of its own keys, as the option of the same name: ``{tokens: 2M}`` is tokens=2M."""
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={_listed(item)}" for key, item in value.items())
+    return _listed(value)
+
+
+def _listed(value: object) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_word, value)) + ("," if len(value) == 1 else "")
+    return _word(value)

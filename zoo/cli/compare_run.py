@@ -1,0 +1,259 @@
+"""Run a comparison, and show its answer: table, report, TensorBoard."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoo import console
+from zoo.cli.compare_options import CompareOptions, is_terminal, output_stream
+from zoo.compare import comparison_folder, plan
+from zoo.compare.execute import FailedRun, How, Job, execute, exit_code, threads
+from zoo.compare.number_format import format_duration
+from zoo.compare.plan import Arm, Comparison, Step
+from zoo.errors import StorageError, UsageError, ZooError
+
+if TYPE_CHECKING:
+    from zoo.compare.charts import Chart
+    from zoo.compare.run_records import Ledger
+    from zoo.compare.verdict import Answer
+
+
+class PendingError(Exception):
+    """A dry run has come to runs that decide how it goes on."""
+
+    def __init__(self, steps: list[Step]) -> None:
+        super().__init__()
+        self.steps = steps
+
+
+class Runner:
+    """Runs variants as a command line says: how many at once, whose share, and not at all in a dry run."""
+
+    def __init__(self, options: CompareOptions, fits: plan.Fits, goal: str | None, budget: str | None) -> None:
+        self.asked, self.fits, self.goal, self.budget = options, fits, goal, budget
+        self.failed: list[FailedRun] = []
+        plan.take_shard([], options.get("shard"))  # a wrong one is refused before anything is run
+
+    def __call__(self, arms: Sequence[Arm], seeds: Sequence[int], whole: bool = True) -> None:
+        """Run what is missing; ``whole``: all of it and not only a share, since what follows needs it."""
+        jobs = self.jobs(arms, seeds)
+        if "dry-run" in self.asked.flags:
+            left = [step for step in plan.steps(jobs) if step.state != "finished"]
+            if left:
+                raise PendingError(left)
+            return
+        shard = self.asked.get("shard")
+        mine = list(jobs) if whole else plan.take_shard(jobs, shard)
+        self.failed += execute(mine, self.how(wait=whole or shard is None))
+
+    def jobs(self, arms: Sequence[Arm], seeds: Sequence[int]) -> list[Job]:
+        """The runs, after a look at those that exist already."""
+        plan.verify(arms, seeds, self.fits)
+        return plan.jobs(arms, seeds, self.goal)
+
+    def how(self, wait: bool) -> How:
+        environment = {"ZOO_BUDGET": self.budget} if self.budget else {}
+        return How(jobs=self.asked.jobs, environment=environment, wait=wait, tell=self.tell)
+
+    def tell(self, line: str) -> None:
+        print(line, file=output_stream(self.asked), flush=True)
+
+
+def open_comparison(options: CompareOptions, several: Sequence[Sequence[str]]) -> tuple[Any, Any]:
+    """`zoo fit` to be asked, and what measures configurations; checks the names of ``several``, then imports torch."""
+    from zoo.cli import compare_fits, doctor, warning_filters
+
+    for words in several:
+        compare_fits.draft(words)
+    doctor.check_torch()
+    warning_filters.filter_warnings("debug" in options.flags)
+    from zoo.compare.measure_model import Meter
+
+    allow = [word.partition("=")[2] for word in options.options if word.startswith("--allow-import=")]
+    allow += ["*"] if "--trust" in options.options else []
+    return compare_fits.ZooFit(options.get("runs") or "runs"), Meter(tuple(allow))
+
+
+def compare(options: CompareOptions, comparison: Comparison) -> int:
+    """`zoo compare RECIPE --vary …`: run, then answer."""
+    from zoo.compare import length_probe, prepare_runs
+
+    probed = length_probe.factors(comparison.probe) if comparison.probe else ()
+    fits, meter = open_comparison(options, prepare_runs.check_comparison(comparison))
+    runner = Runner(options, fits, comparison.goal, comparison.budget)
+    try:
+        ready = prepare_runs.prepare(comparison, fits, meter, runner)
+    except PendingError as pending:
+        print_plan(pending.steps, "These runs decide how the compared ones are made.")
+        return 0
+    arms = ready.arms
+    jobs = runner.jobs(arms, comparison.seeds)
+    print_introduction(comparison.seeds, arms, plan.steps(jobs), runner)
+    for note in ready.notes:
+        runner.tell(f"  {note}")
+    for one in ready.refused:
+        runner.tell(f"  left out {one.name}: {one.sentence}")
+    if "dry-run" in options.flags:
+        print_plan(plan.steps(jobs))
+        return 0
+    record = comparison_folder.Record(
+        tuple(job.folder for job in jobs),
+        arms[0].name,
+        comparison.goal,
+        comparison.budget,
+        ready.tuned,
+        command_line(options),
+    )
+    point = arms[0].point
+    place = comparison_folder.comparison_path(point.root, point.recipe, comparison.title)
+    comparison_folder.save_record(place, record)
+    runner(arms, comparison.seeds, whole=False)
+    if left := count_unfinished(jobs, runner):
+        return left
+    figures = []
+    if probed:
+        answer = answer_records(comparison_folder.read_ledgers(record.folders), options, record)
+        figures.append(probe(arms, answer, comparison.seeds, probed, place, meter.allow, runner))
+    return max(show_comparison(record, options, place, figures), exit_code(runner.failed))
+
+
+def command_line(options: CompareOptions) -> str:
+    """The command line, to be shown and repeated."""
+    return shlex.join(["zoo", *options.argv])
+
+
+def count_unfinished(jobs: Sequence[Job], runner: Runner) -> int | None:
+    """What to say, and the exit code, where the table has to wait for other shards or for what failed."""
+    left = [step for step in plan.steps(jobs) if step.state != "finished"]
+    if runner.asked.get("shard") and left and not runner.failed:
+        runner.tell(f"{len(jobs) - len(left)} of {len(jobs)} runs are finished; the others are other shards'.")
+        return 0
+    if len(left) == len(jobs):
+        of_disk = exit_code(runner.failed) == StorageError.code
+        kind = StorageError if of_disk else ZooError
+        raise kind(
+            f"all {len(jobs)} runs failed: {left[0].job.title} and the others. See their logs."
+            + (" When the disk works again, the same command goes on." if of_disk else "")
+        )
+    return None
+
+
+def print_introduction(seeds: Sequence[int], arms: Sequence[Arm], steps: Sequence[Step], runner: Runner) -> None:
+    """Say what is about to be run, and how long it takes."""
+    left, jobs = [step for step in steps if step.state != "finished"], runner.asked.jobs
+    point = arms[0].point
+    length = {arm.name: arm.point.config["trainer"].get("max_steps") for arm in arms}
+    estimate = plan.seconds(steps, length, point.root / point.recipe)
+    took = "unknown: no run is finished yet" if estimate is None else f"about {format_duration(estimate / jobs)}"
+    share = f", shard {runner.asked.get('shard')}" if runner.asked.get("shard") else ""
+    runner.tell(
+        f"{point.recipe}: {len(arms)} variants x {len(seeds)} seeds = {len(steps)} runs, "
+        f"{len(steps) - len(left)} finished{share}"
+    )
+    if left:
+        runner.tell(f"  {jobs} at once, {threads(jobs)} threads each · time {took}")
+
+
+def print_plan(steps: Sequence[Step], note: str = "") -> None:
+    """The runs, their states and their commands."""
+    from zoo.cli.tables import table
+
+    table(
+        ["state", "run", "command"], [[s.state, s.job.title, shlex.join(["zoo", "fit", *s.job.words])] for s in steps]
+    )
+    if note:
+        print(note)
+
+
+def probe(
+    arms: Sequence[Arm], answer: Answer, seeds: Sequence[int], factors: Sequence[int], place: Path, allow: Any,
+    runner: Runner,
+) -> Chart:  # fmt: skip
+    """Measure every finished run on longer texts, print the table, and draw the chart in the answer's colours."""
+    from zoo.compare import length_probe, run_state
+    from zoo.compare.charts import lines, variant_looks
+
+    labels = {row.variant: row.label for row in answer.rows}
+    looks = {labels[variant]: look for variant, look in variant_looks(answer).items()}
+    folders = {
+        labels.get(arm.name, arm.name): {
+            s: arm.point.folder(s) for s in seeds if run_state.read_state(arm.point.folder(s)) == "finished"
+        }
+        for arm in arms
+    }
+    losses = length_probe.probe(folders, factors, place, allow, runner.tell)
+    rows = length_probe.table(losses)
+    for row in rows:
+        widths = [max(len(other[i]) for other in rows) for i in range(len(row))]
+        runner.tell("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    ticks = [f"{factor}×" for factor in factors]
+    title = "Loss in the last quarter of texts longer than in training"
+    caption = "Mean over seeds of each run's best checkpoint on the validation text."
+    axis_labels = ("length, in training lengths", "nats per token")
+    return lines(title, length_probe.means(losses), axis_labels, ticks, caption=caption, looks=looks)
+
+
+def answer_folders(folders: Sequence[Path], options: CompareOptions) -> int:
+    """`zoo compare FOLDER`: answer what is there, without torch."""
+    from zoo.compare import run_records
+
+    out = options.get("out")
+    place = Path(out) if out else None
+    record = comparison_folder.load_record(folders[0]) if len(folders) == 1 else None
+    if record is not None:
+        return show_comparison(replace(record, baseline=options.get("baseline") or record.baseline), options, place)
+    answer = answer_records(run_records.read(*folders), options, comparison_folder.Record((), options.get("baseline")))
+    return print_answer(answer, options, place)
+
+
+def answer_records(ledgers: Sequence[Ledger], options: CompareOptions, record: comparison_folder.Record) -> Answer:
+    from zoo.compare.verdict import answer
+
+    at, commands = options.get("at") or "best", [record.command] if record.command else []
+    return answer(ledgers, record.baseline, record.goal or options.get("goal"), at, record.tuned, commands)
+
+
+def show_comparison(
+    record: comparison_folder.Record, options: CompareOptions, place: Path | None, more: Sequence[Chart] = ()
+) -> int:
+    """Answer a comparison that was run; into ``place`` goes the report."""
+    ledgers = comparison_folder.read_ledgers(record.folders, record.budget)
+    if not ledgers:
+        raise UsageError("none of the runs of this comparison is there any more.")
+    answer = answer_records(ledgers, options, record)
+    return print_answer(answer, options, place, more)
+
+
+def print_answer(answer: Answer, options: CompareOptions, place: Path | None, more: Sequence[Chart] = ()) -> int:
+    """Print the answer, write the report where there is a place for it; 1 where figures are not comparable."""
+    from zoo.compare import table
+
+    if "json" in options.flags:
+        print(table.as_json(answer))
+    else:
+        width = min(shutil.get_terminal_size((table.WIDTH, 0)).columns, 160) if is_terminal() else table.WIDTH
+        console.draw(table.terminal(answer, width, is_terminal()))
+    if place is not None:
+        write_report(answer, options, Path(options.get("out") or place), more)
+    return 1 if answer.refused else 0
+
+
+def write_report(answer: Answer, options: CompareOptions, place: Path, more: Sequence[Chart]) -> None:
+    """Write the files and what TensorBoard shows, and say where they are."""
+    from zoo.cli.tensorboard import link
+    from zoo.compare import table, tensorboard_summary
+    from zoo.compare.write_report import write
+
+    out = output_stream(options)
+    files = write(answer, place, more)
+    goals = [answer.goal, *(answer.base.others or {})]
+    tensorboard_summary.write_summary(place, table.markdown(answer), goals)
+    runs = next(iter(next(iter(answer.runs.values())).values())).path.parents[2]
+    page = next((file for file in files if file.suffix == ".html"), place)
+    print(f"\nreport  {page}\nlook    zoo tensorboard {runs}", file=out)
+    print(f"        {link(pinned=tensorboard_summary.pinned_tags(answer.goal, goals))}", file=out)

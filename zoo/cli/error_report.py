@@ -1,0 +1,119 @@
+"""Turn what went wrong into a few lines on standard error and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from zoo.cli.environment_errors import explained
+from zoo.errors import StorageError, UsageError, ZooError
+from zoo.io import atomic_files
+
+LINES = 4
+
+
+def report_error(error: BaseException, debug: bool = False) -> int:
+    """Print what a person can act on, and return the exit code."""
+    if isinstance(error, KeyboardInterrupt):
+        print("interrupted", file=sys.stderr)
+        return 130
+    if isinstance(error, ZooError):
+        from zoo.config.run_folder import first_rank
+
+        if debug:
+            traceback.print_exception(error)
+        if not getattr(error, "everywhere", False) or first_rank():
+            print_error(str(error))
+        return _code(error)
+    fault, answer = atomic_files.storage_fault(error), explained(error)
+    if fault and (answer is None or fault.errno in {*atomic_files.STORAGE, errno.EINVAL}):
+        answer = StorageError(f"a file cannot be read or written: {atomic_files.reason(fault)}")
+    if answer is not None:
+        if debug:
+            traceback.print_exception(error)
+        print_error(str(answer))
+        return answer.code
+    traceback.print_exception(error)
+    print_error(
+        "this looks like a bug in zoo or in a part, not in your command. Please report it with the traceback above."
+    )
+    return 1
+
+
+def _code(error: ZooError) -> int:
+    """Its exit code; that of a disk where a disk is what made a command impossible."""
+    if not isinstance(error, UsageError):
+        return error.code
+    fault = atomic_files.storage_fault(error) or _refusal(error)
+    return StorageError.code if fault and fault.errno in {*atomic_files.STORAGE, errno.EINVAL} else error.code
+
+
+def _refusal(error: BaseException | None) -> OSError | None:
+    """What a system answered, of which an error is the translation."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__
+    return error
+
+
+def print_error(text: str) -> None:
+    """Print an error, at most four lines of it."""
+    lines = text.strip().splitlines() or ["unknown"]
+    print("error: " + "\n".join(line[:600] for line in lines[:LINES]), file=sys.stderr)
+
+
+@contextmanager
+def blame_options() -> Iterator[None]:
+    """While things are built: what a part refuses by itself is about its options; anything deeper is a bug."""
+    try:
+        yield
+    except Exception as error:
+        raise about_options(root_cause(error)) from None
+
+
+def by_lightning(error: BaseException, options: Iterable[str] | None = None) -> UsageError | None:
+    """A UsageError where Lightning itself refuses how the Trainer was set up; None for everything else.
+
+    Only what Lightning raises on purpose counts and, where ``options`` are given, only a message that names one.
+    """
+    error = root_cause(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, ZooError) or not frames or not isinstance(error, (ValueError, TypeError, *_misconfigured())):
+        return None
+    pieces = Path(frames[-1].filename).parts
+    on_purpose = {"lightning", "pytorch_lightning"} & {*pieces} and (frames[-1].line or "").startswith("raise")
+    said = " ".join(str(error).split())
+    named = options is None or bool({*re.findall(r"\w+", said)} & {*options})
+    return UsageError(f"the trainer cannot run like this: {said}") if on_purpose and named else None
+
+
+def _misconfigured() -> tuple[type[Exception], ...]:
+    """Lightning's own exception, where Lightning was imported: nobody else can have raised it."""
+    module = sys.modules.get("lightning.fabric.utilities.exceptions")
+    return (module.MisconfigurationException,) if module else ()
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """What a part raised, below what jsonargparse wrapped around it."""
+    while not isinstance(error, ZooError) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def about_options(error: BaseException) -> BaseException:
+    """A UsageError where the options are to blame, the error itself elsewhere."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, ZooError) or not frames:
+        return error
+    if isinstance(error, (ValueError, TypeError)) and frames[-1].name in ("__init__", "__post_init__"):
+        return UsageError(str(error))
+    if type(error).__name__ == "MisconfigurationException":
+        return UsageError(" ".join(str(error).split()))
+    torch_says = isinstance(error, (ValueError, RuntimeError)) and "site-packages" in frames[-1].filename
+    if torch_says or isinstance(error, ArithmeticError):  # such as a negative width, or a division by zero heads
+        return UsageError(f"cannot be built with these options: {error}")
+    return error

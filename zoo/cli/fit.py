@@ -1,0 +1,317 @@
+"""Bind a plan to LightningCLI: build data and model, fill blanks, make the run's folder, train."""
+
+from __future__ import annotations
+
+import copy
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import Namespace
+from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch.callbacks import Checkpoint, ProgressBar
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from zoo import console
+from zoo.cli import error_origin, fit_finetune, fit_summary, resume
+from zoo.cli.error_report import blame_options, by_lightning
+from zoo.cli.warning_filters import filter_warnings
+from zoo.config import data_sizes, run_folder, task_data_match
+from zoo.config.resolve import Schema
+from zoo.config.run_config import Plan, config_text
+from zoo.config.signatures import parameters
+from zoo.errors import CheckpointError, StorageError, UsageError
+from zoo.inference import part_versions
+from zoo.inference.find_run import checkpoint
+from zoo.io import atomic_files
+from zoo.system import garbage_collection
+from zoo.training import distributed, lightning_overhead, out_of_memory
+from zoo.training.callbacks import Provenance
+from zoo.training.run_lock import RunLock
+from zoo.training.signals import StopRequested, exit_code
+
+TRAINER: dict[str, Any] = {
+    "accelerator": "auto",
+    "use_distributed_sampler": False,  # zoo's loaders deal batches to processes, and resume inside an epoch
+    "enable_autolog_hparams": False,  # it fills TensorBoard with `hp_metric = -1`
+    "enable_model_summary": False,
+}
+
+
+OWN = ("tune", "compile")  # of a configuration, what LightningCLI need not know
+
+
+class Parser(LightningArgumentParser):
+    """Raises instead of printing usage and leaving."""
+
+    def error(self, message: str, ex: Exception | None = None):
+        raise UsageError(_first_line(message)) from ex
+
+
+class ZooCLI(LightningCLI):
+    """LightningCLI that is given a finished configuration instead of a command line."""
+
+    def __init__(self, plan: Plan, schema: Schema) -> None:
+        self.plan, self.run_folder, command = plan, plan.run.folder, plan.command.subcommand
+        self.facts: dict[str, Any] = {}  # what the manifest of each checkpoint says
+        self.dry = bool(plan.config["trainer"].get("fast_dev_run"))  # a try of a few batches that leaves nothing
+        wanted = {key: value for key, value in plan.config.items() if key not in OWN}
+        super().__init__(
+            schema.model, schema.data, save_config_callback=None, trainer_class=schema.trainer,
+            trainer_defaults={**TRAINER, "default_root_dir": str(self.run_folder)},
+            seed_everything_default=plan.seed, parser_class=Parser, subclass_mode_model=True, subclass_mode_data=True,
+            auto_configure_optimizers=False, load_from_checkpoint_support=False,
+            args={"subcommand": command, command: copy.deepcopy(wanted)},  # a copy: jsonargparse changes lists in place
+        )  # fmt: skip
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Take the configuration; LightningCLI's own method warns that it does not come from sys.argv."""
+        try:
+            self.config = parser.parse_object(args)
+        except TypeError as error:
+            raise UsageError(_first_line(str(error))) from error
+
+    def _parse_ckpt_path(self) -> None:
+        """Do nothing: what a checkpoint says about the model must never beat the command line."""
+
+    def _set_seed(self) -> None:
+        seed_everything(self.plan.seed, workers=True, verbose=False)
+
+    def before_instantiate_classes(self) -> None:
+        """Refuse impossible models at once, then let the data fill the blanks."""
+        parser, config = self._parser(self.subcommand), self.config[str(self.subcommand)]
+        with blame_options():
+            self._build(parser, config)
+
+    def _build(self, parser: LightningArgumentParser, config: Namespace) -> None:
+        self.data = parser.instantiate(Namespace(data=config.data)).data
+        limit = getattr(self.data, "max_length", None)
+        options = self.plan.config["model"]["init_args"]
+        trial = copy.deepcopy(config.model)
+        task = self.plan.resolved.classes["model"]
+        trial.init_args.update(Namespace(**data_sizes.placeholder_sizes(task, options, limit)))
+        data_sizes.build_on_meta(lambda: parser.instantiate(Namespace(model=trial)))
+        sizes = self.data.sizes()
+        task_data_match.check_sizes(task, self.data, sizes, data_sizes.missing_sizes(task, options))
+        data_sizes.check_sizes(options, sizes, self.plan.resolved.origins)
+        config.model.init_args.update(Namespace(**data_sizes.fill_sizes(task, options, sizes, limit)))
+        seed_everything(self.plan.seed, workers=True, verbose=False)  # as if nothing had been built before
+
+    def instantiate_classes(self) -> None:
+        """Build the model; the data exists already."""
+        config = copy.deepcopy(self.config)
+        del config[str(self.subcommand)]["data"]
+        with blame_options():
+            self.config_init = self.parser.instantiate(config)
+        self.datamodule = self.data
+        self.model = self._get(self.config_init, "model")
+        task_data_match.check_batch(self.model, self.data)
+        with blame_options():
+            self.transfer = fit_finetune.prepare(self.plan, self.model, self.data)
+        if self.plan.config.get("compile"):
+            self.model.compile_loss()
+        self.trainer = self.instantiate_trainer()
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """The trainer, with what a run carries where the configuration says nothing else."""
+        written = self.plan.config["trainer"]
+        if self.subcommand == "fit":
+            carried = make_logger_and_callbacks(self.model, self.run_folder, self.plan, self.facts)
+            callbacks = [item for item in carried.pop("callbacks", []) if required_sections(item, written)]
+            bars = any(isinstance(item, ProgressBar) for item in callbacks)
+            carried = {**({} if bars else {"enable_progress_bar": False}), **carried}
+        else:
+            carried = {"logger": False, "enable_checkpointing": False}
+            callbacks = (
+                [lightning_overhead.Bar()]
+                if sys.stderr.isatty() and required_sections(lightning_overhead.Bar(), written)
+                else []
+            )
+            if not callbacks:
+                carried["enable_progress_bar"] = False  # in a pipe a bar is noise among the figures
+        self.trainer_defaults["callbacks"] = [*callbacks, Provenance(part_versions.packages_used(self.plan.config))]
+        with blame_options():
+            carried = {key: carried[key] for key in carried if key not in written}
+            try:
+                trainer = super().instantiate_trainer(**carried, **kwargs)
+            except Exception as error:
+                raise by_lightning(error) or error from error
+        distributed.watch_process(trainer)
+        lightning_overhead.install(trainer, self.model)
+        return trainer
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Train; say what a user can do about what ends it from outside."""
+        garbage_collection.settle()
+        try:
+            super()._run_subcommand(subcommand)
+        except Exception as error:
+            if out_of_memory.ran_out(error):
+                raise out_of_memory.advice(error, self.trainer, self.data) from error
+            if gone := distributed.lost(error, self.trainer):
+                raise gone from error
+            if refused := by_lightning(error, parameters(Trainer)):
+                raise refused from error
+            raise
+        finally:
+            distributed.gather_exit_codes(self.trainer)
+
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        """Never unpickle: a checkpoint holds tensors and plain values. Print figures ourselves, without a box."""
+        quietly = {"verbose": False} if subcommand in ("validate", "test") else {}
+        return {**super()._prepare_subcommand_kwargs(subcommand), "weights_only": True, **quietly}
+
+    def before_fit(self) -> None:
+        """Make the folder, now that nothing can be refused any more, and keep the configuration in it."""
+        if self.dry:
+            return
+        resume.check_data(self.plan, self.data)
+        if run_folder.first_rank():
+            self.plan.hold = RunLock(self.run_folder)
+        run_folder.claim(self.plan.run, *self.plan.reuse)
+        self.plan.claimed = True
+        console.open_log(self.run_folder)
+        if run_folder.first_rank():
+            part_versions.write(self.plan.config, self.run_folder)  # also by --resume: its checkpoints are the newest
+        if run_folder.first_rank() and "resume" not in self.plan.command.flags:
+            atomic_files.write_text(self.run_folder / run_folder.CONFIG, config_text(self.plan))
+            fit_finetune.save_transfer_table(self.transfer, self.run_folder)
+            self.data.save(self.run_folder)
+        self.facts.update(resume.manifest_facts(self.plan, self.data, self.run_folder))
+        if run_folder.first_rank():
+            chosen = resume.PRECISION not in self.plan.resolved.origins
+            compiled = " · compiled" if self.plan.config.get("compile") else ""
+            print(f"{fit_summary.device_name(self.trainer, chosen)}{compiled}", flush=True)
+        self.started = time.monotonic()
+
+    def after_fit(self) -> None:
+        """Mark the run as finished and say what to do next."""
+        if self.dry or not self.trainer.is_global_zero or self.trainer.interrupted:
+            return
+        done = self.run_folder / run_folder.FINISHED
+        if not done.exists() or "resume" in self.plan.command.flags:
+            known = {f"val/{name}": value for name, value in getattr(self.model, "measured", {}).items()}
+            measured = {name: value for name, value in known.items() if value == value}  # also before a resume
+            figures = {name: float(value) for name, value in self.trainer.callback_metrics.items()} | measured
+            try:
+                atomic_files.write_json(done, {"step": self.trainer.global_step, **figures}, indent=None, end="\n")
+            except OSError as error:
+                raise StorageError(
+                    f"the run has ended and its last checkpoint is saved, but {done.name} cannot be written: "
+                    f"{atomic_files.reason(error)}.\nWrite it: the same command with --resume"
+                ) from error
+        print(fit_summary.summary(self.plan.run, self.trainer, self.model, time.monotonic() - self.started), flush=True)
+
+    def before_validate(self) -> None:
+        """Say where the data are other ones than those of training."""
+        resume.warn_of_other_data(self.plan, self.data)
+
+    before_test = before_predict = before_validate
+
+    def after_validate(self) -> None:
+        """Print what was measured."""
+        if self.trainer.is_global_zero:
+            for name, value in sorted(self.trainer.callback_metrics.items()):
+                print(f"{name} {float(value):.5g}")
+
+    after_test = after_validate
+
+    def after_predict(self) -> None:
+        """Write the predictions beside the run, one JSON object per sample."""
+        predictions = self.trainer.predict_loop.predictions
+        if not predictions:
+            return
+        several = f"-{self.trainer.global_rank}" if self.trainer.world_size > 1 else ""
+        home = Path(str(self.plan.config["ckpt_path"])).parent
+        path = (home.parent if home.name == "checkpoints" else home) / f"predictions{several}.jsonl"
+        records = [console.as_json(record, "utf-8") + "\n" for batch in predictions for record in batch]
+        atomic_files.write_text(path, "".join(records))
+        print(f"{len(records)} predictions → {path}", flush=True)
+
+
+def make_logger_and_callbacks(task: Any, home: Path, plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
+    """Logger and callbacks of a training run; says what is about to be trained."""
+    from zoo.training.model_cost import cost
+    from zoo.training.setup import CheckpointOptions, make_logger_and_callbacks
+
+    counted = cost(task)
+    if run_folder.first_rank():
+        lines = [
+            fit_summary.header(plan.run, task, counted, plan.config["model"]["init_args"]),
+            fit_summary.memory_of(task, plan),
+        ]
+        print("\n".join(filter(None, lines)), flush=True)
+    keeping = CheckpointOptions(
+        plan.command.save_every, plan.command.on_nonfinite, facts, resume.logged_positions(plan)
+    )
+    return make_logger_and_callbacks(task, counted, home, plan.config["model"], plan.config["data"], keeping)
+
+
+def required_sections(callback: object, written: dict[str, Any]) -> bool:
+    """Whether a callback that zoo adds agrees with what the configuration switched off."""
+    if isinstance(callback, ProgressBar):
+        own = [item.get("class_path") for item in written.get("callbacks") or [] if isinstance(item, Mapping)]
+        return written.get("enable_progress_bar") is not False and not any("Bar" in str(name) for name in own)
+    return not isinstance(callback, Checkpoint) or written.get("enable_checkpointing") is not False
+
+
+def run_plan(plan: Plan, schema: Schema) -> int:
+    """Run a plan to its end."""
+    filter_warnings(plan.command.debug)
+    distributed.follow_parent()
+    resume.requeued(plan)
+    resume.choose_checkpoint(plan)
+    if plan.command.subcommand == "fit":
+        run_folder.check(plan.run, *plan.reuse)
+    try:
+        ZooCLI(plan, schema)
+    except StopRequested as stopped:
+        if run_folder.first_rank():
+            print(print_last_lines(stopped), file=sys.stderr)
+        return int(stopped.code or 0)
+    except SIGTERMException:  # while something is measured, where nothing is to be saved
+        print("interrupted by SIGTERM.", file=sys.stderr)
+        return exit_code(signal.SIGTERM)
+    except SystemExit as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            has_checkpoint = plan.claimed and checkpoint(plan.run.folder)
+            print(
+                "interrupted." + (" Continue: the same command with --resume" if has_checkpoint else ""),
+                file=sys.stderr,
+            )
+            return 130
+        return error.code if isinstance(error.code, int) else 1
+    except UsageError as error:
+        _release(plan)
+        raise type(error)(f"{error}{error_origin.written_at(str(error), plan, schema)}") from error
+    except (CheckpointError, StorageError, OSError):
+        _release(plan)
+        raise
+    finally:
+        if plan.hold is not None:
+            plan.hold.release()
+    return 0
+
+
+def _release(plan: Plan) -> None:
+    """Before the first checkpoint a run that has failed leaves nothing, so that the same command works again."""
+    if plan.claimed and "resume" not in plan.command.flags:
+        run_folder.release(plan.run)
+
+
+def print_last_lines(stopped: StopRequested) -> str:
+    """What a run says that was asked to stop."""
+    name = signal.Signals(stopped.signum).name
+    if not stopped.saved:
+        return f"interrupted by {name} at step {stopped.step}, with no new checkpoint."
+    return f"interrupted by {name}: step {stopped.step} is saved. Continue: the same command with --resume"
+
+
+def _first_line(message: str) -> str:
+    """The first line of a parser's message that says something."""
+    lines = [line.strip(" -") for line in message.splitlines() if line.strip(" -")]
+    return " ".join(lines[:2])[:400]

@@ -1,0 +1,150 @@
+"""Import parts in child processes: an import may end the process, never end itself, or print.
+
+One child imports torch and then forks for every part, so that what is measured is the part's own import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+
+from zoo.errors import PluginError
+from zoo.plugins import discovery
+from zoo.registry import Part
+
+PATIENCE = 20.0  # seconds for one import
+KEPT_LINES = 2**16  # bytes of what an import prints
+USUAL = ("torch", "lightning.pytorch", "zoo.models.stack", "zoo.tasks.task", "zoo.data.data")
+BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from zoo.cli import probe; probe.serve()"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How importing a part went: what was wrong, how long it took, what it printed."""
+
+    problem: str | None
+    seconds: float
+    printed: str
+
+
+def probe(parts: Iterable[Part], patience: float = PATIENCE) -> Iterator[Outcome]:
+    """The outcome of importing each part."""
+    requests = [json.dumps([asdict(part), patience]) for part in parts]
+    command = [sys.executable, "-c", BOOT, json.dumps(sys.path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, text=True, **pipes) as child:  # type: ignore[call-overload]
+        for line in requests:
+            try:
+                print(line, file=child.stdin, flush=True)
+                yield Outcome(**json.loads(child.stdout.readline()))
+            except (OSError, ValueError):
+                yield Outcome("not tried: the process that imports parts has ended", 0.0, "")
+
+
+def serve() -> None:
+    """Answer a line of JSON for each line on standard input; nothing else may write to standard output."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    discovery.shield()
+    for name in USUAL:
+        with contextlib.suppress(Exception):  # the part's own import will tell
+            importlib.import_module(name)
+    for line in sys.stdin:
+        fields, patience = json.loads(line)
+        print(json.dumps(asdict(_outcome(Part(**fields), patience))), file=answers, flush=True)
+
+
+def _outcome(part: Part, patience: float) -> Outcome:
+    """Fork, and listen to what the child prints and answers until it is done or its time is over."""
+    output_pipe, result_pipe = os.pipe(), os.pipe()
+    started = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        _import(part, output_pipe[1], result_pipe[1])
+    os.close(output_pipe[1])
+    os.close(result_pipe[1])
+    texts = {output_pipe[0]: b"", result_pipe[0]: b""}
+    ended = status = None
+    try:
+        while ended is None and time.monotonic() < started + patience:
+            _listen(texts)
+            done, status = os.waitpid(child, os.WNOHANG)
+            ended = time.monotonic() if done else None
+            if _deserted():
+                break
+        _listen(texts)
+    finally:
+        for kill in (os.killpg, os.kill) if ended is None else (os.killpg,):  # with whatever it started
+            with contextlib.suppress(OSError):
+                kill(child, signal.SIGKILL)
+        if ended is None:
+            os.waitpid(child, 0)
+        os.close(output_pipe[0])
+        os.close(result_pipe[0])
+    printed = " ".join(texts[output_pipe[0]].decode("utf-8", "replace").split())
+    if ended is None:
+        return Outcome(f"importing it did not end within {patience:g} s", patience, printed)
+    if not texts[result_pipe[0]]:
+        return Outcome(f"importing it ends the process ({_status(status or 0)})", ended - started, printed)
+    problem, seconds = json.loads(texts[result_pipe[0]])
+    return Outcome(problem, seconds, printed)
+
+
+def _deserted() -> bool:
+    """Whether whoever asks has ended: nobody holds the other end of standard input any more."""
+    if not hasattr(select, "poll"):
+        return False
+    orders = select.poll()
+    orders.register(0, 0)
+    return any(event & select.POLLHUP for _, event in orders.poll(0))
+
+
+def _listen(texts: dict[int, bytes]) -> None:
+    """Read what is there for a moment, and keep the beginning: an import that prints for ever fills no memory."""
+    until = time.monotonic() + 0.05
+    while (left := until - time.monotonic()) > 0:
+        chunks = {pipe: os.read(pipe, KEPT_LINES) for pipe in select.select(list(texts), [], [], left)[0]}
+        for pipe, more in chunks.items():
+            texts[pipe] += more[: KEPT_LINES - len(texts[pipe])]
+        if not all(chunks.values()):
+            time.sleep(0.01)  # a closed one is always ready
+        if chunks and not any(chunks.values()):
+            return
+
+
+def _status(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+
+
+def _import(part: Part, output_pipe: int, result_pipe: int) -> None:
+    """In the child: import the part, say how it went, and leave."""
+    try:
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(output_pipe, 1)
+        os.dup2(output_pipe, 2)
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+        begun = time.monotonic()
+        problem = None
+        try:
+            cls = part.load()
+            if getattr(cls, "kind", None) != part.kind:
+                problem = f"{part.path} is no {part.kind}"
+        except PluginError as error:
+            problem = str(error).partition("\n")[0].removeprefix(str(part)).lstrip(": ")
+        seconds = time.monotonic() - begun
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.write(result_pipe, json.dumps([problem, seconds]).encode())
+    finally:
+        os._exit(0)

@@ -1,0 +1,169 @@
+"""Where a run goes on: which checkpoint, what differs from the run that wrote it, and whether the user agreed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule
+
+from zoo.config import precision, run_folder, yaml_source
+from zoo.config.fit_options import SECTIONS
+from zoo.config.run_config import Plan, as_yaml, check_resume
+from zoo.config.signatures import parameters
+from zoo.errors import CheckpointError, UsageError
+from zoo.inference import checkpoint_manifest, part_versions, weight_files
+from zoo.inference.find_run import checkpoint, config_of_checkpoint
+from zoo.io import atomic_files
+from zoo.logging.run_record import own_version
+
+AGREE = "accept-changes"
+PRECISION = "trainer.precision"
+# files of a run's folder that change while it goes on, or afterwards
+GROWING = (part_versions.FILE, run_folder.FINISHED, run_folder.STARTING, "ledger.json")
+
+
+def requeued(plan: Plan) -> None:
+    """`--requeue`, or a job that SLURM starts again: go on where the run stands, or start it."""
+    flags = plan.command.flags
+    again = os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
+    if plan.command.subcommand != "fit" or flags & {"resume", "overwrite"} or not ("requeue" in flags or again):
+        return
+    home = plan.run.folder
+    if not home.is_dir():
+        return
+    begun = not (home / run_folder.STARTING).exists() or any(home.rglob("*.ckpt"))
+    flags.add("resume" if begun else "overwrite")
+
+
+def choose_checkpoint(plan: Plan) -> None:
+    """Find the checkpoint to resume from or to evaluate, and refuse a damaged one or one of another architecture."""
+    command, given = plan.command, plan.config.get("ckpt_path")
+    resume, evaluate = "resume" in command.flags, command.subcommand != "fit"
+    if given is None and resume:
+        given = plan.config["ckpt_path"] = str(newest_run(plan.run.folder))
+    elif given is None and evaluate:
+        home = plan.source.parent if plan.source and plan.source.name == run_folder.CONFIG else plan.run.folder
+        best = checkpoint(home, best=True) if home.is_dir() else None
+        if best is None:
+            raise UsageError(f"no checkpoint in {home}. Train first, or add --ckpt_path FILE")
+        given = plan.config["ckpt_path"] = str(best)
+    if given is None:
+        return
+    path = Path(str(given))
+    if "://" in str(given) or not path.is_file():
+        raise UsageError(f"no checkpoint file {str(given)!r}.{' It is a folder.' if path.is_dir() else ''}")
+    plan.manifest = checkpoint_manifest.verify(path)
+    origin = config_of_checkpoint(path)
+    records = part_versions.check_records(weight_files.about(path, part_versions.KEY)) or part_versions.read_records(
+        origin or path.parent
+    )
+    if run_folder.first_rank():
+        part_versions.warn(records)
+    if origin is not None or plan.manifest:
+        require_agreement(plan, origin, resume and not evaluate)
+
+
+def newest_run(home: Path) -> Path:
+    """The newest intact checkpoint of a run, saying which were skipped. Raises where there is none."""
+    if not home.is_dir():
+        raise UsageError(f"nothing to resume: {home} does not exist. Start it without --resume.")
+    intact = checkpoint_manifest.newest(home)
+    if intact.path is None and not intact.skipped:
+        raise UsageError(f"no checkpoint in {home}. Start over: --overwrite")
+    if intact.path is None:
+        first = intact.skipped[0]
+        raise CheckpointError(f"{home} has no intact checkpoint: {first}\nStart over: --overwrite")
+    for why in intact.skipped if run_folder.first_rank() else ():
+        print(f"skipped: {why} Resuming from {intact.path.name}.", file=sys.stderr)
+    return intact.path
+
+
+def require_agreement(plan: Plan, origin: Path | None, resume: bool) -> None:
+    """Say what differs from the run that wrote the checkpoint; a resume needs the user's word for it."""
+    old: Any = plan.manifest.get("recipe")
+    if not old:
+        if origin is None:
+            return
+        old = yaml_source.read(origin / run_folder.CONFIG).plain()
+    if PRECISION not in plan.resolved.origins:
+        precision.adopt_precision(plan.config["trainer"], old.get("trainer") or {})
+    changes = check_resume(plan, old, training_options(plan.resolved.classes["model"]))
+    if resume and changes and AGREE not in plan.command.flags:
+        more = f", and {len(changes) - 2} more" if len(changes) > 2 else ""
+        raise UsageError(
+            f"the recipe is not the one that the checkpoint was trained with: {'; '.join(changes[:2])}{more}.\n"
+            f"Go on with yours: --{AGREE}"
+        )
+    before, now = bool(old.get("compile")), bool(plan.config.get("compile"))
+    if resume and before != now:  # no other run: its last digits may differ
+        changes.append(f"compile: {before} → {now}")
+    for line in changes if run_folder.first_rank() else ():
+        print(f"differs from the checkpoint's run: {line}")
+
+
+def check_data(plan: Plan, data: Any) -> None:
+    """Refuse a resume with other data than the checkpoint's, unless the user agreed."""
+    trained_with = plan.manifest.get("data", {}).get("fingerprint")
+    fingerprint = getattr(data, "fingerprint", None)
+    if "resume" not in plan.command.flags or not trained_with or not callable(fingerprint):
+        return
+    now = fingerprint()
+    if now != trained_with:
+        what = (
+            f"the data are not those that the checkpoint was trained with: fingerprint {trained_with[:12]} → {now[:12]}"
+        )
+        if AGREE not in plan.command.flags:
+            raise UsageError(f"{what}.\nGo on with yours, from the start of an epoch: --{AGREE}")
+        if run_folder.first_rank():
+            print(f"differs from the checkpoint's run: {what}")
+
+
+def warn_of_other_data(plan: Plan, data: Any) -> None:
+    """Say it where a run is evaluated on other data than it was trained with: files may have changed since."""
+    trained_with = plan.manifest.get("data", {}).get("fingerprint")
+    fingerprint = getattr(data, "fingerprint", None)
+    if trained_with and callable(fingerprint) and run_folder.first_rank() and (now := fingerprint()) != trained_with:
+        atomic_files.warn(
+            "the data are not those that the run was trained with, or have changed since: "
+            f"fingerprint {trained_with[:12]} → {now[:12]}. The figures are of these."
+        )
+
+
+def manifest_facts(plan: Plan, data: Any, home: Path) -> dict[str, Any]:
+    """What the manifest of every checkpoint of a run says of it; ``home`` holds the files that it started with."""
+    import numpy
+    import torch
+    from lightning import __version__ as lightning
+
+    fingerprint = getattr(data, "fingerprint", None)
+    paths = sorted(path for path in home.iterdir() if path.is_file()) if home.is_dir() else []
+    fixed = [path for path in paths if path.name not in GROWING and path.suffix in (".json", ".yaml")]
+    versions = {"zoo": own_version(), "torch": str(torch.__version__), "lightning": lightning}
+    return {
+        "recipe": {
+            name: as_yaml(plan.config[name])
+            for name in ("seed_everything", "compile", *SECTIONS)
+            if plan.config.get(name) not in (None, {})
+        },
+        "data": {"class": type(data).__name__, "fingerprint": fingerprint() if callable(fingerprint) else None},
+        "files": {path.name: checkpoint_manifest.sha256(path) for path in fixed},
+        "versions": {**versions, "numpy": numpy.__version__, "python": sys.version.split()[0]},
+        "plugins": part_versions.packages_used(plan.config),
+    }
+
+
+def training_options(task: Any) -> frozenset[str]:
+    """The options of a task that say how it learns, not what it is: those its LightningModules declare."""
+    return frozenset(
+        name
+        for name, param in parameters(task).items()
+        if param.owner is not None and issubclass(param.owner, LightningModule) and name not in task.blanks
+    )
+
+
+def logged_positions(plan: Plan) -> dict[str, int] | None:
+    """How much the run that goes on had logged when its checkpoint was taken."""
+    return plan.manifest.get("logs") if "resume" in plan.command.flags else None

@@ -1,0 +1,75 @@
+"""The folder of a comparison, ``runs/<recipe>/compare/<name>``: which runs belong to it, and where its report goes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from zoo.compare.run_records import Ledger, read
+from zoo.errors import UsageError
+from zoo.io import atomic_files, limits
+
+FILE, FORMAT = "runs.json", 1
+FOLDER = "compare"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What it takes to answer a comparison again: its runs, and what they cannot say themselves."""
+
+    folders: tuple[Path, ...]
+    baseline: str | None
+    goal: str | None = None
+    budget: str | None = None
+    tuned: Mapping[str, str] = field(default_factory=dict)
+    command: str = ""
+
+
+def comparison_path(root: Path, recipe: str, title: str) -> Path:
+    return root / recipe / FOLDER / title
+
+
+def save_record(home: Path, record: Record) -> None:
+    """Write down which runs a comparison has, by paths that stay right when all of them move together."""
+    home.mkdir(parents=True, exist_ok=True)
+    content = {
+        "format": FORMAT,
+        "runs": [os.path.relpath(folder, home) for folder in record.folders],
+        "baseline": record.baseline,
+        "goal": record.goal,
+        "budget": record.budget,
+        "tuned": dict(record.tuned),
+        "command": record.command,
+    }
+    atomic_files.write_json(home / FILE, content, end="\n")
+
+
+def load_record(home: Path) -> Record | None:
+    """The record of a comparison's folder; None for any other folder. Raises UsageError for a damaged one."""
+    path = home / FILE
+    if not path.is_file():
+        return None
+    try:
+        content: Any = limits.json_file(path)
+        folders = tuple(Path(os.path.normpath(home / run)) for run in content["runs"])
+        tuned = {str(name): str(sentence) for name, sentence in content["tuned"].items()}
+        fields = {name: content[name] for name in ("baseline", "goal", "budget", "command")}
+        return Record(folders, tuned=tuned, **fields)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} is damaged: {error!r:.80}. Run the comparison again: it repeats no run.") from error
+
+
+def read_ledgers(folders: Sequence[Path], budget: str | None = None) -> list[Ledger]:
+    """What runs wrote, as far as they have written; each says which budget was equal."""
+    ledgers: list[Ledger] = []
+    for folder in folders:
+        try:
+            ledgers += read(folder)
+        except UsageError:  # not begun, or nothing in it yet
+            continue
+    if budget is None:
+        return ledgers
+    return [replace(ledger, setting={**ledger.setting, "budget": budget}) for ledger in ledgers]

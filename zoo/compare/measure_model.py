@@ -1,0 +1,104 @@
+"""What a configuration costs, before anything is trained: its model on the meta device, its data from their caches."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from jsonargparse import ArgumentParser, Namespace
+
+from zoo.data.data import Data
+from zoo.errors import UsageError
+from zoo.inference.rebuild_task import rebuild_task, vet
+from zoo.tasks.task import Task
+from zoo.training.model_cost import Cost, cost
+
+BATCHES = 8  # training batches in which predictions are counted
+
+
+class Meter:
+    """Builds configurations, ``{"model": ..., "data": ..., "trainer": ...}``, and keeps what it found."""
+
+    def __init__(self, allow: tuple[str, ...] = ()) -> None:
+        self.allow = allow
+        self._data: dict[str, Data] = {}
+        self._costs: dict[str, Cost] = {}
+
+    def check(self, config: Mapping[str, Any]) -> None:
+        """Raise UsageError where the parts of a model do not fit together: tried with small sizes, without data."""
+        model = config["model"]
+        blanks = _class(model).small_sizes(model["init_args"])
+        limit = config["data"].get("init_args", {}).get("max_length")
+        if isinstance(limit, int):
+            blanks["max_length"] = limit
+        try:
+            self._task(model, blanks)
+        except UsageError as error:
+            deepest: BaseException = error
+            while deepest.__cause__ is not None:
+                deepest = deepest.__cause__
+            # not a refusal, but a part that cannot be built without memory: the run itself will tell
+            if not isinstance(deepest, (NotImplementedError, RuntimeError)):
+                raise
+
+    def cost(self, config: Mapping[str, Any]) -> Cost:
+        """Parameters, and forward FLOPs per token, at the sizes that the data have."""
+        key = json.dumps([config["model"], config["data"]], sort_keys=True, default=str)
+        if key not in self._costs:
+            self._costs[key] = cost(self._task(config["model"], self._sizes(config)))
+        return self._costs[key]
+
+    def tokens_per_step(self, config: Mapping[str, Any]) -> float:
+        """Predictions in an optimiser step: the mean over the first batches, times what the trainer puts together."""
+        data = self.data(config)
+        module = self._task(config["model"], self._sizes(config), "cpu").eval()
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            batches = [batch for _, batch in zip(range(BATCHES), data.train_dataloader(), strict=False)]
+            sizes = [int(module.loss(batch).size) for batch in batches]
+        trainer = config["trainer"]
+        several = [trainer.get(name) for name in ("accumulate_grad_batches", "devices", "num_nodes")]
+        return sum(sizes) / len(sizes) * math.prod(int(n) for n in several if isinstance(n, (int, str)) and _count(n))
+
+    def data(self, config: Mapping[str, Any]) -> Data:
+        """The data, loaded."""
+        key = json.dumps(config["data"], sort_keys=True, default=str)
+        if key not in self._data:
+            vet(config["data"], Path("the configuration"), self.allow)
+            parser = ArgumentParser(exit_on_error=False)
+            parser.add_subclass_arguments(Data, "data", fail_untyped=False, required=True)
+            namespace = Namespace(data=parser.parse_object({"data": dict(config["data"])}).data)
+            self._data[key] = parser.instantiate(namespace).data
+            self._data[key].ready()
+        return self._data[key]
+
+    def _sizes(self, config: Mapping[str, Any]) -> dict[str, int]:
+        data = self.data(config)
+        limit = getattr(data, "max_length", None)
+        return {**({"max_length": limit} if isinstance(limit, int) else {}), **data.sizes()}
+
+    def _task(self, model: Mapping[str, Any], sizes: Mapping[str, int], device: str = "meta") -> Task:
+        options = dict(model["init_args"])
+        options |= {n: sizes[n] for n in _class(model).blanks if options.get(n) is None and n in sizes}
+        filled = {"model": {"class_path": model["class_path"], "init_args": options}}
+        with torch.device(device):
+            return rebuild_task(filled, Path(f"the configuration of {model['class_path']}"), self.allow)
+
+
+def _count(value: int | str) -> bool:
+    return str(value).isdecimal() and int(value) > 0
+
+
+def _class(model: Mapping[str, Any]) -> type[Task]:
+    from zoo.plugins.safe_import import import_object
+
+    module, _, name = str(model["class_path"]).rpartition(".")
+    cls = import_object(module, name)
+    if not (isinstance(cls, type) and issubclass(cls, Task)):
+        raise UsageError(f"{model['class_path']} is no task.")
+    return cls

@@ -1,0 +1,181 @@
+"""A comparison in words: the question, the answer, and each figure as every output writes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from zoo.compare.number_format import UNITS, decimals, format_fixed, format_probability, format_short, listed
+from zoo.compare.statistics import MOST, rounded
+from zoo.compare.verdict import DAGGER, Answer, Row
+
+WORDS = ("better", "worse", "not distinguishable", "no verdict", "not comparable")
+BETWEEN, MANY = "95 % interval", 4
+
+
+def question(answer: Answer) -> str:
+    """What was asked: "Does another position than RoPE lower the validation loss of lm-tiny?"."""
+    verb = "lower" if answer.lower_is_better else "raise"
+    subject = f"the validation {goal(answer)} of {answer.recipe}"
+    if len(answer.rows) == 1:
+        return f"What is {subject}?"
+    if len(answer.varied) == 1 and answer.base.label != answer.baseline:
+        return f"Does another {answer.varied[0]} than {answer.base.label} {verb} {subject}?"
+    if answer.varied:
+        return f"Does changing {listed(answer.varied)} {verb} {subject}?"
+    return f"Does any variant but {answer.baseline} {verb} {subject}?"
+
+
+def sentences(answer: Answer) -> list[str]:
+    """What came out: a word, then the variants that are better, worse, undecided and refused."""
+    base, others = answer.base.label, answer.rows[1:]
+    if not others:
+        return [f"{base}: {figure(answer, answer.base)}{unit(answer)}.", "There is nothing yet to compare it with."]
+    by = {word: [row for row in others if row.verdict.word == word] for word in WORDS}
+    result = [_opening(by)]
+    result += [f"{row.label} is {row.verdict.word} by {_size(answer, row)}." for row in (*by["better"], *by["worse"])]
+    if undecided := by["not distinguishable"]:
+        result.append(f"Not distinguishable from {base} with {_seeds(undecided)}: {_needing(undecided)}.")
+    for reason in dict.fromkeys(row.verdict.sentence for row in by["no verdict"]):
+        these = [row.label for row in by["no verdict"] if row.verdict.sentence == reason]
+        result.append(f"No verdict on {listed(these)}: {reason.removesuffix(': no verdict')}.")
+    if refused := by["not comparable"]:
+        result.append(f"Not comparable with {base}: {listed([row.label for row in refused])}.")
+    return result
+
+
+def legend(answer: Answer) -> list[str]:
+    """How the figures are to be read."""
+    better = "lower" if answer.lower_is_better else "higher"
+    counts = sorted({len(row.figures) for row in answer.rows})
+    many = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    result = [
+        f"{goal(answer)}: {answer.at} validation of each run, mean ± standard deviation over {many} "
+        f"{'seed' if counts == [1] else 'seeds'}, {spent(answer)} each; {better} is better."
+    ]
+    if len(answer.rows) > 1:
+        holm = f"p after Holm's correction for {answer.tests} comparisons" if answer.tests > 1 else "p two-sided"
+        result.append(
+            f"Differences from {answer.base.label} are paired by seed; the {BETWEEN} is for each pair alone; {holm}; "
+            "seeds needed are for 80 % power at the difference observed."
+        )
+    return result
+
+
+def goal(answer: Answer) -> str:
+    """The headline's name without underscores."""
+    return answer.goal.replace("_", " ")
+
+
+def unit(answer: Answer) -> str:
+    """The headline's unit with a space before it, or nothing."""
+    return f" {UNITS[answer.goal]}" if answer.goal in UNITS else ""
+
+
+def places(answer: Answer) -> int:
+    """Places behind the point of all figures of the headline."""
+    return decimals([each for row in answer.rows for each in (row.sd, row.pair.sd)])
+
+
+def figure(answer: Answer, row: Row) -> str:
+    """``1.632 ± 0.031``, the mean alone for one seed, "diverged" where no seed converged."""
+    if math.isnan(row.mean):
+        return "diverged" if row.diverged else format_fixed(math.nan, 0)
+    return plusminus(row.mean, row.sd, places(answer))
+
+
+def plusminus(mean: float, sd: float, digits: int) -> str:
+    """Mean ± standard deviation."""
+    return format_fixed(mean, digits) + (f" ± {format_fixed(sd, digits)}" if math.isfinite(sd) else "")
+
+
+def difference(answer: Answer, row: Row) -> str:
+    """``−0.113``: variant minus baseline; with a dagger where it counts diverged runs."""
+    if row.pair.n == 0:
+        return ""
+    counted = DAGGER if row.diverged or answer.base.diverged else ""
+    return format_fixed(row.pair.mean, places(answer), sign=True) + counted
+
+
+def interval(answer: Answer, row: Row) -> str:
+    """``[−0.141, −0.085]``, or nothing where there is none."""
+    if math.isnan(row.pair.low):
+        return ""
+    low, high = (format_fixed(end, places(answer), sign=True) for end in (row.pair.low, row.pair.high))
+    return f"[{low}, {high}]"
+
+
+def chance(row: Row) -> str:
+    """The corrected p value, or nothing."""
+    return "" if math.isnan(row.adjusted) else format_probability(row.adjusted)
+
+
+def seeds(row: Row) -> str:
+    """``5``, or ``4 of 5`` where one diverged or is not finished."""
+    good, all_ = len(row.figures) - len(row.diverged), len(row.figures) + len(row.unfinished)
+    return str(good) if good == all_ else f"{good} of {all_}"
+
+
+def brief(row: Row) -> str:
+    """The verdict where there is little room: ``not distinguishable; ~14 needed``."""
+    pieces = [row.verdict.sentence]
+    if row.verdict.word == "not distinguishable" and not _identical(row):
+        wanted = f"~{rounded(row.verdict.needed)}" if row.verdict.needed else f">{MOST:,}"
+        pieces = [row.verdict.word, f"{wanted} needed"]
+    pieces += [
+        f"{len(seeds)} {word}" for seeds, word in ((row.diverged, "diverged"), (row.left_out, "unpaired")) if seeds
+    ]
+    return "; ".join(pieces)
+
+
+def spent(answer: Answer) -> str:
+    """``6.14M tokens, 3,000 steps``: what a run of the baseline was given; another budget as it was said."""
+    run = next((run for run in answer.runs[answer.baseline].values() if run.finished), None)
+    if run is None:
+        return ""
+    what, _, size = str(run.setting.get("budget") or "").partition("=")
+    if what in ("time", "flops"):
+        return f"{size} of training" if what == "time" else f"{size} FLOPs"
+    return f"{format_short(run.tokens)} {answer.unit}s, {run.steps:,} steps"
+
+
+def _opening(by: dict[str, list[Row]]) -> str:
+    if by["better"]:
+        return "Yes."
+    if by["worse"] and not any(by[word] for word in WORDS[2:]):
+        return "No."
+    return "Not shown by these runs." if by["worse"] or by["not distinguishable"] else "These runs cannot tell."
+
+
+def _size(answer: Answer, row: Row) -> str:
+    """``0.113 nats (95 % interval 0.085 to 0.141)``: a difference without its sign, which the verdict says."""
+    sign = -1 if row.pair.mean < 0 else 1
+    ends = sorted((sign * row.pair.low, sign * row.pair.high))
+    low, high = (format_fixed(end, places(answer)) for end in ends)
+    return f"{format_fixed(abs(row.pair.mean), places(answer))}{unit(answer)} ({BETWEEN} {low} to {high})"
+
+
+def _needing(rows: Sequence[Row]) -> str:
+    """The variants with the seeds that each would need; how many they are where they are many."""
+    if len(rows) > MANY:
+        counts = sorted(row.verdict.needed or math.inf for row in rows)
+        low, high = (
+            f"about {rounded(int(n))}" if n < math.inf else f"more than {MOST:,}" for n in counts[:: len(counts) - 1]
+        )
+        return f"{len(rows)} variants ({low}{f' to {high}' if low != high else ''} would be needed)"
+    result = []
+    for row in rows:
+        seeds = f"about {rounded(row.verdict.needed)}" if row.verdict.needed else f"more than {MOST:,}"
+        pieces = [f"{len(row.diverged)} of {len(row.figures)} diverged"] if row.diverged else []
+        pieces.append("identical" if _identical(row) else f"{seeds} would be needed")
+        result.append(f"{row.label} ({'; '.join(pieces)})")
+    return listed(result, MANY)
+
+
+def _identical(row: Row) -> bool:
+    return row.pair.sd == 0 and row.pair.mean == 0
+
+
+def _seeds(rows: Sequence[Row]) -> str:
+    counts = sorted({row.pair.n for row in rows})
+    return f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"

@@ -1,0 +1,304 @@
+"""Whether a swap helped: per variant its figures, the paired difference from the baseline, a verdict, and the cost."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from zoo.compare.fairness import default_baseline, flags
+from zoo.compare.number_format import NONE, listed
+from zoo.compare.run_records import BETTER, Ledger, grouped, number
+from zoo.compare.run_warnings import Flag
+from zoo.compare.statistics import Paired, Verdict, holm, judge, paired, summary
+from zoo.compare.variant_names import concise, match_variant
+from zoo.errors import UsageError
+from zoo.registry import suggest
+
+Seeds = Mapping[int, Ledger]
+DAGGER = "†"  # on differences that count diverged runs
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a variant costs: forward FLOPs and speed per token or image, bytes, seconds; medians over seeds.
+
+    Memory is the largest of any seed. NaN where no run says.
+    """
+
+    parameters: float
+    flops: float
+    speed: float
+    memory: float
+    seconds: float
+    kernel: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One variant. ``figures`` are the headline per seed, NaN where training diverged; ``others`` are other goals.
+
+    ``mean`` and ``sd`` are over the seeds that converged. In ``pair`` a diverged run counts as the answer's ``worst``.
+    ``adjusted`` is p after Holm's correction, NaN for the baseline and where there is no test.
+    """
+
+    variant: str
+    label: str
+    choices: Mapping[str, str]
+    figures: Mapping[int, float]
+    mean: float
+    sd: float
+    pair: Paired
+    adjusted: float
+    verdict: Verdict
+    cost: Cost
+    unfinished: tuple[int, ...] = ()
+    left_out: tuple[int, ...] = ()
+    tuned: str = ""
+    others: Mapping[str, tuple[float, float]] | None = None
+
+    @property
+    def diverged(self) -> tuple[int, ...]:
+        """The seeds whose training diverged."""
+        return tuple(seed for seed, figure in self.figures.items() if math.isnan(figure))
+
+    @property
+    def sentence(self) -> str:
+        """The verdict, and what became of seeds that it could not use as they were."""
+        pieces = [self.verdict.sentence]
+        if self.diverged:
+            pieces.append(f"{len(self.diverged)} of {len(self.figures)} diverged")
+        if self.left_out:
+            pieces.append(f"{len(self.left_out)} unpaired, left out")
+        if self.unfinished:
+            pieces.append(f"{len(self.unfinished)} not finished")
+        return "; ".join(pieces)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a comparison says. ``rows`` are sorted, the baseline first and then the best; ``varied`` are the choices
+    that differ between variants; ``worst`` is what a diverged run counts as; ``tests`` are how many Holm corrects for.
+    """
+
+    recipe: str
+    goal: str
+    lower_is_better: bool
+    at: str
+    unit: str
+    baseline: str
+    varied: tuple[str, ...]
+    rows: tuple[Row, ...]
+    flags: tuple[Flag, ...]
+    runs: Mapping[str, Seeds]
+    worst: float
+    tests: int
+    commands: tuple[str, ...] = ()
+
+    @property
+    def base(self) -> Row:
+        """The baseline's row."""
+        return self.rows[0]
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """The sentences of the flags that take verdicts away: a command that compares should fail with them."""
+        return tuple(flag.sentence for flag in self.flags if flag.fatal)
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds the largest variant has."""
+        return max(len(row.figures) for row in self.rows)
+
+
+def answer(
+    ledgers: Iterable[Ledger],
+    baseline: str | None = None,
+    goal: str | None = None,
+    at: str = "best",
+    tuned: Mapping[str, str] | None = None,
+    commands: Sequence[str] = (),
+) -> Answer:
+    """Compare every variant with the baseline: "default", or the first, unless named.
+
+    ``goal`` is the headline figure, the task's first unless named; ``at`` takes the best or the last validation.
+    ``tuned`` says of a variant what was chosen for it, "lr 0.003, best of 3 on validation". Training that diverged is
+    an outcome: it counts as the worst figure that any validation of any of these runs showed, as if the run had learned
+    nothing. Raises UsageError for an unknown baseline or goal, and where no run is finished.
+    """
+    everything = list(ledgers)
+    groups = grouped(everything)
+    if not groups:
+        raise UsageError(next((each.problem for each in everything), "there is no run to compare") + ".")
+    base = _baseline(groups, baseline)
+    headline, direction = _goal(groups, base, goal)
+    if at not in ("best", "last"):
+        raise UsageError(f"figures are taken at 'best' or 'last', not at {at!r}.")
+    figures = {name: {s: f for s, run in runs.items() if (f := run.figure(headline, at)) is not None}
+               for name, runs in groups.items()}  # fmt: skip
+    if not any(figures.values()):
+        waiting = sum(len(runs) for runs in groups.values())
+        raise UsageError(f"no run is finished: {waiting} were started. Run the same command again to go on.")
+    findings = flags(everything, base)
+    worst = _worst(groups, headline, direction)
+    pairs = {name: _pair(figures[name], figures[base], worst) for name in groups if name != base}
+    pairs = {name: paired((), ()) if any(f.refuses(name) for f in findings) else pair for name, pair in pairs.items()}
+    adjusted = dict(zip(pairs, holm([pair.p for pair in pairs.values()]), strict=True))
+    tests = sum(not math.isnan(p) for p in adjusted.values())
+    names = _varied(groups, tuned or {})
+    labels = _labels(groups, names, base)
+    rows = []
+    for name, runs in groups.items():
+        pair = pairs.get(name, paired((), ()))
+        rows.append(
+            Row(
+                variant=name, label=labels[name], choices={n: describe_values(_choice(runs, n)) for n in names},
+                figures=figures[name], mean=summary([*figures[name].values()])[0],
+                sd=summary([*figures[name].values()])[1], pair=pair, adjusted=adjusted.get(name, math.nan),
+                verdict=_verdict(name, base, pair, adjusted, tests, direction == "min", findings), cost=_cost(runs),
+                unfinished=tuple(s for s in runs if s not in figures[name]),
+                left_out=tuple(s for s in figures[name] if name != base and s not in figures[base]),
+                tuned=(tuned or {}).get(name, ""), others=_others(runs, headline, at),
+            )
+        )  # fmt: skip
+    rows.sort(key=lambda row: (row.variant != base, _rank(row, direction)))
+    recipes = dict.fromkeys(run.recipe for runs in groups.values() for run in runs.values())
+    first = next(iter(groups[base].values()))
+    notes = _diverged(rows, worst)
+    return Answer(
+        listed([*recipes]), headline, direction == "min", at, first.unit, base, names, tuple(rows), (*findings, *notes),
+        groups, worst, tests, tuple(commands),
+    )  # fmt: skip
+
+
+def describe_values(value: object) -> str:
+    """A choice as tables show it."""
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else " ".join(str(value).split())
+
+
+def _baseline(groups: Mapping[str, Seeds], wanted: str | None) -> str:
+    if wanted is None:
+        return default_baseline(groups)
+    names = _varied(groups, {})
+    fitting = match_variant(
+        wanted, {name: {n: describe_values(_choice(runs, n)) for n in names} for name, runs in groups.items()}
+    )
+    if len(fitting) != 1:
+        why = f"stands for {listed(fitting)}." if fitting else f"is no variant.{suggest(wanted, groups)}"
+        raise UsageError(f"--baseline {wanted!r} {why}\nThere are: {listed([*concise(groups).values()], 8)}.")
+    return fitting[0]
+
+
+def _goal(groups: Mapping[str, Seeds], base: str, wanted: str | None) -> tuple[str, str]:
+    goals = next(iter(groups[base].values())).goals
+    name = next(iter(goals)) if wanted is None else wanted.removeprefix("val/")
+    if name not in goals:
+        raise UsageError(
+            f"--goal {wanted!r} is none of {base}.{suggest(name, goals)} There are: {listed([*goals], 8)}."
+        )
+    return name, goals[name]
+
+
+def _worst(groups: Mapping[str, Seeds], goal: str, direction: str) -> float:
+    """The worst finite figure of any validation of any run, NaN where there is none."""
+    values = [
+        number(each[goal])
+        for runs in groups.values()
+        for run in runs.values()
+        for each in (*run.validations, run.best, run.last)
+        if goal in each
+    ]
+    finite = [figure for figure in values if math.isfinite(figure)]
+    return BETTER["max" if direction == "min" else "min"](finite, default=math.nan)
+
+
+def _pair(ours: Mapping[int, float], theirs: Mapping[int, float], worst: float) -> Paired:
+    """The difference over the seeds that both have."""
+    seeds = [seed for seed in ours if seed in theirs and math.isfinite(worst)]
+    counted = [[worst if math.isnan(f[seed]) else f[seed] for seed in seeds] for f in (ours, theirs)]
+    return paired(*counted)
+
+
+def _verdict(
+    name: str, base: str, pair: Paired, adjusted: Mapping[str, float], tests: int, lower: bool, findings: Sequence[Flag]
+) -> Verdict:
+    if name == base:
+        return Verdict("baseline", "baseline")
+    refusal = next((flag for flag in findings if flag.refuses(name)), None)
+    if refusal is not None:
+        return Verdict("not comparable", f"not comparable: {refusal.about}")
+    return judge(pair, adjusted[name], tests, lower)
+
+
+def _varied(groups: Mapping[str, Seeds], tuned: Mapping[str, str]) -> tuple[str, ...]:
+    """The choices that differ between variants, those aside that were solved or tuned for each."""
+    names = dict.fromkeys(name for runs in groups.values() for run in runs.values() for name in run.choices)
+    chosen = {piece.split()[0] for sentence in tuned.values() for piece in sentence.split("; ") if piece}
+    values = {name: {describe_values(_choice(runs, name)) for runs in groups.values()} for name in names}
+    return tuple(n for n in names if len(values[n]) > 1 and n not in chosen and n.rpartition(".")[2] not in chosen)
+
+
+def _choice(runs: Seeds, name: str) -> object:
+    return next(iter(runs.values())).choices.get(name, NONE)
+
+
+def _labels(groups: Mapping[str, Seeds], names: Sequence[str], base: str) -> dict[str, str]:
+    """A variant's name in charts and tables: what it chose otherwise than the baseline, "SwiGLU + ALiBi".
+
+    The baseline is called by its own choice where one varies, by its variant where several do; where these names are
+    not unique, or an option of a part is one of several that vary, variants are used.
+    """
+    usual = {name: describe_values(_choice(groups[base], name)) for name in names}
+    if len(names) > 1 and any(
+        _same_part(describe_values(_choice(runs, n)), usual[n]) for runs in groups.values() for n in names
+    ):
+        return concise(groups)
+    labels, shown = {}, concise(groups)
+    for variant, runs in groups.items():
+        values = {name: describe_values(_choice(runs, name)) for name in names}
+        chosen = [
+            v if v[:1].isupper() or len(names) == 1 else f"{name}={v}" for name, v in values.items() if v != usual[name]
+        ]
+        labels[variant] = " + ".join(chosen) if chosen and variant != base else shown[variant]
+    if len(names) == 1 and usual[names[0]] != NONE:
+        labels[base] = usual[names[0]]
+    return labels if len(set(labels.values())) == len(labels) else shown
+
+
+def _same_part(value: str, usual: str) -> bool:
+    return value != usual and "(" in value + usual and value.partition("(")[0] == usual.partition("(")[0]
+
+
+def _cost(runs: Seeds) -> Cost:
+    def known(name: str) -> list[float]:
+        return [value for run in runs.values() if math.isfinite(value := number(run.cost.get(name)))] or [math.nan]
+
+    kernels = dict.fromkeys(str(run.setting["kernel"]) for run in runs.values() if run.setting.get("kernel"))
+    return Cost(
+        known("parameters")[0], known("flops_per_token")[0], statistics.median(known("tokens_per_s")),
+        max(known("peak_memory_bytes")), statistics.median(known("seconds")), ", ".join(kernels),
+    )  # fmt: skip
+
+
+def _others(runs: Seeds, goal: str, at: str) -> dict[str, tuple[float, float]]:
+    """Mean and standard deviation of the goals that decide nothing."""
+    names = dict.fromkeys(name for run in runs.values() for name in run.goals if name != goal)
+    return {name: summary([f for run in runs.values() if (f := run.figure(name, at)) is not None]) for name in names}
+
+
+def _rank(row: Row, direction: str) -> float:
+    """Small for good: by the paired difference, else by the mean."""
+    figure = row.mean if math.isnan(row.pair.mean) else row.pair.mean
+    return math.inf if math.isnan(figure) else figure if direction == "min" else -figure
+
+
+def _diverged(rows: Sequence[Row], worst: float) -> list[Flag]:
+    lost = [row for row in rows if row.diverged]
+    if not lost:
+        return []
+    where = listed([f"{row.variant} {' '.join(f's{seed}' for seed in row.diverged)}" for row in lost], 8)
+    counted = f"{DAGGER} In paired differences each counts as the worst validation of all runs, {worst:.4g}"
+    return [Flag(f"training diverged: {where}. {counted}", False, "diverged", tuple(row.variant for row in lost))]

@@ -1,0 +1,1 @@
+"""Configurations: YAML with lines, layers with origins, class names, types and sizes from data."""

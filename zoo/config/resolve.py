@@ -1,0 +1,336 @@
+"""Merge layers into one configuration: names become classes, a part chosen anew forgets, unknown keys are refused."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from zoo import registry
+from zoo.config.class_names import Names, path_of
+from zoo.config.coercion import coerce, is_plain
+from zoo.config.layers import MISSING, Node, where
+from zoo.config.output_paths import check_place, paths_from_file
+from zoo.config.signatures import Param, Slot, members_of, option_names, parameters, takes_code
+from zoo.errors import PartError, UsageError
+from zoo.inference.import_policy import admit_roots
+from zoo.registry import suggest
+
+# what other libraries call the same thing
+SYNONYMS = {
+    "learning_rate": ("lr",), "epochs": ("max_epochs",), "num_epochs": ("max_epochs",), "steps": ("max_steps",),
+    "hidden_size": ("dim",), "d_model": ("dim",), "embed_dim": ("dim",), "n_embd": ("dim",), "width": ("dim",),
+    "num_layers": ("depth",), "layers": ("depth",), "n_layers": ("depth",), "n_layer": ("depth",),
+    "num_heads": ("heads",), "n_heads": ("heads",), "n_head": ("heads",), "num_attention_heads": ("heads",),
+    "intermediate_size": ("hidden",), "d_ff": ("hidden",), "ffn_dim": ("hidden",), "activation": ("ffn",),
+    "positional_encoding": ("position",), "pos_embedding": ("position",), "normalization": ("norm",),
+    "seq_len": ("max_length",), "block_size": ("max_length",), "context_length": ("max_length",),
+    "gpus": ("devices",), "n_gpus": ("devices",), "grad_clip": ("gradient_clip_val",), "warmup_steps": ("warmup",),
+    "batch": ("batch_size",), "bs": ("batch_size",), "seed": ("seed_everything",), "p_dropout": ("dropout",),
+    "max_seq_length": ("max_length",), "gradient_accumulation_steps": ("accumulate_grad_batches",),
+    "resume_from": ("ckpt_path",), "checkpoint": ("ckpt_path",), "dataset": ("data",), "num_workers": ("workers",),
+}  # fmt: skip
+
+
+@dataclass
+class Resolved:
+    """A complete configuration and, for every dotted key a person wrote, its value, origin and default."""
+
+    config: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+    defaults: dict[str, Any] = field(default_factory=dict)
+    classes: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The classes that the sections of a configuration are checked against."""
+
+    model: type
+    data: type
+    trainer: type
+    extra: tuple[Param, ...] = ()
+
+
+def resolve(layers: Iterable[Node], schema: Schema, names: Names) -> Resolved:
+    """Merge the layers, the later over the earlier."""
+    return _Resolver(schema, names).run(list(layers))
+
+
+def nearest(word: str, words: Iterable[str]) -> str:
+    """The known key that a person most likely meant, or nothing."""
+    options = list(words)
+    for name in SYNONYMS.get(word.lower(), ()):
+        if name in options:
+            return name
+    near = suggest(word, options).removeprefix(" Did you mean '").removesuffix("'?")
+    if near:
+        return near
+    # a misspelt synonym: leraning_rate
+    synonym = suggest(word, SYNONYMS).removeprefix(" Did you mean '").removesuffix("'?")
+    return next((name for name in SYNONYMS.get(synonym, ()) if name in options), "")
+
+
+class _Resolver:
+    def __init__(self, schema: Schema, names: Names) -> None:
+        self.schema, self.names, self.result = schema, names, Resolved()
+
+    def run(self, layers: list[Node]) -> Resolved:
+        sections: dict[str, list[Node]] = {}
+        for layer in layers:
+            for name, node in layer.children.items():
+                sections.setdefault(name, []).append(node)
+        extra = {param.name: param for param in self.schema.extra}
+        known = ["model", "data", "trainer", *extra]
+        for name, nodes in sections.items():
+            if name not in known:
+                raise self.unknown(name, known, nodes[-1].origin)
+        config = self.result.config
+        for name, base in (("model", self.schema.model), ("data", self.schema.data)):
+            value = self.slot(name, Slot(base), sections.get(name, []), None)
+            if value is None:
+                raise UsageError(f"no {name} is chosen. Name a recipe (see: zoo recipes) or add --{name} NAME.")
+            config[name] = value
+        trainer = _options(sections.get("trainer", []), "trainer")
+        config["trainer"] = self.options("trainer", parameters(self.schema.trainer), trainer)
+        for name, param in extra.items():
+            if name in sections:
+                config[name] = self.value(name, param, sections[name])
+        return self.result
+
+    def unknown(self, key: str, names: Iterable[str], origin: str, otherwise: str = "") -> UsageError:
+        head, _, last = key.rpartition(".")
+        near = nearest(last, names)
+        hint = f" Did you mean '{head}{'.' if head else ''}{near}'?" if near else otherwise
+        return UsageError(f"unknown key {key!r}.{hint}{where(origin)}")
+
+    def value(self, key: str, param: Param, nodes: list[Node]) -> object:
+        """The merged value of one parameter."""
+        self.result.defaults[key] = _shown(param.default)
+        last = nodes[-1]
+        if last.bare and bool not in members_of(param.annotation) and not takes_anything(param.annotation):
+            raise _needs_value(key, param.slot)
+        if param.slot and param.slot.record and param.slot.many:
+            return self.records(key, param, nodes)
+        if param.slot and param.slot.record and (last.value is MISSING or last.explicit):
+            return self.record(key, param.slot, nodes)
+        if param.slot and not param.slot.record and _names_class(param.slot, nodes):
+            if isinstance(last.value, list):
+                return self.many(key, param, last)
+            return self.slot(key, param.slot, nodes, param.default)
+        if last.explicit or any(child.explicit for child in last.children.values()):
+            raise UsageError(f"{key!r} takes a plain value, not a class.{where(last.origin)}")
+        node = _merged(nodes)
+        if _holds_class(node.plain()):
+            raise UsageError(f"{key!r} takes a plain value, not a class.{where(last.origin)}")
+        if takes_code(param.annotation):
+            self.names.code(key, node.plain(), last.origin)
+        if paths_from_file(last.origin) and not self.names.trusting:
+            check_place(key, node.plain(), last.origin)
+        value = coerce(key, param.annotation, node, param.default is None)
+        self.result.values[key], self.result.origins[key] = value, last.origin
+        return value
+
+    def record(self, key: str, slot: Slot, nodes: list[Node]) -> dict[str, object]:
+        """A group of values, such as a dataclass."""
+        plain = [Node(MISSING, node.origin, node.children) for node in nodes]
+        return self.options(key, parameters(slot.base), _options(plain, key), slot.base)
+
+    def records(self, key: str, param: Param, nodes: list[Node]) -> object:
+        """A list of groups of values, such as what some layers have instead; the last list counts."""
+        node = next((node for node in reversed(nodes) if node.value is not MISSING), nodes[-1])
+        slot, items = cast(Slot, param.slot), node.value
+        self.result.origins[key] = nodes[-1].origin
+        if items is None or (isinstance(items, str) and items.lower() in ("null", "none")):
+            self.result.values[key] = None
+            return None
+        if not isinstance(items, list) or any(item.value is not MISSING or item.explicit for item in items):
+            known = ", ".join(parameters(slot.base))
+            raise UsageError(f"{key!r} must be a list of mappings, each with some of {known}.{where(node.origin)}")
+        made = [self.record(f"{key}[{index}]", slot, [item]) for index, item in enumerate(items)]
+        self.forget(key, "[")  # a run is named after the list
+        self.result.values[key] = [_briefly(one, slot.base) for one in made]
+        return made
+
+    def many(self, key: str, param: Param, node: Node) -> list[object]:
+        """A list of parts, such as callbacks."""
+        slot = param.slot
+        if slot is None or not slot.many or not isinstance(node.value, list):
+            raise UsageError(f"{key!r} takes one {slot.word if slot else 'value'}, not a list.{where(node.origin)}")
+        return [self.slot(f"{key}[{index}]", slot, [item], None) for index, item in enumerate(node.value)]
+
+    def slot(self, key: str, slot: Slot, nodes: list[Node], default: object) -> dict[str, object] | None:
+        """The class a slot ends up with and the options that survived."""
+        chosen = default if isinstance(default, type) else None
+        options: dict[str, list[Node]] = {}
+        lists = [index for index, node in enumerate(nodes) if isinstance(node.value, list)]
+        for node in nodes[lists[-1] + 1 if lists else 0 :]:
+            if node.value is not MISSING:
+                choice = self.choose(key, slot, node)
+                if choice is not chosen:
+                    options = {}  # another part starts from its own defaults
+                    self.forget(key)
+                chosen = choice
+                self.result.origins[key] = node.origin
+            for name, child in node.children.items():
+                options.setdefault(name, []).append(child)
+        if chosen is None:
+            if options:
+                name, below = next(iter(options.items()))
+                raise UsageError(
+                    f"'{key}.{name}' is set, but no {slot.word} is chosen. "
+                    f"{'Name a recipe (see: zoo recipes) or add' if key in ('model', 'data') else 'Add'} --{key} NAME."
+                    f"{where(below[-1].origin)}"
+                )
+            self.result.values[key] = None
+            return None
+        self.result.values[key] = self.result.classes[key] = chosen
+        params = parameters(chosen, slot.given)
+        for name in options:
+            if name not in params:
+                raise self.no_option(key, slot, chosen, name, options[name][-1].origin)
+        admit_roots(chosen, path_of(chosen))  # vetted, or a default of the code
+        return {"class_path": path_of(chosen), "init_args": self.options(key, params, options, chosen)}
+
+    def forget(self, key: str, mark: str = ".") -> None:
+        """Drop what was said below a key."""
+        for table in (self.result.origins, self.result.values):
+            for name in [name for name in table if name.startswith(f"{key}{mark}")]:
+                del table[name]
+
+    def choose(self, key: str, slot: Slot, node: Node) -> type | None:
+        """The class a node names, None for null; `none` of a kind that has a part which does nothing is that part."""
+        if slot.kind and isinstance(node.value, str) and (name := registry.spelled(slot.kind, node.value)):
+            node = replace(node, value=name)
+        if node.bare:
+            raise _needs_value(key, slot)
+        if node.value is None or (not node.typed and str(node.value).lower() in ("null", "none")):
+            if slot.optional:
+                return None
+            empty = registry.spelled(slot.kind, "none") if slot.kind else "none"
+            hint = f" For none at all: {empty}." if empty != "none" else ""
+            raise UsageError(f"{key!r} must name a {slot.word}, got nothing.{hint}{where(node.origin)}")
+        if not isinstance(node.value, str) or not node.value:
+            raise UsageError(f"{key!r} must name a {slot.word}, got {node.plain()!r:.60}.{where(node.origin)}")
+        return self.names.find(slot, node)
+
+    def no_option(self, key: str, slot: Slot, cls: type, name: str, origin: str) -> UsageError:
+        params = parameters(cls, slot.given)
+        if key in ("model", "data"):
+            if others := _parts_with_option(key if key == "data" else "task", name, cls):
+                named = " or ".join(f"--{key} {other}" for other in others)
+                return UsageError(
+                    f"{key}.{name} is no option of {cls.__name__}, which the recipe names, but of another {slot.word}. "
+                    f"Add {named}.{where(origin)}"
+                )
+            return self.unknown(f"{key}.{name}", params, origin, f" See: zoo show {slot.word} {cls.__name__}")
+        if name in option_names(cls, slot.given):
+            return UsageError(f"{name!r} of {slot.word} {cls.__name__!r} is set by the model.{where(origin)}")
+        near = nearest(name, params)
+        hint = f" Did you mean {near!r}?" if near else f" It has: {', '.join(params) or 'none'}."
+        return PartError(f"{slot.word} {cls.__name__!r} has no option {name!r}.{hint}{where(origin)}")
+
+    def options(
+        self, key: str, params: dict[str, Param], options: dict[str, list[Node]], owner: type | None = None
+    ) -> dict[str, object]:
+        """Every option of a class: what was written, and the defaults that can be written down.
+
+        Defaults are spelled out because jsonargparse would otherwise keep a same-named default of the slot's default
+        class (eps of RMSNorm for a LayerNorm), and because a saved configuration must not change with the code.
+        """
+        values: dict[str, object] = {}
+        for name, nodes in options.items():
+            if name not in params:
+                raise self.unknown(f"{key}.{name}", params, nodes[-1].origin)
+        for name, param in params.items():
+            if name in options:
+                values[name] = self.value(f"{key}.{name}", param, options[name])
+            elif param.required and owner is not None:
+                raise UsageError(f"{owner.__name__} needs a value for '{key}.{name}'. Add --{key}.{name} …")
+            elif owner is not None and param.slot and isinstance(param.default, type):
+                values[name] = self.slot(f"{key}.{name}", param.slot, [], param.default)
+            elif owner is not None and is_plain(param.default):
+                values[name] = param.default
+        return values
+
+
+def _parts_with_option(kind: str, option: str, but: type) -> list[str]:
+    """At most three other parts of a kind that have an option of this name; found without importing them."""
+    from zoo.plugins.description import describe
+
+    names = [
+        part.name
+        for part in registry.listed(kind)
+        if part.name != but.__name__ and any(one.name == option for one in describe(part).options)
+    ]
+    return names[:3]
+
+
+def _briefly(record: dict[str, object], cls: type) -> dict[str, object]:
+    """What a group of values changes, its parts by their names."""
+    from zoo.training.setup import display_value
+
+    usual = {name: param.default for name, param in parameters(cls).items()}
+    return {name: display_value(value) for name, value in record.items() if value != usual[name]}
+
+
+def _options(nodes: list[Node], key: str) -> dict[str, list[Node]]:
+    """The keys of a section that is no class."""
+    options: dict[str, list[Node]] = {}
+    for node in nodes:
+        if node.bare:
+            raise _needs_value(key, None)
+        if node.value not in (MISSING, None):
+            raise UsageError(f"{key!r} must hold keys, got {node.plain()!r:.60}.{where(node.origin)}")
+        for name, child in node.children.items():
+            options.setdefault(name, []).append(child)
+    return options
+
+
+def _names_class(slot: Slot, nodes: list[Node]) -> bool:
+    """Whether what was written for a slot names a class, or is one of the plain values it takes besides."""
+    last = next((node for node in reversed(nodes) if node.value is not MISSING), nodes[-1])
+    if isinstance(last.value, bool) or (slot.many and isinstance(last.value, str) and last.value.lower() in _BARE):
+        return False
+    if isinstance(last.value, list):
+        return any(item.explicit or isinstance(item.value, str) for item in last.value)
+    return not slot.loose or last.explicit or (isinstance(last.value, str) and "." in last.value)
+
+
+def _needs_value(key: str, slot: Slot | None) -> UsageError:
+    return UsageError(
+        f"'--{key}' needs a value.{f' See what there is: zoo list {slot.kind}' if slot and slot.kind else ''}"
+    )
+
+
+def takes_anything(annotation: Any) -> bool:
+    """Whether an option says nothing of the type of its value."""
+    return annotation in (inspect.Parameter.empty, Any, object)
+
+
+_BARE = ("true", "false")
+
+
+def _holds_class(value: object) -> bool:
+    """Whether a plain value holds what jsonargparse would take for a class, however deep."""
+    if isinstance(value, dict):
+        return "class_path" in value or any(_holds_class(item) for item in value.values())
+    return isinstance(value, list) and any(_holds_class(item) for item in value)
+
+
+def _merged(nodes: list[Node]) -> Node:
+    """Plain nodes merged: a value replaces, keys of a mapping add up."""
+    merged = Node()
+    for node in nodes:
+        if node.value is not MISSING:
+            merged = Node(node.value, node.origin, dict(node.children), node.explicit, node.typed)
+        else:
+            children = {**({} if merged.value is not MISSING else merged.children), **node.children}
+            merged = Node(MISSING, node.origin, children)
+    return merged
+
+
+def _shown(default: object) -> object:
+    return None if default is inspect.Parameter.empty else default

@@ -1,0 +1,184 @@
+"""Name and make the folder of a run: `runs/<recipe>/<only the differences>/s<seed>`."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from zoo.errors import UsageError
+from zoo.inference.find_run import CONFIG, FINISHED, STARTING
+from zoo.io import atomic_files
+
+LONGEST = 100
+# what changes where a run happens and how it is watched, never what it learns
+INFRASTRUCTURE = (
+    "trainer.devices", "trainer.accelerator", "trainer.strategy", "trainer.num_nodes", "trainer.logger",
+    "trainer.callbacks", "trainer.log_every_n_steps", "trainer.default_root_dir", "trainer.profiler", "trainer.plugins",
+    "trainer.barebones", "trainer.detect_anomaly", "trainer.max_time", "trainer.model_registry",
+    "trainer.num_sanity_val_steps", "trainer.enable_", "data.workers", "data.num_workers", "data.pin_memory",
+    "data.cache",
+)  # fmt: skip
+HEADER = "# zoo run: "
+RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK", "NODE_RANK")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where a run goes, and which recipe and variant it is."""
+
+    root: Path
+    recipe: str
+    variant: str
+    seed: int
+
+    @property
+    def folder(self) -> Path:
+        return self.root / self.recipe / self.variant / f"s{self.seed}"
+
+    @property
+    def title(self) -> str:
+        return f"{self.recipe}/{self.variant}"
+
+
+def differences(
+    full: Mapping[str, object], base: Mapping[str, object], defaults: Mapping[str, object]
+) -> dict[str, object]:
+    """The values of a configuration that differ from its recipe's, or from the defaults where that says nothing."""
+    changed: dict[str, object] = {}
+    for key, value in full.items():
+        if key.partition(".")[0] not in ("model", "data", "trainer", "tune") or key.startswith(INFRASTRUCTURE):
+            continue
+        if key in base and base[key] == value:
+            continue
+        if key not in base and key in defaults and defaults[key] == value:
+            continue
+        changed[key] = value
+    return changed
+
+
+def variant(changes: Mapping[str, object]) -> str:
+    """`norm=layernorm,position=alibi`: the changes, sorted, safe as a folder's name; `default` for none."""
+    if not changes:
+        return "default"
+    pieces = sorted(f"{name}={slug(changes[key])}" for key, name in _short(list(changes)).items())
+    text = ",".join(pieces)
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[: LONGEST - 9]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _short(keys: list[str]) -> dict[str, str]:
+    """Each key's last component, or as many as it takes to tell it from the others."""
+    names: dict[str, str] = {}
+    for key in keys:
+        pieces = key.split(".")
+        tails = [".".join(pieces[-count:]) for count in range(1, len(pieces))]
+        clear = (tail for tail in tails if sum(f".{other}".endswith(f".{tail}") for other in keys) == 1)
+        names[key] = next(clear, key)
+    return names
+
+
+def slug(value: object) -> str:
+    """A value as it may stand in a folder's name."""
+    if isinstance(value, type):
+        return value.__name__.lower()
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, (list, tuple)):
+        return "-".join(slug(item) for item in value) or "empty"
+    if isinstance(value, Mapping):
+        return "-".join(f"{slug(key)}-{slug(item)}" for key, item in value.items()) or "empty"
+    text = str(value)
+    if "/" in text:
+        # a run's folder is called s1 like most others: the recipe and the variant tell it from them
+        path = Path(text)
+        text = "-".join(path.parts[-3:]) if re.fullmatch(r"s\d+", path.name) else path.stem
+        if len(text) > 40:
+            text = f"{text[:31]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return re.sub(r"[^A-Za-z0-9._+-]+", "_", text).strip("._")[:40] or "empty"
+
+
+def check_name(name: str) -> str:
+    """A name the user chose, refused when it could leave the folder of runs."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+=,-]{0,119}", name) or ".." in name:
+        raise UsageError(f"--name {name!r} must be letters, digits and . _ + - = , alone.")
+    return name
+
+
+def recipe_of(path: Path | None, fallback: str) -> tuple[str, str | None]:
+    """The recipe's name and, for the configuration of an earlier run, the variant it was."""
+    if path is None:
+        return slug(fallback.lower()), None
+    if path.name == CONFIG:
+        try:
+            first = path.read_text(encoding="utf-8").partition("\n")[0]
+        except (OSError, UnicodeDecodeError):
+            first = ""
+        recipe, _, name = first.removeprefix(HEADER).strip().partition("/")
+        if first.startswith(HEADER) and name:
+            return slug(recipe), check_name(name)
+    return slug(path.stem), None
+
+
+def first_rank() -> bool:
+    """Whether this process is the one that writes files."""
+    return all(os.environ.get(name, "0") in ("0", "") for name in RANKS)
+
+
+def check(run: Run, overwrite: bool = False, resume: bool = False) -> None:
+    """Refuse early, before anything takes time, a folder that `claim` would refuse."""
+    folder = run.folder
+    if not first_rank():
+        return
+    if resume:
+        if not folder.is_dir():
+            raise UsageError(f"nothing to resume: {folder} does not exist. Start it without --resume.")
+        return
+    if not folder.exists():
+        return
+    if not overwrite:
+        state = "is finished" if (folder / FINISHED).exists() else "was started and not finished"
+        raise UsageError(f"{folder} {state}.\nContinue it: --resume. Start over: --overwrite. Keep both: --name NAME.")
+    ours = any((folder / name).is_file() for name in (CONFIG, STARTING))
+    if not folder.is_dir() or (any(folder.iterdir()) and not ours):
+        raise UsageError(f"{folder} holds no {CONFIG}, so zoo did not make it and will not delete it.")
+
+
+def claim(run: Run, overwrite: bool = False, resume: bool = False) -> Path:
+    """Make the run's folder, which nobody else may have made. Raises UsageError that says what to do instead."""
+    folder = run.folder
+    check(run, overwrite, resume)
+    if resume or not first_rank():
+        return folder
+    made = False
+    try:
+        if overwrite and folder.is_dir():
+            atomic_files.discard(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir()
+        made = True
+        atomic_files.create(folder / STARTING, b"")
+    except FileExistsError as error:
+        raise UsageError(f"{folder} was made by another run just now. Keep both: --name NAME.") from error
+    except OSError as error:
+        if made:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise UsageError(
+            f"cannot make {folder}: {error.strerror or error}. Choose another place: --runs DIR"
+        ) from error
+    return folder
+
+
+def release(run: Run) -> None:
+    """Remove the folder of a run that was refused before it kept anything, so that the next try is not refused."""
+    if first_rank() and run.folder.is_dir() and not any(run.folder.rglob("*.ckpt")):
+        with contextlib.suppress(OSError):
+            atomic_files.discard(run.folder)

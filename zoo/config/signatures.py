@@ -1,0 +1,160 @@
+"""What a class can be told: its parameters, and which of them are slots that hold another class."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import enum
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+# The one place that touches a private module of jsonargparse: only this function follows `**kwargs` from a task
+# through its model to the stack, which is what makes one signature enough. tests/cli/test_slots.py guards it.
+from jsonargparse._parameter_resolvers import get_signature_parameters
+
+PLAIN_MODULES = (
+    "builtins",
+    "inspect",
+    "typing",
+    "datetime",
+    "pathlib",
+    "os",
+    "enum",
+    "collections",
+    "types",
+    "jsonargparse",
+)
+
+
+PLAIN_CLASSES = ("torch.Tensor", "torch.device", "torch.dtype")  # numbers and texts stand for them
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A parameter that holds a class: which base it must have, and how many numbers its owner passes itself."""
+
+    base: type
+    given: int = 0
+    many: bool = False  # a list of them is accepted too
+    loose: bool = False  # text that names no class is accepted too, such as the strategy 'ddp'
+    optional: bool = False
+
+    @property
+    def record(self) -> bool:
+        """Whether it is a plain group of values, written by their names without naming a class."""
+        return dataclasses.is_dataclass(self.base) or (issubclass(self.base, tuple) and hasattr(self.base, "_fields"))
+
+    @property
+    def kind(self) -> str | None:
+        """The registry's kind of this slot, or None for classes that no registry lists."""
+        kind = getattr(self.base, "kind", None)
+        return kind if isinstance(kind, str) else None
+
+    @property
+    def word(self) -> str:
+        """What to call a class of this slot in a message."""
+        return self.kind or self.base.__name__.lower()
+
+
+@dataclass(frozen=True)
+class Param:
+    """One parameter of a class."""
+
+    name: str
+    annotation: Any
+    default: Any
+    slot: Slot | None
+    owner: type | None
+
+    @property
+    def required(self) -> bool:
+        return self.default is inspect.Parameter.empty
+
+
+@functools.cache
+def parameters(cls: type, skipped: int = 0) -> dict[str, Param]:
+    """The options of a class by name, those behind `**kwargs` included, without the first `given` ones."""
+    params = get_signature_parameters(cls)[skipped:]
+    return {
+        item.name: Param(item.name, item.annotation, item.default, slot_of(item.annotation), _owner(item.parent))
+        for item in params
+        if item.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    }
+
+
+def _owner(parent: object) -> type | None:
+    """The class that declares a parameter; several, when `**kwargs` reach more than one, count as their first."""
+    first = parent[0] if isinstance(parent, tuple) and parent else parent
+    return first if isinstance(first, type) else None
+
+
+@functools.cache
+def option_names(cls: type, skipped: int) -> tuple[str, ...]:
+    """The names of the numbers that the owner of a part passes itself."""
+    return tuple(item.name for item in get_signature_parameters(cls)[:skipped])
+
+
+def slot_of(annotation: Any) -> Slot | None:
+    """The slot that an annotation describes, or None for a plain value."""
+    members = members_of(annotation)
+    plain = [member for member in members if _direct(member) is None and not _is_list(member)]
+    loose = any(member is str or typing.get_origin(member) is typing.Literal for member in plain)
+    optional = type(None) in members
+    for member in members:
+        many = _is_list(member)
+        inner = members_of(typing.get_args(member)[0]) if many else [member]
+        for candidate in inner:
+            slot = _direct(candidate)
+            if slot:
+                several = many or any(_is_list(other) for other in members)
+                return Slot(slot.base, slot.given, several, loose, optional)
+    return None
+
+
+def members_of(annotation: Any) -> list[Any]:
+    """The alternatives of a union, or the annotation alone."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return [deep for member in typing.get_args(annotation) for deep in members_of(member)]
+    if typing.get_origin(annotation) is typing.Annotated:
+        return members_of(typing.get_args(annotation)[0])
+    return [annotation]
+
+
+def takes_code(annotation: Any) -> bool:
+    """Whether a value of this type may be a function or a class that is named by its path."""
+    origin = typing.get_origin(annotation)
+    if annotation in (collections.abc.Callable, Callable, typing.Callable, type) or origin is type:
+        return True
+    return origin is collections.abc.Callable or any(
+        takes_code(one) for one in typing.get_args(annotation) if not isinstance(one, list)
+    )
+
+
+def _is_list(annotation: Any) -> bool:
+    origin = typing.get_origin(annotation)
+    ordered = (list, collections.abc.Sequence, collections.abc.Iterable)
+    return origin in ordered and len(typing.get_args(annotation)) == 1
+
+
+def _direct(annotation: Any) -> Slot | None:
+    """The slot of an annotation that is neither a union nor a list."""
+    if typing.get_origin(annotation) in (collections.abc.Callable, Callable):
+        arguments, result = typing.get_args(annotation) or ([], None)
+        bases = [member for member in members_of(result) if _is_part(member)]
+        return Slot(bases[0], len(arguments) if isinstance(arguments, list) else 0) if bases else None
+    return Slot(annotation) if _is_part(annotation) else None
+
+
+def _is_part(annotation: Any) -> bool:
+    return (
+        isinstance(annotation, type)
+        and not isinstance(annotation, types.GenericAlias)
+        and not issubclass(annotation, (enum.Enum, str, int, float))
+        and annotation.__module__.partition(".")[0] not in PLAIN_MODULES
+        and f"{annotation.__module__}.{annotation.__qualname__}" not in PLAIN_CLASSES
+    )

@@ -1,0 +1,151 @@
+"""Read YAML into nodes that know their file and line; refuse what is ambiguous, duplicated or a bomb."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import yaml
+
+from zoo.config.layers import MISSING, Node, put
+from zoo.errors import UsageError
+from zoo.io import limits, plain_yaml
+from zoo.io.plain_yaml import CORE, Loader
+
+MAX_NODES, MAX_DEPTH = plain_yaml.NODES, plain_yaml.DEPTH
+
+
+def read(path: Path) -> Node:
+    """The layer a YAML file describes."""
+    try:
+        text = limits.text(path, plain_yaml.BYTES)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    root = parse(text, str(path))
+    if root.value is not MISSING:
+        raise UsageError(f"{path} must hold keys such as 'model:' and 'data:' at its top, not {_kind(root.value)}.")
+    return root
+
+
+def flow_style(text: str, origin: str) -> Node:
+    """The list or mapping that a command-line option writes in YAML's flow form."""
+    return parse(text, "", origin)
+
+
+def parse(text: str, name: str, origin: str = "") -> Node:
+    """The node of a YAML text; origins are `name:line`, or the given origin."""
+    try:
+        loader = Loader(text)
+        try:
+            top = loader.get_single_node()
+            return Node() if top is None else _Builder(loader, name, origin).build(top, 0)
+        finally:
+            loader.dispose()
+    except limits.TooMuchError as error:
+        raise UsageError(f"{name or origin}: {error}") from error
+    except yaml.MarkedYAMLError as error:
+        raise UsageError(_syntax(error, text, name or origin)) from error
+    except yaml.reader.ReaderError as error:
+        what = f"line {text[: error.position].count(chr(10)) + 1} holds the character {error.character!r}"
+        raise UsageError(f"{name or origin} is not valid YAML: {what}, which YAML does not allow.") from error
+    except RecursionError as error:
+        raise UsageError(f"{name or origin} is nested deeper than {MAX_DEPTH} levels.") from error
+
+
+def _syntax(error: yaml.MarkedYAMLError, text: str, name: str) -> str:
+    mark = error.problem_mark or error.context_mark
+    if mark is None:
+        return f"{name} is not valid YAML: {error.problem}"
+    lines = text.splitlines()
+    line = lines[mark.line] if mark.line < len(lines) else ""
+    start = max(0, mark.column - 90)
+    caret = " " * (mark.column - start) + "^"
+    place = f"line {mark.line + 1}, column {mark.column + 1}"
+    return f"{name} is not valid YAML: {place}: {error.problem}\n  {line[start : start + 110]}\n  {caret}"
+
+
+def _kind(value: object) -> str:
+    return "a list" if isinstance(value, list) else f"{value!r:.60}"
+
+
+class _Builder:
+    """Walks a composed YAML document, counting what aliases expand to."""
+
+    def __init__(self, loader: Loader, name: str, origin: str) -> None:
+        self.loader, self.name, self.origin, self.count = loader, name, origin, 0
+
+    def at(self, node: yaml.Node) -> str:
+        return self.origin or f"{self.name}:{node.start_mark.line + 1}"
+
+    def build(self, node: yaml.Node, depth: int) -> Node:
+        self.count += 1
+        if depth > MAX_DEPTH:
+            raise UsageError(f"{self.at(node)}: nested deeper than {MAX_DEPTH} levels.")
+        if self.count > MAX_NODES:
+            raise UsageError(f"{self.at(node)}: the document expands to more than {MAX_NODES} values.")
+        if not isinstance(node, yaml.ScalarNode) and node.tag not in (CORE + "map", CORE + "seq"):
+            raise self.tagged(node)
+        if isinstance(node, yaml.MappingNode):
+            return self.mapping(node, depth)
+        if isinstance(node, yaml.SequenceNode):
+            return Node([self.build(item, depth + 1) for item in node.value], self.at(node))
+        return Node(self.scalar(node), self.at(node))
+
+    def tagged(self, node: yaml.Node) -> UsageError:
+        tag = node.tag.replace("tag:yaml.org,2002:", "!!")
+        return UsageError(f"{self.at(node)}: the tag {tag!r} is not allowed in a recipe.")
+
+    def scalar(self, node: yaml.Node) -> object:
+        if node.tag == CORE + "str":
+            return node.value
+        if node.tag not in {CORE + tag for tag in ("bool", "int", "float", "null")}:
+            raise self.tagged(node)
+        try:
+            return self.loader.construct_object(node, deep=True)
+        except (ValueError, yaml.YAMLError) as error:
+            raise UsageError(f"{self.at(node)}: {node.value!r:.60} is not a value: {error}") from error
+
+    def mapping(self, node: yaml.MappingNode, depth: int) -> Node:
+        result = Node(origin=self.at(node))
+        origins: dict[str, str] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == CORE + "merge":
+                raise UsageError(f"{self.at(key_node)}: a key must be a plain name.")
+            key, place = str(key_node.value), self.at(key_node)
+            if key in origins:
+                both = origins[key] if self.origin else f"{origins[key]} and {place}"
+                raise UsageError(f"key {key!r} is written twice: {both}. Keep one.")
+            origins[key] = place
+            self.place(result, key, self.build(value_node, depth + 1), place)
+        return result
+
+    def place(self, result: Node, key: str, child: Node, place: str) -> None:
+        """Put a child under its key; `class_path` and `init_args` belong to the node that holds them."""
+        if key == "class_path":
+            if child.children or child.explicit:
+                raise UsageError(f"{place}: class_path must be a name, got {child.plain()!r:.60}.")
+            result.value, result.explicit, result.origin = child.value, True, place
+        elif key == "init_args":
+            if child.value not in (MISSING, None):
+                raise UsageError(f"{place}: init_args must hold keys, got {_kind(child.value)}.")
+            result.children.update(child.children)
+        else:
+            child.origin = child.origin if child.children or child.explicit else place
+            result.children[key] = child
+
+
+def from_options(options: Iterable[tuple[str, str | bool, str]]) -> list[Node]:
+    """One layer per command-line option, so that the later one wins; each is (dotted key, value, text)."""
+    layers: list[Node] = []
+    for key, value, text in options:
+        path = key.split(".")
+        if not all(path):
+            raise UsageError(f"'--{key}' is not an option: a name is missing beside a dot.")
+        if isinstance(value, str) and value[:1] in ("[", "{"):
+            leaf = flow_style(value, text)
+        else:
+            leaf = Node(value, text, typed=not isinstance(value, str), bare=value is True)
+        root = Node()
+        put(root, path, leaf)
+        layers.append(root)
+    return layers

@@ -1,0 +1,156 @@
+"""Which parts work together: every combination is built and trained for two steps, nothing is declared.
+
+A cell is what became of one combination in one task: it trains, it is refused by a sentence when it is built, or it is
+broken, which is a fault of a part or of zoo.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from zoo import registry
+from zoo.conformance.check import describe_error
+from zoo.errors import UsageError, ZooError
+from zoo.parts.ffn import side_losses
+from zoo.plugins.description import describe
+from zoo.registry import Part
+from zoo.tasks.task import Task
+
+STEPS = 2
+PATIENCE = 16  # steps until every weight must have moved: an expert of a mixture may wait for its first token
+ROWS = 12
+SIZES: dict[str, Any] = {"dim": 16, "depth": 1, "heads": 2, "hidden": 24}
+OPTIONS: dict[str, dict[str, Any]] = {
+    # a class token stands outside of the grid. In the last layer it alone counts, and nothing is at a distance from it
+    "Classification": {"patch": 4, "pool": "cls", "depth": 2},
+}
+MIXING = ("position", "attention", "backend")
+COMPUTING = ("norm", "ffn", "block")
+
+Status = Literal["trains", "refused", "BROKEN"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one combination, and the sentence where it does not train."""
+
+    status: Status
+    sentence: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.status}: {self.sentence}" if self.sentence else self.status
+
+
+TRAINS = Verdict("trains")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of parts, None for the kinds left to their default, in one task."""
+
+    task: str
+    parts: tuple[Part | None, ...]
+    verdict: Verdict
+
+
+def import_classes(part: Part) -> Any:
+    """The class of a part, or a sentence where it cannot be imported."""
+    try:
+        return part.load()
+    except ZooError as error:
+        return str(error).partition("\n")[0]
+
+
+def tasks() -> dict[str, Any]:
+    """The installed tasks, by name, whose network takes every kind of part, and that give a batch to try it with.
+
+    Of tasks that ask the same of a stack one is enough: the others say that they are not ``tried``.
+    """
+    wide = [
+        part for part in registry.parts("task") if {*MIXING, *COMPUTING} <= {o.name for o in describe(part).options}
+    ]
+    classes = {part.name: import_classes(part) for part in wide}
+    return {
+        name: task
+        for name, task in classes.items()
+        if getattr(task, "sample", None) is not Task.sample and getattr(task, "tried", True)
+    }
+
+
+def attempt(task: type[Task], parts: Mapping[str, Callable[..., Any]]) -> Verdict:
+    """Build a task of these classes, one for each kind that is named, and train it for a few steps."""
+    options = SIZES | OPTIONS.get(task.__name__, {})
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        try:
+            built: Any = task(**task.small_sizes(options), **options, **parts)  # type: ignore[arg-type]
+        except UsageError as refusal:
+            return Verdict("refused", str(refusal))
+        except (Exception, SystemExit) as error:  # a part of a plugin may raise anything
+            return Verdict("BROKEN", f"{describe_error(error)}, while it is built")
+        try:
+            complaint = fault(built)
+        except (Exception, SystemExit) as error:
+            complaint = f"{describe_error(error)}, in training"
+    return Verdict("BROKEN", complaint) if complaint else TRAINS
+
+
+def fault(task: Task) -> str:
+    """What is wrong with the gradients and weights of a task in its first steps, or nothing."""
+    task.train()
+    still = {name: parameter for name, parameter in task.named_parameters() if parameter.requires_grad}
+    before = {name: parameter.detach().clone() for name, parameter in still.items()}
+    # without decay, which would move what has no gradient
+    optimiser = torch.optim.AdamW(list(still.values()), lr=1e-2, weight_decay=0.0)
+    for step in range(PATIENCE):
+        if complaint := _step(task, task.sample(ROWS), optimiser):
+            return complaint
+        still = {name: parameter for name, parameter in still.items() if torch.equal(parameter, before[name])}
+        if step + 1 >= STEPS and not still:
+            return ""
+    return f"{PATIENCE} steps do not move {some(list(still))}"
+
+
+def _step(task: Task, batch: Any, optimiser: torch.optim.Optimizer) -> str:
+    """One optimiser step; what is wrong with its loss or its gradients, or nothing."""
+    total, size = task.loss(batch)
+    loss = (total + sum(side * size for side in side_losses(task.net))) / size
+    if not loss.isfinite():
+        return f"the loss is {loss.item()}"
+    optimiser.zero_grad()
+    loss.backward()
+    gradients = {name: parameter.grad for name, parameter in task.named_parameters() if parameter.requires_grad}
+    if lost := [name for name, grad in gradients.items() if grad is None]:
+        return f"no gradient reaches {some(lost)}"
+    if wild := [name for name, grad in gradients.items() if grad is not None and not grad.isfinite().all()]:
+        return f"the gradient is not finite in {some(wild)}"
+    optimiser.step()
+    return ""
+
+
+def some(names: list[str]) -> str:
+    """The first of many names."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def cells(kinds: Iterable[str]) -> Iterator[Cell]:
+    """Every combination of the installed parts of these kinds in every task, all else by default.
+
+    An attention may choose its backend itself, so "backend" has one choice more: none.
+    """
+    kinds, everywhere = tuple(kinds), tasks()
+    choices: list[list[Part | None]] = [
+        [*([None] if kind == "backend" else []), *registry.parts(kind)] for kind in kinds
+    ]
+    loaded = {part: import_classes(part) for choice in choices for part in choice if part}
+    for combination in itertools.product(*choices):
+        classes = {kind: loaded[part] for kind, part in zip(kinds, combination, strict=True) if part}
+        for name, task in everywhere.items():
+            absent = [problem for problem in (task, *classes.values()) if isinstance(problem, str)]
+            verdict = Verdict("BROKEN", absent[0]) if absent else attempt(task, classes)
+            yield Cell(name, combination, verdict)

@@ -1,1 +1,0 @@
-"""Published models: how the checkpoints of each family are read into zoo's models, and written back."""

@@ -1,0 +1,1 @@
+"""Trained models: found, loaded safely, and used to generate, translate, classify, label and score; exports."""

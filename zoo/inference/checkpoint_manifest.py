@@ -1,0 +1,116 @@
+"""What a checkpoint is: its checksum, and the recipe, data, files, versions and plugins that it was made with.
+
+A manifest is a JSON file in ``manifests/`` beside the checkpoint, named after the sha256 of the checkpoint's content
+and written before the checkpoint gets its name: whatever dies in between, no checkpoint is without one, and a content
+that changed has none. It needs no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from zoo.errors import CheckpointError
+from zoo.io import atomic_files, limits
+
+FOLDER, FORMAT = "manifests", 1
+BLOCK = 1 << 20
+
+
+class IntactCheckpoint(NamedTuple):
+    """The newest intact checkpoint of a run, and why newer ones were skipped."""
+
+    path: Path | None
+    skipped: list[str]
+
+
+def sha256(path: Path) -> str:
+    """The digest of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write(folder: Path, digest: str, length: int, facts: Mapping[str, Any]) -> None:
+    """Describe the checkpoint of this content that is about to get its name in ``folder``."""
+    content = json.loads(json.dumps({"format": FORMAT, "sha256": digest, "bytes": length, **facts}, default=str))
+    home = folder / FOLDER
+    home.mkdir(exist_ok=True)
+    text = json.dumps({**content, "seal": _seal(content)}, ensure_ascii=False, indent=1)
+    atomic_files.write_bytes(home / f"{digest}.json", text.encode() + b"\n")
+
+
+def prune(folder: Path, digests: set[str]) -> None:
+    """Remove the manifests of contents that no checkpoint has any more."""
+    for path in (folder / FOLDER).glob("*.json"):
+        if path.stem not in digests:
+            path.unlink(missing_ok=True)
+    atomic_files.remove_drafts(folder / FOLDER)
+
+
+def verify(path: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint; empty for one that was never given any. Raises CheckpointError for a damaged one.
+
+    A checkpoint alone, without a folder of manifests beside it, is held to the checksums inside it.
+    """
+    home = path.parent / FOLDER
+    try:
+        if not home.is_dir():
+            with zipfile.ZipFile(path) as file:
+                broken = file.testzip()
+            if broken:
+                raise CheckpointError(f"{path} is damaged: the checksum of {broken} in it is wrong.")
+            return {}
+        digest = sha256(path)
+    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+        raise CheckpointError(f"{path} is damaged or cannot be read: {error}") from error
+    path_of_manifest = home / f"{digest}.json"
+    if not path_of_manifest.is_file():
+        raise CheckpointError(f"{path} is damaged: no manifest in {home} describes its content.")
+    manifest = read(path_of_manifest)
+    if manifest is None or manifest.get("sha256") != digest:
+        raise CheckpointError(f"{path_of_manifest}, the manifest of {path.name}, is damaged.")
+    return manifest
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """A manifest; None where it is not as it was written."""
+    try:
+        content: Any = limits.json_file(path)
+        seal = content.pop("seal")
+        return content if seal == _seal(content) else None
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return None
+
+
+def changed_files(manifest: Mapping[str, Any], home: Path) -> list[str]:
+    """The files of a run's folder whose content is not what the checkpoint was trained with, by name."""
+    files = manifest.get("files", {})
+    return [name for name, digest in files.items() if (home / name).is_file() and sha256(home / name) != digest]
+
+
+def newest(folder: Path) -> IntactCheckpoint:
+    """The newest checkpoint below a folder that is intact: by its step, by its number among those of its run, and,
+    where a manifest gives none, by when it was written: clocks are set back.
+    """
+    whole: list[tuple[tuple[int, int, float], Path]] = []
+    damaged: list[tuple[float, str]] = []
+    for path in sorted(folder.rglob("*.ckpt")):
+        if not path.is_file():
+            continue
+        when = path.stat().st_mtime
+        try:
+            said = verify(path)
+            whole.append(((int(said.get("step", -1)), int(said.get("save", 0)), when), path))
+        except CheckpointError as error:
+            damaged.append((when, str(error)))
+    if not whole:
+        return IntactCheckpoint(None, [why for _, why in damaged])
+    return IntactCheckpoint(max(whole)[1], [why for _, why in damaged])
+
+
+def _seal(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

@@ -1,0 +1,167 @@
+"""A trained classifier: it names images, which it prepares as the training images were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from zoo.data.imagedata import ArrayPixels, Images, Split, resized
+from zoo.data.imagefiles import UNREADABLE, FilePixels, header, upright
+from zoo.errors import UsageError
+from zoo.inference.find_run import ModelLocation
+from zoo.inference.trained_model import Trained
+from zoo.io import limits
+from zoo.tasks.task import Task
+
+Resize: TypeAlias = Literal["crop", "stretch"]
+Picture: TypeAlias = str | Path | Image.Image | np.ndarray
+# what a data set did with images of another size: others had none, so theirs are refused
+RESIZED: dict[str, Resize] = {
+    "zoo.data.images.ImageFolder": "crop",
+    "zoo.data.images.TorchvisionImages": "crop",
+    "zoo.data.images.NpzImages": "stretch",
+    "zoo.data.digits.Digits": "stretch",
+}
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+ROWS = 64
+LARGEST = 8192  # pixels a side
+
+
+class Guess(NamedTuple):
+    """A class's name and how probable the model takes it to be."""
+
+    label: str
+    probability: float
+
+
+class TrainedClassification(Trained):
+    """A classifier with the names of its classes and its normalisation."""
+
+    files = ("images.json",)
+
+    def __init__(self, task: Task, place: ModelLocation) -> None:
+        super().__init__(task, place)
+        path = place.file("images.json")
+        self.names, self.mean, self.std, self.size, self.channels = prepare_image(path)
+        self.mode = MODES[self.channels]
+        self.agree("num_classes", len(self.names), path.name)
+        self.resize = (
+            place.config["resize"] if "resize" in place.config else resize_of_training(place.config.get("data"))
+        )
+
+    def extra(self) -> dict[str, Any]:
+        return {"resize": self.resize}
+
+    def classify(
+        self, images: Picture | Sequence[Picture], top: int = 5, resize: Resize | None = None
+    ) -> list[list[Guess]]:
+        """The ``top`` likeliest classes of each image: a path, a PIL image, or a uint8 array (H, W) or (H, W, C).
+
+        Images become grey or coloured as the training images were. Those of another size are resized where training
+        did so, or as ``resize`` says: crop makes the short side fit and keeps the middle; without either they are
+        refused.
+        """
+        if top < 1:
+            raise UsageError(f"top must be at least 1, got {top}.")
+        if resize not in (None, "crop", "stretch"):
+            raise UsageError(f"resize must be crop or stretch, got {resize!r}.")
+        several = [images] if isinstance(images, (str, Path, Image.Image, np.ndarray)) else list(images)
+        guesses: list[list[Guess]] = []
+        for begin in range(0, len(several), ROWS):
+            part = enumerate(several[begin : begin + ROWS], begin + 1)
+            pixels = torch.cat([self._pixels(image, number, resize) for number, image in part])
+            best, place = self.probabilities(self.normal(pixels)).topk(min(top, len(self.names)), -1)
+            for row, classes in zip(best.tolist(), place.tolist(), strict=True):
+                guesses.append([Guess(self.names[one], value) for value, one in zip(row, classes, strict=True)])
+        return guesses
+
+    @torch.no_grad()
+    def probabilities(self, images: Tensor) -> Tensor:
+        """Of the classes, (B, classes) float64, for normalised images (B, C, H, W)."""
+        return self.numbers(self.net(images.to(self.device)).double().softmax(-1)[:, : len(self.names)].cpu())
+
+    def normal(self, pixels: Tensor) -> Tensor:
+        """uint8 (B, C, H, W) as the model was shown images in evaluation."""
+        split = Split(ArrayPixels(pixels), np.zeros(len(pixels)))
+        return Images(split, self.mean, self.std, "none", None).batch(np.arange(len(pixels)), 0)["images"]
+
+    def _pixels(self, picture: Picture, number: int, resize: Resize | None) -> Tensor:
+        """uint8 (1, C, size, size)."""
+        name = str(picture) if isinstance(picture, (str, Path)) else f"image {number}"
+        image = open_image(picture, name)
+        way = resize or self.resize
+        right = image.size == (self.size, self.size)
+        if not right and way is None:
+            raise UsageError(
+                f"{name} is {image.width} × {image.height} pixels, and this model knows {self.size} × {self.size} "
+                "only.\nResize it: --resize crop keeps the middle square, --resize stretch keeps everything."
+            )
+        if way == "crop" and self.channels == 3:
+            return FilePixels(1, self.size, lambda _: image, None).fetch(np.array([0]))  # the very code of training
+        try:
+            array = np.array(upright(image).convert(self.mode))
+        except UNREADABLE as error:
+            raise UsageError(f"{name} cannot be read as an image: {error}") from error
+        pixels = torch.from_numpy(array.reshape(*array.shape[:2], -1).transpose(2, 0, 1).copy())[None]
+        if right:
+            return pixels
+        return resized(square(pixels) if way == "crop" else pixels, self.size)
+
+
+def prepare_image(path: Path) -> tuple[list[str], Tensor, Tensor, int, int]:
+    """Names, mean, deviation, size and channels of an images.json. Raises UsageError for what no run writes."""
+    content = limits.json_file(path)
+    try:
+        if not isinstance(content, dict):
+            raise TypeError("no object")
+        names, size, channels = content["names"], content["image_size"], content["channels"]
+        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+            raise ValueError("'names' must list the classes")
+        if type(size) is not int or not 1 <= size <= LARGEST or channels not in MODES:
+            raise ValueError(f"'image_size' must be from 1 to {LARGEST}, 'channels' 1, 3 or 4")
+        mean, std = (torch.tensor(content[key], dtype=torch.float32) for key in ("mean", "std"))
+        if any(one.shape != (channels,) or not one.isfinite().all() for one in (mean, std)) or (std <= 0).any():
+            raise ValueError("'mean' and 'std' must be numbers, one for each channel")
+    except (ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise UsageError(f"{path} is not what a run writes: {type(error).__name__} {error}") from error
+    return names, mean, std, size, int(channels)
+
+
+def resize_of_training(data: Any) -> Resize | None:
+    """What the data of a configuration did with images of another size."""
+    options = data.get("init_args") or {} if isinstance(data, dict) else {}
+    return RESIZED.get(str(data["class_path"])) if options.get("image_size") else None
+
+
+def open_image(picture: Picture, name: str) -> Image.Image:
+    """An image, not yet decoded where it is a file. Raises UsageError for what is none, or has more than 8 bits."""
+    if isinstance(picture, (str, Path)):
+        path = Path(picture).expanduser()
+        if not path.is_file():
+            raise UsageError(f"no image file {name!r}." + (" It is a folder." if path.is_dir() else ""))
+        image = header(str(path))
+    elif isinstance(picture, Image.Image):
+        image = picture
+    else:
+        array = np.asarray(picture)
+        if array.dtype != np.uint8 or not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3, 4))):
+            shape = f"{array.dtype} {array.shape}"
+            raise UsageError(f"{name} is an array of {shape}: uint8 (H, W) or (H, W, C) with C 1, 3 or 4 is right.")
+        image = Image.fromarray(array[..., 0] if array.shape[2:] == (1,) else array)
+    if image.mode.startswith(("I", "F")):
+        raise UsageError(f"{name} has more than 8 bits per pixel (mode {image.mode}). Convert it to 8 bits first.")
+    return image
+
+
+def square(pixels: Tensor) -> Tensor:
+    """The middle square of (B, C, H, W)."""
+    height, width = pixels.shape[2:]
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    return pixels[:, :, top : top + side, left : left + side]

@@ -1,0 +1,44 @@
+"""Save a trained model in three kinds of files that any program can read: safetensors, config.json, tokenizer.json."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zoo.errors import UsageError
+from zoo.inference import part_versions, weight_files
+from zoo.inference.find_run import EXPORT, WEIGHTS
+from zoo.io import atomic_files
+
+if TYPE_CHECKING:
+    from zoo.inference.trained_model import Trained
+
+FORMAT = 1
+
+
+def export(trained: Trained, folder: Path, force: bool = False) -> Path:
+    """Write an export of a trained model into a folder, which must be new or empty unless forced."""
+    place = trained.place
+    if folder.is_dir() and any(folder.iterdir()) and not force:
+        raise UsageError(f"{folder} is not empty. Export into it nevertheless: --force")
+    if folder.resolve() == place.folder.resolve():
+        raise UsageError(f"{folder} is where the model comes from. Choose another folder.")
+    try:
+        with atomic_files.staged(folder, EXPORT) as draft:
+            for name in trained.files:
+                atomic_files.copy(place.file(name), draft / name)
+            weight_files.write(trained.task, draft / WEIGHTS)
+            about = {
+                "format": FORMAT,
+                "zoo": version("zoo-transformers"),
+                "kind": type(trained.task).__name__,
+                "parts": part_versions.record_of(place)
+                or part_versions.packages_used({"model": place.config["model"]}),
+                "model": place.config["model"],
+                **trained.extra(),
+            }
+            atomic_files.write_json(draft / EXPORT, about)
+    except OSError as error:
+        raise UsageError(f"cannot write into {folder}: {atomic_files.reason(error)}") from error
+    return folder

@@ -1,0 +1,81 @@
+"""Trained classifiers of texts and of their tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+import torch
+
+from zoo.data.tokenizer import Tokenizer
+from zoo.errors import UsageError
+from zoo.inference.classification import Guess
+from zoo.inference.find_run import ModelLocation
+from zoo.inference.trained_model import Trained, several
+from zoo.io import limits
+from zoo.tasks.task import Task
+
+
+class TaggedText(NamedTuple):
+    """A piece of a text that is one token, its likeliest class, and how probable that is."""
+
+    text: str
+    label: str
+    probability: float
+
+
+class TrainedLabelling(Trained):
+    """What both share: a tokenizer and the names of the classes."""
+
+    files = ("tokenizer.json", "labels.json")
+
+    def __init__(self, task: Task, place: ModelLocation) -> None:
+        super().__init__(task, place)
+        self.tokenizer = Tokenizer.load(place.file("tokenizer.json"))
+        path = place.file("labels.json")
+        try:
+            self.names: list[str] = cast(Any, limits.json_file(path))["names"]
+            self.cls = self.tokenizer.marked([])[0]
+            self.room = self.net.max_length - len(self.tokenizer.marked([]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"{path} is not what a run writes: {type(error).__name__} {error}") from error
+
+    def _chances(self, ids: list[int]) -> torch.Tensor:
+        """Probabilities of the classes, float64, for the row of these tokens."""
+        with torch.no_grad():
+            logits = self.net(torch.tensor([self.tokenizer.marked(ids)], device=self.device))[0]
+        return self.numbers(logits.double().softmax(-1)[..., : len(self.names)].cpu())
+
+
+class TrainedSequenceClassification(TrainedLabelling):
+    """A classifier of texts."""
+
+    def classify(self, texts: str | Sequence[str], top: int = 5) -> list[list[Guess]]:
+        """The ``top`` likeliest classes of each text, of which as many tokens count as the model takes."""
+        if top < 1:
+            raise UsageError(f"top must be at least 1, got {top}.")
+        guesses = []
+        for text in several(texts):
+            ids = self.tokenizer.encode(text)[: self.room]
+            chance, place = self._chances(ids).topk(min(top, len(self.names)))
+            pairs = zip(place.tolist(), chance.tolist(), strict=True)
+            guesses.append([Guess(self.names[one], value) for one, value in pairs])
+        return guesses
+
+
+class TrainedTokenClassification(TrainedLabelling):
+    """A classifier of tokens."""
+
+    def tag(self, texts: str | Sequence[str]) -> list[list[TaggedText]]:
+        """Each text in its tokens with their classes; longer ones than the model takes are read in pieces."""
+        return [self._tag(text) for text in several(texts)]
+
+    def _tag(self, text: str) -> list[TaggedText]:
+        ids, offsets = self.tokenizer.offsets(text)
+        tagged: list[TaggedText] = []
+        room = self.room
+        for begin in range(0, len(ids), room):
+            chance, place = self._chances(ids[begin : begin + room])[1 : 1 + room].max(-1)
+            for (start, end), value, one in zip(offsets[begin:], chance.tolist(), place.tolist(), strict=False):
+                tagged.append(TaggedText(text[start:end], self.names[one], value))
+        return tagged

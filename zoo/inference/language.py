@@ -1,0 +1,191 @@
+"""A trained language model: it writes, and says how probable a text is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import cast, overload
+
+import torch
+from torch import Tensor
+
+from zoo.data.tokenizer import Tokenizer
+from zoo.errors import UsageError
+from zoo.inference.find_run import ModelLocation
+from zoo.inference.stop_strings import Stopping, cut_at_stop
+from zoo.inference.trained_model import GeneratedText, Score, Trained, several
+from zoo.models.decoding_state import State
+from zoo.models.generation import GenerationConfig, generate
+from zoo.tasks.task import Task
+
+LENGTH = 128  # tokens written unless asked for more
+ROWS = 64  # prompts at once
+NUMBERS = 2**24  # logits at once while scoring: 128 MB
+
+
+class TrainedLanguageModel(Trained):
+    """A language model with its tokenizer."""
+
+    files = ("tokenizer.json",)
+
+    def __init__(self, task: Task, place: ModelLocation) -> None:
+        super().__init__(task, place)
+        self.tokenizer = Tokenizer.load(place.file("tokenizer.json"))
+        self.agree("vocab_size", self.tokenizer.vocab_size, "tokenizer.json")
+
+    def generate(
+        self,
+        prompts: str | Sequence[str],
+        *,
+        length: int | None = None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = 1,
+        beams: int = 1,
+        length_penalty: float = 1.0,
+        n_best: int = 1,
+        stop: str | Sequence[str] = (),
+    ) -> list[GeneratedText]:
+        """Continue prompts by at most ``length`` tokens; ``n_best`` texts for each, best first, without the prompt.
+
+        ``length`` is 128 unless given, or less where the model's positions end before.
+        ``temperature`` is 0.8 unless given, and 0 with beams; 0 takes the likeliest token. An empty prompt starts a
+        new document, where the tokenizer has a token for it. A text ends in front of the first ``stop`` string, which
+        counts in its score.
+        """
+        texts, default_temperature = several(prompts), 0.8 if beams == 1 else 0.0
+        if length is None:
+            room = (
+                LENGTH
+                if self.limit is None
+                else self.limit + 1 - max((len(self._start(text)) for text in texts), default=0)
+            )
+            length = max(1, min(LENGTH, room))
+        search = GenerationConfig(
+            max_length=length, temperature=default_temperature if temperature is None else temperature,
+            top_k=top_k, top_p=top_p, seed=seed, beams=beams, length_penalty=length_penalty, n_best=n_best,
+        )  # fmt: skip
+        return [one for every in self.candidates(texts, search, several(stop)) for one in every]
+
+    def candidates(
+        self, prompts: Sequence[str], search: GenerationConfig, stops: Sequence[str] = ()
+    ) -> list[list[GeneratedText]]:
+        """For each prompt, its best texts."""
+        if any(not stop for stop in stops):
+            raise UsageError("a stop string is empty: it would end every text before it begins.")
+        ids = [self._start(prompt) for prompt in prompts]
+        for tokens in ids:
+            self._check_length(len(tokens), search.max_length)
+        candidates: list[list[GeneratedText]] = [[] for _ in ids]
+        for rows in self._batches([len(row) for row in ids]):
+            for row, texts in zip(rows, self._write([ids[row] for row in rows], search, stops), strict=True):
+                candidates[row] = texts
+        return candidates
+
+    @property
+    def limit(self) -> int | None:
+        """How many tokens the model can read; None where its positions have no end."""
+        position = getattr(getattr(self.net, "stack", None), "position", None)
+        return getattr(position, "limit", None)
+
+    def _start(self, prompt: str) -> list[int]:
+        """A prompt's tokens; those of an empty one are the start of a document."""
+        ids = self.tokenizer.encode(prompt)
+        if not ids and self.tokenizer.eos is None:
+            raise UsageError("the prompt is empty, and this tokenizer has no <eos> to start from. Give a prompt.")
+        return ids or [cast(int, self.tokenizer.eos)]
+
+    def _check_length(self, prompt: int, length: int) -> None:
+        """Raise UsageError for more tokens than the model has positions; the last one is written and never read."""
+        limit = self.limit
+        if limit is None or prompt + length - 1 <= limit:
+            return
+        room = limit + 1 - prompt
+        hint = f"Write at most {room} (length)" if room > 0 else f"Shorten the prompt to {limit} tokens"
+        raise UsageError(
+            f"the prompt has {prompt} tokens and {length} more are to be written, but position "
+            f"{type(self.net.stack.position).__name__} ends at max_length={limit}.\n"
+            f"{hint}, or train with RoPE, ALiBi, T5 or Sinusoidal, or a larger max_length."
+        )
+
+    def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
+        """Rows that are written together: like lengths, equal ones where an attention takes no padding."""
+        stack = getattr(self.net, "stack", None)
+        padded = stack is not None and not any(a.missing(frozenset({"valid"})) for a in stack.attentions())
+        batch: list[int] = []
+        for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
+            if batch and (len(batch) == ROWS or not (padded or lengths[row] == lengths[batch[0]])):
+                yield batch
+                batch = []
+            batch.append(row)
+        if batch:
+            yield batch
+
+    @torch.no_grad()
+    def _write(self, ids: list[list[int]], search: GenerationConfig, stops: Sequence[str]) -> list[list[GeneratedText]]:
+        width = max(map(len, ids))
+        first = torch.tensor([[0] * (width - len(row)) + row for row in ids], device=self.device)
+        valid: Tensor | None = None
+        if min(map(len, ids)) < width:
+            places, lengths = torch.arange(width), torch.tensor([len(row) for row in ids])
+            valid = (places >= (width - lengths)[:, None]).to(self.device)
+        state: State = self.net.begin(width + search.max_length, valid)
+        end = self.tokenizer.eos
+        if stops:
+            end = self.net.vocab_size if end is None else end
+            state = Stopping(state, self.tokenizer.decode, stops, end)
+        hypotheses = generate(state, first, end, search)
+        return [[self._text(*one, stops) for one in every] for every in hypotheses]
+
+    def _text(self, tokens: list[int], score: float, ended: bool, stops: Sequence[str]) -> GeneratedText:
+        whole = self.tokenizer.decode(tokens)
+        text = cut_at_stop(whole, stops)
+        return GeneratedText(text, score, ended or text != whole)
+
+    @overload
+    def score(self, text: str, given: str = "") -> Score: ...
+
+    @overload
+    def score(self, text: list[str], given: str = "") -> list[Score]: ...
+
+    def score(self, text: str | list[str], given: str = "") -> Score | list[Score]:
+        """The log-probability of a text, after ``given`` if there is one.
+
+        A document begins after <eos> where the tokenizer has it; elsewhere the first token of all is not scored, since
+        nothing precedes it. Texts longer than the model's max_length are read in windows of that length, as in
+        evaluation. Where two strings have the tokens of their sum, score(a + b) is score(a) + score(b, given=a).
+        """
+        scores = self._score(several(text), given)
+        return scores[0] if isinstance(text, str) else scores
+
+    @torch.no_grad()
+    def _score(self, texts: list[str], given: str) -> list[Score]:
+        lead = ([] if self.tokenizer.eos is None else [self.tokenizer.eos]) + self.tokenizer.encode(given)
+        lengths = torch.from_numpy(self.tokenizer.byte_lengths())
+        long, sums = self.net.max_length, [[0.0, 0, 0] for _ in texts]
+        windows: dict[int, list[tuple[int, Tensor, int]]] = {}
+        for row, text in enumerate(texts):
+            ids = torch.tensor([*lead, *self.tokenizer.encode(text)])
+            for start in range(0, len(ids) - 1, long):
+                window = ids[start : start + long + 1]
+                skip = max(0, len(lead) - 1 - start)  # targets that belong to what is given
+                if skip < len(window) - 1:
+                    windows.setdefault(len(window), []).append((row, window, skip))
+        for size, members in windows.items():
+            rows = max(1, NUMBERS // (size * self.net.vocab_size))
+            for begin in range(0, len(members), rows):
+                part = members[begin : begin + rows]
+                tokens = torch.stack([window for _, window, _ in part])
+                log_probs = self.log_probabilities(tokens)
+                for (row, window, skip), gained in zip(part, log_probs, strict=True):
+                    sums[row][0] += float(gained[skip:].sum())
+                    sums[row][1] += len(gained) - skip
+                    sums[row][2] += int(lengths[window[1 + skip :]].sum())
+        return [Score(float(total), int(count), int(size)) for total, count, size in sums]
+
+    @torch.no_grad()
+    def log_probabilities(self, tokens: Tensor) -> Tensor:
+        """Of each token of (B, T) but the first, given those before it: (B, T - 1) float64, on the CPU."""
+        tokens = tokens.to(self.device)
+        log_probs = self.numbers(self.net(tokens[:, :-1]).double().log_softmax(-1))
+        return log_probs.gather(2, tokens[:, 1:, None])[:, :, 0].cpu()

@@ -1,0 +1,101 @@
+"""A trained masked language model: it fills in, and says how probable a text is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, cast, overload
+
+import torch
+from torch import Tensor
+
+from zoo.data.tokenizer import CLS, MASK, Tokenizer
+from zoo.errors import UsageError
+from zoo.inference.classification import Guess
+from zoo.inference.find_run import ModelLocation
+from zoo.inference.trained_model import Score, Trained, several
+from zoo.models.pseudo_likelihood import pseudo_log_probabilities
+from zoo.tasks.task import Task
+
+BLANK = "[MASK]"
+
+
+class FilledText(NamedTuple):
+    """A text with the likeliest token in each blank, and for each blank its likeliest tokens."""
+
+    text: str
+    guesses: list[list[Guess]]
+
+
+class TrainedMaskedLM(Trained):
+    """A masked language model with its tokenizer."""
+
+    files = ("tokenizer.json",)
+
+    def __init__(self, task: Task, place: ModelLocation) -> None:
+        super().__init__(task, place)
+        self.tokenizer = Tokenizer.load(place.file("tokenizer.json"))
+        for name in (CLS, MASK):
+            if self.tokenizer.special(name) is None:
+                raise UsageError(f"the tokenizer in {place.folder} lacks {name!r}, which filling in needs.")
+        self.cls, self.mask = (cast(int, self.tokenizer.special(name)) for name in (CLS, MASK))
+
+    @torch.no_grad()
+    def fill(self, texts: str | Sequence[str], *, top: int = 5) -> list[FilledText]:
+        """Each text with its blanks filled, ``[MASK]`` for one token with the space in front of it.
+
+        All blanks of a text are told at once, each from everything but the blanks.
+        """
+        if top < 1:
+            raise UsageError(f"top must be at least 1, got {top}.")
+        return [self._fill(text, top) for text in several(texts)]
+
+    def _fill(self, text: str, top: int) -> FilledText:
+        pieces = text.split(BLANK)
+        if len(pieces) < 2:
+            raise UsageError(f"there is no {BLANK} in {text[:60]!r}: put one where a token is wanted.")
+        # a token holds the space in front of it
+        ids = [self.tokenizer.encode(piece.rstrip(" ")) for piece in pieces[:-1]] + [self.tokenizer.encode(pieces[-1])]
+        tokens: list[int] = []
+        blanks = []
+        for number, piece in enumerate(ids):
+            if number:
+                blanks.append(1 + len(tokens))
+                tokens.append(self.mask)
+            tokens += piece
+        row = self.tokenizer.marked(tokens)
+        logits = self.numbers(self.net(self._row(row))[0, blanks].double())
+        logits[:, sorted(self.tokenizer.specials.values())] = -torch.inf
+        chance, best = logits.softmax(-1).topk(min(top, logits.size(-1)), -1)
+        guesses = [
+            [Guess(self.tokenizer.decode([token]), value) for value, token in zip(values, found, strict=True)]
+            for values, found in zip(chance.tolist(), best.tolist(), strict=True)
+        ]
+        for place, token in zip(blanks, best[:, 0].tolist(), strict=True):
+            row[place] = token
+        return FilledText(self.tokenizer.decode(row), guesses)
+
+    def _row(self, tokens: list[int]) -> Tensor:
+        if len(tokens) > self.net.max_length:
+            sentence = f"the text has {len(tokens)} tokens with <cls>, more than max_length={self.net.max_length}"
+            raise UsageError(f"{sentence} of the model. Shorten it.")
+        return torch.tensor([tokens], device=self.device)
+
+    @overload
+    def score(self, text: str) -> Score: ...
+
+    @overload
+    def score(self, text: list[str]) -> list[Score]: ...
+
+    def score(self, text: str | list[str]) -> Score | list[Score]:
+        """The pseudo-log-probability of a text: the sum over its tokens, each hidden alone (Salazar et al., 2020)."""
+        scores = [self._score(one) for one in several(text)]
+        return scores[0] if isinstance(text, str) else scores
+
+    def _score(self, text: str) -> Score:
+        ids = self.tokenizer.encode(text)
+        tokens = self._row(self.tokenizer.marked(ids))
+        valid, segments = torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens)
+        scored = torch.zeros_like(valid)
+        scored[:, 1 : 1 + len(ids)] = True
+        log_probs = self.numbers(pseudo_log_probabilities(self.net, (tokens, valid, segments), scored, self.mask))
+        return Score(float(log_probs.double().sum()), len(log_probs), len(text.encode()))

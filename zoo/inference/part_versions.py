@@ -1,0 +1,140 @@
+"""Which package each part of a run comes from, and whether it is installed where the run is used again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from zoo import registry
+from zoo.errors import PluginError, UsageError
+from zoo.inference.find_run import EXPORT, ModelLocation
+from zoo.inference.import_policy import ROOTS
+from zoo.io import atomic_files, limits
+from zoo.plugins import description, discovery
+
+log = logging.getLogger(__name__)
+FILE, KEY = "parts.json", "zoo_parts"  # beside a run's configuration, and in each of its checkpoints
+SECTIONS = ("model", "data", "trainer")
+# what a record is put into messages with; a checkpoint may come from anybody
+SHAPE = {
+    "key": r"[\w.\[\]]+", "kind": r"\w+", "name": r"\w+", "class_path": r"[\w.]+",
+    "distribution": r"[A-Za-z0-9._-]+", "version": r"[A-Za-z0-9.+!_-]+",
+}  # fmt: skip
+Record = dict[str, Any]
+
+
+def packages_used(config: Mapping[str, Any]) -> list[Record]:
+    """Each class of a configuration: its place, kind, package, version, class path and options."""
+    return [record for section in SECTIONS for record in _records(config.get(section), section)]
+
+
+def _records(value: object, key: str) -> Iterator[Record]:
+    if isinstance(value, Mapping):
+        below = value
+        if isinstance(value.get("class_path"), str):
+            below = value.get("init_args") or {}
+            yield _record(value["class_path"], key, below)
+        for name, item in below.items():
+            yield from _records(item, f"{key}.{name}")
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _records(item, f"{key}[{index}]")
+
+
+def _record(path: str, key: str, options: Mapping[str, Any]) -> Record:
+    part = registry.owner(path)
+    distribution, version = (part.distribution, part.version) if part else _package(path.partition(".")[0])
+    kind = {"model": "task"}.get(key, re.sub(r"\[\d+\]$", "", key).rpartition(".")[2])
+    plain = {name: value for name, value in options.items() if not list(_records(value, name))}
+    return {
+        "key": key, "kind": part.kind if part else kind, "name": path.rpartition(".")[2],
+        "distribution": distribution, "version": version, "class_path": path,
+        "options": json.loads(json.dumps(plain, default=str)),
+    }  # fmt: skip
+
+
+def _package(module: str) -> tuple[str | None, str | None]:
+    """Name and version of the distribution that a module comes with: a plugin's, or one of the module's own name."""
+    for kind in registry.KINDS:
+        for part in registry.listed(kind):
+            if part.module.partition(".")[0] == module:
+                return part.distribution, part.version
+    version = discovery.version(module)
+    return (discovery.normal(module), version) if version else (None, None)
+
+
+def write(config: Mapping[str, Any], folder: Path) -> None:
+    """Keep the records of a configuration beside it."""
+    atomic_files.write_json(folder / FILE, packages_used(config), end="\n")
+
+
+def read_records(folder: Path) -> list[Record]:
+    """The records beside a configuration; none where an older run kept none."""
+    try:
+        return check_records(limits.json_file(folder / FILE))
+    except (OSError, UsageError):
+        return []
+
+
+def check_records(content: object) -> list[Record]:
+    """Those of what a file holds that are records."""
+    return [item for item in content if _is_record(item)] if isinstance(content, list) else []
+
+
+def _is_record(item: object) -> bool:
+    if not isinstance(item, dict):
+        return False
+    unknown = item.get("distribution") is None  # a class of no package
+    names = [name for name in SHAPE if not (unknown and name in ("distribution", "version"))]
+    return all(isinstance(item.get(name), str) and re.fullmatch(SHAPE[name], item[name]) for name in names)
+
+
+def record_of(place: ModelLocation) -> list[Record]:
+    """What is known of the parts of a trained model: by its checkpoint, its export, or the folder of its run."""
+    from zoo.inference import weight_files  # here: the rest needs no torch
+
+    content = place.config.get("parts") if place.source.name == EXPORT else weight_files.about(place.weights, KEY)
+    return [
+        one for one in check_records(content) or read_records(place.folder) if one["key"].partition(".")[0] == "model"
+    ]
+
+
+def require(records: Iterable[Record]) -> None:
+    """Raise PluginError for the first record whose package or module is not there to be imported."""
+    for record in records:
+        what = f"{record['kind']} {record['name']!r}"
+        module = record["class_path"].rpartition(".")[0]
+        if record["distribution"] is None:
+            if module not in sys.modules and description.spec(module) is None:
+                raise PluginError(
+                    f"checkpoint needs {record['class_path']} ({what}), which no package provides, and the module "
+                    f"{module} cannot be imported.\nPut it where Python looks for modules, such as: PYTHONPATH=DIR"
+                )
+        elif _is_plugin(record):
+            needed = f"checkpoint needs plugin {record['distribution']} {record['version']} ({what})"
+            if discovery.version(record["distribution"]) is None:
+                run = f"pip install {record['distribution']}=={record['version']}"
+                raise PluginError(f"{needed}, which is not installed. Run: {run}")
+            if registry.disabled(record["distribution"]):
+                raise PluginError(f"{needed}, which {registry.SWITCH} disables.")
+
+
+def warn(records: Iterable[Record]) -> None:
+    """Say which plugins are installed in another version than a checkpoint was made with, each once."""
+    packages = set()
+    for record in filter(_is_plugin, records):
+        name, version = record["distribution"], record["version"]
+        installed = discovery.version(name)
+        if installed not in (None, version) and name not in packages:
+            packages.add(name)
+            what = f"{record['kind']} {record['name']!r}"
+            log.warning("checkpoint was made with %s %s (%s), installed is %s %s", name, version, what, name, installed)
+
+
+def _is_plugin(record: Record) -> bool:
+    return record["distribution"] is not None and record["class_path"].partition(".")[0] not in ROOTS

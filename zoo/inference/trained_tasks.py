@@ -1,0 +1,41 @@
+"""What a task becomes when it is trained."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+
+from zoo.errors import UsageError
+from zoo.inference.classification import TrainedClassification
+from zoo.inference.find_run import ModelLocation
+from zoo.inference.labelling import TrainedSequenceClassification, TrainedTokenClassification
+from zoo.inference.language import TrainedLanguageModel
+from zoo.inference.masked import TrainedMaskedLM
+from zoo.inference.trained_model import Trained
+from zoo.inference.translation import TrainedTranslation
+from zoo.tasks.classification import ImageTask
+from zoo.tasks.labelling import SequenceClassification, TokenClassification
+from zoo.tasks.lm import LanguageTask
+from zoo.tasks.masked import MaskedLM
+from zoo.tasks.task import Task
+
+
+@functools.singledispatch
+def use(task: Task, place: ModelLocation) -> Trained:
+    """A trained task as something to ask. A plugin registers its own task: ``@use.register`` beside the class.
+
+    A task that nobody registered translates if its net begins to write from a source, whatever it is made of.
+    """
+    begin = getattr(task.net, "begin", None)
+    if begin is not None and next(iter(inspect.signature(begin).parameters), "") == "source":
+        return TrainedTranslation(task, place)
+    raise UsageError(
+        f"zoo cannot use a trained {type(task).__name__}: register it with zoo.inference.trained_tasks.use.register."
+    )
+
+
+use.register(LanguageTask, TrainedLanguageModel)
+use.register(ImageTask, TrainedClassification)
+use.register(MaskedLM, TrainedMaskedLM)
+use.register(SequenceClassification, TrainedSequenceClassification)
+use.register(TokenClassification, TrainedTokenClassification)

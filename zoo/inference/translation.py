@@ -1,0 +1,216 @@
+"""A trained translator: sentences, and streams of lines of any length."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal, TypeAlias, overload
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from zoo.data.tokenfile import FORCED
+from zoo.data.tokenizer import Tokenizer
+from zoo.errors import UsageError
+from zoo.inference.find_run import ModelLocation
+from zoo.inference.trained_model import GeneratedText, Score, Trained, several
+from zoo.models.generation import GenerationConfig, generate
+from zoo.tasks.task import Task
+
+log = logging.getLogger(__name__)
+TooLong: TypeAlias = Literal["error", "skip", "truncate"]
+WAYS = ("error", "skip", "truncate")
+WINDOW = 4096  # lines that are read ahead, to be sorted by length
+TOKENS = 4096  # padded source tokens of a batch, counted once per beam
+EMPTY = GeneratedText("", 0.0, True)
+
+
+def no_progress(count: int) -> None:
+    """Is told how many lines are done, and keeps it."""
+
+
+class TrainedTranslation(Trained):
+    """An encoder-decoder, of whatever cells, with its two tokenizers."""
+
+    files = ("source-tokenizer.json", "target-tokenizer.json")
+
+    def __init__(self, task: Task, place: ModelLocation) -> None:
+        super().__init__(task, place)
+        self.source_tokenizer, self.target_tokenizer = (Tokenizer.load(place.file(name)) for name in self.files)
+        for side, file in zip(("source", "target"), self.files, strict=True):
+            self.agree(f"{side}_vocab_size", getattr(self, f"{side}_tokenizer").vocab_size, file)
+        ends = [self.source_tokenizer.eos, self.target_tokenizer.bos, self.target_tokenizer.eos]
+        if None in ends:
+            raise UsageError(f"the tokenizers in {place.folder} lack <bos> or <eos>, which a translation needs.")
+        self.source_end, self.start, self.end = (int(end) for end in ends if end is not None)
+        forced = self.target_tokenizer.special(FORCED)
+        self.lead, self.forced = self.source_tokenizer.lead(), [] if forced is None else [forced]
+
+    def translate(
+        self,
+        texts: str | Sequence[str],
+        *,
+        beams: int = 1,
+        length_penalty: float = 1.0,
+        n_best: int = 1,
+        max_length: int | None = None,
+        batch_tokens: int = TOKENS,
+        too_long: TooLong = "error",
+    ) -> list[GeneratedText]:
+        """Translations in the order of the texts, ``n_best`` of each, best first; nothing for an empty text.
+
+        A text of more than the model's max_length tokens is an error, or skipped (its translation is empty), or
+        truncated. Both are told by a warning.
+        """
+        search = self.search(beams, length_penalty, n_best, max_length)
+        hypotheses = self.stream(several(texts), search, batch_tokens, too_long)
+        return [one for every in hypotheses for one in every]
+
+    def translate_stream(
+        self,
+        lines: Iterable[str],
+        *,
+        beams: int = 1,
+        length_penalty: float = 1.0,
+        max_length: int | None = None,
+        batch_tokens: int = TOKENS,
+        too_long: TooLong = "error",
+        window: int = WINDOW,
+    ) -> Iterator[str]:
+        """The same for lines without end, one translation for each, in memory that does not grow with them."""
+        search = self.search(beams, length_penalty, 1, max_length)
+        for best, *_ in self.stream(lines, search, batch_tokens, too_long, window):
+            yield best.text
+
+    def search(self, beams: int, length_penalty: float, n_best: int, max_length: int | None) -> GenerationConfig:
+        """How to write, within what the model can."""
+        most = self.net.max_length
+        if max_length is not None and max_length > most:
+            raise UsageError(f"max_length={max_length} is more than the model's own max_length={most}.")
+        return GenerationConfig(
+            max_length=max_length or most, beams=beams, length_penalty=length_penalty, n_best=n_best
+        )
+
+    def stream(
+        self,
+        lines: Iterable[str],
+        search: GenerationConfig,
+        batch_tokens: int = TOKENS,
+        too_long: TooLong = "error",
+        window: int = WINDOW,
+        tell: Callable[[int], object] = no_progress,
+    ) -> Iterator[list[GeneratedText]]:
+        """For each line its best translations; ``window`` lines are sorted by length at once.
+
+        ``tell`` is called with how many more lines are done, which is before they can be given out in order.
+        """
+        if too_long not in WAYS:
+            raise UsageError(f"too_long must be one of {', '.join(WAYS)}, got {too_long!r}.")
+        waiting = iter(lines)
+        for first in itertools.count(1, window):
+            texts = list(itertools.islice(waiting, window))
+            if not texts:
+                return
+            results = [[EMPTY] * search.n_best for _ in texts]
+            sources = self._sources(texts, first, too_long)
+            tell(len(texts) - len(sources))
+            order = sorted(sources, key=lambda row: len(sources[row]))
+            for rows in buckets(order, [len(sources[row]) for row in order], batch_tokens // search.beams):
+                for row, best in zip(rows, self._translate([sources[row] for row in rows], search), strict=True):
+                    results[row] = best
+                tell(len(rows))
+            yield from results
+
+    def _sources(self, texts: list[str], first: int, too_long: TooLong) -> dict[int, list[int]]:
+        """The tokens of those texts that are to be translated, by their places."""
+        full = [row for row, text in enumerate(texts) if text.strip()]
+        encoded = self.source_tokenizer.encode_batch([texts[row] for row in full])
+        ids = {row: self._fit(row + first, tokens, too_long) for row, tokens in zip(full, encoded, strict=True)}
+        return {row: tokens for row, tokens in ids.items() if tokens is not None}
+
+    def _fit(self, line: int, ids: list[int], too_long: TooLong) -> list[int] | None:
+        """A source with its <eos>, and what a published tokenizer puts in front; None for one that is left out."""
+        most = self.net.max_length - len(self.lead)
+        if len(ids) < most:
+            return [*self.lead, *ids, self.source_end]
+        count = len(self.lead) + len(ids) + 1
+        sentence = f"line {line} has {count} tokens, more than max_length={self.net.max_length} of the model"
+        if too_long == "error":
+            raise UsageError(
+                f"{sentence}. Split it, or go on without it or with its beginning: "
+                "--too-long skip or --too-long truncate."
+            )
+        log.warning("%s: %s", sentence, "its translation is left empty" if too_long == "skip" else "its end is cut off")
+        return None if too_long == "skip" else [*self.lead, *ids[: most - 1], self.source_end]
+
+    @torch.no_grad()
+    def _translate(self, ids: list[list[int]], search: GenerationConfig) -> list[list[GeneratedText]]:
+        source, valid = self._padded(ids)
+        # a poorly trained model never stops: twice the source and a few is more than any real translation needs
+        forced = len(self.forced)
+        longest = (2 * valid.sum(1) + 10).clamp(max=search.max_length - forced)
+        state = self.net.begin(source, valid, int(longest.max()) + forced)
+        first = source.new_tensor([self.start, *self.forced]).expand(len(ids), -1)
+        hypotheses = generate(state, first, self.end, search, longest)
+        decode = self.target_tokenizer.decode
+        return [[GeneratedText(decode(one.tokens), one.score, one.ended) for one in every] for every in hypotheses]
+
+    def _padded(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Tokens (B, T) with their padding on the right, and which of them are real."""
+        tokens = pad_sequence([torch.tensor(row) for row in ids], batch_first=True)
+        lengths = torch.tensor([len(row) for row in ids])
+        return tokens.to(self.device), (torch.arange(tokens.size(1)) < lengths[:, None]).to(self.device)
+
+    @overload
+    def score(self, source: str, target: str) -> Score: ...
+
+    @overload
+    def score(self, source: list[str], target: list[str]) -> list[Score]: ...
+
+    def score(self, source: str | list[str], target: str | list[str]) -> Score | list[Score]:
+        """The log-probability of a translation given its source, with its end token."""
+        sources, targets = several(source), several(target)
+        if len(sources) != len(targets):
+            raise UsageError(f"{len(sources)} sources and {len(targets)} targets: they must be as many.")
+        scores = self._score(sources, targets)
+        return scores[0] if isinstance(source, str) else scores
+
+    def _score(self, sources: list[str], targets: list[str]) -> list[Score]:
+        left = [self._fit(line, self.source_tokenizer.encode(text), "error") for line, text in enumerate(sources, 1)]
+        right = [[self.start, *self.target_tokenizer.encode(text), self.end] for text in targets]
+        for line, tokens in enumerate(right, 1):
+            if len(tokens) - 1 > self.net.max_length:
+                sentence = f"target {line} has {len(tokens) - 1} tokens"
+                raise UsageError(f"{sentence}, more than max_length={self.net.max_length} of the model.")
+        sizes = [max(len(a or ()), len(b)) for a, b in zip(left, right, strict=True)]
+        order = sorted(range(len(sizes)), key=sizes.__getitem__)
+        bytes_of = torch.from_numpy(self.target_tokenizer.byte_lengths())
+        scores = [Score(0.0, 0, 0)] * len(sizes)
+        for rows in buckets(order, sorted(sizes), TOKENS):
+            log_probs = self.log_probabilities([left[row] or [] for row in rows], [right[row] for row in rows])
+            for row, gained in zip(rows, log_probs, strict=True):
+                size = int(bytes_of[torch.tensor(right[row])].sum())
+                scores[row] = Score(float(gained.sum()), len(gained), size)
+        return scores
+
+    @torch.no_grad()
+    def log_probabilities(self, source: Sequence[Sequence[int]], target: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Of each token of a target (<bos>, tokens, <eos>) but the first, given the source (tokens, <eos>): float64."""
+        (left, left_valid), (right, right_valid) = self._padded(source), self._padded(target)
+        log_probs = self.numbers(self.net(left, right[:, :-1], left_valid).double().log_softmax(-1))
+        gained = log_probs.gather(2, right[:, 1:, None])[:, :, 0].cpu()
+        return [row[real] for row, real in zip(gained, right_valid[:, 1:].cpu(), strict=True)]
+
+
+def buckets(order: Sequence[int], lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """Parts of ``order``, whose ``lengths`` rise, that hold at most so many tokens with their padding, or one row."""
+    batch: list[int] = []
+    for row, length in zip(order, lengths, strict=True):
+        if batch and (len(batch) + 1) * length > tokens:
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch

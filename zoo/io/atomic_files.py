@@ -1,0 +1,360 @@
+"""The only place that writes files: whatever kills the process, a name holds the old content or the new, never a part.
+
+Everything is written as a draft, ``.<name>.<number>.partial`` beside its place, forced to the disk and renamed. An
+error is an OSError that names the file; ``storage_fault`` finds it below what a library made of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+PARTIAL = ".partial"
+DRAFT = re.compile(r"\.?(.+)\.\d+\.partial")
+BLOCK = 1 << 20
+WAITING = 32 * BLOCK  # bytes that a log holds in memory while its disk does not take them
+NO_FSYNC = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS}  # of a file system that does not know fsync
+# what a disk answers, whatever it was asked
+STORAGE = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EROFS, errno.EFBIG, errno.ENXIO, errno.ENODEV),
+    *(errno.ETIMEDOUT, errno.ENOTCONN, errno.ENOLCK, errno.EHOSTDOWN, errno.EREMOTEIO),
+}  # fmt: skip
+# what a disk answers about one file
+ABOUT_A_FILE = {errno.EINVAL, errno.EACCES, errno.EPERM, errno.ENOTSUP, errno.EBUSY, errno.EMFILE, errno.ENFILE}
+HINTS = {
+    errno.ENOSPC: "free some space", errno.EDQUOT: "free some of your quota",
+    errno.EROFS: "the file system is read-only", errno.EACCES: "the folder is not yours to write",
+    errno.EPERM: "the folder is not yours to write", errno.ESTALE: "the file server has lost it: try again",
+    errno.EIO: "the disk or the file server fails: try again, or use another",
+}  # fmt: skip
+_unforced: list[str] = []  # the first folder whose file system does not know fsync
+
+
+class HashingFile:
+    """A file open for writing that knows the sha256 and the length of what was written."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file, self.sha256, self.bytes = file, hashlib.sha256(), 0
+        self.failed: OSError | None = None  # why a write failed, whatever a writer makes of it
+
+    def write(self, content: bytes | memoryview) -> int:
+        """Append, as a file does."""
+        self.sha256.update(content)
+        self.bytes += len(content)
+        try:
+            return self.file.write(content)
+        except OSError as error:
+            self.failed = error
+            raise
+
+    def flush(self) -> None:
+        """As a file does."""
+        self.file.flush()
+
+
+def draft_of(path: Path) -> Path:
+    """The draft of a file or folder; of its own for each process, on whichever machine."""
+    return path.with_name(f".{path.name}.{os.getpid()}{zlib.crc32(platform.node().encode()):010d}{PARTIAL}")
+
+
+@contextlib.contextmanager
+def open_draft(path: Path) -> Iterator[tuple[Path, HashingFile]]:
+    """A draft beside ``path``, where a rename is one step, and on the disk when the block ends; removed on an error."""
+    draft = draft_of(path)
+    hashed = None
+    try:
+        with draft.open("wb", buffering=BLOCK) as file:
+            hashed = HashingFile(file)
+            yield draft, hashed
+            file.flush()
+            _force(file.fileno(), draft)
+    except BaseException as error:
+        _remove(draft)
+        if hashed is not None and hashed.failed and isinstance(error, RuntimeError):
+            _name(hashed.failed, path)
+            raise hashed.failed from error  # torch.save ends its archive then, and complains of that
+        _name(error, path)
+        raise
+
+
+@contextlib.contextmanager
+def native(path: Path) -> Iterator[Path]:
+    """Replace a file by means of a library that opens files itself: it writes the draft whose name this gives."""
+    draft = draft_of(path)
+    try:
+        yield draft
+        sync_to_disk(draft)
+    except BaseException as error:
+        _remove(draft)
+        fault = storage_fault(error)
+        if fault is None:
+            raise
+        _name(fault, path)
+        raise fault from error
+    publish_draft(draft, path)
+
+
+def publish_draft(draft: Path, path: Path) -> None:
+    """Give a draft its name, and wait until the disk knows it."""
+    try:
+        os.replace(draft, path)
+    except BaseException as error:
+        _remove(draft)
+        _name(error, path)
+        raise
+    sync_to_disk(path.parent)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace a file's content."""
+    with open_draft(path) as (draft, file):
+        file.write(content)
+    publish_draft(draft, path)
+
+
+def create(path: Path, content: bytes) -> bool:
+    """Write a file that must not exist, on any file system; False where it does."""
+    try:
+        with path.open("xb") as file:
+            try:
+                file.write(content)
+                file.flush()
+            except BaseException:
+                _remove(path)
+                raise
+    except FileExistsError:
+        return False
+    except OSError as error:
+        _name(error, path)
+        raise
+    return True
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder at once for whoever looks; what cannot be removed now is left under the name of a draft."""
+    for left in folder.parent.glob(f".{folder.name}.*{PARTIAL}"):
+        shutil.rmtree(left, ignore_errors=True)
+    draft = draft_of(folder)
+    os.replace(folder, draft)
+    shutil.rmtree(draft, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file's content by UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: object, indent: int | None = 1, end: str = "") -> None:
+    """Replace a file's content by JSON."""
+    write_bytes(path, (json.dumps(value, ensure_ascii=False, indent=indent) + end).encode())
+
+
+def copy(source: Path, path: Path) -> None:
+    """Replace a file's content by another's."""
+    with source.open("rb") as content, open_draft(path) as (draft, file):
+        while block := content.read(BLOCK):
+            file.write(block)
+    publish_draft(draft, path)
+
+
+def link_file(source: Path, path: Path) -> None:
+    """Give a file a second name, which may exist; a copy where the file system knows no links."""
+    draft = draft_of(path)
+    try:
+        draft.unlink(missing_ok=True)
+        os.link(source, draft)
+    except OSError:
+        copy(source, path)
+        return
+    publish_draft(draft, path)
+    _remove(draft)  # a rename between two names of one file does nothing, and leaves both
+
+
+@contextlib.contextmanager
+def filled(folder: Path) -> Iterator[Path]:
+    """Replace a folder by the one that the block fills, whose name this gives."""
+    draft = draft_of(folder)
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        draft.mkdir()
+        yield draft
+        for file in [*sorted(draft.iterdir()), draft]:
+            sync_to_disk(file)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(draft, folder)
+        sync_to_disk(folder.parent)
+    except BaseException as error:
+        _name(error, folder)
+        raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def staged(folder: Path, last: str) -> Iterator[Path]:
+    """Add files to a folder, or replace them there, all or none: the block writes them where this says.
+
+    The folder is worth nothing without ``last``, which is removed first and written last: what is killed in between
+    leaves no mixture of old files and new.
+    """
+    draft = draft_of(folder / "all")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_drafts(folder)
+        draft.mkdir()
+        try:
+            yield draft
+            files = sorted((file for file in draft.iterdir() if file.is_file()), key=lambda file: file.name == last)
+            for file in files:
+                sync_to_disk(file)
+            (folder / last).unlink(missing_ok=True)
+            for file in files:
+                os.replace(file, folder / file.name)
+            sync_to_disk(folder)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    except BaseException as error:
+        _name(error, folder, draft)
+        raise
+
+
+def sync_to_disk(path: Path) -> None:
+    """Wait until the disk holds a file, or the names in a folder."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            _force(handle, path)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        _name(error, path)
+        raise
+
+
+def remove_drafts(folder: Path) -> int:
+    """Remove the drafts that a killed process left in a folder of which we are the only writer; how many they were."""
+    left = [path for path in folder.glob(f"*{PARTIAL}") if DRAFT.fullmatch(path.name)]
+    for path in left:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            _remove(path)
+    return len(left)
+
+
+class Log:
+    """A file that only grows, of which nothing is lost while its disk fails for a time: what was not taken waits."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.length = path, 0  # bytes that the file has of us
+        self.waiting, self.lost = bytearray(), 0
+        self._handle: int | None = None
+
+    def append(self, record: bytes) -> None:
+        """Hold a record for the next flush; without the room for it, it is lost, and counted."""
+        if len(self.waiting) + len(record) > WAITING:
+            self.lost += 1
+        else:
+            self.waiting += record
+
+    def flush(self) -> None:
+        """Give the operating system what waits. Raises OSError that names the file; nothing is written twice."""
+        try:
+            while self.waiting:
+                if self._handle is None:
+                    self._handle = os.open(self.path, os.O_WRONLY | (0 if self.length else os.O_CREAT), 0o644)
+                    os.lseek(self._handle, self.length, os.SEEK_SET)
+                count = os.write(self._handle, self.waiting[:BLOCK])
+                self.length += count
+                del self.waiting[:count]
+        except OSError as error:
+            self.close()
+            _name(error, self.path)
+            raise
+
+    def close(self) -> None:
+        """Give back the file; a later flush opens it again."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            with contextlib.suppress(OSError):
+                os.close(handle)
+
+
+def storage_fault(error: BaseException | None) -> OSError | None:
+    """The answer of a disk below an error, whatever libraries made of it; None for any other error."""
+    met: set[int] = set()
+    while error is not None and id(error) not in met:
+        met.add(id(error))
+        if isinstance(error, OSError) and not isinstance(error, (ConnectionError, ChildProcessError)):
+            if error.errno in STORAGE or (error.errno in ABOUT_A_FILE and error.filename is not None):
+                return error
+            if error.errno is None and re.search(r"\d+ requested and \d+ written", str(error)):  # numpy
+                return OSError(errno.EIO, "it took only a part of what was written")
+        # libraries in Rust, such as safetensors and tokenizers, have exceptions of their own
+        elif number := re.search(r"\(os error (\d+)\)", str(error)):
+            found = int(number[1])
+            if found in STORAGE | ABOUT_A_FILE:
+                return OSError(found, os.strerror(found))
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def reason(error: OSError, place: Path | str = "") -> str:
+    """Why a file could not be written, and what would help: ``No space left on device (FILE): free some space``."""
+    name = error.filename if isinstance(error.filename, (str, os.PathLike)) else place
+    hint = HINTS.get(error.errno or 0)
+    return f"{error.strerror or error}" + (f" ({name})" if str(name) else "") + (f": {hint}" if hint else "")
+
+
+def warn(text: str) -> None:
+    """Say what did not work while the program goes on."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"warning: {text}", file=sys.stderr, flush=True)
+
+
+def _force(handle: int, path: Path) -> None:
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in NO_FSYNC:
+            raise
+        if not _unforced:
+            _unforced.append(str(path))
+            warn(
+                f"the file system of {path.parent} does not know fsync ({error.strerror}): files there are whole or "
+                "not there, but the newest may be lost by a power cut"
+            )
+
+
+def _remove(draft: Path) -> None:
+    """As far as possible: ``sweep`` takes what stays."""
+    with contextlib.suppress(OSError):
+        draft.unlink(missing_ok=True)
+
+
+def _name(error: BaseException, path: Path, draft: Path | None = None) -> None:
+    """Let the error of a disk name the file that it is about, not its draft."""
+    if not isinstance(error, OSError) or error.errno is None:
+        return
+    given = error.filename
+    about = path if given is None or isinstance(given, int) else Path(os.fsdecode(given))
+    if draft is None and path.name:  # the working folder has none
+        draft = draft_of(path)
+    if draft is not None and draft in about.parents:
+        about = path / about.relative_to(draft)
+    elif DRAFT.fullmatch(about.name):
+        about = path
+    if error.filename2 is not None:
+        del error.filename2
+    error.filename = str(about)

@@ -1,0 +1,107 @@
+"""Read what strangers wrote within limits of size and repetition: text, JSON, gzip, zip."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from zoo.errors import UsageError
+
+JSON_BYTES = 64 * 2**20
+# deflate shrinks at most 1,032 times; text seldom more than 20 times
+FREE_BYTES, MOST_RATIO = 64 * 2**20, 200
+
+
+class TooMuchError(UsageError):
+    """A file is larger, deeper or more repetitive than what it stands for can be."""
+
+
+def content(path: Path, most: int) -> bytes:
+    """The bytes of an ordinary file. Raises UsageError for a pipe, a device or more than `most`, OSError as usual."""
+    known = path.stat()
+    if stat.S_ISDIR(known.st_mode):
+        raise IsADirectoryError(21, "it is a folder", str(path))
+    if not stat.S_ISREG(known.st_mode):
+        raise UsageError(f"{path} is no ordinary file: a pipe or a device may never end.")
+    if known.st_size > most:
+        raise TooMuchError(f"{path} has {known.st_size} bytes; at most {most} are read.")
+    return path.read_bytes()
+
+
+def text(path: Path, most: int) -> str:
+    """The UTF-8 text of a file, without a byte-order mark. Raises UsageError that names the line of a wrong byte."""
+    data = content(path, most)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise UsageError(f"{path} is not UTF-8 text: line {line} holds byte 0x{data[error.start]:02x}.") from error
+
+
+def json_file(path: Path, most: int = JSON_BYTES) -> object:
+    """The value of a JSON file. Raises UsageError that names what is wrong, OSError where there is no file."""
+    return json_text(text(path, most), str(path))
+
+
+def json_text(written: str, name: str) -> object:
+    """The value of a JSON text. Raises UsageError for what is none, or is nested too deeply to be read."""
+    try:
+        return json.loads(written)
+    except RecursionError as error:
+        raise TooMuchError(f"{name} is nested too deeply.") from error
+    except ValueError as error:
+        raise UsageError(f"{name} is not valid JSON: {error}") from error
+
+
+def gunzip(data: bytes, name: str) -> bytes:
+    """What gzip members hold. Raises UsageError for damage and bombs, which no text of that size would shrink to."""
+    pieces: list[bytes] = []
+    size, rest, most = 0, data, max(FREE_BYTES, MOST_RATIO * len(data))
+    while rest:
+        member = zlib.decompressobj(wbits=31)
+        waiting = rest
+        while not member.eof:
+            try:
+                piece = member.decompress(waiting, 2**20)
+            except zlib.error as error:
+                raise UsageError(f"{name} is a damaged or truncated gzip file: {error}.") from error
+            waiting = member.unconsumed_tail
+            size += len(piece)
+            if size > most:
+                raise TooMuchError(f"{name} expands from {len(data)} to more than {most} bytes: no text shrinks so.")
+            pieces.append(piece)
+            if not member.eof and not piece and not waiting:
+                raise UsageError(f"{name} is a damaged or truncated gzip file: it ends inside of its data.")
+        rest = member.unused_data.lstrip(b"\0")  # zeros may follow the last member
+    if not data:
+        raise UsageError(f"{name} is a damaged or truncated gzip file: it is empty.")
+    return b"".join(pieces)
+
+
+def zip_members(path: Path, most: int | None = None) -> Mapping[str, zipfile.ZipInfo]:
+    """The members of an archive by name. Raises UsageError for names that leave it, repeat, or expand like a bomb."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            infos = archive.infolist()
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, EOFError) as error:
+        raise UsageError(f"{path} is no whole zip archive: {error}") from error
+    members: dict[str, zipfile.ZipInfo] = {}
+    limit = most or max(FREE_BYTES, MOST_RATIO * os.path.getsize(path))
+    for info in infos:
+        pure = PurePosixPath(info.filename.replace("\\", "/"))
+        if pure.is_absolute() or ".." in pure.parts or ":" in pure.parts[0][1:2]:
+            raise UsageError(f"{path}: its member {info.filename!r:.80} would leave the archive's folder.")
+        if info.filename in members:
+            raise UsageError(f"{path}: its member {info.filename!r:.80} stands twice in the archive.")
+        if stat.S_ISLNK(info.external_attr >> 16):
+            raise UsageError(f"{path}: its member {info.filename!r:.80} is a link.")
+        limit -= info.file_size
+        if limit < 0:
+            raise TooMuchError(f"{path} expands to more than {most or 'two hundred times'} its size: it is a bomb.")
+        members[info.filename] = info
+    return members

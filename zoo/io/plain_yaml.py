@@ -1,0 +1,88 @@
+"""Read the YAML that strangers wrote as plain values, within limits of size, depth and repetition."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+from zoo.errors import UsageError
+from zoo.io import limits
+from zoo.io.limits import TooMuchError
+
+BYTES, NODES, DEPTH = 1_000_000, 5_000, 40
+CORE = "tag:yaml.org,2002:"
+
+
+class Loader(yaml.SafeLoader):
+    """YAML 1.2's few implicit types: `no` and `010` stay text, `3e-4` is a number. Deep and long texts end it."""
+
+    yaml_implicit_resolvers: dict[str, list] = {}  # noqa: RUF012 - the attribute's form is PyYAML's
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.nodes = self.depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self.nodes, self.depth = self.nodes + 1, self.depth + 1
+        if self.depth > DEPTH + 1:
+            raise TooMuchError(f"line {self.line + 1}: nested deeper than {DEPTH} levels.")
+        if self.nodes > 2 * NODES + 1:  # keys count here, and not when values are built
+            raise TooMuchError(f"line {self.line + 1}: the document has more than {NODES} values.")
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+
+
+for _tag, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?(?:0|[1-9][0-9_]*)", "-+0123456789"),
+    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9_]*)(?:[eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+|[-+]?\.inf|\.nan",
+     "-+.0123456789"),
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("merge", r"<<", "<"),
+):  # fmt: skip
+    Loader.add_implicit_resolver(CORE + _tag, re.compile(f"^(?:{_pattern})$"), list(_first))
+
+
+def read(path: Path) -> object:
+    """The plain value of a YAML file. Raises UsageError for tags, bombs and what is no YAML, OSError as usual."""
+    return parse(limits.text(path, BYTES), str(path))
+
+
+def parse(written: str, name: str) -> object:
+    """The plain value of a YAML text; aliases count as what they stand for."""
+    try:
+        loader = Loader(written)
+        try:
+            top = loader.get_single_node()
+            if top is None:
+                return None
+            _unfold(top, name)
+            return loader.construct_document(top)
+        finally:
+            loader.dispose()
+    except TooMuchError as error:
+        raise error if name in str(error) else TooMuchError(f"{name}: {error}") from error
+    except RecursionError as error:
+        raise TooMuchError(f"{name} is nested deeper than {DEPTH} levels.") from error
+    except (yaml.YAMLError, ValueError, TypeError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"{name} is not valid YAML: {' '.join(str(error).split())[:300]}") from error
+
+
+def _unfold(top: yaml.Node, name: str) -> None:
+    """Raise unless what the aliases of a document expand to stays within the limits."""
+    count, waiting = 0, [(top, 0)]
+    while waiting:
+        node, depth = waiting.pop()
+        count += 1
+        if count > NODES or depth > DEPTH:
+            raise TooMuchError(f"{name}:{node.start_mark.line + 1}: the document expands to more than {NODES}"
+                               f" values or {DEPTH} levels.")  # fmt: skip
+        below = [one for pair in node.value for one in pair] if isinstance(node, yaml.MappingNode) else node.value
+        if not isinstance(node, yaml.ScalarNode):
+            waiting += [(one, depth + 1) for one in below]

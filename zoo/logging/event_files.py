@@ -1,0 +1,109 @@
+"""TensorBoard's event files without its thread: a disk that fails neither ends nor hangs a run.
+
+TensorBoard's own writer gives up at the first error of a disk, in a thread whose exception appears at a later call or
+when the process ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import platform
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tensorboard.compat.proto import event_pb2
+from tensorboard.summary.writer.record_writer import RecordWriter
+from torch.utils.tensorboard import FileWriter, SummaryWriter
+
+from zoo.io import atomic_files
+from zoo.logging.best_effort import BestEffort
+
+EVENTS = "events.out.tfevents.*"
+SECONDS = 5.0  # between two flushes
+_numbers = itertools.count()
+
+
+class EventLog:
+    """What torch calls an event writer: events of one file, in the order they came; they wait while the disk fails."""
+
+    def __init__(self, folder: Path) -> None:
+        # TensorBoard reads files in the order of their names, which begin with the second: a clock that was set back
+        # would change the order, and the same second and process number would name the same file
+        begin = following_second(path.name for path in folder.glob(EVENTS))
+        stamp = f"{begin:010d}.{platform.node()}.{os.getpid()}.{next(_numbers)}"
+        self.log = atomic_files.Log(folder / f"events.out.tfevents.{stamp}")
+        self.effort = BestEffort(
+            f"TensorBoard's event file in {folder}",
+            "what was logged since then is missing from it",
+            "what was logged in between has been added",
+        )
+        self._records = RecordWriter(self)
+        self._flushed = time.monotonic()
+        self.add_event(event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2"))
+        self.flush()
+
+    def get_logdir(self) -> str:
+        """The folder."""
+        return str(self.log.path.parent)
+
+    def write(self, record: bytes) -> None:
+        """Take a packed record."""
+        self.log.append(record)
+
+    def add_event(self, event: Any) -> None:
+        """Hold an event for the next flush, which is soon."""
+        self._records.write(event.SerializeToString())
+        if time.monotonic() - self._flushed > SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Give the operating system all events, or say that it does not take them."""
+        self._flushed = time.monotonic()
+        with self.effort.attempt():
+            self.log.path.parent.mkdir(parents=True, exist_ok=True)
+            self.log.flush()
+
+    def close(self) -> None:
+        """A last flush; says what is missing."""
+        self.flush()
+        self.log.close()
+        self.effort.end()
+        if self.log.lost:
+            atomic_files.warn(f"{self.log.lost:,} events did not fit into memory and are missing from {self.log.path}")
+
+    def reopen(self) -> None:
+        """Nothing: a closed file is opened again by what is added."""
+
+
+class Events(SummaryWriter):
+    """torch's SummaryWriter on an EventLog."""
+
+    file_writer: Any
+    all_writers: Any
+
+    def _get_file_writer(self) -> Any:
+        if self.all_writers is None or self.file_writer is None:
+            self.file_writer = _File(self.log_dir)
+            self.all_writers = {self.file_writer.get_logdir(): self.file_writer}
+        return self.file_writer
+
+
+class _File(FileWriter):
+    """torch's packing of summaries into events."""
+
+    def __init__(self, folder: str) -> None:
+        self.event_writer = EventLog(Path(folder))
+
+
+def following_second(names: Iterable[str]) -> int:
+    """What a file of events that comes after those of these names has to begin with: the present, or later."""
+    return max([int(time.time()), *(second(name) + 1 for name in names)])
+
+
+def second(name: str) -> int:
+    """What the name of a file of events begins with; 0 for another one's name."""
+    part = (name.removeprefix(EVENTS.rstrip("*")).split(".") or [""])[0]
+    return int(part) if part.isdecimal() else 0

@@ -1,0 +1,269 @@
+"""What a run did, as plain JSON beside its checkpoints: what `zoo compare` reads, without torch."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import platform
+import re
+import statistics
+import time
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor, nn
+
+from zoo.io import atomic_files
+from zoo.logging.best_effort import BestEffort
+from zoo.parts.attention import Attention
+from zoo.training.callbacks import CostMeter, peak_memory
+
+FILE, FORMAT = "ledger.json", 1
+SAMPLE = 1 << 16  # bytes of a tensor that a digest reads; of a larger one it reads evenly spaced values
+HELD_BACK = 16  # batches of another device that wait for their digest: one wait for the device serves them all
+FIRST = 8  # batches whose own digests are written down
+# what `zoo compare --budget` makes equal, where it is not the tokens: it says so to the runs that it starts
+BUDGET = {"budget": os.environ["ZOO_BUDGET"]} if os.environ.get("ZOO_BUDGET") else {}
+
+
+class Ledger(Callback):
+    """Writes ``ledger.json`` into the run's folder: at the start, at every validation, and at the end.
+
+    ``about`` is what the configuration says: choices, optimizer, schedule and the options of the data. Digests show
+    that two runs began with the same weights and saw the same batches in the same order: those of the first process,
+    where there are several. All of it goes on after a resume, out of the checkpoint.
+    """
+
+    def __init__(self, folder: Path, about: Mapping[str, Any]):
+        self.folder, self.about = folder, about
+        self.start: dict[str, str] = {}
+        self.batches: dict[str, Any] = {"digest": "", "count": 0, "first": []}
+        self.validations: list[dict[str, float]] = []
+        self.seconds, self.finished = 0.0, False
+        self._begun: float | None = None
+        self._held: list[list[tuple[str, Tensor]]] = []
+        self.effort = BestEffort(
+            f"the record of the run, {folder / FILE},",
+            "its end is missing, which the same command with --resume writes",
+            "nothing is missing from it",
+        )
+
+    # what is seen
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit" and not self.start:
+            self.start = weights(getattr(pl_module, "net", pl_module))
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._begun, self.finished = time.monotonic(), False
+        self.write(trainer, pl_module)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if not trainer.is_global_zero:
+            return
+        samples = [(name, sample(tensor)) for name, tensor in tensors(batch)]
+        self._held.append(samples)
+        if len(self._held) == HELD_BACK or all(tensor.device.type == "cpu" for _, tensor in samples):
+            self._digest()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.sanity_checking or self._begun is None:
+            return
+        measured: dict[str, float] = getattr(pl_module, "measured", {})
+        # a figure that is not a number was not measured, or, where the loss is none either, the run diverged
+        lost = not math.isfinite(measured.get("loss", 0.0))
+        figures = {name: value for name, value in measured.items() if lost or value == value}
+        self.validations.append({"step": trainer.global_step, "tokens": tokens_seen(pl_module), **figures})
+        self.write(trainer, pl_module)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.finished = not trainer.interrupted
+        self.write(trainer, pl_module)
+        if self.effort.failures:  # the last chance
+            self.write(trainer, pl_module)
+        self.effort.end()
+
+    def state_dict(self) -> dict[str, Any]:
+        self._digest()
+        names = ("start", "batches", "validations", "finished")
+        return {**{name: getattr(self, name) for name in names}, "seconds": self._elapsed()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for name, value in state_dict.items():
+            setattr(self, name, value)
+
+    def _digest(self) -> None:
+        """Chain the digests of the batches that wait."""
+        for samples in self._held:
+            own = hashlib.blake2b(digest_size=8)
+            for name, tensor in samples:
+                own.update(f"{name} {tensor.dtype} ".encode() + tensor_bytes(tensor))
+            chained = hashlib.blake2b(f"{self.batches['digest']} {own.hexdigest()}".encode(), digest_size=16)
+            self.batches["digest"], self.batches["count"] = chained.hexdigest(), self.batches["count"] + 1
+            if len(self.batches["first"]) < FIRST:
+                self.batches["first"].append(own.hexdigest())
+        self._held.clear()
+
+    def _elapsed(self) -> float:
+        return self.seconds + (0.0 if self._begun is None else time.monotonic() - self._begun)
+
+    # what is written
+
+    def write(self, trainer: Trainer, task: Any) -> None:
+        """Replace the file by what is known now; a reader never sees half of it."""
+        if not trainer.is_global_zero or getattr(trainer, "fast_dev_run", False):
+            return
+        self._digest()
+        last = {name: value for name, value in self._last().items() if name not in ("step", "tokens")}
+        content = {
+            "format": FORMAT,
+            **run_identity(self.folder, task),
+            "choices": self.about.get("choices", {}),
+            "goals": dict(getattr(task, "goals", {})),
+            "unit": getattr(task, "unit", "token"),
+            "data": data_identity(trainer),
+            "start": self.start,
+            "batches": self.batches,
+            "setting": {**training_setting(trainer, task), **self.about.get("setting", {}), **BUDGET},
+            "cost": self._cost(trainer, task),
+            "validations": self.validations,
+            "steps": trainer.global_step,
+            "tokens": tokens_seen(task),
+            "best": dict(getattr(task, "best", {})) if self.validations else {},
+            "last": last,
+            "finished": self.finished,
+        }
+        with self.effort.attempt():
+            write_json(self.folder / FILE, content)
+
+    def _last(self) -> dict[str, float]:
+        return self.validations[-1] if self.validations else {}
+
+    def _cost(self, trainer: Trainer, task: Any) -> dict[str, float | None]:
+        """Speed is the median over steady windows, or the mean of a run too short for them; spread is relative."""
+        meter = next((item for item in trainer.callbacks if isinstance(item, CostMeter)), None)  # type: ignore[attr-defined]
+        rates, seconds = (meter.rates[1:] or meter.rates) if meter else [], self._elapsed()
+        mean = tokens_seen(task) / seconds if seconds and tokens_seen(task) else None
+        return {
+            "parameters": meter.cost.parameters if meter else None,
+            "flops_per_token": meter.cost.flops if meter else None,
+            "tokens_per_s": meter.speed() if meter and rates else mean,
+            "spread": statistics.stdev(rates) / statistics.mean(rates) if len(rates) > 1 else None,
+            "peak_memory_bytes": meter.peak_memory() if meter else peak_memory(),
+            "seconds": seconds,
+        }
+
+
+def tensors(batch: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a batch, by where they stand in it."""
+    if isinstance(batch, Tensor):
+        yield name, batch
+    elif isinstance(batch, Mapping):
+        for key, item in batch.items():
+            yield from tensors(item, f"{name}.{key}")
+    elif isinstance(batch, (list, tuple)):
+        for index, item in enumerate(batch):
+            yield from tensors(item, f"{name}.{index}")
+
+
+def sample(tensor: Tensor) -> Tensor:
+    """At most SAMPLE bytes of a tensor, evenly spaced; a copy where the tensor lies on another device."""
+    flat = tensor.detach().reshape(-1)
+    most = SAMPLE // max(1, tensor.element_size())
+    if flat.numel() > most:
+        flat = flat[:: -(-flat.numel() // most) | 1]  # an odd step: an even one would read few columns of an image
+    # the CPU's are read at once, another device's when the task may have changed them
+    return flat if flat.device.type == "cpu" else flat.clone()
+
+
+def tensor_bytes(tensor: Tensor) -> bytes:
+    """The bytes of a tensor of any type."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def weights(net: nn.Module) -> dict[str, str]:
+    """A digest of every parameter, shared ones once."""
+    return {
+        name: hashlib.sha256(tensor_bytes(parameter)).hexdigest()[:16]
+        for name, parameter in net.named_parameters()
+        if not parameter.is_meta
+    }
+
+
+def run_identity(folder: Path, task: Any) -> dict[str, Any]:
+    """Recipe, variant and seed, which the folder is named after."""
+    recipe, variant, last = ("", "", "", *folder.absolute().parts)[-3:]
+    number = re.fullmatch(r"s(\d+)", last)
+    seed = int(number[1]) if number else int(getattr(task, "_seed", 0))
+    return {"recipe": recipe, "variant": variant, "seed": seed}
+
+
+def data_identity(trainer: Trainer) -> dict[str, str | None]:
+    """The class of the data and the digest of its content."""
+    module = getattr(trainer, "datamodule", None)
+    fingerprint = getattr(module, "fingerprint", None)
+    return {"class": type(module).__name__, "fingerprint": fingerprint() if callable(fingerprint) else None}
+
+
+def training_setting(trainer: Any, task: Any) -> dict[str, Any]:
+    """What surrounds a model while it learns; runs that differ in it are not alike."""
+    device = trainer.strategy.root_device
+    kernels = {repr(module.backend) for module in task.modules() if isinstance(module, Attention)}
+    steps = trainer.estimated_stepping_batches
+    return {
+        "precision": str(trainer.precision),
+        "device": device.type,
+        "machine": torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
+        "threads": torch.get_num_threads(),
+        "processes": trainer.world_size,
+        "torch": str(torch.__version__).partition("+")[0],
+        "zoo": own_version(),
+        "python": platform.python_version(),
+        "accumulate": trainer.accumulate_grad_batches,
+        "max_steps": int(steps) if math.isfinite(steps) else None,
+        "kernel": "/".join(sorted(kernels)),
+    }
+
+
+def tokens_seen(task: Any) -> int:
+    """Predictions so far, over all processes."""
+    return int(getattr(task, "tokens_seen", 0))
+
+
+def processor_name() -> str:
+    """The name of this machine's processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        lines = []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()
+
+
+def own_version() -> str:
+    try:
+        return version("zoo-transformers")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write JSON so that the file is whole at any moment."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_files.write_json(path, json_value(value), end="\n")
+
+
+def json_value(value: object) -> Any:
+    """The same for JSON, which has no word for what is not finite: null."""
+    if isinstance(value, Mapping):
+        return {str(name): json_value(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_value(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

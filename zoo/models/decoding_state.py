@@ -1,0 +1,105 @@
+"""What a model remembers while it writes: one small object per model, with the same two methods for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from zoo.parts.block import Memory
+from zoo.parts.cache import LayerCache
+from zoo.parts.few_row_linear import Linear, Packed, linear, packs
+
+if TYPE_CHECKING:
+    from zoo.models.language import LanguageModel
+
+
+class State(Protocol):
+    """A model in the middle of writing a batch of sequences."""
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Take the next tokens (B, T); the logits (B, V) of the one after them."""
+        ...
+
+    def select(self, rows: Tensor) -> None:
+        """Go on with these rows of the batch, in this order; a row may occur more than once."""
+        ...
+
+
+class Decoder(Protocol):
+    """A model that writes about what it has seen."""
+
+    @property
+    def decoder(self) -> Any:
+        """The stack that writes."""
+        ...
+
+    @property
+    def output(self) -> Tensor:
+        """The matrix (V, dim) that turns states into logits."""
+        ...
+
+    def decode(self, target: Tensor, memory: Memory, caches: list[LayerCache] | None = None) -> Tensor:
+        """Tokens (B, T), after those in the caches, to logits (B, T, V)."""
+        ...
+
+
+def select_caches(caches: Sequence[LayerCache], rows: Tensor) -> None:
+    """Keep these rows in every cache."""
+    for cache in caches:
+        cache.own.select(rows)
+        cache.memory.select(rows)
+
+
+class PackedWeights:
+    """The matrices of a stack and of the output, laid out for as many rows as a step has, while somebody writes."""
+
+    def __init__(self, stack: nn.Module, output: Callable[[], Tensor]):
+        self.stack, self.output = stack, output
+        self.held: list[Packed] | None = None
+
+    def ready(self, tokens: Tensor) -> None:
+        """To be called in front of each step; it acts at the first one that takes one token per row."""
+        if self.held is None and tokens.size(1) == 1:
+            linears = [module.weight for module in self.stack.modules() if isinstance(module, Linear)]
+            self.held = packs([*linears, self.output()], len(tokens))
+
+
+class LanguageState:
+    """A language model and its caches; prompts of different lengths stand with their padding on the left."""
+
+    def __init__(self, model: LanguageModel, capacity: int, valid: Tensor | None = None):
+        self.model, self.valid = model, valid
+        self.caches = model.stack.caches(capacity)
+        self.matrices = PackedWeights(model.stack, lambda: model.output)
+
+    def step(self, tokens: Tensor) -> Tensor:
+        self.matrices.ready(tokens)
+        if self.valid is not None and self.caches[0].own.length:
+            self.valid = torch.cat([self.valid, self.valid.new_ones(tokens.shape)], 1)
+        return linear(self.model.states(tokens, self.valid, self.caches)[:, -1], self.model.output)
+
+    def select(self, rows: Tensor) -> None:
+        select_caches(self.caches, rows)
+        self.valid = None if self.valid is None else self.valid[rows]
+
+
+class Seq2SeqState:
+    """A decoder, its caches, and the memory of the sources, which were encoded once."""
+
+    def __init__(self, model: Decoder, memory: Memory, capacity: int):
+        self.model, self.memory = model, memory
+        self.caches = model.decoder.caches(capacity)
+        self.matrices = PackedWeights(model.decoder, lambda: model.output)
+
+    def step(self, tokens: Tensor) -> Tensor:
+        self.matrices.ready(tokens)
+        return self.model.decode(tokens, self.memory, self.caches)[:, -1]
+
+    def select(self, rows: Tensor) -> None:
+        select_caches(self.caches, rows)
+        states, valid, packing = self.memory
+        states = states if packing is None else packing.spread(states)
+        self.memory = Memory(states[rows], None if valid is None else valid[rows])

@@ -1,0 +1,220 @@
+"""Write sequences: greedily, by sampling, or by beam search, with any model that has a State."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from zoo.errors import NonFiniteError, UsageError
+from zoo.models.decoding_state import State
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationConfig:
+    """How to write.
+
+    ``temperature`` 0 takes the likeliest token; above it tokens are drawn, from the ``top_k`` likeliest or from the
+    smallest set that holds ``top_p`` of the probability (Holtzman et al., 2020) where these are given. ``beams`` above
+    1 keeps that many sequences at once; finished ones compete by log-probability / length^``length_penalty``.
+    ``n_best`` are returned. Lengths count written tokens, the end token included.
+    """
+
+    max_length: int = 128
+    min_length: int = 0
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    beams: int = 1
+    length_penalty: float = 1.0
+    n_best: int = 1
+
+    def __post_init__(self) -> None:
+        rules = (
+            (self.max_length >= 1, f"max_length must be at least 1, got {self.max_length}."),
+            (
+                0 <= self.min_length <= self.max_length,
+                f"min_length must be between 0 and max_length={self.max_length}.",
+            ),
+            (self.temperature >= 0, f"temperature must be 0 (greedy) or above, got {self.temperature}."),
+            (self.top_k is None or self.top_k >= 1, f"top_k must be at least 1, got {self.top_k}."),
+            (self.top_p is None or 0 < self.top_p <= 1, f"top_p must lie in (0, 1], got {self.top_p}."),
+            (self.beams >= 1, f"beams must be at least 1, got {self.beams}."),
+            (1 <= self.n_best <= self.beams, f"n_best={self.n_best} needs as many beams, got beams={self.beams}."),
+            (math.isfinite(self.temperature), f"temperature must be a finite number, got {self.temperature}."),
+            (math.isfinite(self.length_penalty), f"length_penalty must be a finite number, got {self.length_penalty}."),
+            (self.beams == 1 or not self.temperature, "beam search does not draw: use beams=1 or temperature=0."),
+        )
+        for fine, sentence in rules:
+            if not fine:
+                raise UsageError(sentence)
+
+
+class Hypothesis(NamedTuple):
+    """Tokens without prompt and end, their log-probability with the end, and whether the sequence ended itself."""
+
+    tokens: list[int]
+    score: float
+    ended: bool
+
+
+@torch.no_grad()
+def generate(
+    state: State, first: Tensor, end: int | None, search: GenerationConfig, longest: Tensor | None = None
+) -> list[list[Hypothesis]]:
+    """Continue ``first`` (B, T) until the token ``end``; the ``n_best`` sequences of each row, best first.
+
+    ``longest`` (B,) bounds rows below ``search.max_length``.
+    """
+    limit = (
+        torch.full((len(first),), search.max_length) if longest is None else longest.cpu().clamp(max=search.max_length)
+    )
+    limits: list[int] = limit.clamp(min=1).tolist()
+    if search.beams > 1:
+        return _beam(state, first, end, search, limits)
+    return [[written] for written in _single(state, first, end, search, limits)]
+
+
+def _log_probabilities(state: State, tokens: Tensor, end: int | None, forbid: bool) -> tuple[Tensor, Tensor]:
+    """What the model says of the next token (B, V), and the same where the end may be forbidden."""
+    log_probs = state.step(tokens).to(torch.float64).log_softmax(-1)
+    if end is None or not forbid:
+        return log_probs, log_probs
+    allowed = log_probs.clone()
+    allowed[:, end] = float("-inf")
+    return log_probs, allowed
+
+
+def _single(
+    state: State, first: Tensor, end: int | None, search: GenerationConfig, limits: list[int]
+) -> list[Hypothesis]:
+    generator = None
+    if search.temperature:
+        generator = torch.Generator(first.device)
+        generator.manual_seed(torch.initial_seed() if search.seed is None else search.seed)
+    out: list[list[int]] = [[] for _ in limits]
+    score, ended = [0.0] * len(limits), [False] * len(limits)
+    rows, tokens = list(range(len(limits))), first
+    for length in range(1, max(limits) + 1):
+        log_probs, allowed = _log_probabilities(state, tokens, end, length <= search.min_length)
+        try:
+            chosen = allowed.argmax(-1) if generator is None else sample_token(allowed, search, generator)
+        except RuntimeError as error:  # torch draws from no distribution that holds nan
+            _check_numbers(float(log_probs.sum()), error)
+            raise
+        gained = log_probs.gather(1, chosen[:, None])[:, 0].tolist()
+        _check_numbers(sum(gained))
+        going = []
+        for place, (row, token) in enumerate(zip(rows, chosen.tolist(), strict=True)):
+            score[row] += gained[place]
+            ended[row] = token == end
+            if not ended[row]:
+                out[row].append(token)
+                if length < limits[row]:
+                    going.append(place)
+        if not going:
+            break
+        tokens = chosen[:, None]
+        if len(going) < len(rows):  # rows that ended cost nothing any more
+            kept = torch.tensor(going, device=first.device)
+            state.select(kept)
+            rows, tokens = [rows[place] for place in going], tokens[kept]
+    return [Hypothesis(*parts) for parts in zip(out, score, ended, strict=True)]
+
+
+def _check_numbers(total: float, cause: Exception | None = None) -> None:
+    """Raise NonFiniteError where a sum of log-probabilities is not a number."""
+    if math.isnan(total):
+        raise NonFiniteError(
+            "what the model writes has a probability that is not a number (nan): it overflows, or it diverged while "
+            "it was trained. Take an earlier checkpoint."
+        ) from cause
+
+
+def sample_token(logits: Tensor, search: GenerationConfig, generator: torch.Generator) -> Tensor:
+    """A token per row of (B, V) log-probabilities, by temperature, top-k and top-p."""
+    logits = logits / search.temperature
+    if search.top_k is not None and search.top_k < logits.size(-1):
+        least = logits.topk(search.top_k, -1).values[:, -1:]
+        logits = logits.masked_fill(logits < least, float("-inf"))
+    if search.top_p is not None:
+        ordered, place = logits.softmax(-1).sort(-1, descending=True)
+        outside = ordered.cumsum(-1) - ordered >= search.top_p  # the likeliest token is always inside
+        logits = logits.masked_fill(outside.gather(-1, place.argsort(-1)), float("-inf"))
+    return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
+
+
+class _Row:
+    """The finished sequences of one row, and when no other can enter them."""
+
+    def __init__(self, search: GenerationConfig, limit: int):
+        self.search, self.limit = search, limit
+        self.found: list[tuple[float, Hypothesis]] = []
+
+    def add(self, tokens: list[int], score: float, ended: bool) -> None:
+        length = max(1, len(tokens) + ended)
+        self.found.append((score / length**self.search.length_penalty, Hypothesis(tokens, score, ended)))
+        self.found.sort(key=lambda pair: -pair[0])
+        del self.found[self.search.n_best :]
+
+    def closed(self, best_alive: float) -> bool:
+        """Log-probabilities only fall: the best that an unfinished sequence can still reach is known."""
+        power = self.search.length_penalty
+        bound = best_alive / (self.limit**power if power > 0 else 1.0)
+        return len(self.found) == self.search.n_best and self.found[-1][0] >= bound
+
+
+def _beam(
+    state: State, first: Tensor, end: int | None, search: GenerationConfig, limits: list[int]
+) -> list[list[Hypothesis]]:
+    width, device = search.beams, first.device
+    done = [_Row(search, limit) for limit in limits]
+    _, allowed = _log_probabilities(state, first, end, search.min_length >= 1)
+    rows = list(range(len(limits)))
+    # sequences of a row stand next to each other; at the start there is one, the empty one
+    state.select(torch.arange(len(rows), device=device).repeat_interleave(width))
+    scores = torch.full((len(rows), width), float("-inf"), dtype=torch.float64, device=device)
+    scores[:, 0] = 0.0
+    allowed = allowed.repeat_interleave(width, 0)
+    texts: list[list[list[int]]] = [[[] for _ in range(width)] for _ in rows]
+    for length in range(1, max(limits) + 1):
+        total = scores[:, :, None] + allowed.view(len(rows), width, -1)
+        vocabulary = total.size(-1)
+        # of the best 2 * width at most width can end, so that width are left to go on
+        best, place = total.flatten(1).topk(min(2 * width, width * vocabulary), -1)
+        _check_numbers(sum(best[:, 0].tolist()))  # nan sorts above every number
+        going, parents, tokens, kept_scores, kept_texts = [], [], [], [], []
+        for number, row in enumerate(rows):
+            alive: list[tuple[float, int, int]] = []
+            for rank, (value, flat) in enumerate(zip(best[number].tolist(), place[number].tolist(), strict=True)):
+                parent, token = divmod(flat, vocabulary)
+                if value == float("-inf") or len(alive) == width:
+                    continue
+                text = texts[number][parent]
+                if token == end:
+                    if rank < width:
+                        done[row].add(text, value, True)
+                elif length == limits[row]:
+                    done[row].add([*text, token], value, False)
+                else:
+                    alive.append((value, parent, token))
+            if not alive or done[row].closed(alive[0][0]):
+                continue
+            alive += [(float("-inf"), alive[0][1], alive[0][2])] * (width - len(alive))
+            going.append(row)
+            parents += [number * width + parent for _, parent, _ in alive]
+            tokens += [token for _, _, token in alive]
+            kept_scores.append([value for value, _, _ in alive])
+            kept_texts.append([[*texts[number][parent], token] for _, parent, token in alive])
+        if not going:
+            break
+        rows, texts = going, kept_texts
+        scores = torch.tensor(kept_scores, dtype=torch.float64, device=device)
+        state.select(torch.tensor(parents, device=device))
+        following = torch.tensor(tokens, device=device)[:, None]
+        _, allowed = _log_probabilities(state, following, end, length + 1 <= search.min_length)
+    return [[written for _, written in row.found] for row in done]

@@ -1,0 +1,127 @@
+"""Attention as five matrix products, for numbers whose fused kernel is slow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from zoo.parts.derivatives import differentiable_gradients, transformed
+from zoo.parts.pattern import Pattern
+
+LARGEST = 2**28  # bytes of float32 scores of one call: the weights are kept for the backward pass
+
+
+def worthwhile(q: Tensor, k: Tensor) -> bool:
+    """Whether a call is faster so than by torch's fused kernel: bfloat16 on a CPU, scores that fit into memory."""
+    if q.dtype != torch.bfloat16 or q.device.type != "cpu" or torch.compiler.is_exporting():
+        return False  # an export is of any number of rows, and may run elsewhere
+    return q.size(2) > 1 and 4 * q.shape[:-1].numel() * k.size(2) <= LARGEST
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, dropout: float = 0.0, scale: float | None = None
+) -> Tensor:
+    """softmax(q k' scale + bias) v, (B, H, T, D): scores and softmax in at least float32, all else in the type of q.
+
+    k and v may have fewer heads. A query that may see no key gets zeros.
+    """
+    k, v = (x.repeat_interleave(q.size(1) // x.size(1), dim=1) for x in (k, v))
+    mask, bias = pattern.dense(q.size(1), q.size(2), k.size(2), q.device)
+    wide = torch.promote_types(q.dtype, torch.float32)
+    bias = None if bias is None else bias.to(wide)
+    dead = None
+    if mask is not None:
+        dead = ~mask.any(-1, keepdim=True)
+        if not torch.compiler.is_compiling() and not transformed() and not dead.any():
+            dead = None
+    scale = q.size(-1) ** -0.5 if scale is None else scale
+    rows, keys, values = (x.flatten(0, 1) for x in (q, k, v))
+    with torch.autocast(q.device.type, enabled=False):
+        if transformed():
+            weights = F.dropout(weights_of(rows, keys, bias, mask, dead, q.shape[:2], scale), dropout)
+            return torch.bmm(weights, values).unflatten(0, q.shape[:2])
+        return _Products.apply(rows, keys, values, bias, mask, dead, q.shape[:2], dropout, scale)
+
+
+def weights_of(
+    q: Tensor,
+    k: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    dead: Tensor | None,
+    heads: Sequence[int],
+    scale: float,
+) -> Tensor:
+    """softmax(q k' scale + bias), (B H, T, S), from q (B H, T, D) and k (B H, S, D), in the type of q."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    scores = torch.bmm(q.to(wide) * scale, k.to(wide).mT).unflatten(0, heads)
+    if mask is not None:
+        # the lowest number, not -inf: softmax over nothing but -inf is nan
+        lowest = torch.full((), torch.finfo(wide).min, dtype=wide, device=q.device)
+        bias = torch.where(mask, lowest.new_zeros(()) if bias is None else bias, lowest)
+    if bias is not None:
+        scores = scores + bias if torch.is_grad_enabled() or transformed() else scores.add_(bias)
+    weights = scores.softmax(-1).to(q.dtype)
+    if dead is not None:
+        weights = weights.masked_fill(dead, 0.0)
+    return weights.flatten(0, 1)
+
+
+def share_of(dropout: float) -> float:
+    """What the weights that are not dropped are multiplied by; none is left at rate 1."""
+    return 0.0 if dropout == 1 else 1.0 / (1.0 - dropout)
+
+
+class _Products(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q, k, v, bias, mask, dead, heads, dropout, scale):
+        weights = weights_of(q, k, bias, mask, dead, heads, scale)
+        shares, dropped = weights, None
+        if dropout:
+            shares, dropped = torch.native_dropout(weights, dropout, True)
+        ctx.save_for_backward(q, k, v, bias, mask, dead, weights, dropped)
+        ctx.dropout, ctx.scale, ctx.heads = dropout, scale, heads
+        return torch.bmm(shares, v).unflatten(0, heads)
+
+    @staticmethod
+    def backward(ctx: Any, grad):
+        with torch.autocast(grad.device.type, enabled=False):
+            return _Products.gradients(ctx, grad)
+
+    @staticmethod
+    def gradients(ctx: Any, grad):
+        """Of q, k, v and the bias, where they are needed."""
+        q, k, v, bias, mask, dead, weights, dropped = ctx.saved_tensors
+        need = ctx.needs_input_grad
+        if torch.is_grad_enabled():  # somebody wants derivatives of these gradients
+
+            def formula(q, k, v, bias):
+                kept = weights_of(q, k, bias, mask, dead, ctx.heads, ctx.scale)
+                kept = kept if dropped is None else kept * dropped * share_of(ctx.dropout)
+                return torch.bmm(kept, v).unflatten(0, ctx.heads)
+
+            return *differentiable_gradients(formula, (q, k, v, bias), need[:4], grad), None, None, None, None, None
+        grad = grad.flatten(0, 1)
+        dq = dk = dv = dbias = None
+        kept = weights
+        if dropped is not None:
+            share = share_of(ctx.dropout)
+            kept = torch.ops.aten.native_dropout_backward(weights, dropped, share)
+        if need[2]:
+            dv = torch.bmm(kept.mT, grad)
+        if need[0] or need[1] or need[3]:
+            slope = torch.bmm(grad, v.mT)
+            if dropped is not None:
+                slope = torch.ops.aten.native_dropout_backward(slope, dropped, share)
+            slope = torch.ops.aten._softmax_backward_data(slope, weights, -1, weights.dtype)
+            if need[3]:
+                dbias = slope.unflatten(0, ctx.heads).to(bias.dtype).sum_to_size(bias.shape)
+            if need[0]:
+                dq = torch.bmm(slope, k).mul_(ctx.scale)
+            if need[1]:
+                dk = torch.bmm(slope.mT, q).mul_(ctx.scale)
+        return dq, dk, dv, dbias, None, None, None, None, None

@@ -1,0 +1,189 @@
+"""Read which entry points installed packages declare; a damaged package hides nobody but itself.
+
+``importlib.metadata.entry_points`` fails as a whole when it cannot read the metadata of one package.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import Distribution, EntryPoints
+from typing import Any
+
+GROUP = "zoo."
+ZOO = "zoo-transformers"
+POINTS = "entry_points.txt"
+
+
+@dataclass(frozen=True, order=True)
+class Package:
+    """An installed distribution: where its metadata lie, what it asks of zoo, and what is damaged in it."""
+
+    name: str
+    version: str
+    home: str = ""
+    requires: tuple[str, ...] = ()
+    damage: str = ""
+
+    @property
+    def origin(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line ``name = value`` of a group ``zoo.<kind>``."""
+
+    kind: str
+    name: str
+    value: str
+    package: Package
+
+
+@dataclass(frozen=True)
+class Flaw:
+    """What of a package's entry points could not be read."""
+
+    package: Package
+    reason: str
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """Everything that was read, and whether ``importlib.metadata`` would have failed."""
+
+    entries: tuple[Entry, ...]
+    flaws: tuple[Flaw, ...]
+    fatal: bool
+
+
+def normal(name: str) -> str:
+    """A distribution's name in the form in which names are compared (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name.strip()).lower()
+
+
+@functools.cache
+def discover() -> Discovery:
+    """The entry points of zoo on ``sys.path``; of two packages with one name the first counts, as when importing."""
+    entries: list[Entry] = []
+    flaws: list[Flaw] = []
+    names: set[str] = set()
+    fatal = False
+    for dist in _distributions():
+        label, version = _label(dist)
+        left_behind = label.startswith("~")  # by pip, which renames what it is about to replace
+        if left_behind or (label and normal(label) in names):
+            continue
+        names.add(normal(label))
+        text, damage = _text(dist, POINTS)
+        lines = list(_lines(text))
+        wrong = [number for number, _, _, value in lines if value is None]
+        fatal |= bool(damage or wrong)
+        if not (damage or wrong or any(group.startswith(GROUP) for _, group, _, _ in lines)):
+            continue
+        package = _package(dist, label or "unknown", version or "unknown", damage)
+        own = normal(package.name)
+        if own != normal(label) and own in names:
+            continue
+        names.add(normal(package.name))
+        if damage:
+            flaws.append(Flaw(package, damage))
+        for number, group, name, value in lines:
+            if value is None:
+                flaws.append(Flaw(package, f"{POINTS}, line {number}: {name!r:.80} is not 'Name = module:Class'"))
+            elif group.startswith(GROUP):
+                entries.append(Entry(group.removeprefix(GROUP), name, value, package))
+    return Discovery(tuple(entries), tuple(flaws), fatal)
+
+
+def version(name: str) -> str | None:
+    """The installed version of a distribution, None where there is none, ``unknown`` where it does not say."""
+    ours = (entry.package for entry in discover().entries)
+    package = next((one for one in ours if normal(one.name) == normal(name)), None)
+    if package is None:
+        package = next((_package(dist, *_label(dist), "") for dist in _distributions(name=name)), None)
+    return (package.version or "unknown") if package else None
+
+
+def shield() -> None:
+    """Let torch and Lightning start beside a damaged package: they read the entry points of all packages."""
+    if discover().fatal and Distribution.entry_points is _theirs:
+        Distribution.entry_points = property(_readable)  # type: ignore[assignment, method-assign]
+
+
+_theirs = Distribution.entry_points
+
+
+def _readable(dist: Distribution) -> EntryPoints:
+    try:
+        return _theirs.__get__(dist)
+    except Exception:
+        return EntryPoints(())
+
+
+def _distributions(**sought: Any) -> Iterator[Distribution]:
+    try:
+        yield from importlib.metadata.distributions(**sought)
+    except Exception:  # an import hook of somebody else that cannot list what it finds
+        return
+
+
+def _label(dist: Distribution) -> tuple[str, str]:
+    """Name and version as the folder of the metadata is called: ``my_norm-0.1.0.dist-info``."""
+    name, _, rest = os.path.basename(_home(dist)).rpartition(".")[0].partition("-")
+    if name:
+        return name, rest.partition("-")[0]
+    try:  # an import hook that keeps its metadata elsewhere
+        return dist.name or "", dist.version or ""
+    except Exception:
+        return "", ""
+
+
+def _home(dist: Distribution) -> str:
+    return str(getattr(dist, "_path", ""))
+
+
+def _text(dist: Distribution, name: str) -> tuple[str, str]:
+    """The text of a file of the metadata as far as it can be read, and what is wrong with it."""
+    try:
+        return dist.read_text(name) or "", ""
+    except UnicodeDecodeError as error:
+        return bytes(error.object).decode("utf-8", "replace"), f"{name} is not UTF-8"
+    except Exception as error:
+        return "", f"{name} cannot be read: {type(error).__name__}: {error}"
+
+
+def _lines(text: str) -> Iterator[tuple[int, str, str, str | None]]:
+    """Number, group, name and value of each entry; no value where the line is none."""
+    group = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        plain = line.strip()
+        if not plain or plain.startswith("#"):
+            continue
+        if plain.startswith("[") and plain.endswith("]"):
+            group = plain.strip("[]")
+        elif group:
+            name, equals, value = plain.partition("=")
+            yield number, group, name.strip(), value.strip() if equals else None
+
+
+def _package(dist: Distribution, label: str, version: str, damage: str) -> Package:
+    """What a package says about itself, and what its folder's name says where it does not."""
+    text, unread = _text(dist, "METADATA")
+    if not text:
+        text, unread = _text(dist, "PKG-INFO")
+    head = [line.partition(":") for line in text.partition("\n\n")[0].splitlines()]
+    fields = {key.lower(): value.strip() for key, _, value in reversed(head)}
+    missing = [field for field in ("Name", "Version") if not fields.get(field.lower())]
+    if not text:
+        unread = unread or "METADATA is missing or empty"
+    elif missing:
+        unread = unread or f"METADATA has no {missing[0]}"
+    requirements = [value.strip() for key, _, value in head if key.lower() == "requires-dist"]
+    ours = tuple(line for line in requirements if normal(re.split(r"[^\w.-]", line, maxsplit=1)[0]) == ZOO)
+    name, version = fields.get("name") or label, fields.get("version") or version
+    return Package(name, version, _home(dist), ours, damage or unread)

@@ -1,0 +1,251 @@
+"""BERT (Devlin et al., 2019) and RoBERTa (Liu et al., 2019), as masked language models and as classifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from zoo.pretrained.config_keys import BOOKKEEPING, Keys, real, size, word
+from zoo.pretrained.family import WRITTEN, Config, Family, Options, activation, inner, part, refused
+from zoo.pretrained.tensor_mapping import MappedTensors, Stacked, TensorRule, Tensors, Transform
+from zoo.pretrained.vit import CLASSES, classes
+
+MASKED = "zoo.tasks.masked.MaskedLM"
+TEXTS, TOKENS = "zoo.tasks.labelling.SequenceClassification", "zoo.tasks.labelling.TokenClassification"
+PAIRS = "BertForPreTraining"
+READ = {
+    "vocab_size": size(30522), "hidden_size": size(768), "num_hidden_layers": size(12),
+    "num_attention_heads": size(12), "intermediate_size": size(3072), "hidden_act": word("gelu"),
+    "hidden_dropout_prob": real(0.1), "attention_probs_dropout_prob": real(0.1), "max_position_embeddings": size(512),
+    "layer_norm_eps": real(1e-12),
+}  # fmt: skip
+FIXED: dict[str, list[Any]] = {
+    "is_decoder": [False], "add_cross_attention": [False], "position_embedding_type": ["absolute"],
+    "pruned_heads": [{}], "is_encoder_decoder": [False],
+}  # fmt: skip
+# of the sentence classifiers that BERT's own configurations describe, which no head reads
+POOLER = {
+    "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head",
+    "pooler_type",
+}  # fmt: skip
+
+
+def keys(kind: str, task: str) -> Keys:
+    """The keys of a model with a head: one that names classes has no tied matrix, one that fills in no classes."""
+    read = {**READ, "type_vocab_size": size(2)}
+    if kind == "roberta":
+        read |= {"vocab_size": size(50265), "pad_token_id": size(1, 0, optional=True)}
+    if task == MASKED:
+        return Keys(read, {**FIXED, "tie_word_embeddings": [True]}, BOOKKEEPING | POOLER | {"classifier_dropout"})
+    read |= {**CLASSES.read, "classifier_dropout": real(None)}
+    return Keys(read, {**FIXED, **CLASSES.fixed}, BOOKKEEPING | POOLER | {"tie_word_embeddings"})
+
+
+class Reversed(Transform):
+    """Rows in the opposite order: their first of two texts' answers is that the second follows, ours the last."""
+
+    def read(self, theirs: list[Tensor]) -> Tensor:
+        return theirs[0].flip(0)
+
+    def write(self, ours: Tensor) -> list[Tensor]:
+        return [ours.flip(0).contiguous()]
+
+
+def encoder(config: Config) -> Options:
+    """What the encoders have in common, DeBERTa's included."""
+    if config["hidden_size"] % config["num_attention_heads"]:
+        raise refused(config, "num_attention_heads", config["model_type"], f"a divisor of {config['hidden_size']}")
+    return {
+        "vocab_size": config["vocab_size"],
+        "dim": config["hidden_size"],
+        "depth": config["num_hidden_layers"],
+        "heads": config["num_attention_heads"],
+        "hidden": config["intermediate_size"],
+        "embedding_norm": True,
+        "norm": part("norm.LayerNorm", eps=config["layer_norm_eps"]),
+        "block": part("block.PostNorm"),
+        "ffn": part("ffn.Plain", activation=activation(config, "hidden_act")),
+        "dropout": config["hidden_dropout_prob"],
+        "attention_dropout": config["attention_probs_dropout_prob"],
+    }
+
+
+def written_encoder(options: Options) -> dict[str, Any]:
+    return {
+        "vocab_size": options["vocab_size"],
+        "hidden_size": options["dim"],
+        "num_hidden_layers": options["depth"],
+        "num_attention_heads": options["heads"],
+        "intermediate_size": options["hidden"] or 4 * options["dim"],
+        "hidden_act": WRITTEN[inner(options["ffn"])["activation"]],
+        "hidden_dropout_prob": options["dropout"],
+        "attention_probs_dropout_prob": options["attention_dropout"],
+        "max_position_embeddings": options["max_length"],
+        "type_vocab_size": options["segments"],
+        "layer_norm_eps": inner(options["norm"])["eps"],
+        "tie_word_embeddings": True,
+    }
+
+
+def offset(config: Config) -> int:
+    """Rows in front of the first position's: RoBERTa's positions begin behind the number of its padding."""
+    if config["model_type"] == "bert":
+        return 0
+    if config["pad_token_id"] is None:
+        raise refused(config, "pad_token_id", "roberta", "the number behind which its positions begin")
+    return config["pad_token_id"] + 1
+
+
+def body(config: Config) -> Options:
+    first = offset(config)
+    if config["max_position_embeddings"] <= first:
+        raise refused(config, "max_position_embeddings", config["model_type"], f"more than {first}")
+    return {
+        **encoder(config),
+        "max_length": config["max_position_embeddings"] - first,
+        "segments": config["type_vocab_size"],
+        "position": part("position.Learned", offset=first),
+        "attention": part("attention.MultiHead"),
+    }
+
+
+def written(options: Options, kind: str) -> dict[str, Any]:
+    first = inner(options["position"])["offset"]
+    config = {**written_encoder(options), "model_type": kind, "max_position_embeddings": options["max_length"] + first}
+    return config if kind == "bert" else {**config, "pad_token_id": first - 1}
+
+
+def masked(config: Config) -> Options:
+    """The head of a masked language model; RoBERTa's activation is always GELU."""
+    bert, pairs = config["model_type"] == "bert", PAIRS in (config.get("architectures") or ())
+    name = activation(config, "hidden_act") if bert else "gelu"
+    return {**body(config), "tie": True, "activation": name, "next_sentence": float(pairs)}
+
+
+def written_masked(options: Options, kind: str) -> dict[str, Any]:
+    return {**written(options, kind), **({"architectures": [PAIRS]} if options["next_sentence"] else {})}
+
+
+def labelled(config: Config) -> Options:
+    """The classes of a classifier and its dropout."""
+    rate = config["classifier_dropout"]
+    return {
+        "num_classes": classes(config),
+        "head_dropout": config["hidden_dropout_prob"] if rate is None else rate,
+    }
+
+
+def written_labels(options: Options) -> dict[str, Any]:
+    count = options["num_classes"]
+    return {
+        "id2label": {str(n): f"LABEL_{n}" for n in range(count)},
+        "label2id": {f"LABEL_{n}": n for n in range(count)},
+        "classifier_dropout": options["head_dropout"],
+    }
+
+
+def texts(config: Config) -> Options:
+    return {**body(config), **labelled(config), "pool": "first", "pooler": "tanh"}
+
+
+def tokens(config: Config) -> Options:
+    return {**body(config), **labelled(config)}
+
+
+def written_classifier(options: Options, kind: str) -> dict[str, Any]:
+    return {**written(options, kind), **written_labels(options)}
+
+
+def same(theirs: str, ours: str) -> list[TensorRule]:
+    """A weight and a bias."""
+    return [TensorRule(f"{theirs}.{end}", f"{ours}.{end}") for end in ("weight", "bias")]
+
+
+def norm(theirs: str, ours: str) -> list[TensorRule]:
+    """A norm, whose gain and shift early checkpoints call gamma and beta."""
+    old = [TensorRule(f"{theirs}.gamma", f"{ours}.weight"), TensorRule(f"{theirs}.beta", f"{ours}.bias")]
+    return same(theirs, ours) + old
+
+
+def layers(model: str, dim: int, names: Sequence[str]) -> list[TensorRule]:
+    """Word embeddings, their norm and all layers; ``names`` are those of queries, keys and values."""
+    theirs, ours = f"{model}.encoder.layer.{{n}}.", "stack.blocks.{n}."
+    rules = [TensorRule(f"{model}.embeddings.word_embeddings.weight", "embedding.weight")]
+    rules += norm(f"{model}.embeddings.LayerNorm", "stack.entry")
+    for end in ("weight", "bias"):
+        three = tuple(f"{theirs}attention.self.{name}.{end}" for name in names)
+        rules.append(TensorRule(three, f"{ours}attend.part.qkv.{end}", Stacked([dim] * 3)))
+    rules += same(f"{theirs}attention.output.dense", f"{ours}attend.part.out")
+    rules += norm(f"{theirs}attention.output.LayerNorm", f"{ours}attend.norm")
+    rules += same(f"{theirs}intermediate.dense", f"{ours}ffn.part.up")
+    rules += same(f"{theirs}output.dense", f"{ours}ffn.part.down")
+    return rules + norm(f"{theirs}output.LayerNorm", f"{ours}ffn.norm")
+
+
+def bert_head(weights: str) -> tuple[list[TensorRule], dict[str, str]]:
+    """The head of BERT and of older DeBERTas, and the copies of the tied matrix, which is called ``weights``."""
+    first = "cls.predictions."
+    rules = same(f"{first}transform.dense", "transform") + norm(f"{first}transform.LayerNorm", "transform_norm")
+    copies = {f"{first}decoder.weight": weights, f"{first}decoder.bias": f"{first}bias"}
+    return [*rules, TensorRule(f"{first}bias", "head.bias")], copies
+
+
+def mapped(config: Config, task: str) -> MappedTensors:
+    kind = config["model_type"]
+    first = f"{kind}.embeddings."
+    rules = layers(kind, config["hidden_size"], ("query", "key", "value"))
+    rules.append(TensorRule(f"{first}position_embeddings.weight", "stack.position.table.weight"))
+    rules.append(TensorRule(f"{first}token_type_embeddings.weight", "segment.weight"))
+    unread = [f"{first}position_ids", f"{first}token_type_ids"]
+    copies: dict[str, str] = {}
+    pooled = [f"{kind}.pooler.dense.{end}" for end in ("weight", "bias")]
+    if task == MASKED and kind == "bert":
+        more, copies = bert_head(f"{first}word_embeddings.weight")
+        rules += more
+        if PAIRS in (config.get("architectures") or ()):
+            rules += same("bert.pooler.dense", "pooler")
+            rules += [
+                TensorRule(f"cls.seq_relationship.{end}", f"follows.{end}", Reversed()) for end in ("weight", "bias")
+            ]
+        else:
+            unread += pooled
+    elif task == MASKED:
+        rules += same("lm_head.dense", "transform") + same("lm_head.layer_norm", "transform_norm")
+        rules.append(TensorRule("lm_head.bias", "head.bias"))
+        copies = {"lm_head.decoder.weight": f"{first}word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"}
+        unread += pooled
+    elif task == TEXTS and kind == "bert":
+        rules += same("bert.pooler.dense", "pooler") + same("classifier", "head")
+    elif task == TEXTS:
+        rules += same("classifier.dense", "pooler") + same("classifier.out_proj", "head")
+        unread += pooled
+    else:
+        rules += same("classifier", "head")
+        unread += pooled
+    return MappedTensors(rules, unread, copies)
+
+
+def noticed(config: Config, tensors: Tensors) -> Config:
+    """With the head of pairs, where its tensors are there: BERT's own checkpoints are called BertForMaskedLM."""
+    return {**config, "architectures": [PAIRS]} if "cls.seq_relationship.weight" in tensors else config
+
+
+def families(kind: str, name: str) -> tuple[Family, Family, Family]:
+    """A model's three families, one for each head."""
+    heads = (f"{name}ForMaskedLM", PAIRS) if kind == "bert" else (f"{name}ForMaskedLM",)
+    write = partial(written_classifier, kind=kind)
+    return (
+        Family(kind, (kind,), heads, MASKED, masked, partial(written_masked, kind=kind), partial(mapped, task=MASKED),
+               keys(kind, MASKED), noticed),
+        Family(f"{kind}-classifier", (kind,), (f"{name}ForSequenceClassification",), TEXTS, texts, write,
+               partial(mapped, task=TEXTS), keys(kind, TEXTS)),
+        Family(f"{kind}-tagger", (kind,), (f"{name}ForTokenClassification",), TOKENS, tokens, write,
+               partial(mapped, task=TOKENS), keys(kind, TOKENS)),
+    )  # fmt: skip
+
+
+BERT, BERT_TEXTS, BERT_TOKENS = families("bert", "Bert")
+ROBERTA, ROBERTA_TEXTS, ROBERTA_TOKENS = families("roberta", "Roberta")

@@ -1,0 +1,182 @@
+"""How the tensors of a published checkpoint become ours and back: key patterns, each with a transform."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from zoo.errors import CheckpointError
+
+Tensors = dict[str, Tensor]
+
+
+class Transform:
+    """A change of form that can be undone; the base leaves one tensor as it is."""
+
+    def read(self, theirs: list[Tensor]) -> Tensor:
+        """Their tensors as ours."""
+        return theirs[0]
+
+    def write(self, ours: Tensor) -> list[Tensor]:
+        """Our tensor as theirs."""
+        return [ours]
+
+
+SAME = Transform()
+
+
+class Transposed(Transform):
+    """A matrix that they keep the other way around, as GPT-2 does."""
+
+    def read(self, theirs: list[Tensor]) -> Tensor:
+        return theirs[0].T.contiguous()
+
+    def write(self, ours: Tensor) -> list[Tensor]:
+        return [ours.T.contiguous()]
+
+
+class Shaped(Transform):
+    """The same numbers in the same order, in another shape: without the first dimensions, or with more of them."""
+
+    def __init__(self, theirs: Sequence[int], ours: Sequence[int]) -> None:
+        self.theirs, self.ours = tuple(theirs), tuple(ours)
+
+    def read(self, theirs: list[Tensor]) -> Tensor:
+        return theirs[0].reshape(self.ours)
+
+    def write(self, ours: Tensor) -> list[Tensor]:
+        return [ours.reshape(self.theirs)]
+
+
+class Stacked(Transform):
+    """Several tensors that we keep as one, below each other; ``sizes`` are their first dimensions."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.sizes = list(sizes)
+
+    def read(self, theirs: list[Tensor]) -> Tensor:
+        rows = [tensor.size(0) for tensor in theirs]
+        if rows != self.sizes:
+            raise ValueError(f"{rows} rows where the configuration says {self.sizes}")
+        return torch.cat(theirs)
+
+    def write(self, ours: Tensor) -> list[Tensor]:
+        return [part.contiguous() for part in ours.split(self.sizes)]
+
+
+@dataclass(frozen=True)
+class TensorRule:
+    """Their keys, our key, and the transform. ``{n}`` and other names in braces stand for numbers."""
+
+    theirs: str | tuple[str, ...]
+    ours: str
+    how: Transform = SAME
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (self.theirs,) if isinstance(self.theirs, str) else self.theirs
+
+
+@dataclass(frozen=True)
+class MappedTensors:
+    """The whole mapping of one checkpoint.
+
+    ``constants`` are keys that hold no weights (masks, position numbers), which our model computes. ``copies`` are keys
+    that, where they occur, must equal another: tied matrices that were saved twice.
+    """
+
+    rules: Sequence[TensorRule]
+    constants: Sequence[str] = ()
+    copies: Mapping[str, str] = field(default_factory=dict)
+
+
+class Origin(NamedTuple):
+    """Where one of our tensors comes from, and whether its form was changed."""
+
+    keys: tuple[str, ...]
+    changed: bool
+
+
+def pattern(key: str) -> re.Pattern[str]:
+    """What a key with numbers in braces matches."""
+    pieces = re.split(r"\{(\w+)\}", key)
+    text = "".join(rf"(?P<{piece}>\d+)" if odd % 2 else re.escape(piece) for odd, piece in enumerate(pieces))
+    return re.compile(text)
+
+
+def read(theirs: Tensors, mapped: MappedTensors, source: str) -> tuple[Tensors, dict[str, Origin], list[str]]:
+    """Our tensors, where each comes from, and the keys that hold constants or copies.
+
+    Raises CheckpointError that names a key that nothing is known of, or that is missing from a group.
+    """
+    left, tensors = set(theirs), dict[str, Tensor]()
+    origins: dict[str, Origin] = {}
+    for rule in mapped.rules:
+        first = pattern(rule.keys[0])
+        for key in sorted(left):
+            match = first.fullmatch(key)
+            if match is None:
+                continue
+            keys = tuple(one.format(**match.groupdict()) for one in rule.keys)
+            for missing in (one for one in keys if one not in theirs):
+                raise CheckpointError(f"{source} lacks {missing}, which belongs to {key}.")
+            name = rule.ours.format(**match.groupdict())
+            if name in tensors:
+                raise CheckpointError(
+                    f"{source} has both {', '.join(origins[name].keys)} and {key}, which are one tensor."
+                )
+            try:
+                tensors[name] = rule.how.read([theirs[one] for one in keys])
+            except (RuntimeError, ValueError) as error:
+                shapes = ", ".join(f"{one} {tuple(theirs[one].shape)}" for one in keys)
+                raise CheckpointError(f"{source}: {shapes} does not fit the configuration: {error}.") from error
+            origins[name] = Origin(keys, rule.how is not SAME)
+            left -= set(keys)
+    extra = [key for key in sorted(left) if any(pattern(one).fullmatch(key) for one in mapped.constants)]
+    for copy, original in mapped.copies.items():
+        if copy in left and original in theirs:
+            if not torch.equal(theirs[copy], theirs[original]):
+                raise CheckpointError(f"{source}: {copy} differs from {original}, which the configuration ties it to.")
+            extra.append(copy)
+    unknown = sorted(left - set(extra))
+    if unknown:
+        shown = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
+        raise CheckpointError(f"{source} has unknown {shown}: no rule of this family speaks of it.")
+    return tensors, origins, extra
+
+
+def write(ours: Tensors, mapped: MappedTensors) -> Tensors:
+    """Their tensors: ``read`` backwards. Raises CheckpointError for a tensor of ours that no rule speaks of."""
+    tensors: Tensors = {}
+    for name, tensor in ours.items():
+        for rule in mapped.rules:
+            match = pattern(rule.ours).fullmatch(name)
+            if match is None:
+                continue
+            keys = [one.format(**match.groupdict()) for one in rule.keys]
+            tensors |= dict(zip(keys, rule.how.write(tensor), strict=True))
+            break
+        else:
+            raise CheckpointError(f"{name} has no place in a checkpoint of this family.")
+    return tensors
+
+
+def fit_shapes(tensors: Tensors, shapes: Mapping[str, torch.Size], origins: Mapping[str, Origin], source: str) -> None:
+    """Raise CheckpointError unless these are all the tensors of a model, in its shapes, by their keys."""
+    missing = sorted(shapes.keys() - tensors.keys())
+    if missing:
+        shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        raise CheckpointError(f"{source} has no tensor for {shown} of the model that its configuration describes.")
+    for name in sorted(tensors.keys() - shapes.keys()):
+        raise CheckpointError(f"{source} has {', '.join(origins[name].keys)}: its configuration has no place for it.")
+    for name, shape in shapes.items():
+        if tensors[name].shape != shape:
+            keys = ", ".join(origins[name].keys)
+            sizes = f"{tuple(tensors[name].shape)} where the configuration says {tuple(shape)}"
+            raise CheckpointError(f"{source}: {keys} is {sizes} ({name}, {math.prod(shape):,} numbers).")

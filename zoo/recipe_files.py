@@ -1,0 +1,125 @@
+"""Find and read recipes: packaged YAML files that `zoo fit NAME` runs without a path.
+
+zoo's own come first; a plugin brings its own by an entry point ``name = package.folder`` in the group ``zoo.recipes``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from zoo.errors import UsageError
+from zoo.io import atomic_files
+from zoo.registry import BUILTIN, shelves, suggest
+
+SUFFIXES = (".yaml", ".yml")
+COMPARE = "compare"  # the folder of comparisons, which `zoo compare NAME` runs
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One packaged recipe and what its header says."""
+
+    name: str
+    path: Path
+    distribution: str = BUILTIN
+
+    @property
+    def builtin(self) -> bool:
+        return self.distribution == BUILTIN
+
+    @property
+    def header(self) -> list[str]:
+        """The comment lines at the top of the file, without their marks."""
+        lines: list[str] = []
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            if not line.startswith("#"):
+                break
+            lines.append(line.lstrip("#").strip())
+        return [line for line in lines if line]
+
+    @property
+    def summary(self) -> str:
+        """The first comment line, without the recipe's own name."""
+        return next(iter(self.header), "").removeprefix(f"{self.name}: ")
+
+
+def folders() -> list[Path]:
+    """Where zoo's own recipes lie: inside an installed wheel, or beside the package in a checkout."""
+    package = Path(__file__).parent
+    return [path for path in (package / "recipes", package.parent / "recipes") if path.is_dir()]
+
+
+def recipes() -> list[Recipe]:
+    """Every packaged recipe, sorted by name."""
+    return [one for one in _files(_places()) if not one.name.startswith(f"{COMPARE}/")]
+
+
+def comparisons() -> list[Recipe]:
+    """Every packaged comparison, sorted by name."""
+    return _files([(place / COMPARE, owner) for place, owner in _places() if (place / COMPARE).is_dir()])
+
+
+def _places() -> list[tuple[Path, str]]:
+    """Folders of recipes, and whose they are: of two recipes with one name the first counts."""
+    return [*((path, BUILTIN) for path in folders()), *((path, owner.name) for owner, path in shelves())]
+
+
+def _files(places: list[tuple[Path, str]]) -> list[Recipe]:
+    by_name: dict[str, Recipe] = {}
+    for folder, owner in places:
+        for path in sorted(folder.rglob("*")):
+            if path.suffix in SUFFIXES:
+                name = path.relative_to(folder).with_suffix("").as_posix()
+                by_name.setdefault(name, Recipe(name, path, owner))
+    return sorted(by_name.values(), key=lambda recipe: recipe.name)
+
+
+def comparison(name: str) -> Path | None:
+    """The file of a packaged comparison's name or of a path to a YAML file, or None."""
+    path = Path(name).expanduser()
+    if path.is_file() and path.suffix in SUFFIXES:
+        return path
+    key = name.lower().removeprefix(f"{COMPARE}/")
+    return next((one.path for one in comparisons() if one.name.lower() == key and not packaged(name)), None)
+
+
+def packaged(name: str) -> Recipe | None:
+    """The packaged recipe of that name, ignoring case, or None."""
+    return next((recipe for recipe in recipes() if recipe.name.lower() == name.lower()), None)
+
+
+def find(name: str) -> Path:
+    """The file of a packaged recipe's name or of a path. Raises UsageError that names the nearest recipe."""
+    path = Path(name).expanduser()
+    recipe = packaged(name)
+    if recipe and not path.is_file():
+        return recipe.path
+    if path.is_dir() and (path / "config.yaml").is_file():
+        return path / "config.yaml"
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise UsageError(f"{name!r} is a folder without a config.yaml, neither a recipe nor a run.")
+    here = sorted(one.name for one in Path(".").glob("*.y*ml")) if path.suffix in (".yaml", ".yml") else []
+    hint = suggest(name, here or [recipe.name for recipe in recipes()])
+    raise UsageError(f"no recipe or file {name!r}.{hint} See them all: zoo recipes")
+
+
+def copy(name: str, destination: str, force: bool = False) -> Path:
+    """Copy a packaged recipe to a file or into a folder, and return where it went."""
+    source = find(name)
+    target = Path(destination).expanduser()
+    if target.is_dir() or destination.endswith("/"):
+        target = target / source.name
+    if target.exists() and not force:
+        raise UsageError(f"{target} exists. Overwrite it: zoo cp {name} {destination} --force")
+    if not target.parent.is_dir():
+        raise UsageError(f"the folder {target.parent} does not exist. Make it first: mkdir -p {target.parent}")
+    try:
+        if target.exists() and target.samefile(source):
+            raise UsageError(f"{target} is the packaged recipe itself. Name another place.")
+        atomic_files.copy(source, target)
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
+    return target

@@ -1,0 +1,1 @@
+"""The process: memory allocation and garbage collection."""

@@ -1,0 +1,77 @@
+"""Keep freed memory instead of giving it back to the system, which would fault every page in again.
+
+glibc maps each large block anew and unmaps it when it is freed: a training step then spends its time on page faults.
+``keep`` tells glibc (``mallopt``) to serve large blocks from its heap and never to shrink that, and tells torch to ask
+for huge pages (its own ``THP_MEM_ALLOC_ENABLE``). The process holds on to its peak. ``ZOO_KEEP_MEMORY=0`` turns it
+off; whoever sets MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_ or GLIBC_TUNABLES has decided already; another
+allocator (preloaded jemalloc, tcmalloc) or system is left alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+
+SWITCH = "ZOO_KEEP_MEMORY"
+DECIDED = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
+HUGE = "THP_MEM_ALLOC_ENABLE"  # read by torch at its first allocation
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+LARGEST = 2**31 - 1  # mallopt takes an int
+NEVER = -1
+
+_state = "returned to the system"
+
+
+def keep() -> str:
+    """Keep freed memory from now on, before torch is used; what was done, in a few words."""
+    global _state
+    _state = _keep()
+    return _state
+
+
+def state() -> str:
+    """What happens to freed memory in this process."""
+    return _state
+
+
+def _keep() -> str:
+    given_back = "returned to the system"
+    if os.environ.get(SWITCH, "").lower() in ("0", "no", "off", "false"):
+        return f"{given_back} ({SWITCH}={os.environ[SWITCH]})"
+    decided = next((name for name in DECIDED if name in os.environ), None)
+    if decided:
+        return f"as {decided} says"
+    mallopt = _glibc()
+    if mallopt is None:
+        return given_back
+    if not (mallopt(M_MMAP_THRESHOLD, LARGEST) and mallopt(M_TRIM_THRESHOLD, NEVER)):
+        return given_back
+    os.environ.setdefault(HUGE, "1")
+    return "kept" + (", huge pages" if os.environ[HUGE] == "1" and _huge_pages() else "")
+
+
+def _glibc():
+    """glibc's mallopt, None where another allocator or another C library serves this process."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        library = ctypes.CDLL(None)
+        library.gnu_get_libc_version  # noqa: B018  (musl has a mallopt of its own that does nothing)
+    except (OSError, AttributeError):
+        return None
+    preloaded = os.environ.get("LD_PRELOAD", "")
+    if "malloc" in preloaded:
+        return None
+    mallopt = library.mallopt
+    mallopt.argtypes, mallopt.restype = (ctypes.c_int, ctypes.c_int), ctypes.c_int
+    return mallopt
+
+
+def _huge_pages() -> bool:
+    """Whether the system gives huge pages to those who ask."""
+    try:
+        with open("/sys/kernel/mm/transparent_hugepage/enabled", encoding="ascii") as file:
+            return "[never]" not in file.read()
+    except OSError:
+        return False

@@ -1,0 +1,1 @@
+"""A run under Lightning: loops, checkpoints, random state, several processes, numeric safety, memory."""

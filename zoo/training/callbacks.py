@@ -1,0 +1,131 @@
+"""What a run measures about itself, and what it says while it goes on."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import sys
+import time
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from zoo import console
+from zoo.inference.part_versions import KEY, Record
+from zoo.tasks.task import Task
+from zoo.training.model_cost import Cost
+
+
+class CostMeter(Callback):
+    """Logs parameters and FLOPs once, speed (median over steady windows) and peak memory with every validation.
+
+    What it has measured goes on after a resume, with the window that was under way: the time in between is left out.
+    """
+
+    def __init__(self, cost: Cost):
+        self.cost = cost
+        self.rates: list[float] = []
+        self.peak = 0  # bytes, of the lives of this run before this one
+        self._mark: tuple[float, int] | None = None  # when a window began, at how many predictions
+        self._window: tuple[float, int] | None = None  # one that a checkpoint was taken in: its seconds so far
+        self._announced = False
+
+    def state_dict(self) -> dict[str, Any]:
+        window = None if self._mark is None else (time.perf_counter() - self._mark[0], self._mark[1])
+        return {"rates": self.rates, "window": window, "peak": self.peak_memory(), "announced": self._announced}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.rates, self._window = list(state_dict["rates"]), state_dict["window"]
+        self.peak, self._announced = state_dict["peak"], state_dict["announced"]
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._window is not None:
+            seconds, seen = self._window
+            self._mark, self._window = (time.perf_counter() - seconds, seen), None
+        if self._announced or trainer.global_step:
+            return  # a resumed run has said it
+        self._announced = True
+        self._log(trainer, {"params_m": self.cost.parameters / 1e6, "mflops_per_token": self.cost.flops / 1e6})
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        every = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if not every or trainer.global_step % every:
+            return
+        now, tokens = time.perf_counter(), int(pl_module.tokens_seen)
+        if self._mark is not None and tokens > self._mark[1]:
+            self.rates.append((tokens - self._mark[1]) / (now - self._mark[0]))
+        self._mark = now, tokens
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._mark = None  # the time of a validation is not the time of a step
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.sanity_checking and self.rates:
+            self._log(trainer, {"tokens_per_s": self.speed(), "peak_memory_mb": self.peak_memory() / 2**20})
+
+    def speed(self) -> float:
+        """Predictions per second over all processes; the first window, which warms up, is left out."""
+        return statistics.median(self.rates[1:] or self.rates)
+
+    def peak_memory(self) -> int:
+        """The most bytes that the first process has held, before a resume too."""
+        return max(self.peak, peak_memory())
+
+    @staticmethod
+    def _log(trainer: Trainer, figures: dict[str, float]) -> None:
+        for logger in trainer.loggers:
+            logger.log_metrics({f"cost/{name}": value for name, value in figures.items()}, trainer.global_step)
+
+
+def peak_memory() -> int:
+    """The most bytes this process has held: on its GPU where it has one, of the machine's memory elsewhere."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+class Provenance(Callback):
+    """Writes into every checkpoint which parts made it: plain records, as beside the run's configuration."""
+
+    def __init__(self, records: list[Record]):
+        self.records = records
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint[KEY] = self.records
+
+
+class EndsWithValidation(Callback):
+    """Validates after the last step of a run too, wherever ``val_check_interval`` falls: no result is lost."""
+
+    def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        accumulated = (batch_idx + 1) % trainer.accumulate_grad_batches == 0 or trainer.is_last_batch
+        if trainer.global_step + 1 == trainer.max_steps and accumulated:
+            loop = trainer.fit_loop.epoch_loop
+            batches = batch_idx if trainer.check_val_every_n_epoch is not None else loop.total_batch_idx
+            trainer.val_check_batch = batches + 1
+
+
+class PrintedLines(Callback):
+    """One line per validation, for logs and pipes, where a progress bar would draw itself again and again."""
+
+    def __init__(self, shown: bool = True) -> None:
+        """``shown``: printed, and not only kept in the run's log."""
+        self.shown = shown
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        console.cover()  # a bar of somebody else's may have taken the streams
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.sanity_checking or not trainer.is_global_zero or not isinstance(pl_module, Task):
+            return
+        figures = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
+        goals = {f"val/{goal}" for goal in pl_module.goals}
+        text = " · ".join(f"{name} {value:.4g}" for name, value in figures.items() if name in goals)
+        steps = int(trainer.estimated_stepping_batches)
+        line = f"step {trainer.global_step}/{steps} · {text}"
+        if self.shown:
+            print(line, flush=True)
+        else:
+            console.log(line)

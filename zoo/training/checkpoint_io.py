@@ -1,0 +1,57 @@
+"""Write checkpoints whole or not at all, each with its manifest, and read none that is not what was written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any, cast
+
+import torch
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+from zoo.errors import CheckpointError
+from zoo.inference import checkpoint_manifest
+from zoo.io import atomic_files
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Lightning's own writes beside TMPDIR and moves: across file systems that is a copy, which a kill cuts short."""
+
+    def __init__(self, facts: Mapping[str, Any]) -> None:
+        self.facts = facts  # what every manifest says
+        self.digests: dict[str, str] = {}  # of the files that this process has written
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        place = Path(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_files.open_draft(place) as (draft, file):
+            torch.save(checkpoint, cast(IO[bytes], file))
+        where = {
+            "step": checkpoint["global_step"], "save": checkpoint.get("saves", 0), "epoch": checkpoint["epoch"],
+            "logs": checkpoint.get("logs"),
+        }  # fmt: skip
+        digest = file.sha256.hexdigest()
+        try:
+            checkpoint_manifest.write(place.parent, digest, file.bytes, {**where, **self.facts})
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+        atomic_files.publish_draft(draft, place)
+        self.digests[place.name] = digest
+
+    def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = True) -> dict[str, Any]:
+        """The content of a file on this machine, verified first. Raises CheckpointError."""
+        if "://" in str(path):
+            raise CheckpointError(f"{path} is no file on this machine: fetch it, and check who made it, first.")
+        checkpoint_manifest.verify(Path(path))
+        try:
+            content = torch.load(path, map_location=map_location, weights_only=True)
+        except Exception as error:  # a page of advice on how to run it nevertheless
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            raise CheckpointError(
+                f"{path} is not a whole checkpoint of tensors and plain values: {reason[0]}"
+            ) from error
+        return content if isinstance(content, dict) else {}
+
+    def remove_checkpoint(self, path: Any) -> None:
+        Path(path).unlink(missing_ok=True)

@@ -1,0 +1,125 @@
+"""Several processes end together: none waits for one that died, none outlives the first, and the cause is said once."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
+
+from zoo.errors import ZooError
+
+PATIENCE = timedelta(minutes=10)  # for a process that hangs in a conversation; torch's own is 30 minutes
+GRACE = 20.0  # seconds that the others have to end by themselves when one has died
+POLL = 0.2
+DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG
+PARENT = "ZOO_FIRST_PROCESS"  # the environment variable that tells its process number to those that it starts
+LOST = re.compile(
+    r"connection (closed|reset|refused)|gloo.*(timed? ?out|recv|read error)|nccl|broken pipe|socket", re.I
+)
+
+
+class LostError(ZooError):
+    """Another process of the job has ended."""
+
+
+class Launcher(_SubprocessScriptLauncher):
+    """Starts the processes of one machine as Lightning does, and ends them all where one dies."""
+
+    died: tuple[int, int] | None = None  # which, with what code
+
+    def launch(self, function: Callable, *args: Any, trainer: Any = None, **kwargs: Any) -> Any:
+        """As Lightning's; its own observer kills the first process too, whatever that is writing."""
+        self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
+        if not self.cluster_environment.creates_processes_externally:
+            os.environ[PARENT] = str(os.getpid())
+            self._call_children_scripts()
+            threading.Thread(target=self._observe, name="observer of processes", daemon=True).start()
+        return function(*args, **kwargs)
+
+    def _observe(self) -> None:
+        while self.died is None:
+            time.sleep(POLL)
+            codes = [process.poll() for process in self.procs]
+            if all(code == 0 for code in codes):
+                return
+            failed = [(rank, code) for rank, code in enumerate(codes, 1) if code]
+            if failed:
+                self.died = failed[0]
+        time.sleep(GRACE)
+        rank, code = self.died
+        print(f"error: {error_text(rank, code, len(self.procs) + 1)}; ended the others.", file=sys.stderr, flush=True)
+        end_process(self.procs)
+        os._exit(code if 0 < code < 126 else 1)
+
+
+def end_process(processes: list[subprocess.Popen]) -> None:
+    """Kill those that still run."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+
+
+def error_text(rank: int, code: int, world: int) -> str:
+    """How a process ended."""
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return f"process {rank} of {world} was ended by {signal.Signals(-code).name}"
+    return f"process {rank} of {world} ended with code {code}"
+
+
+def watch_process(trainer: Trainer) -> None:
+    """Let a trainer's processes end together, and hang no longer than ``PATIENCE``."""
+    strategy = trainer.strategy
+    if isinstance(strategy, DDPStrategy) and (strategy._timeout is None or strategy._timeout > PATIENCE):
+        strategy._timeout = PATIENCE
+    if type(strategy.launcher) is _SubprocessScriptLauncher:
+        strategy.launcher.__class__ = Launcher
+
+
+def gather_exit_codes(trainer: Trainer | None) -> None:
+    """Wait a moment for the processes that this one started: none outlives it."""
+    launcher = trainer.strategy.launcher if trainer is not None else None
+    for process in launcher.procs if isinstance(launcher, Launcher) else ():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE / 2)
+
+
+def follow_parent() -> None:
+    """A process that another one started ends when that one does; on Linux."""
+    if os.environ.get("LOCAL_RANK", "0") not in ("", "0") and sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(DEATH_OF_PARENT, signal.SIGKILL)
+        if os.environ.get(PARENT, str(os.getppid())) != str(os.getppid()):  # it has died before that
+            os._exit(1)
+
+
+def lost(error: BaseException, trainer: Trainer | None) -> LostError | None:
+    """What to say where another process's end is the cause of this one's."""
+    if trainer is None or trainer.world_size < 2 or not isinstance(error, RuntimeError) or isinstance(error, ZooError):
+        return None
+    if not LOST.search(str(error)):
+        return None
+    launcher = trainer.strategy.launcher
+    until = time.monotonic() + 5 * POLL
+    while isinstance(launcher, Launcher) and launcher.died is None and time.monotonic() < until:
+        time.sleep(POLL)
+    if isinstance(launcher, Launcher) and launcher.died is not None:
+        rank, code = launcher.died
+        found = LostError(f"{error_text(rank, code, trainer.world_size)}: what it said stands above. Go on: --resume")
+        found.code = code if 0 < code < 126 else 1
+        return found
+    here = f"process {trainer.global_rank} of {trainer.world_size}"
+    return LostError(f"{here} lost another one, which said why, or was killed. Go on: --resume")

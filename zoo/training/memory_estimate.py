@@ -1,0 +1,84 @@
+"""How much memory a training run will take, told before it starts, from tensors that hold no numbers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from zoo.models.loss import ROWS
+from zoo.tasks.task import Task
+
+STATES = 2  # numbers that Adam and its kin keep per weight
+
+
+class Estimate(NamedTuple):
+    """Bytes of weights, of gradients, of the optimiser's state, and of what a batch keeps for its backward pass."""
+
+    weights: int
+    gradients: int
+    states: int
+    batch: int
+
+    @property
+    def total(self) -> int:
+        """At most, beside what Python, torch and the data take.
+
+        When a batch has most, the gradients of the step before are gone and its own are not there yet.
+        """
+        return self.weights + self.states + max(self.batch, self.gradients)
+
+
+def estimate(task: Task, rows: int) -> Estimate:
+    """The memory of a step with ``rows`` samples of the greatest length in float32, without accumulation.
+
+    What autograd keeps is added up over a forward of tensors that have shapes and no memory. Padding that is removed,
+    recomputation and what kernels need while they run are not known. Where a loss goes over a vocabulary, its slice of
+    logits with softmax and slope, and the gradient of its matrix, are counted.
+    """
+    weights = sum(p.nbytes for p in task.net.parameters())
+    gradients = sum(p.nbytes for p in task.net.parameters() if p.requires_grad)
+    output = getattr(task.net, "output", None)
+    logits = 3 * ROWS * output.size(0) * 4 + output.nbytes if isinstance(output, Tensor) else 0
+    return Estimate(weights, gradients, STATES * gradients, saved_for_backward(task, rows) + logits)
+
+
+def saved_for_backward(task: Task, rows: int) -> int:
+    """Bytes that autograd keeps of a forward, each block of memory once, and no parameter."""
+    arguments, _ = task.example()
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        ghosts: dict[int, object] = {id(b): mode.from_tensor(b) for b in task.net.buffers()}
+        ghosts |= {
+            id(p): nn.Parameter(torch.empty(p.shape, dtype=p.dtype), requires_grad=p.requires_grad)
+            for p in task.net.parameters()
+        }
+        net = copy.deepcopy(task.net, ghosts).train()
+        storages = {device_memory(tensor) for tensor in (*net.parameters(), *net.buffers())}
+        held: list[Tensor] = []  # so that no block's place is used twice
+
+        def keep(tensor: Tensor) -> Tensor:
+            if device_memory(tensor) not in storages:
+                storages.add(device_memory(tensor))
+                held.append(tensor)
+            return tensor
+
+        inputs = [torch.zeros((rows, *each.shape[1:]), dtype=each.dtype) for each in arguments]
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+            net(*inputs)
+        return sum(tensor.untyped_storage().nbytes() for tensor in held)
+
+
+def rows(task: Task, data: Mapping[str, Any]) -> int:
+    """Samples of the greatest length in a batch of these options of the data; 0 where they do not say."""
+    if data.get("max_tokens"):
+        return max(1, int(data["max_tokens"]) // max(1, task.example()[1]))
+    return int(data.get("batch_size") or 0)
+
+
+def device_memory(tensor: Tensor) -> int:
+    """What tells one block of memory from another."""
+    return tensor.untyped_storage()._cdata

@@ -1,0 +1,185 @@
+"""A loss or a gradient that is not finite never reaches the weights; the batch that made it is named."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.strategies import DDPStrategy
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from zoo.errors import NonFiniteError
+from zoo.inference import checkpoint_manifest
+from zoo.inference.find_run import CONFIG
+from zoo.io import atomic_files
+from zoo.logging.best_effort import BestEffort
+from zoo.logging.run_record import tensors
+from zoo.training.gradient_norm import GradientNorm
+
+FILE = "nonfinite.json"
+POLICIES = ("stop", "skip", "rewind")
+MOST_SKIPPED = 20  # steps in a row that may be skipped
+SAMPLES_SHOWN = 8  # samples that a message names
+
+
+class Place(NamedTuple):
+    """Which batch: its epoch, and its number among the global batches of that epoch."""
+
+    epoch: int
+    batch: int
+
+
+class NonFiniteGuard(Callback):
+    """Looks at loss and gradients before each optimiser step.
+
+    ``stop`` raises NonFiniteError; ``skip`` leaves the weights and the optimiser as they are; ``rewind`` takes both
+    from the last checkpoint and goes on with the following batches. The decision is the same in every process: losses
+    are summed over them, and gradients are equal in all.
+    """
+
+    def __init__(self, folder: Path, policy: str = "stop") -> None:
+        self.folder, self.policy = folder, policy
+        self.places: list[Place] = []
+        self.batches: list[Any] = []
+        self.skipped = self.in_a_row = 0
+        self.effort = BestEffort(f"{folder / FILE}", "what was left out is missing from it", "it names the newest step")
+        self.norm: GradientNorm
+
+    def state_dict(self) -> dict[str, int]:
+        return {"skipped": self.skipped, "in_a_row": self.in_a_row}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.skipped, self.in_a_row = state_dict["skipped"], state_dict["in_a_row"]
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.norm = GradientNorm(trainer, pl_module, self)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        loader: Any = trainer.train_dataloader
+        if hasattr(loader, "batches"):
+            self.places.append(Place(loader.batches.epoch, loader.served - 1))
+        self.batches.append(batch)
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        places, self.places = self.places, []
+        batches, self.batches = self.batches, []
+        # the optimiser's lists: walking through the modules of a model takes longer than the check
+        optimised = (p for group in optimizer.param_groups for p in group["params"])
+        grads = [p.grad for p in optimised if p.grad is not None]
+        losses = getattr(pl_module, "step_losses", [])
+        if getattr(trainer.precision_plugin, "scaler", None) is not None:
+            grads = []  # float16: its scaler leaves out steps with such gradients, and means to
+        if finite(*losses, *([self.norm.find(grads)] if grads else [])):
+            self.in_a_row = 0
+            return
+        report = self._report(trainer, pl_module, places, batches)
+        self.in_a_row += 1
+        self.skipped += 1
+        if self.policy == "stop" or self.in_a_row > MOST_SKIPPED:
+            error = NonFiniteError(f"{report}\n{self._advice(trainer)}")
+            error.everywhere = trainer.world_size > 1
+            raise error
+        if trainer.is_global_zero:
+            print(f"warning: {report}; {self.policy}", file=sys.stderr, flush=True)
+        for parameter in pl_module.parameters():
+            parameter.grad = None  # an optimiser leaves a parameter without gradient, and its own state of it, alone
+        if self.policy == "rewind":
+            self._rewind(trainer, pl_module, optimizer)
+
+    def _report(self, trainer: Trainer, task: LightningModule, places: list[Place], batches: list[Any]) -> str:
+        """What is not finite, where it begins, and in which samples."""
+        losses = [float(loss) for loss in getattr(task, "step_losses", [])]
+        bad = [name for name, p in task.named_parameters() if p.grad is not None and not finite(p.grad)]
+        what = (
+            "the loss" if not all(map(math.isfinite, losses)) else f"the gradient of {bad[0] if bad else 'the model'}"
+        )
+        ids = [numbers(trainer, place) for place in places]
+        where = [f"epoch {place.epoch} batch {place.batch}" for place in places]
+        origin = is_finite_everywhere(
+            trainer, next((part for batch in batches if (part := first_nonfinite(trainer, task, batch))), "")
+        )
+        step = trainer.global_step
+        flat = [number for one in ids for number in one]
+        more = f" and {len(flat) - SAMPLES_SHOWN} more" if len(flat) > SAMPLES_SHOWN else ""
+        samples = ", ".join(map(str, flat[:SAMPLES_SHOWN])) + more
+        record = {"step": step, "batches": [place._asdict() for place in places], "samples": ids, "losses": losses}
+        if trainer.is_global_zero:
+            with self.effort.attempt():
+                atomic_files.write_json(self.folder / FILE, {**record, "gradients": bad, "begins": origin})
+        begins = f", from {origin} on" if origin else ""
+        return f"step {step}: {what} is not finite{begins}, in {', '.join(where)} (samples {samples})"
+
+    def _advice(self, trainer: Trainer) -> str:
+        good = checkpoint_manifest.newest(self.folder / "checkpoints").path
+        root = self.folder.parents[2] if len(self.folder.parents) > 2 else Path("runs")
+        runs = "" if str(root) == "runs" else f" --runs {root}"
+        again = f"reproduce it: zoo fit {self.folder / CONFIG}{runs} --resume"
+        checkpoint_line = f"last good checkpoint: {good}\n" if good else "no checkpoint\n"
+        return f"{checkpoint_line}{again}\nor leave such steps out: --on-nonfinite skip"
+
+    def _rewind(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
+        good = checkpoint_manifest.newest(self.folder / "checkpoints").path
+        if good is None:
+            raise NonFiniteError("there is no checkpoint to rewind to.")
+        content = torch.load(good, map_location=task.device, weights_only=True)
+        weights = content.get("current_model_state", content["state_dict"])  # the latter are averages, then
+        task.load_state_dict({**weights, "tokens_seen": task.state_dict()["tokens_seen"]})
+        optimizer.load_state_dict(content["optimizer_states"][0])
+
+
+def is_finite_everywhere(trainer: Trainer, origin: str) -> str:
+    """What the first process found that found anything: the batch of another one may be the cause."""
+    if trainer.world_size < 2 or type(trainer.strategy) is not DDPStrategy:
+        return origin
+    names: list[str] = [""] * trainer.world_size
+    dist.all_gather_object(names, origin)
+    return next(filter(None, names), "")
+
+
+def finite(*values: Tensor) -> bool:
+    """Whether there is neither nan nor infinity; one wait for the device."""
+    if all(value.numel() == 1 and value.device.type == "cpu" for value in values):
+        return all(math.isfinite(value.item()) for value in values)
+    fine = [torch.isfinite(value).all() for value in values]
+    return bool(fine[0] if len(fine) == 1 else torch.stack([one.to(fine[0].device) for one in fine]).all())
+
+
+def numbers(trainer: Trainer, place: Place) -> list[int]:
+    """The samples of a global batch."""
+    loader: Any = trainer.train_dataloader
+    plan = loader.batches.plan
+    return next(itertools.islice(plan.batches(place.epoch), place.batch, None)).tolist()
+
+
+def first_nonfinite(trainer: Trainer, task: Any, batch: Any) -> str:
+    """The first part of the net, in the order of computation, whose output is not finite for a batch."""
+    for name, tensor in tensors(batch):
+        if tensor.is_floating_point() and not finite(tensor):
+            return f"batch{name}"
+    for name, parameter in task.named_parameters():
+        if not finite(parameter):
+            return f"parameter {name}"
+    names: list[str] = []
+
+    def look(name: str) -> Any:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            if not all(finite(one) for _, one in tensors(output) if one.is_floating_point()):
+                names.append(name)
+
+        return hook
+
+    hooks = [module.register_forward_hook(look(f"net.{name}")) for name, module in task.net.named_modules() if name]
+    try:
+        with torch.no_grad(), torch.random.fork_rng(), trainer.precision_plugin.forward_context():
+            task.loss(batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return names[0] if names else ""

@@ -1,0 +1,109 @@
+"""What every run carries: a logger, checkpoints, a cost meter, and a progress bar or lines."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback
+
+from zoo.logging.attention_maps import Heatmaps
+from zoo.logging.run_record import Ledger
+from zoo.logging.tensorboard import RunLogger
+from zoo.tasks.task import Task
+from zoo.training.callbacks import CostMeter, EndsWithValidation, PrintedLines
+from zoo.training.checkpoint import CheckpointSaver
+from zoo.training.lightning_overhead import Bar
+from zoo.training.model_cost import Cost
+from zoo.training.nonfinite import NonFiniteGuard
+from zoo.training.precision_check import PrecisionCheck
+
+Choice = str | float | bool
+BATCH = ("batch_size", "max_tokens", "max_length")
+ELSEWHERE = ("workers", "cache", "root")  # options of data that change where a run happens, not what it learns
+
+
+@dataclass
+class CheckpointOptions:
+    """How a run is saved: every so many steps too, with what said of it, and what it had logged where it goes on."""
+
+    every: int = 0
+    policy: str = "stop"  # about a step that is not finite
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    logged: dict[str, int] | None = None
+
+
+def make_logger_and_callbacks(
+    task: Task,
+    cost: Cost,
+    folder: Path,
+    model: Mapping[str, Any],
+    data: Mapping[str, Any] | None = None,
+    keeping: CheckpointOptions | None = None,
+) -> dict[str, Any]:
+    """Logger and callbacks for a Trainer that trains ``task`` in ``folder``, ``runs/<recipe>/<variant>/s<seed>``.
+
+    ``model`` and ``data`` are the configurations of both, ``{"class_path": ..., "init_args": {...}}``.
+    """
+    keeping = keeping or CheckpointOptions()
+    logger = RunLogger(folder, "/".join(folder.parts[-3:-1]), chosen_options(model), keeping.logged)
+    drawn: list[Callback] = [Bar()] if sys.stderr.isatty() and sys.stdout.isatty() else []
+    callbacks = [
+        CheckpointSaver(folder / "checkpoints", next(iter(task.goals.items())), keeping.every, keeping.facts),
+        PrecisionCheck(),
+        NonFiniteGuard(folder, keeping.policy),
+        CostMeter(cost),
+        EndsWithValidation(),
+        Heatmaps(),
+        Ledger(folder, describe_configuration(model, data or {})),
+        *drawn,
+        PrintedLines(shown=not drawn),
+    ]
+    return {"logger": logger, "callbacks": callbacks}
+
+
+def describe_configuration(model: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """What a ledger says of a configuration: every choice, and those that a fair comparison holds equal."""
+    chosen, data_options = chosen_options(model), chosen_options(data)
+    setting = {name: chosen[name] for name in ("optimizer", "schedule") if name in chosen}
+    batch = {name: data_options[name] for name in BATCH if name in data_options}
+    below = {f"data.{name}": value for name, value in data_options.items() if name not in ELSEWHERE}
+    return {"choices": {**chosen, **below}, "setting": {**setting, "batch": batch}}
+
+
+def chosen_options(model: Mapping[str, Any]) -> dict[str, Choice]:
+    """One hyper-parameter per option of the model; a part with its options is one value: ``RoPE(base=500000)``."""
+    return {name: display_value(value) for name, value in model.get("init_args", {}).items()}
+
+
+def display_value(value: Any) -> Choice:
+    """A value of a configuration as a person would say it: a part by its name and the options that it changes."""
+    if isinstance(value, Mapping) and "class_path" in value:
+        usual = default_options(str(value["class_path"]))
+        given = value.get("init_args") or {}
+        changed = {n: v for n, v in given.items() if n not in usual or not _same(v, usual[n])}
+        options = ", ".join(f"{name}={display_value(option)}" for name, option in changed.items())
+        name = str(value["class_path"]).rpartition(".")[2]
+        return f"{name}({options})" if options else name
+    if isinstance(value, (list, tuple)) and value and all(isinstance(one, Mapping) for one in value):
+        rows = [[f"{name}={display_value(item)}" for name, item in one.items() if item is not None] for one in value]
+        return "; ".join(", ".join(row) for row in rows)
+    return value if isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def _same(value: Any, usual: Any) -> bool:
+    """Whether a value is a default, which may be a class."""
+    return value == usual or (isinstance(usual, type) and display_value(value) == usual.__name__)
+
+
+def default_options(class_path: str) -> dict[str, Any]:
+    """The default options of a class that has been imported."""
+    module, _, name = class_path.rpartition(".")
+    cls = getattr(sys.modules.get(module), name, None)
+    if cls is None:
+        return {}
+    return {name: parameter.default for name, parameter in inspect.signature(cls).parameters.items()}

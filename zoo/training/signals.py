@@ -1,0 +1,91 @@
+"""SIGTERM, SIGUSR1, SIGINT and SIGHUP ask training to stop; all processes agree on the batch after which it does.
+
+Lightning's own handler talks to the other processes from within the handler, which blocks when two of them do. Here a
+handler only takes a note.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from lightning.pytorch import Trainer
+from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
+
+HANDLED = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1", "SIGINT", "SIGHUP") if hasattr(signal, name))
+AGAIN = 2.0  # seconds: what sends a signal to a group of processes may reach one of them twice at once
+
+
+class StopRequested(SystemExit):
+    """Training was asked to stop, and everything needed to go on is on disk: where ``saved`` says, if anywhere."""
+
+    def __init__(self, signum: int, step: int, saved: bool) -> None:
+        super().__init__(exit_code(signum))
+        self.signum, self.step, self.saved = signum, step, saved
+
+
+def exit_code(signum: int) -> int:
+    """130 where a person asked, 143 where a machine did."""
+    return 130 if signum == signal.SIGINT else 143
+
+
+class Signals(_SignalConnector):
+    """Takes the place of Lightning's handlers while a trainer runs; what was there before is put back at the end."""
+
+    asked = 0  # the signal
+    when = 0.0
+
+    def register_signal_handlers(self) -> None:
+        """Listen from now on."""
+        if self._original_handlers:
+            return
+        # nohup has the end of a terminal ignored
+        deaf = {getattr(signal, "SIGHUP", None)} if ignores_hangup() else set()
+        self._original_handlers = {number: signal.getsignal(number) for number in HANDLED if number not in deaf}
+        for number in self._original_handlers:
+            self._register_signal(number, self.note)
+
+    def note(self, number: int, frame: Any) -> None:
+        """Remember the first signal; one that comes seconds later ends the process at once."""
+        if not self.asked:
+            self.asked, self.when = number, time.monotonic()
+        elif time.monotonic() - self.when > AGAIN:
+            os._exit(exit_code(number))
+
+
+def ignores_hangup() -> bool:
+    """Whether this process was started to outlive its terminal."""
+    return hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+class Agreement:
+    """What one process knows, made known to all of them: the largest of each of a few whole numbers.
+
+    With several processes this is one all-reduce on the CPU; it does not wait for a GPU.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        several = trainer.world_size > 1 and dist.is_available() and dist.is_initialized()
+        # torch gives a new group its own patience of 30 minutes, whatever that of the job
+        patience = getattr(trainer.strategy, "_timeout", None)
+        self.group: Any = dist.new_group(backend="gloo", timeout=patience) if several else None
+
+    def most(self, *values: int) -> list[int]:
+        """The largest of each over all processes, each of which must ask."""
+        if self.group is None:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.int64)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.group)
+        return [int(value) for value in tensor]
+
+    def each(self, value: Any) -> list[Any]:
+        """The plain data of every process, in the order of their numbers."""
+        if self.group is None:
+            return [value]
+        objects: list[Any] = [None] * dist.get_world_size(self.group)
+        dist.all_gather_object(objects, value, group=self.group)
+        return objects
