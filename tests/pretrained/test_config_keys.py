@@ -76,6 +76,15 @@ def inside(where, **options):
         (inside("model_args", global_pool=""), "refused"),
         (inside("pretrained_cfg", input_size=[3, 16, 32]), "refused"),
         (change("deberta-3", max_relative_positions=2), "refused"),
+        (change("vit", hidden_size=33), "refused"),
+        (change("vit", num_labels=1), "refused"),
+        (change("vit", id2label={"0": "a"}), "refused"),
+        (change("bert-tokens", num_labels=1), "refused"),
+        (change("bert-pairs", type_vocab_size=1), "refused"),
+        (change("bert-texts", architectures=...), "refused"),
+        (change("mt5", tie_word_embeddings=False), "refused"),
+        (change("roberta", vocab_size=2), "equal"),
+        (change("qwen3", hidden_size=2), "equal"),  # in float64
     ],
     ids=lambda value: f"{value.family}-{value.what}"[:60] if isinstance(value, config_keys.Change) else value,
 )

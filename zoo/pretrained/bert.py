@@ -57,7 +57,8 @@ class Reversed(Transform):
 def encoder(config: Config) -> Options:
     """What the encoders have in common, DeBERTa's included."""
     if config["hidden_size"] % config["num_attention_heads"]:
-        raise refused(config, "num_attention_heads", config["model_type"], f"a divisor of {config['hidden_size']}")
+        divisor = f"a divisor of hidden_size={config['hidden_size']}"
+        raise refused(config, "num_attention_heads", config["model_type"], divisor)
     return {
         "vocab_size": config["vocab_size"],
         "dim": config["hidden_size"],
@@ -121,6 +122,8 @@ def written(options: Options, kind: str) -> dict[str, Any]:
 def masked(config: Config) -> Options:
     """The head of a masked language model; RoBERTa's activation is always GELU."""
     bert, pairs = config["model_type"] == "bert", PAIRS in (config.get("architectures") or ())
+    if pairs and config["type_vocab_size"] < 2:
+        raise refused(config, "type_vocab_size", PAIRS, "2 or more, one for each text of a pair,")
     name = activation(config, "hidden_act") if bert else "gelu"
     return {**body(config), "tie": True, "activation": name, "next_sentence": float(pairs)}
 

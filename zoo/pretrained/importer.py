@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import nn
 
-from zoo.errors import UsageError
+from zoo.errors import CheckpointError, UsageError
 from zoo.inference import part_versions, weight_files
 from zoo.inference.export import FORMAT
 from zoo.inference.find_run import EXPORT, WEIGHTS
@@ -59,7 +59,15 @@ def checkpoint(folder: Path) -> Checkpoint:
     if family.prefix and not any(key.startswith(family.prefix) for key in theirs):
         theirs = {family.prefix + key: tensor for key, tensor in theirs.items()}
     theirs = family.supplied(config, theirs)
-    tensors, origins, constants = read(theirs, family.mapped(config), str(folder))
+    try:
+        tensors, origins, constants = read(theirs, family.mapped(config), str(folder))
+    except CheckpointError as error:
+        if config.get("architectures") or not family.architectures:
+            raise
+        raise CheckpointError(
+            f"{error}\n{source} lacks architectures, so that zoo read it as {family.architecture}. "
+            "Add the name of the class that saved it."
+        ) from error
     with torch.device("meta"):
         net: nn.Module = rebuild_task({"model": model}, folder / hf_files.CONFIG).net
     shapes = {name: tensor.shape for name, tensor in keep_own_tensors(net).items()}

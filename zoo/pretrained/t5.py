@@ -110,8 +110,13 @@ def config(options: Options) -> dict[str, Any]:
 
 
 def noticed(config: Config, tensors: Tensors) -> Config:
-    """Tied or not, as the tensors are: newer versions of transformers write that they are tied, whatever they are."""
+    """Tied or not, as the tensors are: newer versions of transformers write that they are tied, whatever they are.
+
+    Raises UsageError for an mT5 that is not tied and has no output matrix.
+    """
     own, shared = tensors.get("lm_head.weight"), tensors.get("shared.weight")
+    if config.get("model_type") == "mt5" and config.get("tie_word_embeddings") is False and own is None:
+        raise refused(config, "tie_word_embeddings", "mt5", "true, as there is no tensor lm_head.weight,")
     if config.get("model_type") == "mt5" or shared is None:
         return config
     tied = own is None or (own.shape == shared.shape and torch.equal(own, shared))

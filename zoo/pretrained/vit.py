@@ -18,7 +18,7 @@ NAME = re.compile(r"(?:vit|deit)_(tiny|small|base|large)_patch(\d+)_(\d+)(?:\..*
 
 # what a configuration says of classes
 CLASSES = Keys(
-    {"id2label": Key(None, dict, optional=True), "num_labels": size(None)},
+    {"id2label": Key(None, dict, optional=True), "num_labels": size(None, 2)},
     {"problem_type": [None, "single_label_classification"]},
 )
 KEYS = Keys(
@@ -41,6 +41,8 @@ def classes(config: Config) -> int:
     names, count = config["id2label"], config["num_labels"]
     if names is None:
         return count or 2
+    if len(names) < 2:
+        raise refused(config, "id2label", config["model_type"], "names of two classes or more")
     if sorted(names, key=str) != sorted(map(str, range(len(names))), key=str):
         raise refused(config, "id2label", config["model_type"], "one name for each number from 0")
     if count not in (None, len(names)):
@@ -63,7 +65,7 @@ def options(config: Config) -> Options:
     if image % patch:
         raise refused(config, "patch_size", config["model_type"], f"a divisor of image_size={image}")
     if config["hidden_size"] % config["num_attention_heads"]:
-        divisor = f"a divisor of {config['hidden_size']}"
+        divisor = f"a divisor of hidden_size={config['hidden_size']}"
         raise refused(config, "num_attention_heads", config["model_type"], divisor)
     return {
         "num_classes": classes(config),
@@ -266,8 +268,8 @@ def timm_classes(config: Config) -> int:
     """How many classes there are. Raises UsageError for a model without, which has no head."""
     inside = config["model_args"]["num_classes"]
     count = config["num_classes"] if inside is None else inside
-    if not count:
-        raise refused({"num_classes": count}, "num_classes", "timm", "1 or more")
+    if count < 2:
+        raise refused({"num_classes": count}, "num_classes", "timm", "2 or more")
     return count
 
 
