@@ -11,9 +11,9 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     """`zoo.load`, which imports torch only when it is used."""
     if name == "load":
-        from zoo.plugins.discovery import shield
+        from zoo.plugins.discovery import tolerate_damaged_metadata
 
-        shield()  # torch reads the metadata of every package
+        tolerate_damaged_metadata()  # torch reads the metadata of every package
         from zoo.inference.load import load
 
         return load

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from zoo.errors import UsageError
 from zoo.io import atomic_files
-from zoo.registry import BUILTIN, shelves, suggest
+from zoo.registry import BUILTIN, recipe_folders, suggest
 
 SUFFIXES = (".yaml", ".yml")
 COMPARE = "compare"  # the folder of comparisons, which `zoo compare NAME` runs
@@ -44,7 +44,7 @@ class Recipe:
         return next(iter(self.header), "").removeprefix(f"{self.name}: ")
 
 
-def folders() -> list[Path]:
+def builtin_folders() -> list[Path]:
     """Where zoo's own recipes lie: inside an installed wheel, or beside the package in a checkout."""
     package = Path(__file__).parent
     return [path for path in (package / "recipes", package.parent / "recipes") if path.is_dir()]
@@ -62,7 +62,7 @@ def comparisons() -> list[Recipe]:
 
 def _places() -> list[tuple[Path, str]]:
     """Folders of recipes, and whose they are: of two recipes with one name the first counts."""
-    return [*((path, BUILTIN) for path in folders()), *((path, owner.name) for owner, path in shelves())]
+    return [*((path, BUILTIN) for path in builtin_folders()), *((path, owner.name) for owner, path in recipe_folders())]
 
 
 def _files(places: list[tuple[Path, str]]) -> list[Recipe]:
@@ -75,24 +75,24 @@ def _files(places: list[tuple[Path, str]]) -> list[Recipe]:
     return sorted(by_name.values(), key=lambda recipe: recipe.name)
 
 
-def comparison(name: str) -> Path | None:
+def comparison_file(name: str) -> Path | None:
     """The file of a packaged comparison's name or of a path to a YAML file, or None."""
     path = Path(name).expanduser()
     if path.is_file() and path.suffix in SUFFIXES:
         return path
     key = name.lower().removeprefix(f"{COMPARE}/")
-    return next((one.path for one in comparisons() if one.name.lower() == key and not packaged(name)), None)
+    return next((one.path for one in comparisons() if one.name.lower() == key and not packaged_recipe(name)), None)
 
 
-def packaged(name: str) -> Recipe | None:
+def packaged_recipe(name: str) -> Recipe | None:
     """The packaged recipe of that name, ignoring case, or None."""
     return next((recipe for recipe in recipes() if recipe.name.lower() == name.lower()), None)
 
 
-def find(name: str) -> Path:
+def find_recipe(name: str) -> Path:
     """The file of a packaged recipe's name or of a path. Raises UsageError that names the nearest recipe."""
     path = Path(name).expanduser()
-    recipe = packaged(name)
+    recipe = packaged_recipe(name)
     if recipe and not path.is_file():
         return recipe.path
     if path.is_dir() and (path / "config.yaml").is_file():
@@ -106,9 +106,9 @@ def find(name: str) -> Path:
     raise UsageError(f"no recipe or file {name!r}.{hint} See them all: zoo recipes")
 
 
-def copy(name: str, destination: str, force: bool = False) -> Path:
+def copy_recipe(name: str, destination: str, force: bool = False) -> Path:
     """Copy a packaged recipe to a file or into a folder, and return where it went."""
-    source = find(name)
+    source = find_recipe(name)
     target = Path(destination).expanduser()
     if target.is_dir() or destination.endswith("/"):
         target = target / source.name

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zoo.errors import PartError, PluginError
-from zoo.plugins.discovery import GROUP, ZOO, Entry, Flaw, Package, discover, normal
+from zoo.plugins.discovery import GROUP, ZOO, Entry, Flaw, Package, discover, normalize_name
 from zoo.plugins.safe_import import describe_import_error, import_object
 
 KINDS = ("position", "backend", "attention", "norm", "ffn", "block", "task", "data")
 BUILTIN = ZOO
-SWITCH = "ZOO_DISABLE_PLUGINS"
-NOTHING = ("none", "nope", "no")  # what people write for a kind's part that does nothing, such as NoPosition
+DISABLE_VARIABLE = "ZOO_DISABLE_PLUGINS"
+NULL_NAMES = ("none", "nope", "no")  # what people write for a kind's part that does nothing, such as NoPosition
 RECIPES = "recipes"  # the group ``zoo.recipes``: ``name = package.folder`` of YAML files, which is never imported
 
 
@@ -84,7 +84,7 @@ class Part:
 
 
 @functools.cache
-def listed(kind: str) -> tuple[Part, ...]:
+def installed_parts(kind: str) -> tuple[Part, ...]:
     """Everything installed under a kind, sorted by name, with what no name can choose: hidden or disabled parts."""
     parts_of_kind = {
         (one.name, one.value, one.package.name): _part(one) for one in discover().entries if one.kind == kind
@@ -94,47 +94,47 @@ def listed(kind: str) -> tuple[Part, ...]:
 
 def parts(kind: str) -> tuple[Part, ...]:
     """Everything that a name can choose: not disabled, and not called like a part of zoo itself."""
-    return tuple(part for part in listed(kind) if not hidden(part) and not disabled(part.distribution))
+    return tuple(part for part in installed_parts(kind) if not is_hidden(part) and not is_disabled(part.distribution))
 
 
-_named: dict[str, tuple[tuple[Part, ...], dict[str, list[Part]]]] = {}  # by kind: what is listed, and its names
+_name_index: dict[str, tuple[tuple[Part, ...], dict[str, list[Part]]]] = {}  # by kind: what is listed, and its names
 
 
-def named(kind: str, name: str) -> list[Part]:
+def parts_called(kind: str, name: str) -> list[Part]:
     """Everything installed under a kind that is called so, whatever its case; at once, however many there are."""
-    every = listed(kind)
-    known = _named.get(kind)
-    if known is None or known[0] is not every:
+    every = installed_parts(kind)
+    entry = _name_index.get(kind)
+    if entry is None or entry[0] is not every:
         index: dict[str, list[Part]] = {}
         for part in every:
             index.setdefault(part.name.lower(), []).append(part)
-        known = _named[kind] = (every, index)
-    return known[1].get(name.lower(), [])
+        entry = _name_index[kind] = (every, index)
+    return entry[1].get(name.lower(), [])
 
 
-def owner(path: str) -> Part | None:
+def part_of_class(path: str) -> Part | None:
     """The installed part of a class path that is named like its class, or None."""
     name = path.rpartition(".")[2]
-    mine = (part for kind in KINDS for part in named(kind, name) if part.path == path and part.name == name)
+    mine = (part for kind in KINDS for part in parts_called(kind, name) if part.path == path and part.name == name)
     return next(mine, None)
 
 
-def hidden(part: Part) -> bool:
+def is_hidden(part: Part) -> bool:
     """Whether a part is called like a built-in one, whose name it cannot take over."""
-    return not part.builtin and any(one.builtin for one in named(part.kind, part.name))
+    return not part.builtin and any(one.builtin for one in parts_called(part.kind, part.name))
 
 
-def disabled(distribution: str) -> bool:
+def is_disabled(distribution: str) -> bool:
     """Whether the environment switches a distribution off; zoo itself cannot be."""
-    return distribution != BUILTIN and bool({"1", "all", normal(distribution)} & switched())
+    return distribution != BUILTIN and bool({"1", "all", normalize_name(distribution)} & disabled_names())
 
 
-def switched() -> set[str]:
+def disabled_names() -> set[str]:
     """The words of ZOO_DISABLE_PLUGINS: ``1`` or ``all``, or names of distributions."""
-    return {normal(word) for word in os.environ.get(SWITCH, "").split(",")} - {""}
+    return {normalize_name(word) for word in os.environ.get(DISABLE_VARIABLE, "").split(",")} - {""}
 
 
-def flaws() -> list[Flaw]:
+def metadata_flaws() -> list[Flaw]:
     """What could not be read of the entry points, or is of no kind that this version of zoo knows."""
     groups = (*KINDS, RECIPES)
     odd = {(one.package, one.kind) for one in discover().entries if one.kind not in groups and one.package.requires}
@@ -143,25 +143,27 @@ def flaws() -> list[Flaw]:
         Flaw(package, f"unknown group {GROUP + kind!r}.{suggest(GROUP + kind, groups_of_kinds)}")
         for package, kind in odd
     ]
-    empty = [Flaw(one.package, _nowhere(one)) for one in _shelves() if folder(one.value) is None]
+    empty = [Flaw(one.package, _missing_folder(one)) for one in _recipe_entries() if package_folder(one.value) is None]
     return [*discover().flaws, *sorted([*strange, *empty], key=lambda flaw: (flaw.package.name, flaw.reason))]
 
 
-def shelves() -> list[tuple[Package, Path]]:
+def recipe_folders() -> list[tuple[Package, Path]]:
     """The folders of recipes that installed packages declare, but not disabled ones, sorted by package."""
-    folders = [(one.package, folder(one.value)) for one in _shelves() if not disabled(one.package.name)]
+    folders = [
+        (one.package, package_folder(one.value)) for one in _recipe_entries() if not is_disabled(one.package.name)
+    ]
     return sorted((package, place) for package, place in folders if place is not None)
 
 
-def _shelves() -> list[Entry]:
+def _recipe_entries() -> list[Entry]:
     return [one for one in discover().entries if one.kind == RECIPES]
 
 
-def _nowhere(entry: Entry) -> str:
+def _missing_folder(entry: Entry) -> str:
     return f"entry point {entry.name!r} in [{GROUP}{RECIPES}]: {entry.value!r:.80} is no folder of an installed package"
 
 
-def folder(target: str) -> Path | None:
+def package_folder(target: str) -> Path | None:
     """The folder that ``package.folder`` means, importing nothing; None where there is none."""
     top, *inside = target.split(".")
     try:
@@ -172,14 +174,14 @@ def folder(target: str) -> Path | None:
     return next((place for place in places if place.is_dir()), None)
 
 
-def same(part: Part, name: str) -> bool:
+def has_name(part: Part, name: str) -> bool:
     """Whether a name means a part: names ignore case."""
     return part.name.lower() == name.lower()
 
 
 def find(kind: str, name: str) -> Part:
     """The part of that name, ignoring case. Raises PartError that lists what there is, or which packages clash."""
-    matches = [part for part in named(kind, name) if not hidden(part) and not disabled(part.distribution)]
+    matches = [part for part in parts_called(kind, name) if not is_hidden(part) and not is_disabled(part.distribution)]
     exact = [part for part in matches if part.name == name] or matches
     if len(exact) == 1:
         return exact[0]
@@ -187,18 +189,18 @@ def find(kind: str, name: str) -> Part:
         owners = " and ".join(part.origin for part in exact)
         paths = ", ".join(part.path for part in exact)
         raise PartError(f"two packages register {kind} {name!r}: {owners}. Write its class path: {paths}")
-    off = named(kind, name)
+    off = parts_called(kind, name)
     if off:
-        raise PartError(f"unknown {kind} {name!r}: {SWITCH} disables {off[0].origin}, which has it.")
+        raise PartError(f"unknown {kind} {name!r}: {DISABLE_VARIABLE} disables {off[0].origin}, which has it.")
     names = list(dict.fromkeys(part.name for part in parts(kind)))
-    unread = [flaw for flaw in flaws() if re.search(rf"\b{re.escape(name)}\b", flaw.reason, re.IGNORECASE)]
+    unread = [flaw for flaw in metadata_flaws() if re.search(rf"\b{re.escape(name)}\b", flaw.reason, re.IGNORECASE)]
     hint = f"\n{unread[0].package.origin} is damaged: {unread[0].reason}" if unread else _not_installed(kind, name)
     raise PartError(f"unknown {kind} {name!r}.{suggest(name, names)} Available: {', '.join(names)}{hint}")
 
 
-def spelled(kind: str, name: str) -> str:
+def full_name(kind: str, name: str) -> str:
     """The name itself, or the part that a short form stands for: `none` of a position is NoPosition."""
-    if name.lower() in NOTHING and kind in KINDS:
+    if name.lower() in NULL_NAMES and kind in KINDS:
         return next((part.name for part in parts(kind) if part.name.lower() == f"no{kind}"), name)
     return name
 
@@ -232,9 +234,9 @@ def _part(entry: Entry) -> Part:
     """A part of an entry point, with what is wrong in what its package wrote."""
     target = re.sub(r"\s*\[.*\]$", "", entry.value)  # extras, which pip ignores here
     module, colon, name = (piece.strip() for piece in target.partition(":"))
-    written = f"entry point {entry.name!r}: {entry.value!r:.80} is not 'module:Class'"
+    problem = f"entry point {entry.name!r}: {entry.value!r:.80} is not 'module:Class'"
     proper = colon and name.isidentifier() and all(piece.isidentifier() for piece in module.split("."))
-    damage = "" if proper else written
+    damage = "" if proper else problem
     if not entry.name.isidentifier():
         damage = f"entry point {entry.name!r:.80} is no name of a class"
     package = entry.package

@@ -384,7 +384,7 @@ def test_safetensors_headers_are_refused(exported, canary, name):
         zoo.load(exported)
 
 
-CALLED = ["os.system", "builtins.eval", "torch.hub.load", "zoo.recipe_files.copy", "zoo.data.cache.write_file",
+CALLED = ["os.system", "builtins.eval", "torch.hub.load", "zoo.recipe_files.copy_recipe", "zoo.data.cache.write_file",
           "evilmodule.call", "evilmodule.Payload", "lightning.pytorch.callbacks.LambdaCallback",
           "zoo.__main__.main"]  # fmt: skip
 

@@ -78,7 +78,7 @@ def run(job: Mapping[str, Any], tell: Tell) -> None:
 def load_class(kind: str, name: str) -> tuple[type, str, str]:
     """A class by its kind and name or by its class path, with its kind and where it comes from."""
     if "." not in name:
-        part = diagnosis.choose(kind, name)
+        part = diagnosis.choose_part(kind, name)
         return part.load(), kind, part.origin
     sys.path.insert(0, str(Path.cwd()))  # whoever names a class path means their own code
     cls = load_by_path(name)
@@ -89,7 +89,7 @@ def load_class(kind: str, name: str) -> tuple[type, str, str]:
         raise UsageError(f"{name} is the base of every {own}, not one of them.")
     if kind and own != kind:
         raise UsageError(f"{name} is a {own}, no {kind}: zoo check {name}")
-    owner = registry.owner(name)
+    owner = registry.part_of_class(name)
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     return cls, own, owner.origin if owner else _shown(file)
 

@@ -50,7 +50,7 @@ class Names:
     def _by_name(self, slot: Slot, name: str) -> type:
         if slot.kind:
             try:
-                part = diagnosis.choose(slot.kind, name)
+                part = diagnosis.choose_part(slot.kind, name)
             except PartError as error:
                 local = _pick(name, subclasses(slot.base))
                 if local is None or "two packages" in str(error):
@@ -74,7 +74,7 @@ class Names:
         module, _, name = path.rpartition(".")
         part_versions.require(record for record in self.records if record["class_path"] == path)
         self._refuse(path, path)
-        part = registry.owner(path)
+        part = registry.part_of_class(path)
         try:
             cls = part.load() if part else import_object(module, name)
         except (ImportError, AttributeError) as error:
@@ -93,9 +93,11 @@ class Names:
         if allowed_classes(path, self.allow):
             return
         module = path.rpartition(".")[0]
-        part = registry.owner(path)
-        if part and registry.disabled(part.distribution):
-            raise UsageError(f"the class path {written!r} is not imported: {registry.SWITCH} disables {part.origin}.")
+        part = registry.part_of_class(path)
+        if part and registry.is_disabled(part.distribution):
+            raise UsageError(
+                f"the class path {written!r} is not imported: {registry.DISABLE_VARIABLE} disables {part.origin}."
+            )
         if said := foreign(path):
             raise UsageError(f"the class path {written!r:.200} is not imported: {said}.")
         raise UsageError(

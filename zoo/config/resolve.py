@@ -202,14 +202,14 @@ class _Resolver:
 
     def choose(self, key: str, slot: Slot, node: Node) -> type | None:
         """The class a node names, None for null; `none` of a kind that has a part which does nothing is that part."""
-        if slot.kind and isinstance(node.value, str) and (name := registry.spelled(slot.kind, node.value)):
+        if slot.kind and isinstance(node.value, str) and (name := registry.full_name(slot.kind, node.value)):
             node = replace(node, value=name)
         if node.bare:
             raise _needs_value(key, slot)
         if node.value is None or (not node.typed and str(node.value).lower() in ("null", "none")):
             if slot.optional:
                 return None
-            empty = registry.spelled(slot.kind, "none") if slot.kind else "none"
+            empty = registry.full_name(slot.kind, "none") if slot.kind else "none"
             hint = f" For none at all: {empty}." if empty != "none" else ""
             raise UsageError(f"{key!r} must name a {slot.word}, got nothing.{hint}{where(node.origin)}")
         if not isinstance(node.value, str) or not node.value:
@@ -262,7 +262,7 @@ def _parts_with_option(kind: str, option: str, but: type) -> list[str]:
 
     names = [
         part.name
-        for part in registry.listed(kind)
+        for part in registry.installed_parts(kind)
         if part.name != but.__name__ and any(one.name == option for one in describe(part).options)
     ]
     return names[:3]

@@ -38,7 +38,7 @@ def draft(command: fit_options.Command) -> Draft:
     written = [name for name in [command.recipe, *command.configs] if name]
     for name in written:
         refuse_published(Path(name).expanduser())
-    paths = [recipe_files.find(name) for name in written]
+    paths = [recipe_files.find_recipe(name) for name in written]
     files = [yaml_source.read(path) for path in paths]
     recipe = paths[0] if paths else None
     layers = [*files, *yaml_source.from_options(command.options)]
@@ -76,9 +76,9 @@ def _check_name(kind: str, node: Node, records: list[part_versions.Record]) -> N
     name = node.value
     if name is MISSING or not isinstance(name, str) or not name or "." in name or name.lower() in ("null", "none"):
         return
-    name = registry.spelled(kind, name)
+    name = registry.full_name(kind, name)
     try:
-        diagnosis.choose(kind, name)
+        diagnosis.choose_part(kind, name)
     except PluginError as error:
         raise PluginError(f"{error}{where(node.origin)}") from error
     except PartError as error:

@@ -93,7 +93,7 @@ def refuse_published(folder: Path) -> None:
 
 def _known(name: str, root: Path) -> Path:
     """The folder of a recipe's runs, relative to the folder of all runs."""
-    recipe = recipe_files.packaged(name)
+    recipe = recipe_files.packaged_recipe(name)
     shown = recipe.name if recipe else name
     if not Path(name).is_absolute() and (root / shown).is_dir():
         return Path(shown)

@@ -60,8 +60,8 @@ def allowed_roots(extra: tuple[str, ...] = ()) -> list[str]:
     packages = {
         part.module.partition(".")[0]
         for kind in registry.KINDS
-        for part in registry.listed(kind)
-        if not part.builtin and not registry.disabled(part.distribution)
+        for part in registry.installed_parts(kind)
+        if not part.builtin and not registry.is_disabled(part.distribution)
     }
     # a plugin opens neither the standard library nor Lightning's family, nor what is no module's name
     opened = sorted(name for name in packages - sys.stdlib_module_names - {*ROOTS} if name.isidentifier())
@@ -77,7 +77,7 @@ def allowed_classes(path: str, extra: tuple[str, ...] = ()) -> bool:
         return True
     if pieces[0] == "zoo":  # `zoo.__main__` is a program
         return not any(piece.startswith("_") for piece in pieces) and pieces[1:2] != ["conformance"]
-    owner = registry.owner(path)
+    owner = registry.part_of_class(path)
     mine = owner is not None and owner.builtin
     return mine or harmless(path)
 

@@ -47,7 +47,7 @@ def _records(value: object, key: str) -> Iterator[Record]:
 
 
 def _record(path: str, key: str, options: Mapping[str, Any]) -> Record:
-    part = registry.owner(path)
+    part = registry.part_of_class(path)
     distribution, version = (part.distribution, part.version) if part else _package(path.partition(".")[0])
     kind = {"model": "task"}.get(key, re.sub(r"\[\d+\]$", "", key).rpartition(".")[2])
     plain = {name: value for name, value in options.items() if not list(_records(value, name))}
@@ -61,11 +61,11 @@ def _record(path: str, key: str, options: Mapping[str, Any]) -> Record:
 def _package(module: str) -> tuple[str | None, str | None]:
     """Name and version of the distribution that a module comes with: a plugin's, or one of the module's own name."""
     for kind in registry.KINDS:
-        for part in registry.listed(kind):
+        for part in registry.installed_parts(kind):
             if part.module.partition(".")[0] == module:
                 return part.distribution, part.version
-    version = discovery.version(module)
-    return (discovery.normal(module), version) if version else (None, None)
+    version = discovery.installed_version(module)
+    return (discovery.normalize_name(module), version) if version else (None, None)
 
 
 def write(config: Mapping[str, Any], folder: Path) -> None:
@@ -110,18 +110,18 @@ def require(records: Iterable[Record]) -> None:
         what = f"{record['kind']} {record['name']!r}"
         module = record["class_path"].rpartition(".")[0]
         if record["distribution"] is None:
-            if module not in sys.modules and description.spec(module) is None:
+            if module not in sys.modules and description.find_spec(module) is None:
                 raise PluginError(
                     f"checkpoint needs {record['class_path']} ({what}), which no package provides, and the module "
                     f"{module} cannot be imported.\nPut it where Python looks for modules, such as: PYTHONPATH=DIR"
                 )
         elif _is_plugin(record):
             needed = f"checkpoint needs plugin {record['distribution']} {record['version']} ({what})"
-            if discovery.version(record["distribution"]) is None:
+            if discovery.installed_version(record["distribution"]) is None:
                 run = f"pip install {record['distribution']}=={record['version']}"
                 raise PluginError(f"{needed}, which is not installed. Run: {run}")
-            if registry.disabled(record["distribution"]):
-                raise PluginError(f"{needed}, which {registry.SWITCH} disables.")
+            if registry.is_disabled(record["distribution"]):
+                raise PluginError(f"{needed}, which {registry.DISABLE_VARIABLE} disables.")
 
 
 def warn(records: Iterable[Record]) -> None:
@@ -129,7 +129,7 @@ def warn(records: Iterable[Record]) -> None:
     packages = set()
     for record in filter(_is_plugin, records):
         name, version = record["distribution"], record["version"]
-        installed = discovery.version(name)
+        installed = discovery.installed_version(name)
         if installed not in (None, version) and name not in packages:
             packages.add(name)
             what = f"{record['kind']} {record['name']!r}"

@@ -10,7 +10,7 @@ from zoo.plugins import description
 from zoo.registry import Part
 
 
-def choose(kind: str, name: str) -> Part:
+def choose_part(kind: str, name: str) -> Part:
     """The part of that name. Raises PartError as the registry does, PluginError where its package cannot be used."""
     part = registry.find(kind, name)
     if part.damage:
@@ -46,35 +46,35 @@ def _excludes(requires: tuple[str, ...]) -> str:
     return ""
 
 
-def states(part: Part) -> list[str]:
+def name_problems(part: Part) -> list[str]:
     """Why a part cannot be chosen by its name, or is disabled, hidden, or one of two."""
     if part.builtin:
         return []
-    if registry.disabled(part.distribution):
-        return [f"disabled by {registry.SWITCH}"]
+    if registry.is_disabled(part.distribution):
+        return [f"disabled by {registry.DISABLE_VARIABLE}"]
     sentences = [part.damage] if part.damage else []
     if requirement := version_mismatch(part):
         sentences.append(f"built for zoo-transformers {requirement}, installed is {__version__}")
     way = f"; its class path is {part.path}"
-    if registry.hidden(part):
+    if registry.is_hidden(part):
         sentences.append(f"hidden by zoo's own {part.kind} of this name{way}")
-    others = [one for one in registry.named(part.kind, part.name) if one != part]
-    twins = [one for one in others if not registry.hidden(one) and not registry.disabled(one.distribution)]
-    if twins and not registry.hidden(part):
+    others = [one for one in registry.parts_called(part.kind, part.name) if one != part]
+    twins = [one for one in others if not registry.is_hidden(one) and not registry.is_disabled(one.distribution)]
+    if twins and not registry.is_hidden(part):
         sentences.append(f"also registered by {' and '.join(one.origin for one in twins)}{way}")
     return sentences
 
 
 def problems(part: Part) -> list[str]:
     """The same, and why importing it would fail."""
-    sentences = states(part)
+    sentences = name_problems(part)
     if sentences or part.builtin:
         return sentences
-    flaw = description.flaw(part.module, part.target.partition(":")[2])
+    flaw = description.import_problem(part.module, part.target.partition(":")[2])
     return [flaw] if flaw else []
 
 
-def location(part: Part) -> str:
+def part_location(part: Part) -> str:
     """The file that a part's module comes from, or where the metadata of its package lie."""
-    origin = getattr(description.spec(part.module), "origin", None)
+    origin = getattr(description.find_spec(part.module), "origin", None)
     return origin or part.home

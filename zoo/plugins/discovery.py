@@ -61,7 +61,7 @@ class Discovery:
     fatal: bool
 
 
-def normal(name: str) -> str:
+def normalize_name(name: str) -> str:
     """A distribution's name in the form in which names are compared (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name.strip()).lower()
 
@@ -75,10 +75,10 @@ def discover() -> Discovery:
     fatal = False
     for dist in _distributions():
         label, version = _label(dist)
-        left_behind = label.startswith("~")  # by pip, which renames what it is about to replace
-        if left_behind or (label and normal(label) in names):
+        is_leftover = label.startswith("~")  # by pip, which renames what it is about to replace
+        if is_leftover or (label and normalize_name(label) in names):
             continue
-        names.add(normal(label))
+        names.add(normalize_name(label))
         text, damage = _text(dist, POINTS)
         lines = list(_lines(text))
         wrong = [number for number, _, _, value in lines if value is None]
@@ -86,10 +86,10 @@ def discover() -> Discovery:
         if not (damage or wrong or any(group.startswith(GROUP) for _, group, _, _ in lines)):
             continue
         package = _package(dist, label or "unknown", version or "unknown", damage)
-        own = normal(package.name)
-        if own != normal(label) and own in names:
+        own = normalize_name(package.name)
+        if own != normalize_name(label) and own in names:
             continue
-        names.add(normal(package.name))
+        names.add(normalize_name(package.name))
         if damage:
             flaws.append(Flaw(package, damage))
         for number, group, name, value in lines:
@@ -100,50 +100,50 @@ def discover() -> Discovery:
     return Discovery(tuple(entries), tuple(flaws), fatal)
 
 
-def version(name: str) -> str | None:
+def installed_version(name: str) -> str | None:
     """The installed version of a distribution, None where there is none, ``unknown`` where it does not say."""
     ours = (entry.package for entry in discover().entries)
-    package = next((one for one in ours if normal(one.name) == normal(name)), None)
+    package = next((one for one in ours if normalize_name(one.name) == normalize_name(name)), None)
     if package is None:
         package = next((_package(dist, *_label(dist), "") for dist in _distributions(name=name)), None)
     return (package.version or "unknown") if package else None
 
 
-def shield() -> None:
+def tolerate_damaged_metadata() -> None:
     """Let torch and Lightning start beside a damaged package: they read the entry points of all packages."""
-    if discover().fatal and Distribution.entry_points is _theirs:
-        Distribution.entry_points = property(_readable)  # type: ignore[assignment, method-assign]
+    if discover().fatal and Distribution.entry_points is _original_entry_points:
+        Distribution.entry_points = property(_readable_entry_points)  # type: ignore[assignment, method-assign]
 
 
-_theirs = Distribution.entry_points
+_original_entry_points = Distribution.entry_points
 
 
-def _readable(dist: Distribution) -> EntryPoints:
+def _readable_entry_points(dist: Distribution) -> EntryPoints:
     try:
-        return _theirs.__get__(dist)
+        return _original_entry_points.__get__(dist)
     except Exception:
         return EntryPoints(())
 
 
-def _distributions(**sought: Any) -> Iterator[Distribution]:
+def _distributions(**filters: Any) -> Iterator[Distribution]:
     try:
-        yield from importlib.metadata.distributions(**sought)
+        yield from importlib.metadata.distributions(**filters)
     except Exception:  # an import hook of somebody else that cannot list what it finds
         return
 
 
 def _label(dist: Distribution) -> tuple[str, str]:
     """Name and version as the folder of the metadata is called: ``my_norm-0.1.0.dist-info``."""
-    name, _, rest = os.path.basename(_home(dist)).rpartition(".")[0].partition("-")
+    name, _, version_text = os.path.basename(_metadata_folder(dist)).rpartition(".")[0].partition("-")
     if name:
-        return name, rest.partition("-")[0]
+        return name, version_text.partition("-")[0]
     try:  # an import hook that keeps its metadata elsewhere
         return dist.name or "", dist.version or ""
     except Exception:
         return "", ""
 
 
-def _home(dist: Distribution) -> str:
+def _metadata_folder(dist: Distribution) -> str:
     return str(getattr(dist, "_path", ""))
 
 
@@ -161,29 +161,29 @@ def _lines(text: str) -> Iterator[tuple[int, str, str, str | None]]:
     """Number, group, name and value of each entry; no value where the line is none."""
     group = ""
     for number, line in enumerate(text.splitlines(), 1):
-        plain = line.strip()
-        if not plain or plain.startswith("#"):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
             continue
-        if plain.startswith("[") and plain.endswith("]"):
-            group = plain.strip("[]")
+        if stripped.startswith("[") and stripped.endswith("]"):
+            group = stripped.strip("[]")
         elif group:
-            name, equals, value = plain.partition("=")
+            name, equals, value = stripped.partition("=")
             yield number, group, name.strip(), value.strip() if equals else None
 
 
 def _package(dist: Distribution, label: str, version: str, damage: str) -> Package:
     """What a package says about itself, and what its folder's name says where it does not."""
-    text, unread = _text(dist, "METADATA")
+    text, problem = _text(dist, "METADATA")
     if not text:
-        text, unread = _text(dist, "PKG-INFO")
+        text, problem = _text(dist, "PKG-INFO")
     head = [line.partition(":") for line in text.partition("\n\n")[0].splitlines()]
     fields = {key.lower(): value.strip() for key, _, value in reversed(head)}
     missing = [field for field in ("Name", "Version") if not fields.get(field.lower())]
     if not text:
-        unread = unread or "METADATA is missing or empty"
+        problem = problem or "METADATA is missing or empty"
     elif missing:
-        unread = unread or f"METADATA has no {missing[0]}"
+        problem = problem or f"METADATA has no {missing[0]}"
     requirements = [value.strip() for key, _, value in head if key.lower() == "requires-dist"]
-    ours = tuple(line for line in requirements if normal(re.split(r"[^\w.-]", line, maxsplit=1)[0]) == ZOO)
+    ours = tuple(line for line in requirements if normalize_name(re.split(r"[^\w.-]", line, maxsplit=1)[0]) == ZOO)
     name, version = fields.get("name") or label, fields.get("version") or version
-    return Package(name, version, _home(dist), ours, damage or unread)
+    return Package(name, version, _metadata_folder(dist), ours, damage or problem)

@@ -76,11 +76,11 @@ def describe_import_error(error: BaseException, module: str) -> str:
         text = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
     except Exception:  # its own __str__ is broken too
         text = ""
-    place = _place(error) or getattr(sys.modules.get(module), "__file__", None)
+    place = _error_location(error) or getattr(sys.modules.get(module), "__file__", None)
     return f"{type(error).__name__}{f': {text[:300]}' if text else ''}{f' ({place})' if place else ''}"
 
 
-def _place(error: BaseException) -> str:
+def _error_location(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     for frame, line in traceback.walk_tb(error.__traceback__):
