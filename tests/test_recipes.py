@@ -64,13 +64,16 @@ SMALL = {"dim": 32, "depth": 2, "heads": 4, "vocab_size": 64, "source_vocab_size
 def build(name: str, device: torch.device = META, small: bool = False) -> Task:
     """The task of a recipe as `zoo fit` would build it, or the same parts at a size that tests can run."""
     parsed = fit_options.parse("fit", [name])
-    config = run_config.plan(parsed, run_config.draft(parsed)).config["model"]
+    config = run_config.make_plan(parsed, run_config.read_draft(parsed)).config["model"]
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(Task, "model")
     filled = parser.parse_object({"model": config})
     blanks = filled.model.init_args
     for key, value in (
-        run_config.plan(parsed, run_config.draft(parsed)).resolved.classes["model"].small_sizes(blanks).items()
+        run_config.make_plan(parsed, run_config.read_draft(parsed))
+        .resolved.classes["model"]
+        .small_sizes(blanks)
+        .items()
     ):
         if blanks[key] is None:
             blanks[key] = value

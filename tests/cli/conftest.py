@@ -6,7 +6,7 @@ import pytest
 
 from zoo import recipe_files, registry
 from zoo.config import fit_options, yaml_source
-from zoo.config.class_names import Names
+from zoo.config.class_names import ClassFinder
 from zoo.plugins import discovery
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -67,9 +67,9 @@ def resolve(toys, tmp_path):
     )
 
     def run(*texts: str, options: str = "") -> module.Resolved:
-        found = [yaml_source.parse(text, f"r{index}.yaml") for index, text in enumerate(texts)]
+        found = [yaml_source.parse_yaml(text, f"r{index}.yaml") for index, text in enumerate(texts)]
         command = fit_options.parse("fit", options.split())
-        return module.resolve([*found, *yaml_source.from_options(command.options)], schema, Names(command.allow))
+        return module.resolve([*found, *yaml_source.option_layers(command.options)], schema, ClassFinder(command.allow))
 
     return run
 

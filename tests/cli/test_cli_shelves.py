@@ -58,6 +58,6 @@ def test_a_shelf_that_is_no_folder_is_told_by_the_doctor(site, zoo):
     shelf(site(), "p-empty", {}, target="nothing")
     site()
     reasons = [flaw.reason for flaw in registry.metadata_flaws() if flaw.package.name == "p-empty"]
-    said = "entry point 'p_empty' in [zoo.recipes]: 'p_empty.nothing' is no folder of an installed package"
+    said = "entry point 'p_empty' in [zoo.recipes]: 'p_empty.nothing' is not a folder of an installed package"
     assert reasons == [said]
     assert said in zoo("list")[1]

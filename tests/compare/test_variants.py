@@ -195,7 +195,7 @@ def test_a_packaged_comparison_is_short_explained_and_well_formed(one):
     found = wanted(one.name)
     assert recipe_files.packaged_recipe(found.recipe)
     assert found.name == one.name
-    assert yaml_source.read(one.path).plain()["vary"]
+    assert yaml_source.read_yaml(one.path).plain()["vary"]
     assert one.name in compare.USAGE
     assert all(one.name != recipe.name for recipe in recipe_files.recipes())
 

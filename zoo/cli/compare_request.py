@@ -13,7 +13,7 @@ from zoo.compare import variants
 from zoo.compare.plan import Comparison
 from zoo.config import yaml_source
 from zoo.config.fit_options import SECTIONS
-from zoo.config.output_paths import check_place
+from zoo.config.output_paths import check_output_path
 from zoo.errors import UsageError
 from zoo.registry import suggest
 
@@ -55,7 +55,7 @@ def _of_file(parsed: CompareOptions) -> Comparison | None:
     path = recipe_files.comparison_file(parsed.words[0])
     if path is None:
         return None
-    content = yaml_source.read(path).plain()
+    content = yaml_source.read_yaml(path).as_data()
     if not isinstance(content, dict) or "vary" not in content:
         return None  # a recipe
     if parsed.vary or len(parsed.words) > 1:
@@ -90,7 +90,7 @@ def _check_keys(path: Path, recipe: str, content: Mapping[str, Any]) -> None:
         if key.partition(".")[0] not in SECTIONS:
             raise UsageError(f"{path}: {key!r:.80} is no option of {', '.join(SECTIONS)}, which a file may set.")
         for one in value if isinstance(value, list) else [value]:
-            check_place(key, one, str(path))
+            check_output_path(key, one, str(path))
 
 
 def _word(value: object) -> str:

@@ -96,8 +96,8 @@ class ZooCLI(LightningCLI):
         trial.init_args.update(Namespace(**data_sizes.placeholder_sizes(task, options, limit)))
         data_sizes.build_on_meta(lambda: parser.instantiate(Namespace(model=trial)))
         sizes = self.data.sizes()
-        task_data_match.check_sizes(task, self.data, sizes, data_sizes.missing_sizes(task, options))
-        data_sizes.check_sizes(options, sizes, self.plan.resolved.origins)
+        task_data_match.check_missing_sizes(task, self.data, sizes, data_sizes.missing_sizes(task, options))
+        data_sizes.check_declared_sizes(options, sizes, self.plan.resolved.origins)
         config.model.init_args.update(Namespace(**data_sizes.fill_sizes(task, options, sizes, limit)))
         seed_everything(self.plan.seed, workers=True, verbose=False)  # as if nothing had been built before
 

@@ -92,7 +92,7 @@ def _changed(source: Checkpoint, changes: list[str]) -> Mapping[str, Any]:
         path = Path(folder, "recipe.yaml")
         atomic_files.write_text(path, _recipe(source, source.model, source.folder.name))
         parsed = fit_options.parse("fit", [str(path), *changes])
-        return complete(run_config.plan(parsed, run_config.draft(parsed)).config["model"])
+        return complete(run_config.make_plan(parsed, run_config.read_draft(parsed)).config["model"])
 
 
 def _recipe(source: Checkpoint, model: Mapping[str, Any], name: str) -> str:

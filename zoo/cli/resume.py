@@ -87,7 +87,7 @@ def require_agreement(plan: Plan, origin: Path | None, resume: bool) -> None:
     if not old:
         if origin is None:
             return
-        old = yaml_source.read(origin / run_folder.CONFIG).plain()
+        old = yaml_source.read_yaml(origin / run_folder.CONFIG).as_data()
     if PRECISION not in plan.resolved.origins:
         precision.adopt_precision(plan.config["trainer"], old.get("trainer") or {})
     changes = check_resume(plan, old, training_options(plan.resolved.classes["model"]))

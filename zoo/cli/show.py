@@ -140,7 +140,7 @@ def _show_recipe(name: str, json: bool) -> int:
     if kinds and recipe_files.packaged_recipe(name) is None and not Path(name).exists():
         raise UsageError(f"{name!r} is a part, not a recipe. Name its kind too: zoo show {kinds[0]} {name}")
     path = recipe_files.find_recipe(name)
-    leaves = list(_leaves(yaml_source.read(path), ""))
+    leaves = list(_leaves(yaml_source.read_yaml(path), ""))
     if json:
         values = [{"key": key, "value": node.plain_value(), "origin": node.origin} for key, node in leaves]
         tables.as_json({"recipe": name, "path": str(path), "text": path.read_text("utf-8"), "values": values})

@@ -1,4 +1,4 @@
-"""Describe a part from its source text, importing nothing: one line about it, and its options."""
+"""Describe a part from its source text without importing it: a summary line and its options."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pathlib import Path
 
 from zoo.registry import Part
 
-# how many leading numbers the model passes itself; they are not the user's to set
+# number of leading constructor arguments that the model passes itself, by kind: they are not options of the user
 CLASS_PARAMETERS = {"position": 3, "attention": 4, "norm": 1, "ffn": 2, "block": 5}
 MAX_HOPS = 6
-ANY = "*"  # among the names of a module: whatever it is asked for
+ANY = "*"  # among the names of a module: it may have any name
 
 
 @dataclass(frozen=True)
 class Option:
-    """One parameter as it is written."""
+    """One constructor parameter as in the source text."""
 
     name: str
     type: str
@@ -31,7 +31,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Description:
-    """What the source says about a class."""
+    """Summary, options and place of a class according to its source text."""
 
     summary: str
     options: tuple[Option, ...]
@@ -39,25 +39,26 @@ class Description:
     line: int = 0
 
     def as_dict(self) -> dict[str, object]:
+        """All fields, for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class _ClassSource:
-    """A class definition and the module it stands in."""
+    """The syntax tree of a class and the module that defines it."""
 
     module: str
     node: ast.ClassDef
 
 
 def describe(part: Part) -> Description:
-    """The description of a registered part; empty when its source cannot be found."""
+    """The description of a registered part; empty if its source cannot be found."""
     module, _, name = part.target.partition(":")
     return describe_class(module, name, CLASS_PARAMETERS.get(part.kind, 0))
 
 
 def describe_class(module: str, name: str, skipped: int = 0) -> Description:
-    """The description of a class by its module and name, without its first `given` parameters."""
+    """The description of a class by its module and name, without its first ``skipped`` parameters."""
     source = _find(module, name)
     if source is None:
         return Description("", ())
@@ -69,7 +70,7 @@ def describe_class(module: str, name: str, skipped: int = 0) -> Description:
 
 
 def import_problem(module: str, name: str) -> str:
-    """Why importing a class would fail, as far as its source tells; nothing where it need not fail."""
+    """Why importing a class would fail, according to its source text; empty if no reason is visible."""
     if not find_spec(module):
         return f"there is no module {module}"
     path = source_file(module)
@@ -84,13 +85,13 @@ def import_problem(module: str, name: str) -> str:
     return "" if name in names or ANY in names else f"{path} has no {name}"
 
 
-_specs: dict[str, importlib.machinery.ModuleSpec | None] | None = None  # while many parts of few modules are described
+_specs: dict[str, importlib.machinery.ModuleSpec | None] | None = None  # a cache inside `cache_lookups`, else None
 _paths: dict[str, Path | None] = {}
 
 
 @contextlib.contextmanager
 def cache_lookups() -> Iterator[None]:
-    """Look for each module once while the block lasts: nothing is installed meanwhile."""
+    """Search for each module only once inside the block, in which nothing must be installed."""
     global _specs
     before, _specs = _specs, {} if _specs is None else _specs
     try:
@@ -101,7 +102,7 @@ def cache_lookups() -> Iterator[None]:
 
 
 def find_spec(module: str) -> importlib.machinery.ModuleSpec | None:
-    """Where a module would come from, found without importing it or the packages above it."""
+    """The spec of a module without importing it or its parent packages; None if there is no such module."""
     if _specs is None:
         return _search_spec(module)
     if module not in _specs:
@@ -119,13 +120,13 @@ def _search_spec(module: str) -> importlib.machinery.ModuleSpec | None:
                 return None
             name = f"{name}.{piece}"
             spec = importlib.machinery.PathFinder.find_spec(name, list(spec.submodule_search_locations))
-    except Exception:  # an import hook of somebody else may raise anything
+    except Exception:  # third-party import hooks may raise anything
         return None
     return spec
 
 
 def source_file(module: str) -> Path | None:
-    """The source file of a module."""
+    """The source file of a module; None without one."""
     if _specs is None:
         return _search_source_file(module)
     if module not in _paths:
@@ -156,9 +157,9 @@ def _tree(module: str) -> ast.Module | None:
 
 @functools.cache
 def _module_names(path: Path, tree: int) -> frozenset[str]:
-    """The names that a module can have; ANY among them where something binds names that its source does not spell out.
+    """The names that a module can have, with ANY if it binds names dynamically.
 
-    ``tree`` tells a file that was parsed anew from what it was before.
+    ``tree`` identifies the parsed version of the file for the cache.
     """
     names: set[str] = set()
     for node in ast.walk(_parse(path)):
@@ -178,7 +179,7 @@ def _module_names(path: Path, tree: int) -> frozenset[str]:
 def _classes_and_imports(
     path: Path, tree: int
 ) -> tuple[dict[str, ast.ClassDef], dict[str, tuple[ast.ImportFrom, ast.alias]]]:
-    """The classes of a module by their names, the first of each, and what it imports from others by its name here."""
+    """The classes of a module by name (the first of each), and its ``from`` imports by local name."""
     parsed = _parse(path)
     classes: dict[str, ast.ClassDef] = {}
     imports: dict[str, tuple[ast.ImportFrom, ast.alias]] = {}
@@ -217,7 +218,7 @@ def _absolute(module: str, node: ast.ImportFrom) -> str:
 
 
 def _options(source: _ClassSource, hops: int) -> list[Option]:
-    """The parameters of a class's constructor, or of the nearest base that has one, `**kwargs` followed."""
+    """The constructor parameters of a class or its nearest base that has a constructor, following `**kwargs`."""
     init = next(
         (item for item in source.node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"), None
     )
@@ -252,7 +253,7 @@ def _option(argument: ast.arg, default: ast.expr | None) -> Option:
 
 
 def _forwarded_options(source: _ClassSource, init: ast.FunctionDef, name: str, hops: int) -> list[Option]:
-    """The options of the class that receives `**name`, less those the call sets itself."""
+    """The options of the class that receives `**name`, except those that the call sets itself."""
     for call in ast.walk(init):
         if not isinstance(call, ast.Call):
             continue

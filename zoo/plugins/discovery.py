@@ -1,6 +1,6 @@
-"""Read which entry points installed packages declare; a damaged package hides nobody but itself.
+"""Read the entry points ``zoo.*`` of installed packages, tolerating damaged packages.
 
-``importlib.metadata.entry_points`` fails as a whole when it cannot read the metadata of one package.
+``importlib.metadata.entry_points`` would fail as a whole if the metadata of a single package cannot be read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ POINTS = "entry_points.txt"
 
 @dataclass(frozen=True, order=True)
 class Package:
-    """An installed distribution: where its metadata lie, what it asks of zoo, and what is damaged in it."""
+    """An installed distribution: metadata folder (``home``), requirements on zoo, and damage in its metadata."""
 
     name: str
     version: str
@@ -31,12 +31,13 @@ class Package:
 
     @property
     def origin(self) -> str:
+        """Name and version in messages."""
         return f"{self.name} {self.version}"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line ``name = value`` of a group ``zoo.<kind>``."""
+    """One entry point ``name = value`` in a group ``zoo.<kind>``."""
 
     kind: str
     name: str
@@ -46,7 +47,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Flaw:
-    """What of a package's entry points could not be read."""
+    """Entry points of a package that cannot be read, and why."""
 
     package: Package
     reason: str
@@ -54,7 +55,7 @@ class Flaw:
 
 @dataclass(frozen=True)
 class Discovery:
-    """Everything that was read, and whether ``importlib.metadata`` would have failed."""
+    """All entry points and flaws; ``fatal`` if ``importlib.metadata`` cannot read the entry points itself."""
 
     entries: tuple[Entry, ...]
     flaws: tuple[Flaw, ...]
@@ -62,20 +63,20 @@ class Discovery:
 
 
 def normalize_name(name: str) -> str:
-    """A distribution's name in the form in which names are compared (PEP 503)."""
+    """A distribution's name in its normalized form (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name.strip()).lower()
 
 
 @functools.cache
 def discover() -> Discovery:
-    """The entry points of zoo on ``sys.path``; of two packages with one name the first counts, as when importing."""
+    """The entry points ``zoo.*`` on ``sys.path``; the first of two packages with one name counts, as for imports."""
     entries: list[Entry] = []
     flaws: list[Flaw] = []
     names: set[str] = set()
     fatal = False
     for dist in _distributions():
         label, version = _label(dist)
-        is_leftover = label.startswith("~")  # by pip, which renames what it is about to replace
+        is_leftover = label.startswith("~")  # of pip, which renames packages that it is replacing
         if is_leftover or (label and normalize_name(label) in names):
             continue
         names.add(normalize_name(label))
@@ -101,7 +102,7 @@ def discover() -> Discovery:
 
 
 def installed_version(name: str) -> str | None:
-    """The installed version of a distribution, None where there is none, ``unknown`` where it does not say."""
+    """The installed version of a distribution; None if it is not installed, ``unknown`` if its metadata lack it."""
     ours = (entry.package for entry in discover().entries)
     package = next((one for one in ours if normalize_name(one.name) == normalize_name(name)), None)
     if package is None:
@@ -110,7 +111,10 @@ def installed_version(name: str) -> str | None:
 
 
 def tolerate_damaged_metadata() -> None:
-    """Let torch and Lightning start beside a damaged package: they read the entry points of all packages."""
+    """Make ``Distribution.entry_points`` empty for packages that cannot be read.
+
+    torch and Lightning read the entry points of all packages when imported, and would fail.
+    """
     if discover().fatal and Distribution.entry_points is _original_entry_points:
         Distribution.entry_points = property(_readable_entry_points)  # type: ignore[assignment, method-assign]
 
@@ -128,12 +132,12 @@ def _readable_entry_points(dist: Distribution) -> EntryPoints:
 def _distributions(**filters: Any) -> Iterator[Distribution]:
     try:
         yield from importlib.metadata.distributions(**filters)
-    except Exception:  # an import hook of somebody else that cannot list what it finds
+    except Exception:  # a third-party import hook that cannot list its distributions
         return
 
 
 def _label(dist: Distribution) -> tuple[str, str]:
-    """Name and version as the folder of the metadata is called: ``my_norm-0.1.0.dist-info``."""
+    """Name and version according to the metadata folder's name: ``my_norm-0.1.0.dist-info``."""
     name, _, version_text = os.path.basename(_metadata_folder(dist)).rpartition(".")[0].partition("-")
     if name:
         return name, version_text.partition("-")[0]
@@ -148,7 +152,7 @@ def _metadata_folder(dist: Distribution) -> str:
 
 
 def _text(dist: Distribution, name: str) -> tuple[str, str]:
-    """The text of a file of the metadata as far as it can be read, and what is wrong with it."""
+    """The readable text of a metadata file, and what is wrong with it (empty if nothing is)."""
     try:
         return dist.read_text(name) or "", ""
     except UnicodeDecodeError as error:
@@ -158,7 +162,7 @@ def _text(dist: Distribution, name: str) -> tuple[str, str]:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str, str, str | None]]:
-    """Number, group, name and value of each entry; no value where the line is none."""
+    """Line number, group, name and value of each entry; a value of None for an invalid line."""
     group = ""
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
@@ -172,7 +176,7 @@ def _lines(text: str) -> Iterator[tuple[int, str, str, str | None]]:
 
 
 def _package(dist: Distribution, label: str, version: str, damage: str) -> Package:
-    """What a package says about itself, and what its folder's name says where it does not."""
+    """A package according to its metadata, or where these lack something, to its folder's name."""
     text, problem = _text(dist, "METADATA")
     if not text:
         text, problem = _text(dist, "PKG-INFO")
