@@ -11,7 +11,7 @@ import zoo.cli as command_line
 from zoo import registry
 from zoo.cli import doctor, import_probe, lightning_command
 from zoo.errors import PartError, PluginError, UsageError
-from zoo.inference.import_policy import allowed_classes
+from zoo.inference.import_policy import is_allowed
 from zoo.models import compatibility
 from zoo.plugins import description, diagnosis, discovery, safe_import
 
@@ -143,7 +143,7 @@ def test_a_disabled_plugin_is_listed_and_not_found(install, resolve, zoo, monkey
         with pytest.raises(PartError, match=r"unknown norm 'dyt': ZOO_DISABLE_PLUGINS disables My.Norm 0.1.0"):
             registry.find("norm", "dyt")
         assert [one.name for one in registry.parts("norm")] == ["Layer", "RMS"]
-        assert not allowed_classes("cli_other.DyT")
+        assert not is_allowed("cli_other.DyT")
     with pytest.raises(UsageError, match=r"'cli_other.DyT' is not imported: ZOO_DISABLE_PLUGINS disables My.Norm 0.1"):
         resolve(TEXT, options="--model.norm cli_other.DyT")
     monkeypatch.setenv(registry.DISABLE_VARIABLE, "my-norm,my-nrm")
@@ -168,14 +168,14 @@ def test_a_built_in_name_is_not_taken_over_in_any_case(site):
     site()
     assert registry.find("norm", "rmsnorm").builtin
     assert [one.distribution for one in registry.installed_parts("norm") if registry.is_hidden(one)] == ["taker"]
-    assert allowed_classes("taker.rmsnorm")  # its class path is the way to it
+    assert is_allowed("taker.rmsnorm")  # its class path is the way to it
 
 
 def test_a_plugin_does_not_open_the_standard_library(site):
     package(site(), "opener", "[zoo.norm]\nsystem = os:system\nPopen = subprocess:Popen\n")
     site()
-    assert not allowed_classes("os.system")
-    assert not allowed_classes("subprocess.Popen")
+    assert not is_allowed("os.system")
+    assert not is_allowed("subprocess.Popen")
     assert diagnosis.part_location(registry.find("norm", "popen")).endswith("subprocess.py")
 
 

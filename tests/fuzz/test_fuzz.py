@@ -21,7 +21,7 @@ from zoo.data.read import read_lines
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import ZooError
 from zoo.inference.safe_pickle import screen_pickle
-from zoo.inference.weight_files import read
+from zoo.inference.weight_files import read_tensors
 from zoo.io import limits, plain_yaml
 from zoo.models.generation import GenerationConfig
 
@@ -180,7 +180,7 @@ def examined(path):
     with Answers():
         screen_pickle(path)
     with Answers():
-        read(path)
+        read_tensors(path)
 
 
 @cases(150)
@@ -231,7 +231,7 @@ def test_safetensors_of_any_bytes(tmp_path_factory, content, size):
     path = tmp_path_factory.getbasetemp() / "x.safetensors"
     path.write_bytes(size.to_bytes(8, "little") + content)
     with Answers():
-        read(path)
+        read_tensors(path)
 
 
 TOKENIZER = Tokenizer.bpe(["a text of some words"], 280).to_json()

@@ -31,7 +31,7 @@ import peers
 import torch
 
 from zoo.errors import CheckpointError, UsageError
-from zoo.inference.rebuild_task import complete, rebuild_task
+from zoo.inference.rebuild_task import complete_options, rebuild_task
 from zoo.pretrained import importer, lookup
 from zoo.pretrained.config_keys import BOOKKEEPING
 
@@ -298,7 +298,7 @@ def one_model(model: dict[str, Any]) -> dict[str, Any]:
     """The complete options of these, resolved once."""
     key = json.dumps(model)
     if key not in MODELS:
-        MODELS[key] = complete(model)
+        MODELS[key] = complete_options(model)
     return copy.deepcopy(MODELS[key])
 
 
@@ -308,7 +308,7 @@ def our_logits(folder: Path, name: str, given: dict[str, Any]) -> torch.Tensor:
     try:
         found = importer.checkpoint(folder)
     finally:
-        importer.build, importer.complete = rebuild_task, complete
+        importer.build, importer.complete = rebuild_task, complete_options
     net = one_net({"model": found.model}, folder).net.eval()
     for key, tensor in importer.keep_own_tensors(net).items():
         tensor.data.copy_(found.tensors[key])

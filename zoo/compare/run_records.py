@@ -192,7 +192,7 @@ def read_record(folder: Path) -> Mapping[str, Any]:
 
 def newest_checkpoint(folder: Path) -> Path | None:
     """The newest intact checkpoint of a run; None without one."""
-    return checkpoint_manifest.newest(folder).path
+    return checkpoint_manifest.newest_intact(folder).path
 
 
 def resume_options(folder: Path) -> list[str]:

@@ -11,7 +11,7 @@ from zoo.config.layers import Node, where
 from zoo.config.signatures import Slot
 from zoo.errors import PartError, PluginError, UsageError
 from zoo.inference import part_versions
-from zoo.inference.import_policy import ALL, admit_roots, allowed_classes, foreign, guard_imports
+from zoo.inference.import_policy import ALL, admit_class, is_allowed, is_forbidden, stdlib_reason
 from zoo.plugins import diagnosis
 from zoo.plugins.safe_import import describe_import_error, import_object
 
@@ -68,7 +68,7 @@ class ClassFinder:
             return cls
         classes = list(subclasses(slot.base))
         match = _best_match(name, classes)
-        if match is not None and guard_imports(match, self.allow):
+        if match is not None and is_forbidden(match, self.allow):
             self._refuse(f"{match.__module__}.{match.__qualname__}", class_path_of(match))
         if match is None:
             names = sorted({cls.__name__ for cls in classes if not cls.__name__.startswith("_")})
@@ -78,7 +78,7 @@ class ClassFinder:
 
     def _by_path(self, slot: Slot, path: str) -> type:
         module, _, name = path.rpartition(".")
-        part_versions.require(record for record in self.records if record["class_path"] == path)
+        part_versions.require_packages(record for record in self.records if record["class_path"] == path)
         self._refuse(path, path)
         part = registry.part_of_class(path)
         try:
@@ -96,7 +96,7 @@ class ClassFinder:
         return self._fits(slot, cls, path)
 
     def _refuse(self, path: str, name: str) -> None:
-        if allowed_classes(path, self.allow):
+        if is_allowed(path, self.allow):
             return
         module = path.rpartition(".")[0]
         part = registry.part_of_class(path)
@@ -104,7 +104,7 @@ class ClassFinder:
             raise UsageError(
                 f"the class path {name!r} is not imported: {registry.DISABLE_VARIABLE} disables {part.origin}."
             )
-        if reason := foreign(path):
+        if reason := stdlib_reason(path):
             raise UsageError(f"the class path {name!r:.200} is not imported: {reason}.")
         raise UsageError(
             f"the class path {name!r:.200} is not imported: a recipe may only name parts of zoo and its plugins, "
@@ -116,15 +116,17 @@ class ClassFinder:
         """Raise UsageError if the value of an option that takes functions or classes names one that is not allowed."""
         items = value if isinstance(value, (list, tuple)) else [value]
         for path in (item for item in items if isinstance(item, str) and "." in item):
-            if not allowed_classes(path, self.allow) or not (
+            if not is_allowed(path, self.allow) or not (
                 self.trusts_all or any(path.startswith(f"{root}.") for root in self.allow)
             ):
-                advice = "" if foreign(path) else f"\nIf you trust it, add: --allow-import {path.rpartition('.')[0]}"
+                advice = (
+                    "" if stdlib_reason(path) else f"\nIf you trust it, add: --allow-import {path.rpartition('.')[0]}"
+                )
                 raise UsageError(
                     f"{key!r} takes a function or a class, which a recipe cannot name: {path!r:.80}."
                     f"{advice}{where(origin)}"
                 )
-            admit_roots(None, path)
+            admit_class(None, path)
 
     @staticmethod
     def _fits(slot: Slot, candidate: object, name: str) -> type:

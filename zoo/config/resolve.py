@@ -14,7 +14,7 @@ from zoo.config.layers import MISSING, Node, where
 from zoo.config.output_paths import check_output_path, is_from_file
 from zoo.config.signatures import Param, Slot, members_of, option_names, parameters, takes_code
 from zoo.errors import PartError, UsageError
-from zoo.inference.import_policy import admit_roots
+from zoo.inference.import_policy import admit_class
 from zoo.registry import suggest
 
 # names of the same options in other libraries
@@ -191,7 +191,7 @@ class _Resolver:
         for name in options:
             if name not in params:
                 raise self.no_option(key, slot, cls, name, options[name][-1].origin)
-        admit_roots(cls, class_path_of(cls))  # checked above, or a default in code
+        admit_class(cls, class_path_of(cls))  # checked above, or a default in code
         return {"class_path": class_path_of(cls), "init_args": self.options(key, params, options, cls)}
 
     def forget(self, key: str, mark: str = ".") -> None:

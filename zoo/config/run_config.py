@@ -82,7 +82,9 @@ def _check_name(kind: str, node: Node, records: list[part_versions.Record]) -> N
     except PluginError as error:
         raise PluginError(f"{error}{where(node.origin)}") from error
     except PartError as error:
-        part_versions.require(one for one in records if (one["kind"], one["name"].lower()) == (kind, name.lower()))
+        part_versions.require_packages(
+            one for one in records if (one["kind"], one["name"].lower()) == (kind, name.lower())
+        )
         elsewhere = [
             f". {part.name} is a {part.kind}: --model.{part.kind} {part.name}"
             for other in KINDS_OF_PARTS
@@ -146,10 +148,10 @@ def make_plan(command: fit_options.Command, config_draft: Draft, against: Schema
     from zoo.config.class_names import ClassFinder
     from zoo.config.resolve import Resolved, resolve
     from zoo.config.trainer_bounds import check_hardware, check_trainer
-    from zoo.inference.import_policy import import_policy
+    from zoo.inference.import_policy import apply_policy
 
     against = against or schema()
-    import_policy(tuple(command.allow))
+    apply_policy(tuple(command.allow))
     names = ClassFinder(command.allow, config_draft.records)
     full = resolve(config_draft.layers, against, names)
     check_trainer(full.config["trainer"], full.origins)
