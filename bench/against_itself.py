@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from zoo.cli import main
-from zoo.compare.run_records import Ledger, read
+from zoo.compare.run_records import Ledger, read_records
 from zoo.compare.verdict import answer
 
 WORDS = ("vit-tiny", "--trainer.max_steps=60", "--trainer.val_check_interval=60")
@@ -29,7 +29,9 @@ def train(runs: Path, seeds: int, words: tuple[str, ...]) -> list[Ledger]:
     for seed in range(1, seeds + 1):
         if not finished(runs, seed) and main(["fit", *words, f"--seed={seed}", f"--runs={runs}", "--overwrite"]):
             sys.exit(f"seed {seed} failed")
-    return [ledger for seed in range(1, seeds + 1) for folder in finished(runs, seed) for ledger in read(folder)]
+    return [
+        ledger for seed in range(1, seeds + 1) for folder in finished(runs, seed) for ledger in read_records(folder)
+    ]
 
 
 def compared(found: list[Ledger], seeds: int) -> list[tuple[str, float, float]]:

@@ -39,7 +39,7 @@ def bits_per_token(train: list[int], text: list[int], vocab: int, order: int) ->
 
 
 def main(recipe: str) -> None:
-    spec = yaml.safe_load(recipe_files.find(recipe).read_text(encoding="utf-8"))["data"]
+    spec = yaml.safe_load(recipe_files.find_recipe(recipe).read_text(encoding="utf-8"))["data"]
     data: Any = registry.get("data", spec["class_path"])(**spec.get("init_args", {}))
     data.setup()
     train, val = (data.datasets[split].tokens.tolist() for split in ("train", "val"))

@@ -26,7 +26,7 @@ class Plain:
     def __init__(self, recipe: str, folder: str, *options: str) -> None:
         command = fit_options.parse("fit", [recipe, "--runs", folder, *options])
         schema = run_config.schema()
-        made = run_config.plan(command, run_config.draft(command), schema)
+        made = run_config.make_plan(command, run_config.read_draft(command), schema)
         built = Built(made, schema)
         trainer = made.config["trainer"]
         self.task, self.data, self.trainer = built.model.train(), built.data, built.trainer

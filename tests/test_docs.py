@@ -2,12 +2,16 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from zoo.cli import main
+from zoo.compare import variants
+from zoo.config import fit_options, run_config
 from zoo.conformance import SUBJECTS
 from zoo.conformance.__main__ import table
 
@@ -42,9 +46,54 @@ def test_the_plugin_of_the_docs_is_found_shown_and_trained(tmp_path):
     assert "norm DyT(scale=0.8)" in zoo(*words, "--data.size", "300")
 
 
-def test_the_python_of_the_readme_runs():
-    code = block(ROOT / "README.md", "python")
-    exec(compile(code, "README.md", "exec"), {})
+def test_the_python_of_the_first_page_runs():
+    code = block(DOCS / "start.md", "python")
+    exec(compile(code, "start.md", "exec"), {})
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The arguments of every ``zoo`` command in the bash blocks of a page."""
+    blocks = re.findall(r"```bash\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
+    lines = [line.rpartition("| ")[2] for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("zoo ")]
+
+
+FIRST_PAGES = [ROOT / "README.md", DOCS / "start.md"]
+OWN_PART = "mynorm"  # a class that the reader has just made: tests/plugins runs these commands
+
+
+@pytest.mark.parametrize("words", [words for page in FIRST_PAGES for words in commands(page)], ids=" ".join)
+def test_a_command_of_the_first_pages_is_valid(words, tmp_path, monkeypatch, capsys):
+    command, *words = words
+    assert main(["--help"]) == 0
+    assert re.search(rf"\b{command}\b", capsys.readouterr().out)
+    if command not in ("fit", "compare") or OWN_PART in words:
+        return
+    monkeypatch.chdir(tmp_path)
+    options = [(words, [])]
+    if command == "compare":
+        vary, seeds = words[words.index("--vary") + 1], words[words.index("--seeds") + 1]
+        assert variants.parse_seeds(seeds)
+        options = [([words[0]], [choice.word]) for choice in variants.parse_factor(vary).choices()]
+    for arguments, more in options:
+        parsed = fit_options.parse("fit", [*arguments, *more])
+        assert run_config.make_plan(parsed, run_config.read_draft(parsed)).config["model"]
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([\w-]+))?\)", text):
+        other = (page.parent / target).resolve() if target else page
+        assert other.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", other.read_text(encoding="utf-8"), re.M)
+            assert anchor in [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings], anchor
+
+
+def test_every_page_is_in_the_contents():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert not [page.name for page in DOCS.glob("*.md") if f"(docs/{page.name})" not in text]
 
 
 @pytest.mark.parametrize("kind", SUBJECTS)

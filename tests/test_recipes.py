@@ -64,13 +64,16 @@ SMALL = {"dim": 32, "depth": 2, "heads": 4, "vocab_size": 64, "source_vocab_size
 def build(name: str, device: torch.device = META, small: bool = False) -> Task:
     """The task of a recipe as `zoo fit` would build it, or the same parts at a size that tests can run."""
     parsed = fit_options.parse("fit", [name])
-    config = run_config.plan(parsed, run_config.draft(parsed)).config["model"]
+    config = run_config.make_plan(parsed, run_config.read_draft(parsed)).config["model"]
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(Task, "model")
     filled = parser.parse_object({"model": config})
     blanks = filled.model.init_args
     for key, value in (
-        run_config.plan(parsed, run_config.draft(parsed)).resolved.classes["model"].small_sizes(blanks).items()
+        run_config.make_plan(parsed, run_config.read_draft(parsed))
+        .resolved.classes["model"]
+        .small_sizes(blanks)
+        .items()
     ):
         if blanks[key] is None:
             blanks[key] = value
@@ -86,9 +89,9 @@ def build(name: str, device: torch.device = META, small: bool = False) -> Task:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipe_is_short_and_its_header_tells_size_time_and_expected_score(name):
-    text = recipe_files.find(name).read_text(encoding="utf-8")
+    text = recipe_files.find_recipe(name).read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 30
-    header = "\n".join(recipe_files.packaged(name).header)
+    header = "\n".join(recipe_files.packaged_recipe(name).header)
     assert header.startswith(f"{name}: ")
     assert all(f"{word}: " in header for word in ("size", "time", "expected", "data"))
 
@@ -98,7 +101,9 @@ def test_recipe_builds_at_the_size_of_its_header(name):
     found = sum(p.numel() for p in build(name).net.parameters())
     if name in COUNTS:
         assert found == COUNTS[name]
-    number, unit = re.search(r"size: ([\d.]+) (M|B) parameters", "\n".join(recipe_files.packaged(name).header)).groups()
+    number, unit = re.search(
+        r"size: ([\d.]+) (M|B) parameters", "\n".join(recipe_files.packaged_recipe(name).header)
+    ).groups()
     claimed = float(number) * {"M": 1e6, "B": 1e9}[unit]
     blank = "tiny" in name or "multi30k" in name or "shakespeare" in name  # the data decides the vocabulary
     assert blank or found == pytest.approx(claimed, rel=0.05, abs=0.05e6)

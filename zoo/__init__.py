@@ -1,4 +1,4 @@
-"""Swap any part of a Transformer by one line of config, train it, and learn whether the swap helped."""
+"""zoo: swap any part of a Transformer by one line of configuration, train it, and measure whether the swap helped."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +9,11 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """`zoo.load`, which imports torch only when it is used."""
+    """`zoo.load`, imported on first use because it imports torch. Raises AttributeError for other names."""
     if name == "load":
-        from zoo.plugins.discovery import shield
+        from zoo.plugins.discovery import tolerate_damaged_metadata
 
-        shield()  # torch reads the metadata of every package
+        tolerate_damaged_metadata()  # torch reads the metadata of every package
         from zoo.inference.load import load
 
         return load

@@ -1,14 +1,14 @@
-"""Errors a user can act on. The command line prints their text, without a traceback, and exits with their code."""
+"""Errors that a user can act on. The command line prints their message without a traceback and exits with ``code``."""
 
 
 class ZooError(Exception):
-    """What is wrong, where, and what would be right, in at most four lines."""
+    """The base class. Messages say what is wrong, where, and what would be right, in at most four lines."""
 
     code = 1  # the run failed
 
 
 class UsageError(ZooError, ValueError):
-    """The command, the recipe or the data cannot work as they are."""
+    """The command, the recipe or the data are invalid."""
 
     code = 2
 
@@ -18,25 +18,25 @@ class PartError(UsageError, LookupError):
 
 
 class PluginError(ZooError):
-    """A named part exists but its package is broken."""
+    """A part exists, but its package is broken or built for another version of zoo."""
 
     code = 3
 
 
 class NonFiniteError(ZooError):
-    """A loss, a gradient or a weight became infinite or not a number."""
+    """A loss, a gradient or a weight became infinite or NaN."""
 
     code = 4
-    everywhere = False  # raised in each process of the job, for the same reason: the first one says it
+    everywhere = False  # whether every process of the job raises it: then only the first one prints it
 
 
 class CheckpointError(ZooError):
-    """A checkpoint is damaged, incomplete, or belongs to something else."""
+    """A checkpoint is damaged, incomplete, or of another model."""
 
     code = 5
 
 
 class StorageError(ZooError):
-    """A file that the command cannot do without could not be written: the disk is full, or fails."""
+    """A necessary file could not be written: the disk is full, or fails."""
 
     code = 5

@@ -1,6 +1,7 @@
-"""Find and read recipes: packaged YAML files that `zoo fit NAME` runs without a path.
+"""Find and read recipes: packaged YAML files that `zoo fit NAME` trains by name.
 
-zoo's own come first; a plugin brings its own by an entry point ``name = package.folder`` in the group ``zoo.recipes``.
+A plugin adds recipes with an entry point ``name = package.folder`` in the group ``zoo.recipes``; zoo's own recipes
+have precedence.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from zoo.errors import UsageError
 from zoo.io import atomic_files
-from zoo.registry import BUILTIN, shelves, suggest
+from zoo.registry import BUILTIN, recipe_folders, suggest
 
 SUFFIXES = (".yaml", ".yml")
 COMPARE = "compare"  # the folder of comparisons, which `zoo compare NAME` runs
@@ -18,7 +19,7 @@ COMPARE = "compare"  # the folder of comparisons, which `zoo compare NAME` runs
 
 @dataclass(frozen=True)
 class Recipe:
-    """One packaged recipe and what its header says."""
+    """One packaged recipe: its name, its file, and the distribution that it belongs to."""
 
     name: str
     path: Path
@@ -26,11 +27,12 @@ class Recipe:
 
     @property
     def builtin(self) -> bool:
+        """Whether the recipe belongs to zoo itself."""
         return self.distribution == BUILTIN
 
     @property
     def header(self) -> list[str]:
-        """The comment lines at the top of the file, without their marks."""
+        """The comment lines at the top of the file, without ``#``."""
         lines: list[str] = []
         for line in self.path.read_text(encoding="utf-8").splitlines():
             if not line.startswith("#"):
@@ -44,8 +46,8 @@ class Recipe:
         return next(iter(self.header), "").removeprefix(f"{self.name}: ")
 
 
-def folders() -> list[Path]:
-    """Where zoo's own recipes lie: inside an installed wheel, or beside the package in a checkout."""
+def builtin_folders() -> list[Path]:
+    """The folders of zoo's own recipes: inside an installed wheel, or beside the package in a checkout."""
     package = Path(__file__).parent
     return [path for path in (package / "recipes", package.parent / "recipes") if path.is_dir()]
 
@@ -61,8 +63,8 @@ def comparisons() -> list[Recipe]:
 
 
 def _places() -> list[tuple[Path, str]]:
-    """Folders of recipes, and whose they are: of two recipes with one name the first counts."""
-    return [*((path, BUILTIN) for path in folders()), *((path, owner.name) for owner, path in shelves())]
+    """Folders of recipes with their distributions; of two recipes with one name the first counts."""
+    return [*((path, BUILTIN) for path in builtin_folders()), *((path, owner.name) for owner, path in recipe_folders())]
 
 
 def _files(places: list[tuple[Path, str]]) -> list[Recipe]:
@@ -75,24 +77,27 @@ def _files(places: list[tuple[Path, str]]) -> list[Recipe]:
     return sorted(by_name.values(), key=lambda recipe: recipe.name)
 
 
-def comparison(name: str) -> Path | None:
-    """The file of a packaged comparison's name or of a path to a YAML file, or None."""
+def comparison_file(name: str) -> Path | None:
+    """The YAML file of a packaged comparison's name or of a path; None if there is no such comparison."""
     path = Path(name).expanduser()
     if path.is_file() and path.suffix in SUFFIXES:
         return path
     key = name.lower().removeprefix(f"{COMPARE}/")
-    return next((one.path for one in comparisons() if one.name.lower() == key and not packaged(name)), None)
+    return next((one.path for one in comparisons() if one.name.lower() == key and not packaged_recipe(name)), None)
 
 
-def packaged(name: str) -> Recipe | None:
+def packaged_recipe(name: str) -> Recipe | None:
     """The packaged recipe of that name, ignoring case, or None."""
     return next((recipe for recipe in recipes() if recipe.name.lower() == name.lower()), None)
 
 
-def find(name: str) -> Path:
-    """The file of a packaged recipe's name or of a path. Raises UsageError that names the nearest recipe."""
+def find_recipe(name: str) -> Path:
+    """The YAML file of a packaged recipe's name, a path, or a run folder (its config.yaml).
+
+    Raises UsageError if there is none, naming the most similar recipe.
+    """
     path = Path(name).expanduser()
-    recipe = packaged(name)
+    recipe = packaged_recipe(name)
     if recipe and not path.is_file():
         return recipe.path
     if path.is_dir() and (path / "config.yaml").is_file():
@@ -100,15 +105,18 @@ def find(name: str) -> Path:
     if path.is_file():
         return path
     if path.is_dir():
-        raise UsageError(f"{name!r} is a folder without a config.yaml, neither a recipe nor a run.")
+        raise UsageError(f"{name!r} is a folder without a config.yaml: neither a recipe nor a run.")
     here = sorted(one.name for one in Path(".").glob("*.y*ml")) if path.suffix in (".yaml", ".yml") else []
     hint = suggest(name, here or [recipe.name for recipe in recipes()])
     raise UsageError(f"no recipe or file {name!r}.{hint} See them all: zoo recipes")
 
 
-def copy(name: str, destination: str, force: bool = False) -> Path:
-    """Copy a packaged recipe to a file or into a folder, and return where it went."""
-    source = find(name)
+def copy_recipe(name: str, destination: str, force: bool = False) -> Path:
+    """Copy a packaged recipe to a file or into a folder, and return the path of the copy.
+
+    Raises UsageError if there is no such recipe, the file exists (unless ``force``), or it cannot be written.
+    """
+    source = find_recipe(name)
     target = Path(destination).expanduser()
     if target.is_dir() or destination.endswith("/"):
         target = target / source.name

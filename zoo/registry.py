@@ -1,6 +1,7 @@
-"""Find parts: each is a class that an installed package names by an entry point in the group ``zoo.<kind>``.
+"""The registry of parts: find the class for a kind and a name, such as norm and RMSNorm.
 
-Listing imports nothing; a part is imported when it is used. The entry point's name is the class's name.
+A part is a class that an installed package registers by an entry point in the group ``zoo.<kind>``, under the class's
+name. Listing parts imports nothing; a part is imported when it is used.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zoo.errors import PartError, PluginError
-from zoo.plugins.discovery import GROUP, ZOO, Entry, Flaw, Package, discover, normal
+from zoo.plugins.discovery import GROUP, ZOO, Entry, Flaw, Package, discover, normalize_name
 from zoo.plugins.safe_import import describe_import_error, import_object
 
 KINDS = ("position", "backend", "attention", "norm", "ffn", "block", "task", "data")
 BUILTIN = ZOO
-SWITCH = "ZOO_DISABLE_PLUGINS"
-NOTHING = ("none", "nope", "no")  # what people write for a kind's part that does nothing, such as NoPosition
+DISABLE_VARIABLE = "ZOO_DISABLE_PLUGINS"
+NULL_NAMES = ("none", "nope", "no")  # short names of the part of a kind that does nothing, such as NoPosition
 RECIPES = "recipes"  # the group ``zoo.recipes``: ``name = package.folder`` of YAML files, which is never imported
 
 
@@ -37,42 +38,45 @@ class Part:
     distribution: str
     version: str
     home: str = ""  # the folder of the distribution's metadata
-    requires: tuple[str, ...] = ()  # which versions of zoo the distribution asks for
-    damage: str = ""  # why its metadata name no class
+    requires: tuple[str, ...] = ()  # the distribution's requirements on zoo
+    damage: str = ""  # why its entry point or metadata are invalid
 
     @property
     def path(self) -> str:
-        """The class path that names this part without a registry."""
+        """The class path, which names this part without the registry: ``zoo.parts.norm.RMSNorm``."""
         return self.target.replace(":", ".")
 
     @property
     def module(self) -> str:
+        """The module that defines the class."""
         return self.target.partition(":")[0]
 
     @property
     def origin(self) -> str:
+        """Name and version of the distribution."""
         return f"{self.distribution} {self.version}"
 
     @property
     def builtin(self) -> bool:
+        """Whether the part belongs to zoo itself."""
         return self.distribution == BUILTIN
 
     @property
     def entry(self) -> str:
-        """The line of the package's metadata that this part comes from."""
+        """The entry point in messages: ``RMSNorm = zoo.parts.norm:RMSNorm in [zoo.norm]``."""
         return f"{self.name} = {self.target} in [{GROUP}{self.kind}]"
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name!r} of {self.origin}"
 
     def load(self) -> type:
-        """Import the class. Raises PluginError when its package cannot be imported or names something else."""
+        """Import the class. Raises PluginError if that fails, or if the entry point names something else."""
         module, _, name = self.target.partition(":")
         try:
             cls = import_object(module, name)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # a plugin may well call sys.exit() while it is imported
+        except BaseException as error:  # a plugin may call sys.exit() while it is imported
             raise PluginError(
                 f"{self} cannot be imported: {describe_import_error(error, module)}\nIts entry point is {self.entry}. "
                 f"Try: pip install -U {self.distribution}"
@@ -84,8 +88,8 @@ class Part:
 
 
 @functools.cache
-def listed(kind: str) -> tuple[Part, ...]:
-    """Everything installed under a kind, sorted by name, with what no name can choose: hidden or disabled parts."""
+def installed_parts(kind: str) -> tuple[Part, ...]:
+    """All installed parts of a kind sorted by name, including hidden and disabled ones."""
     parts_of_kind = {
         (one.name, one.value, one.package.name): _part(one) for one in discover().entries if one.kind == kind
     }
@@ -93,49 +97,51 @@ def listed(kind: str) -> tuple[Part, ...]:
 
 
 def parts(kind: str) -> tuple[Part, ...]:
-    """Everything that a name can choose: not disabled, and not called like a part of zoo itself."""
-    return tuple(part for part in listed(kind) if not hidden(part) and not disabled(part.distribution))
+    """The parts of a kind that can be selected by name: not disabled, and not hidden by a built-in part."""
+    return tuple(part for part in installed_parts(kind) if not is_hidden(part) and not is_disabled(part.distribution))
 
 
-_named: dict[str, tuple[tuple[Part, ...], dict[str, list[Part]]]] = {}  # by kind: what is listed, and its names
+_name_index: dict[
+    str, tuple[tuple[Part, ...], dict[str, list[Part]]]
+] = {}  # by kind: all parts, and an index by lower-case name
 
 
-def named(kind: str, name: str) -> list[Part]:
-    """Everything installed under a kind that is called so, whatever its case; at once, however many there are."""
-    every = listed(kind)
-    known = _named.get(kind)
-    if known is None or known[0] is not every:
+def parts_called(kind: str, name: str) -> list[Part]:
+    """All installed parts of a kind with a name, ignoring case; uses an index, so that many plugins stay fast."""
+    every = installed_parts(kind)
+    entry = _name_index.get(kind)
+    if entry is None or entry[0] is not every:
         index: dict[str, list[Part]] = {}
         for part in every:
             index.setdefault(part.name.lower(), []).append(part)
-        known = _named[kind] = (every, index)
-    return known[1].get(name.lower(), [])
+        entry = _name_index[kind] = (every, index)
+    return entry[1].get(name.lower(), [])
 
 
-def owner(path: str) -> Part | None:
-    """The installed part of a class path that is named like its class, or None."""
+def part_of_class(path: str) -> Part | None:
+    """The installed part with this class path, or None."""
     name = path.rpartition(".")[2]
-    mine = (part for kind in KINDS for part in named(kind, name) if part.path == path and part.name == name)
+    mine = (part for kind in KINDS for part in parts_called(kind, name) if part.path == path and part.name == name)
     return next(mine, None)
 
 
-def hidden(part: Part) -> bool:
-    """Whether a part is called like a built-in one, whose name it cannot take over."""
-    return not part.builtin and any(one.builtin for one in named(part.kind, part.name))
+def is_hidden(part: Part) -> bool:
+    """Whether a plugin's part has the name of a built-in part, which takes precedence."""
+    return not part.builtin and any(one.builtin for one in parts_called(part.kind, part.name))
 
 
-def disabled(distribution: str) -> bool:
-    """Whether the environment switches a distribution off; zoo itself cannot be."""
-    return distribution != BUILTIN and bool({"1", "all", normal(distribution)} & switched())
+def is_disabled(distribution: str) -> bool:
+    """Whether ZOO_DISABLE_PLUGINS disables a distribution; zoo itself cannot be disabled."""
+    return distribution != BUILTIN and bool({"1", "all", normalize_name(distribution)} & disabled_names())
 
 
-def switched() -> set[str]:
-    """The words of ZOO_DISABLE_PLUGINS: ``1`` or ``all``, or names of distributions."""
-    return {normal(word) for word in os.environ.get(SWITCH, "").split(",")} - {""}
+def disabled_names() -> set[str]:
+    """The values of ZOO_DISABLE_PLUGINS: ``1`` or ``all``, or names of distributions."""
+    return {normalize_name(word) for word in os.environ.get(DISABLE_VARIABLE, "").split(",")} - {""}
 
 
-def flaws() -> list[Flaw]:
-    """What could not be read of the entry points, or is of no kind that this version of zoo knows."""
+def metadata_flaws() -> list[Flaw]:
+    """Entry points that cannot be read, that have an unknown kind, or that name a missing folder of recipes."""
     groups = (*KINDS, RECIPES)
     odd = {(one.package, one.kind) for one in discover().entries if one.kind not in groups and one.package.requires}
     groups_of_kinds = [GROUP + kind for kind in groups]
@@ -143,26 +149,30 @@ def flaws() -> list[Flaw]:
         Flaw(package, f"unknown group {GROUP + kind!r}.{suggest(GROUP + kind, groups_of_kinds)}")
         for package, kind in odd
     ]
-    empty = [Flaw(one.package, _nowhere(one)) for one in _shelves() if folder(one.value) is None]
+    empty = [Flaw(one.package, _missing_folder(one)) for one in _recipe_entries() if package_folder(one.value) is None]
     return [*discover().flaws, *sorted([*strange, *empty], key=lambda flaw: (flaw.package.name, flaw.reason))]
 
 
-def shelves() -> list[tuple[Package, Path]]:
-    """The folders of recipes that installed packages declare, but not disabled ones, sorted by package."""
-    folders = [(one.package, folder(one.value)) for one in _shelves() if not disabled(one.package.name)]
+def recipe_folders() -> list[tuple[Package, Path]]:
+    """The folders of recipes of installed packages that are not disabled, sorted by package."""
+    folders = [
+        (one.package, package_folder(one.value)) for one in _recipe_entries() if not is_disabled(one.package.name)
+    ]
     return sorted((package, place) for package, place in folders if place is not None)
 
 
-def _shelves() -> list[Entry]:
+def _recipe_entries() -> list[Entry]:
     return [one for one in discover().entries if one.kind == RECIPES]
 
 
-def _nowhere(entry: Entry) -> str:
-    return f"entry point {entry.name!r} in [{GROUP}{RECIPES}]: {entry.value!r:.80} is no folder of an installed package"
+def _missing_folder(entry: Entry) -> str:
+    return (
+        f"entry point {entry.name!r} in [{GROUP}{RECIPES}]: {entry.value!r:.80} is not a folder of an installed package"
+    )
 
 
-def folder(target: str) -> Path | None:
-    """The folder that ``package.folder`` means, importing nothing; None where there is none."""
+def package_folder(target: str) -> Path | None:
+    """The path of ``package.folder`` without importing it; None if it does not exist."""
     top, *inside = target.split(".")
     try:
         spec = importlib.util.find_spec(top)
@@ -172,14 +182,17 @@ def folder(target: str) -> Path | None:
     return next((place for place in places if place.is_dir()), None)
 
 
-def same(part: Part, name: str) -> bool:
-    """Whether a name means a part: names ignore case."""
+def has_name(part: Part, name: str) -> bool:
+    """Whether a part has a name, ignoring case."""
     return part.name.lower() == name.lower()
 
 
 def find(kind: str, name: str) -> Part:
-    """The part of that name, ignoring case. Raises PartError that lists what there is, or which packages clash."""
-    matches = [part for part in named(kind, name) if not hidden(part) and not disabled(part.distribution)]
+    """The part of that name, ignoring case.
+
+    Raises PartError, listing the available parts, or the packages if several register the name.
+    """
+    matches = [part for part in parts_called(kind, name) if not is_hidden(part) and not is_disabled(part.distribution)]
     exact = [part for part in matches if part.name == name] or matches
     if len(exact) == 1:
         return exact[0]
@@ -187,29 +200,29 @@ def find(kind: str, name: str) -> Part:
         owners = " and ".join(part.origin for part in exact)
         paths = ", ".join(part.path for part in exact)
         raise PartError(f"two packages register {kind} {name!r}: {owners}. Write its class path: {paths}")
-    off = named(kind, name)
+    off = parts_called(kind, name)
     if off:
-        raise PartError(f"unknown {kind} {name!r}: {SWITCH} disables {off[0].origin}, which has it.")
+        raise PartError(f"unknown {kind} {name!r}: {DISABLE_VARIABLE} disables {off[0].origin}, which has it.")
     names = list(dict.fromkeys(part.name for part in parts(kind)))
-    unread = [flaw for flaw in flaws() if re.search(rf"\b{re.escape(name)}\b", flaw.reason, re.IGNORECASE)]
+    unread = [flaw for flaw in metadata_flaws() if re.search(rf"\b{re.escape(name)}\b", flaw.reason, re.IGNORECASE)]
     hint = f"\n{unread[0].package.origin} is damaged: {unread[0].reason}" if unread else _not_installed(kind, name)
     raise PartError(f"unknown {kind} {name!r}.{suggest(name, names)} Available: {', '.join(names)}{hint}")
 
 
-def spelled(kind: str, name: str) -> str:
-    """The name itself, or the part that a short form stands for: `none` of a position is NoPosition."""
-    if name.lower() in NOTHING and kind in KINDS:
+def full_name(kind: str, name: str) -> str:
+    """The name itself, or the part that `none` stands for: NoPosition for kind position."""
+    if name.lower() in NULL_NAMES and kind in KINDS:
         return next((part.name for part in parts(kind) if part.name.lower() == f"no{kind}"), name)
     return name
 
 
 def get(kind: str, name: str) -> type:
-    """The class of that name."""
+    """The class of that name. Raises PartError if it is unknown or ambiguous, PluginError if its import fails."""
     return find(kind, name).load()
 
 
 def _not_installed(kind: str, name: str) -> str:
-    """A hint at a package in the working folder that has a part and was not installed; nothing where there is none."""
+    """A hint at a package below the current folder that has the part but is not installed; empty without one."""
     for path in itertools.islice(Path().glob("*/pyproject.toml"), 200):
         try:
             points = tomllib.loads(path.read_text("utf-8"))["project"]["entry-points"][GROUP + kind]
@@ -222,21 +235,21 @@ def _not_installed(kind: str, name: str) -> str:
 
 
 def suggest(word: str, words: Iterable[str]) -> str:
-    """`` Did you mean 'x'?`` for the nearest known word, or nothing."""
+    """`` Did you mean 'x'?`` with the most similar of ``words``; empty if none is similar."""
     by_lower = {name.lower(): name for name in words}
     near = difflib.get_close_matches(word.lower(), by_lower, 1, cutoff=0.5)
     return f" Did you mean {by_lower[near[0]]!r}?" if near else ""
 
 
 def _part(entry: Entry) -> Part:
-    """A part of an entry point, with what is wrong in what its package wrote."""
+    """The part of an entry point, with ``damage`` set if the entry point is invalid."""
     target = re.sub(r"\s*\[.*\]$", "", entry.value)  # extras, which pip ignores here
     module, colon, name = (piece.strip() for piece in target.partition(":"))
-    written = f"entry point {entry.name!r}: {entry.value!r:.80} is not 'module:Class'"
+    problem = f"entry point {entry.name!r}: {entry.value!r:.80} is not 'module:Class'"
     proper = colon and name.isidentifier() and all(piece.isidentifier() for piece in module.split("."))
-    damage = "" if proper else written
+    damage = "" if proper else problem
     if not entry.name.isidentifier():
-        damage = f"entry point {entry.name!r:.80} is no name of a class"
+        damage = f"entry point {entry.name!r:.80} is not the name of a class"
     package = entry.package
     return Part(
         *(entry.kind, entry.name, f"{module}:{name}" if proper else entry.value, package.name, package.version),

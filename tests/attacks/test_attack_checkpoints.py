@@ -116,7 +116,7 @@ def loads(folder, canary):
         zoo.load(folder)
     assert len(str(caught.value).splitlines()) <= 4
     with contextlib.suppress(ZooError):
-        assert weight_files.about(path(folder), "zoo_parts") is None
+        assert weight_files.read_entry(path(folder), "zoo_parts") is None
     canary.assert_silent()
     return str(caught.value)
 
@@ -256,7 +256,7 @@ def test_tensors_beyond_their_storage_are_refused(run, canary, storage, offset, 
 def test_a_tensor_within_its_storage_is_read(run):
     archive(run, tensor(("0", 10), 0, (2, 5), (5, 1)), [DATA])
     assert screen_pickle(path(run))["state_dict"]["x"].shape == (2, 5)
-    assert weight_files.read(path(run))["x"].shape == (2, 5)
+    assert weight_files.read_tensors(path(run))["x"].shape == (2, 5)
 
 
 MEMBERS = {
@@ -384,7 +384,7 @@ def test_safetensors_headers_are_refused(exported, canary, name):
         zoo.load(exported)
 
 
-CALLED = ["os.system", "builtins.eval", "torch.hub.load", "zoo.recipe_files.copy", "zoo.data.cache.write_file",
+CALLED = ["os.system", "builtins.eval", "torch.hub.load", "zoo.recipe_files.copy_recipe", "zoo.data.cache.write_file",
           "evilmodule.call", "evilmodule.Payload", "lightning.pytorch.callbacks.LambdaCallback",
           "zoo.__main__.main"]  # fmt: skip
 

@@ -184,7 +184,7 @@ WRITES = ["/tmp/zoo-attack", "../../up", "~/x", "s3://bucket/x", "a/../../b", "C
 )  # fmt: skip
 def test_a_recipe_cannot_write_elsewhere(refused, tmp_path, place, value):
     (tmp_path / "r.yaml").write_text(MODEL.format(model="", data="", trainer="  " + place.replace("@", value)))
-    assert "a recipe may only write below the folder" in refused("fit", "r.yaml")
+    assert "a recipe may only write below the working folder" in refused("fit", "r.yaml")
 
 
 @pytest.mark.parametrize(

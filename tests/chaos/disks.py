@@ -78,7 +78,7 @@ def failing(number: int, first: int, last: int) -> Callable[[], None]:
 def sound(run: Path) -> list[str]:
     """What is wrong with the files of a run that have a checkpoint's name."""
     wrong = bad_tensors(run) if run.exists() else []
-    return wrong + checkpoint_manifest.newest(run).skipped if run.exists() else wrong
+    return wrong + checkpoint_manifest.newest_intact(run).skipped if run.exists() else wrong
 
 
 def faults(home: Path, rounds: int, seed: int = 0) -> dict:
@@ -188,7 +188,13 @@ def mounted(home: Path) -> dict:
             os.environ.pop("TMPDIR", None)
             lines, wrong = site.complaints(), sound(site.run)
             step = next(
-                iter([checkpoint_manifest.verify(p)["step"] for p in [checkpoint_manifest.newest(site.run).path] if p]),
+                iter(
+                    [
+                        checkpoint_manifest.verify(p)["step"]
+                        for p in [checkpoint_manifest.newest_intact(site.run).path]
+                        if p
+                    ]
+                ),
                 None,
             )
             differ: list[str] | None = None

@@ -42,7 +42,7 @@ def campaign(run: Path, flips: int, truncations: int, seed: int = 0) -> dict[str
                 checkpoint_manifest.verify(last)
             except CheckpointError:
                 counts["noticed"] += 1
-            found = checkpoint_manifest.newest(home)
+            found = checkpoint_manifest.newest_intact(home)
             counts["fallback used"] += found.path == previous and len(found.skipped) == 1
             path.write_bytes(whole)
     return counts

@@ -102,7 +102,7 @@ def campaign(home: Path, rounds: int, seed: int = 0, processes: int = 1, task: s
         if code not in (0, CODES[number]) or left:
             problems.append(f"{what}: code {code}, {left=}: {site.said()[-300:]}")
         said = re.search(r"step (\d+) is saved", site.said())
-        newest = checkpoint_manifest.newest(site.run)
+        newest = checkpoint_manifest.newest_intact(site.run)
         if code and said and newest.path is not None:
             counts["at the step"] += checkpoint_manifest.verify(newest.path)["step"] == int(said[1])
         print(what, code, said and said[0], file=sys.stderr, flush=True)

@@ -32,7 +32,7 @@ def trained(run, step):
     """Wait for a checkpoint of at least this step."""
     until = time.monotonic() + 120
     while time.monotonic() < until:
-        found = checkpoint_manifest.newest(run).path if run.exists() else None
+        found = checkpoint_manifest.newest_intact(run).path if run.exists() else None
         if found is not None and checkpoint_manifest.verify(found).get("step", 0) >= step:
             return
         time.sleep(0.05)
@@ -66,7 +66,7 @@ def test_a_signal_to_the_second_process_saves_and_ends_both(work):
     while running(other) and time.monotonic() < until:
         time.sleep(0.05)
     assert not running(other)
-    step = checkpoint_manifest.verify(checkpoint_manifest.newest(run).path)["step"]
+    step = checkpoint_manifest.verify(checkpoint_manifest.newest_intact(run).path)["step"]
     assert f"interrupted by SIGUSR1: step {step} is saved" in err
 
 
@@ -81,4 +81,4 @@ def test_a_death_ends_the_job_with_a_line_and_leaves_a_checkpoint(work):
     assert process.returncode == 1
     assert err.strip().splitlines()[-1].startswith("error: process 1 of 2 was ended by SIGKILL")
     assert "Traceback" not in err
-    assert checkpoint_manifest.newest(run).path is not None
+    assert checkpoint_manifest.newest_intact(run).path is not None

@@ -6,7 +6,7 @@ import pytest
 
 from zoo import recipe_files, registry
 from zoo.config import fit_options, yaml_source
-from zoo.config.class_names import Names
+from zoo.config.class_names import ClassFinder
 from zoo.plugins import discovery
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -22,7 +22,7 @@ def install(monkeypatch):
         def listed(kind: str) -> tuple[registry.Part, ...]:
             return tuple(sorted((one for one in parts if one.kind == kind), key=lambda one: one.name.lower()))
 
-        monkeypatch.setattr(registry, "listed", listed)
+        monkeypatch.setattr(registry, "installed_parts", listed)
 
     return use
 
@@ -37,7 +37,7 @@ def site(tmp_path, monkeypatch):
 
     def reread() -> Path:
         discovery.discover.cache_clear()
-        registry.listed.cache_clear()
+        registry.installed_parts.cache_clear()
         importlib.invalidate_caches()
         for name in set(sys.modules) - modules:
             if str(getattr(sys.modules[name], "__file__", "")).startswith(str(folder)):
@@ -67,9 +67,9 @@ def resolve(toys, tmp_path):
     )
 
     def run(*texts: str, options: str = "") -> module.Resolved:
-        found = [yaml_source.parse(text, f"r{index}.yaml") for index, text in enumerate(texts)]
+        found = [yaml_source.parse_yaml(text, f"r{index}.yaml") for index, text in enumerate(texts)]
         command = fit_options.parse("fit", options.split())
-        return module.resolve([*found, *yaml_source.from_options(command.options)], schema, Names(command.allow))
+        return module.resolve([*found, *yaml_source.option_layers(command.options)], schema, ClassFinder(command.allow))
 
     return run
 
@@ -102,6 +102,6 @@ def work(tmp_path, monkeypatch, cache):
     monkeypatch.setenv("ZOO_CACHE", str(cache))
     (tmp_path / "text.txt").write_text("all work and no play makes a dull toy " * 60)
     (tmp_path / "lm-toy.yaml").write_text(RECIPE)
-    monkeypatch.setattr(recipe_files, "folders", lambda: [tmp_path])
+    monkeypatch.setattr(recipe_files, "builtin_folders", lambda: [tmp_path])
     monkeypatch.setattr(run, "make_logger_and_callbacks", lambda *_: {"logger": False})
     return tmp_path

@@ -67,7 +67,7 @@ def test_sound_values_are_within_their_bounds():
 @pytest.mark.parametrize("name", sorted(NUMERIC))
 def test_any_text_for_a_number_is_refused_in_a_sentence_or_resolved(schema, name, text):
     command = fit_options.parse("fit", ["vit-glyphs", f"--trainer.{name}={text}"])
-    said = refusal(lambda: run_config.plan(command, run_config.draft(command), schema))
+    said = refusal(lambda: run_config.make_plan(command, run_config.read_draft(command), schema))
     assert not said or name in said
     assert len(said.splitlines()) <= 4
 
@@ -76,7 +76,7 @@ def test_a_number_that_nothing_can_count_is_refused_anywhere(schema):
     for key in ("model.num_classes", "data.batch_size", "trainer.max_steps", "model.depth"):
         command = fit_options.parse("fit", ["vit-glyphs", f"--{key}={LARGEST_INT + 1}"])
         with pytest.raises(UsageError, match=key):
-            run_config.plan(command, run_config.draft(command), schema)
+            run_config.make_plan(command, run_config.read_draft(command), schema)
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_the_list_says_what_it_knows_and_imports_nothing(work):
         ("p-syntax", "Syntax"): f"{work}/site/p_syntax.py:2 cannot be read: invalid syntax",
         ("p_bare", "Bare"): "METADATA is missing or empty",
         ("p-value", "Value"): "entry point 'Value': 'p_value.Value' is not 'module:Class'",
-        ("p-spaces", "Two words"): "entry point 'Two words' is no name of a class",
+        ("p-spaces", "Two words"): "entry point 'Two words' is not the name of a class",
         ("zoo-transformers", "RMSNorm"): None,
         ("p-loud", "Loud"): None,
     }.items():

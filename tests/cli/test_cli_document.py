@@ -6,7 +6,9 @@ from zoo.errors import UsageError
 
 
 def test_values_know_their_line():
-    root = yaml_source.parse("model:\n  class_path: A\n  init_args:\n    lr: 1.5\n    norm: B\ndata: C\n", "r.yaml")
+    root = yaml_source.parse_yaml(
+        "model:\n  class_path: A\n  init_args:\n    lr: 1.5\n    norm: B\ndata: C\n", "r.yaml"
+    )
     model = root.children["model"]
     assert (model.value, model.origin) == ("A", "r.yaml:2")
     assert (model.children["lr"].value, model.children["lr"].origin) == (1.5, "r.yaml:4")
@@ -20,14 +22,14 @@ def test_values_know_their_line():
      ("0x10", "0x10"), ("1.5e", "1.5e")],
 )  # fmt: skip
 def test_scalars_mean_what_they_look_like(text, value):
-    found = yaml_source.parse(f"a: {text}", "r").children["a"].value
+    found = yaml_source.parse_yaml(f"a: {text}", "r").children["a"].value
     assert found == value
     assert type(found) is type(value)
 
 
 def test_syntax_error_shows_line_and_caret():
     with pytest.raises(UsageError) as caught:
-        yaml_source.parse("model: A\ndata: {path: [1, 2\ntrainer: 1\n", "my.yaml")
+        yaml_source.parse_yaml("model: A\ndata: {path: [1, 2\ntrainer: 1\n", "my.yaml")
     lines = str(caught.value).splitlines()
     assert lines[0].startswith("my.yaml is not valid YAML: line ")
     assert "column" in lines[0]
@@ -37,7 +39,7 @@ def test_syntax_error_shows_line_and_caret():
 
 def test_caret_stands_below_the_column():
     with pytest.raises(UsageError) as caught:
-        yaml_source.parse("a: 1\nb: one: two\n", "my.yaml")
+        yaml_source.parse_yaml("a: 1\nb: one: two\n", "my.yaml")
     first, line, caret = str(caught.value).splitlines()
     assert "line 2, column 7" in first
     assert line[caret.index("^")] == ":"
@@ -45,7 +47,7 @@ def test_caret_stands_below_the_column():
 
 def test_duplicate_keys_name_both_lines():
     with pytest.raises(UsageError, match=r"key 'lr' is written twice: r.yaml:2 and r.yaml:4"):
-        yaml_source.parse("model:\n  lr: 1\n  dim: 2\n  lr: 3\n", "r.yaml")
+        yaml_source.parse_yaml("model:\n  lr: 1\n  dim: 2\n  lr: 3\n", "r.yaml")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,7 @@ def test_duplicate_keys_name_both_lines():
 )
 def test_bombs_and_tags_are_refused_in_few_lines(text):
     with pytest.raises(UsageError) as caught:
-        yaml_source.parse(text, "r.yaml")
+        yaml_source.parse_yaml(text, "r.yaml")
     assert len(str(caught.value).splitlines()) <= 4
     assert "r.yaml" in str(caught.value)
 
@@ -81,19 +83,19 @@ def test_files_that_are_no_recipe(tmp_path):
     ):  # fmt: skip
         file.write_bytes(data)
         with pytest.raises(UsageError, match=words):
-            yaml_source.read(file)
+            yaml_source.read_yaml(file)
     file.write_bytes(b"")
-    assert yaml_source.read(file).children == {}
+    assert yaml_source.read_yaml(file).children == {}
     with pytest.raises(UsageError, match="cannot read"):
-        yaml_source.read(tmp_path)
+        yaml_source.read_yaml(tmp_path)
 
 
 def test_options_become_layers_with_their_text():
-    found = yaml_source.from_options([("model.norm.eps", "1", "--model.norm.eps 1"), ("data.x", "[1, a]", "--data.x")])
+    found = yaml_source.option_layers([("model.norm.eps", "1", "--model.norm.eps 1"), ("data.x", "[1, a]", "--data.x")])
     leaf = found[0].children["model"].children["norm"].children["eps"]
     assert (leaf.value, leaf.origin, leaf.typed) == ("1", "--model.norm.eps 1", False)
     assert found[0].children["model"].value is MISSING
-    assert found[1].children["data"].children["x"].plain() == [1, "a"]
+    assert found[1].children["data"].children["x"].as_data() == [1, "a"]
 
 
 def test_long_form_of_options():
@@ -102,7 +104,7 @@ def test_long_form_of_options():
         ("model.init_args.norm.class_path", "B", ""),
         ("model.init_args.x", "1", ""),
     ]
-    roots = yaml_source.from_options(options)
+    roots = yaml_source.option_layers(options)
     assert roots[0].children["model"].value == "A"
     assert roots[1].children["model"].children["norm"].value == "B"
     assert roots[2].children["model"].children["x"].value == "1"

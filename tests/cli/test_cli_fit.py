@@ -76,9 +76,9 @@ def test_a_recipe_cannot_run_code(zoo, work):
 def test_jsonargparse_itself_imports_only_what_is_allowed():
     from jsonargparse import ArgumentParser
 
-    from zoo.inference.import_policy import import_policy
+    from zoo.inference.import_policy import apply_policy
 
-    import_policy()
+    apply_policy()
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--any", type=object)
     found = parser.parse_object({"any": {"class_path": "subprocess.Popen", "init_args": {"args": ["true"]}}})

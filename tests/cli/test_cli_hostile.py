@@ -95,7 +95,7 @@ class Carriers:
         for number, text in enumerate(NAMES):
             line = text.replace("\n", " ").replace("\udc9b", "?")
             (self.home / f"r{number}.yaml").write_text(f"# {line}\nmodel: CausalLM\n", encoding="utf-8")
-        self.monkeypatch.setattr(recipe_files, "folders", lambda: [self.home])
+        self.monkeypatch.setattr(recipe_files, "builtin_folders", lambda: [self.home])
         self.zoo("recipes")
         self.zoo("recipes", "--json")
         return NAMES

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from zoo import registry
-from zoo.config.task_data_match import check_batch, check_sizes, kind_of
+from zoo.config.task_data_match import check_batch, check_missing_sizes, kind_of
 from zoo.errors import UsageError
 
 SMALL = {"dim": 8, "depth": 1, "heads": 2}
@@ -45,7 +45,7 @@ def matched(name: str, kind: str) -> None:
     """What `zoo fit` asks before it trains."""
     found, task = data(name), registry.get("task", kind)
     sizes = found.sizes()
-    check_sizes(task, found, sizes, task.blanks)
+    check_missing_sizes(task, found, sizes, task.blanks)
     built = task(**TASKS[kind], **{blank: sizes.get(blank, 16) for blank in task.blanks})
     check_batch(built, found)
 

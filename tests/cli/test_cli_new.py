@@ -196,7 +196,7 @@ def test_recipes(zoo, tmp_path, monkeypatch):
         assert len(text.splitlines()) <= 30
         code, out, err = zoo("check", f"{name}.yaml", *more)
         assert (code, "recipe ok" in out) == (0, True), err
-    kept = recipe_files.find("vit-glyphs").read_text().split("\nmodel:")[1]
+    kept = recipe_files.find_recipe("vit-glyphs").read_text().split("\nmodel:")[1]
     assert (tmp_path / "near.yaml").read_text().endswith("\nmodel:" + kept)
     assert "embedded and synthetic" in (tmp_path / "near.yaml").read_text()
     code, _, err = zoo("new", "recipe", "mine")

@@ -6,7 +6,7 @@ import cli_toys
 import pytest
 
 from zoo.config import fit_options, yaml_source
-from zoo.config.class_names import Names
+from zoo.config.class_names import ClassFinder
 from zoo.config.resolve import Schema, resolve
 from zoo.errors import UsageError
 
@@ -41,9 +41,13 @@ def test_an_option_that_takes_a_function_is_given_none_by_a_recipe(toys, path, w
     schema = Schema(cli_toys.Task, cli_toys.Data, cli_toys.Trainer)
     value = written.format(path)
     for layers in (
-        [yaml_source.parse(f"model: {{class_path: Hooked, init_args: {{hook: {value}}}}}\ndata: Text\n", "r.yaml")],
-        [yaml_source.parse("model: Hooked\ndata: Text\n", "r.yaml"),
-         *yaml_source.from_options(fit_options.parse("fit", [f"--model.hook={value}"]).options)],
+        [
+            yaml_source.parse_yaml(
+                f"model: {{class_path: Hooked, init_args: {{hook: {value}}}}}\ndata: Text\n", "r.yaml"
+            )
+        ],
+        [yaml_source.parse_yaml("model: Hooked\ndata: Text\n", "r.yaml"),
+         *yaml_source.option_layers(fit_options.parse("fit", [f"--model.hook={value}"]).options)],
     ):  # fmt: skip
         with pytest.raises(UsageError, match="takes a function or a class, which a recipe cannot name"):
-            resolve(layers, schema, Names())
+            resolve(layers, schema, ClassFinder())

@@ -61,8 +61,8 @@ def test_it_can_be_turned_off(able, monkeypatch, word):
 def test_a_torch_that_knows_no_capabilities_computes_as_ever(monkeypatch):
     monkeypatch.setenv(precision.SWITCH, "1")
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    assert not precision.fast_dtypes("cpu")
-    assert not precision.faster("cpu")
+    assert not precision.has_fast_bf16("cpu")
+    assert not precision.has_bf16("cpu")
 
 
 def written(run="runs/lm-toy/default/s1"):

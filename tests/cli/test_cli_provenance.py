@@ -69,7 +69,7 @@ def test_every_part_is_recorded_in_the_run_the_checkpoint_and_the_export(run, tm
     assert "attention" not in found["model"]["options"]
     assert found["data"]["name"] == "TextFiles"
     assert found["model.optimizer"]["distribution"] == "torch"
-    assert found["model.optimizer"]["version"] == discovery.version("torch")
+    assert found["model.optimizer"]["version"] == discovery.installed_version("torch")
     assert {"model.position", "model.norm", "model.ffn"} <= set(found)
     for path in run.rglob("*.ckpt"):
         assert torch.load(path, weights_only=True)["zoo_parts"] == list(found.values())

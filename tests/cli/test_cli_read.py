@@ -28,7 +28,7 @@ data: {class_path: TextFiles, init_args: {path: a.txt}}
 @pytest.fixture
 def recipe(tmp_path, monkeypatch):
     (tmp_path / "lm-tiny.yaml").write_text(RECIPE)
-    monkeypatch.setattr(recipe_files, "folders", lambda: [tmp_path])
+    monkeypatch.setattr(recipe_files, "builtin_folders", lambda: [tmp_path])
     return tmp_path / "lm-tiny.yaml"
 
 

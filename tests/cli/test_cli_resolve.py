@@ -171,7 +171,7 @@ def test_slots_follow_kwargs_through_the_models():
     assert list(found)[-5:] == ["dim", "heads", "norm", "backend", "attention"]
     assert "extent" not in found
     assert found["norm"].slot.base is cli_toys.Norm
-    assert found["norm"].slot.given == 1
+    assert found["norm"].slot.owner_arguments == 1
     assert found["backend"].slot.optional
     assert found["lr"].slot is None
     assert found["norm"].owner is cli_toys.Stack

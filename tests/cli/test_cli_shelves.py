@@ -32,7 +32,7 @@ def borrowed(site):
 
 def test_a_plugins_recipe_is_found_by_its_name_and_listed_with_its_package(borrowed, zoo):
     home = borrowed / "p_shelf" / "recipes"
-    assert recipe_files.find("Borrowed") == home / "borrowed.yaml"
+    assert recipe_files.find_recipe("Borrowed") == home / "borrowed.yaml"
     assert zoo("recipes", "borrowed")[1].splitlines()[-1].split(maxsplit=1) == [
         "borrowed",
         "a recipe of a plugin (p-shelf)",
@@ -44,20 +44,20 @@ def test_a_plugins_recipe_is_found_by_its_name_and_listed_with_its_package(borro
 
 
 def test_zoos_own_recipe_keeps_its_name_and_comparisons_are_kept_apart(borrowed):
-    assert borrowed not in recipe_files.find("lm-tiny").parents
+    assert borrowed not in recipe_files.find_recipe("lm-tiny").parents
     assert "mine" in [one.name for one in recipe_files.comparisons()]
     assert "compare/mine" not in [one.name for one in recipe_files.recipes()]
 
 
 def test_a_plugin_that_is_switched_off_brings_no_recipe(borrowed, monkeypatch):
-    monkeypatch.setenv(registry.SWITCH, "p-shelf")
-    assert recipe_files.packaged("borrowed") is None
+    monkeypatch.setenv(registry.DISABLE_VARIABLE, "p-shelf")
+    assert recipe_files.packaged_recipe("borrowed") is None
 
 
 def test_a_shelf_that_is_no_folder_is_told_by_the_doctor(site, zoo):
     shelf(site(), "p-empty", {}, target="nothing")
     site()
-    reasons = [flaw.reason for flaw in registry.flaws() if flaw.package.name == "p-empty"]
-    said = "entry point 'p_empty' in [zoo.recipes]: 'p_empty.nothing' is no folder of an installed package"
+    reasons = [flaw.reason for flaw in registry.metadata_flaws() if flaw.package.name == "p-empty"]
+    said = "entry point 'p_empty' in [zoo.recipes]: 'p_empty.nothing' is not a folder of an installed package"
     assert reasons == [said]
     assert said in zoo("list")[1]

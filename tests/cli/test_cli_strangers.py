@@ -6,7 +6,7 @@ import pytest
 
 from zoo.cli import main
 from zoo.inference.find_run import find_model
-from zoo.inference.import_policy import foreign
+from zoo.inference.import_policy import stdlib_reason
 from zoo.inference.rebuild_task import rebuild_task
 
 PATHS = ["os.system", "subprocess.Popen", "builtins.eval", "shutil.rmtree", "pathlib.Path", "runpy.run_path"]
@@ -46,7 +46,7 @@ def test_nor_in_an_export(path, tmp_path):
 
 def test_what_may_name_a_part_is_not_foreign():
     for path in ("zoo.parts.norm.RMSNorm", "my_plugin.Norm", "torch.nn.LayerNorm"):
-        assert not foreign(path)
+        assert not stdlib_reason(path)
 
 
 CONFIGS = [{"model_type": "gpt2"}, {"architectures": ["LlamaForCausalLM"]}, {"architecture": "vit_tiny_patch16_224"}]

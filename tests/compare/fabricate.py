@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zoo.compare.run_records import Ledger
+from zoo.compare.run_records import RunRecord
 
 NOISE = 0.03
 STEPS, PER_STEP, EVERY = 3000, 2048, 250
@@ -73,10 +73,10 @@ def ledger(variant="default", seed=1, loss=1.9, choices=None, diverges=None, **c
 
 
 def run(*args, **options):
-    """The same as a Ledger."""
+    """The same as a RunRecord."""
     content = ledger(*args, **options)
     content.pop("format")
-    return Ledger(Path("runs") / "ledger.json", **content)
+    return RunRecord(Path("runs") / "ledger.json", **content)
 
 
 def study(effects, seeds=5, noise=NOISE, start=0, **options):

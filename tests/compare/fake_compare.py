@@ -19,7 +19,7 @@ def jobs(runs, variants="abc", seeds=(1, 2, 3)):
 
 
 def how(**more):
-    return execute.How(command=(sys.executable, str(FAKE)), tell=lambda line: print(line, flush=True), **more)
+    return execute.RunOptions(command=(sys.executable, str(FAKE)), report=lambda line: print(line, flush=True), **more)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import pytest
 from fabricate import run, study
 
 from zoo.compare import prose
-from zoo.compare.statistics import holm, paired
+from zoo.compare.statistics import holm_adjust, paired_t_test
 from zoo.compare.verdict import answer
 from zoo.errors import UsageError
 
@@ -37,7 +37,7 @@ def test_figures_are_paired_by_seed_and_tested():
     found = answer([*plain("position=alibi", ours), *plain("default", BASE)])
     assert [each.variant for each in found.rows] == ["default", "position=alibi"]
     alibi = found.rows[1]
-    assert alibi.pair == paired(ours, BASE)
+    assert alibi.pair == paired_t_test(ours, BASE)
     assert alibi.pair.n == 5
     assert alibi.adjusted == alibi.pair.p
     assert alibi.verdict.word == "better"
@@ -56,8 +56,8 @@ def test_several_variants_are_corrected_for_their_number():
     found = answer(runs)
     assert found.tests == 3
     raw = [row(found, name).pair.p for name in shift]
-    assert [row(found, name).adjusted for name in shift] == holm(raw)
-    assert any(p < 0.05 < adjusted for p, adjusted in zip(raw, holm(raw), strict=True))
+    assert [row(found, name).adjusted for name in shift] == holm_adjust(raw)
+    assert any(p < 0.05 < adjusted for p, adjusted in zip(raw, holm_adjust(raw), strict=True))
     assert [each.pair.mean for each in found.rows[1:]] == sorted(each.pair.mean for each in found.rows[1:])
 
 
@@ -75,7 +75,7 @@ def test_seeds_without_a_partner_are_left_out_and_counted():
     found = answer([*plain("default", (*BASE, 1.0)), *plain("a=1", (None, *BASE[1:], None, 9.0))])
     assert row(found, "a=1").pair.n == 4
     assert row(found, "a=1").pair.mean == 0.0
-    assert row(found, "a=1").left_out == (7,)
+    assert row(found, "a=1").unpaired == (7,)
     assert "1 unpaired, left out" in row(found, "a=1").sentence
 
 
@@ -152,7 +152,7 @@ def test_what_is_not_comparable_gets_no_verdict():
     assert row(found, "a=1").pair.n == 0
     assert found.tests == 1
     assert row(found, "a=2").verdict.word == "better"
-    assert found.refused == ("these runs are not comparable: tokens 1.9M (a=1) against 3.1M (default)",)
+    assert found.comparability_errors == ("these runs are not comparable: tokens 1.9M (a=1) against 3.1M (default)",)
 
 
 def test_the_goal_may_be_named():

@@ -12,10 +12,18 @@ from tests.compare.fake_zoo import Costs, Fits
 from zoo.cli import compare_fits
 from zoo.cli.compare_attribution import text
 from zoo.compare import attribute
-from zoo.compare.attribute import Difference, figures, hybrids, shapley, shares, subsets, table
-from zoo.compare.measure_model import Meter
+from zoo.compare.attribute import (
+    Difference,
+    build_hybrids,
+    compute_shares,
+    hybrid_figures,
+    shapley_values,
+    shares_table,
+    subsets,
+)
+from zoo.compare.measure_model import CostMeter
 from zoo.compare.plan import Arm
-from zoo.compare.run_records import Ledger
+from zoo.compare.run_records import RunRecord
 from zoo.compare.variants import Choice
 from zoo.errors import UsageError
 from zoo.training.setup import display_value
@@ -35,7 +43,7 @@ def point(fits, name, *options):
 
 def test_the_two_small_recipes_differ_in_four_parts(fits):
     one, other = point(fits, "transformer-2017-tiny"), point(fits, "llama-style-tiny")
-    found = attribute.differences(one, other, display_value)
+    found = attribute.find_differences(one, other, display_value)
     assert [str(each) for each in found] == [
         "position (Sinusoidal → RoPE)", "norm (LayerNorm → RMSNorm)", "ffn (Plain(activation=relu) → SwiGLU)",
         "block (PostNorm → PreNorm)",
@@ -48,7 +56,7 @@ def test_the_two_small_recipes_differ_in_four_parts(fits):
 def test_all_differences_together_are_the_second_recipe(fits):
     for names in (("transformer-2017-tiny", "llama-style-tiny"), ("llama-style-tiny", "transformer-2017-tiny")):
         one, other = (point(fits, name) for name in names)
-        found = attribute.differences(one, other, display_value)
+        found = attribute.find_differences(one, other, display_value)
         every = point(fits, names[0], *(each.choice.word for each in found))
         assert every.config["model"] == other.config["model"]
 
@@ -68,7 +76,7 @@ def test_options_of_a_part_come_along(fits, options, taken):
     """Also where both recipes use the same class, whose options would otherwise stay as they were."""
     one, other = point(fits, "llama-style-tiny", "--model.dropout=0.5"), point(fits, "llama-style-tiny", *options)
     for a, b in ((one, other), (other, one)):
-        found = attribute.differences(a, b, display_value)
+        found = attribute.find_differences(a, b, display_value)
         assert {each.name for each in found} == taken | {"dropout"}
         start = options if a is other else ["--model.dropout=0.5"]
         every = point(fits, "llama-style-tiny", *start, *(each.choice.word for each in found))
@@ -78,15 +86,15 @@ def test_options_of_a_part_come_along(fits, options, taken):
 def test_only_the_model_may_differ(fits):
     one = point(fits, "llama-style-tiny")
     with pytest.raises(UsageError, match=r"differ in data\.batch_size \(12 and 3\)"):
-        attribute.differences(one, point(fits, "transformer-2017-tiny", "--data.batch_size=3"), display_value)
+        attribute.find_differences(one, point(fits, "transformer-2017-tiny", "--data.batch_size=3"), display_value)
     with pytest.raises(UsageError, match=r"differ in trainer\.max_steps \(600 and 5\)"):
-        attribute.differences(one, point(fits, "transformer-2017-tiny", "--trainer.max_steps=5"), display_value)
+        attribute.find_differences(one, point(fits, "transformer-2017-tiny", "--trainer.max_steps=5"), display_value)
     with pytest.raises(UsageError, match="a CausalLM and vit-tiny a Classification"):
-        attribute.differences(one, point(fits, "vit-tiny"), display_value)
+        attribute.find_differences(one, point(fits, "vit-tiny"), display_value)
     with pytest.raises(UsageError, match="differ in nothing"):
-        attribute.differences(one, one, display_value)
+        attribute.find_differences(one, one, display_value)
     with pytest.raises(UsageError, match=r"differ in dim \(64 → 32\): there is nothing to tell apart"):
-        attribute.differences(one, point(fits, "llama-style-tiny", "--model.dim=32"), display_value)
+        attribute.find_differences(one, point(fits, "llama-style-tiny", "--model.dim=32"), display_value)
 
 
 # hybrids
@@ -101,7 +109,7 @@ def test_all_hybrids_of_few_differences_and_both_ends_of_many(count, made, tmp_p
     fits = Fits(tmp_path)
     found = four("abcdef"[:count])
     first = Arm((), ("toy",), fits.point(("toy",)))
-    done = hybrids(first, found, fits, Costs().check)
+    done = build_hybrids(first, found, fits, Costs().check)
     assert len(done) == made
     assert len({arm.name for arm in done.values()}) == made
     sizes = {len(taken) for taken in done}
@@ -115,7 +123,7 @@ def test_a_hybrid_that_cannot_be_built_is_refused_with_the_sentence_of_the_model
     other = point(fits, "llama-style-tiny", "--model.position=alibi")
     first = Arm((), ("llama-style-tiny", "--model.backend=flash"), one)
     with pytest.raises(UsageError) as error:
-        hybrids(first, attribute.differences(one, other, display_value), fits, Meter().check)
+        build_hybrids(first, attribute.find_differences(one, other, display_value), fits, CostMeter().check)
     first_line, second = str(error.value).splitlines()
     assert first_line == "a hybrid cannot be built: position ALiBi, backend Flash."
     assert second.startswith("position ALiBi adds a bias to the scores, which backend Flash cannot take")
@@ -135,7 +143,7 @@ def test_shapley_is_the_mean_over_all_orders():
         for index, name in enumerate(order):
             before = frozenset(order[:index])
             by_hand[name] += (value[before | {name}] - value[before]) / len(orders)
-    found = shapley(names, value)
+    found = shapley_values(names, value)
     assert found == pytest.approx(by_hand)
     assert sum(found.values()) == pytest.approx(value[frozenset(names)] - value[frozenset()])
 
@@ -143,7 +151,7 @@ def test_shapley_is_the_mean_over_all_orders():
 def test_the_glove_game():
     """Shapley's own kind of example: two left gloves and a right one, a pair is worth 1; shares 1/6, 1/6, 4/6."""
     value = {s: 1.0 if "r" in s and len(s) > 1 else 0.0 for s in subsets(["l", "m", "r"], True)}
-    assert shapley(["l", "m", "r"], value) == pytest.approx({"l": 1 / 6, "m": 1 / 6, "r": 4 / 6})
+    assert shapley_values(["l", "m", "r"], value) == pytest.approx({"l": 1 / 6, "m": 1 / 6, "r": 4 / 6})
 
 
 def additive(effects, seeds=(1, 2, 3), noise=0.001):
@@ -156,7 +164,7 @@ def additive(effects, seeds=(1, 2, 3), noise=0.001):
 
 
 def test_shares_are_paired_by_seed_and_sorted_by_size():
-    done = shares(four("abc"), additive({"a": -0.1, "b": 0.0, "c": 0.4}), True)
+    done = compute_shares(four("abc"), additive({"a": -0.1, "b": 0.0, "c": 0.4}), True)
     assert [share.difference.name for share in done][:2] == ["c", "a"]
     by = {share.difference.name: share for share in done}
     for name, effect in (("a", -0.1), ("b", 0.0), ("c", 0.4)):
@@ -167,22 +175,22 @@ def test_shares_are_paired_by_seed_and_sorted_by_size():
     assert by["a"].verdict.word == "better"
     assert by["c"].verdict.word == "worse"
     assert by["b"].verdict.word == "not distinguishable"
-    assert shares(four("abc"), additive({"a": -0.1, "b": 0.0, "c": 0.4}), False)[0].verdict.word == "better"
+    assert compute_shares(four("abc"), additive({"a": -0.1, "b": 0.0, "c": 0.4}), False)[0].verdict.word == "better"
 
 
 def test_shares_add_up_to_the_difference_of_the_recipes_for_every_interaction():
     rough = {s: {1: math.sin(len(s) + hash("".join(sorted(s))) % 7), 2: 0.5 * len(s)} for s in subsets("abcd", True)}
-    done = shares(four(), rough, True)
+    done = compute_shares(four(), rough, True)
     whole = sum(rough[frozenset("abcd")].values()) / 2 - sum(rough[frozenset()].values()) / 2
     assert sum(share.shapley.mean for share in done) == pytest.approx(whole)
 
 
 def test_of_many_differences_both_ends_are_told():
-    done = shares(four("abcde"), additive({"a": -0.1, "b": 0.0, "c": 0.4, "d": 0.2, "e": 0.1}), True)
+    done = compute_shares(four("abcde"), additive({"a": -0.1, "b": 0.0, "c": 0.4, "d": 0.2, "e": 0.1}), True)
     assert all(share.shapley is None for share in done)
     assert done[0].difference.name == "c"
     assert done[0].alone.mean == pytest.approx(0.4, abs=0.01)
-    rows = table(done)
+    rows = shares_table(done)
     assert rows[0] == ["option", "alone", "last", "verdict"]
     assert "Shapley" not in text(four("abcde"), done, "loss")
 
@@ -190,33 +198,33 @@ def test_of_many_differences_both_ends_are_told():
 def test_a_seed_that_a_hybrid_lacks_does_not_count_and_divergence_counts_as_the_worst():
     found = additive({"a": -0.1, "b": 0.2}, seeds=(1, 2, 3))
     del found[frozenset("a")][3]
-    assert all(share.shapley.n == 2 for share in shares(four("ab"), found, True))
+    assert all(share.shapley.n == 2 for share in compute_shares(four("ab"), found, True))
     found[frozenset("ab")][1] = math.nan
     worst = max(value for each in found.values() for value in each.values() if value == value)
-    done = shares(four("ab"), found, True)
+    done = compute_shares(four("ab"), found, True)
     total = sum(share.shapley.mean for share in done)
     at = [found[frozenset("ab")], found[frozenset()]]
     assert total == pytest.approx((worst - at[1][1] + at[0][2] - at[1][2]) / 2)
     with pytest.raises(UsageError, match="no seed is finished in all hybrids"):
-        shares(four("ab"), {**found, frozenset("b"): {}}, True)
+        compute_shares(four("ab"), {**found, frozenset("b"): {}}, True)
 
 
 def test_figures_are_read_by_variant():
     fits = Fits(Path("runs"))
     first = Arm((), ("toy",), fits.point(("toy",)))
-    made = hybrids(first, four("ab"), fits, Costs().check)
+    made = build_hybrids(first, four("ab"), fits, Costs().check)
 
     def ledger(variant, seed, loss, finished=True):
         best = {"loss": loss}
-        return Ledger(Path(), "toy", variant, seed, goals={"loss": "min"}, best=best, last=best, finished=finished)
+        return RunRecord(Path(), "toy", variant, seed, goals={"loss": "min"}, best=best, last=best, finished=finished)
 
     told = [ledger("default", 1, 1.0), ledger("a=a2", 1, 2.0), ledger("a=a2", 2, 3.0), ledger("b=b2", 1, 4.0, False)]
-    found = figures(made, [*told, ledger("else", 1, 9.0)], "loss")
+    found = hybrid_figures(made, [*told, ledger("else", 1, 9.0)], "loss")
     assert found == {frozenset(): {1: 1.0}, frozenset("a"): {1: 2.0, 2: 3.0}, frozenset("b"): {}, frozenset("ab"): {}}
 
 
 def test_the_table_says_how_to_read_it():
-    done = shares(four("ab"), additive({"a": -0.1, "b": 0.2}), True)
+    done = compute_shares(four("ab"), additive({"a": -0.1, "b": 0.2}), True)
     told = text(four("ab"), done, "loss")
     assert "option" in told.splitlines()[0]
     assert "b (b1 → b2)" in told.splitlines()[1]
@@ -226,7 +234,7 @@ def test_the_table_says_how_to_read_it():
 
 def test_values_are_written_so_that_a_command_line_reads_them(fits):
     value = {"class_path": "zoo.parts.position.RoPE", "init_args": {"base": 1e-8}}
-    assert json.loads(attribute.written(value)) == value
-    assert attribute.written(None) == "null"
-    assert attribute.written("none") == "none"
-    assert attribute.written(True) == "true"
+    assert json.loads(attribute.option_text(value)) == value
+    assert attribute.option_text(None) == "null"
+    assert attribute.option_text("none") == "none"
+    assert attribute.option_text(True) == "true"

@@ -16,16 +16,16 @@ from zoo.compare.charts import (
     DASHES,
     MARKERS,
     Bar,
-    bars,
-    charts,
-    clipped,
-    curves,
-    differences,
+    clip_name,
+    draw_bars,
+    draw_charts,
+    draw_curves,
+    draw_differences,
+    draw_lines,
+    draw_pareto,
     frontier,
-    lines,
-    pareto,
     series_look,
-    spread,
+    spread_labels,
     variant_looks,
 )
 from zoo.compare.verdict import answer
@@ -54,17 +54,17 @@ def every_chart():
     lost = answer([*costly(), *(run("a=lost", seed, diverges=1250) for seed in (1, 2, 3)), run("a=one", 1)])
     bare = answer([run("default", 1, validations=[]), run("a=1", 1, validations=[], choices={"position": "x" * 90})])
     probe = {"A": {1: 1.7, 2: 2.9, 4: 4.0}, "B": {1: 1.6, 2: None, 4: None}, "C": {1: None, 2: None, 4: None}}
-    yield "curves", curves(usual)
-    yield "lost", curves(lost)
-    yield "bare", curves(bare)
-    yield "differences", differences(usual)
-    yield "differences-lost", differences(lost)
-    yield "differences-bare", differences(bare)
-    yield "flops", pareto(usual)
-    yield "speed", pareto(usual, "speed")
-    yield "lines", lines("lengths", probe, ("length", "loss"), ["1×", "2×", "4×"], {"A": {1: 0.1, 2: 0.1, 4: 0.2}})
-    yield "bars", bars("parts", [Bar("norm", -0.1, -0.2, 0.0), Bar("ffn", 0.03), Bar("block", math.nan)], "change")
-    yield "many", curves(answer(study(dict.fromkeys(("default", *(f"a={i}" for i in range(13))), 1.7), seeds=2)))
+    yield "curves", draw_curves(usual)
+    yield "lost", draw_curves(lost)
+    yield "bare", draw_curves(bare)
+    yield "differences", draw_differences(usual)
+    yield "differences-lost", draw_differences(lost)
+    yield "differences-bare", draw_differences(bare)
+    yield "flops", draw_pareto(usual)
+    yield "speed", draw_pareto(usual, "speed")
+    yield "lines", draw_lines("lengths", probe, ("length", "loss"), ["1×", "2×", "4×"], {"A": {1: 0.1, 2: 0.1, 4: 0.2}})
+    yield "bars", draw_bars("parts", [Bar("norm", -0.1, -0.2, 0.0), Bar("ffn", 0.03), Bar("block", math.nan)], "change")
+    yield "many", draw_curves(answer(study(dict.fromkeys(("default", *(f"a={i}" for i in range(13))), 1.7), seeds=2)))
 
 
 CHARTS = dict(every_chart())
@@ -133,7 +133,7 @@ def test_every_axis_has_a_label_and_ticks(name):
 
 
 def test_a_chart_is_the_same_bytes_every_time():
-    first, second = (CHARTS["curves"], curves(answer(costly())))
+    first, second = (CHARTS["curves"], draw_curves(answer(costly())))
     assert first.svg() == second.svg() == second.svg()
     assert first.png() == second.png()
 
@@ -145,7 +145,7 @@ def test_drawing_leaves_no_global_state(monkeypatch):
     monkeypatch.setitem(matplotlib.rcParams, "font.size", 3.0)
     monkeypatch.setitem(matplotlib.rcParams, "axes.facecolor", "red")
     before = dict(matplotlib.rcParams)
-    chart = curves(answer(costly()))
+    chart = draw_curves(answer(costly()))
     assert chart.png() == CHARTS["curves"].png()  # a user's matplotlibrc changes nothing
     assert dict(matplotlib.rcParams) == before
     assert not pyplot.get_fignums()
@@ -153,7 +153,7 @@ def test_drawing_leaves_no_global_state(monkeypatch):
 
 def test_names_are_text_and_neither_markup_nor_mathematics():
     runs = [*costly(2), *(run("a=x", seed, choices={"position": "<b>$x_1$ #0072b2"}) for seed in (1, 2, 3))]
-    for chart in charts(answer(runs)):
+    for chart in draw_charts(answer(runs)):
         assert "<b>$x_1$ #0072b2" in words(chart.svg())
         assert "<b>" not in chart.svg()
 
@@ -167,7 +167,7 @@ def test_colours_of_a_page_are_variables_of_its_palette():
 
 
 def test_curves_show_every_seed_and_their_band():
-    (axes,) = curves(answer(costly(2))).figure.axes
+    (axes,) = draw_curves(answer(costly(2))).figure.axes
     assert len([line for line in axes.lines if line.get_alpha() == 0.35]) == 6
     assert len(axes.collections) == 2
     assert len([line for line in axes.lines if line.get_linewidth() == 2.2]) == 2
@@ -175,17 +175,17 @@ def test_curves_show_every_seed_and_their_band():
 
 def test_the_cross_of_a_diverged_run_lies_at_its_last_figure():
     found = answer([*costly(2), run("a=x", 1, diverges=1250), run("a=x", 2), run("a=x", 3)])
-    (axes,) = curves(found).figure.axes
+    (axes,) = draw_curves(found).figure.axes
     (cross,) = [line for line in axes.lines if line.get_marker() == "x"]
     last = [each for each in found.runs["a=x"][1].validations if math.isfinite(each["loss"] or math.nan)][-1]
     assert cross.get_xdata() == [last["tokens"]]
 
 
 def test_differences_come_with_verdicts():
-    shown = words(differences(answer(costly(3))).svg())
+    shown = words(draw_differences(answer(costly(3))).svg())
     assert {"← better", "worse →", "loss: difference from P0 (nats)", "better"} <= set(shown)
     more = answer([run(each.variant, each.seed, goals={"loss": "max"}) for each in costly(2)])
-    assert "← worse" in words(differences(more).svg())
+    assert "← worse" in words(draw_differences(more).svg())
 
 
 def test_ticks_of_differences_are_signed_and_have_the_same_number_of_places():
@@ -199,7 +199,7 @@ def test_ticks_of_differences_are_signed_and_have_the_same_number_of_places():
 def test_one_diverged_run_does_not_hide_the_others():
     """Its interval is as wide as the axis would be otherwise; an arrow says that it goes on."""
     runs = [*costly(3), *(run("a=x", seed, diverges=1250 if seed == 1 else None, loss=1.8) for seed in (1, 2, 3))]
-    (axes,) = differences(answer(runs)).figure.axes
+    (axes,) = draw_differences(answer(runs)).figure.axes
     assert max(map(abs, axes.get_xlim())) <= 1.0
     assert {4, 5} <= {line.get_marker() for line in axes.lines}
 
@@ -214,10 +214,10 @@ def test_the_frontier_is_what_nothing_beats():
 
 def test_no_pareto_where_all_cost_the_same():
     same = answer(study({"default": 1.7, "a=1": 1.6}))
-    assert pareto(same) is None
-    assert [chart.name for chart in charts(same)] == ["curves", "differences", "speed"]
-    assert [chart.name for chart in charts(answer(costly()))] == ["curves", "differences", "flops", "speed"]
-    assert [chart.name for chart in charts(answer([run("default", 1)]))] == ["curves"]
+    assert draw_pareto(same) is None
+    assert [chart.name for chart in draw_charts(same)] == ["curves", "differences", "speed"]
+    assert [chart.name for chart in draw_charts(answer(costly()))] == ["curves", "differences", "flops", "speed"]
+    assert [chart.name for chart in draw_charts(answer([run("default", 1)]))] == ["curves"]
 
 
 def test_colours_do_not_change_with_results():
@@ -231,15 +231,15 @@ def test_a_variant_has_one_colour_in_every_chart():
     compared = answer(costly(4))
     looks = variant_looks(compared)
     labels = {row.variant: row.label for row in compared.rows}
-    probe = lines("x", {label: {1: 1.0, 2: 1.1} for label in reversed(labels.values())}, ("length", "loss"),
+    probe = draw_lines("x", {label: {1: 1.0, 2: 1.1} for label in reversed(labels.values())}, ("length", "loss"),
                   looks={labels[name]: look for name, look in looks.items()})  # fmt: skip
     others = {labels[name]: look.colour for name, look in looks.items() if name != compared.baseline}
     means = [line.get_color() for line in probe.figure.axes[0].lines if line.get_linewidth() == 2.2]
     assert means == [looks[name].colour for name in reversed(labels)]
-    for chart in (curves(compared), differences(compared), pareto(compared)):
+    for chart in (draw_curves(compared), draw_differences(compared), draw_pareto(compared)):
         for label, colour in others.items():
             assert colour in {line.get_color() for line in chart.figure.axes[0].lines}, (chart.name, label)
-    (axes,) = differences(compared).figure.axes
+    (axes,) = draw_differences(compared).figure.axes
     rows = [label.get_text() for label in axes.get_yticklabels()]
     marks = {rows[int(line.get_ydata()[0])]: line.get_color() for line in axes.lines if line.get_zorder() == 4}
     assert marks == others
@@ -252,31 +252,31 @@ def test_series_can_be_told_apart():
 
 
 def test_what_is_undefined_is_marked_and_not_drawn():
-    chart = lines("x", {"A": {1: 1.0, 2: 1.1}, "B": {1: 1.0, 2: None}}, ("length", "loss"))
+    chart = draw_lines("x", {"A": {1: 1.0, 2: 1.1}, "B": {1: 1.0, 2: None}}, ("length", "loss"))
     assert "undefined" in words(chart.svg())
     assert len([line for line in chart.figure.axes[0].lines if line.get_marker() == "x"]) == 1
-    assert "undefined" not in words(lines("x", {"A": {1: 1.0, 2: 1.1}}, ("length", "loss")).svg())
+    assert "undefined" not in words(draw_lines("x", {"A": {1: 1.0, 2: 1.1}}, ("length", "loss")).svg())
 
 
 def test_bars_are_coloured_by_what_is_good():
-    assert "var(--c1" in bars("x", [Bar("a", -1.0)], "change").svg()
-    assert "var(--c2" in bars("x", [Bar("a", -1.0)], "change", good="high").svg()
+    assert "var(--c1" in draw_bars("x", [Bar("a", -1.0)], "change").svg()
+    assert "var(--c2" in draw_bars("x", [Bar("a", -1.0)], "change", good="high").svg()
 
 
 def test_labels_are_moved_apart_and_stay_inside():
-    moved = spread([10, 11, 12, 50], 17, 0, 100)
+    moved = spread_labels([10, 11, 12, 50], 17, 0, 100)
     assert sorted(moved) == moved
     assert min(b - a for a, b in pairwise(moved)) >= 17 - 1e-9
     assert moved[0] >= 0
-    assert spread([50, 10], 17, 0, 100) == [50, 10]
-    low = spread([98, 99, 100], 17, 0, 100)
+    assert spread_labels([50, 10], 17, 0, 100) == [50, 10]
+    low = spread_labels([98, 99, 100], 17, 0, 100)
     assert max(low) <= 100
 
 
 def test_long_names_keep_both_ends():
-    assert clipped("norm=rmsnorm,position=alibi,ffn=swiglu") == "norm=rmsnorm,po…ibi,ffn=swiglu"
-    assert len(clipped("x" * 90)) == 30
-    assert clipped("short") == "short"
+    assert clip_name("norm=rmsnorm,position=alibi,ffn=swiglu") == "norm=rmsnorm,po…ibi,ffn=swiglu"
+    assert len(clip_name("x" * 90)) == 30
+    assert clip_name("short") == "short"
 
 
 @pytest.mark.parametrize("word", ["日本語", "שלום", "مرحبا", "🙂", "नमस्ते", "\U000f1234", "e\u0301"])

@@ -16,8 +16,8 @@ import pytest
 from tests.compare.fake_compare import how, jobs
 from zoo.compare import execute as execution
 from zoo.compare import lock as locks
-from zoo.compare import run_state
-from zoo.compare.execute import FailedRun, execute, exit_code, last, threads
+from zoo.compare import run_records
+from zoo.compare.execute import FailedRun, execute, exit_code, last_log_lines, threads_per_run
 from zoo.compare.lock import Lock, Owner, alive, born, me
 from zoo.compare.plan import take_shard
 from zoo.errors import UsageError
@@ -89,7 +89,7 @@ def undisturbed(tmp_path_factory):
 
 def test_every_run_is_done_once_seed_by_seed_and_told_in_a_line(tmp_path):
     lines = []
-    assert execute(jobs(tmp_path, "ab", (1, 2)), replace(how(), tell=lines.append)) == []
+    assert execute(jobs(tmp_path, "ab", (1, 2)), replace(how(), report=lines.append)) == []
     assert starts(tmp_path) == ["a s1", "b s1", "a s2", "b s2"]
     assert [line.split(" · ")[0] for line in lines] == ["1/4  a s1", "2/4  b s1", "3/4  a s2", "4/4  b s2"]
     assert "loss 2.01" in lines[0]
@@ -101,7 +101,7 @@ def test_what_is_finished_is_not_run_again(tmp_path, undisturbed):
     assert execute(jobs(tmp_path), how(jobs=4)) == []
     before = len(starts(tmp_path))
     lines = []
-    assert execute(jobs(tmp_path), replace(how(), tell=lines.append)) == []
+    assert execute(jobs(tmp_path), replace(how(), report=lines.append)) == []
     assert len(starts(tmp_path)) == before
     assert lines == []
     assert {name: found["best"] for name, found in ledgers(tmp_path).items()} == {
@@ -112,11 +112,11 @@ def test_what_is_finished_is_not_run_again(tmp_path, undisturbed):
 def test_several_runs_at_once_share_the_cores(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     cores = len(os.sched_getaffinity(0))
-    assert [threads(1), threads(2), threads(1000)] == [cores, max(1, cores // 2), 1]
+    assert [threads_per_run(1), threads_per_run(2), threads_per_run(1000)] == [cores, max(1, cores // 2), 1]
     execute(jobs(tmp_path, "ab", (1,)), how(jobs=2))
     assert {line[4] for line in journal(tmp_path) if line[0] == "start"} == {str(max(1, cores // 2))}
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    assert threads(4) == 7
+    assert threads_per_run(4) == 7
 
 
 def test_no_more_runs_at_once_than_asked_for(tmp_path):
@@ -165,7 +165,7 @@ def test_four_processes_at_once_do_every_run_once(tmp_path, undisturbed):
 def test_shards_do_every_run_once_and_wait_for_nobody(tmp_path):
     parts = [take_shard(jobs(tmp_path), f"{number}/4") for number in (1, 2, 3, 4)]
     assert sorted(job.title for part in parts for job in part) == sorted(job.title for job in jobs(tmp_path))
-    other = Lock(run_state.path_beside(parts[0][0].folder, ".lock"))
+    other = Lock(run_records.path_beside(parts[0][0].folder, ".lock"))
     assert other.take()
     assert execute(parts[0], how(wait=False)) == []  # the run that another holds is left to it
     other.release()
@@ -184,7 +184,7 @@ def test_no_share(wrong):
 def test_what_fails_is_named_and_the_rest_goes_on(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_FIT", json.dumps({"fail": ["b s1"]}))
     lines = []
-    assert execute(jobs(tmp_path, "abc", (1, 2)), replace(how(), tell=lines.append)) == ["b s1"]
+    assert execute(jobs(tmp_path, "abc", (1, 2)), replace(how(), report=lines.append)) == ["b s1"]
     told = next(line for line in lines if line.startswith("failed"))
     assert told.splitlines()[0] == f"failed  b s1 (exit code 1), see {tmp_path / 'toy/b/s1.log'}"
     assert told.splitlines()[-1].strip() == "error: this run was told to fail"
@@ -349,7 +349,7 @@ def test_a_comparison_gives_up_a_run_that_was_taken_over(tmp_path, monkeypatch):
     assert execute(jobs(tmp_path, "a", (1,)), how(wait=False)) == []
     assert not born(stolen[0])
     assert json.loads(path.read_text())["host"] == "elsewhere"
-    assert run_state.read_state(tmp_path / "toy/a/s1") != "finished"
+    assert run_records.read_state(tmp_path / "toy/a/s1") != "finished"
 
 
 def test_a_process_that_is_dead_is_seen_as_dead():
@@ -369,42 +369,42 @@ def test_a_checkpoint_that_was_cut_short_is_not_resumed_from(tmp_path):
     good = job.folder / "checkpoints" / "last.ckpt"
     bad = job.folder / "checkpoints" / "best.ckpt"
     bad.write_bytes(good.read_bytes()[:-30])
-    assert run_state.checkpoint(job.folder) == good
-    assert run_state.should_run_again(job.folder) == ["--resume", f"--ckpt_path={good}"]
+    assert run_records.newest_checkpoint(job.folder) == good
+    assert run_records.resume_options(job.folder) == ["--resume", f"--ckpt_path={good}"]
     good.unlink()
-    assert run_state.read_state(job.folder) == "started"
-    assert run_state.should_run_again(job.folder) == ["--overwrite"]
+    assert run_records.read_state(job.folder) == "started"
+    assert run_records.resume_options(job.folder) == ["--overwrite"]
 
 
 def test_a_folder_without_a_configuration_is_removed_only_if_nothing_of_worth_is_in_it(tmp_path):
     folder = tmp_path / "toy/a/s1"
     folder.mkdir(parents=True)
     (folder / "parts.json").write_text("[]")
-    assert run_state.should_run_again(folder) == []
+    assert run_records.resume_options(folder) == []
     assert not folder.exists()
     folder.mkdir()
     (folder / "notes.txt").write_text("mine")
-    assert run_state.should_run_again(folder) == ["--overwrite"]  # which zoo fit refuses, and says why
+    assert run_records.resume_options(folder) == ["--overwrite"]  # which zoo fit refuses, and says why
     assert (folder / "notes.txt").exists()
 
 
 def test_a_run_is_finished_when_both_files_say_so(tmp_path):
     job = jobs(tmp_path, "a", (1,))[0]
-    assert run_state.read_state(job.folder) == "missing"
+    assert run_records.read_state(job.folder) == "missing"
     execute([job], how())
-    assert run_state.read_state(job.folder) == "finished"
+    assert run_records.read_state(job.folder) == "finished"
     (job.folder / "ledger.json").write_text(json.dumps({"finished": False}))
-    assert run_state.read_state(job.folder) == "continue"
+    assert run_records.read_state(job.folder) == "continue"
     (job.folder / "ledger.json").unlink()
-    assert run_state.unrecorded(job.folder)
-    assert run_state.read_state(job.folder) == "finished"
+    assert run_records.has_no_record(job.folder)
+    assert run_records.read_state(job.folder) == "finished"
 
 
 def test_the_last_lines_of_a_log_are_those_of_this_attempt(tmp_path):
     path = tmp_path / "s1.log"
     path.write_text("old\n\nnew\n\n  newest  \n")
-    assert [line.strip() for line in last(path, 4)] == ["new", "newest"]
-    assert last(tmp_path / "none.log", 0) == []
+    assert [line.strip() for line in last_log_lines(path, 4)] == ["new", "newest"]
+    assert last_log_lines(tmp_path / "none.log", 0) == []
 
 
 @pytest.mark.parametrize(("codes", "code"), [((), 0), ((5,), 5), ((5, 5), 5), ((5, 1), 1), ((-9,), 1), ((2,), 1)])

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from fabricate import run, study
 
-from zoo.compare.fairness import default_baseline, flags
+from zoo.compare.fairness import default_baseline, find_flags
 
 
 def pair(seeds=2, base=None, **changes):
@@ -17,15 +17,15 @@ def pair(seeds=2, base=None, **changes):
 
 
 def said(ledgers, **options):
-    return [flag.sentence for flag in flags(ledgers, **options)]
+    return [flag.sentence for flag in find_flags(ledgers, **options)]
 
 
 def test_equal_runs_raise_nothing():
-    assert flags(study({"default": 1.7, "position=ALiBi": 1.6, "position=Learned": 1.9})) == []
+    assert find_flags(study({"default": 1.7, "position=ALiBi": 1.6, "position=Learned": 1.9})) == []
 
 
 def test_unequal_tokens_are_refused_by_name():
-    (flag,) = flags(pair(base={"tokens": 3_100_000}, tokens=1_900_000))
+    (flag,) = find_flags(pair(base={"tokens": 3_100_000}, tokens=1_900_000))
     assert flag.sentence == "these runs are not comparable: tokens 1.9M (position=alibi) against 3.1M (default)"
     assert flag.fatal
     assert flag.about == "tokens"
@@ -34,9 +34,9 @@ def test_unequal_tokens_are_refused_by_name():
 
 
 def test_amounts_that_are_almost_equal_are_told_with_enough_digits():
-    (flag,) = flags(pair(base={"tokens": 3_100_000}, tokens=3_108_000))
+    (flag,) = find_flags(pair(base={"tokens": 3_100_000}, tokens=3_108_000))
     assert "tokens 3.11M (position=alibi) against 3.10M (default)" in flag.sentence
-    assert flags(pair(base={"tokens": 3_100_000}, tokens=3_100_500)) == []
+    assert find_flags(pair(base={"tokens": 3_100_000}, tokens=3_100_500)) == []
 
 
 def test_one_seed_that_saw_less_is_named():
@@ -45,18 +45,18 @@ def test_one_seed_that_saw_less_is_named():
 
 
 def test_a_baseline_that_is_unequal_in_itself_refuses_all():
-    flag = flags([*pair(3), run("default", 4, tokens=1_000_000)])[0]
+    flag = find_flags([*pair(3), run("default", 4, tokens=1_000_000)])[0]
     assert flag.fatal
     assert flag.variants == ()
     assert flag.refuses("position=alibi")
-    data = flags([*pair(3), run("default", 4, **{"data.fingerprint": "x"})])[0]
+    data = find_flags([*pair(3), run("default", 4, **{"data.fingerprint": "x"})])[0]
     assert data.about == "data"
     assert data.refuses("position=alibi")
 
 
 def test_a_run_that_diverged_may_have_seen_fewer_tokens():
     runs = [*pair(2), run("position=alibi", 3, choices={"position": "ALiBi"}, diverges=1000), run("default", 3)]
-    assert [flag for flag in flags(runs) if flag.fatal] == []
+    assert [flag for flag in find_flags(runs) if flag.fatal] == []
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_run_that_diverged_may_have_seen_fewer_tokens():
     ],
 )
 def test_a_budget_says_what_must_be_equal(budget, changes, fatal):
-    found = flags(pair(base={"setting.budget": budget}, **{"setting.budget": budget, **changes}))
+    found = find_flags(pair(base={"setting.budget": budget}, **{"setting.budget": budget, **changes}))
     assert [flag.about for flag in found if flag.fatal] == ["tokens"] * fatal
 
 
@@ -88,7 +88,7 @@ def test_a_budget_says_what_must_be_equal(budget, changes, fatal):
     ],
 )
 def test_other_data_and_other_goals_are_refused(changes, about, words):
-    flag = flags(pair(**changes))[0]
+    flag = find_flags(pair(**changes))[0]
     assert flag.fatal
     assert flag.about == about
     assert words in flag.sentence
@@ -102,7 +102,7 @@ def test_other_data_and_other_goals_are_refused(changes, about, words):
     ],
 )  # fmt: skip
 def test_other_settings_are_flagged_by_name(name, value):
-    (flag,) = flags(pair(**{f"setting.{name}": value}))
+    (flag,) = find_flags(pair(**{f"setting.{name}": value}))
     assert not flag.fatal
     assert flag.sentence.startswith(f"different {name}: ")
     assert "(position=alibi) against" in flag.sentence
@@ -120,16 +120,20 @@ def test_other_settings_are_flagged_by_name(name, value):
 )
 def test_the_varied_option_itself_is_no_flag(choices, setting):
     base = [run("default", seed, choices=dict.fromkeys(choices, "x")) for seed in (1, 2)]
-    assert flags([*base, *(run("varied", seed, choices=choices, **setting) for seed in (1, 2))]) == []
+    assert find_flags([*base, *(run("varied", seed, choices=choices, **setting) for seed in (1, 2))]) == []
     assert (
-        len(flags([*base, *(run("varied", seed, choices=dict.fromkeys(choices, "x"), **setting) for seed in (1, 2))]))
+        len(
+            find_flags(
+                [*base, *(run("varied", seed, choices=dict.fromkeys(choices, "x"), **setting) for seed in (1, 2))]
+            )
+        )
         == 1
     )
 
 
 @pytest.mark.parametrize(("name", "value"), [("device", "cuda"), ("machine", "Xeon"), ("threads", 8), ("processes", 2)])
 def test_other_hardware_concerns_speed_alone(name, value):
-    (flag,) = flags(pair(**{f"setting.{name}": value}))
+    (flag,) = find_flags(pair(**{f"setting.{name}": value}))
     assert flag.about == "speed"
     assert not flag.fatal
     assert flag.sentence.startswith(f"speed and memory are not comparable: different {name}: {value} (position=alibi)")
@@ -144,7 +148,7 @@ def test_other_batches_are_flagged_with_their_seeds():
     assert said(late) == ["other batches than default later on: pairing by seed is weaker: position=alibi s3"]
     first = pair(**{"batches.first": ["x"], "batches.digest": "x"})
     assert said(first) == ["other batches than default from the start: pairing by seed is weaker: position=alibi"]
-    assert flags(pair(**{"batches.digest": "x", "batches.count": 7})) == []  # as many as the budget lets each see
+    assert find_flags(pair(**{"batches.digest": "x", "batches.count": 7})) == []  # as many as the budget lets each see
 
 
 def test_initial_tensors_that_should_be_shared_are_flagged_by_name():
@@ -178,7 +182,7 @@ def test_initial_tensors_that_should_be_shared_are_flagged_by_name():
 def test_tensors_of_the_varied_part_are_aside(choice, tensor, flagged):
     runs = [run("default", 1, choices={choice: "a"}, start={tensor: "1"})]
     runs += [run("other", 1, choices={choice: "b"}, start={tensor: "2"})]
-    assert [flag.about for flag in flags(runs)] == ["start"] * flagged
+    assert [flag.about for flag in find_flags(runs)] == ["start"] * flagged
 
 
 def test_what_was_not_recorded_is_not_called_equal():
@@ -193,7 +197,7 @@ def test_parameters_beyond_five_percent_are_flagged():
         "5 % more parameters than default (--match params makes them equal): position=alibi"
     ]
     assert "10 % fewer parameters" in said(pair(base={"cost.parameters": 1000}, **{"cost.parameters": 900}))[0]
-    assert flags(pair(base={"cost.parameters": 1000}, **{"cost.parameters": 1049})) == []
+    assert find_flags(pair(base={"cost.parameters": 1000}, **{"cost.parameters": 1049})) == []
 
 
 def test_speed_that_spreads_is_flagged():
@@ -216,7 +220,7 @@ def test_unfinished_damaged_and_doubled_runs_are_named(tmp_path):
     assert "not finished and not counted: position=alibi s3" in found
     assert "runs/x/ledger.json is damaged: why: it does not count" in found
     assert any("is a second default s1" in sentence for sentence in found)
-    assert flags([damaged])[0].about == "reading"
+    assert find_flags([damaged])[0].about == "reading"
 
 
 def test_the_baseline_is_default_or_the_first():
@@ -241,5 +245,5 @@ def test_tokens_are_compared_seed_by_seed():
 
 
 def test_fatal_flags_come_first():
-    found = flags(pair(tokens=1_000, **{"setting.precision": "16", "cost.spread": 0.5}))
+    found = find_flags(pair(tokens=1_000, **{"setting.precision": "16", "cost.spread": 0.5}))
     assert [flag.fatal for flag in found] == [True, False, False]

@@ -15,8 +15,8 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback
 
 from tests.tasks.training import build
-from zoo.compare.equal_start import changed_tensors, other_batches
-from zoo.compare.run_records import parse
+from zoo.compare.fairness import changed_tensors, other_batches
+from zoo.compare.run_records import parse_record
 from zoo.io.atomic_files import remove_drafts
 from zoo.logging import run_record as module
 from zoo.logging.run_record import Ledger, sample, tensor_bytes, tensors, write_json
@@ -88,7 +88,7 @@ def test_a_ledger_says_what_a_run_was_and_what_became_of_it(tmp_path):
     assert found["cost"]["parameters"] > 1000
     assert found["cost"]["tokens_per_s"] > 0
     assert found["cost"]["seconds"] > 0
-    assert parse(tmp_path / "recipe/position=rope/s3/ledger.json").figure("loss") == found["best"]["loss"]
+    assert parse_record(tmp_path / "recipe/position=rope/s3/ledger.json").figure("loss") == found["best"]["loss"]
 
 
 def test_the_same_seed_sees_the_same_and_starts_the_same(tmp_path):
@@ -112,7 +112,7 @@ def test_a_swapped_part_leaves_all_else_equal(kind, tmp_path):
 
     def trained(name):
         found = run(tmp_path / name, options={"position": NoPosition, kind: registry.get(kind, name)}, max_steps=3)
-        read = parse(tmp_path / name / "recipe" / "position=rope" / "s3" / "ledger.json")
+        read = parse_record(tmp_path / name / "recipe" / "position=rope" / "s3" / "ledger.json")
         return found["start"], replace(read, choices={kind: name}, seed=3)
 
     first, *others = [part.name for part in registry.parts(kind)]
@@ -204,9 +204,9 @@ def test_training_that_diverged_is_said_to_have(tmp_path):
     found = run(tmp_path, options={"lr": 1e30})
     assert found["finished"]
     assert found["last"]["loss"] is None
-    assert parse(tmp_path / "recipe/position=rope/s3/ledger.json").lost("loss")
+    assert parse_record(tmp_path / "recipe/position=rope/s3/ledger.json").diverged_on("loss")
     fine = run(tmp_path / "fine")
-    assert not parse(tmp_path / "fine/recipe/position=rope/s3/ledger.json").lost("loss")
+    assert not parse_record(tmp_path / "fine/recipe/position=rope/s3/ledger.json").diverged_on("loss")
     assert all(value is not None for value in fine["last"].values())
 
 

@@ -8,13 +8,13 @@ import sys
 import pytest
 from fabricate import lay, ledger
 
-from zoo.compare.run_records import grouped, parse, read, twins
+from zoo.compare.run_records import duplicate_runs, group_by_variant, parse_record, read_records
 from zoo.errors import UsageError
 
 
 def test_a_ledger_is_read_as_it_was_written(tmp_path):
     content = ledger("position=alibi", 3, choices={"position": "ALiBi"})
-    (found,) = read(tmp_path if lay(content, tmp_path) else "")
+    (found,) = read_records(tmp_path if lay(content, tmp_path) else "")
     content.pop("format")
     assert {name: getattr(found, name) for name in content} == content
     assert found.problem == ""
@@ -28,17 +28,17 @@ def test_variants_and_seeds_are_grouped_in_their_order(tmp_path):
     for variant in ("position=rope", "default"):
         for seed in (10, 2, 1):
             lay(ledger(variant, seed), tmp_path)
-    groups = grouped(read(tmp_path))
+    groups = group_by_variant(read_records(tmp_path))
     assert {name: list(seeds) for name, seeds in groups.items()} == {"default": [1, 2, 10], "position=rope": [1, 2, 10]}
-    assert [each.seed for each in read(tmp_path)] == [1, 2, 10] * 2
-    assert len(read(tmp_path / "lm-tiny" / "default")) == 3
-    assert len(read(tmp_path / "lm-tiny" / "default", tmp_path)) == 6  # none twice
+    assert [each.seed for each in read_records(tmp_path)] == [1, 2, 10] * 2
+    assert len(read_records(tmp_path / "lm-tiny" / "default")) == 3
+    assert len(read_records(tmp_path / "lm-tiny" / "default", tmp_path)) == 6  # none twice
 
 
 def test_several_recipes_keep_their_names(tmp_path):
     lay(ledger(recipe="a"), tmp_path)
     lay(ledger(recipe="b"), tmp_path)
-    assert list(grouped(read(tmp_path))) == ["a/default", "b/default"]
+    assert list(group_by_variant(read_records(tmp_path))) == ["a/default", "b/default"]
 
 
 @pytest.mark.parametrize(
@@ -58,12 +58,12 @@ def test_several_recipes_keep_their_names(tmp_path):
 def test_a_damaged_or_foreign_file_is_in_the_list_and_says_why(tmp_path, text, why):
     path = lay(ledger("default", 4), tmp_path)
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    (found,) = read(tmp_path)
+    (found,) = read_records(tmp_path)
     assert why in found.problem
     assert str(path) in found.problem
     assert (found.recipe, found.variant, found.seed) == ("lm-tiny", "default", 4)
     assert found.figure("loss") is None
-    assert grouped([found]) == {}
+    assert group_by_variant([found]) == {}
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_damaged_or_foreign_file_is_in_the_list_and_says_why(tmp_path, text, w
 def test_a_value_of_the_wrong_kind_is_damage(tmp_path, name, value, told):
     path = lay(ledger(), tmp_path)
     path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
-    problem = parse(path).problem
+    problem = parse_record(path).problem
     assert "is damaged: no valid" in problem
     assert told in problem
 
@@ -87,46 +87,46 @@ def test_a_run_that_has_written_nothing_yet_is_named(tmp_path):
     started = tmp_path / "lm-tiny" / "default" / "s2"
     started.mkdir()
     (started / "config.yaml").write_text("model: {}\n")
-    found = read(tmp_path)
+    found = read_records(tmp_path)
     assert [each.seed for each in found if each.problem] == [2]
     assert "has no ledger.json" in found[1].problem or "has no ledger.json" in found[0].problem
 
 
 def test_folders_without_runs_are_refused(tmp_path):
     with pytest.raises(UsageError, match=r"holds no run: no ledger.json below it"):
-        read(tmp_path)
+        read_records(tmp_path)
     with pytest.raises(UsageError, match=r"is no folder of runs"):
-        read(tmp_path / "nowhere")
+        read_records(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("null", ["NaN", "null", "Infinity"])
 def test_a_run_that_diverged_is_an_outcome(tmp_path, null):
     path = lay(ledger(diverges=1000), tmp_path)
     path.write_text(path.read_text().replace("NaN", null))
-    (found,) = read(tmp_path)
+    (found,) = read_records(tmp_path)
     assert not found.finished
-    assert found.lost("loss")
+    assert found.diverged_on("loss")
     assert math.isnan(found.figure("loss"))
     assert math.isnan(found.figure("loss", "last"))
 
 
 def test_a_run_may_say_itself_that_it_diverged(tmp_path):
     lay(ledger(finished=False, diverged=True), tmp_path)
-    assert math.isnan(read(tmp_path)[0].figure("loss"))
+    assert math.isnan(read_records(tmp_path)[0].figure("loss"))
 
 
 def test_a_run_that_is_not_finished_has_no_figure(tmp_path):
     lay(ledger(finished=False), tmp_path)
-    assert read(tmp_path)[0].figure("loss") is None
+    assert read_records(tmp_path)[0].figure("loss") is None
 
 
 def test_of_two_runs_of_a_seed_the_finished_one_counts(tmp_path):
     lay(ledger(loss=1.0, finished=False), tmp_path / "a")
     lay(ledger(loss=2.0), tmp_path / "b")
     lay(ledger(loss=3.0), tmp_path / "c")
-    found = read(tmp_path)
-    assert grouped(found)["default"][1].best["loss"] == pytest.approx(2.0, abs=0.1)
-    assert sorted(each.path.parts[-5] for each in twins(found)) == ["a", "c"]
+    found = read_records(tmp_path)
+    assert group_by_variant(found)["default"][1].best["loss"] == pytest.approx(2.0, abs=0.1)
+    assert sorted(each.path.parts[-5] for each in duplicate_runs(found)) == ["a", "c"]
 
 
 def test_reading_and_judging_need_neither_torch_nor_a_plotting_library():

@@ -13,7 +13,7 @@ from torch import nn
 from tests.tasks.training import text_file
 from zoo.cli import main
 from zoo.compare import length_probe
-from zoo.compare.length_probe import Loss, factors, losses, means, probe, table
+from zoo.compare.length_probe import Loss, mean_losses, parse_factors, probe, table, window_losses
 from zoo.data.text import TextFiles
 from zoo.errors import UsageError
 
@@ -30,13 +30,13 @@ trainer: {max_steps: 30, val_check_interval: 15, check_val_every_n_epoch: null, 
 
 @pytest.mark.parametrize(("text", "found"), [("length", (1, 2, 4, 8)), ("length=4,1,4", (1, 4)), ("length=3", (3,))])
 def test_factors(text, found):
-    assert factors(text) == found
+    assert parse_factors(text) == found
 
 
 @pytest.mark.parametrize("text", ["length=0", "length=x", "length=-1", "lengths", "length=1.5", "length=9999"])
 def test_no_factors(text):
     with pytest.raises(UsageError, match="probe"):
-        factors(text)
+        parse_factors(text)
 
 
 class Net(nn.Module):
@@ -78,10 +78,10 @@ def test_losses_are_means_over_real_tokens(length, monkeypatch):
                 every.append(float(told[row, place, target]))
                 if place >= length - math.ceil(length / 4):
                     late.append(every[-1])
-    found = losses(Model(), data, length)
+    found = window_losses(Model(), data, length)
     assert found == pytest.approx((np.mean(every), np.mean(late), 49))
     monkeypatch.setattr(length_probe, "NUMBERS", 1)  # a row at a time
-    assert losses(Model(), data, length) == pytest.approx(found)
+    assert window_losses(Model(), data, length) == pytest.approx(found)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_a_scheme_without_more_positions_is_undefined_and_says_why(folders, tmp_
     assert learned[0].overall is not None
     assert [loss.overall for loss in learned[1:]] == [None, None]
     assert "sequence length 16 exceeds max_length=8 of position Learned" in learned[1].undefined
-    assert means(found)["learned"] == {1.0: learned[0].last_quarter, 2.0: None, 4.0: None}
+    assert mean_losses(found)["learned"] == {1.0: learned[0].last_quarter, 2.0: None, 4.0: None}
     rows = table(found)
     assert rows[0][1:] == ["1×", "2×", "4×"]
     assert rows[2][2:] == ["undefined", "undefined"]
@@ -158,7 +158,7 @@ def test_means_are_over_the_seeds_that_are_defined():
         return Loss(factor, 8 * factor, late, late, 10)
 
     found = {"a": {1: [loss(1, 1.0), loss(2, 2.0)], 2: [loss(1, 3.0), loss(2, 4.0)]}, "b": {1: [loss(1, None)]}}
-    assert means(found) == {"a": {1.0: 2.0, 2.0: 3.0}, "b": {1.0: None}}
+    assert mean_losses(found) == {"a": {1.0: 2.0, 2.0: 3.0}, "b": {1.0: None}}
     assert table(found)[1] == ["a", "2.000 (2.000)", "3.000 (3.000)"]
 
 

@@ -4,7 +4,7 @@ import pytest
 from lightning.pytorch import seed_everything
 
 from zoo.compare import matched_sizes
-from zoo.compare.measure_model import Meter
+from zoo.compare.measure_model import CostMeter
 from zoo.compare.plan import Arm, Point
 from zoo.compare.variants import Choice
 from zoo.errors import UsageError
@@ -52,7 +52,7 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def meter():
-    return Meter()
+    return CostMeter()
 
 
 def arms(configs):

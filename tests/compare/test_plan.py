@@ -10,17 +10,17 @@ from tests.compare.fake_compare import how
 from tests.compare.fake_compare import jobs as toys
 from tests.compare.fake_zoo import Costs, Fits
 from zoo.cli import compare_fits
-from zoo.compare import comparison_folder, matched_sizes, plan, prepare_runs, run_state, tuning_runs
+from zoo.compare import comparison_folder, matched_sizes, plan, prepare_runs, run_records, tuning_runs
 from zoo.compare.execute import execute
 from zoo.compare.lock import Lock
 from zoo.compare.plan import Comparison
 from zoo.compare.prepare_runs import prepare
-from zoo.compare.variants import factors
+from zoo.compare.variants import parse_factors
 from zoo.errors import UsageError, ZooError
 
 
 def asked(*vary, **more):
-    return Comparison("toy", factors(vary or ["model.position=rope,alibi"]), **more)
+    return Comparison("toy", parse_factors(vary or ["model.position=rope,alibi"]), **more)
 
 
 def never(arms, seeds):
@@ -84,7 +84,7 @@ def test_what_cannot_be_built_is_left_out_by_name_but_never_the_baseline(fits):
     costs.refuses = [("position", "alibi")]
     found = prepare(asked("model.position=alibi,t5"), fits, costs, never)
     assert names(found) == ["default", "position=t5"]
-    assert [(one.name, one.sentence) for one in found.refused] == [
+    assert [(one.name, one.sentence) for one in found.invalid] == [
         ("position=alibi", "position alibi cannot be built.")
     ]
     with pytest.raises(UsageError, match="the baseline, position=alibi: position alibi cannot be built"):
@@ -114,7 +114,7 @@ def test_one_variant_is_no_comparison(fits):
     ],
 )  # fmt: skip
 def test_budgets(text, found):
-    assert matched_sizes.budget(text) == found
+    assert matched_sizes.parse_budget(text) == found
 
 
 @pytest.mark.parametrize(
@@ -122,10 +122,10 @@ def test_budgets(text, found):
 )
 def test_no_budgets(text):
     if text == "time=3M":
-        assert matched_sizes.budget(text) == ("time", 180.0)  # units ignore case
+        assert matched_sizes.parse_budget(text) == ("time", 180.0)  # units ignore case
         return
     with pytest.raises(UsageError, match="--budget"):
-        matched_sizes.budget(text)
+        matched_sizes.parse_budget(text)
 
 
 def test_a_budget_of_tokens_is_as_many_steps_for_all(fits):
@@ -219,7 +219,7 @@ def test_solving(count, target, usual, width):
         asked.append(h)
         return count(h)
 
-    found = matched_sizes.solve(counted, target, usual)
+    found = matched_sizes.solve_width(counted, target, usual)
     assert abs(count(found) - target) == min(abs(count(h) - target) for h in range(1, 4000))
     assert found == width
     assert found == usual or count(found) != count(found - 1)  # the smallest of those with its count
@@ -274,8 +274,8 @@ def test_a_rate_at_which_training_diverged_is_not_chosen(fits):
 
 
 def test_the_seed_of_tuning_is_none_of_the_compared():
-    assert tuning_runs.seed_of((1, 2, 3)) == 0
-    assert tuning_runs.seed_of((0, 4)) == 5
+    assert tuning_runs.tuning_seed((1, 2, 3)) == 0
+    assert tuning_runs.tuning_seed((0, 4)) == 5
 
 
 def test_what_varies_cannot_be_tuned():
@@ -290,7 +290,7 @@ def test_what_varies_cannot_be_tuned():
 
 def test_runs_go_seed_by_seed(fits):
     found = prepare(asked(), fits, Costs(), never)
-    assert [job.title for job in plan.jobs(found.arms, (1, 5))] == [
+    assert [job.title for job in plan.list_jobs(found.arms, (1, 5))] == [
         "default s1", "position=alibi s1", "default s5", "position=alibi s5",
     ]  # fmt: skip
 
@@ -302,39 +302,41 @@ def test_states(tmp_path):
     (several[1].folder / "checkpoints" / "last.ckpt").write_bytes(
         (several[0].folder / "checkpoints" / "last.ckpt").read_bytes()
     )
-    lock = Lock(run_state.path_beside(several[2].folder, ".lock"))
+    lock = Lock(run_records.path_beside(several[2].folder, ".lock"))
     lock.take()
-    assert [step.state for step in plan.steps(several)] == ["finished", "continue", "running", "missing"]
+    assert [step.state for step in plan.list_steps(several)] == ["finished", "continue", "running", "missing"]
     lock.release()
 
 
 def test_a_run_of_another_configuration_is_not_taken_for_this_one(fits):
     found = prepare(asked(), fits, Costs(), never)
-    plan.verify(found.arms, (1,), fits)
+    plan.verify_runs(found.arms, (1,), fits)
     finish(found.arms[1].point.folder(1))
-    plan.verify(found.arms, (1,), fits)
+    plan.verify_runs(found.arms, (1,), fits)
     fits.changed = ["model.dim was 8 and is 16", "model.depth was 1 and is 2"]
     with pytest.raises(
         UsageError, match=r"position=alibi/s1 was made with another configuration: model\.dim was 8 .*1 more"
     ):
-        plan.verify(found.arms, (1,), fits)
+        plan.verify_runs(found.arms, (1,), fits)
     fits.changed = []
     (found.arms[1].point.folder(1) / "ledger.json").unlink()
     with pytest.raises(UsageError, match=r"finished by an older zoo, which kept no ledger\.json"):
-        plan.verify(found.arms, (1,), fits)
+        plan.verify_runs(found.arms, (1,), fits)
 
 
 def test_an_estimate_comes_from_finished_runs(fits):
     found = prepare(asked(), fits, Costs(), never)
     length = {"default": 100, "position=alibi": 200}
-    steps = plan.steps(plan.jobs(found.arms, (1, 2)))
+    steps = plan.list_steps(plan.list_jobs(found.arms, (1, 2)))
     root = fits.root / "toy"
-    assert plan.seconds(steps, length, root) is None
+    assert plan.estimate_seconds(steps, length, root) is None
     finish(found.arms[0].point.folder(1), steps=50, cost={"seconds": 5.0})
-    steps = plan.steps(plan.jobs(found.arms, (1, 2)))
-    assert plan.seconds(steps, length, root) == pytest.approx(3 * plan.START + 0.1 * (100 + 200 + 200))
-    assert plan.seconds(steps, dict.fromkeys(length), root) == pytest.approx(3 * (plan.START + 5.0))
-    assert plan.seconds(steps[:1], length, root) == 0.0
+    steps = plan.list_steps(plan.list_jobs(found.arms, (1, 2)))
+    assert plan.estimate_seconds(steps, length, root) == pytest.approx(
+        3 * plan.STARTUP_SECONDS + 0.1 * (100 + 200 + 200)
+    )
+    assert plan.estimate_seconds(steps, dict.fromkeys(length), root) == pytest.approx(3 * (plan.STARTUP_SECONDS + 5.0))
+    assert plan.estimate_seconds(steps[:1], length, root) == 0.0
 
 
 def test_a_comparison_is_kept_by_paths_that_may_move_together(tmp_path):

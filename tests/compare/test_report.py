@@ -10,10 +10,10 @@ import pytest
 from fabricate import ledger, run, study
 from PIL import Image
 
-from zoo.compare.charts import charts, lines
+from zoo.compare.charts import draw_charts, draw_lines
 from zoo.compare.report import page
 from zoo.compare.verdict import answer
-from zoo.compare.write_report import write
+from zoo.compare.write_report import write_report
 from zoo.errors import UsageError
 
 EVIL = "<script>alert(1)</script>&\"'"
@@ -52,11 +52,11 @@ def found():
 
 def probe():
     series = {"A": {1: 1.0, 2: None}}
-    return lines("Beyond the training length", series, ("length", "loss"), caption="A cross: undefined.")
+    return draw_lines("Beyond the training length", series, ("length", "loss"), caption="A cross: undefined.")
 
 
 def test_the_page_says_everything(found):
-    text = " ".join(Balanced(page(found, [*charts(found), probe()])).text)
+    text = " ".join(Balanced(page(found, [*draw_charts(found), probe()])).text)
     told = (
         "lower the validation loss of lm-tiny?|is better by 0.|Not distinguishable from|Verdicts|Training|"
         "Difference from|Beyond the training length|What differs|Cost|What is not equal|Nothing. Tokens, data|"
@@ -68,7 +68,7 @@ def test_the_page_says_everything(found):
 
 
 def test_the_page_needs_nothing_else(found):
-    text = page(found, charts(found))
+    text = page(found, draw_charts(found))
     parsed = Balanced(text)
     assert not {tag for tag, _ in parsed.tags} & {"script", "link", "img", "iframe", "object", "base"}
     assert not any(name in attrs for _, attrs in parsed.tags for name in ("src", "href", "onload", "onclick"))
@@ -87,7 +87,7 @@ def test_nothing_that_a_run_says_is_markup():
     said = {"recipe": EVIL, "setting.kernel": EVIL, "setting.machine": EVIL}
     runs = [run(EVIL, seed, choices={"position": EVIL}, **said) for seed in (1, 2)]
     found = answer([*runs, *(run("default", seed, recipe=EVIL) for seed in (1, 2))], commands=[EVIL])
-    text = page(found, [*charts(found), lines(EVIL, {EVIL: {1: 1.0}}, (EVIL, EVIL), caption=EVIL)])
+    text = page(found, [*draw_charts(found), draw_lines(EVIL, {EVIL: {1: 1.0}}, (EVIL, EVIL), caption=EVIL)])
     assert "<script" not in text
     assert "&lt;script&gt;" in text
     Balanced(text)
@@ -118,7 +118,7 @@ def test_one_variant_and_one_seed_have_a_page_too():
 
 
 def test_the_folder_is_complete(found, tmp_path):
-    files = write(found, tmp_path / "new" / "folder", [probe()])
+    files = write_report(found, tmp_path / "new" / "folder", [probe()])
     assert [path.name for path in files] == [
         "comparison.md", "comparison.csv", "comparison.json", "comparison.html",
         "curves.png", "differences.png", "speed.png", "lengths.png",
@@ -130,12 +130,12 @@ def test_the_folder_is_complete(found, tmp_path):
     assert json.loads(files[2].read_text())["recipe"] == "lm-tiny"
     assert Image.open(files[4]).size == (1440, 800)
     first = files[3].read_bytes()
-    write(found, tmp_path / "new" / "folder", [probe()])
+    write_report(found, tmp_path / "new" / "folder", [probe()])
     assert files[3].read_bytes() == first  # nothing in it depends on when or where it was made
 
 
 def test_a_write_that_fails_leaves_what_was_there(found, tmp_path, monkeypatch):
-    write(found, tmp_path)
+    write_report(found, tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     replace = os.replace
 
@@ -146,7 +146,7 @@ def test_a_write_that_fails_leaves_what_was_there(found, tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "replace", fails)
     with pytest.raises(UsageError, match=r"cannot write to .*: No space left on device"):
-        write(answer(study({"default": 1.7, "position=ALiBi": 1.8})), tmp_path)
+        write_report(answer(study({"default": 1.7, "position=ALiBi": 1.8})), tmp_path)
     after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert after.keys() == before.keys()
     assert after["comparison.html"] == before["comparison.html"]
@@ -155,7 +155,7 @@ def test_a_write_that_fails_leaves_what_was_there(found, tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_made_is_refused(found, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot write to"):
-        write(found, tmp_path / "file" / "below")
+        write_report(found, tmp_path / "file" / "below")
 
 
 def test_hundreds_of_runs_take_little_time(tmp_path):
@@ -163,12 +163,12 @@ def test_hundreds_of_runs_take_little_time(tmp_path):
 
     from fabricate import lay
 
-    from zoo.compare.run_records import read
+    from zoo.compare.run_records import read_records
 
     for index in range(10):
         for seed in range(1, 11):
             lay(ledger(f"a={index}" if index else "default", seed, 1.7 + 0.01 * math.sin(31 * seed + index)), tmp_path)
     start = time.process_time()
-    found = answer(read(tmp_path))
+    found = answer(read_records(tmp_path))
     assert len(found.rows) == 10
     assert time.process_time() - start < 2.0

@@ -8,13 +8,13 @@ from fabricate import study
 
 from zoo.compare.statistics import (
     ALPHA,
-    holm,
+    holm_adjust,
     judge,
-    paired,
+    mean_and_deviation,
+    paired_t_test,
     power,
-    rounded,
+    round_count,
     seeds_needed,
-    summary,
     t_critical,
     two_sided_p,
 )
@@ -58,43 +58,43 @@ def test_what_is_no_number_stays_none():
 
 
 def test_student_s_sleep_data():
-    pair = paired(LAEVO, DEXTRO)
+    pair = paired_t_test(LAEVO, DEXTRO)
     assert pair.n == 10
     assert pair.mean == pytest.approx(1.58)
     assert pair.t == pytest.approx(4.0621, abs=5e-5)
     assert pair.p == pytest.approx(0.002833, abs=5e-7)
     assert (pair.low, pair.high) == pytest.approx((0.7001, 2.4599), abs=5e-5)  # R's t.test prints these
     assert pair.effect == pytest.approx(4.0621 / math.sqrt(10), abs=2e-5)
-    other = paired(DEXTRO, LAEVO)
+    other = paired_t_test(DEXTRO, LAEVO)
     assert (other.mean, other.t, other.low, other.high) == (-pair.mean, -pair.t, -pair.high, -pair.low)
 
 
 def test_darwin_s_maize():
-    pair = paired(MAIZE, [0] * len(MAIZE))
+    pair = paired_t_test(MAIZE, [0] * len(MAIZE))
     assert pair.t == pytest.approx(2.148, abs=5e-4)  # Fisher's own figure
     assert pair.p == pytest.approx(0.0497, abs=5e-5)
     assert (pair.low, pair.high) == pytest.approx((0.0312, 41.8355), abs=5e-5)
 
 
 def test_summary_leaves_out_what_is_not_finite():
-    assert summary([2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]) == pytest.approx((5.0, 2.138089935299395))
-    assert summary([1.0, math.nan, 3.0, math.inf]) == pytest.approx((2.0, math.sqrt(2)))
-    assert summary([3.0])[0] == 3.0
-    assert math.isnan(summary([3.0])[1])
-    assert all(math.isnan(each) for each in summary([math.nan]))
+    assert mean_and_deviation([2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]) == pytest.approx((5.0, 2.138089935299395))
+    assert mean_and_deviation([1.0, math.nan, 3.0, math.inf]) == pytest.approx((2.0, math.sqrt(2)))
+    assert mean_and_deviation([3.0])[0] == 3.0
+    assert math.isnan(mean_and_deviation([3.0])[1])
+    assert all(math.isnan(each) for each in mean_and_deviation([math.nan]))
 
 
 def test_one_seed_and_none_have_no_test():
-    one = paired([1.5], [2.0])
+    one = paired_t_test([1.5], [2.0])
     assert (one.n, one.mean) == (1, -0.5)
     assert all(math.isnan(each) for each in (one.sd, one.low, one.high, one.t, one.p, one.effect))
-    none = paired([], [])
+    none = paired_t_test([], [])
     assert none.n == 0
     assert math.isnan(none.mean)
 
 
 def test_two_seeds_have_one_degree_of_freedom():
-    pair = paired([1.0, 2.0], [0.0, 0.0])  # t = 1.5 / (0.7071 / sqrt 2) = 3, Cauchy
+    pair = paired_t_test([1.0, 2.0], [0.0, 0.0])  # t = 1.5 / (0.7071 / sqrt 2) = 3, Cauchy
     assert pair.t == pytest.approx(3.0)
     assert pair.p == pytest.approx(2 / math.pi * math.atan(1 / 3.0))
     assert pair.high - pair.mean == pytest.approx(12.7062 * 0.5, abs=1e-3)
@@ -103,7 +103,7 @@ def test_two_seeds_have_one_degree_of_freedom():
 @pytest.mark.parametrize("count", [2, 3, 5, 8])
 def test_equal_differences_are_judged_by_their_signs(count):
     """Accuracies are steps: two seeds often differ by the same step, and t would be infinite."""
-    pair = paired([0.7 + 0.1 * seed for seed in range(count)], [0.6 + 0.1 * seed for seed in range(count)])
+    pair = paired_t_test([0.7 + 0.1 * seed for seed in range(count)], [0.6 + 0.1 * seed for seed in range(count)])
     assert pair.sd == 0.0
     assert pair.p == 2.0 ** (1 - count)
     assert pair.effect == math.inf
@@ -113,7 +113,7 @@ def test_equal_differences_are_judged_by_their_signs(count):
 
 
 def test_identical_runs_are_called_identical():
-    pair = paired([1.1, 1.2, 1.3], [1.1, 1.2, 1.3])
+    pair = paired_t_test([1.1, 1.2, 1.3], [1.1, 1.2, 1.3])
     assert (pair.mean, pair.p, pair.effect) == (0.0, 1.0, 0.0)
     verdict = judge(pair, 1.0, 1, True)
     assert verdict.word == "not distinguishable"
@@ -122,16 +122,16 @@ def test_identical_runs_are_called_identical():
 
 
 def test_holm_s_worked_examples():
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm_adjust([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     # R: p.adjust(c(0.01, 0.02, 0.03, 0.04, 0.05), "holm")
-    assert holm([0.01, 0.02, 0.03, 0.04, 0.05]) == pytest.approx([0.05, 0.08, 0.09, 0.09, 0.09])
-    assert holm([0.5, 0.9]) == [1.0, 1.0]
-    assert holm([0.03]) == [0.03]
-    assert holm([]) == []
+    assert holm_adjust([0.01, 0.02, 0.03, 0.04, 0.05]) == pytest.approx([0.05, 0.08, 0.09, 0.09, 0.09])
+    assert holm_adjust([0.5, 0.9]) == [1.0, 1.0]
+    assert holm_adjust([0.03]) == [0.03]
+    assert holm_adjust([]) == []
 
 
 def test_holm_does_not_count_what_was_not_tested():
-    adjusted = holm([0.01, math.nan, 0.04])
+    adjusted = holm_adjust([0.01, math.nan, 0.04])
     assert adjusted[0] == pytest.approx(0.02)
     assert math.isnan(adjusted[1])
     assert adjusted[2] == pytest.approx(0.04)
@@ -181,7 +181,7 @@ def test_seeds_needed_at_the_ends():
 def pair_of(mean, sd=0.03, n=5):
     """A pair with this mean and standard deviation exactly."""
     shape = np.arange(n) - (n - 1) / 2
-    return paired(mean + sd * shape / shape.std(ddof=1), np.zeros(n))
+    return paired_t_test(mean + sd * shape / shape.std(ddof=1), np.zeros(n))
 
 
 def test_verdicts_in_words():
@@ -195,8 +195,8 @@ def test_verdicts_in_words():
         judge(pair_of(1e-5), 1.0, 1, True).sentence
         == "not distinguishable with 5 seeds; more than 1,000 would be needed"
     )
-    assert judge(paired([1.0], [2.0]), math.nan, 1, True).sentence == "one seed: no verdict"
-    assert judge(paired([], []), math.nan, 1, True).word == "no verdict"
+    assert judge(paired_t_test([1.0], [2.0]), math.nan, 1, True).sentence == "one seed: no verdict"
+    assert judge(paired_t_test([], []), math.nan, 1, True).word == "no verdict"
 
 
 def test_a_verdict_follows_the_corrected_p_and_says_so():
@@ -213,13 +213,13 @@ def test_more_seeds_are_always_needed_than_there_were():
     rng = np.random.default_rng(0)
     for _ in range(60):
         n, tests = int(rng.integers(2, 9)), int(rng.integers(1, 6))
-        pair = paired(rng.standard_normal(n) + rng.normal(0, 1), np.zeros(n))
+        pair = paired_t_test(rng.standard_normal(n) + rng.normal(0, 1), np.zeros(n))
         verdict = judge(pair, min(1.0, tests * pair.p), tests, True)
         assert verdict.word in ("better", "worse") or verdict.needed is None or verdict.needed > n
 
 
 def test_a_number_of_seeds_is_told_as_it_is_known():
-    assert [rounded(n) for n in (7, 14, 143, 987)] == ["7", "14", "140", "990"]
+    assert [round_count(n) for n in (7, 14, 143, 987)] == ["7", "14", "140", "990"]
 
 
 def test_it_does_not_cry_wolf():
@@ -239,15 +239,15 @@ def test_family_wise_error_and_power_are_as_theory_says():
     """4,000 families of four against one baseline, 5 seeds; then 4,000 tests of one true effect."""
     rng, count = np.random.default_rng(1), 4000
     runs = rng.standard_normal((count, 5, 5))
-    families = [[paired(family[v], family[0]).p for v in range(1, 5)] for family in runs]
-    errors = sum(min(holm(ps)) <= ALPHA for ps in families) / count
+    families = [[paired_t_test(family[v], family[0]).p for v in range(1, 5)] for family in runs]
+    errors = sum(min(holm_adjust(ps)) <= ALPHA for ps in families) / count
     assert errors <= ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / count)
     assert errors > 0.02
     uncorrected = sum(min(ps) <= ALPHA for ps in families) / count
     assert uncorrected > 0.10  # what Holm is for
     for effect, n in ((1.0, 5), (2.0, 5), (0.8, 15)):
         figures = rng.standard_normal((count // 2, n)) + effect
-        seen = sum(paired(each, np.zeros(n)).p <= ALPHA for each in figures) / len(figures)
+        seen = sum(paired_t_test(each, np.zeros(n)).p <= ALPHA for each in figures) / len(figures)
         theory = power(effect, n)
         assert abs(seen - theory) < 3.3 * math.sqrt(theory * (1 - theory) / len(figures))
 
@@ -256,9 +256,9 @@ def test_pairing_sees_what_the_noise_of_seeds_hides():
     """A difference of 0.02 nats under seed noise of 0.3 that both variants share."""
     shared = 0.3 * np.random.default_rng(2).standard_normal(6)
     jitter = 0.004 * np.random.default_rng(3).standard_normal(6)
-    assert paired(1.7 + shared - 0.02 + jitter, 1.7 + shared).p < 0.001
+    assert paired_t_test(1.7 + shared - 0.02 + jitter, 1.7 + shared).p < 0.001
 
 
 def test_a_pair_is_plain_numbers():
-    assert all(type(value) in (int, float) for value in vars(paired(LAEVO, DEXTRO)).values())
+    assert all(type(value) in (int, float) for value in vars(paired_t_test(LAEVO, DEXTRO)).values())
     assert t_critical(0.05, 9) == pytest.approx(2.262157, abs=1e-6)

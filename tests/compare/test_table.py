@@ -35,13 +35,13 @@ def hard():
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
 def test_a_terminal_s_lines_fit(found, hard, width):
     for each in (found, hard):
-        text = table.terminal(each, width)
+        text = table.as_text(each, width)
         assert max(map(len, text.splitlines())) <= width
         assert "\x1b" not in text
 
 
 def test_a_terminal_shows_everything_that_matters(found):
-    text = table.terminal(found)
+    text = table.as_text(found)
     lines = text.splitlines()
     assert lines[0] == "Does another position than RoPE lower the validation loss of lm-tiny?"
     head = next(line for line in lines if line.startswith("position "))
@@ -68,7 +68,7 @@ def test_what_was_equal_is_told(found, budget, told):
 
 
 def test_colour_is_for_terminals(found):
-    text = table.terminal(found, colour=True)
+    text = table.as_text(found, colour=True)
     assert "\x1b[32m" in text
     assert "\x1b[31m" in text
     assert "\n".join(line for line in text.splitlines() if "ALiBi " in line and "\x1b[32m" in line)
@@ -80,7 +80,7 @@ def test_seeds_are_a_column_only_where_they_differ(found, hard):
 
 
 def test_flags_stand_below_the_table(hard):
-    text = table.terminal(hard)
+    text = table.as_text(hard)
     assert (
         "! these runs are not comparable: tokens 5 (a=late) against 6144000" in text or "! these runs are not" in text
     )
@@ -89,7 +89,7 @@ def test_flags_stand_below_the_table(hard):
 
 
 def test_markdown_is_whole(found, hard):
-    text = table.markdown(found)
+    text = table.as_markdown(found)
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert {line.replace("\\|", "").count("|") for line in rows[:6]} == {7}
     assert text.startswith("# Does ")
@@ -97,7 +97,7 @@ def test_markdown_is_whole(found, hard):
     assert "## Made by\n\n```bash\nzoo compare x\n```" in text
     assert "## Other figures" in text
     assert "- ALiBi: lr 0.003" in text
-    escaped = table.markdown(hard)
+    escaped = table.as_markdown(hard)
     assert "a\\|b=\\<i>\\`" in escaped
     assert "**refused** these runs are not comparable" in escaped
 
@@ -155,10 +155,10 @@ def test_other_numbers():
     assert number_format.format_fixed(0.1126, 3, sign=True) == "+0.113"
     assert number_format.format_fixed(-0.0001, 3, sign=True) == "0.000"
     assert number_format.format_fixed(-math.inf, 2) == "−∞"
-    assert number_format.decimals([0.031, 0.028, math.nan]) == 3
-    assert number_format.decimals([3.1]) == 1
-    assert number_format.decimals([]) == 3
-    assert number_format.apart(3_100_000, 3_101_000) == ("3.100M", "3.101M")
+    assert number_format.decimal_places([0.031, 0.028, math.nan]) == 3
+    assert number_format.decimal_places([3.1]) == 1
+    assert number_format.decimal_places([]) == 3
+    assert number_format.format_apart(3_100_000, 3_101_000) == ("3.100M", "3.101M")
     assert [number_format.format_duration(s) for s in (4.2, 45, 200, 7500, math.nan)] == [
         "4.2 s",
         "45 s",
@@ -167,10 +167,10 @@ def test_other_numbers():
         "–",
     ]
     assert [number_format.format_memory(b) for b in (612_000_000, 3 * 2**30, math.nan)] == ["584 MiB", "3.0 GiB", "–"]
-    assert number_format.listed(["a"]) == "a"
-    assert number_format.listed(["a", "b", "c"]) == "a, b and c"
-    assert number_format.listed([*"abcdef"]) == "a, b, c and 3 more"
-    assert number_format.listed([]) == ""
+    assert number_format.join_words(["a"]) == "a"
+    assert number_format.join_words(["a", "b", "c"]) == "a, b and c"
+    assert number_format.join_words([*"abcdef"]) == "a, b, c and 3 more"
+    assert number_format.join_words([]) == ""
 
 
 def test_places_follow_the_noise():

@@ -6,7 +6,16 @@ from zoo import recipe_files
 from zoo.cli import compare, compare_options
 from zoo.cli import compare_request as wanting
 from zoo.compare import variants
-from zoo.compare.variants import Choice, Factor, arranged, called, factor, factors, seeds, split
+from zoo.compare.variants import (
+    Choice,
+    Factor,
+    design_variants,
+    parse_factor,
+    parse_factors,
+    parse_seeds,
+    split_values,
+    variant_text,
+)
 from zoo.config import yaml_source
 from zoo.errors import UsageError
 
@@ -27,14 +36,14 @@ B = Factor("model.norm", ("LayerNorm", "RMSNorm"))
     ],
 )
 def test_commas_inside_of_brackets_and_quotes_separate_nothing(text, values):
-    assert split(text) == values
+    assert split_values(text) == values
 
 
 @pytest.mark.parametrize("word", ["none", "None", "nope", "no"])
 def test_none_is_the_part_that_does_nothing(word):
-    assert factor(f"model.position={word},RoPE").values == ("NoPosition", "RoPE")
-    assert factor(f"model.backend={word},SDPA").values == (word, "SDPA")  # there, zoo fit knows what it means
-    assert factor(f"model.dropout={word},1").values == (word, "1")
+    assert parse_factor(f"model.position={word},RoPE").values == ("NoPosition", "RoPE")
+    assert parse_factor(f"model.backend={word},SDPA").values == (word, "SDPA")  # there, zoo fit knows what it means
+    assert parse_factor(f"model.dropout={word},1").values == (word, "1")
 
 
 @pytest.mark.parametrize(
@@ -49,42 +58,42 @@ def test_none_is_the_part_that_does_nothing(word):
 )
 def test_what_cannot_vary(text, said):
     with pytest.raises(UsageError, match=said):
-        factor(text)
+        parse_factor(text)
 
 
 def test_an_option_varies_once():
     with pytest.raises(UsageError, match=r"'model\.norm' varies twice"):
-        factors(["model.norm=a", "model.dim=1", "model.norm=b"])
-    assert factor("model.norm=a,a,b").values == ("a", "b")
+        parse_factors(["model.norm=a", "model.dim=1", "model.norm=b"])
+    assert parse_factor("model.norm=a,a,b").values == ("a", "b")
 
 
 @pytest.mark.parametrize(
     ("text", "found"), [("3", (1, 2, 3)), ("1,2,7", (1, 2, 7)), ("7,", (7,)), ("2,2", (2,)), ("0,", (0,))]
 )
 def test_seeds(text, found):
-    assert seeds(text) == found
+    assert parse_seeds(text) == found
 
 
 @pytest.mark.parametrize("text", ["0", "x", "1,x", "-1", "", ",", "1001", f"{2**32},1"])
 def test_no_seeds(text):
     with pytest.raises(UsageError, match="--seeds"):
-        seeds(text)
+        parse_seeds(text)
 
 
 def names(found):
-    return [called(variant) for variant in found]
+    return [variant_text(variant) for variant in found]
 
 
 def test_a_grid_has_the_baseline_and_every_combination():
-    assert names(arranged([A, B], (), None)) == [
+    assert names(design_variants([A, B], (), None)) == [
         "the recipe", "position=RoPE,norm=LayerNorm", "position=RoPE,norm=RMSNorm",
         "position=ALiBi,norm=LayerNorm", "position=ALiBi,norm=RMSNorm",
     ]  # fmt: skip
 
 
 def test_one_at_a_time_changes_one_option_of_the_baseline():
-    base = variants.baseline("position=ALiBi", [A, B])
-    assert names(arranged([A, B], base, "one-at-a-time")) == [
+    base = variants.parse_baseline("position=ALiBi", [A, B])
+    assert names(design_variants([A, B], base, "one-at-a-time")) == [
         "position=ALiBi", "position=RoPE", "position=ALiBi",
         "position=ALiBi,norm=LayerNorm", "position=ALiBi,norm=RMSNorm",
     ]  # fmt: skip
@@ -93,23 +102,23 @@ def test_one_at_a_time_changes_one_option_of_the_baseline():
 def test_a_large_grid_must_be_asked_for():
     wide = Factor("model.dim", tuple(map(str, range(7))))
     with pytest.raises(UsageError, match=r"2 x 7 = 14 variants.*--design grid\n.*9 variants: --design one-at-a-time"):
-        arranged([A, wide], (), None)
-    assert len(arranged([A, wide], (), "grid")) == 15
-    assert len(arranged([A, wide], (), "one-at-a-time")) == 10
+        design_variants([A, wide], (), None)
+    assert len(design_variants([A, wide], (), "grid")) == 15
+    assert len(design_variants([A, wide], (), "one-at-a-time")) == 10
     with pytest.raises(UsageError, match=r"no design 'gird'\. Did you mean 'grid'"):
-        arranged([A], (), "gird")
+        design_variants([A], (), "gird")
 
 
 def test_the_baseline_names_varied_options_by_any_end_of_their_names():
-    assert variants.baseline("position=nope", [A, B]) == (Choice("model.position", "NoPosition"),)
-    assert variants.baseline("model.norm=RMSNorm,position=T5", [A, B]) == (
+    assert variants.parse_baseline("position=nope", [A, B]) == (Choice("model.position", "NoPosition"),)
+    assert variants.parse_baseline("model.norm=RMSNorm,position=T5", [A, B]) == (
         Choice("model.norm", "RMSNorm"),
         Choice("model.position", "T5"),
     )
     with pytest.raises(UsageError, match=r"'postion' does not vary\. Did you mean 'position'"):
-        variants.baseline("postion=rope", [A, B])
+        variants.parse_baseline("postion=rope", [A, B])
     with pytest.raises(UsageError, match="is not OPTION=VALUE"):
-        variants.baseline("position", [A, B])
+        variants.parse_baseline("position", [A, B])
 
 
 # files
@@ -184,9 +193,9 @@ def test_a_packaged_comparison_is_short_explained_and_well_formed(one):
     assert text.startswith(f"# {one.name}: ")
     assert all(f"{word}: " in "\n".join(one.header) for word in ("asks", "time"))
     found = wanted(one.name)
-    assert recipe_files.packaged(found.recipe)
+    assert recipe_files.packaged_recipe(found.recipe)
     assert found.name == one.name
-    assert yaml_source.read(one.path).plain()["vary"]
+    assert yaml_source.read_yaml(one.path).plain()["vary"]
     assert one.name in compare.USAGE
     assert all(one.name != recipe.name for recipe in recipe_files.recipes())
 

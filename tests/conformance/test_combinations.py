@@ -20,7 +20,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "matrix.md"
 @pytest.fixture
 def alone(monkeypatch):
     """zoo's own parts, whatever plugins are installed here."""
-    monkeypatch.setenv(registry.SWITCH, "all")
+    monkeypatch.setenv(registry.DISABLE_VARIABLE, "all")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the page was written without a GPU")
@@ -118,7 +118,7 @@ def plugins(monkeypatch, tmp_path):
 
 
 def test_a_broken_combination_is_shown_and_fails_the_command(plugins, capsys, tmp_path, monkeypatch):
-    monkeypatch.delenv(registry.SWITCH, raising=False)
+    monkeypatch.delenv(registry.DISABLE_VARIABLE, raising=False)
     code = main(["matrix"])
     out, err = capsys.readouterr()
     assert code == 1

@@ -8,8 +8,8 @@ import torch
 import zoo
 from zoo.cli import main
 from zoo.errors import UsageError
-from zoo.finetuning.finetune import Tune, depth_of, prepare, thaws
-from zoo.finetuning.weight_transfer import transfer
+from zoo.finetuning.finetune import Tune, depth_of, prepare_task, thaw_steps
+from zoo.finetuning.weight_transfer import transfer_weights
 from zoo.inference import weight_files
 from zoo.inference.find_run import ModelLocation, find_model
 from zoo.models.encoder import MaskedLanguageModel, TextClassifier
@@ -53,14 +53,14 @@ def fit(home, name, *options):
 
 def net_of(run):
     """The tensors of a run's last state."""
-    found = weight_files.read(run / "checkpoints" / "last.ckpt")
+    found = weight_files.read_tensors(run / "checkpoints" / "last.ckpt")
     return {name.removeprefix("net."): tensor for name, tensor in found.items() if name.startswith("net.")}
 
 
 def test_frozen_tensors_are_bit_identical_after_fit(home, capsys):
     code, run = fit(home, "frozen", "--tune.freeze", '["stack.blocks.[0-1].*", "embedding.*"]')
     assert code == 0
-    base, after = weight_files.read(find_model(home / "mlm-tiny/base/s1").weights), net_of(run)
+    base, after = weight_files.read_tensors(find_model(home / "mlm-tiny/base/s1").weights), net_of(run)
     frozen = [name for name in after if name.startswith(("stack.blocks.0.", "stack.blocks.1.", "embedding."))]
     assert len(frozen) == 25
     for name in frozen:
@@ -78,7 +78,7 @@ def test_the_table_names_every_tensor_of_both_models(home, capsys):
         fates.setdefault(fate, set()).add(name)
     base = {
         name.removeprefix("net.")
-        for name in weight_files.read(find_model(home / "mlm-tiny/base/s1").weights)
+        for name in weight_files.read_tensors(find_model(home / "mlm-tiny/base/s1").weights)
         if "net." in name
     }
     assert fates["kept"] | fates["new"] == set(net_of(run))
@@ -105,7 +105,7 @@ def test_a_run_starts_with_what_it_takes_over(home):
 def test_adapters_alone_learn_and_merge(home):
     code, run = fit(home, "adapters", "--tune.rank", "2", "--model.lr", "0.05")
     assert code == 0
-    base, after = weight_files.read(find_model(home / "mlm-tiny/base/s1").weights), net_of(run)
+    base, after = weight_files.read_tensors(find_model(home / "mlm-tiny/base/s1").weights), net_of(run)
     inner = {
         name: name.replace(".linear.", ".")
         for name in after
@@ -137,7 +137,7 @@ def classifier(**options):
 
 def test_learning_rates_fall_with_the_distance_from_the_output():
     task = classifier()
-    prepare(task, Tune(layer_decay=0.5), "runs")
+    prepare_task(task, Tune(layer_decay=0.5), "runs")
     depth = depth_of(task.net)
     assert {depth[name] for name in depth if name.startswith("head")} == {0}
     assert {depth[name] for name in depth if name.startswith("stack.norm")} == {0}
@@ -161,7 +161,7 @@ def test_blocks_thaw_one_after_the_other(home):
     frozen = ["--tune.freeze", '["stack.blocks.*"]', "--tune.thaw", "1", "--tune.thaw_every", "1"]
     steps = ["--trainer.max_steps", "2", "--trainer.val_check_interval", "2"]
     _, run = fit(home, "thawed", *frozen, *steps)
-    base, after = weight_files.read(find_model(home / "mlm-tiny/base/s1").weights), net_of(run)
+    base, after = weight_files.read_tensors(find_model(home / "mlm-tiny/base/s1").weights), net_of(run)
 
     def moved(number):
         names = [name for name in after if name.startswith(f"stack.blocks.{number}.")]
@@ -171,7 +171,7 @@ def test_blocks_thaw_one_after_the_other(home):
     assert not any(moved(1))
     assert not any(moved(0))
     net = TextClassifier(60, 4, 16, **TINY)
-    when = thaws(
+    when = thaw_steps(
         net, {n for n, _ in net.named_parameters() if "blocks" in n}, Tune(freeze=["x"], thaw=10, thaw_every=5)
     )
     assert {when[name] for name in when if "blocks.2." in name} == {10}
@@ -181,7 +181,7 @@ def test_blocks_thaw_one_after_the_other(home):
 def test_a_language_model_grows_by_the_tokens_it_lacks():
     old, new = LanguageModel(50, 16, **TINY), TextClassifier(54, 4, 16, causal=True, pool="last", **TINY)
     before = new.embedding.weight[50:].clone()
-    found = transfer(new, old.state_dict(), "x")
+    found = transfer_weights(new, old.state_dict(), "x")
     assert found.extended == {"embedding.weight": ((50, 16), (54, 16))}
     assert torch.equal(new.embedding.weight[:50], old.embedding.weight)
     assert torch.equal(new.embedding.weight[50:], before)
@@ -195,18 +195,18 @@ def test_a_swapped_part_is_new_and_told():
 
     old = MaskedLanguageModel(50, 16, **TINY)
     new = MaskedLanguageModel(50, 16, norm=RMSNorm, ffn=SwiGLU, **TINY)
-    found = transfer(new, old.state_dict(), "x")
+    found = transfer_weights(new, old.state_dict(), "x")
     assert found.reshaped["stack.blocks.0.ffn.part.up.weight"] == ((64, 16), (84, 16))
-    assert "stack.blocks.0.attend.norm.bias" in found.left
-    assert "stack.blocks.0.attend.part.qkv.weight" in found.kept
-    assert len(found.rows()) == len(new.state_dict()) + len(found.left)
+    assert "stack.blocks.0.attend.norm.bias" in found.unused
+    assert "stack.blocks.0.attend.part.qkv.weight" in found.copied
+    assert len(found.rows()) == len(new.state_dict()) + len(found.unused)
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"freeze": ["stack.block.*"]}, "no parameter is called 'stack.block.*'. One of them is 'stack.blocks"),
-        ({"freeze": ["*"]}, "leaves nothing that could learn"),
+        ({"freeze": ["*"]}, "nothing would be trained"),
         ({"layer_decay": 0.0}, "layer_decay"),
         ({"layer_decay": 1.5}, "layer_decay"),
         ({"thaw": 3}, "give both"),
@@ -216,13 +216,13 @@ def test_a_swapped_part_is_new_and_told():
 )
 def test_what_cannot_be_meant_is_refused(options, said):
     with pytest.raises(UsageError, match=r".*") as refused:
-        prepare(classifier(), Tune(**options), "runs")
+        prepare_task(classifier(), Tune(**options), "runs")
     assert said in str(refused.value)
 
 
 def test_another_model_is_refused():
     with pytest.raises(UsageError, match="nothing of x fits"):
-        transfer(
+        transfer_weights(
             TextClassifier(60, 4, 16, dim=24, depth=1, heads=2), MaskedLanguageModel(50, 16, **TINY).state_dict(), "x"
         )
 

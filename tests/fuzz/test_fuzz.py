@@ -21,7 +21,7 @@ from zoo.data.read import read_lines
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import ZooError
 from zoo.inference.safe_pickle import screen_pickle
-from zoo.inference.weight_files import read
+from zoo.inference.weight_files import read_tensors
 from zoo.io import limits, plain_yaml
 from zoo.models.generation import GenerationConfig
 
@@ -70,14 +70,14 @@ keys = st.one_of(
     st.text(max_size=8),
 )
 trees = st.recursive(scalars, lambda t: st.lists(t, max_size=4) | st.dictionaries(keys, t, max_size=5), max_leaves=20)
-SOUND = yaml_source.parse("model: {class_path: CausalLM, init_args: {dim: 16, depth: 1, heads: 2}}", "s.yaml")
+SOUND = yaml_source.parse_yaml("model: {class_path: CausalLM, init_args: {dim: 16, depth: 1, heads: 2}}", "s.yaml")
 
 
 def resolved(text: str) -> None:
-    from zoo.config.run_config import Draft, plan, schema
+    from zoo.config.run_config import Draft, make_plan, schema
 
-    node = yaml_source.parse(text, "r.yaml")
-    plan(fit_options.Command("fit"), Draft([SOUND, node], None, 0), schema())
+    node = yaml_source.parse_yaml(text, "r.yaml")
+    make_plan(fit_options.Command("fit"), Draft([SOUND, node], None, 0), schema())
 
 
 @cases(60)
@@ -121,7 +121,7 @@ def test_recipes_with_damage(changes):
 @given(st.text(max_size=400) | st.text("{}[]:,-&*!<|> \nab1'\"", max_size=400))
 def test_yaml_and_json_of_any_text(text):
     with Answers():
-        yaml_source.parse(text, "r.yaml")
+        yaml_source.parse_yaml(text, "r.yaml")
     with Answers():
         plain_yaml.parse(text, "r.yaml")
     with Answers():
@@ -134,7 +134,7 @@ def test_command_lines(words):
     with Answers():
         fit_options.parse("fit", words)
     with Answers():
-        yaml_source.from_options(fit_options.parse("fit", [f"--model.{word}" for word in words]).options)
+        yaml_source.option_layers(fit_options.parse("fit", [f"--model.{word}" for word in words]).options)
 
 
 lines = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), max_size=6)
@@ -180,7 +180,7 @@ def examined(path):
     with Answers():
         screen_pickle(path)
     with Answers():
-        read(path)
+        read_tensors(path)
 
 
 @cases(150)
@@ -231,7 +231,7 @@ def test_safetensors_of_any_bytes(tmp_path_factory, content, size):
     path = tmp_path_factory.getbasetemp() / "x.safetensors"
     path.write_bytes(size.to_bytes(8, "little") + content)
     with Answers():
-        read(path)
+        read_tensors(path)
 
 
 TOKENIZER = Tokenizer.bpe(["a text of some words"], 280).to_json()

@@ -51,7 +51,7 @@ def test_colours_become_grey_as_the_model_wants(model, glyphs, tmp_path):
 
 def test_another_size_is_refused_or_resized_as_asked(model, tmp_path):
     Image.new("RGB", (640, 480)).save(tmp_path / "photo.png")
-    with pytest.raises(UsageError, match=r"photo.png is 640 × 480 pixels, and this model knows 14 × 14 only.\nResize"):
+    with pytest.raises(UsageError, match=r"photo.png is 640 × 480 pixels, and this model needs 14 × 14.\nResize"):
         model("glyphs").classify(tmp_path / "photo.png")
     wide = np.zeros((14, 28), np.uint8)
     wide[:, 7:21] = np.arange(14)[:, None] * 10

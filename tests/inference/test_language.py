@@ -64,7 +64,7 @@ def test_what_was_written_scores_what_the_search_said(model, name, beams):
 def test_the_chain_rule(model, name):
     trained = model(name)
     whole, first = trained.score("the quick brown fox jumps over"), trained.score("the quick")
-    rest = trained.score(" brown fox jumps over", given="the quick")
+    rest = trained.score(" brown fox jumps over", context="the quick")
     assert whole.log_probability == pytest.approx(first.log_probability + rest.log_probability, abs=1e-4)
     assert (whole.tokens, whole.bytes) == (first.tokens + rest.tokens, first.bytes + rest.bytes)
     assert whole.tokens == len("the quick brown fox jumps over") - (trained.tokenizer.eos is None)
@@ -135,7 +135,7 @@ def test_what_the_positions_cannot_hold_is_refused(model):
     trained = model("learned")
     fits = trained.generate("the quick", length=16, temperature=0.0)[0]
     assert len(fits.text) == 16
-    with pytest.raises(UsageError, match=r"position Learned ends at max_length=24\.\nWrite at most 16 \(length\)"):
+    with pytest.raises(UsageError, match=r"position Learned ends at max_length=24\.\nGenerate at most 16 \(length\)"):
         trained.generate("the quick", length=17)
     with pytest.raises(UsageError, match=r"Shorten the prompt to 24 tokens"):
         trained.generate("the quick brown fox jumps", length=1)

@@ -136,12 +136,12 @@ class Table(nn.Module):
 
 def test_a_buffer_that_grows_in_training_is_taken_at_any_size_and_no_other(tmp_path):
     full, empty = nn.Sequential(Table(5)), nn.Sequential(Table())
-    weight_files.write(full, tmp_path / "w.safetensors")
-    read = weight_files.read(tmp_path / "w.safetensors")
-    weight_files.put(empty, read, tmp_path / "w.safetensors")
+    weight_files.write_weights(full, tmp_path / "w.safetensors")
+    read = weight_files.read_tensors(tmp_path / "w.safetensors")
+    weight_files.load_tensors(empty, read, tmp_path / "w.safetensors")
     assert empty[0].counts.tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(CheckpointError, match=r"0\.fixed is \(3,\) where the configuration says \(2,\)"):
-        weight_files.put(nn.Sequential(Table()), read | {"0.fixed": torch.zeros(3)}, tmp_path)
+        weight_files.load_tensors(nn.Sequential(Table()), read | {"0.fixed": torch.zeros(3)}, tmp_path)
 
 
 def test_unknown_names_are_answered_with_known_ones(runs, tmp_path):
@@ -168,7 +168,7 @@ def spoil(run, change):
 def test_weights_of_another_model_are_refused_by_name(copied):
     run = copied("glyphs")
     spoil(run, lambda state: state.update({"net.more": state["net.head.bias"]}))
-    with pytest.raises(CheckpointError, match=r"best.ckpt has unknown net.more: it belongs to another model"):
+    with pytest.raises(CheckpointError, match=r"best.ckpt has unknown net.more: it does not belong to the model"):
         zoo.load(run)
     spoil(run, lambda state: state.pop("net.more") is state.pop("net.head.bias"))
     with pytest.raises(CheckpointError, match=r"lacks net\.head\.bias"):

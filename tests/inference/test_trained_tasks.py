@@ -118,7 +118,7 @@ def test_beginners_mistakes_are_answered(runs, capsys, tmp_path):
     assert "no run, checkpoint or recipe 'lm-tny'. Did you mean 'lm-tiny'?" in err
     Image.new("L", (20, 30)).save(tmp_path / "a.png")
     glyphs, learned = next(runs.glob("*/glyphs/s1")), next(runs.glob("*/learned/s1"))
-    assert "a.png is 20 × 30 pixels, and this model knows 14 × 14 only" in refused(
+    assert "a.png is 20 × 30 pixels, and this model needs 14 × 14" in refused(
         capsys, "classify", glyphs, tmp_path / "a.png"
     )
     assert "ends at max_length=24" in refused(capsys, "generate", learned, "--prompt", "the quick brown fox jumps")

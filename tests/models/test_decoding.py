@@ -17,7 +17,7 @@ WRITERS = ("CausalLM", "Translation", "RNNSeq2Seq")
 
 
 def task_of(recipe):
-    return yaml.safe_load(recipe_files.packaged(recipe).path.read_text())["model"]["class_path"]
+    return yaml.safe_load(recipe_files.packaged_recipe(recipe).path.read_text())["model"]["class_path"]
 
 
 PARTS = list(

@@ -1,4 +1,4 @@
-"""Installed packages are listed, train in recipes, and are refused where they cannot work; README's story is true."""
+"""Installed packages are listed, train in recipes, and are refused where they cannot work, as docs/start.md shows."""
 
 import re
 import tomllib
@@ -55,9 +55,9 @@ def test_a_part_that_a_cpu_cannot_train_is_refused_in_a_sentence(home, name):
     assert len(done.stderr.splitlines()) <= 4
 
 
-def test_the_five_minutes_of_the_readme(home, tmp_path):
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    story = readme.split("## Your own part in five minutes")[1]
+def test_the_five_minutes_of_the_first_page(home, tmp_path):
+    page = (ROOT / "docs/start.md").read_text(encoding="utf-8")
+    story = page.split("## Your own part in five minutes")[1]
     lines = re.search(r"```bash\n(.*?)```", story, re.S)[1].splitlines()
     assert len(lines) >= 6
     for line in lines:

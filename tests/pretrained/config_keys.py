@@ -32,7 +32,7 @@ import peers
 import torch
 
 from zoo.errors import CheckpointError, UsageError
-from zoo.inference.rebuild_task import complete, rebuild_task
+from zoo.inference.rebuild_task import complete_options, rebuild_task
 from zoo.pretrained import importer, lookup
 from zoo.pretrained.config_keys import BOOKKEEPING
 
@@ -301,7 +301,7 @@ def one_model(model: dict[str, Any]) -> dict[str, Any]:
     """The complete options of these, resolved once."""
     key = json.dumps(model)
     if key not in MODELS:
-        MODELS[key] = complete(model)
+        MODELS[key] = complete_options(model)
     return copy.deepcopy(MODELS[key])
 
 
@@ -311,7 +311,7 @@ def our_logits(folder: Path, name: str, given: dict[str, Any], dtype: torch.dtyp
     try:
         found = importer.checkpoint(folder)
     finally:
-        importer.build, importer.complete = rebuild_task, complete
+        importer.build, importer.complete = rebuild_task, complete_options
     net = one_net({"model": found.model}, folder).net.eval()
     for key, tensor in importer.keep_own_tensors(net).items():
         tensor.data.copy_(found.tensors[key])

@@ -21,7 +21,7 @@ def loaded(folder, dtype=torch.float32):
     """An import, without the tokenizer that a checkpoint of random weights has not."""
     place = find_model(folder)
     task = rebuild_task(place.config, place.source).to(dtype)
-    weight_files.put(task, weight_files.read(place.weights), place.weights)
+    weight_files.load_tensors(task, weight_files.read_tensors(place.weights), place.weights)
     return Trained(task.eval(), place)
 
 

@@ -101,8 +101,8 @@ def test_an_image_classifier_is_loaded_with_its_preparation_of_images(name, tmp_
 def test_timm_loads_an_export_by_its_folder_and_by_its_file(sizes, tmp_path):
     from zoo.inference.export import FORMAT
     from zoo.inference.find_run import EXPORT, WEIGHTS
-    from zoo.inference.rebuild_task import complete, rebuild_task
-    from zoo.inference.weight_files import write
+    from zoo.inference.rebuild_task import complete_options, rebuild_task
+    from zoo.inference.weight_files import write_weights
     from zoo.pretrained.family import part
 
     options = {
@@ -110,10 +110,10 @@ def test_timm_loads_an_export_by_its_folder_and_by_its_file(sizes, tmp_path):
         "position": part("position.Learned"), "attention": part("attention.MultiHead"),
         "norm": part("norm.LayerNorm", eps=1e-6), "ffn": part("ffn.Plain", activation="gelu_tanh"), **sizes,
     }  # fmt: skip
-    model = complete({"class_path": "zoo.tasks.classification.Classification", "init_args": options})
+    model = complete_options({"class_path": "zoo.tasks.classification.Classification", "init_args": options})
     folder = tmp_path / "ours"
     folder.mkdir()
-    write(rebuild_task({"model": model}, folder), folder / WEIGHTS)
+    write_weights(rebuild_task({"model": model}, folder), folder / WEIGHTS)
     (folder / EXPORT).write_text(
         json.dumps({"format": FORMAT, "kind": "Classification", "family": "timm", "model": model})
     )

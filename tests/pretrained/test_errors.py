@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from zoo.cli import main
 from zoo.errors import CheckpointError, UsageError
-from zoo.inference.rebuild_task import complete
+from zoo.inference.rebuild_task import complete_options
 from zoo.pretrained import tensor_mapping
 from zoo.pretrained.gpt2 import GPT2
 from zoo.pretrained.hf_export import export_pretrained
@@ -28,7 +28,7 @@ def theirs(tmp_path):
     from zoo.pretrained.importer import keep_own_tensors
 
     config = GPT2.complete(CONFIG, "config.json")
-    model = complete({"class_path": GPT2.task, "init_args": GPT2.options(config)})
+    model = complete_options({"class_path": GPT2.task, "init_args": GPT2.options(config)})
     folder = tmp_path / "theirs"
     folder.mkdir()
     tensors = tensor_mapping.write(keep_own_tensors(rebuild_task({"model": model}, folder).net), GPT2.mapped(config))

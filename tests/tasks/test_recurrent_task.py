@@ -79,7 +79,7 @@ def test_cost_of_a_fixed_context_is_that_of_no_attention():
 @pytest.mark.parametrize("recipe", ["translation-rnn", "translation-rnn-fixed"])
 def test_recipes_take_every_cell_and_score(recipe):
     parsed = fit_options.parse("fit", [recipe, "--model.cell", "lstm", "--model.score", "concat"])
-    options = run_config.plan(parsed, run_config.draft(parsed)).config["model"]["init_args"]
+    options = run_config.make_plan(parsed, run_config.read_draft(parsed)).config["model"]["init_args"]
     assert (options["cell"], options["score"]) == ("lstm", "concat")
 
 

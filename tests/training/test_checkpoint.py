@@ -118,7 +118,7 @@ def test_a_disk_that_is_full_in_the_middle_of_a_file_is_survived(tmp_path, monke
     monkeypatch.setattr(atomic_files.HashingFile, "__init__", lambda self, file: real(self, Full(file)))
     fit("lm", tmp_path / "a", [At("on_train_batch_end", 4, lambda _: left.append(True))])
     assert "warning: step 4 was saved at the second try: No space left on device" in capsys.readouterr().err
-    assert checkpoint_manifest.verify(checkpoint_manifest.newest(tmp_path / "a").path)["step"] == 14
+    assert checkpoint_manifest.verify(checkpoint_manifest.newest_intact(tmp_path / "a").path)["step"] == 14
     assert not list(tmp_path.rglob("*.partial"))
 
 
@@ -154,16 +154,16 @@ def test_the_newest_of_two_checkpoints_of_one_step_is_the_later_one_whatever_a_c
     for number, name in enumerate(("previous", "last", "best")):
         writer.save_checkpoint({**STATE, "saves": number}, tmp_path / f"{name}.ckpt")
         os.utime(tmp_path / f"{name}.ckpt", (2e9 - number, 2e9 - number))
-    assert checkpoint_manifest.newest(tmp_path).path.name == "best.ckpt"
+    assert checkpoint_manifest.newest_intact(tmp_path).path.name == "best.ckpt"
     (tmp_path / "best.ckpt").unlink()
-    assert find_run.checkpoint(tmp_path).name == "last.ckpt"
+    assert find_run.find_checkpoint(tmp_path).name == "last.ckpt"
 
 
 def test_a_disk_that_stays_full_ends_the_run_and_leaves_the_last_good_one(tmp_path, full):
     with pytest.raises(CheckpointError, match="no checkpoint of step 8: No space left"):
         fit("lm", tmp_path / "a", [At("on_train_batch_end", 2, lambda _: full.append(errno.ENOSPC))])
     full.clear()
-    assert checkpoint_manifest.verify(checkpoint_manifest.newest(tmp_path / "a").path)["step"] == 0
+    assert checkpoint_manifest.verify(checkpoint_manifest.newest_intact(tmp_path / "a").path)["step"] == 0
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_before_the_first_step(tmp_path, full):
@@ -180,7 +180,7 @@ def test_weights_that_are_no_numbers_are_not_saved(tmp_path):
 
     with pytest.raises(NonFiniteError, match=r"step 4: the weight net\..* is not finite"):
         fit("lm", tmp_path / "a", [At("on_train_batch_end", 4, spoil)])
-    assert checkpoint_manifest.verify(checkpoint_manifest.newest(tmp_path / "a").path)["step"] == 0
+    assert checkpoint_manifest.verify(checkpoint_manifest.newest_intact(tmp_path / "a").path)["step"] == 0
 
 
 def test_damage_is_noticed_and_the_one_before_is_used(tmp_path):

@@ -187,7 +187,7 @@ def test_a_kill_between_the_best_and_the_last_loses_neither(tmp_path, monkeypatc
     with pytest.raises(KeyError):
         fit("lm", tmp_path / "cut", **upside_down)
     monkeypatch.setattr(checkpoint.atomic, "link", real)
-    newest = checkpoint_manifest.newest(tmp_path / "cut").path
+    newest = checkpoint_manifest.newest_intact(tmp_path / "cut").path
     assert newest.name == "best.ckpt"
     resumed, _ = fit("lm", tmp_path / "cut", resume=newest, **upside_down)
     assert differences(resumed, whole) == []
@@ -211,7 +211,7 @@ def test_a_kill_between_the_best_and_the_last_after_the_last_step_leaves_both_na
     with pytest.raises(KeyError):
         fit("lm", tmp_path / "cut")
     deadly = -1
-    newest = checkpoint_manifest.newest(tmp_path / "cut")
+    newest = checkpoint_manifest.newest_intact(tmp_path / "cut")
     assert (newest.path.name, checkpoint_manifest.verify(newest.path)["step"]) == ("best.ckpt", STEPS)
     resumed, _ = fit("lm", tmp_path / "cut", resume=newest.path)
     assert differences(resumed, whole) == []

@@ -89,7 +89,9 @@ def _train(command: str, rest: list[str]) -> int:
         return 0
     parsed = fit_options.parse(command, rest)
     draft = (
-        run_config.draft(parsed) if "help-all" not in parsed.flags or parsed.recipe else run_config.Draft([], None, 0)
+        run_config.read_draft(parsed)
+        if "help-all" not in parsed.flags or parsed.recipe
+        else run_config.Draft([], None, 0)
     )
     doctor.check_torch()
     malloc.keep()
@@ -100,7 +102,7 @@ def _train(command: str, rest: list[str]) -> int:
             from zoo.cli import help_all
 
             return help_all.run(parsed, draft, schema)
-        config_plan = run_config.plan(parsed, draft, schema)
+        config_plan = run_config.make_plan(parsed, draft, schema)
         if "print_config" in parsed.flags:
             print(run_config.config_text(config_plan), end="")
             return 0

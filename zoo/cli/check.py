@@ -158,7 +158,7 @@ def is_recipe(word: str) -> bool:
 
     if word.endswith(recipe_files.SUFFIXES) or "/" in word or word in (".", ".."):
         return True
-    return not _kind(word) and (recipe_files.packaged(word) is not None or Path(word).exists())
+    return not _kind(word) and (recipe_files.packaged_recipe(word) is not None or Path(word).exists())
 
 
 def _kind(word: str) -> str:
@@ -168,7 +168,7 @@ def _kind(word: str) -> str:
 
 def _unknown(word: str) -> ZooError:
     """The error for one word that is no kind, class path or recipe."""
-    same = [part for kind in registry.KINDS for part in registry.parts(kind) if registry.same(part, word)]
+    same = [part for kind in registry.KINDS for part in registry.parts(kind) if registry.has_name(part, word)]
     if same:
         return PartError(f"{same[0].name} is a {same[0].kind}: zoo check {same[0].kind} {same[0].name}")
     names = [*registry.KINDS, *(recipe.name for recipe in recipe_files.recipes())]
@@ -193,7 +193,7 @@ def _all(kind: str, options: CheckOptions) -> int:
         raise UsageError(f"{options.options[0][2]}: options belong to one part. Name it: zoo check {kind} NAME …")
     failed, documents = False, []
     for part in registry.parts(kind):
-        clash = sum(registry.same(part, other.name) for other in registry.parts(kind)) > 1
+        clash = sum(registry.has_name(part, other.name) for other in registry.parts(kind)) > 1
         job = Job(kind, part.path if clash else part.name, [], options.only, options.debug)
         try:
             *_, report = examine(job, options.timeout)

@@ -21,14 +21,14 @@ def run(argv: list[str]) -> int:
     json = "--json" in argv
     parsed = fit_options.parse("fit", [word for word in argv if word != "--json"])
     parsed.options.append(FAST)
-    draft = run_config.draft(parsed)
+    draft = run_config.read_draft(parsed)
     doctor.check_torch()
     warning_filters.filter_warnings(parsed.debug)
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="zoo-check-") as folder:
         parsed.runs = folder  # nobody's run is in the way, and nothing is left
         schema = run_config.schema()
-        config_plan = run_config.plan(parsed, draft, schema)
+        config_plan = run_config.make_plan(parsed, draft, schema)
         from zoo.cli import fit as runner
 
         with contextlib.redirect_stdout(io.StringIO()) as output:

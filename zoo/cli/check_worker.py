@@ -78,7 +78,7 @@ def run(job: Mapping[str, Any], tell: Tell) -> None:
 def load_class(kind: str, name: str) -> tuple[type, str, str]:
     """A class by its kind and name or by its class path, with its kind and where it comes from."""
     if "." not in name:
-        part = diagnosis.choose(kind, name)
+        part = diagnosis.choose_part(kind, name)
         return part.load(), kind, part.origin
     sys.path.insert(0, str(Path.cwd()))  # whoever names a class path means their own code
     cls = load_by_path(name)
@@ -89,7 +89,7 @@ def load_class(kind: str, name: str) -> tuple[type, str, str]:
         raise UsageError(f"{name} is the base of every {own}, not one of them.")
     if kind and own != kind:
         raise UsageError(f"{name} is a {own}, no {kind}: zoo check {name}")
-    owner = registry.owner(name)
+    owner = registry.part_of_class(name)
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     return cls, own, owner.origin if owner else _shown(file)
 
@@ -140,7 +140,7 @@ def given_options(part: type, kind: str, written: list[tuple[str, str | bool, st
     # as `zoo show` spells them: --model.norm.eps
     own = {"task": ("model.",), "data": ("data.",)}.get(kind, (f"model.{kind}.", f"{kind}."))
     merged: dict[str, Node] = {}
-    for layer in yaml_source.from_options((_short(name, own), value, text) for name, value, text in written):
+    for layer in yaml_source.option_layers((_short(name, own), value, text) for name, value, text in written):
         for name, node in layer.children.items():
             before = merged.get(name)
             children = before.children if before and node.value is MISSING else {}
@@ -155,13 +155,13 @@ def _short(name: str, prefixes: tuple[str, ...]) -> str:
 
 def _values(owner: type, count: int, nodes: Mapping[str, Node], word: str) -> dict[str, Any]:
     from zoo.config.coercion import coerce
-    from zoo.config.resolve import nearest
+    from zoo.config.resolve import nearest_key
     from zoo.config.signatures import parameters
 
     params, values = parameters(owner, count), {}
     for name, node in nodes.items():
         if name not in params:
-            near = nearest(name, params)
+            near = nearest_key(name, params)
             hint = f" Did you mean {near!r}?" if near else f" It has: {', '.join(params) or 'none'}."
             raise PartError(f"{word} {owner.__name__!r} has no option {name!r}.{hint}")
         slot = params[name].slot
@@ -176,12 +176,12 @@ def _values(owner: type, count: int, nodes: Mapping[str, Node], word: str) -> di
 
 def _class(name: str, node: Node, param: Any) -> Any:
     """A class that an option names, or the default one, with its own options bound."""
-    from zoo.config.class_names import Names
+    from zoo.config.class_names import ClassFinder
 
     if node.value is MISSING and not isinstance(param.default, type):
         raise UsageError(f"'{name}.{next(iter(node.children))}' is set, but no {param.slot.word} is chosen.")
-    cls = param.default if node.value is MISSING else Names().find(param.slot, node)
-    options = _values(cls, param.slot.given, node.children, param.slot.word)
+    cls = param.default if node.value is MISSING else ClassFinder().find(param.slot, node)
+    options = _values(cls, param.slot.owner_arguments, node.children, param.slot.word)
     return functools.partial(cls, **options) if options else cls
 
 

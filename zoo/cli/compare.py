@@ -85,7 +85,7 @@ def _read(options: CompareOptions) -> int:
 def folder(word: str, runs: str) -> Path:
     """The folder that a word names: itself, or the runs of a recipe. Raises UsageError for neither."""
     path = Path(word).expanduser()
-    recipe = recipe_files.packaged(word)
+    recipe = recipe_files.packaged_recipe(word)
     if path.is_dir():
         return path
     below = Path(runs, recipe.name if recipe else word)

@@ -31,18 +31,18 @@ def run(asked: CompareOptions) -> int:
     for name in (*UNFIT, *(["vary"] if asked.vary else [])):
         if name == "vary" or asked.get(name):
             raise UsageError(f"--{name} does not go with --attribute: what varies is what the two recipes differ in.")
-    seeds, options = variants.seeds(asked.get("seeds") or "5"), words(asked)
+    seeds, options = variants.parse_seeds(asked.get("seeds") or "5"), words(asked)
     fits, meter = compare_run.open_comparison(asked, [(word, *options) for word in asked.words])
     from zoo.training.setup import display_value
 
     one, other = (fits.point((word, *options)) for word in asked.words)
-    differences = attribute.differences(one, other, display_value)
+    differences = attribute.find_differences(one, other, display_value)
     first = Arm((), (asked.words[0], *options), one)
-    hybrids = attribute.hybrids(first, differences, fits, meter.check)
+    hybrids = attribute.build_hybrids(first, differences, fits, meter.check)
     arms = list(hybrids.values())
     runner = Runner(asked, fits, asked.get("goal"), None)
     jobs = runner.jobs(arms, seeds)
-    steps = plan.steps(jobs)
+    steps = plan.list_steps(jobs)
     runner.tell(
         f"{one.recipe} and {other.recipe} differ in {len(differences)} options: {', '.join(map(str, differences))}"
     )
@@ -61,7 +61,9 @@ def run(asked: CompareOptions) -> int:
         return left
     answer = compare_run.answer_records(comparison_folder.read_ledgers(record.folders), asked, record)
     ledgers = [run for runs in answer.runs.values() for run in runs.values()]
-    done = attribute.shares(differences, attribute.figures(hybrids, ledgers, answer.goal), answer.lower_is_better)
+    done = attribute.compute_shares(
+        differences, attribute.hybrid_figures(hybrids, ledgers, answer.goal), answer.lower_is_better
+    )
     code = compare_run.print_answer(answer, asked, place, [chart(done, answer.goal, answer.lower_is_better)])
     runner.tell("\n" + text(differences, done, answer.goal))
     return max(code, exit_code(runner.failed))
@@ -69,7 +71,7 @@ def run(asked: CompareOptions) -> int:
 
 def text(differences: Sequence[Difference], done: Sequence[Share], goal: str) -> str:
     """The table of what each option brought, and how to read it."""
-    rows = attribute.table(done)
+    rows = attribute.shares_table(done)
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     shares = "share: Shapley's, the mean over all orders of adding the options. " if done[0].shapley else ""
@@ -82,10 +84,10 @@ def text(differences: Sequence[Difference], done: Sequence[Share], goal: str) ->
 
 def chart(done: Sequence[Share], goal: str, lower: bool) -> Chart:
     """The shares as bars."""
-    from zoo.compare.charts import Bar, bars
+    from zoo.compare.charts import Bar, draw_bars
 
     pairs = [(share.difference, share.shapley or share.alone) for share in done]
     rows = [Bar(str(one), pair.mean, pair.low, pair.high) for one, pair in pairs]
     kind = "Shapley's shares" if done[0].shapley else "Effects on the first recipe"
     caption = f"{kind}, with 95 % intervals over seeds."
-    return bars("What each option brought", rows, f"change in {goal}", "low" if lower else "high", caption)
+    return draw_bars("What each option brought", rows, f"change in {goal}", "low" if lower else "high", caption)

@@ -54,7 +54,7 @@ def _fits(key: str) -> bool:
 def draft(words: Sequence[str]) -> tuple[fit_options.Command, run_config.Draft]:
     """A command of `zoo fit` as far as it needs no torch. Raises UsageError for names of parts that do not exist."""
     command = fit_options.parse("fit", list(words))
-    return command, run_config.draft(command)
+    return command, run_config.read_draft(command)
 
 
 class ZooFit:
@@ -66,7 +66,7 @@ class ZooFit:
 
     def point(self, words: Sequence[str]) -> Point:
         """The configuration of a recipe and options. Raises UsageError as `zoo fit` does."""
-        config_plan = run_config.plan(*draft([*words, f"--runs={self.runs}"]), self.schema)
+        config_plan = run_config.make_plan(*draft([*words, f"--runs={self.runs}"]), self.schema)
         self._made[config_plan.run.title] = config_plan
         return Point(Path(self.runs), config_plan.run.recipe, config_plan.run.variant, config_plan.config)
 
@@ -77,7 +77,7 @@ class ZooFit:
         """
         path, config_plan = home / CONFIG, self._made[f"{point.recipe}/{point.variant}"]
         try:
-            old = run_config.flatten(yaml_source.read(path).plain()) if path.is_file() else {}
+            old = run_config.flatten(yaml_source.read_yaml(path).as_data()) if path.is_file() else {}
         except UsageError:
             old = {}  # cut short by a kill, before anything was trained
         if not old:

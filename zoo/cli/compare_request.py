@@ -13,7 +13,7 @@ from zoo.compare import variants
 from zoo.compare.plan import Comparison
 from zoo.config import yaml_source
 from zoo.config.fit_options import SECTIONS
-from zoo.config.output_paths import check_place
+from zoo.config.output_paths import check_output_path
 from zoo.errors import UsageError
 from zoo.registry import suggest
 
@@ -31,7 +31,9 @@ def _of_options(options: CompareOptions) -> Comparison | None:
         return None
     if len(options.words) > 1:
         raise UsageError(f"one recipe at a time: got {options.words[0]!r} and {options.words[1]!r}.")
-    comparison = Comparison(recipe=options.words[0], vary=variants.factors(options.vary), options=tuple(words(options)))
+    comparison = Comparison(
+        recipe=options.words[0], vary=variants.parse_factors(options.vary), options=tuple(words(options))
+    )
     return _with(comparison, options.valued)
 
 
@@ -44,16 +46,16 @@ def _with(comparison: Comparison, valued: Mapping[str, str]) -> Comparison:
         if name in valued
     }
     if "seeds" in valued:
-        fields["seeds"] = variants.seeds(valued["seeds"])
+        fields["seeds"] = variants.parse_seeds(valued["seeds"])
     return replace(comparison, **fields)
 
 
 def _of_file(parsed: CompareOptions) -> Comparison | None:
     """The comparison that a file describes; None where the first word names none."""
-    path = recipe_files.comparison(parsed.words[0])
+    path = recipe_files.comparison_file(parsed.words[0])
     if path is None:
         return None
-    content = yaml_source.read(path).plain()
+    content = yaml_source.read_yaml(path).as_data()
     if not isinstance(content, dict) or "vary" not in content:
         return None  # a recipe
     if parsed.vary or len(parsed.words) > 1:
@@ -88,14 +90,14 @@ def _check_keys(path: Path, recipe: str, content: Mapping[str, Any]) -> None:
         if key.partition(".")[0] not in SECTIONS:
             raise UsageError(f"{path}: {key!r:.80} is no option of {', '.join(SECTIONS)}, which a file may set.")
         for one in value if isinstance(value, list) else [value]:
-            check_place(key, one, str(path))
+            check_output_path(key, one, str(path))
 
 
 def _word(value: object) -> str:
     """A value of a file as a command line has it."""
-    from zoo.compare.attribute import written
+    from zoo.compare.attribute import option_text
 
-    return written(value)
+    return option_text(value)
 
 
 def _said(value: object) -> str:

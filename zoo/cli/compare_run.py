@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from zoo import console
 from zoo.cli.compare_options import CompareOptions, is_terminal, output_stream
 from zoo.compare import comparison_folder, plan
-from zoo.compare.execute import FailedRun, How, Job, execute, exit_code, threads
+from zoo.compare.execute import FailedRun, Job, RunOptions, execute, exit_code, threads_per_run
 from zoo.compare.number_format import format_duration
 from zoo.compare.plan import Arm, Comparison, Step
 from zoo.errors import StorageError, UsageError, ZooError
 
 if TYPE_CHECKING:
     from zoo.compare.charts import Chart
-    from zoo.compare.run_records import Ledger
+    from zoo.compare.run_records import RunRecord
     from zoo.compare.verdict import Answer
 
 
@@ -43,7 +43,7 @@ class Runner:
         """Run what is missing; ``whole``: all of it and not only a share, since what follows needs it."""
         jobs = self.jobs(arms, seeds)
         if "dry-run" in self.asked.flags:
-            left = [step for step in plan.steps(jobs) if step.state != "finished"]
+            left = [step for step in plan.list_steps(jobs) if step.state != "finished"]
             if left:
                 raise PendingError(left)
             return
@@ -53,12 +53,12 @@ class Runner:
 
     def jobs(self, arms: Sequence[Arm], seeds: Sequence[int]) -> list[Job]:
         """The runs, after a look at those that exist already."""
-        plan.verify(arms, seeds, self.fits)
-        return plan.jobs(arms, seeds, self.goal)
+        plan.verify_runs(arms, seeds, self.fits)
+        return plan.list_jobs(arms, seeds, self.goal)
 
-    def how(self, wait: bool) -> How:
+    def how(self, wait: bool) -> RunOptions:
         environment = {"ZOO_BUDGET": self.budget} if self.budget else {}
-        return How(jobs=self.asked.jobs, environment=environment, wait=wait, tell=self.tell)
+        return RunOptions(jobs=self.asked.jobs, environment=environment, wait=wait, report=self.tell)
 
     def tell(self, line: str) -> None:
         print(line, file=output_stream(self.asked), flush=True)
@@ -72,18 +72,18 @@ def open_comparison(options: CompareOptions, several: Sequence[Sequence[str]]) -
         compare_fits.draft(words)
     doctor.check_torch()
     warning_filters.filter_warnings("debug" in options.flags)
-    from zoo.compare.measure_model import Meter
+    from zoo.compare.measure_model import CostMeter
 
     allow = [word.partition("=")[2] for word in options.options if word.startswith("--allow-import=")]
     allow += ["*"] if "--trust" in options.options else []
-    return compare_fits.ZooFit(options.get("runs") or "runs"), Meter(tuple(allow))
+    return compare_fits.ZooFit(options.get("runs") or "runs"), CostMeter(tuple(allow))
 
 
 def compare(options: CompareOptions, comparison: Comparison) -> int:
     """`zoo compare RECIPE --vary …`: run, then answer."""
     from zoo.compare import length_probe, prepare_runs
 
-    probed = length_probe.factors(comparison.probe) if comparison.probe else ()
+    probed = length_probe.parse_factors(comparison.probe) if comparison.probe else ()
     fits, meter = open_comparison(options, prepare_runs.check_comparison(comparison))
     runner = Runner(options, fits, comparison.goal, comparison.budget)
     try:
@@ -93,13 +93,13 @@ def compare(options: CompareOptions, comparison: Comparison) -> int:
         return 0
     arms = ready.arms
     jobs = runner.jobs(arms, comparison.seeds)
-    print_introduction(comparison.seeds, arms, plan.steps(jobs), runner)
+    print_introduction(comparison.seeds, arms, plan.list_steps(jobs), runner)
     for note in ready.notes:
         runner.tell(f"  {note}")
-    for one in ready.refused:
+    for one in ready.invalid:
         runner.tell(f"  left out {one.name}: {one.sentence}")
     if "dry-run" in options.flags:
-        print_plan(plan.steps(jobs))
+        print_plan(plan.list_steps(jobs))
         return 0
     record = comparison_folder.Record(
         tuple(job.folder for job in jobs),
@@ -129,7 +129,7 @@ def command_line(options: CompareOptions) -> str:
 
 def count_unfinished(jobs: Sequence[Job], runner: Runner) -> int | None:
     """What to say, and the exit code, where the table has to wait for other shards or for what failed."""
-    left = [step for step in plan.steps(jobs) if step.state != "finished"]
+    left = [step for step in plan.list_steps(jobs) if step.state != "finished"]
     if runner.asked.get("shard") and left and not runner.failed:
         runner.tell(f"{len(jobs) - len(left)} of {len(jobs)} runs are finished; the others are other shards'.")
         return 0
@@ -148,7 +148,7 @@ def print_introduction(seeds: Sequence[int], arms: Sequence[Arm], steps: Sequenc
     left, jobs = [step for step in steps if step.state != "finished"], runner.asked.jobs
     point = arms[0].point
     length = {arm.name: arm.point.config["trainer"].get("max_steps") for arm in arms}
-    estimate = plan.seconds(steps, length, point.root / point.recipe)
+    estimate = plan.estimate_seconds(steps, length, point.root / point.recipe)
     took = "unknown: no run is finished yet" if estimate is None else f"about {format_duration(estimate / jobs)}"
     share = f", shard {runner.asked.get('shard')}" if runner.asked.get("shard") else ""
     runner.tell(
@@ -156,7 +156,7 @@ def print_introduction(seeds: Sequence[int], arms: Sequence[Arm], steps: Sequenc
         f"{len(steps) - len(left)} finished{share}"
     )
     if left:
-        runner.tell(f"  {jobs} at once, {threads(jobs)} threads each · time {took}")
+        runner.tell(f"  {jobs} at once, {threads_per_run(jobs)} threads each · time {took}")
 
 
 def print_plan(steps: Sequence[Step], note: str = "") -> None:
@@ -175,14 +175,14 @@ def probe(
     runner: Runner,
 ) -> Chart:  # fmt: skip
     """Measure every finished run on longer texts, print the table, and draw the chart in the answer's colours."""
-    from zoo.compare import length_probe, run_state
-    from zoo.compare.charts import lines, variant_looks
+    from zoo.compare import length_probe, run_records
+    from zoo.compare.charts import draw_lines, variant_looks
 
     labels = {row.variant: row.label for row in answer.rows}
     looks = {labels[variant]: look for variant, look in variant_looks(answer).items()}
     folders = {
         labels.get(arm.name, arm.name): {
-            s: arm.point.folder(s) for s in seeds if run_state.read_state(arm.point.folder(s)) == "finished"
+            s: arm.point.folder(s) for s in seeds if run_records.read_state(arm.point.folder(s)) == "finished"
         }
         for arm in arms
     }
@@ -195,7 +195,7 @@ def probe(
     title = "Loss in the last quarter of texts longer than in training"
     caption = "Mean over seeds of each run's best checkpoint on the validation text."
     axis_labels = ("length, in training lengths", "nats per token")
-    return lines(title, length_probe.means(losses), axis_labels, ticks, caption=caption, looks=looks)
+    return draw_lines(title, length_probe.mean_losses(losses), axis_labels, ticks, caption=caption, looks=looks)
 
 
 def answer_folders(folders: Sequence[Path], options: CompareOptions) -> int:
@@ -207,11 +207,13 @@ def answer_folders(folders: Sequence[Path], options: CompareOptions) -> int:
     record = comparison_folder.load_record(folders[0]) if len(folders) == 1 else None
     if record is not None:
         return show_comparison(replace(record, baseline=options.get("baseline") or record.baseline), options, place)
-    answer = answer_records(run_records.read(*folders), options, comparison_folder.Record((), options.get("baseline")))
+    answer = answer_records(
+        run_records.read_records(*folders), options, comparison_folder.Record((), options.get("baseline"))
+    )
     return print_answer(answer, options, place)
 
 
-def answer_records(ledgers: Sequence[Ledger], options: CompareOptions, record: comparison_folder.Record) -> Answer:
+def answer_records(ledgers: Sequence[RunRecord], options: CompareOptions, record: comparison_folder.Record) -> Answer:
     from zoo.compare.verdict import answer
 
     at, commands = options.get("at") or "best", [record.command] if record.command else []
@@ -237,22 +239,22 @@ def print_answer(answer: Answer, options: CompareOptions, place: Path | None, mo
         print(table.as_json(answer))
     else:
         width = min(shutil.get_terminal_size((table.WIDTH, 0)).columns, 160) if is_terminal() else table.WIDTH
-        console.draw(table.terminal(answer, width, is_terminal()))
+        console.draw(table.as_text(answer, width, is_terminal()))
     if place is not None:
         write_report(answer, options, Path(options.get("out") or place), more)
-    return 1 if answer.refused else 0
+    return 1 if answer.comparability_errors else 0
 
 
 def write_report(answer: Answer, options: CompareOptions, place: Path, more: Sequence[Chart]) -> None:
     """Write the files and what TensorBoard shows, and say where they are."""
     from zoo.cli.tensorboard import link
     from zoo.compare import table, tensorboard_summary
-    from zoo.compare.write_report import write
+    from zoo.compare.write_report import write_report
 
     out = output_stream(options)
-    files = write(answer, place, more)
+    files = write_report(answer, place, more)
     goals = [answer.goal, *(answer.base.others or {})]
-    tensorboard_summary.write_summary(place, table.markdown(answer), goals)
+    tensorboard_summary.write_summary(place, table.as_markdown(answer), goals)
     runs = next(iter(next(iter(answer.runs.values())).values())).path.parents[2]
     page = next((file for file in files if file.suffix == ".html"), place)
     print(f"\nreport  {page}\nlook    zoo tensorboard {runs}", file=out)

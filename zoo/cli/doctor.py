@@ -24,7 +24,7 @@ SHOWN = ("zoo-transformers", "lightning", "torch", "torchvision", "torchmetrics"
 SLOW = 2.0  # seconds that an import may take unmentioned
 
 
-installed_version = discovery.version
+installed_version = discovery.installed_version
 
 
 def torch_mismatch(requires: list[str] | None = None) -> str | None:
@@ -46,7 +46,7 @@ def torch_mismatch(requires: list[str] | None = None) -> str | None:
 
 def check_torch() -> None:
     """Refuse a torch and torchvision that do not fit, before importing them fails with an unrelated message."""
-    discovery.shield()
+    discovery.tolerate_damaged_metadata()
     problem = torch_mismatch()
     if problem:
         raise UsageError(problem)
@@ -54,13 +54,13 @@ def check_torch() -> None:
 
 def doctor(json: bool) -> int:
     """`zoo doctor`: everything a report of a problem should hold. Exits with 2 when something is wrong."""
-    discovery.shield()
+    discovery.tolerate_damaged_metadata()
     versions = {name: installed_version(name) or "not installed" for name in SHOWN}
     mismatch = torch_mismatch()
     tried = _plugins()
     damaged = [
         {"distribution": flaw.package.name, "version": flaw.package.version, "location": flaw.package.home,
-         "problem": flaw.reason} for flaw in registry.flaws()
+         "problem": flaw.reason} for flaw in registry.metadata_flaws()
     ]  # fmt: skip
     owners = lightning_owners()
     devices = ["unknown: torch cannot be imported safely"] if mismatch else _devices()
@@ -73,7 +73,7 @@ def doctor(json: bool) -> int:
         "devices": devices,
         "plugins": tried,
         "damaged": damaged,
-        "disabled": sorted(registry.switched()),
+        "disabled": sorted(registry.disabled_names()),
         "lightning_command": owners,
     }
     broken = mismatch is not None or bool(damaged) or any(not plugin["ok"] for plugin in tried)
@@ -86,13 +86,13 @@ def doctor(json: bool) -> int:
     print(f"torch and torchvision  {mismatch or 'fit'}")
     print(f"devices      {'; '.join(devices)}")
     print(f"`lightning`  {owners}")
-    if registry.switched():
-        print(f"{registry.SWITCH}={os.environ[registry.SWITCH]}{_unknown()}")
+    if registry.disabled_names():
+        print(f"{registry.DISABLE_VARIABLE}={os.environ[registry.DISABLE_VARIABLE]}{_unknown()}")
     print(f"plugins      {'none' if not tried else ''}")
     for plugin in tried:
         status = plugin["problem"] or ", but ".join(["ok", *plugin["warnings"]])
         print(f"  {plugin['kind']} {plugin['name']} ({plugin['origin']}): {status}")
-    for flaw in registry.flaws():
+    for flaw in registry.metadata_flaws():
         print(f"  {flaw.package.origin}: {flaw.reason} ({flaw.package.home})")
     return 2 if broken else 0
 
@@ -101,19 +101,19 @@ def _plugins() -> list[dict[str, Any]]:
     """Every part that does not come with zoo, and how importing it went in a process of its own."""
     from zoo.cli.import_probe import probe
 
-    parts = [part for kind in registry.KINDS for part in registry.listed(kind) if not part.builtin]
+    parts = [part for kind in registry.KINDS for part in registry.installed_parts(kind) if not part.builtin]
     tried = [part for part in parts if not (_off(part) or part.damage or diagnosis.version_mismatch(part))]
     outcomes = dict(zip(tried, probe(tried), strict=True)) if tried else {}
     return [_report(part, outcomes.get(part)) for part in parts]
 
 
 def _off(part: registry.Part) -> bool:
-    return registry.disabled(part.distribution)
+    return registry.is_disabled(part.distribution)
 
 
 def _report(part: registry.Part, outcome: Outcome | None) -> dict[str, Any]:
     """What there is to say about a part; one that is disabled is no problem."""
-    problems = diagnosis.states(part)
+    problems = diagnosis.name_problems(part)
     warnings = []
     if outcome:
         problems += [outcome.problem] if outcome.problem else []
@@ -124,7 +124,7 @@ def _report(part: registry.Part, outcome: Outcome | None) -> dict[str, Any]:
     return {
         "kind": part.kind, "name": part.name, "origin": part.origin,
         "distribution": part.distribution, "version": part.version, "path": part.path,
-        "entry_point": part.entry, "location": diagnosis.location(part),
+        "entry_point": part.entry, "location": diagnosis.part_location(part),
         "problem": "; ".join(problems) or None, "ok": not problems or _off(part), "disabled": _off(part),
         "warnings": warnings, "seconds": round(outcome.seconds, 2) if outcome else None,
     }  # fmt: skip
@@ -132,8 +132,12 @@ def _report(part: registry.Part, outcome: Outcome | None) -> dict[str, Any]:
 
 def _unknown() -> str:
     """Words of ZOO_DISABLE_PLUGINS that name no plugin."""
-    installed = {discovery.normal(part.distribution) for kind in registry.KINDS for part in registry.listed(kind)}
-    odd = sorted(registry.switched() - installed - {"1", "0", "all"})
+    installed = {
+        discovery.normalize_name(part.distribution)
+        for kind in registry.KINDS
+        for part in registry.installed_parts(kind)
+    }
+    odd = sorted(registry.disabled_names() - installed - {"1", "0", "all"})
     return f" (no installed plugin: {', '.join(odd)})" if odd else ""
 
 

@@ -54,7 +54,7 @@ def refusal(plan: Plan, schema: Schema, without: Sequence[str]) -> str:
     """What is said when the model is built on the meta device, without some options; nothing where it can be."""
     command = replace(plan.command, options=[one for one in plan.command.options if one[0] not in without])
     try:
-        other = planning.plan(command, planning.draft(command), schema)
+        other = planning.make_plan(command, planning.read_draft(command), schema)
         task, config = other.resolved.classes["model"], copy.deepcopy(other.config["model"])
         limit = (other.config["data"].get("init_args") or {}).get("max_length")
         config["init_args"].update(data_sizes.placeholder_sizes(task, config["init_args"], limit))

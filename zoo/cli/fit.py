@@ -26,7 +26,7 @@ from zoo.config.run_config import Plan, config_text
 from zoo.config.signatures import parameters
 from zoo.errors import CheckpointError, StorageError, UsageError
 from zoo.inference import part_versions
-from zoo.inference.find_run import checkpoint
+from zoo.inference.find_run import find_checkpoint
 from zoo.io import atomic_files
 from zoo.system import garbage_collection
 from zoo.training import distributed, lightning_overhead, out_of_memory
@@ -96,8 +96,8 @@ class ZooCLI(LightningCLI):
         trial.init_args.update(Namespace(**data_sizes.placeholder_sizes(task, options, limit)))
         data_sizes.build_on_meta(lambda: parser.instantiate(Namespace(model=trial)))
         sizes = self.data.sizes()
-        task_data_match.check_sizes(task, self.data, sizes, data_sizes.missing_sizes(task, options))
-        data_sizes.check_sizes(options, sizes, self.plan.resolved.origins)
+        task_data_match.check_missing_sizes(task, self.data, sizes, data_sizes.missing_sizes(task, options))
+        data_sizes.check_declared_sizes(options, sizes, self.plan.resolved.origins)
         config.model.init_args.update(Namespace(**data_sizes.fill_sizes(task, options, sizes, limit)))
         seed_everything(self.plan.seed, workers=True, verbose=False)  # as if nothing had been built before
 
@@ -176,7 +176,9 @@ class ZooCLI(LightningCLI):
         self.plan.claimed = True
         console.open_log(self.run_folder)
         if run_folder.first_rank():
-            part_versions.write(self.plan.config, self.run_folder)  # also by --resume: its checkpoints are the newest
+            part_versions.write_records(
+                self.plan.config, self.run_folder
+            )  # also by --resume: its checkpoints are the newest
         if run_folder.first_rank() and "resume" not in self.plan.command.flags:
             atomic_files.write_text(self.run_folder / run_folder.CONFIG, config_text(self.plan))
             fit_finetune.save_transfer_table(self.transfer, self.run_folder)
@@ -278,7 +280,7 @@ def run_plan(plan: Plan, schema: Schema) -> int:
         return exit_code(signal.SIGTERM)
     except SystemExit as error:
         if isinstance(error.__context__, KeyboardInterrupt):
-            has_checkpoint = plan.claimed and checkpoint(plan.run.folder)
+            has_checkpoint = plan.claimed and find_checkpoint(plan.run.folder)
             print(
                 "interrupted." + (" Continue: the same command with --resume" if has_checkpoint else ""),
                 file=sys.stderr,

@@ -17,15 +17,15 @@ TABLE = "start.tsv"
 
 def prepare(plan: Plan, task: Any, data: Any) -> Transfer | None:
     """Apply what the configuration says under ``tune``; a checkpoint of the run's own brings its weights itself."""
-    from zoo.finetuning.finetune import make_tunable, prepare
+    from zoo.finetuning.finetune import prepare_task, tune_of_config
 
-    tune = make_tunable(plan.config)
+    tune = tune_of_config(plan.config)
     if tune is None:
         return None
     resumes = bool(plan.config.get("ckpt_path"))
     # resumed adapters must know which tensors were new; otherwise the run's own checkpoint says everything
     begins = plan.command.subcommand == "fit" and (not resumes or tune.rank > 0)
-    table = prepare(task, tune, plan.command.runs, data, begins)
+    table = prepare_task(task, tune, plan.command.runs, data, begins)
     if table is not None and not resumes and run_folder.first_rank():
         print(f"starts from {tune.start}\n{table.table()}", flush=True)
     return table

@@ -95,10 +95,12 @@ def device_name(trainer: Trainer, chosen: bool = False) -> str:
     several = f"{trainer.world_size} × " if trainer.world_size > 1 else ""
     freed = f" · freed memory is {malloc.state()}" if place == "cpu" else ""
     advice = ""
-    if chosen and str(trainer.precision) == precision.FAST and precision.fast_dtypes(kind):  # not where it was adopted
+    if (
+        chosen and str(trainer.precision) == precision.BF16_MIXED and precision.has_fast_bf16(kind)
+    ):  # not where it was adopted
         advice = ", which this machine is fast at (exact: --trainer.precision 32-true)"
-    elif str(trainer.precision) == "32-true" and precision.faster(kind):
-        advice = f", {precision.FAST} may be faster"
+    elif str(trainer.precision) == "32-true" and precision.has_bf16(kind):
+        advice = f", {precision.BF16_MIXED} may be faster"
     return f"  device  {several}{place}{threads} · {trainer.precision}{advice}{freed}"
 
 

@@ -29,9 +29,9 @@ def run(command: Command, draft: Draft, schema: Schema) -> int:
 def _sections(command: Command, draft: Draft, schema: Schema) -> list[tuple[str, type]]:
     if not draft.layers:
         return [("trainer", schema.trainer)]
-    from zoo.config.run_config import plan
+    from zoo.config.run_config import make_plan
 
-    classes = plan(command, draft, schema).resolved.classes
+    classes = make_plan(command, draft, schema).resolved.classes
     below = [key for key in classes if key.startswith("model.")]
     return [*((key, classes[key]) for key in ("model", *below, "data")), ("trainer", schema.trainer)]
 

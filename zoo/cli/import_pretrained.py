@@ -86,13 +86,13 @@ def _read(argv: list[str]) -> tuple[Path, Path, bool, list[str]]:
 def _changed(source: Checkpoint, changes: list[str]) -> Mapping[str, Any]:
     """The model's configuration after the options of the command line, resolved as `zoo fit` does."""
     from zoo.config import fit_options, run_config
-    from zoo.inference.rebuild_task import complete
+    from zoo.inference.rebuild_task import complete_options
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "recipe.yaml")
         atomic_files.write_text(path, _recipe(source, source.model, source.folder.name))
         parsed = fit_options.parse("fit", [str(path), *changes])
-        return complete(run_config.plan(parsed, run_config.draft(parsed)).config["model"])
+        return complete_options(run_config.make_plan(parsed, run_config.read_draft(parsed)).config["model"])
 
 
 def _recipe(source: Checkpoint, model: Mapping[str, Any], name: str) -> str:

@@ -7,14 +7,14 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 
 from zoo.errors import UsageError
-from zoo.plugins.discovery import shield
+from zoo.plugins.discovery import tolerate_damaged_metadata
 
 
 def sdk() -> EntryPoint | None:
     """The command line of lightning-sdk, or None."""
     if find_spec("lightning_sdk") is None:
         return None
-    shield()
+    tolerate_damaged_metadata()
     points = [point for point in entry_points(group="console_scripts") if point.value.startswith("lightning_sdk")]
     return min(points, key=lambda point: (point.name != "lightning", point.name), default=None)
 

@@ -90,8 +90,10 @@ def matrix_page(mixed: Iterable[Cell], computed: Iterable[Cell], target: Path | 
     tasks = list(dict.fromkeys(cell.task for cell in mixed))
     tables = [_table(mixed, ["attention", "position"], (1, 0, 2), sentences)]
     tables.append(_table(computed, ["norm", "ffn"], (0, 1, 2), sentences))
-    off = os.environ.get(registry.SWITCH)
-    command = f"{f'{registry.SWITCH}={off} ' if off else ''}zoo matrix{f' --write {target}' if target else ''}"
+    off = os.environ.get(registry.DISABLE_VARIABLE)
+    command = (
+        f"{f'{registry.DISABLE_VARIABLE}={off} ' if off else ''}zoo matrix{f' --write {target}' if target else ''}"
+    )
     plugins = {part.origin for cell in [*mixed, *computed] for part in cell.parts if part and not part.builtin}
     return "\n\n".join(
         [

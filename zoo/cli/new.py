@@ -17,7 +17,7 @@ from zoo.cli import words
 from zoo.cli.show import check_kind
 from zoo.errors import UsageError
 from zoo.io import atomic_files
-from zoo.plugins.description import locate
+from zoo.plugins.description import source_file
 
 USAGE = """\
 usage: zoo new KIND NAME [--dest DIR] | zoo new recipe NAME [--from RECIPE]
@@ -134,8 +134,8 @@ def check_class(kind: str, name: str) -> None:
         raise UsageError(f"{name!r} cannot name a class: letters and digits, the first one a capital.{hint}")
     if keyword.iskeyword(name) or hasattr(builtins, name):
         raise UsageError(f"{name!r} is a word of Python itself. Choose another, such as My{name}.")
-    for part in registry.listed(kind):
-        if registry.same(part, name):
+    for part in registry.installed_parts(kind):
+        if registry.has_name(part, name):
             raise UsageError(f"{kind} {part.name!r} exists in {part.origin}. Choose another name, such as My{name}.")
     source = fill_template(f"{kind}.py", {})
     used = {node.id for node in ast.walk(ast.parse(source.replace("{Class}", "_"))) if isinstance(node, ast.Name)}
@@ -149,7 +149,7 @@ def check_distribution(name: str, distributed: str) -> None:
     try:
         owner = f"the installed package {distribution(distributed).name}"
     except PackageNotFoundError:
-        owner = f"the module {module}, which is there already" if locate(module) else ""
+        owner = f"the module {module}, which is there already" if source_file(module) else ""
     if module in sys.stdlib_module_names or keyword.iskeyword(module):
         owner = f"Python's own {module}"
     if owner:
@@ -161,7 +161,7 @@ def recipe(name: str, source: str | None) -> int:
     stem = re.sub(r"\.ya?ml$", "", name)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", stem):
         raise UsageError(f"{name!r} cannot name a recipe: letters, digits and . _ - alone.")
-    if recipe_files.packaged(stem):
+    if recipe_files.packaged_recipe(stem):
         raise UsageError(f"{stem!r} is a packaged recipe. Choose another name: zoo new recipe my-{stem} --from {stem}")
     target = Path(f"{stem}.yaml")
     if target.exists():
@@ -180,7 +180,7 @@ def recipe(name: str, source: str | None) -> int:
 
 def variant(source: str, values: dict[str, str]) -> str:
     """Another recipe's values under a header of its own."""
-    path = recipe_files.find(source)
+    path = recipe_files.find_recipe(source)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -15,7 +15,7 @@ from zoo.config.run_config import Plan, as_yaml, check_resume
 from zoo.config.signatures import parameters
 from zoo.errors import CheckpointError, UsageError
 from zoo.inference import checkpoint_manifest, part_versions, weight_files
-from zoo.inference.find_run import checkpoint, config_of_checkpoint
+from zoo.inference.find_run import find_checkpoint, run_of_checkpoint
 from zoo.io import atomic_files
 from zoo.logging.run_record import own_version
 
@@ -46,7 +46,7 @@ def choose_checkpoint(plan: Plan) -> None:
         given = plan.config["ckpt_path"] = str(newest_run(plan.run.folder))
     elif given is None and evaluate:
         home = plan.source.parent if plan.source and plan.source.name == run_folder.CONFIG else plan.run.folder
-        best = checkpoint(home, best=True) if home.is_dir() else None
+        best = find_checkpoint(home, best=True) if home.is_dir() else None
         if best is None:
             raise UsageError(f"no checkpoint in {home}. Train first, or add --ckpt_path FILE")
         given = plan.config["ckpt_path"] = str(best)
@@ -56,12 +56,12 @@ def choose_checkpoint(plan: Plan) -> None:
     if "://" in str(given) or not path.is_file():
         raise UsageError(f"no checkpoint file {str(given)!r}.{' It is a folder.' if path.is_dir() else ''}")
     plan.manifest = checkpoint_manifest.verify(path)
-    origin = config_of_checkpoint(path)
-    records = part_versions.check_records(weight_files.about(path, part_versions.KEY)) or part_versions.read_records(
-        origin or path.parent
-    )
+    origin = run_of_checkpoint(path)
+    records = part_versions.check_records(
+        weight_files.read_entry(path, part_versions.KEY)
+    ) or part_versions.read_records(origin or path.parent)
     if run_folder.first_rank():
-        part_versions.warn(records)
+        part_versions.warn_versions(records)
     if origin is not None or plan.manifest:
         require_agreement(plan, origin, resume and not evaluate)
 
@@ -70,7 +70,7 @@ def newest_run(home: Path) -> Path:
     """The newest intact checkpoint of a run, saying which were skipped. Raises where there is none."""
     if not home.is_dir():
         raise UsageError(f"nothing to resume: {home} does not exist. Start it without --resume.")
-    intact = checkpoint_manifest.newest(home)
+    intact = checkpoint_manifest.newest_intact(home)
     if intact.path is None and not intact.skipped:
         raise UsageError(f"no checkpoint in {home}. Start over: --overwrite")
     if intact.path is None:
@@ -87,7 +87,7 @@ def require_agreement(plan: Plan, origin: Path | None, resume: bool) -> None:
     if not old:
         if origin is None:
             return
-        old = yaml_source.read(origin / run_folder.CONFIG).plain()
+        old = yaml_source.read_yaml(origin / run_folder.CONFIG).as_data()
     if PRECISION not in plan.resolved.origins:
         precision.adopt_precision(plan.config["trainer"], old.get("trainer") or {})
     changes = check_resume(plan, old, training_options(plan.resolved.classes["model"]))

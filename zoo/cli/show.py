@@ -10,7 +10,7 @@ from zoo.cli import tables
 from zoo.config.layers import MISSING, Node, where
 from zoo.errors import UsageError
 from zoo.plugins import diagnosis
-from zoo.plugins.description import Option, describe, remembered
+from zoo.plugins.description import Option, cache_lookups, describe
 from zoo.registry import Part
 
 
@@ -33,10 +33,12 @@ def list_parts(words: list[str], json: bool) -> int:
     pattern = words[0].lower() if words else "*"
     if len(words) > 1:
         raise UsageError("usage: zoo list [kind] [glob] [--json]")
-    parts = [part for kind in kinds for part in registry.listed(kind) if fnmatch.fnmatch(part.name.lower(), pattern)]
+    parts = [
+        part for kind in kinds for part in registry.installed_parts(kind) if fnmatch.fnmatch(part.name.lower(), pattern)
+    ]
     if not parts:
         raise UsageError(f"no part matches {pattern!r}. See all: zoo list")
-    with remembered():
+    with cache_lookups():
         if json:
             tables.as_json([_summary(part) for part in parts])
             return 0
@@ -45,7 +47,7 @@ def list_parts(words: list[str], json: bool) -> int:
     tables.table(["kind", "name", "what it is", "from"], rows)
     for part, problem in wrong.items():
         print(f"! {part}: {problem}")
-    for flaw in registry.flaws() if len(kinds) > 1 else ():
+    for flaw in registry.metadata_flaws() if len(kinds) > 1 else ():
         print(f"! {flaw.package.origin}: {flaw.reason} ({flaw.package.home})")
     return 0
 
@@ -97,7 +99,7 @@ def copy(words: list[str], force: bool) -> int:
     """`zoo cp RECIPE DEST`."""
     if len(words) != 2:
         raise UsageError("usage: zoo cp RECIPE DEST [--force]")
-    target = recipe_files.copy(words[0], words[1], force)
+    target = recipe_files.copy_recipe(words[0], words[1], force)
     print(f"{target}\nTrain it: zoo fit {target}")
     return 0
 
@@ -106,7 +108,7 @@ def _summary(part: Part) -> dict[str, str | None]:
     return {
         "kind": part.kind, "name": part.name, "path": part.path,
         "distribution": part.distribution, "version": part.version, "summary": describe(part).summary,
-        "entry_point": part.entry, "location": diagnosis.location(part),
+        "entry_point": part.entry, "location": diagnosis.part_location(part),
         "problem": "; ".join(diagnosis.problems(part)) or None,
     }  # fmt: skip
 
@@ -119,7 +121,7 @@ def _brief(part: Part) -> str:
 def _told(part: Part) -> list[str]:
     """What is wrong with a part, and with others of its name."""
     lines = [f"Problem: {problem}. See: zoo doctor" for problem in diagnosis.problems(part)]
-    others = [one for one in registry.named(part.kind, part.name) if one != part]
+    others = [one for one in registry.parts_called(part.kind, part.name) if one != part]
     return [*lines, *(f"{one.origin} has one too: {'; '.join(diagnosis.problems(one))}" for one in others)]
 
 
@@ -134,11 +136,11 @@ def _show_recipe(name: str, json: bool) -> int:
         return list_parts([name], json)
     from zoo.config import yaml_source
 
-    kinds = [kind for kind in registry.KINDS if registry.named(kind, name)]
-    if kinds and recipe_files.packaged(name) is None and not Path(name).exists():
+    kinds = [kind for kind in registry.KINDS if registry.parts_called(kind, name)]
+    if kinds and recipe_files.packaged_recipe(name) is None and not Path(name).exists():
         raise UsageError(f"{name!r} is a part, not a recipe. Name its kind too: zoo show {kinds[0]} {name}")
-    path = recipe_files.find(name)
-    leaves = list(_leaves(yaml_source.read(path), ""))
+    path = recipe_files.find_recipe(name)
+    leaves = list(_leaves(yaml_source.read_yaml(path), ""))
     if json:
         values = [{"key": key, "value": node.plain_value(), "origin": node.origin} for key, node in leaves]
         tables.as_json({"recipe": name, "path": str(path), "text": path.read_text("utf-8"), "values": values})

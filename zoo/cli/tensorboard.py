@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from zoo.errors import UsageError
-from zoo.plugins.discovery import shield
+from zoo.plugins.discovery import tolerate_damaged_metadata
 
 PINNED = ("val/loss", "train/loss", "val_by_tokens/loss")
 SEEDS = r"regex:^(.*)/s\d+$"  # all seeds of a variant share a colour
@@ -49,7 +49,7 @@ def serve(folder: Path, port: int) -> int:
 
     Returns 130 after Ctrl-C and 143 after SIGTERM. Raises UsageError with its last words where it stops by itself.
     """
-    shield()
+    tolerate_damaged_metadata()
     last: deque[str] = deque(maxlen=20)
     try:
         with _silent(last):

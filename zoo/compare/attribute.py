@@ -1,4 +1,7 @@
-"""Which part brought what: hybrids of two recipes that differ in k options of the model, and Shapley's shares."""
+"""Attribution: how much of the difference between two recipes each of their k model options explains.
+
+Hybrids that take some options from the second recipe are trained, and their figures give Shapley values.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from typing import Any
 
 from zoo import registry
 from zoo.compare.plan import Arm, Fits, Point
-from zoo.compare.run_records import BETTER, Ledger, number
-from zoo.compare.statistics import Paired, Verdict, holm, judge, paired, rounded
+from zoo.compare.run_records import BETTER, RunRecord, number
+from zoo.compare.statistics import Paired, Verdict, holm_adjust, judge, paired_t_test, round_count
 from zoo.compare.variants import Choice
 from zoo.errors import UsageError
 
@@ -22,7 +25,7 @@ Subset = frozenset[str]
 
 @dataclass(frozen=True)
 class Difference:
-    """An option of the model and what the second recipe says of it."""
+    """A model option that two recipes set differently, with both values as text."""
 
     choice: Choice
     first: str
@@ -30,6 +33,7 @@ class Difference:
 
     @property
     def name(self) -> str:
+        """The option without its section: ``position`` for ``model.position``."""
         return self.choice.key.rpartition(".")[2]
 
     def __str__(self) -> str:
@@ -38,10 +42,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Share:
-    """What one option brought: Shapley's share where all hybrids ran, else the mean of both ends.
+    """The effect of one option on the headline figure, as differences paired by seed.
 
-    ``alone`` is its effect on the first recipe, ``last`` on the second that lacks it; all are differences in the
-    figure, paired by seed.
+    ``shapley`` is the Shapley value, None unless all 2^k hybrids ran. ``alone`` is the effect of adding the option to
+    the first recipe, ``last`` that of adding it last, when all other options are already the second recipe's.
     """
 
     difference: Difference
@@ -51,10 +55,10 @@ class Share:
     verdict: Verdict
 
 
-def differences(first: Point, second: Point, display: Callable[[Any], object]) -> list[Difference]:
-    """The options of the model that two recipes set differently.
+def find_differences(first: Point, second: Point, display: Callable[[Any], object]) -> list[Difference]:
+    """The model options that two recipes set differently.
 
-    Raises UsageError where something else differs too, or nothing does.
+    Raises UsageError if tasks, data or trainer differ, or fewer than two options do.
     """
     one, other = first.config["model"], second.config["model"]
     if one["class_path"] != other["class_path"]:
@@ -63,9 +67,9 @@ def differences(first: Point, second: Point, display: Callable[[Any], object]) -
             "there is nothing between them."
         )
     for section in ("data", "trainer"):
-        if changed := _changed(first.config[section], second.config[section]):
-            key, a, b = changed[0]
-            more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        if changes := _differing_keys(first.config[section], second.config[section]):
+            key, a, b = changes[0]
+            more = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
             raise UsageError(
                 f"{first.recipe} and {second.recipe} differ in {section}{key} ({a} and {b}){more}: --attribute is "
                 "about options of the model. Make the rest equal, by options that are given to both."
@@ -73,7 +77,7 @@ def differences(first: Point, second: Point, display: Callable[[Any], object]) -
     a, b = one["init_args"], other["init_args"]
     pairs = {name: (a.get(name), b.get(name)) for name in dict.fromkeys([*a, *b])}
     options = [
-        Difference(Choice(f"model.{name}", _taken(name, *pair)), str(display(pair[0])), str(display(pair[1])))
+        Difference(Choice(f"model.{name}", _option_value(name, *pair)), str(display(pair[0])), str(display(pair[1])))
         for name, pair in pairs.items()
         if pair[0] != pair[1]
     ]
@@ -83,59 +87,59 @@ def differences(first: Point, second: Point, display: Callable[[Any], object]) -
     return options
 
 
-def _taken(name: str, first: object, second: object) -> str:
-    """The second recipe's value; a part of another class by its name and the options that are not its usual ones."""
+def _option_value(name: str, first: object, second: object) -> str:
+    """The second recipe's value as text; for a part of another class, its name and its non-default options."""
     from zoo.training.setup import default_options
 
     if not isinstance(second, Mapping) or "class_path" not in second:
-        return written(second)
+        return option_text(second)
     path, usual = str(second["class_path"]), default_options(str(second["class_path"]))
     if isinstance(first, Mapping) and first.get("class_path") == path:
-        return written(second)  # of the same class, options that are left out would stay the first recipe's
+        return option_text(second)  # same class: an omitted option would keep the first recipe's value
     options = {key: value for key, value in second["init_args"].items() if key not in usual or usual[key] != value}
     short = (
         next((part.name for part in registry.parts(name) if part.path == path), path)
         if name in registry.KINDS
         else path
     )
-    return written({"class_path": short, "init_args": options}) if options else short
+    return option_text({"class_path": short, "init_args": options}) if options else short
 
 
-def written(value: object) -> str:
-    """A value as one option of the command line; JSON is YAML's flow form."""
+def option_text(value: object) -> str:
+    """A value as the text of a command-line option, in JSON, which YAML parses."""
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _changed(one: Mapping[str, Any], other: Mapping[str, Any], key: str = "") -> list[tuple[str, Any, Any]]:
-    """Where two mappings differ: the dotted key and both values."""
+def _differing_keys(one: Mapping[str, Any], other: Mapping[str, Any], key: str = "") -> list[tuple[str, Any, Any]]:
+    """The dotted keys at which two mappings differ, each with both values."""
     changes: list[tuple[str, Any, Any]] = []
     for name in dict.fromkeys([*one, *other]):
         a, b, below = one.get(name), other.get(name), key if name == "init_args" else f"{key}.{name}"
         if isinstance(a, Mapping) and isinstance(b, Mapping):
-            changes += _changed(a, b, below)
+            changes += _differing_keys(a, b, below)
         elif a != b:
             changes.append((below, a, b))
     return changes
 
 
 def subsets(names: Sequence[str], full: bool) -> list[Subset]:
-    """Which options are taken from the second recipe: all 2^k sets, or none, one, all but one, and all."""
+    """The sets of options to take from the second recipe: all 2^k if ``full``, else those of size 0, 1, k - 1 and k."""
     sizes = range(len(names) + 1) if full else sorted({0, 1, len(names) - 1, len(names)})
     return [frozenset(names_in) for size in sizes for names_in in itertools.combinations(names, size)]
 
 
-def hybrids(
+def build_hybrids(
     first: Arm, differences: Sequence[Difference], fits: Fits, check: Callable[[Mapping[str, Any]], None]
 ) -> dict[Subset, Arm]:
-    """Every hybrid, by what it takes from the second recipe.
+    """Every hybrid, by the set of options that it takes from the second recipe.
 
-    Raises UsageError that names a hybrid which cannot be built, with the model's sentence.
+    Raises UsageError for a hybrid that cannot be built; the message names its options and the model's error.
     """
     names = [one.name for one in differences]
     arms: dict[Subset, Arm] = {}
     for subset in subsets(names, len(names) <= FULL):
         choices = tuple(one.choice for one in differences if one.name in subset)
-        arm = Arm(choices, first.words, first.point).given(fits, *(choice.word for choice in choices))
+        arm = Arm(choices, first.words, first.point).with_options(fits, *(choice.word for choice in choices))
         try:
             check(arm.point.config)
         except UsageError as error:
@@ -145,8 +149,11 @@ def hybrids(
     return arms
 
 
-def shapley(names: Sequence[str], value: Mapping[Subset, float]) -> dict[str, float]:
-    """Shapley's (1953) shares of v(all) - v(none): sum over S without i of |S|! (k-|S|-1)! / k! (v(S+i) - v(S))."""
+def shapley_values(names: Sequence[str], value: Mapping[Subset, float]) -> dict[str, float]:
+    """Shapley values (Shapley, 1953): sum over S without i of |S|! (k-|S|-1)! / k! (v(S+i) - v(S)).
+
+    They sum to v(all) - v(none). ``value`` must have all 2^k subsets of ``names``.
+    """
     k, total = len(names), math.factorial(len(names))
     shares = dict.fromkeys(names, 0.0)
     for name in names:
@@ -157,12 +164,13 @@ def shapley(names: Sequence[str], value: Mapping[Subset, float]) -> dict[str, fl
     return shares
 
 
-def shares(
+def compute_shares(
     differences: Sequence[Difference], figures: Mapping[Subset, Mapping[int, float]], lower_is_better: bool
 ) -> list[Share]:
-    """What each option brought, over the seeds that every hybrid has; the largest first.
+    """The share of each option over the seeds that every hybrid has, the largest effect first.
 
-    Where training diverged a figure is not a number: it counts as the worst of all, as in the table.
+    A diverged run (NaN) counts as the worst figure of all, as in the table. Raises UsageError if the hybrids have no
+    finished seed in common.
     """
     names = [one.name for one in differences]
     common = sorted(set.intersection(*(set(each) for each in figures.values())))
@@ -175,25 +183,27 @@ def shares(
           for subset, each in figures.items()}  # fmt: skip
     everything, nothing = frozenset(names), Subset()
     full = len(at) == 2 ** len(names)
-    by_seed = [shapley(names, {subset: values[i] for subset, values in at.items()}) for i in range(len(common))]\
+    by_seed = [shapley_values(names, {subset: values[i] for subset, values in at.items()}) for i in range(len(common))]\
         if full else []  # fmt: skip
     zeros = [0.0] * len(common)
     drafts = []
     for one in differences:
-        alone = paired(at[frozenset({one.name})], at[nothing])
-        last = paired(at[everything], at[everything - {one.name}])
-        split = paired([each[one.name] for each in by_seed], zeros) if full else None
+        alone = paired_t_test(at[frozenset({one.name})], at[nothing])
+        last = paired_t_test(at[everything], at[everything - {one.name}])
+        split = paired_t_test([each[one.name] for each in by_seed], zeros) if full else None
         drafts.append((one, split, alone, last))
-    judged = [split or alone for _, split, alone, _ in drafts]
-    adjusted = holm([pair.p for pair in judged])
-    done = [
+    tests = [split or alone for _, split, alone, _ in drafts]
+    adjusted = holm_adjust([pair.p for pair in tests])
+    result = [
         Share(one, split, alone, last, judge(pair, p, len(differences), lower_is_better))
-        for (one, split, alone, last), pair, p in zip(drafts, judged, adjusted, strict=True)
+        for (one, split, alone, last), pair, p in zip(drafts, tests, adjusted, strict=True)
     ]
-    return sorted(done, key=lambda share: -abs((share.shapley or share.alone).mean))
+    return sorted(result, key=lambda share: -abs((share.shapley or share.alone).mean))
 
 
-def figures(arms: Mapping[Subset, Arm], ledgers: Iterable[Ledger], goal: str) -> dict[Subset, dict[int, float]]:
+def hybrid_figures(
+    arms: Mapping[Subset, Arm], ledgers: Iterable[RunRecord], goal: str
+) -> dict[Subset, dict[int, float]]:
     """The headline figure of every hybrid by seed."""
     names = {arm.name: subset for subset, arm in arms.items()}
     values: dict[Subset, dict[int, float]] = {subset: {} for subset in arms}
@@ -204,11 +214,11 @@ def figures(arms: Mapping[Subset, Arm], ledgers: Iterable[Ledger], goal: str) ->
     return values
 
 
-def table(done: Collection[Share]) -> list[list[str]]:
-    """A row per option: what it brought, its interval and verdict, and its effect at both ends."""
-    full = all(share.shapley for share in done)
+def shares_table(shares: Collection[Share]) -> list[list[str]]:
+    """A heading and a row per option: its share with interval, its effects ``alone`` and ``last``, the verdict."""
+    full = all(share.shapley for share in shares)
     rows = [["option", *(["share", "95 % interval"] if full else []), "alone", "last", "verdict"]]
-    for share in done:
+    for share in shares:
         split = share.shapley
         cells = [f"{split.mean:+.4g}", f"{split.low:+.4g} to {split.high:+.4g}"] if split else []
         rows.append([str(share.difference), *cells, _effect(share.alone), _effect(share.last), _verdict(share.verdict)])
@@ -217,7 +227,7 @@ def table(done: Collection[Share]) -> list[list[str]]:
 
 def _verdict(verdict: Verdict) -> str:
     """``not distinguishable; ~14 needed``."""
-    return f"{verdict.word}; ~{rounded(verdict.needed)} needed" if verdict.needed else verdict.sentence
+    return f"{verdict.word}; ~{round_count(verdict.needed)} needed" if verdict.needed else verdict.sentence
 
 
 def _effect(pair: Paired) -> str:

@@ -1,6 +1,6 @@
-"""The charts of a comparison: curves with seed bands, differences with intervals, quality against cost.
+"""Charts of a comparison: curves with seed bands, differences with intervals, quality against cost.
 
-Matplotlib is imported by these functions, not with this module: a comparison that is only printed starts without it.
+matplotlib is imported inside the functions, so that a comparison that only prints its table starts faster.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from zoo.compare import prose
-from zoo.compare.number_format import decimals, format_fixed
+from zoo.compare.number_format import decimal_places, format_fixed
 from zoo.compare.run_records import number
 from zoo.compare.verdict import Answer, Row
 from zoo.palette import LIGHT, SERIES
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# the axis of each cost, whether little of it is good, and a word for it
+# per cost: the axis label, whether lower is better, and a short name
 COSTS = {
     "flops": ("forward FLOPs per token", True, "computation"),
     "speed": ("tokens per second", False, "speed"),
@@ -30,13 +30,13 @@ COSTS = {
     "memory": ("peak memory (bytes)", True, "memory"),
     "seconds": ("training time (s)", True, "time"),
 }
-WIDTH = 720  # units of a chart, of which a page shows one per CSS pixel and a PNG two pixels
-ROW = 34  # units of a row of names
-LONGEST = 30  # characters of a name
+WIDTH = 720  # width of a chart in units: one CSS pixel in the HTML page, two pixels in a PNG
+ROW = 34  # height of a row of names, in units
+LONGEST = 30  # characters of a name before it is shortened
 MARKERS = ("o", "s", "^", "D", "v", "*", "p")
-DASHES: tuple[tuple[float, ...], ...] = ((), (3.2, 1.8), (1.0, 1.4))  # in line widths
-TEXT, SMALL = 12.5, 11.5  # sizes of names and axis labels, and of tick labels
-WARM = 0.33  # the first third of training, where a loss falls from chance, does not set the scale
+DASHES: tuple[tuple[float, ...], ...] = ((), (3.2, 1.8), (1.0, 1.4))  # lengths in line widths
+TEXT, SMALL = 12.5, 11.5  # font sizes: names and axis labels; tick labels
+WARM = 0.33  # share of training at the start that the range of the y axis ignores
 Point = tuple[float, float]
 Lines = list[list[Point]]
 Range = tuple[float, float]
@@ -44,7 +44,7 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True)
 class Chart:
-    """A matplotlib figure with the name of its file, its title, and a sentence that says how to read it."""
+    """A matplotlib figure with the stem of its file name, its title, and a caption that says how to read it."""
 
     name: str
     title: str
@@ -65,7 +65,7 @@ class Chart:
 
 
 class Look(NamedTuple):
-    """How a series is drawn: a colour (#rrggbb), a marker and dashes of matplotlib."""
+    """Style of a series: colour (#rrggbb), matplotlib marker and dashes."""
 
     colour: str
     marker: str
@@ -74,7 +74,7 @@ class Look(NamedTuple):
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar: what it stands for, how much, and the interval around it where there is one."""
+    """One bar: label, value, and the bounds of its interval (NaN for none)."""
 
     label: str
     value: float
@@ -82,21 +82,21 @@ class Bar:
     high: float = math.nan
 
 
-def charts(answer: Answer) -> list[Chart]:
-    """The charts that this answer has enough for."""
-    drawn = [curves(answer)]
+def draw_charts(answer: Answer) -> list[Chart]:
+    """All charts for which the answer has enough runs."""
+    result = [draw_curves(answer)]
     if any(math.isfinite(row.pair.mean) for row in answer.rows):
-        drawn.append(differences(answer))
-    return drawn + [chart for cost in ("flops", "speed") if (chart := pareto(answer, cost))]
+        result.append(draw_differences(answer))
+    return result + [chart for cost in ("flops", "speed") if (chart := draw_pareto(answer, cost))]
 
 
-def curves(answer: Answer) -> Chart:
-    """The headline over tokens seen: a thick line per variant, the mean over seeds; a band of one standard deviation;
-    a thin line per seed. A cross marks where training diverged.
+def draw_curves(answer: Answer) -> Chart:
+    """The headline figure over tokens: a thick line per variant (mean over seeds), a band of one standard deviation,
+    a thin line per seed, and a cross where training diverged.
     """
     from zoo.plotting import new_figure, style
 
-    looks, names = variant_looks(answer), {row.variant: clipped(row.label) for row in answer.rows}
+    looks, names = variant_looks(answer), {row.variant: clip_name(row.label) for row in answer.rows}
     lines = {row.variant: _lines(answer, row) for row in answer.rows}
     every = [points for seeds in lines.values() for points in seeds if points]
     end = max((x for points in every for x, _ in points), default=1.0)
@@ -104,9 +104,9 @@ def curves(answer: Answer) -> Chart:
     with style():
         figure = new_figure(WIDTH, 400)
         axes = _axes(figure, 74, 14, WIDTH - _room(figure, names.values()), 346)
-        axes.set(xlim=(0.0, end), ylim=_interesting(every, end), ylabel=_axis(answer))
+        axes.set(xlim=(0.0, end), ylim=_range_after_warmup(every, end), ylabel=_axis(answer))
         axes.set_xlabel(f"{answer.unit}s seen")
-        _prefixed(axes)
+        _prefix_ticks(axes)
         axes.grid(axis="y", linewidth=1)
         for order, row in enumerate(reversed(answer.rows)):
             colour, _, dashes = looks[row.variant]
@@ -129,12 +129,12 @@ def curves(answer: Answer) -> Chart:
     return Chart("curves", "Training", caption, figure)
 
 
-def differences(answer: Answer) -> Chart:
-    """Paired differences from the baseline with 95 % intervals, and the verdicts beside them."""
+def draw_differences(answer: Answer) -> Chart:
+    """Paired differences from the baseline with their 95 % intervals and verdicts."""
     from zoo.plotting import new_figure, style, text_width
 
     rows, looks = answer.rows[1:], variant_looks(answer)
-    names = [clipped(row.label) for row in rows]
+    names = [clip_name(row.label) for row in rows]
     verdicts = [row.verdict.word + (f", {len(row.diverged)} diverged" if row.diverged else "") for row in rows]
     scaled = [row for row in rows if not row.diverged and not answer.base.diverged] or rows
     with style():
@@ -142,10 +142,14 @@ def differences(answer: Answer) -> Chart:
         left = 40 + max((text_width(figure, name, 13) for name in names), default=0)
         room = max((text_width(figure, word, 12) for word in verdicts), default=0) + 24
         axes = _rows(figure, names, left, 30, WIDTH - room)
-        limits = padded([0.0, *(end for row in scaled for end in (row.pair.mean, row.pair.low, row.pair.high))], 0.08)
+        limits = pad_range(
+            [0.0, *(end for row in scaled for end in (row.pair.mean, row.pair.low, row.pair.high))], 0.08
+        )
         axes.set_xlim(limits)
         _signed_ticks(axes)
-        axes.set_xlabel(f"{prose.goal(answer)}: difference from {clipped(answer.base.label)}{_bracketed(answer)}")
+        axes.set_xlabel(
+            f"{prose.goal(answer)}: difference from {clip_name(answer.base.label)}{_unit_in_brackets(answer)}"
+        )
         axes.axvline(0.0, color=LIGHT["ink"], linewidth=1.2)
         sides = ("better", "worse") if answer.lower_is_better else ("worse", "better")
         for words, shift, side in ((f"← {sides[0]}", -8, "right"), (f"{sides[1]} →", 8, "left")):
@@ -164,10 +168,10 @@ def differences(answer: Answer) -> Chart:
     return Chart("differences", f"Difference from {answer.base.label}", caption, figure)
 
 
-def pareto(answer: Answer, cost: str = "flops") -> Chart | None:
-    """The headline against "flops", "speed", "parameters", "memory" or "seconds"; the line joins what nothing beats.
+def draw_pareto(answer: Answer, cost: str = "flops") -> Chart | None:
+    """The headline figure against a cost of COSTS, with the Pareto frontier as a dashed line.
 
-    None where fewer than two variants know their cost, or all cost the same.
+    None if fewer than two variants have that cost, or all cost the same.
     """
     from zoo.plotting import new_figure, style
 
@@ -183,9 +187,9 @@ def pareto(answer: Answer, cost: str = "flops") -> Chart | None:
         figure = new_figure(WIDTH, 380)
         axes = _axes(figure, 74, 14, WIDTH - 24, 326)
         heights = [row.mean + side * sd for row, sd in zip(rows, sds, strict=True) for side in (-1, 1)]
-        axes.set(xlim=padded(costs, 0.14), ylim=padded(heights, 0.12), ylabel=_axis(answer))
+        axes.set(xlim=pad_range(costs, 0.14), ylim=pad_range(heights, 0.12), ylabel=_axis(answer))
         axes.set_xlabel(label.replace("token", answer.unit))
-        _prefixed(axes)
+        _prefix_ticks(axes)
         axes.grid(axis="y", linewidth=1)
         best = frontier(points, cheap_is_low, answer.lower_is_better)
         axes.plot(*_xy(best), color=LIGHT["grey"], linewidth=1.4, dashes=(3.6, 2.9))
@@ -193,12 +197,12 @@ def pareto(answer: Answer, cost: str = "flops") -> Chart | None:
             colour, marker, _ = looks[row.variant]
             axes.errorbar(*point, yerr=sd, color=colour, elinewidth=1.4)
             _mark(axes, point, colour, marker, 13)
-        _name_points(axes, [clipped(row.label) for row in rows], points, sds)
+        _name_points(axes, [clip_name(row.label) for row in rows], points, sds)
     caption = "Mean and standard deviation over seeds. A dashed line joins what no other variant beats in both."
     return Chart(cost, f"Quality against {word}", caption, figure)
 
 
-def lines(
+def draw_lines(
     title: str,
     series: Mapping[str, Mapping[float, float | None]],
     labels: tuple[str, str],
@@ -207,14 +211,14 @@ def lines(
     caption: str = "",
     looks: Mapping[str, Look] | None = None,
 ) -> Chart:
-    """A line per name over few x on a logarithmic axis, such as lengths 1, 2, 4 and 8; ``labels`` name x and y.
+    """A line per name over a few x on a logarithmic axis, such as lengths 1, 2, 4 and 8.
 
-    What is None is undefined, and marked below the axes. ``bands`` are standard deviations, ``ticks`` words for the x,
-    ``looks`` those of variants in other charts.
+    ``series`` maps name → x → y, where a y of None is undefined and marked below the axes. ``labels`` name the x and y
+    axes, ``ticks`` are the labels of the x, ``bands`` standard deviations, ``looks`` the styles of the names.
     """
     from zoo.plotting import new_figure, style
 
-    names = {name: clipped(name) for name in series}
+    names = {name: clip_name(name) for name in series}
     xs = sorted({x for points in series.values() for x in points})
     undefined = [name for name in series if any(y is None for y in series[name].values())]
     strip = 18 * len(undefined)
@@ -224,7 +228,7 @@ def lines(
         axes = _axes(figure, 74, 14, WIDTH - _room(figure, names.values()), 330)
         axes.set_xscale("log")
         axes.set_xlim((xs[0], xs[-1]) if len(xs) > 1 else (xs[0] / 2, xs[0] * 2))
-        axes.set_ylim(padded([y for points in series.values() for y in points.values() if y is not None]))
+        axes.set_ylim(pad_range([y for points in series.values() for y in points.values() if y is not None]))
         axes.set_ylabel(labels[1])
         axes.set_xlabel(labels[0])
         axes.set_xticks(xs, ticks or [f"{x:g}" for x in xs])
@@ -253,17 +257,19 @@ def lines(
     return Chart("lengths", title, caption, figure)
 
 
-def bars(title: str, rows: Sequence[Bar], label: str, good: str = "low", caption: str = "") -> Chart:
-    """Horizontal bars from zero, such as what each part brought: blue where ``good`` ("low" or "high") says so."""
+def draw_bars(title: str, rows: Sequence[Bar], label: str, good: str = "low", caption: str = "") -> Chart:
+    """Horizontal bars from zero, such as the share of each part: blue for an improvement, which ``good`` defines as
+    "low" (negative) or "high" (positive) values.
+    """
     from zoo.plotting import new_figure, style, text_width
 
-    names = [clipped(row.label) for row in rows]
-    places = decimals([abs(row.value) / 10 for row in rows])
+    names = [clip_name(row.label) for row in rows]
+    places = decimal_places([abs(row.value) / 10 for row in rows])
     with style():
         figure = new_figure(WIDTH, ROW * len(rows) + 76)
         left = 30 + max((text_width(figure, name, 13) for name in names), default=0)
         axes = _rows(figure, names, left, 14, WIDTH - 84)
-        axes.set_xlim(padded([0.0, *(end for row in rows for end in (row.value, row.low, row.high))], 0.08))
+        axes.set_xlim(pad_range([0.0, *(end for row in rows for end in (row.value, row.low, row.high))], 0.08))
         _signed_ticks(axes)
         axes.set_xlabel(label)
         axes.axvline(0.0, color=LIGHT["ink"], linewidth=1.2, zorder=3)
@@ -281,22 +287,22 @@ def bars(title: str, rows: Sequence[Bar], label: str, good: str = "low", caption
 
 
 def variant_looks(answer: Answer) -> dict[str, Look]:
-    """A look per variant, in every chart the same; the baseline's first, and the others' follow their names, so that no
-    result changes them.
+    """A style per variant, the same in all charts: the baseline has the first, the others follow in order of their
+    names, so that styles do not depend on results.
     """
     names = sorted(row.variant for row in answer.rows[1:])
     return {name: series_look(index) for index, name in enumerate([answer.baseline, *names])}
 
 
 def series_look(index: int) -> Look:
-    """Colour, marker and dashes of a series: black first, then six colours, and after them the same, dashed."""
+    """Style of the series number ``index``: black, then six colours, then the same colours dashed."""
     turn = index // len(SERIES)
     colour = LIGHT[SERIES[index % len(SERIES)]]
     return Look(colour, MARKERS[(index + turn) % len(MARKERS)], DASHES[turn % len(DASHES)])
 
 
-def clipped(name: str, longest: int = LONGEST) -> str:
-    """A name without its middle where it is too long: variants differ at either end."""
+def clip_name(name: str, longest: int = LONGEST) -> str:
+    """A name shortened in its middle to ``longest`` characters, because variants differ at either end."""
     from zoo.plotting import printable
 
     whole = printable(name)
@@ -304,7 +310,7 @@ def clipped(name: str, longest: int = LONGEST) -> str:
 
 
 def frontier(points: Sequence[Point], cheap_is_low: bool, good_is_low: bool) -> list[Point]:
-    """The points that no other beats in both, from cheap to dear: quality and cost that can be had."""
+    """The Pareto frontier: the (cost, quality) points that no other point beats in both, cheapest first."""
     signs = 1 if cheap_is_low else -1, 1 if good_is_low else -1
     ordered = sorted(points, key=lambda point: (signs[0] * point[0], signs[1] * point[1]))
     best: list[Point] = []
@@ -314,18 +320,18 @@ def frontier(points: Sequence[Point], cheap_is_low: bool, good_is_low: bool) -> 
     return best
 
 
-def padded(values: Sequence[float], share: float = 0.06) -> Range:
-    """The range of the finite values with some room on both sides."""
+def pad_range(values: Sequence[float], share: float = 0.06) -> Range:
+    """The range of the finite values, extended by ``share`` of its size on both sides."""
     finite = [value for value in values if math.isfinite(value)] or [0.0]
     low, high = min(finite), max(finite)
     room = share * (high - low) or abs(high) * 0.02 or 1.0
     return low - room, high + room
 
 
-def spread(places: Sequence[float], apart: float, low: float, high: float) -> list[float]:
-    """Places moved as little as it takes to be ``apart`` and between two bounds, so that labels do not collide."""
+def spread_labels(places: Sequence[float], apart: float, low: float, high: float) -> list[float]:
+    """Positions moved as little as needed to be ``apart`` and within [low, high], so that labels do not overlap."""
     apart = min(apart, (high - low) / max(1, len(places) - 1))
-    groups: list[tuple[float, list[int]]] = []  # the middle of labels that touch, and which they are
+    groups: list[tuple[float, list[int]]] = []  # centre and indices of each group of touching labels
     for index in sorted(range(len(places)), key=lambda index: places[index]):
         middle, group = places[index], [index]
         while groups and middle - groups[-1][0] < apart * (len(group) + len(groups[-1][1])) / 2 - 1e-9:
@@ -370,28 +376,28 @@ def _rows(figure: Figure, names: Sequence[str], left: float, top: float, right: 
 
 
 def _signed_ticks(axes: Axes) -> None:
-    """Numbers below the horizontal axis with their signs and as many places as their steps have."""
+    """Label the horizontal axis with signed numbers, with as many decimals as the step between ticks."""
     ticks = axes.get_xticks()
     places = max(0, -math.floor(math.log10(ticks[1] - ticks[0]) + 1e-9)) if len(ticks) > 1 else 3
     axes.xaxis.set_major_formatter(lambda x, _: format_fixed(x, places, sign=True) if round(x, places) else "0")
 
 
-def _prefixed(axes: Axes) -> None:
-    """Thousands, millions and so on below the horizontal axis: 500k, 2M."""
+def _prefix_ticks(axes: Axes) -> None:
+    """Label the horizontal axis with SI prefixes: 500k, 2M."""
     from matplotlib.ticker import EngFormatter
 
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 def _room(figure: Figure, names: Any) -> float:
-    """Units to the right of axes that names of lines take."""
+    """Width in units that the names of lines need to the right of the axes."""
     from zoo.plotting import text_width
 
     return max((text_width(figure, name, TEXT) for name in names), default=0) + 30
 
 
 def _mark(axes: Axes, point: Point, colour: str, marker: str, size: float) -> None:
-    """A marker with a rim of paper, so that markers on lines and on each other stay apart."""
+    """Draw a marker with an edge in the background colour, so that overlapping markers stay distinct."""
     wide = {"s": 0.82, "D": 0.82, "*": 1.3}.get(marker, 0.95) * size
     axes.plot(
         *point, marker, color=colour, markersize=wide, markeredgecolor=LIGHT["paper"], markeredgewidth=1, clip_on=False,
@@ -400,7 +406,7 @@ def _mark(axes: Axes, point: Point, colour: str, marker: str, size: float) -> No
 
 
 def _note(axes: Axes, words: str, place: Point, shift: Point, size: float, colour: str, side: Any, system: Any) -> None:
-    """Text ``shift`` units beside a place in a coordinate system of the axes."""
+    """Draw text ``shift`` units beside a place in a coordinate system of the axes."""
     axes.annotate(
         words, place, shift, system, textcoords="offset points", fontsize=size, color=colour, ha=side,
         va="center_baseline", annotation_clip=False,
@@ -408,7 +414,7 @@ def _note(axes: Axes, words: str, place: Point, shift: Point, size: float, colou
 
 
 def _cross_below(axes: Axes, x: float, shift: float, colour: str) -> None:
-    """A cross ``shift`` units below the axes, at a place on the horizontal one."""
+    """Draw a cross ``shift`` units below the axes, at ``x``."""
     from matplotlib.transforms import ScaledTranslation
 
     down = ScaledTranslation(0, shift / 72, axes.figure.dpi_scale_trans)
@@ -419,7 +425,7 @@ def _cross_below(axes: Axes, x: float, shift: float, colour: str) -> None:
 
 
 def _band(axes: Axes, points: Sequence[Point], sds: Sequence[float], colour: str, opacity: float) -> None:
-    """The area of one standard deviation around a line."""
+    """Fill one standard deviation around a line."""
     if not any(sds):
         return
     (x, y), sd = _xy(points), np.array(sds)
@@ -427,7 +433,7 @@ def _band(axes: Axes, points: Sequence[Point], sds: Sequence[float], colour: str
 
 
 def _whisker(axes: Axes, ends: Range, y: float, colour: str) -> None:
-    """An interval; an arrow where it goes on outside of the axes."""
+    """Draw an interval, with an arrow where it continues outside of the axes."""
     low, high = axes.get_xlim()
     inside = [min(max(end, low), high) for end in ends]
     axes.plot(inside, (y, y), color=colour, linewidth=2, solid_capstyle="butt", clip_on=False)
@@ -437,11 +443,11 @@ def _whisker(axes: Axes, ends: Range, y: float, colour: str) -> None:
 
 
 def _end_labels(axes: Axes, ends: Sequence[tuple[str, Look, Point]]) -> None:
-    """The name of each line at its end on the right, moved apart, with a hairline to where it belongs."""
+    """Write the name of each line at its right end, moved apart, with a thin line to the end of the line."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     height = axes.get_window_extent().height * 72 / axes.figure.dpi
     heights = [min(max((y - low) / (high - low), 0.0), 1.0) if math.isfinite(y) else 1.0 for _, _, (_, y) in ends]
-    moved = spread([share * height for share in heights], 17, 0.0, height)
+    moved = spread_labels([share * height for share in heights], 17, 0.0, height)
     for (name, look, (x, y)), share, place in zip(ends, heights, moved, strict=True):
         shift = place - share * height
         if math.isfinite(y) and x > right - 1e-3 * (right - left):  # a line that ends before has no tail to here
@@ -457,7 +463,7 @@ def _end_labels(axes: Axes, ends: Sequence[tuple[str, Look, Point]]) -> None:
 
 
 def _beside_axes(axes: Axes, shift: Point, look: Look) -> None:
-    """A marker so many units to the right of and above the lower right corner of axes."""
+    """Draw a marker ``shift`` units (right, up) from the lower right corner of the axes."""
     from matplotlib.transforms import ScaledTranslation
 
     moved = ScaledTranslation(shift[0] / 72, shift[1] / 72, axes.figure.dpi_scale_trans)
@@ -469,7 +475,7 @@ def _beside_axes(axes: Axes, shift: Point, look: Look) -> None:
 
 
 def _name_points(axes: Axes, names: Sequence[str], points: Sequence[Point], sds: Sequence[float]) -> None:
-    """A name beside each point, on the first side where it covers no other and stays inside."""
+    """Write a name beside each point, on the first side where it overlaps nothing and stays inside the axes."""
     from matplotlib.transforms import Bbox
 
     from zoo.plotting import text_width
@@ -479,8 +485,8 @@ def _name_points(axes: Axes, names: Sequence[str], points: Sequence[Point], sds:
     inner = Bbox(frame.get_points() * to_units)
     places = axes.transData.transform(points) * to_units
     tops = axes.transData.transform([(x, y + sd) for (x, y), sd in zip(points, sds, strict=True)])[:, 1] * to_units
-    taken = [Bbox.from_extents(x - 7, y - 8, x + 7, y + 8) for x, y in places]
-    taken += [Bbox.from_extents(x - 1, 2 * y - top, x + 1, top) for (x, y), top in zip(places, tops, strict=True)]
+    occupied = [Bbox.from_extents(x - 7, y - 8, x + 7, y + 8) for x, y in places]
+    occupied += [Bbox.from_extents(x - 1, 2 * y - top, x + 1, top) for (x, y), top in zip(places, tops, strict=True)]
     for index, (name, (x, y)) in enumerate(zip(names, places, strict=True)):
         wide = text_width(axes.figure, name, TEXT)  # type: ignore[arg-type]
         beside = [(11, 0), (-11 - wide, 0), (-wide / 2, 17), (-wide / 2, -17)]
@@ -491,10 +497,10 @@ def _name_points(axes: Axes, names: Sequence[str], points: Sequence[Point], sds:
         }
         free = (
             shift for shift, box in boxes.items()
-            if inner.contains(box.x0, box.y0) and inner.contains(box.x1, box.y1) and not box.count_overlaps(taken)
+            if inner.contains(box.x0, box.y0) and inner.contains(box.x1, box.y1) and not box.count_overlaps(occupied)
         )  # fmt: skip
         shift = next(free, (11, 0))
-        taken.append(boxes[shift])
+        occupied.append(boxes[shift])
         axes.annotate(
             name, points[index], shift, textcoords="offset points", fontsize=TEXT, va="center_baseline", zorder=5,
             bbox={"facecolor": LIGHT["paper"], "edgecolor": "none", "pad": 0.5},
@@ -502,7 +508,7 @@ def _name_points(axes: Axes, names: Sequence[str], points: Sequence[Point], sds:
 
 
 def _lines(answer: Answer, row: Row) -> Lines:
-    """The headline over tokens, of every run that counts."""
+    """The (tokens, headline) points of every run that counts."""
     runs = [run for seed, run in answer.runs[row.variant].items() if seed in row.figures]
     return [
         [(number(each.get("tokens")), number(each[answer.goal])) for each in run.validations if answer.goal in each]
@@ -511,8 +517,9 @@ def _lines(answer: Answer, row: Row) -> Lines:
 
 
 def _average(seeds: Lines) -> tuple[list[Point], list[float]]:
-    """Mean and standard deviation over seeds, where all that converged have a value; runs that were continued may have
-    validated elsewhere, so each is interpolated at the first one's places.
+    """Mean and standard deviation over the seeds that converged, where all of them have a value.
+
+    Resumed runs may have validated at other steps, so each run is interpolated at the steps of the first.
     """
     whole = [points for points in seeds if points and all(math.isfinite(y) for _, y in points)]
     if not whole:
@@ -524,10 +531,10 @@ def _average(seeds: Lines) -> tuple[list[Point], list[float]]:
     return list(zip(xs, values.mean(0).tolist(), strict=True)), sd.tolist()
 
 
-def _interesting(every: Lines, end: float) -> Range:
-    """The range after the start of training, from which a loss falls so far that nothing else could be seen."""
+def _range_after_warmup(every: Lines, end: float) -> Range:
+    """The range of y after the first WARM of training: the initial fall of a loss would hide everything else."""
     late = [y for points in every for x, y in points if x >= WARM * end]
-    return padded(late or [y for points in every for _, y in points])
+    return pad_range(late or [y for points in every for _, y in points])
 
 
 def _last(points: Sequence[Point]) -> Point | None:
@@ -541,8 +548,8 @@ def _xy(points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _axis(answer: Answer) -> str:
-    return f"{prose.goal(answer)}{_bracketed(answer)}"
+    return f"{prose.goal(answer)}{_unit_in_brackets(answer)}"
 
 
-def _bracketed(answer: Answer) -> str:
+def _unit_in_brackets(answer: Answer) -> str:
     return f" ({prose.unit(answer).strip()})" if prose.unit(answer) else ""

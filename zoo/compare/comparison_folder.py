@@ -1,4 +1,4 @@
-"""The folder of a comparison, ``runs/<recipe>/compare/<name>``: which runs belong to it, and where its report goes."""
+"""The folder of a comparison, ``runs/<recipe>/compare/<name>``: the list of its runs (runs.json) and its report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from zoo.compare.run_records import Ledger, read
+from zoo.compare.run_records import RunRecord, read_records
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 
@@ -18,7 +18,7 @@ FOLDER = "compare"
 
 @dataclass(frozen=True)
 class Record:
-    """What it takes to answer a comparison again: its runs, and what they cannot say themselves."""
+    """The content of runs.json: a comparison's run folders and the options that the run records do not hold."""
 
     folders: tuple[Path, ...]
     baseline: str | None
@@ -29,11 +29,12 @@ class Record:
 
 
 def comparison_path(root: Path, recipe: str, title: str) -> Path:
+    """``<root>/<recipe>/compare/<title>``."""
     return root / recipe / FOLDER / title
 
 
 def save_record(home: Path, record: Record) -> None:
-    """Write down which runs a comparison has, by paths that stay right when all of them move together."""
+    """Write runs.json, with run folders relative to it, so that all of them can be moved together."""
     home.mkdir(parents=True, exist_ok=True)
     content = {
         "format": FORMAT,
@@ -48,7 +49,7 @@ def save_record(home: Path, record: Record) -> None:
 
 
 def load_record(home: Path) -> Record | None:
-    """The record of a comparison's folder; None for any other folder. Raises UsageError for a damaged one."""
+    """The record in a comparison's folder; None for any other folder. Raises UsageError if it is damaged."""
     path = home / FILE
     if not path.is_file():
         return None
@@ -62,13 +63,13 @@ def load_record(home: Path) -> Record | None:
         raise UsageError(f"{path} is damaged: {error!r:.80}. Run the comparison again: it repeats no run.") from error
 
 
-def read_ledgers(folders: Sequence[Path], budget: str | None = None) -> list[Ledger]:
-    """What runs wrote, as far as they have written; each says which budget was equal."""
-    ledgers: list[Ledger] = []
+def read_ledgers(folders: Sequence[Path], budget: str | None = None) -> list[RunRecord]:
+    """The records of those of ``folders`` that have one; ``budget`` is added to their settings."""
+    ledgers: list[RunRecord] = []
     for folder in folders:
         try:
-            ledgers += read(folder)
-        except UsageError:  # not begun, or nothing in it yet
+            ledgers += read_records(folder)
+        except UsageError:  # not started, or no record yet
             continue
     if budget is None:
         return ledgers

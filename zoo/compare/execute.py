@@ -1,4 +1,4 @@
-"""Run what a comparison still lacks: each run in its own process, several at once, none twice, none lost."""
+"""Run the unfinished runs of a comparison: one process per run, several at once, each locked against other workers."""
 
 from __future__ import annotations
 
@@ -14,52 +14,54 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from zoo.compare import run_state
+from zoo.compare import run_records
 from zoo.compare.lock import BEAT, Lock
 from zoo.errors import StorageError, ZooError
 
-POLL, GRACE = 0.1, 60.0  # seconds between two looks, and for a run to save its state when it is stopped
+POLL, GRACE = 0.1, 60.0  # seconds between two polls; and for a run to save its state when it is stopped
 COMMAND = (sys.executable, "-m", "zoo")
-TAIL = 3  # lines of a failed run's log that are shown
+TAIL = 3  # lines of a failed run's log to print
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None  # loaded here: not after a fork
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run: what to call it, its folder, and the words of `zoo fit`."""
+    """A run: its title in messages, its folder, and its arguments for `zoo fit`."""
 
     title: str
     folder: Path
     words: tuple[str, ...]
-    goal: str = ""  # the figure that is told when it ends; the run's first one unless named
+    goal: str = ""  # the figure to print when it ends; by default the run's first
 
 
 @dataclass
-class Running:
-    """A job, its process and its lock."""
+class ActiveRun:
+    """A job whose process is running, with its lock and log file."""
 
     job: Job
     process: subprocess.Popen[bytes]
     lock: Lock
     log: IO[bytes]
-    since: int  # where this attempt's output begins in the log
-    begun: float = field(default_factory=time.monotonic)
+    log_offset: int  # bytes: where the output of this attempt begins in the log
+    start_time: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True)
-class How:
-    """How to run: the program, how many runs at once, what their environment adds, and whether to wait for others."""
+class RunOptions:
+    """Program to call, number of simultaneous runs, additional environment variables, whether to wait for runs of
+    other workers, and the function that prints progress.
+    """
 
     command: Sequence[str] = COMMAND
     jobs: int = 1
     environment: Mapping[str, str] = field(default_factory=dict)
     wait: bool = True
-    tell: Callable[[str], object] = print
+    report: Callable[[str], object] = print
 
 
-def threads(jobs: int) -> int:
-    """Threads for each run: what the environment says, or else an equal share of the cores."""
+def threads_per_run(jobs: int) -> int:
+    """OMP_NUM_THREADS of each run: that of this process if set, else an equal share of the cores."""
     text = os.environ.get("OMP_NUM_THREADS", "")
     if text.isdecimal() and int(text) > 0:
         return int(text)
@@ -68,32 +70,32 @@ def threads(jobs: int) -> int:
 
 
 class FailedRun(str):
-    """The title of a run that failed, which knows its exit code."""
+    """The title of a run that failed, with its exit code."""
 
     code: int
 
     def __new__(cls, title: str, code: int) -> FailedRun:
-        found = super().__new__(cls, title)
-        found.code = code
-        return found
+        run = super().__new__(cls, title)
+        run.code = code
+        return run
 
 
-def exit_code(failed: Sequence[FailedRun]) -> int:
-    """What a comparison ends with whose runs have failed: 5 where a disk was the reason for all, 0 for none."""
-    if not failed:
+def exit_code(failures: Sequence[FailedRun]) -> int:
+    """The exit code of a comparison: 0 without failures, 5 if all are storage errors, else 1."""
+    if not failures:
         return 0
-    return StorageError.code if all(one.code == StorageError.code for one in failed) else ZooError.code
+    return StorageError.code if all(one.code == StorageError.code for one in failures) else ZooError.code
 
 
-def execute(jobs: Sequence[Job], how: How) -> list[FailedRun]:
-    """Run jobs until all are finished, by this process or another, and return the titles of those that failed.
+def execute(jobs: Sequence[Job], options: RunOptions) -> list[FailedRun]:
+    """Run jobs until all are finished, by this process or another worker, and return those that failed.
 
-    With ``how.wait`` false it ends when the only runs left are others'. An interruption stops the runs, which save
-    their state, and is raised again.
+    With ``options.wait`` false it returns when only runs of other workers remain. An interruption stops the runs,
+    which save their state, and is raised again.
     """
     previous = _leave_on_signals()
     try:
-        worker = _Worker(jobs, how)
+        worker = _Worker(jobs, options)
         try:
             return worker.run()
         finally:
@@ -104,132 +106,137 @@ def execute(jobs: Sequence[Job], how: How) -> list[FailedRun]:
 
 
 class _Worker:
-    def __init__(self, jobs: Sequence[Job], how: How) -> None:
-        self.how, self.count = how, len(jobs)
-        self.waiting = [job for job in jobs if run_state.read_state(job.folder) != "finished"]
-        self.running: list[Running] = []
-        self.failed: list[FailedRun] = []
-        self.done = self.count - len(self.waiting)
-        self.beaten = time.monotonic()
-        self.told = ""
+    def __init__(self, jobs: Sequence[Job], options: RunOptions) -> None:
+        self.options, self.count = options, len(jobs)
+        self.waiting = [job for job in jobs if run_records.read_state(job.folder) != "finished"]
+        self.active: list[ActiveRun] = []
+        self.failures: list[FailedRun] = []
+        self.finished_count = self.count - len(self.waiting)
+        self.last_beat = time.monotonic()
+        self.last_message = ""
 
     def run(self) -> list[FailedRun]:
-        while self.waiting or self.running:
-            for one in [one for one in self.running if one.process.poll() is not None]:
-                self._ended(one)
+        while self.waiting or self.active:
+            for one in [one for one in self.active if one.process.poll() is not None]:
+                self._handle_exit(one)
             self._beat()
-            held = self._start()
-            if held and not self.running:
-                if not self.how.wait:
+            busy = self._start()
+            if busy and not self.active:
+                if not self.options.wait:
                     break
-                self._say(f"waiting for {len(held)} runs that others do: {held[0]}")
-            if self.waiting or self.running:
-                time.sleep(POLL if self.running else 10 * POLL)
-        return self.failed
+                self._print_once(f"waiting for {len(busy)} runs that others do: {busy[0]}")
+            if self.waiting or self.active:
+                time.sleep(POLL if self.active else 10 * POLL)
+        return self.failures
 
     def _start(self) -> list[str]:
-        """Start what is free, and say what others work on."""
-        held = []
+        """Start jobs that no other worker has locked; return descriptions of those that are locked."""
+        busy = []
         for job in list(self.waiting):
-            if len(self.running) == self.how.jobs:
+            if len(self.active) == self.options.jobs:
                 break
-            if run_state.read_state(job.folder) == "finished":
+            if run_records.read_state(job.folder) == "finished":
                 self.waiting.remove(job)
-                self.done += 1
-                self._line(job, "done by another process")
+                self.finished_count += 1
+                self._report_progress(job, "done by another process")
                 continue
-            lock = Lock(run_state.path_beside(job.folder, ".lock"))
+            lock = Lock(run_records.path_beside(job.folder, ".lock"))
             if not lock.take():
-                held.append(f"{job.title} ({lock.holder() or 'just ended'})")
+                busy.append(f"{job.title} ({lock.holder() or 'just ended'})")
                 continue
-            if run_state.read_state(job.folder) == "finished":  # between the look and the lock
+            if run_records.read_state(job.folder) == "finished":  # between the look and the lock
                 lock.release()
                 continue
             self.waiting.remove(job)
             self._spawn(job, lock)
-        return held
+        return busy
 
     def _spawn(self, job: Job, lock: Lock) -> None:
         try:
-            words = [*self.how.command, "fit", *job.words, *run_state.should_run_again(job.folder)]
-            log = run_state.path_beside(job.folder, ".log").open("ab")
+            words = [*self.options.command, "fit", *job.words, *run_records.resume_options(job.folder)]
+            log = run_records.path_beside(job.folder, ".log").open("ab")
             log.write(f"$ {' '.join(words)}\n".encode())
             log.flush()
-            parent = os.getpid()
+            parent, cores = os.getpid(), threads_per_run(self.options.jobs)
+            environment = {**os.environ, "OMP_NUM_THREADS": str(cores), **self.options.environment}
             process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                env={**os.environ, "OMP_NUM_THREADS": str(threads(self.how.jobs)), **self.how.environment},
-                preexec_fn=lambda: _begin(parent),  # this process has one thread
+                env=environment,
+                preexec_fn=lambda: _prepare_child(parent),  # this process has one thread
             )  # fmt: skip
         except BaseException:
             lock.release()
             raise
-        self.running.append(Running(job, process, lock, log, log.tell()))
+        self.active.append(ActiveRun(job, process, lock, log, log.tell()))
         lock.started(process.pid)
 
-    def _ended(self, one: Running) -> None:
-        self.running.remove(one)
+    def _handle_exit(self, one: ActiveRun) -> None:
+        self.active.remove(one)
         one.log.close()
-        code, finished = one.process.returncode, run_state.read_state(one.job.folder) == "finished"
+        code, finished = one.process.returncode, run_records.read_state(one.job.folder) == "finished"
         one.lock.release()
         if finished:
-            self.done += 1
-            seconds = time.monotonic() - one.begun
-            self._line(one.job, f"{figure(run_state.ledger(one.job.folder), one.job.goal)}{seconds:.0f} s")
+            self.finished_count += 1
+            seconds = time.monotonic() - one.start_time
+            self._report_progress(
+                one.job, f"{headline_text(run_records.read_record(one.job.folder), one.job.goal)}{seconds:.0f} s"
+            )
             return
-        self.failed.append(FailedRun(one.job.title, code))
+        self.failures.append(FailedRun(one.job.title, code))
         why = f"signal {-code}" if code < 0 else f"exit code {code}"
-        log = run_state.path_beside(one.job.folder, ".log")
-        self.how.tell("\n".join([f"failed  {one.job.title} ({why}), see {log}", *last(log, one.since)]))
+        log = run_records.path_beside(one.job.folder, ".log")
+        self.options.report(
+            "\n".join([f"failed  {one.job.title} ({why}), see {log}", *last_log_lines(log, one.log_offset)])
+        )
 
-    def _line(self, job: Job, what: str) -> None:
-        self.how.tell(f"{self.done}/{self.count}  {job.title} · {what}")
+    def _report_progress(self, job: Job, what: str) -> None:
+        self.options.report(f"{self.finished_count}/{self.count}  {job.title} · {what}")
 
-    def _say(self, text: str) -> None:
-        """Tell something once, not at every look."""
-        if text != self.told:
-            self.told = text
-            self.how.tell(text)
+    def _print_once(self, text: str) -> None:
+        """Print a message unless it was the last one, so that polling does not repeat it."""
+        if text != self.last_message:
+            self.last_message = text
+            self.options.report(text)
 
     def _beat(self) -> None:
-        """Give a sign of life; give up runs that somebody took over, who saw none for too long."""
-        if time.monotonic() - self.beaten < BEAT:
+        """Refresh the locks; stop runs whose lock another worker has taken over as stale."""
+        if time.monotonic() - self.last_beat < BEAT:
             return
-        self.beaten = time.monotonic()
-        for one in list(self.running):
+        self.last_beat = time.monotonic()
+        for one in list(self.active):
             if not one.lock.beat():
-                self.running.remove(one)
+                self.active.remove(one)
                 _kill(one.process)
                 one.log.close()
                 self.waiting.append(one.job)
 
     def stop(self) -> None:
-        """End the runs that are left as Ctrl-C does, so that they save their state; kill what does not end."""
-        for one in self.running:
+        """Interrupt the active runs as Ctrl-C does, so that they save their state; kill those that do not end."""
+        for one in self.active:
             _signal(one.process, signal.SIGINT)
         deadline = time.monotonic() + GRACE
         try:
-            for one in self.running:
+            for one in self.active:
                 with suppress(subprocess.TimeoutExpired):
                     one.process.wait(max(0.0, deadline - time.monotonic()))
         finally:  # a second Ctrl-C does not wait
-            for one in self.running:
+            for one in self.active:
                 _kill(one.process)
                 one.lock.release()
                 one.log.close()
-            self.running.clear()
+            self.active.clear()
 
 
-def figure(record: Mapping[str, Any], goal: str) -> str:
-    """A run's headline figure, as a part of its line."""
+def headline_text(record: Mapping[str, Any], goal: str) -> str:
+    """A run's headline figure as the beginning of a progress line: ``loss 1.632 · ``; empty without one."""
     goals = list(record.get("goals", {}))
     name = goal if goal in goals else goals[0] if goals else ""
     value = record.get("best", {}).get(name)
     return f"{name} {value:.4g} · " if isinstance(value, (int, float)) else ""
 
 
-def last(log: Path, since: int, count: int = TAIL) -> list[str]:
-    """The last lines that say something, of what a log holds from an offset on."""
+def last_log_lines(log: Path, since: int, count: int = TAIL) -> list[str]:
+    """The last ``count`` non-empty lines of a log after an offset in bytes, indented."""
     try:
         with log.open("rb") as file:
             file.seek(max(since, log.stat().st_size - 8192))
@@ -240,7 +247,7 @@ def last(log: Path, since: int, count: int = TAIL) -> list[str]:
 
 
 def _leave_on_signals() -> dict[int, Any]:
-    """Let SIGTERM, which SLURM sends, and the end of a terminal stop the runs too, with 143. The handlers before."""
+    """Exit with 143, stopping the runs, on SIGTERM (which SLURM sends) and SIGHUP. Returns the previous handlers."""
 
     def leave(number: int, frame: object) -> None:
         raise SystemExit(143)
@@ -254,10 +261,10 @@ def _leave_on_signals() -> dict[int, Any]:
         return {}
 
 
-def _begin(parent: int) -> None:
-    """In the child: have the kernel kill it when the process that started it dies, however that dies.
+def _prepare_child(parent: int) -> None:
+    """In the child: let the kernel kill it when its parent dies, and restore the default SIGINT handler.
 
-    It listens to SIGINT even where this process, as one in the background of a script, was started deaf to it.
+    A shell starts background jobs of scripts with SIGINT ignored, and children inherit that.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if LIBC is not None:

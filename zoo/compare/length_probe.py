@@ -1,4 +1,4 @@
-"""The length probe: how well a language model does on texts longer than those it was trained on."""
+"""The length probe: losses of language models on texts longer than their training length."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zoo.compare import run_state
+from zoo.compare import run_records
 from zoo.errors import UsageError
 from zoo.io import limits
 from zoo.registry import suggest
 
 FILE = "lengths.json"
 FACTORS = (1, 2, 4, 8)
-NUMBERS = 2**24  # logits at once: 64 MB
+NUMBERS = 2**24  # logits per batch: 64 MB in float32
 MARK = "format"
 
 
 class Loss(NamedTuple):
-    """Nats per token at one length: over all positions of a window, and over the last quarter of it."""
+    """Nats per token at ``factor`` times the training length: over all positions of a window, and its last quarter."""
 
     factor: int
     length: int
     overall: float | None
     last_quarter: float | None
     tokens: int
-    undefined: str = ""  # the model's sentence where it cannot read that far
+    undefined: str = ""  # the model's error message if it cannot read texts of this length
 
 
-def factors(text: str) -> tuple[int, ...]:
-    """`length=1,2,4,8` as numbers. Raises UsageError for anything else."""
+def parse_factors(text: str) -> tuple[int, ...]:
+    """The factors of a ``--probe length=1,2,4,8``, sorted. Raises UsageError for anything else."""
     what, _, values = text.partition("=")
     if what != "length":
         raise UsageError(f"no probe {what!r}.{suggest(what, ['length'])} There is: --probe length=1,2,4,8")
@@ -48,32 +48,32 @@ def probe(
     allow: tuple[str, ...] = (),
     tell: Callable[[str], object] = lambda line: None,
 ) -> dict[str, dict[int, list[Loss]]]:
-    """Evaluate the best checkpoint of every finished run, variant → seed → folder, and keep the figures in ``home``.
+    """Evaluate the best checkpoint of every run, given as variant → seed → folder, and save the losses in ``home``.
 
-    What was measured before on the same checkpoint is read and not measured again. Raises UsageError for a run that
-    is no language model on text.
+    Saved losses of the same checkpoint are reused. Returns variant → seed → losses. Raises UsageError for a run that
+    is not a language model on text.
     """
     from zoo.logging.run_record import write_json
 
-    found: dict[str, dict[int, list[Loss]]] = {}
-    saved = _kept(home / FILE)
+    result: dict[str, dict[int, list[Loss]]] = {}
+    saved = _read_saved(home / FILE)
     for variant, seeds in folders.items():
         for seed, folder in seeds.items():
             identity = _identity(folder)
-            held = saved.get(str(folder), {})
-            losses = [Loss(*each) for each in held.get("losses", ())] if held.get("checkpoint") == identity else []
+            entry = saved.get(str(folder), {})
+            losses = [Loss(*each) for each in entry.get("losses", ())] if entry.get("checkpoint") == identity else []
             missing = [factor for factor in factors if factor not in [loss.factor for loss in losses]]
             if missing:
                 tell(f"{variant} s{seed}: lengths {', '.join(f'{factor}×' for factor in missing)}")
                 losses += measure(folder, missing, allow)
                 saved[str(folder)] = {"checkpoint": identity, "losses": sorted(losses)}
                 write_json(home / FILE, {MARK: 1, "runs": saved})
-            found.setdefault(variant, {})[seed] = [loss for loss in sorted(losses) if loss.factor in factors]
-    return found
+            result.setdefault(variant, {})[seed] = [loss for loss in sorted(losses) if loss.factor in factors]
+    return result
 
 
-def check(config: Mapping[str, Any]) -> None:
-    """Raise UsageError for a configuration, before it is trained, whose runs could not be probed."""
+def check_config(config: Mapping[str, Any]) -> None:
+    """Raise UsageError, before training, unless a configuration is a language model on text."""
     from zoo.plugins.safe_import import import_object
     from zoo.tasks.lm import CausalLM
 
@@ -84,8 +84,8 @@ def check(config: Mapping[str, Any]) -> None:
 
 
 def measure(folder: Path, factors: Sequence[int], allow: tuple[str, ...] = ()) -> list[Loss]:
-    """The losses of one run at several lengths. Raises UsageError for what is no language model on text."""
-    from zoo.compare.measure_model import Meter
+    """The losses of one run at several lengths. Raises UsageError unless it is a language model on text."""
+    from zoo.compare.measure_model import CostMeter
     from zoo.data.text import TextData
     from zoo.inference.language import TrainedLanguageModel
     from zoo.inference.load import load
@@ -95,7 +95,7 @@ def measure(folder: Path, factors: Sequence[int], allow: tuple[str, ...] = ()) -
     if not isinstance(model, TrainedLanguageModel) or "max_length" not in config["data"].get("init_args", {}):
         raise UsageError(f"--probe length is for language models on text: {folder} is a {type(model.task).__name__}.")
     trained = int(config["data"]["init_args"]["max_length"])
-    meter, done = Meter(allow), []
+    meter, result = CostMeter(allow), []
     for factor in factors:
         length = factor * trained
         data = meter.data(
@@ -103,16 +103,18 @@ def measure(folder: Path, factors: Sequence[int], allow: tuple[str, ...] = ()) -
         )
         assert isinstance(data, TextData)
         try:
-            overall, late, tokens = losses(model, data, length)
-        except UsageError as error:  # the model cannot read that far, and says why
-            done.append(Loss(factor, length, None, None, 0, str(error).splitlines()[0]))
+            overall, late, tokens = window_losses(model, data, length)
+        except UsageError as error:  # longer than the model can read
+            result.append(Loss(factor, length, None, None, 0, str(error).splitlines()[0]))
             continue
-        done.append(Loss(factor, length, overall, late, tokens))
-    return done
+        result.append(Loss(factor, length, overall, late, tokens))
+    return result
 
 
-def losses(model: Any, data: Any, length: int) -> tuple[float, float, int]:
-    """Mean loss of the validation text cut into windows of a length, the same in their last quarter, and its tokens."""
+def window_losses(model: Any, data: Any, length: int) -> tuple[float, float, int]:
+    """Mean loss in nats over windows of ``length`` validation tokens, the same over their last quarters, and the number
+    of tokens.
+    """
     import numpy as np
     import torch
     import torch.nn.functional as F
@@ -136,10 +138,10 @@ def losses(model: Any, data: Any, length: int) -> tuple[float, float, int]:
     return total / count, last / few if few else math.nan, int(count)
 
 
-def means(
+def mean_losses(
     losses: Mapping[str, Mapping[int, Sequence[Loss]]], late: bool = True
 ) -> dict[str, dict[float, float | None]]:
-    """Mean over seeds by variant and factor, of the last quarter or of all; None where a variant is undefined."""
+    """Mean loss over seeds by variant and factor, over the last quarter (``late``) or all; None: undefined."""
     series: dict[str, dict[float, float | None]] = {}
     for variant, seeds in losses.items():
         for factor in sorted({loss.factor for each in seeds.values() for loss in each}):
@@ -155,8 +157,8 @@ def means(
 
 
 def table(losses: Mapping[str, Mapping[int, Sequence[Loss]]]) -> list[list[str]]:
-    """A row per variant: mean loss in the last quarter and overall, at every multiple of the training length."""
-    late, overall = means(losses), means(losses, late=False)
+    """A heading and a row per variant: mean loss over the last quarter (and overall) at every factor."""
+    late, overall = mean_losses(losses), mean_losses(losses, late=False)
     columns = sorted({factor for points in late.values() for factor in points})
     rows = [["nats per token, last quarter (all)", *(f"{factor:g}×" for factor in columns)]]
     for variant, points in late.items():
@@ -170,15 +172,15 @@ def _cell(late: float | None, overall: float | None) -> str:
 
 
 def _identity(folder: Path) -> list[object]:
-    """What tells that a run's checkpoint is the one that was measured."""
-    from zoo.inference.find_run import checkpoint
+    """Name, size and time of a run's best checkpoint and the digest of its batches: equal if it is the same run."""
+    from zoo.inference.find_run import find_checkpoint
 
-    best = checkpoint(folder, best=True)
+    best = find_checkpoint(folder, best=True)
     size = [best.name, best.stat().st_size, best.stat().st_mtime_ns] if best else []
-    return [*size, run_state.ledger(folder).get("batches", {}).get("digest")]
+    return [*size, run_records.read_record(folder).get("batches", {}).get("digest")]
 
 
-def _kept(path: Path) -> dict[str, Any]:
+def _read_saved(path: Path) -> dict[str, Any]:
     try:
         content = limits.json_file(path)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Make variants equal where they are not: parameters or FLOPs by the width of the feed-forward, and the budget."""
+"""Equal sizes and budgets: solve the feed-forward width for equal parameters or FLOPs, and steps for equal budgets."""
 
 from __future__ import annotations
 
@@ -10,34 +10,37 @@ from dataclasses import replace
 from typing import Any, Literal, Protocol, get_args
 
 from zoo.compare.plan import Arm, Comparison, Fits
-from zoo.compare.variants import called
+from zoo.compare.variants import variant_text
 from zoo.errors import UsageError
 from zoo.registry import suggest
 
-What = Literal["params", "flops"]
-WHATS = get_args(What)
+SizeKind = Literal["params", "flops"]
+SIZE_KINDS = get_args(SizeKind)
 BUDGETS = ("tokens", "flops", "time")
 WIDEST = 1 << 20
-BACKWARD = 3  # a training step costs this many forwards: the gradient of a product is two products
+BACKWARD = 3  # cost of a training step in forward passes: the gradient of a matrix product is two products
 UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12, "": 1.0}
 TIMES = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
 
 
 class Costs(Protocol):
-    """What `zoo.compare.measure_model.Meter` counts."""
+    """The measurements of `zoo.compare.measure_model.CostMeter`, without its import of torch."""
 
-    def cost(self, config: Mapping[str, Any]) -> Any: ...
+    def cost(self, config: Mapping[str, Any]) -> Any:
+        """Parameters and forward FLOPs per token of a configuration."""
 
-    def tokens_per_step(self, config: Mapping[str, Any]) -> float: ...
+    def tokens_per_step(self, config: Mapping[str, Any]) -> float:
+        """Tokens with a loss per optimizer step of a configuration."""
 
 
-def solve(count: Callable[[int], float], target: float, usual: int) -> int:
-    """The width whose count is nearest to ``target``; ``usual`` where it is as near. ``count`` must not fall.
+def solve_width(count: Callable[[int], float], target: float, usual: int) -> int:
+    """The width whose count is nearest to ``target``; ``usual`` among equals, then the smallest.
 
-    A gated feed-forward uses two thirds of its width, so that several have one count: the smallest of them.
+    ``count`` must be non-decreasing. Several widths can have one count: a gated feed-forward uses two thirds of its
+    width, rounded.
     """
     at = functools.cache(count)
-    rise = (at(2 * usual) - at(usual)) / usual  # nearly a straight line: a model is built for every count, so few help
+    rise = (at(2 * usual) - at(usual)) / usual  # nearly linear; each count builds a model, so keep evaluations few
     guess = usual + round((target - at(usual)) / rise) if rise > 0 else usual
     above = _first(at, target, min(max(1, guess), WIDEST))
     best = above
@@ -47,7 +50,7 @@ def solve(count: Callable[[int], float], target: float, usual: int) -> int:
 
 
 def _first(at: Callable[[int], float], target: float, guess: int) -> int:
-    """The smallest width whose count reaches ``target``, in steps from a guess that double."""
+    """The smallest width whose count reaches ``target``: doubling steps from a guess, then bisection."""
     step, low, high = 1, guess, guess
     while high < WIDEST and at(high) < target:
         low, high, step = high, min(WIDEST, high + step), 2 * step
@@ -59,43 +62,46 @@ def _first(at: Callable[[int], float], target: float, guess: int) -> int:
     return low if at(low) >= target else high
 
 
-def match_size(arms: Sequence[Arm], what: What, fits: Fits, costs: Costs) -> list[Arm]:
-    """Every variant with ``model.hidden`` such that it has the baseline's parameters, or FLOPs per token.
+def match_size(arms: Sequence[Arm], what: SizeKind, fits: Fits, costs: Costs) -> list[Arm]:
+    """Every variant with ``model.hidden`` solved for the parameters, or FLOPs per token, of the baseline ``arms[0]``.
 
-    Raises UsageError for a model without that width, and where it varies itself.
+    Raises UsageError if the model has no ``hidden`` or it is a varied option.
     """
     target = amount(costs.cost(arms[0].point.config), what)
     return [arms[0], *(_match(arm, target, what, fits, costs) for arm in arms[1:])]
 
 
-def _match(arm: Arm, target: float, what: What, fits: Fits, costs: Costs) -> Arm:
+def _match(arm: Arm, target: float, what: SizeKind, fits: Fits, costs: Costs) -> Arm:
     options = arm.point.config["model"]["init_args"]
     if "hidden" not in options:
         name = str(arm.point.config["model"]["class_path"]).rpartition(".")[2]
-        raise UsageError(f"--match solves for model.hidden, which task {name} has not.")
+        raise UsageError(f"--match solves for model.hidden, and task {name} has no such option.")
     if any(choice.key == "model.hidden" for choice in arm.variant):
-        raise UsageError("--match solves for model.hidden: it cannot vary itself.")
+        raise UsageError("--match sets model.hidden, so it cannot be a varied option: remove it from --vary.")
 
     def count(width: int) -> float:
         model = {**arm.point.config["model"], "init_args": {**options, "hidden": width}}
         return amount(costs.cost({**arm.point.config, "model": model}), what)
 
     usual = options["hidden"] or 4 * options["dim"]
-    width = solve(count, target, usual)
+    width = solve_width(count, target, usual)
     residual = count(width) / target - 1
     noun = "parameters" if what == "params" else "FLOPs per token"
     solved = f"hidden {width}, {noun} {residual:+.3%} from the baseline's"
     words = [] if width == usual else [f"--model.hidden={width}"]
-    return replace(arm.given(fits, *words, note=f"{called(arm.variant)}: {solved}"), solved=solved)
+    return replace(arm.with_options(fits, *words, note=f"{variant_text(arm.variant)}: {solved}"), solved=solved)
 
 
-def amount(cost: Any, what: What) -> float:
-    """What is to be equal."""
+def amount(cost: Any, what: SizeKind) -> float:
+    """The quantity to match: parameters or FLOPs per token."""
     return float(cost.parameters if what == "params" else cost.flops)
 
 
-def budget(text: str) -> tuple[str, float]:
-    """`tokens=2M`, `flops=1e15`, `time=10m` as what and how much; seconds for a time."""
+def parse_budget(text: str) -> tuple[str, float]:
+    """The kind and the amount of a ``--budget``: ``tokens=2M``, ``flops=1e15``, ``time=10m`` (in seconds).
+
+    Raises UsageError for anything else.
+    """
     what, equals, value = text.partition("=")
     if what not in BUDGETS or not equals:
         raise UsageError(f"--budget {text!r} is not tokens=2M, flops=1e15 or time=10m.{suggest(what, BUDGETS)}")
@@ -112,27 +118,30 @@ def budget(text: str) -> tuple[str, float]:
 
 
 def within_budget(arms: Sequence[Arm], comparison: Comparison, fits: Fits, costs: Costs) -> list[Arm]:
-    """Every variant with as many steps as its budget of tokens or FLOPs buys."""
+    """Every variant with the number of steps that uses up the budget of tokens or FLOPs."""
     if comparison.budget is None:
         return list(arms)
-    what, size = budget(comparison.budget)
-    done = []
+    what, size = parse_budget(comparison.budget)
+    result = []
     for arm in arms:
         per_step = costs.tokens_per_step(arm.point.config)
         if what == "flops":
             per_step *= BACKWARD * costs.cost(arm.point.config).flops
-        done.append(steps(arm, fits, size / per_step, f"{what} {size:g}"))
-    return done
+        result.append(with_steps(arm, fits, size / per_step, f"{what} {size:g}"))
+    return result
 
 
-def steps(arm: Arm, fits: Fits, wanted: float, what: str) -> Arm:
-    """The variant with a number of steps. Raises UsageError for less than one, and where they vary themselves."""
-    count = math.floor(wanted + 1e-9)
+def with_steps(arm: Arm, fits: Fits, target: float, what: str) -> Arm:
+    """The variant with ``floor(target)`` steps; ``what`` names the budget in messages.
+
+    Raises UsageError for less than one step, or if the number of steps is a varied option.
+    """
+    count = math.floor(target + 1e-9)
     if count < 1:
-        raise UsageError(f"--budget: {what} does not buy {called(arm.variant)} a single step.")
+        raise UsageError(f"--budget: {what} is less than one step of {variant_text(arm.variant)}.")
     if any(choice.key in ("trainer.max_steps", "trainer.max_epochs") for choice in arm.variant):
-        raise UsageError("--budget sets trainer.max_steps: it cannot vary itself.")
+        raise UsageError("--budget sets trainer.max_steps, so it cannot be a varied option: remove it from --vary.")
     words = [f"--trainer.max_steps={count}"]
     if arm.point.config["trainer"].get("max_epochs") not in (None, -1):
         words.append("--trainer.max_epochs=-1")  # it would end the run earlier
-    return arm.given(fits, *words, note=f"{called(arm.variant)}: {count:,} steps for {what}")
+    return arm.with_options(fits, *words, note=f"{variant_text(arm.variant)}: {count:,} steps for {what}")

@@ -1,4 +1,4 @@
-"""What a configuration costs, before anything is trained: its model on the meta device, its data from their caches."""
+"""Cost of a configuration before training: parameters, FLOPs and tokens per step, with the model on the meta device."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from jsonargparse import ArgumentParser, Namespace
 
 from zoo.data.data import Data
 from zoo.errors import UsageError
-from zoo.inference.rebuild_task import rebuild_task, vet
+from zoo.inference.rebuild_task import import_classes, rebuild_task
 from zoo.tasks.task import Task
 from zoo.training.model_cost import Cost, cost
 
-BATCHES = 8  # training batches in which predictions are counted
+BATCHES = 8  # training batches in which tokens are counted
 
 
-class Meter:
-    """Builds configurations, ``{"model": ..., "data": ..., "trainer": ...}``, and keeps what it found."""
+class CostMeter:
+    """Measures configurations, ``{"model": ..., "data": ..., "trainer": ...}``, and caches data and costs.
+
+    ``allow`` are modules that class paths may name besides zoo and its plugins.
+    """
 
     def __init__(self, allow: tuple[str, ...] = ()) -> None:
         self.allow = allow
@@ -30,7 +33,7 @@ class Meter:
         self._costs: dict[str, Cost] = {}
 
     def check(self, config: Mapping[str, Any]) -> None:
-        """Raise UsageError where the parts of a model do not fit together: tried with small sizes, without data."""
+        """Raise UsageError if the parts of a model cannot be combined; builds it with small sizes and without data."""
         model = config["model"]
         blanks = _class(model).small_sizes(model["init_args"])
         limit = config["data"].get("init_args", {}).get("max_length")
@@ -42,19 +45,19 @@ class Meter:
             deepest: BaseException = error
             while deepest.__cause__ is not None:
                 deepest = deepest.__cause__
-            # not a refusal, but a part that cannot be built without memory: the run itself will tell
+            # a part that cannot be built on the meta device is not an invalid combination
             if not isinstance(deepest, (NotImplementedError, RuntimeError)):
                 raise
 
     def cost(self, config: Mapping[str, Any]) -> Cost:
-        """Parameters, and forward FLOPs per token, at the sizes that the data have."""
+        """Parameters and forward FLOPs per token, with the sizes of the data. Raises UsageError for invalid parts."""
         key = json.dumps([config["model"], config["data"]], sort_keys=True, default=str)
         if key not in self._costs:
             self._costs[key] = cost(self._task(config["model"], self._sizes(config)))
         return self._costs[key]
 
     def tokens_per_step(self, config: Mapping[str, Any]) -> float:
-        """Predictions in an optimiser step: the mean over the first batches, times what the trainer puts together."""
+        """Tokens with a loss per optimizer step: mean over the first BATCHES batches × accumulation × devices."""
         data = self.data(config)
         module = self._task(config["model"], self._sizes(config), "cpu").eval()
         with warnings.catch_warnings(), torch.no_grad():
@@ -66,10 +69,10 @@ class Meter:
         return sum(sizes) / len(sizes) * math.prod(int(n) for n in several if isinstance(n, (int, str)) and _count(n))
 
     def data(self, config: Mapping[str, Any]) -> Data:
-        """The data, loaded."""
+        """The loaded data module of a configuration. Raises UsageError for a class that may not be imported."""
         key = json.dumps(config["data"], sort_keys=True, default=str)
         if key not in self._data:
-            vet(config["data"], Path("the configuration"), self.allow)
+            import_classes(config["data"], Path("the configuration"), self.allow)
             parser = ArgumentParser(exit_on_error=False)
             parser.add_subclass_arguments(Data, "data", fail_untyped=False, required=True)
             namespace = Namespace(data=parser.parse_object({"data": dict(config["data"])}).data)
@@ -100,5 +103,5 @@ def _class(model: Mapping[str, Any]) -> type[Task]:
     module, _, name = str(model["class_path"]).rpartition(".")
     cls = import_object(module, name)
     if not (isinstance(cls, type) and issubclass(cls, Task)):
-        raise UsageError(f"{model['class_path']} is no task.")
+        raise UsageError(f"{model['class_path']} is not a task: it must be a subclass of zoo.tasks.task.Task.")
     return cls

@@ -1,4 +1,4 @@
-"""Figures as a person reads them."""
+"""Format figures for tables and sentences: fixed places, SI prefixes, p values, memory, durations."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 MINUS, NONE = "−", "–"
 PREFIXES = ((12, "T"), (9, "G"), (6, "M"), (3, "k"))
-UNITS = {"loss": "nats", "bits_per_byte": "bits", "nats": "nats"}  # of a goal; others are plain numbers
+UNITS = {"loss": "nats", "bits_per_byte": "bits", "nats": "nats"}  # by goal; other goals have no unit
 
 
-def decimals(deviations: Sequence[float]) -> int:
-    """Places behind the point that show two digits of a typical standard deviation; 3 where there is none."""
+def decimal_places(deviations: Sequence[float]) -> int:
+    """Decimal places that show two digits of the median standard deviation; 3 without any."""
     finite = sorted(each for each in deviations if math.isfinite(each) and each > 0)
     if not finite:
         return 3
@@ -19,7 +19,7 @@ def decimals(deviations: Sequence[float]) -> int:
 
 
 def format_fixed(value: float, places: int, sign: bool = False) -> str:
-    """``1.632``, with ``sign`` ``+0.113`` or ``−0.113``; a dash for what is not a number."""
+    """``1.632``, with ``sign`` ``+0.113`` or ``−0.113``; a dash for NaN."""
     if math.isnan(value):
         return NONE
     if math.isinf(value):
@@ -30,7 +30,7 @@ def format_fixed(value: float, places: int, sign: bool = False) -> str:
 
 
 def format_probability(p: float) -> str:
-    """A p value: two digits, no more than four places."""
+    """A p value: two digits, at most four decimal places."""
     if math.isnan(p):
         return NONE
     if p < 0.0001:
@@ -39,7 +39,7 @@ def format_probability(p: float) -> str:
 
 
 def format_short(value: float, digits: int = 3) -> str:
-    """``950``, ``1.23M``, ``5.10k``: decimal prefixes, as parameters and FLOPs are told."""
+    """``950``, ``1.23M``, ``5.10k``: a number with SI prefix, for parameters, tokens and FLOPs."""
     if not math.isfinite(value):
         return NONE
     value = float(f"{value:.{digits - 1}e}")
@@ -50,8 +50,8 @@ def format_short(value: float, digits: int = 3) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def apart(value: float, other: float) -> tuple[str, str]:
-    """Two different amounts, told with as many digits as it takes to see that they differ."""
+def format_apart(value: float, other: float) -> tuple[str, str]:
+    """Two different amounts with as many digits as needed to show that they differ."""
     for digits in range(2, 12):
         texts = format_short(value, digits), format_short(other, digits)
         if texts[0] != texts[1]:
@@ -85,9 +85,9 @@ def _digits(value: float, digits: int) -> str:
     return f"{value:.{places}f}"
 
 
-def listed(words: Sequence[str], most: int = 4) -> str:
-    """``a, b and c``; from ``most`` on ``and 3 more``."""
-    shown = list(words)
-    if len(shown) > most:
-        shown = [*shown[: most - 1], f"{len(shown) - most + 1} more"]
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}" if shown else ""
+def join_words(words: Sequence[str], most: int = 4) -> str:
+    """``a, b and c``; of more than ``most`` words ``a, b, c and 3 more``."""
+    items = list(words)
+    if len(items) > most:
+        items = [*items[: most - 1], f"{len(items) - most + 1} more"]
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""

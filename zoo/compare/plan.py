@@ -1,4 +1,4 @@
-"""What a comparison is, and which runs it takes. Needs no torch by itself."""
+"""The plan of a comparison: its variants, their configurations and runs. Does not import torch."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from zoo.compare import run_state, variants
+from zoo.compare import run_records, variants
 from zoo.compare.execute import Job
 from zoo.compare.lock import Lock
 from zoo.compare.variant_names import concise
 from zoo.compare.variants import Factor, Variant
 from zoo.errors import UsageError
 
-START = 8.0  # seconds until a run trains: the imports of torch and Lightning
+STARTUP_SECONDS = 8.0  # until a run trains: imports of torch and Lightning
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was asked: a recipe, options for every run, what varies, and how it is done fairly."""
+    """A request for a comparison: a recipe, options for all runs, varied options, seeds, and what must be equal."""
 
     recipe: str
     vary: tuple[Factor, ...]
@@ -33,7 +33,7 @@ class Comparison:
     tune: str | None = None
     probe: str | None = None
     goal: str | None = None
-    name: str = ""  # of its folder; what varies unless given
+    name: str = ""  # of its folder; by default the names of the varied options
 
     def __post_init__(self) -> None:
         if not self.vary:
@@ -47,7 +47,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Point:
-    """What `zoo fit` makes of some words: where its runs go, and the whole configuration."""
+    """The complete configuration that `zoo fit` derives from its arguments, and where it saves the runs."""
 
     root: Path
     recipe: str
@@ -55,22 +55,23 @@ class Point:
     config: Mapping[str, Any]
 
     def folder(self, seed: int) -> Path:
+        """The run folder of a seed."""
         return self.root / self.recipe / self.variant / f"s{seed}"
 
 
 class Fits(Protocol):
-    """The command `zoo fit`, asked and not run."""
+    """The command `zoo fit` without training: it only resolves configurations."""
 
     def point(self, words: Sequence[str]) -> Point:
         """The configuration of a recipe and options. Raises UsageError as `zoo fit` does."""
 
     def changes(self, point: Point, folder: Path) -> list[str]:
-        """In what the configuration differs from that of a run that exists already: `model.lr was 0.1 and is 0.2`."""
+        """The differences from the configuration of an existing run, such as `model.lr was 0.1 and is 0.2`."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A variant, ready to be run: its words for `zoo fit`, what they mean, and what was solved or chosen for it."""
+    """A variant of the comparison with its arguments for `zoo fit`, its configuration, and what was solved for it."""
 
     variant: Variant
     words: tuple[str, ...]
@@ -80,16 +81,16 @@ class Arm:
 
     @property
     def name(self) -> str:
-        """The variant as its folder and the tables call it."""
+        """The variant's name in folders and tables."""
         return self.point.variant
 
-    def job(self, seed: int, shown: str = "", goal: str | None = None) -> Job:
-        """The run of one seed, ``shown`` under a shorter name where one tells it apart."""
+    def job(self, seed: int, label: str = "", goal: str | None = None) -> Job:
+        """The run of one seed; ``label`` replaces the variant's name in its title."""
         words = (*self.words, f"--seed={seed}", f"--runs={self.point.root}")
-        return Job(f"{shown or self.name} s{seed}", self.point.folder(seed), words, goal or "")
+        return Job(f"{label or self.name} s{seed}", self.point.folder(seed), words, goal or "")
 
-    def given(self, fits: Fits, *words: str, note: str = "") -> Arm:
-        """The same with more options."""
+    def with_options(self, fits: Fits, *words: str, note: str = "") -> Arm:
+        """A copy with more options, and a note about them. Raises UsageError as `zoo fit` does."""
         if not words:
             return replace(self, notes=(*self.notes, note) if note else self.notes)
         every = (*self.words, *words)
@@ -97,74 +98,74 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Refused:
-    """A variant that cannot be built, and the model's sentence about it."""
+class InvalidVariant:
+    """A variant that cannot be built, with the model's error message."""
 
     name: str
     sentence: str
 
 
-def arms(
+def build_arms(
     comparison: Comparison, fits: Fits, check: Callable[[Mapping[str, Any]], None]
-) -> tuple[list[Arm], list[Refused]]:
-    """Every variant once, the baseline first, and those whose parts do not fit together.
+) -> tuple[list[Arm], list[InvalidVariant]]:
+    """Every variant once, the baseline first, and separately the variants whose parts cannot be combined.
 
-    Raises UsageError for an option that does not exist, and where the baseline itself cannot be built.
+    Raises UsageError for an option that does not exist, for two variants with one name, and if the baseline itself
+    cannot be built.
     """
-    base = variants.baseline(comparison.base, comparison.vary) if comparison.base else ()
+    base = variants.parse_baseline(comparison.base, comparison.vary) if comparison.base else ()
     by_name: dict[str, Arm] = {}
-    refused: list[Refused] = []
-    for variant in variants.arranged(comparison.vary, base, comparison.design):
+    invalid: list[InvalidVariant] = []
+    for variant in variants.design_variants(comparison.vary, base, comparison.design):
         words = (comparison.recipe, *comparison.options, *(choice.word for choice in variant))
         arm = Arm(variant, words, fits.point(words))
         other = by_name.get(arm.name)
         if other is not None and other.point.config != arm.point.config:
             raise UsageError(
-                f"{variants.called(variant)} and {variants.called(other.variant)} would both be called {arm.name}, and "
-                "their runs lie in one folder.\nA name has the last part of a path, and no option that says only "
-                "where or how a run happens."
+                f"{variants.variant_text(variant)} and {variants.variant_text(other.variant)} would both be called "
+                f"{arm.name} and share a run folder.\nNames contain only the last component of a path, and no "
+                "options about where or how a run happens: compare them one at a time, with different --runs."
             )
-        if other is not None or arm.name in [one.name for one in refused]:
+        if other is not None or arm.name in [one.name for one in invalid]:
             continue
         try:
             check(arm.point.config)
         except UsageError as error:
             if not by_name:
-                raise type(error)(f"the baseline, {variants.called(variant)}: {error}") from error
-            refused.append(Refused(arm.name, str(error).splitlines()[0]))
+                raise type(error)(f"the baseline, {variants.variant_text(variant)}: {error}") from error
+            invalid.append(InvalidVariant(arm.name, str(error).splitlines()[0]))
             continue
         by_name[arm.name] = arm
-    return list(by_name.values()), refused
+    return list(by_name.values()), invalid
 
 
-def jobs(arms: Sequence[Arm], seeds: Sequence[int], goal: str | None = None) -> list[Job]:
-    """Every run, seed by seed: what is there at any time covers all variants alike."""
-    shown = concise(arm.name for arm in arms)
-    return [arm.job(seed, shown[arm.name], goal) for seed in seeds for arm in arms]
+def list_jobs(arms: Sequence[Arm], seeds: Sequence[int], goal: str | None = None) -> list[Job]:
+    """Every run, ordered by seed, so that an unfinished comparison has equally many seeds of all variants."""
+    labels = concise(arm.name for arm in arms)
+    return [arm.job(seed, labels[arm.name], goal) for seed in seeds for arm in arms]
 
 
-def verify(arms: Sequence[Arm], seeds: Sequence[int], fits: Fits) -> None:
-    """Raise UsageError for a run that exists and was made with another configuration, or without a ledger."""
+def verify_runs(arms: Sequence[Arm], seeds: Sequence[int], fits: Fits) -> None:
+    """Raise UsageError for an existing run that has another configuration, or no run record."""
     for arm in arms:
         for seed in seeds:
             folder = arm.point.folder(seed)
-            if run_state.unrecorded(folder):
+            if run_records.has_no_record(folder):
                 raise UsageError(
-                    f"{folder} was finished by an older zoo, which kept no {run_state.LEDGER}: "
-                    "nothing can be read there.\n"
+                    f"{folder} was finished by an older version of zoo, which wrote no {run_records.LEDGER}.\n"
                     "Move it away, or put the runs elsewhere: --runs DIR"
                 )
-            changed = fits.changes(arm.point, folder)
-            if changed:
-                more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+            changes = fits.changes(arm.point, folder)
+            if changes:
+                more = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
                 raise UsageError(
-                    f"{folder} was made with another configuration: {changed[0]}{more}.\n"
+                    f"{folder} was made with another configuration: {changes[0]}{more}.\n"
                     "Move it away, or put the runs elsewhere: --runs DIR"
                 )
 
 
 def take_shard(jobs: Sequence[Job], shard: str | None) -> list[Job]:
-    """The runs of one of several shares, `2/4`. Raises UsageError for what is no share."""
+    """The runs of one shard, such as `2/4`; all for None. Raises UsageError unless it is I/N with 1 <= I <= N."""
     if shard is None:
         return list(jobs)
     number, slash, count = shard.partition("/")
@@ -175,43 +176,43 @@ def take_shard(jobs: Sequence[Job], shard: str | None) -> list[Job]:
 
 @dataclass(frozen=True)
 class Step:
-    """A run and its state, as a plan shows it."""
+    """A run and its state: finished, running, continue or missing."""
 
     job: Job
     state: str
 
 
-def steps(jobs: Sequence[Job]) -> list[Step]:
-    """finished, running (somebody holds its lock), continue, or missing."""
+def list_steps(jobs: Sequence[Job]) -> list[Step]:
+    """The state of every run: finished, running (its lock is held), continue (from a checkpoint), or missing."""
     result = []
     for job in jobs:
-        at = run_state.read_state(job.folder)
-        if at != "finished" and Lock(run_state.path_beside(job.folder, ".lock")).holder() is not None:
+        at = run_records.read_state(job.folder)
+        if at != "finished" and Lock(run_records.path_beside(job.folder, ".lock")).holder() is not None:
             result.append(Step(job, "running"))
         else:
             result.append(Step(job, "missing" if at == "started" else at))
     return result
 
 
-def seconds(steps: Sequence[Step], length: Mapping[str, int | None], root: Path) -> float | None:
-    """How long the unfinished runs take, one after another; None where no run below ``root`` is finished to tell.
+def estimate_seconds(steps: Sequence[Step], length: Mapping[str, int | None], root: Path) -> float | None:
+    """Estimated seconds for the unfinished runs, one after another, from the finished runs below ``root``.
 
-    ``length`` is the number of steps of each variant, None where an epoch's end decides.
+    ``length`` is the number of steps by variant, None if epochs decide. None if no finished run is there to tell.
     """
     paces: dict[str, list[float]] = {}
     whole: list[float] = []
-    for path in root.glob(f"*/*/{run_state.LEDGER}"):
-        record = run_state.ledger(path.parent)
+    for path in root.glob(f"*/*/{run_records.LEDGER}"):
+        record = run_records.read_record(path.parent)
         took, count = record.get("cost", {}).get("seconds"), record.get("steps")
         if record.get("finished") and isinstance(took, (int, float)) and isinstance(count, int) and count:
             paces.setdefault(path.parent.parent.name, []).append(took / count)
             whole.append(took)
-    left = [step.job.folder.parent.name for step in steps if step.state != "finished"]
-    if not left or not paces:
-        return None if left else 0.0
+    unfinished = [step.job.folder.parent.name for step in steps if step.state != "finished"]
+    if not unfinished or not paces:
+        return None if unfinished else 0.0
     usual = statistics.median(pace for steps in paces.values() for pace in steps)
     total = 0.0
-    for name in left:
+    for name in unfinished:
         count, pace = length.get(name), statistics.median(paces[name]) if name in paces else usual
-        total += START + (pace * count if count else statistics.median(whole))
+        total += STARTUP_SECONDS + (pace * count if count else statistics.median(whole))
     return total

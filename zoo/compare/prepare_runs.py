@@ -1,4 +1,4 @@
-"""From what was asked to the variants that are run: solved, measured and tuned, in this order."""
+"""Turn a comparison into the variants to run: build them, match their sizes, set their budgets, tune them."""
 
 from __future__ import annotations
 
@@ -7,69 +7,69 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from zoo.compare import length_probe, matched_sizes, plan, tuning_runs, variants
-from zoo.compare.plan import Arm, Comparison, Fits, Refused
+from zoo.compare.plan import Arm, Comparison, Fits, InvalidVariant
 from zoo.compare.tuning_runs import Execute
 from zoo.errors import UsageError
 from zoo.registry import suggest
 
-FEW = 2  # variants that make a comparison
+MIN_VARIANTS = 2
 
 
 class Meter(matched_sizes.Costs):
-    """What can be known of a configuration without training it."""
+    """Measurements of a configuration without training it."""
 
     def check(self, config: Mapping[str, Any]) -> None:
-        """Raise UsageError where its parts do not fit together."""
+        """Raise UsageError if its parts cannot be combined."""
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """The variants, the baseline first; those that cannot be built; and what was chosen for whom."""
+class PreparedRuns:
+    """The variants, the baseline first; those that cannot be built; and by variant what was solved or tuned for it."""
 
     arms: tuple[Arm, ...]
-    refused: tuple[Refused, ...] = ()
+    invalid: tuple[InvalidVariant, ...] = ()
     tuned: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def notes(self) -> list[str]:
-        """What was made equal, and how nearly."""
+        """Sentences about what was matched, and the remaining differences."""
         return [note for arm in self.arms for note in arm.notes]
 
 
 def check_comparison(comparison: Comparison) -> list[tuple[str, ...]]:
-    """The words of every variant for `zoo fit`. Raises UsageError for what needs no torch to be seen as wrong."""
-    if comparison.match is not None and comparison.match not in matched_sizes.WHATS:
+    """The arguments of every variant for `zoo fit`. Raises UsageError for errors that can be found without torch."""
+    if comparison.match is not None and comparison.match not in matched_sizes.SIZE_KINDS:
         raise UsageError(
-            f"--match {comparison.match!r} is none.{suggest(comparison.match, matched_sizes.WHATS)} "
-            f"There are: {', '.join(matched_sizes.WHATS)}"
+            f"--match {comparison.match!r} is not a size.{suggest(comparison.match, matched_sizes.SIZE_KINDS)} "
+            f"There are: {', '.join(matched_sizes.SIZE_KINDS)}"
         )
     if comparison.budget:
-        matched_sizes.budget(comparison.budget)
+        matched_sizes.parse_budget(comparison.budget)
     if comparison.tune:
         tuning_runs.sweep_rates(comparison.tune, comparison.vary)
     if comparison.probe:
-        length_probe.factors(comparison.probe)
-    base = variants.baseline(comparison.base, comparison.vary) if comparison.base else ()
-    combinations = variants.arranged(comparison.vary, base, comparison.design)
+        length_probe.parse_factors(comparison.probe)
+    base = variants.parse_baseline(comparison.base, comparison.vary) if comparison.base else ()
+    combinations = variants.design_variants(comparison.vary, base, comparison.design)
     return [(comparison.recipe, *comparison.options, *(choice.word for choice in variant)) for variant in combinations]
 
 
-def prepare(comparison: Comparison, fits: Fits, meter: Meter, execute: Execute) -> Prepared:
-    """Build every variant, match it, give it its budget and tune it; what that takes is run by ``execute``.
+def prepare(comparison: Comparison, fits: Fits, meter: Meter, execute: Execute) -> PreparedRuns:
+    """Build every variant, match its size, set its budget and tune it; ``execute`` does the runs that this needs.
 
-    Raises UsageError where fewer than two variants are left.
+    Raises UsageError if fewer than two variants remain.
     """
-    arms, refused = plan.arms(comparison, fits, meter.check)
-    if len(arms) < FEW:
-        why = f" {refused[0].name}: {refused[0].sentence}" if refused else " The values are the recipe's own."
+    arms, invalid = plan.build_arms(comparison, fits, meter.check)
+    if len(arms) < MIN_VARIANTS:
+        why = f" {invalid[0].name}: {invalid[0].sentence}" if invalid else " The values are the recipe's own."
         raise UsageError(f"there is one variant, {arms[0].name}, and nothing to compare it with.{why}")
     if comparison.probe:
-        length_probe.check(arms[0].point.config)
-    seed = tuning_runs.seed_of(comparison.seeds)
+        length_probe.check_config(arms[0].point.config)
+    seed = tuning_runs.tuning_seed(comparison.seeds)
     if comparison.match:
-        arms = matched_sizes.match_size(arms, cast(matched_sizes.What, comparison.match), fits, meter)
+        arms = matched_sizes.match_size(arms, cast(matched_sizes.SizeKind, comparison.match), fits, meter)
     if comparison.budget:
-        what, size = matched_sizes.budget(comparison.budget)
+        what, size = matched_sizes.parse_budget(comparison.budget)
         if what == "time":
             arms = tuning_runs.steps_within_time(arms, size, seed, fits, meter, execute)
         else:
@@ -78,5 +78,7 @@ def prepare(comparison: Comparison, fits: Fits, meter: Meter, execute: Execute) 
     if comparison.tune:
         sweep = tuning_runs.sweep_rates(comparison.tune, comparison.vary)
         arms, tuned = tuning_runs.tune_variants(arms, sweep, seed, fits, execute, comparison.goal)
-    chosen = {arm.name: "; ".join(filter(None, (arm.solved, tuned.get(arm.name)))) for arm in arms}
-    return Prepared(tuple(arms), tuple(refused), {name: sentence for name, sentence in chosen.items() if sentence})
+    settings = {arm.name: "; ".join(filter(None, (arm.solved, tuned.get(arm.name)))) for arm in arms}
+    return PreparedRuns(
+        tuple(arms), tuple(invalid), {name: sentence for name, sentence in settings.items() if sentence}
+    )

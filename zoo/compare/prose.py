@@ -1,12 +1,12 @@
-"""A comparison in words: the question, the answer, and each figure as every output writes it."""
+"""Sentences of a comparison: the question, the answer, the legend, and the text of each figure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from zoo.compare.number_format import UNITS, decimals, format_fixed, format_probability, format_short, listed
-from zoo.compare.statistics import MOST, rounded
+from zoo.compare.number_format import UNITS, decimal_places, format_fixed, format_probability, format_short, join_words
+from zoo.compare.statistics import MAX_SEEDS, round_count
 from zoo.compare.verdict import DAGGER, Answer, Row
 
 WORDS = ("better", "worse", "not distinguishable", "no verdict", "not comparable")
@@ -14,7 +14,7 @@ BETWEEN, MANY = "95 % interval", 4
 
 
 def question(answer: Answer) -> str:
-    """What was asked: "Does another position than RoPE lower the validation loss of lm-tiny?"."""
+    """The question of the comparison: "Does another position than RoPE lower the validation loss of lm-tiny?"."""
     verb = "lower" if answer.lower_is_better else "raise"
     subject = f"the validation {goal(answer)} of {answer.recipe}"
     if len(answer.rows) == 1:
@@ -22,12 +22,12 @@ def question(answer: Answer) -> str:
     if len(answer.varied) == 1 and answer.base.label != answer.baseline:
         return f"Does another {answer.varied[0]} than {answer.base.label} {verb} {subject}?"
     if answer.varied:
-        return f"Does changing {listed(answer.varied)} {verb} {subject}?"
+        return f"Does changing {join_words(answer.varied)} {verb} {subject}?"
     return f"Does any variant but {answer.baseline} {verb} {subject}?"
 
 
 def sentences(answer: Answer) -> list[str]:
-    """What came out: a word, then the variants that are better, worse, undecided and refused."""
+    """The answer: a word, then the variants that are better, worse, undecided and not comparable."""
     base, others = answer.base.label, answer.rows[1:]
     if not others:
         return [f"{base}: {figure(answer, answer.base)}{unit(answer)}.", "There is nothing yet to compare it with."]
@@ -38,14 +38,14 @@ def sentences(answer: Answer) -> list[str]:
         result.append(f"Not distinguishable from {base} with {_seeds(undecided)}: {_needing(undecided)}.")
     for reason in dict.fromkeys(row.verdict.sentence for row in by["no verdict"]):
         these = [row.label for row in by["no verdict"] if row.verdict.sentence == reason]
-        result.append(f"No verdict on {listed(these)}: {reason.removesuffix(': no verdict')}.")
-    if refused := by["not comparable"]:
-        result.append(f"Not comparable with {base}: {listed([row.label for row in refused])}.")
+        result.append(f"No verdict on {join_words(these)}: {reason.removesuffix(': no verdict')}.")
+    if excluded := by["not comparable"]:
+        result.append(f"Not comparable with {base}: {join_words([row.label for row in excluded])}.")
     return result
 
 
 def legend(answer: Answer) -> list[str]:
-    """How the figures are to be read."""
+    """How to read the figures: statistics, units and corrections."""
     better = "lower" if answer.lower_is_better else "higher"
     counts = sorted({len(row.figures) for row in answer.rows})
     many = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
@@ -73,8 +73,8 @@ def unit(answer: Answer) -> str:
 
 
 def places(answer: Answer) -> int:
-    """Places behind the point of all figures of the headline."""
-    return decimals([each for row in answer.rows for each in (row.sd, row.pair.sd)])
+    """Decimal places of all headline figures."""
+    return decimal_places([each for row in answer.rows for each in (row.sd, row.pair.sd)])
 
 
 def figure(answer: Answer, row: Row) -> str:
@@ -90,15 +90,15 @@ def plusminus(mean: float, sd: float, digits: int) -> str:
 
 
 def difference(answer: Answer, row: Row) -> str:
-    """``−0.113``: variant minus baseline; with a dagger where it counts diverged runs."""
+    """``−0.113``: variant minus baseline, with a dagger if it includes diverged runs."""
     if row.pair.n == 0:
         return ""
-    counted = DAGGER if row.diverged or answer.base.diverged else ""
-    return format_fixed(row.pair.mean, places(answer), sign=True) + counted
+    mark = DAGGER if row.diverged or answer.base.diverged else ""
+    return format_fixed(row.pair.mean, places(answer), sign=True) + mark
 
 
 def interval(answer: Answer, row: Row) -> str:
-    """``[−0.141, −0.085]``, or nothing where there is none."""
+    """The confidence interval as ``[−0.141, −0.085]``; empty without one."""
     if math.isnan(row.pair.low):
         return ""
     low, high = (format_fixed(end, places(answer), sign=True) for end in (row.pair.low, row.pair.high))
@@ -106,30 +106,30 @@ def interval(answer: Answer, row: Row) -> str:
 
 
 def chance(row: Row) -> str:
-    """The corrected p value, or nothing."""
+    """The corrected p value; empty without a test."""
     return "" if math.isnan(row.adjusted) else format_probability(row.adjusted)
 
 
 def seeds(row: Row) -> str:
-    """``5``, or ``4 of 5`` where one diverged or is not finished."""
+    """The number of seeds, ``5``; ``4 of 5`` if one diverged or is not finished."""
     good, all_ = len(row.figures) - len(row.diverged), len(row.figures) + len(row.unfinished)
     return str(good) if good == all_ else f"{good} of {all_}"
 
 
 def brief(row: Row) -> str:
-    """The verdict where there is little room: ``not distinguishable; ~14 needed``."""
+    """The verdict for narrow columns: ``not distinguishable; ~14 needed``."""
     pieces = [row.verdict.sentence]
     if row.verdict.word == "not distinguishable" and not _identical(row):
-        wanted = f"~{rounded(row.verdict.needed)}" if row.verdict.needed else f">{MOST:,}"
-        pieces = [row.verdict.word, f"{wanted} needed"]
+        seeds_needed = f"~{round_count(row.verdict.needed)}" if row.verdict.needed else f">{MAX_SEEDS:,}"
+        pieces = [row.verdict.word, f"{seeds_needed} needed"]
     pieces += [
-        f"{len(seeds)} {word}" for seeds, word in ((row.diverged, "diverged"), (row.left_out, "unpaired")) if seeds
+        f"{len(seeds)} {word}" for seeds, word in ((row.diverged, "diverged"), (row.unpaired, "unpaired")) if seeds
     ]
     return "; ".join(pieces)
 
 
 def spent(answer: Answer) -> str:
-    """``6.14M tokens, 3,000 steps``: what a run of the baseline was given; another budget as it was said."""
+    """The budget of a baseline run: ``6.14M tokens, 3,000 steps``; a budget of time or FLOPs as in --budget."""
     run = next((run for run in answer.runs[answer.baseline].values() if run.finished), None)
     if run is None:
         return ""
@@ -148,7 +148,7 @@ def _opening(by: dict[str, list[Row]]) -> str:
 
 
 def _size(answer: Answer, row: Row) -> str:
-    """``0.113 nats (95 % interval 0.085 to 0.141)``: a difference without its sign, which the verdict says."""
+    """``0.113 nats (95 % interval 0.085 to 0.141)``: a difference without its sign, which the verdict implies."""
     sign = -1 if row.pair.mean < 0 else 1
     ends = sorted((sign * row.pair.low, sign * row.pair.high))
     low, high = (format_fixed(end, places(answer)) for end in ends)
@@ -156,20 +156,21 @@ def _size(answer: Answer, row: Row) -> str:
 
 
 def _needing(rows: Sequence[Row]) -> str:
-    """The variants with the seeds that each would need; how many they are where they are many."""
+    """The variants with the seeds that each would need, or their number if they are more than MANY."""
     if len(rows) > MANY:
         counts = sorted(row.verdict.needed or math.inf for row in rows)
         low, high = (
-            f"about {rounded(int(n))}" if n < math.inf else f"more than {MOST:,}" for n in counts[:: len(counts) - 1]
+            f"about {round_count(int(n))}" if n < math.inf else f"more than {MAX_SEEDS:,}"
+            for n in counts[:: len(counts) - 1]
         )
         return f"{len(rows)} variants ({low}{f' to {high}' if low != high else ''} would be needed)"
     result = []
     for row in rows:
-        seeds = f"about {rounded(row.verdict.needed)}" if row.verdict.needed else f"more than {MOST:,}"
+        seeds = f"about {round_count(row.verdict.needed)}" if row.verdict.needed else f"more than {MAX_SEEDS:,}"
         pieces = [f"{len(row.diverged)} of {len(row.figures)} diverged"] if row.diverged else []
         pieces.append("identical" if _identical(row) else f"{seeds} would be needed")
         result.append(f"{row.label} ({'; '.join(pieces)})")
-    return listed(result, MANY)
+    return join_words(result, MANY)
 
 
 def _identical(row: Row) -> bool:

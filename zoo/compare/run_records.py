@@ -1,24 +1,33 @@
-"""Read what runs wrote about themselves: one ledger.json per run folder, runs/<recipe>/<variant>/s<seed>."""
+"""Read run records: the ledger.json and the state of each run folder, runs/<recipe>/<variant>/s<seed>.
+
+Does not import torch.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from zoo.console import LOG
 from zoo.errors import UsageError
+from zoo.inference import checkpoint_manifest
+from zoo.inference.find_run import FINISHED, STARTING
+from zoo.inference.part_versions import FILE as PARTS
 from zoo.io import limits
 
 LEDGER, CONFIG, FORMAT = "ledger.json", "config.yaml", 1
 BETTER = {"min": min, "max": max}
+State = Literal["finished", "continue", "started", "missing"]
 
 
 @dataclass(frozen=True)
-class Ledger:
-    """What one run was and what became of it; ``problem`` says why nothing can be read from it, and is empty else."""
+class RunRecord:
+    """The content of one ledger.json. ``problem`` says why it cannot be read, and is empty if it can."""
 
     path: Path
     recipe: str
@@ -38,83 +47,83 @@ class Ledger:
     best: Mapping[str, Any] = field(default_factory=dict)
     last: Mapping[str, Any] = field(default_factory=dict)
     finished: bool = False
-    diverged: bool = False  # the run says so itself; `lost` also sees it in the figures
+    diverged: bool = False  # as recorded by the run; `diverged_on` also checks its figures
     problem: str = ""
 
     @property
     def name(self) -> str:
-        """The run as flags name it: ``position=alibi s3``."""
+        """The run's name in messages: ``position=alibi s3``."""
         return f"{self.variant} s{self.seed}"
 
-    def lost(self, goal: str) -> bool:
-        """Whether training diverged: the run says so, or its newest figure is infinite or not a number.
+    def diverged_on(self, goal: str) -> bool:
+        """Whether training diverged: the run recorded it, or its newest figure is infinite or NaN.
 
-        The best figure from before does not save it: the budget was not spent on anything.
+        A good figure from before does not count, because the run did not use its whole budget for it.
         """
         newest = [self.last, *self.validations[-1:]]
         return self.diverged or any(goal in each and not math.isfinite(number(each[goal])) for each in newest)
 
     def figure(self, goal: str, at: str = "best") -> float | None:
-        """The run's figure for a goal, NaN where it diverged, None where it has none yet."""
+        """The run's "best" or "last" figure for a goal; NaN if it diverged, None if it has none yet."""
         if self.problem:
             return None
-        if self.lost(goal):
+        if self.diverged_on(goal):
             return math.nan
-        held = self.best if at == "best" else self.last
-        return number(held[goal]) if self.finished and goal in held else None
+        figures = self.best if at == "best" else self.last
+        return number(figures[goal]) if self.finished and goal in figures else None
 
 
 def number(value: Any) -> float:
-    """A figure of a ledger; null, which strict JSON writes for it, is not a number."""
+    """A figure of a record as float; NaN for null, which strict JSON has in its place, and anything else."""
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
 
 
-def read(*folders: str | Path) -> list[Ledger]:
-    """Every ledger below some folders, by path; runs without a readable one are in the list with their ``problem``.
+def read_records(*folders: str | Path) -> list[RunRecord]:
+    """The records of all runs below some folders, sorted by path; unreadable ones have their ``problem`` set.
 
-    Raises UsageError where a folder does not exist or holds no run at all.
+    Raises UsageError if a folder does not exist or contains no run.
     """
-    records: dict[Path, Ledger] = {}
+    records: dict[Path, RunRecord] = {}
     for root in map(Path, folders):
         if not root.is_dir():
-            raise UsageError(f"{root} is no folder of runs. Make some: zoo compare RECIPE --vary … --seeds 5")
+            raise UsageError(f"{root} is not a folder of runs. To make one: zoo compare RECIPE --vary … --seeds 5")
         below = [
             *(path for path in root.rglob(LEDGER) if path.is_file()),
             *(path.parent / LEDGER for path in root.rglob(CONFIG) if not (path.parent / LEDGER).exists()),
         ]
         if not below:
             raise UsageError(f"{root} holds no run: no {LEDGER} below it. zoo fit writes one into each run's folder.")
-        records |= {path.resolve(): parse(path) for path in sorted(below, key=_natural)}
+        records |= {path.resolve(): parse_record(path) for path in sorted(below, key=_natural)}
     return list(records.values())
 
 
-def parse(path: Path) -> Ledger:
-    """One ledger; a file that is damaged or somebody else's becomes one that says so."""
+def parse_record(path: Path) -> RunRecord:
+    """The record in a ledger.json; for a damaged or foreign file, a record with its ``problem`` set."""
     seed = re.fullmatch(r"s(\d+)", path.parent.name)
     variant = path.parent.parent.name if seed else path.parent.name
     recipe = path.parent.parent.parent.name if seed else path.parent.parent.name
 
-    def failed(why: str) -> Ledger:
-        return Ledger(path, recipe, variant, int(seed.group(1)) if seed else 0, problem=why)
+    def invalid(why: str) -> RunRecord:
+        return RunRecord(path, recipe, variant, int(seed.group(1)) if seed else 0, problem=why)
 
     try:
         content = limits.json_file(path)
     except FileNotFoundError:
-        return failed(f"{path.parent} has no {LEDGER}: it saved none yet, or an older zoo made it")
+        return invalid(f"{path.parent} has no {LEDGER}: it has not saved one yet, or an older version of zoo made it")
     except (OSError, ValueError) as error:
-        return failed(f"{path} is damaged: {' '.join(str(error).split())}")
+        return invalid(f"{path} is damaged: {' '.join(str(error).split())}")
     if not isinstance(content, dict) or "format" not in content or "variant" not in content:
-        return failed(f"{path} is no ledger of zoo")
+        return invalid(f"{path} is not a run record of zoo")
     if content["format"] != FORMAT:
-        return failed(f"{path} has format {content['format']!r}, and this zoo reads format {FORMAT}")
+        return invalid(f"{path} has format {content['format']!r}, and this version of zoo reads format {FORMAT}")
     wrong = [name for name, kind in KINDS.items() if name in content and not isinstance(content[name], kind)]
     missing = [name for name in ("recipe", "seed", "goals", "tokens", "finished") if name not in content]
     goals = content.get("goals")
     if wrong or missing or not goals or not all(goal in ("min", "max") for goal in goals.values()):
-        return failed(f"{path} is damaged: no valid {', '.join([*missing, *wrong]) or 'goals'}")
+        return invalid(f"{path} is damaged: no valid {', '.join([*missing, *wrong]) or 'goals'}")
     if not all(isinstance(each, dict) for each in content.get("validations", ())):
-        return failed(f"{path} is damaged: no valid validations")
-    return Ledger(path, **{name: content[name] for name in KINDS if name in content})
+        return invalid(f"{path} is damaged: no valid validations")
+    return RunRecord(path, **{name: content[name] for name in KINDS if name in content})
 
 
 KINDS: dict[str, type | tuple[type, ...]] = {
@@ -122,32 +131,77 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     "diverged": bool, "validations": list,
     **dict.fromkeys(("choices", "goals", "data", "start", "batches", "setting", "cost", "best", "last"), dict),
 }  # fmt: skip
-assert set(KINDS) <= {each.name for each in fields(Ledger)}
+assert set(KINDS) <= {each.name for each in fields(RunRecord)}
 
 
-def grouped(ledgers: Iterable[Ledger]) -> dict[str, dict[int, Ledger]]:
-    """Readable ledgers as variant → seed → ledger; ``recipe/variant`` where there are several recipes.
+def group_by_variant(ledgers: Iterable[RunRecord]) -> dict[str, dict[int, RunRecord]]:
+    """Readable records as variant → seed → record; variants are ``recipe/variant`` if there are several recipes.
 
-    Of two runs of one variant and seed the finished one counts, then the first; `twins` names the others.
+    Of two runs of one variant and seed the finished one counts, then the first; see `duplicate_runs` for the others.
     """
     readable = [ledger for ledger in ledgers if not ledger.problem]
     several = len({ledger.recipe for ledger in readable}) > 1
-    groups: dict[str, dict[int, Ledger]] = {}
+    groups: dict[str, dict[int, RunRecord]] = {}
     for ledger in readable:
         seeds = groups.setdefault(f"{ledger.recipe}/{ledger.variant}" if several else ledger.variant, {})
-        held = seeds.get(ledger.seed)
-        if held is None or (ledger.finished and not held.finished):
+        other = seeds.get(ledger.seed)
+        if other is None or (ledger.finished and not other.finished):
             seeds[ledger.seed] = ledger
     return {name: dict(sorted(seeds.items())) for name, seeds in groups.items()}
 
 
-def twins(ledgers: Iterable[Ledger]) -> list[Ledger]:
-    """The runs that `grouped` leaves out because another has the same recipe, variant and seed."""
-    listed = list(ledgers)
-    used = {id(ledger) for seeds in grouped(listed).values() for ledger in seeds.values()}
-    return [ledger for ledger in listed if not ledger.problem and id(ledger) not in used]
+def duplicate_runs(ledgers: Iterable[RunRecord]) -> list[RunRecord]:
+    """The runs that `group_by_variant` ignores because another has the same recipe, variant and seed."""
+    records = list(ledgers)
+    counted_ids = {id(ledger) for seeds in group_by_variant(records).values() for ledger in seeds.values()}
+    return [ledger for ledger in records if not ledger.problem and id(ledger) not in counted_ids]
 
 
 def _natural(path: Path) -> list[object]:
-    """Sorts s2 before s10, and position=alibi before position=rope."""
+    """A sorting key that puts s2 before s10."""
     return [[int(piece) if piece.isdigit() else 0, piece] for piece in re.split(r"(\d+)", str(path))]
+
+
+def path_beside(folder: Path, suffix: str) -> Path:
+    """A file of a run that must outlive its folder: ``s1.lock``, ``s1.log``."""
+    return folder.with_name(folder.name + suffix)
+
+
+def read_state(folder: Path) -> State:
+    """The state of a run: finished, continue (it has a checkpoint), started (it has none), or missing."""
+    if not folder.is_dir():
+        return "missing"
+    if (folder / FINISHED).is_file() and (has_no_record(folder) or read_record(folder).get("finished")):
+        return "finished"
+    return "continue" if newest_checkpoint(folder) else "started"
+
+
+def has_no_record(folder: Path) -> bool:
+    """Whether a run was finished by a version of zoo that wrote no ledger.json."""
+    return (folder / FINISHED).is_file() and not (folder / LEDGER).exists()
+
+
+def read_record(folder: Path) -> Mapping[str, Any]:
+    """The content of a run's ledger.json as it is; empty if it cannot be read."""
+    try:
+        content = limits.json_file(folder / LEDGER)
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The newest intact checkpoint of a run; None without one."""
+    return checkpoint_manifest.newest_intact(folder).path
+
+
+def resume_options(folder: Path) -> list[str]:
+    """The options with which `zoo fit` resumes or starts a run. Removes the folder of a run killed before it began."""
+    state = read_state(folder)
+    if state == "continue":
+        return ["--resume", f"--ckpt_path={newest_checkpoint(folder)}"]
+    if state == "started" and {path.name for path in folder.iterdir()} <= {PARTS, STARTING, LOG}:
+        # killed before its configuration was written: zoo fit would not recognise the folder as a run
+        shutil.rmtree(folder)
+        return []
+    return [] if state == "missing" else ["--overwrite"]

@@ -1,7 +1,7 @@
-"""Whether a difference over a few seeds is one: paired t test, Holm's correction, seeds that would be needed.
+"""Statistics over seeds: paired t test, Holm's correction, power, and the number of seeds needed.
 
-scipy.special is imported where a verdict is computed: commands that compute none start without it. It loads in a third
-of the time of scipy.stats, whose functions these are.
+scipy.special is imported inside the functions, so that commands that compute no verdict start faster; it loads in a
+third of the time of scipy.stats.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from statistics import NormalDist
 import numpy as np
 
 ALPHA, POWER = 0.05, 0.8
-MOST = 1000  # seeds: beyond it nobody asks how many
-SAME = 1e-12  # of the figures' size: differences that are equal but for rounding
+MAX_SEEDS = 1000  # above it, the number of seeds needed is reported as "more than"
+SAME = 1e-12  # relative to the figures: differences below it are rounding errors
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Paired:
     """Differences variant - baseline over the ``n`` seeds that both have, in the unit of the figures.
 
     ``low`` and ``high`` bound their mean with 1 - ALPHA confidence, for this pair alone. ``effect`` is Cohen's d_z
-    (1988, 2.3.5), mean / sd; ``p`` is two-sided. What one seed cannot tell is NaN.
+    (1988, 2.3.5), mean / sd; ``p`` is two-sided. Values that one seed does not determine are NaN.
     """
 
     n: int
@@ -39,26 +39,26 @@ class Paired:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One of "better", "worse", "not distinguishable", "no verdict"; the same in words; seeds that would be needed."""
+    """One of "better", "worse", "not distinguishable", "no verdict"; a sentence; the number of seeds needed."""
 
     word: str
     sentence: str
     needed: int | None = None
 
 
-def summary(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and standard deviation (n - 1 in the denominator) of the finite values; NaN where there are too few."""
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and standard deviation (n - 1 in the denominator) of the finite values; NaN if there are too few."""
     finite = np.array([value for value in values if math.isfinite(value)])
     if not finite.size:
         return math.nan, math.nan
     return float(finite.mean()), float(finite.std(ddof=1)) if finite.size > 1 else math.nan
 
 
-def paired(variant: Sequence[float], baseline: Sequence[float]) -> Paired:
-    """Student's t test (1908) on the differences of finite figures, seed by seed.
+def paired_t_test(variant: Sequence[float], baseline: Sequence[float]) -> Paired:
+    """Student's paired t test (1908) of finite figures, aligned by seed.
 
-    Where all differences are equal, t says nothing (figures such as accuracies are steps, and equal steps happen by
-    chance): then p is that of the sign test, 2^(1-n), and 1 where all of them are zero.
+    If all differences are equal, t is undefined (figures such as accuracies take discrete steps, so this happens by
+    chance): then p is that of the sign test, 2^(1-n), or 1 if all differences are zero.
     """
     ours, theirs = np.array(variant, dtype=np.float64), np.array(baseline, dtype=np.float64)
     differences = ours - theirs
@@ -94,10 +94,10 @@ def t_critical(alpha: float, df: float) -> float:
     return -float(stdtrit(df, alpha / 2))
 
 
-def holm(values: Sequence[float]) -> list[float]:
-    """Holm's (1979) step-down adjusted p values: max over j <= i of (m - j + 1)·p_(j), at most 1; NaN is no test.
+def holm_adjust(values: Sequence[float]) -> list[float]:
+    """Holm's (1979) step-down adjusted p values: max over j <= i of (m - j + 1)·p_(j), at most 1; NaN is skipped.
 
-    A family of tests that calls significant what is at most ALPHA errs at all with probability ALPHA at most.
+    Calling all adjusted values <= ALPHA significant has a family-wise error rate of at most ALPHA.
     """
     order = sorted((index for index, p in enumerate(values) if not math.isnan(p)), key=lambda index: values[index])
     adjusted, largest = [math.nan] * len(values), 0.0
@@ -109,40 +109,40 @@ def holm(values: Sequence[float]) -> list[float]:
 
 @lru_cache(65536)
 def power(effect: float, n: int, alpha: float = ALPHA) -> float:
-    """Probability that a two-sided paired t test of ``n`` seeds sees a true d_z of ``effect``: noncentral t, d_z·√n."""
+    """Power of a two-sided paired t test of ``n`` seeds for a true d_z of ``effect``: noncentral t with d_z·√n."""
     from scipy.special import nctdtr
 
     bound, shift = t_critical(alpha, n - 1), abs(effect) * math.sqrt(n)
     below = nctdtr(n - 1, shift, [-bound, bound])
-    below[np.isnan(below)] = 0.0  # what scipy gives for a probability below 1e-17 that it cannot represent
+    below[np.isnan(below)] = 0.0  # scipy returns NaN for probabilities below 1e-17
     return float(1.0 - below[1] + below[0])
 
 
 def seeds_needed(effect: float, alpha: float = ALPHA, chance: float = POWER) -> int | None:
-    """The fewest seeds that see a true d_z of ``effect`` with probability ``chance``; None beyond MOST or for none.
+    """The fewest seeds with power ``chance`` for a true d_z of ``effect``; None above MAX_SEEDS or for no effect.
 
-    An infinite effect, equal differences at every seed, needs as many as let the sign test reach ``alpha``.
+    For an infinite effect (equal differences at every seed), the number with which the sign test reaches ``alpha``.
     """
     if math.isnan(effect) or effect == 0.0:
         return None
     if math.isinf(effect):
         return 1 + math.ceil(math.log2(1 / alpha))
-    # the normal approximation is a few seeds short: the exact number is searched from there
+    # the normal approximation is a few seeds too low: search the exact number from there
     normal = (NormalDist().inv_cdf(1 - alpha / 2) + NormalDist().inv_cdf(chance)) / effect
-    if normal * normal > MOST:
+    if normal * normal > MAX_SEEDS:
         return None
     count = max(2, math.floor(normal * normal))
     while power(effect, count, alpha) < chance:
         count += 1
     while count > 2 and power(effect, count - 1, alpha) >= chance:
         count -= 1
-    return count if count <= MOST else None
+    return count if count <= MAX_SEEDS else None
 
 
 def judge(pair: Paired, adjusted: float, tests: int, lower_is_better: bool) -> Verdict:
-    """The verdict on one of ``tests`` variants from its p value after correction. One seed never gives one.
+    """The verdict on one of ``tests`` variants from its corrected p value. One seed never gives a verdict.
 
-    Seeds needed are for POWER at the effect observed and at ALPHA / tests, which Holm's procedure never asks more than.
+    Seeds needed are for POWER at the observed effect and level ALPHA / tests, the strictest level of Holm's procedure.
     """
     if pair.n == 0:
         return Verdict("no verdict", "no seed in common with the baseline: no verdict")
@@ -155,7 +155,7 @@ def judge(pair: Paired, adjusted: float, tests: int, lower_is_better: bool) -> V
         return Verdict("not distinguishable", f"identical with {pair.n} seeds")
     needed = seeds_needed(pair.effect, ALPHA / tests)
     corrected = f", corrected for {tests} comparisons" if pair.p <= ALPHA else ""
-    seeds = f"about {rounded(needed)}" if needed else f"more than {MOST:,}"
+    seeds = f"about {round_count(needed)}" if needed else f"more than {MAX_SEEDS:,}"
     return Verdict(
         "not distinguishable",
         f"not distinguishable with {pair.n} seeds{corrected}; {seeds} would be needed",
@@ -163,6 +163,6 @@ def judge(pair: Paired, adjusted: float, tests: int, lower_is_better: bool) -> V
     )
 
 
-def rounded(count: int) -> str:
-    """A number of seeds as it is known: two digits."""
+def round_count(count: int) -> str:
+    """A number of seeds rounded to two digits."""
     return f"{int(float(f'{count:.2g}')):,}"

@@ -1,4 +1,4 @@
-"""The table of a comparison: for a terminal, as Markdown, CSV and JSON, the last two with all digits."""
+"""The tables of a comparison as terminal text, Markdown, CSV and JSON; the last two with all digits."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ WIDTH, LABEL, NARROW = 100, 26, 14
 COLOURS = {"better": "32", "worse": "31", "not comparable": "33", "no verdict": "2", "not distinguishable": "2"}
 
 
-def terminal(answer: Answer, width: int = WIDTH, colour: bool = False) -> str:
-    """Question, answer, verdicts, cost and flags in at most ``width`` columns; ``colour`` for a person's terminal."""
+def as_text(answer: Answer, width: int = WIDTH, colour: bool = False) -> str:
+    """Question, answer, verdicts, costs and flags in at most ``width`` columns; ``colour`` adds ANSI colours."""
     headings, rows = verdicts(answer)
     headings = [*headings[:-4], f"{headings[-4]}, {headings[-3]}", *headings[-2:]]
     narrow = [
@@ -30,29 +30,34 @@ def terminal(answer: Answer, width: int = WIDTH, colour: bool = False) -> str:
         for cells, row in zip(rows, answer.rows, strict=True)
     ]
     styles = [COLOURS.get(row.verdict.word, "") if colour else "" for row in answer.rows]
-    lines = [*_wrapped(prose.question(answer), width, "1" if colour else "")]
-    lines += [*_wrapped(" ".join(prose.sentences(answer)), width), ""]
+    lines = [*_wrap(prose.question(answer), width, "1" if colour else "")]
+    lines += [*_wrap(" ".join(prose.sentences(answer)), width), ""]
     lines += [*_columns(headings, narrow, width, styles), ""]
     lines += [*_columns(*costs(answer), width), ""]
     for row in answer.rows:
-        lines += _wrapped(f"{row.label}: {row.tuned}", width) if row.tuned else []
+        lines += _wrap(f"{row.label}: {row.tuned}", width) if row.tuned else []
     for note in prose.legend(answer):
-        lines += _wrapped(note, width, "2" if colour else "")
+        lines += _wrap(note, width, "2" if colour else "")
     for flag in answer.flags:
-        lines += _wrapped(f"! {flag.sentence}", width, "31" if colour and flag.fatal else "33" if colour else "", "  ")
+        lines += _wrap(f"! {flag.sentence}", width, "31" if colour and flag.fatal else "33" if colour else "", "  ")
     return "\n".join(lines)
 
 
-def markdown(answer: Answer) -> str:
-    """The same as Markdown, for a file, a pull request or TensorBoard's Text."""
+def as_markdown(answer: Answer) -> str:
+    """The same as Markdown, for a file, a pull request or TensorBoard's Text tab."""
     parts = [f"# {prose.question(answer)}", " ".join(prose.sentences(answer))]
-    parts += [_piped(*verdicts(answer)), "\n".join(prose.legend(answer)), "## Cost", _piped(*costs(answer))]
+    parts += [
+        _markdown_table(*verdicts(answer)),
+        "\n".join(prose.legend(answer)),
+        "## Cost",
+        _markdown_table(*costs(answer)),
+    ]
     if others := goals(answer):
-        parts += ["## Other figures", _piped(*others)]
+        parts += ["## Other figures", _markdown_table(*others)]
     if tuned := [f"- {row.label}: {row.tuned}" for row in answer.rows if row.tuned]:
         parts += ["## Solved or tuned for each variant", "\n".join(tuned)]
     if answer.flags:
-        lines = [f"- {'**refused** ' if flag.fatal else ''}{_escaped(flag.sentence)}" for flag in answer.flags]
+        lines = [f"- {'**refused** ' if flag.fatal else ''}{_escape_markdown(flag.sentence)}" for flag in answer.flags]
         parts += ["## What is not equal", "\n".join(lines)]
     if answer.commands:
         parts += ["## Made by", "```bash\n" + "\n".join(answer.commands) + "\n```"]
@@ -60,7 +65,7 @@ def markdown(answer: Answer) -> str:
 
 
 def as_csv(answer: Answer) -> str:
-    """A line per variant, with all digits; what is not known is empty."""
+    """A CSV line per variant, with all digits; unknown values are empty."""
     extra = list(answer.base.others or {})
     names = [*RECORD, *(f"choice.{name}" for name in answer.varied)]
     names += [f"{goal}.{part}" for goal in extra for part in ("mean", "sd")]
@@ -77,7 +82,7 @@ def as_csv(answer: Answer) -> str:
 
 
 def as_json(answer: Answer) -> str:
-    """Everything, with all digits, as strict JSON: what is not a number is null."""
+    """The whole answer with all digits as strict JSON: NaN and infinity are null."""
     content: dict[str, Any] = {
         "format": 1,
         "question": prose.question(answer),
@@ -91,7 +96,7 @@ def as_json(answer: Answer) -> str:
     }
     content["variants"] = [
         record(answer, row)
-        | {"choices": row.choices, "figures": row.figures, "unfinished": row.unfinished, "left_out": row.left_out}
+        | {"choices": row.choices, "figures": row.figures, "unfinished": row.unfinished, "left_out": row.unpaired}
         | {"others": {goal: {"mean": mean, "sd": sd} for goal, (mean, sd) in (row.others or {}).items()}}
         for row in answer.rows
     ]
@@ -106,11 +111,11 @@ RECORD = (
 
 
 def record(answer: Answer, row: Row) -> dict[str, Any]:
-    """A variant as flat named values, those of RECORD."""
+    """A variant as a flat mapping with the keys of RECORD."""
     pair, cost = row.pair, row.cost
     values = (
         row.variant, row.label, answer.goal, len(row.figures), len(row.diverged), len(row.unfinished),
-        len(row.left_out), row.mean, row.sd, pair.n, pair.mean, pair.sd, pair.low, pair.high, pair.t, pair.p,
+        len(row.unpaired), row.mean, row.sd, pair.n, pair.mean, pair.sd, pair.low, pair.high, pair.t, pair.p,
         row.adjusted, pair.effect, row.verdict.word, row.sentence, row.verdict.needed, cost.parameters, cost.flops,
         cost.speed, cost.memory, cost.seconds, cost.kernel, row.tuned,
     )  # fmt: skip
@@ -119,8 +124,8 @@ def record(answer: Answer, row: Row) -> dict[str, Any]:
 
 def verdicts(answer: Answer) -> tuple[list[str], list[list[str]]]:
     """Headings and cells: variant, seeds, figure, difference, interval, p and verdict."""
-    measured = f"{prose.goal(answer)}{f' ({prose.unit(answer).strip()})' if prose.unit(answer) else ''}"
-    headings = [_heading(answer), "seeds", measured, "difference", prose.BETWEEN, "p", "verdict"]
+    headline = f"{prose.goal(answer)}{f' ({prose.unit(answer).strip()})' if prose.unit(answer) else ''}"
+    headings = [_heading(answer), "seeds", headline, "difference", prose.BETWEEN, "p", "verdict"]
     rows = [
         [
             row.label, prose.seeds(row), prose.figure(answer, row),
@@ -134,7 +139,7 @@ def verdicts(answer: Answer) -> tuple[list[str], list[list[str]]]:
 
 
 def costs(answer: Answer) -> tuple[list[str], list[list[str]]]:
-    """Headings and cells: what each variant costs."""
+    """Headings and cells: the costs of each variant."""
     headings = [_heading(answer), "parameters", f"FLOPs/{answer.unit}", f"{answer.unit}s/s", "memory", "time", "kernel"]
     rows = []
     for row in answer.rows:
@@ -150,7 +155,7 @@ def costs(answer: Answer) -> tuple[list[str], list[list[str]]]:
 
 
 def goals(answer: Answer) -> tuple[list[str], list[list[str]]] | None:
-    """Headings and cells of the goals that decide nothing, or None."""
+    """Headings and cells of the goals besides the headline; None without any."""
     names = list(answer.base.others or {})
     if not names:
         return None
@@ -168,56 +173,56 @@ def _heading(answer: Answer) -> str:
 def _columns(
     headings: Sequence[str], rows: Iterable[Sequence[str]], width: int, styles: Sequence[str] = ()
 ) -> list[str]:
-    """Aligned columns without empty ones; the first and the last are wrapped. Where that is too wide, a list."""
+    """Aligned columns without empty ones, the first and the last wrapped; stacked rows if they are too wide."""
     lines = [list(headings), *map(list, rows)]
     shown_columns = [index for index in range(len(headings)) if index == 0 or any(line[index] for line in lines[1:])]
     lines = [[line[index] for index in shown_columns] for line in lines]
     widths = [max(len(line[index]) for line in lines) for index in range(len(shown_columns))]
     spare = width - sum(widths[1:-1]) - 2 * (len(widths) - 1)
     if spare < 2 * NARROW and spare < widths[0] + widths[-1]:
-        return _listed(lines, width, styles)
+        return _stacked_rows(lines, width, styles)
     widths[0] = min(widths[0], max(NARROW, spare - max(NARROW, min(widths[-1], spare - LABEL))))
-    drawn = []
+    result = []
     for number, line in enumerate(lines):
         ends = ((line[0], widths[0]), (line[-1], spare - widths[0]))
         first, last = (textwrap.wrap(cell, wide) or [""] for cell, wide in ends)
         for part, (left, right) in enumerate(itertools.zip_longest(first, last, fillvalue="")):
             middle = line[1:-1] if part == 0 else [""] * (len(line) - 2)
             cells = [cell.ljust(wide) for cell, wide in zip([left, *middle], widths[:-1], strict=True)]
-            drawn.append(_styled("  ".join([*cells, right]).rstrip(), _style(styles, number)))
-    return drawn
+            result.append(_apply_style("  ".join([*cells, right]).rstrip(), _style(styles, number)))
+    return result
 
 
-def _listed(lines: Sequence[Sequence[str]], width: int, styles: Sequence[str]) -> list[str]:
-    """A paragraph per row: its name, and below it the cells with their headings."""
-    drawn = []
+def _stacked_rows(lines: Sequence[Sequence[str]], width: int, styles: Sequence[str]) -> list[str]:
+    """A paragraph per row: its label, and below it the cells with their headings."""
+    result = []
     for number, line in enumerate(lines[1:], 1):
         cells = [f"{heading} {cell}" for heading, cell in zip(lines[0][1:], line[1:], strict=True) if cell]
         style = _style(styles, number)
-        drawn += [*_wrapped(line[0], width, style), *_wrapped("  " + " · ".join(cells), width, style, "  ")]
-    return drawn
+        result += [*_wrap(line[0], width, style), *_wrap("  " + " · ".join(cells), width, style, "  ")]
+    return result
 
 
 def _style(styles: Sequence[str], number: int) -> str:
     return styles[number - 1] if 0 < number <= len(styles) else ""
 
 
-def _wrapped(text: str, width: int, style: str = "", indent: str = "") -> list[str]:
-    return [_styled(line, style) for line in textwrap.wrap(text, width, subsequent_indent=indent)]
+def _wrap(text: str, width: int, style: str = "", indent: str = "") -> list[str]:
+    return [_apply_style(line, style) for line in textwrap.wrap(text, width, subsequent_indent=indent)]
 
 
-def _styled(text: str, style: str) -> str:
+def _apply_style(text: str, style: str) -> str:
     text = printable(text)
     return f"\x1b[{style}m{text}\x1b[0m" if style else text
 
 
-def _piped(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(f"| {' | '.join(_escaped(cell) for cell in line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(_escape_markdown(cell) for cell in line)} |" for line in lines)
 
 
-def _escaped(cell: str) -> str:
-    """Text that Markdown shows as it is."""
+def _escape_markdown(cell: str) -> str:
+    """Text with Markdown's special characters escaped."""
     return "".join(f"\\{c}" if c in "|*_`<[]" else c for c in cell)
 
 
@@ -226,7 +231,7 @@ def _unknown(value: object) -> bool:
 
 
 def _strict(value: Any) -> Any:
-    """The same with null for what is not a finite number."""
+    """The same value with None for floats that are not finite."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

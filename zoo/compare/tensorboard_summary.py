@@ -36,5 +36,5 @@ def write_summary(home: Path, markdown: str, goals: Iterable[str]) -> Path:
 
 def pinned_tags(goal: str, goals: Iterable[str]) -> tuple[str, ...]:
     """The charts that the link pins: the headline first, over steps and over tokens, then the other figures."""
-    rest = [f"val/{name}" for name in goals if name != goal]
-    return (f"val/{goal}", f"val_by_tokens/{goal}", *rest, "cost/tokens_per_s")[:5]
+    others = [f"val/{name}" for name in goals if name != goal]
+    return (f"val/{goal}", f"val_by_tokens/{goal}", *others, "cost/tokens_per_s")[:5]

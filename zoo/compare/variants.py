@@ -1,4 +1,4 @@
-"""The variants of a comparison: what varies, over which values, and which of the combinations are run."""
+"""The variants of a comparison: parse --vary, --baseline and --seeds, and combine values by a design."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from zoo.errors import UsageError
 
 SECTIONS = ("model", "data", "trainer", "tune")
 DESIGNS = ("grid", "one-at-a-time")
-MANY, MOST_SEEDS = 12, 1000  # variants of a grid that nobody asked for by name
+MANY, MOST_SEEDS = 12, 1000  # variants of a grid that need an explicit --design grid; seeds
 PAIRS, OPEN, CLOSE = {"'": "'", '"': '"'}, "[{(", "]})"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One option and its value, as `zoo fit` takes them on its command line."""
+    """One option and its value, as on the command line of `zoo fit`."""
 
     key: str
     value: str
 
     @property
     def word(self) -> str:
+        """The argument for `zoo fit`."""
         return f"--{self.key}={self.value}"
 
     def __str__(self) -> str:
@@ -33,34 +34,38 @@ class Choice:
 
 @dataclass(frozen=True)
 class Factor:
-    """An option and the values it is varied over."""
+    """A varied option and its values."""
 
     key: str
     values: tuple[str, ...]
 
     def choices(self) -> list[Choice]:
+        """The option with each of its values."""
         return [Choice(self.key, value) for value in self.values]
 
 
 Variant = tuple[Choice, ...]  # nothing: the recipe itself
 
 
-def factor(text: str) -> Factor:
-    """What `--vary model.position=none,rope,{class_path: RoPE, init_args: {base: 500}}` says."""
+def parse_factor(text: str) -> Factor:
+    """The factor of a ``--vary model.position=none,rope,{class_path: RoPE, init_args: {base: 500}}``.
+
+    Raises UsageError if it is not OPTION=VALUE,VALUE.
+    """
     key, equals, values = text.partition("=")
-    pieces = split(values)
+    pieces = split_values(values)
     if not equals or not pieces:
         raise UsageError(f"--vary {text!r} is not OPTION=VALUE,VALUE: such as --vary model.position=rope,alibi")
     return make_factor(key.strip().removeprefix("--"), pieces)
 
 
 def make_factor(key: str, values: Sequence[str]) -> Factor:
-    """A factor whose short forms are spelled out. Raises UsageError for what is no option."""
-    section, dot, rest = key.partition(".")
-    if section not in SECTIONS or not dot or not rest:
+    """A factor with full part names for short ones. Raises UsageError for an invalid option or no values."""
+    section, dot, option = key.partition(".")
+    if section not in SECTIONS or not dot or not option:
         key_of_model = f"model.{key.rpartition('.')[2]}"
         raise UsageError(
-            f"{key!r} cannot vary: an option begins with model, data, trainer or tune, as {key_of_model!r}."
+            f"{key!r} cannot vary: options begin with model, data, trainer or tune, such as {key_of_model!r}."
         )
     if not values:
         raise UsageError(f"{key!r} has no values to vary over.")
@@ -68,13 +73,13 @@ def make_factor(key: str, values: Sequence[str]) -> Factor:
 
 
 def spell_value(key: str, value: str) -> str:
-    """The value itself, or the part that a short form stands for: `none` of a position is NoPosition."""
-    return registry.spelled(key.removeprefix("model."), value)
+    """The value itself, or the full name of a part for a short one: NoPosition for `none` as model.position."""
+    return registry.full_name(key.removeprefix("model."), value)
 
 
-def factors(texts: Sequence[str]) -> tuple[Factor, ...]:
-    """Every `--vary` of a command line. Raises UsageError for an option that varies twice."""
-    result = [factor(text) for text in texts]
+def parse_factors(texts: Sequence[str]) -> tuple[Factor, ...]:
+    """The factors of all ``--vary`` options. Raises UsageError for an option that occurs twice."""
+    result = [parse_factor(text) for text in texts]
     keys = [one.key for one in result]
     for key in keys:
         if keys.count(key) > 1:
@@ -82,8 +87,8 @@ def factors(texts: Sequence[str]) -> tuple[Factor, ...]:
     return tuple(result)
 
 
-def split(text: str) -> list[str]:
-    """The values between commas, where a comma inside of brackets or quotes separates nothing."""
+def split_values(text: str) -> list[str]:
+    """Split at commas, except inside brackets or quotes."""
     pieces, depth, quote = [""], 0, ""
     for letter in text:
         if quote:
@@ -99,13 +104,13 @@ def split(text: str) -> list[str]:
     return [piece.strip() for piece in pieces if piece.strip()]
 
 
-def baseline(text: str, varied: Sequence[Factor]) -> Variant:
-    """What `--baseline position=rope,norm=rmsnorm` says of the varied options; those it leaves out stay the recipe's.
+def parse_baseline(text: str, varied: Sequence[Factor]) -> Variant:
+    """The values of varied options in ``--baseline position=rope,norm=rmsnorm``; others stay the recipe's.
 
-    Raises UsageError for an option that does not vary.
+    Raises UsageError for an option that is not varied.
     """
     choices: dict[str, Choice] = {}
-    for piece in split(text):
+    for piece in split_values(text):
         name, equals, value = piece.partition("=")
         key = _key(name.strip().removeprefix("--"), varied, text)
         if not equals or not value.strip():
@@ -124,10 +129,10 @@ def _key(name: str, varied: Sequence[Factor], text: str) -> str:
     return fits[0]
 
 
-def arranged(varied: Sequence[Factor], base: Variant, design: str | None) -> list[Variant]:
-    """The baseline, then every variant of the design; some may turn out to be the same.
+def design_variants(varied: Sequence[Factor], base: Variant, design: str | None) -> list[Variant]:
+    """The baseline, then every variant of the design, possibly with duplicates.
 
-    Raises UsageError for a design that does not exist, and for a large grid that was not asked for by name.
+    Raises UsageError for an unknown design, and for a grid of more than MANY variants without an explicit design.
     """
     if design is not None and design not in DESIGNS:
         raise UsageError(f"no design {design!r}.{registry.suggest(design, DESIGNS)} There are: {', '.join(DESIGNS)}")
@@ -149,13 +154,13 @@ def _single(varied: Sequence[Factor], base: Variant) -> Iterator[Variant]:
             yield (*(unchanged for unchanged in base if unchanged.key != one.key), choice)
 
 
-def called(variant: Variant) -> str:
-    """A variant as a person named it: `position=ALiBi,norm=RMSNorm`; `the recipe` for none."""
+def variant_text(variant: Variant) -> str:
+    """A variant in messages: `position=ALiBi,norm=RMSNorm`; `the recipe` without any choice."""
     return ",".join(map(str, variant)) or "the recipe"
 
 
-def seeds(text: str) -> tuple[int, ...]:
-    """`5` means 1 to 5, `1,2,7` these, `7,` the seventh alone. Raises UsageError for anything else."""
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Seeds of a ``--seeds``: `5` means 1 to 5, `1,2,7` these three, `7,` only 7. Raises UsageError for others."""
     pieces = [piece.strip() for piece in text.split(",") if piece.strip()]
     if not pieces or not all(piece.isdecimal() and int(piece) < 2**32 for piece in pieces):
         raise UsageError(f"--seeds must be a number of seeds, or seeds such as 1,2,7: got {text!r}.")

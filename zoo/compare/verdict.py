@@ -1,4 +1,4 @@
-"""Whether a swap helped: per variant its figures, the paired difference from the baseline, a verdict, and the cost."""
+"""The answer of a comparison: figures, paired difference from the baseline, verdict and cost of every variant."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from zoo.compare.fairness import default_baseline, flags
-from zoo.compare.number_format import NONE, listed
-from zoo.compare.run_records import BETTER, Ledger, grouped, number
-from zoo.compare.run_warnings import Flag
-from zoo.compare.statistics import Paired, Verdict, holm, judge, paired, summary
+from zoo.compare.fairness import Flag, default_baseline, find_flags
+from zoo.compare.number_format import NONE, join_words
+from zoo.compare.run_records import BETTER, RunRecord, group_by_variant, number
+from zoo.compare.statistics import Paired, Verdict, holm_adjust, judge, mean_and_deviation, paired_t_test
 from zoo.compare.variant_names import concise, match_variant
 from zoo.errors import UsageError
 from zoo.registry import suggest
 
-Seeds = Mapping[int, Ledger]
-DAGGER = "†"  # on differences that count diverged runs
+Seeds = Mapping[int, RunRecord]
+DAGGER = "†"  # marks differences that include diverged runs
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a variant costs: forward FLOPs and speed per token or image, bytes, seconds; medians over seeds.
+    """The costs of a variant: forward FLOPs and speed per token or image, peak memory in bytes, training seconds.
 
-    Memory is the largest of any seed. NaN where no run says.
+    Medians over seeds, except memory, which is the maximum. NaN if no run has recorded it.
     """
 
     parameters: float
@@ -37,10 +36,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class Row:
-    """One variant. ``figures`` are the headline per seed, NaN where training diverged; ``others`` are other goals.
+    """One variant. ``figures`` are the headline by seed, NaN if diverged; ``others`` mean and sd of the other goals.
 
     ``mean`` and ``sd`` are over the seeds that converged. In ``pair`` a diverged run counts as the answer's ``worst``.
-    ``adjusted`` is p after Holm's correction, NaN for the baseline and where there is no test.
+    ``adjusted`` is p after Holm's correction, NaN for the baseline and without a test. ``unpaired`` are seeds that the
+    baseline lacks.
     """
 
     variant: str
@@ -54,7 +54,7 @@ class Row:
     verdict: Verdict
     cost: Cost
     unfinished: tuple[int, ...] = ()
-    left_out: tuple[int, ...] = ()
+    unpaired: tuple[int, ...] = ()
     tuned: str = ""
     others: Mapping[str, tuple[float, float]] | None = None
 
@@ -65,12 +65,12 @@ class Row:
 
     @property
     def sentence(self) -> str:
-        """The verdict, and what became of seeds that it could not use as they were."""
+        """The verdict, with the numbers of diverged, unpaired and unfinished seeds."""
         pieces = [self.verdict.sentence]
         if self.diverged:
             pieces.append(f"{len(self.diverged)} of {len(self.figures)} diverged")
-        if self.left_out:
-            pieces.append(f"{len(self.left_out)} unpaired, left out")
+        if self.unpaired:
+            pieces.append(f"{len(self.unpaired)} unpaired, left out")
         if self.unfinished:
             pieces.append(f"{len(self.unfinished)} not finished")
         return "; ".join(pieces)
@@ -78,8 +78,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a comparison says. ``rows`` are sorted, the baseline first and then the best; ``varied`` are the choices
-    that differ between variants; ``worst`` is what a diverged run counts as; ``tests`` are how many Holm corrects for.
+    """The result of a comparison. ``rows`` are the baseline and then the variants, best first; ``varied`` are the
+    options that differ between variants; a diverged run counts as ``worst``; ``tests`` is Holm's number of tests.
     """
 
     recipe: str
@@ -102,33 +102,33 @@ class Answer:
         return self.rows[0]
 
     @property
-    def refused(self) -> tuple[str, ...]:
-        """The sentences of the flags that take verdicts away: a command that compares should fail with them."""
+    def comparability_errors(self) -> tuple[str, ...]:
+        """The sentences of the fatal flags; `zoo compare` exits with 1 if there are any."""
         return tuple(flag.sentence for flag in self.flags if flag.fatal)
 
     @property
     def seeds(self) -> int:
-        """How many seeds the largest variant has."""
+        """The largest number of seeds of a variant."""
         return max(len(row.figures) for row in self.rows)
 
 
 def answer(
-    ledgers: Iterable[Ledger],
+    ledgers: Iterable[RunRecord],
     baseline: str | None = None,
     goal: str | None = None,
     at: str = "best",
     tuned: Mapping[str, str] | None = None,
     commands: Sequence[str] = (),
 ) -> Answer:
-    """Compare every variant with the baseline: "default", or the first, unless named.
+    """Compare every variant with the baseline, which is by default the variant "default", or else the first.
 
-    ``goal`` is the headline figure, the task's first unless named; ``at`` takes the best or the last validation.
-    ``tuned`` says of a variant what was chosen for it, "lr 0.003, best of 3 on validation". Training that diverged is
-    an outcome: it counts as the worst figure that any validation of any of these runs showed, as if the run had learned
-    nothing. Raises UsageError for an unknown baseline or goal, and where no run is finished.
+    ``goal`` is the headline figure, by default the task's first; ``at`` selects the "best" or "last" validation.
+    ``tuned`` has sentences by variant, such as "lr 0.003, best of 3 on validation". A diverged run is an outcome: it
+    counts as the worst figure of all validations of these runs, as if it had learned nothing. Raises UsageError for an
+    unknown baseline or goal, and if no run is finished.
     """
     everything = list(ledgers)
-    groups = grouped(everything)
+    groups = group_by_variant(everything)
     if not groups:
         raise UsageError(next((each.problem for each in everything), "there is no run to compare") + ".")
     base = _baseline(groups, baseline)
@@ -140,40 +140,42 @@ def answer(
     if not any(figures.values()):
         waiting = sum(len(runs) for runs in groups.values())
         raise UsageError(f"no run is finished: {waiting} were started. Run the same command again to go on.")
-    findings = flags(everything, base)
+    findings = find_flags(everything, base)
     worst = _worst(groups, headline, direction)
-    pairs = {name: _pair(figures[name], figures[base], worst) for name in groups if name != base}
-    pairs = {name: paired((), ()) if any(f.refuses(name) for f in findings) else pair for name, pair in pairs.items()}
-    adjusted = dict(zip(pairs, holm([pair.p for pair in pairs.values()]), strict=True))
+    pairs = {name: _paired_difference(figures[name], figures[base], worst) for name in groups if name != base}
+    pairs = {
+        name: paired_t_test((), ()) if any(f.refuses(name) for f in findings) else pair for name, pair in pairs.items()
+    }
+    adjusted = dict(zip(pairs, holm_adjust([pair.p for pair in pairs.values()]), strict=True))
     tests = sum(not math.isnan(p) for p in adjusted.values())
-    names = _varied(groups, tuned or {})
+    names = _varied_choices(groups, tuned or {})
     labels = _labels(groups, names, base)
     rows = []
     for name, runs in groups.items():
-        pair = pairs.get(name, paired((), ()))
+        pair = pairs.get(name, paired_t_test((), ()))
         rows.append(
             Row(
                 variant=name, label=labels[name], choices={n: describe_values(_choice(runs, n)) for n in names},
-                figures=figures[name], mean=summary([*figures[name].values()])[0],
-                sd=summary([*figures[name].values()])[1], pair=pair, adjusted=adjusted.get(name, math.nan),
+                figures=figures[name], mean=mean_and_deviation([*figures[name].values()])[0],
+                sd=mean_and_deviation([*figures[name].values()])[1], pair=pair, adjusted=adjusted.get(name, math.nan),
                 verdict=_verdict(name, base, pair, adjusted, tests, direction == "min", findings), cost=_cost(runs),
                 unfinished=tuple(s for s in runs if s not in figures[name]),
-                left_out=tuple(s for s in figures[name] if name != base and s not in figures[base]),
+                unpaired=tuple(s for s in figures[name] if name != base and s not in figures[base]),
                 tuned=(tuned or {}).get(name, ""), others=_others(runs, headline, at),
             )
         )  # fmt: skip
     rows.sort(key=lambda row: (row.variant != base, _rank(row, direction)))
     recipes = dict.fromkeys(run.recipe for runs in groups.values() for run in runs.values())
     first = next(iter(groups[base].values()))
-    notes = _diverged(rows, worst)
+    notes = _divergence_flags(rows, worst)
     return Answer(
-        listed([*recipes]), headline, direction == "min", at, first.unit, base, names, tuple(rows), (*findings, *notes),
-        groups, worst, tests, tuple(commands),
+        join_words([*recipes]), headline, direction == "min", at, first.unit, base, names, tuple(rows),
+        (*findings, *notes), groups, worst, tests, tuple(commands),
     )  # fmt: skip
 
 
 def describe_values(value: object) -> str:
-    """A choice as tables show it."""
+    """An option's value as text for tables."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else " ".join(str(value).split())
@@ -182,22 +184,22 @@ def describe_values(value: object) -> str:
 def _baseline(groups: Mapping[str, Seeds], wanted: str | None) -> str:
     if wanted is None:
         return default_baseline(groups)
-    names = _varied(groups, {})
+    names = _varied_choices(groups, {})
     fitting = match_variant(
         wanted, {name: {n: describe_values(_choice(runs, n)) for n in names} for name, runs in groups.items()}
     )
     if len(fitting) != 1:
-        why = f"stands for {listed(fitting)}." if fitting else f"is no variant.{suggest(wanted, groups)}"
-        raise UsageError(f"--baseline {wanted!r} {why}\nThere are: {listed([*concise(groups).values()], 8)}.")
+        why = f"stands for {join_words(fitting)}." if fitting else f"is no variant.{suggest(wanted, groups)}"
+        raise UsageError(f"--baseline {wanted!r} {why}\nThere are: {join_words([*concise(groups).values()], 8)}.")
     return fitting[0]
 
 
-def _goal(groups: Mapping[str, Seeds], base: str, wanted: str | None) -> tuple[str, str]:
+def _goal(groups: Mapping[str, Seeds], base: str, requested: str | None) -> tuple[str, str]:
     goals = next(iter(groups[base].values())).goals
-    name = next(iter(goals)) if wanted is None else wanted.removeprefix("val/")
+    name = next(iter(goals)) if requested is None else requested.removeprefix("val/")
     if name not in goals:
         raise UsageError(
-            f"--goal {wanted!r} is none of {base}.{suggest(name, goals)} There are: {listed([*goals], 8)}."
+            f"--goal {requested!r} is none of {base}.{suggest(name, goals)} There are: {join_words([*goals], 8)}."
         )
     return name, goals[name]
 
@@ -215,11 +217,11 @@ def _worst(groups: Mapping[str, Seeds], goal: str, direction: str) -> float:
     return BETTER["max" if direction == "min" else "min"](finite, default=math.nan)
 
 
-def _pair(ours: Mapping[int, float], theirs: Mapping[int, float], worst: float) -> Paired:
-    """The difference over the seeds that both have."""
+def _paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float], worst: float) -> Paired:
+    """The paired difference over common seeds, with ``worst`` for diverged runs."""
     seeds = [seed for seed in ours if seed in theirs and math.isfinite(worst)]
-    counted = [[worst if math.isnan(f[seed]) else f[seed] for seed in seeds] for f in (ours, theirs)]
-    return paired(*counted)
+    values = [[worst if math.isnan(f[seed]) else f[seed] for seed in seeds] for f in (ours, theirs)]
+    return paired_t_test(*values)
 
 
 def _verdict(
@@ -233,12 +235,14 @@ def _verdict(
     return judge(pair, adjusted[name], tests, lower)
 
 
-def _varied(groups: Mapping[str, Seeds], tuned: Mapping[str, str]) -> tuple[str, ...]:
-    """The choices that differ between variants, those aside that were solved or tuned for each."""
+def _varied_choices(groups: Mapping[str, Seeds], tuned: Mapping[str, str]) -> tuple[str, ...]:
+    """The options that differ between variants, except those that were solved or tuned for each."""
     names = dict.fromkeys(name for runs in groups.values() for run in runs.values() for name in run.choices)
-    chosen = {piece.split()[0] for sentence in tuned.values() for piece in sentence.split("; ") if piece}
+    tuned_options = {piece.split()[0] for sentence in tuned.values() for piece in sentence.split("; ") if piece}
     values = {name: {describe_values(_choice(runs, name)) for runs in groups.values()} for name in names}
-    return tuple(n for n in names if len(values[n]) > 1 and n not in chosen and n.rpartition(".")[2] not in chosen)
+    return tuple(
+        n for n in names if len(values[n]) > 1 and n not in tuned_options and n.rpartition(".")[2] not in tuned_options
+    )
 
 
 def _choice(runs: Seeds, name: str) -> object:
@@ -246,26 +250,26 @@ def _choice(runs: Seeds, name: str) -> object:
 
 
 def _labels(groups: Mapping[str, Seeds], names: Sequence[str], base: str) -> dict[str, str]:
-    """A variant's name in charts and tables: what it chose otherwise than the baseline, "SwiGLU + ALiBi".
+    """Labels of variants in charts and tables: the values that differ from the baseline's, "SwiGLU + ALiBi".
 
-    The baseline is called by its own choice where one varies, by its variant where several do; where these names are
-    not unique, or an option of a part is one of several that vary, variants are used.
+    The baseline is labelled by its own value if one option is varied, else by its variant name. Variant names are used
+    for all if labels are not unique, or if an option of a part is one of several varied options.
     """
     usual = {name: describe_values(_choice(groups[base], name)) for name in names}
     if len(names) > 1 and any(
         _same_part(describe_values(_choice(runs, n)), usual[n]) for runs in groups.values() for n in names
     ):
         return concise(groups)
-    labels, shown = {}, concise(groups)
+    labels, short = {}, concise(groups)
     for variant, runs in groups.items():
         values = {name: describe_values(_choice(runs, name)) for name in names}
-        chosen = [
+        differing = [
             v if v[:1].isupper() or len(names) == 1 else f"{name}={v}" for name, v in values.items() if v != usual[name]
         ]
-        labels[variant] = " + ".join(chosen) if chosen and variant != base else shown[variant]
+        labels[variant] = " + ".join(differing) if differing and variant != base else short[variant]
     if len(names) == 1 and usual[names[0]] != NONE:
         labels[base] = usual[names[0]]
-    return labels if len(set(labels.values())) == len(labels) else shown
+    return labels if len(set(labels.values())) == len(labels) else short
 
 
 def _same_part(value: str, usual: str) -> bool:
@@ -273,32 +277,37 @@ def _same_part(value: str, usual: str) -> bool:
 
 
 def _cost(runs: Seeds) -> Cost:
-    def known(name: str) -> list[float]:
+    def cost_values(name: str) -> list[float]:
         return [value for run in runs.values() if math.isfinite(value := number(run.cost.get(name)))] or [math.nan]
 
     kernels = dict.fromkeys(str(run.setting["kernel"]) for run in runs.values() if run.setting.get("kernel"))
     return Cost(
-        known("parameters")[0], known("flops_per_token")[0], statistics.median(known("tokens_per_s")),
-        max(known("peak_memory_bytes")), statistics.median(known("seconds")), ", ".join(kernels),
+        cost_values("parameters")[0], cost_values("flops_per_token")[0], statistics.median(cost_values("tokens_per_s")),
+        max(cost_values("peak_memory_bytes")), statistics.median(cost_values("seconds")), ", ".join(kernels),
     )  # fmt: skip
 
 
 def _others(runs: Seeds, goal: str, at: str) -> dict[str, tuple[float, float]]:
-    """Mean and standard deviation of the goals that decide nothing."""
+    """Mean and standard deviation over seeds of the goals besides the headline."""
     names = dict.fromkeys(name for run in runs.values() for name in run.goals if name != goal)
-    return {name: summary([f for run in runs.values() if (f := run.figure(name, at)) is not None]) for name in names}
+    return {
+        name: mean_and_deviation([f for run in runs.values() if (f := run.figure(name, at)) is not None])
+        for name in names
+    }
 
 
 def _rank(row: Row, direction: str) -> float:
-    """Small for good: by the paired difference, else by the mean."""
+    """Sorting key, small for good: the paired difference, else the mean."""
     figure = row.mean if math.isnan(row.pair.mean) else row.pair.mean
     return math.inf if math.isnan(figure) else figure if direction == "min" else -figure
 
 
-def _diverged(rows: Sequence[Row], worst: float) -> list[Flag]:
-    lost = [row for row in rows if row.diverged]
-    if not lost:
+def _divergence_flags(rows: Sequence[Row], worst: float) -> list[Flag]:
+    diverged = [row for row in rows if row.diverged]
+    if not diverged:
         return []
-    where = listed([f"{row.variant} {' '.join(f's{seed}' for seed in row.diverged)}" for row in lost], 8)
-    counted = f"{DAGGER} In paired differences each counts as the worst validation of all runs, {worst:.4g}"
-    return [Flag(f"training diverged: {where}. {counted}", False, "diverged", tuple(row.variant for row in lost))]
+    where = join_words([f"{row.variant} {' '.join(f's{seed}' for seed in row.diverged)}" for row in diverged], 8)
+    consequence = f"{DAGGER} In paired differences each counts as the worst validation of all runs, {worst:.4g}"
+    return [
+        Flag(f"training diverged: {where}. {consequence}", False, "diverged", tuple(row.variant for row in diverged))
+    ]

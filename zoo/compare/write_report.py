@@ -1,4 +1,4 @@
-"""Write a comparison to a folder: Markdown, CSV, JSON, a page, and its charts."""
+"""Write the report of a comparison to a folder: Markdown, CSV, JSON, HTML, and charts as PNG."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zoo.compare import table
-from zoo.compare.charts import Chart, charts
+from zoo.compare.charts import Chart, draw_charts
 from zoo.compare.report import page
 from zoo.compare.verdict import Answer
 from zoo.console import printable
@@ -14,20 +14,19 @@ from zoo.errors import UsageError
 from zoo.io import atomic_files
 
 
-def write(answer: Answer, folder: str | Path, more: Sequence[Chart] = ()) -> list[Path]:
-    """comparison.md, .csv, .json and .html, and a PNG per chart; ``more`` are charts of probes. The files written.
+def write_report(answer: Answer, folder: str | Path, more: Sequence[Chart] = ()) -> list[Path]:
+    """Write comparison.md, .csv, .json and .html and a PNG per chart, atomically, and return their paths.
 
-    Each file appears whole or not at all: it is written beside its place and then renamed. Raises UsageError where the
-    folder cannot be written to.
+    ``more`` are additional charts, such as those of probes. Raises UsageError if the folder cannot be written to.
     """
-    drawn = [*charts(answer), *more]
+    all_charts = [*draw_charts(answer), *more]
     content: dict[str, bytes] = {
-        "comparison.md": printable(table.markdown(answer), lines=True).encode(),
+        "comparison.md": printable(table.as_markdown(answer), lines=True).encode(),
         "comparison.csv": printable(table.as_csv(answer), lines=True).encode(),
         "comparison.json": table.as_json(answer).encode(),
-        "comparison.html": printable(page(answer, drawn), lines=True).encode(),
+        "comparison.html": printable(page(answer, all_charts), lines=True).encode(),
     }
-    content |= {f"{chart.name}.png": chart.png() for chart in drawn}
+    content |= {f"{chart.name}.png": chart.png() for chart in all_charts}
     place = Path(folder)
     try:
         place.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Turn the name of a class, as a person writes it, into the class; import nothing that is not allowed."""
+"""Find the class for a name in a configuration, importing only modules that the import policy allows."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from zoo.config.layers import Node, where
 from zoo.config.signatures import Slot
 from zoo.errors import PartError, PluginError, UsageError
 from zoo.inference import part_versions
-from zoo.inference.import_policy import ALL, admit_roots, allowed_classes, foreign, guard_imports
+from zoo.inference.import_policy import ALL, admit_class, is_allowed, is_forbidden, stdlib_reason
 from zoo.plugins import diagnosis
 from zoo.plugins.safe_import import describe_import_error, import_object
 
 PREFERRED = ("zoo.", "torch.optim.", "lightning.pytorch.")
 
 
-def path_of(cls: type) -> str:
+def class_path_of(cls: type) -> str:
     """The shortest class path under which this class can be imported."""
     pieces = cls.__module__.split(".")
     for end in range(1, len(pieces) + 1):
@@ -28,19 +28,25 @@ def path_of(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-class Names:
-    """Finds classes by registered name, by name among imported classes, or by class path."""
+class ClassFinder:
+    """Finds classes by registered name, by name among imported classes, or by class path.
+
+    ``allow`` are modules of --allow-import; ``records`` are the parts of the run that is resumed.
+    """
 
     def __init__(self, allow: Iterable[str] = (), records: Iterable[part_versions.Record] = ()) -> None:
         self.allow, self.records = tuple(allow), tuple(records)
 
     @property
-    def trusting(self) -> bool:
-        """Whether a person trusts whatever the recipe names."""
+    def trusts_all(self) -> bool:
+        """Whether the user trusts every class that the recipe names (--trust)."""
         return ALL in self.allow
 
     def find(self, slot: Slot, node: Node) -> type:
-        """The class that a node names for a slot. Raises with the origin of the name."""
+        """The class that a node names for a slot.
+
+        Raises PartError, PluginError or UsageError with the origin of the name.
+        """
         name = str(node.value)
         try:
             return self._by_path(slot, name) if "." in name else self._by_name(slot, name)
@@ -50,31 +56,31 @@ class Names:
     def _by_name(self, slot: Slot, name: str) -> type:
         if slot.kind:
             try:
-                part = diagnosis.choose(slot.kind, name)
+                part = diagnosis.choose_part(slot.kind, name)
             except PartError as error:
-                local = _pick(name, subclasses(slot.base))
+                local = _best_match(name, subclasses(slot.base))
                 if local is None or "two packages" in str(error):
                     raise
-                return local  # a class of the user's own script, which no package registers
+                return local  # an unregistered class of the user's own script
             cls = part.load()
             if not issubclass(cls, slot.base):
-                raise PluginError(f"{part} is no {slot.kind}: {part.path} is no subclass of {slot.base.__name__}.")
+                raise PluginError(f"{part} is not a {slot.kind}: {part.path} is no subclass of {slot.base.__name__}.")
             return cls
         classes = list(subclasses(slot.base))
-        found = _pick(name, classes)
-        if found is not None and guard_imports(found, self.allow):
-            self._refuse(f"{found.__module__}.{found.__qualname__}", path_of(found))
-        if found is None:
+        match = _best_match(name, classes)
+        if match is not None and is_forbidden(match, self.allow):
+            self._refuse(f"{match.__module__}.{match.__qualname__}", class_path_of(match))
+        if match is None:
             names = sorted({cls.__name__ for cls in classes if not cls.__name__.startswith("_")})
-            listed = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
-            raise PartError(f"unknown {slot.word} {name!r}.{registry.suggest(name, names)} Available: {listed}")
-        return found
+            available = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
+            raise PartError(f"unknown {slot.word} {name!r}.{registry.suggest(name, names)} Available: {available}")
+        return match
 
     def _by_path(self, slot: Slot, path: str) -> type:
         module, _, name = path.rpartition(".")
-        part_versions.require(record for record in self.records if record["class_path"] == path)
+        part_versions.require_packages(record for record in self.records if record["class_path"] == path)
         self._refuse(path, path)
-        part = registry.owner(path)
+        part = registry.part_of_class(path)
         try:
             cls = part.load() if part else import_object(module, name)
         except (ImportError, AttributeError) as error:
@@ -89,34 +95,38 @@ class Names:
             self._refuse(f"{cls.__module__}.{cls.__qualname__}", path)
         return self._fits(slot, cls, path)
 
-    def _refuse(self, path: str, written: str) -> None:
-        if allowed_classes(path, self.allow):
+    def _refuse(self, path: str, name: str) -> None:
+        if is_allowed(path, self.allow):
             return
         module = path.rpartition(".")[0]
-        part = registry.owner(path)
-        if part and registry.disabled(part.distribution):
-            raise UsageError(f"the class path {written!r} is not imported: {registry.SWITCH} disables {part.origin}.")
-        if said := foreign(path):
-            raise UsageError(f"the class path {written!r:.200} is not imported: {said}.")
+        part = registry.part_of_class(path)
+        if part and registry.is_disabled(part.distribution):
+            raise UsageError(
+                f"the class path {name!r} is not imported: {registry.DISABLE_VARIABLE} disables {part.origin}."
+            )
+        if reason := stdlib_reason(path):
+            raise UsageError(f"the class path {name!r:.200} is not imported: {reason}.")
         raise UsageError(
-            f"the class path {written!r:.200} is not imported: a recipe may only name parts of zoo and its plugins, "
+            f"the class path {name!r:.200} is not imported: a recipe may only name parts of zoo and its plugins, "
             "and harmless classes of lightning, torch and torchvision."
             f"\nIf you trust it, add: --allow-import {module}"
         )
 
     def code(self, key: str, value: object, origin: str) -> None:
-        """Raise UsageError where an option that takes a function or a class is given one that nobody allowed."""
+        """Raise UsageError if the value of an option that takes functions or classes names one that is not allowed."""
         items = value if isinstance(value, (list, tuple)) else [value]
         for path in (item for item in items if isinstance(item, str) and "." in item):
-            if not allowed_classes(path, self.allow) or not (
-                self.trusting or any(path.startswith(f"{root}.") for root in self.allow)
+            if not is_allowed(path, self.allow) or not (
+                self.trusts_all or any(path.startswith(f"{root}.") for root in self.allow)
             ):
-                advice = "" if foreign(path) else f"\nIf you trust it, add: --allow-import {path.rpartition('.')[0]}"
+                advice = (
+                    "" if stdlib_reason(path) else f"\nIf you trust it, add: --allow-import {path.rpartition('.')[0]}"
+                )
                 raise UsageError(
                     f"{key!r} takes a function or a class, which a recipe cannot name: {path!r:.80}."
                     f"{advice}{where(origin)}"
                 )
-            admit_roots(None, path)
+            admit_class(None, path)
 
     @staticmethod
     def _fits(slot: Slot, candidate: object, name: str) -> type:
@@ -140,8 +150,8 @@ def subclasses(base: type) -> Iterator[type]:
                 yield cls
 
 
-def _pick(name: str, classes: Iterable[type]) -> type | None:
-    """The one class of that name: an exact match before one that differs in case, the usual home before others."""
+def _best_match(name: str, classes: Iterable[type]) -> type | None:
+    """The class of that name, preferring the exact case, and then modules of PREFERRED; None without one."""
     matches = [cls for cls in classes if cls.__name__.lower() == name.lower()]
     return min(
         matches,

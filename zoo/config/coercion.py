@@ -1,4 +1,4 @@
-"""Give each plain value its type, one key at a time, so that a wrong one is named with its key and origin."""
+"""Coerce configuration values to their annotated types, one key at a time; errors name the key and its origin."""
 
 from __future__ import annotations
 
@@ -27,45 +27,45 @@ SEQUENCES = (list, tuple, set, collections.abc.Sequence, collections.abc.Iterabl
 
 
 def coerce(key: str, annotation: Any, node: Node, optional: bool = False) -> object:
-    """The value of a node as its annotation wants it. Raises UsageError that says what was expected.
+    """The value of a node as the type of its annotation. Raises UsageError that says which type is expected.
 
-    `optional` admits null beside what the annotation says, as a default of None does.
+    ``optional`` also admits null, as a default of None does.
     """
-    value = node.plain()
+    value = node.as_data()
     if annotation in (inspect.Parameter.empty, Any, object):
-        return _guess(value) if not node.typed else value
+        return _parse_untyped(value) if not node.typed else value
     if str(value).lower() in ("nan", ".nan"):
-        raise _wrong(key, annotation, value, node.origin)
+        raise _type_error(key, annotation, value, node.origin)
     _check_texts(key, value, node.origin)
     if isinstance(value, float) and math.isinf(value) and not key.startswith("trainer."):
-        raise _wrong(key, annotation, value, node.origin)
+        raise _type_error(key, annotation, value, node.origin)
     if isinstance(value, str) and set(members_of(annotation)) <= {int, float, bool, type(None)}:
-        guessed = _guess(value)  # by our rules: jsonargparse takes 010 for eight
-        if isinstance(guessed, (str, float)) and not (isinstance(guessed, float) and float in members_of(annotation)):
-            raise _wrong(key, annotation, value, node.origin)
-        value = guessed
+        parsed = _parse_untyped(value)  # not by jsonargparse, which reads 010 as eight
+        if isinstance(parsed, (str, float)) and not (isinstance(parsed, float) and float in members_of(annotation)):
+            raise _type_error(key, annotation, value, node.origin)
+        value = parsed
     if (
         type(value) is int and not -LARGEST_INT <= value <= LARGEST_INT and key != "seed_everything"
     ):  # has its own range
         raise UsageError(f"{key!r} is {value:.3g}: no more than {LARGEST_INT} can be counted.{where(node.origin)}")
     if value is None and not optional and type(None) not in members_of(annotation):
-        raise _wrong(key, annotation, value, node.origin)
+        raise _type_error(key, annotation, value, node.origin)
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--value", type=annotation)
     reason: Exception | None = None
     for candidate in _candidates(annotation, node, value):
         try:
             result = parser.parse_object({"value": candidate}).value
-        except Exception as error:  # jsonargparse lets errors of a type's own code through
+        except Exception as error:  # jsonargparse passes on errors raised by a type's own code
             reason = error
         else:
             return result if is_plain(result) else candidate
-    raise _wrong(key, annotation, value, node.origin) from reason
+    raise _type_error(key, annotation, value, node.origin) from reason
 
 
 def _check_texts(key: str, value: object, origin: str) -> None:
-    """Raise UsageError for a text that is a bomb once it is read as YAML, which jsonargparse does with texts."""
-    from zoo.config.yaml_source import flow_style
+    """Raise UsageError for a text that expands too much as YAML: jsonargparse parses texts as YAML."""
+    from zoo.config.yaml_source import parse_flow_text
     from zoo.io.plain_yaml import DEPTH
 
     if isinstance(value, dict):
@@ -77,7 +77,7 @@ def _check_texts(key: str, value: object, origin: str) -> None:
         return
     if "*" in value and "&" in value:
         try:
-            flow_style(value, key)
+            parse_flow_text(value, key)
         except UsageError as error:
             if "expands" in str(error) or "nested" in str(error):
                 raise UsageError(f"{key!r}: {error}{where(origin)}") from error
@@ -86,13 +86,13 @@ def _check_texts(key: str, value: object, origin: str) -> None:
 
 
 def _candidates(annotation: Any, node: Node, value: object) -> list[object]:
-    """What a command-line text may stand for: where text is one type of several, a number comes first."""
+    """The values that a command-line text may mean: for a union of text and other types, first the parsed value."""
     members = set(members_of(annotation)) - {type(None)}
-    return [_guess(value), value] if not node.typed and str in members and len(members) > 1 else [value]
+    return [_parse_untyped(value), value] if not node.typed and str in members and len(members) > 1 else [value]
 
 
 def is_plain(value: object) -> bool:
-    """Whether a value is made of text, numbers, lists and mappings alone."""
+    """Whether a value consists only of text, numbers, booleans, None, lists and mappings."""
     if isinstance(value, (list, tuple)):
         return all(is_plain(item) for item in value)
     if isinstance(value, dict):
@@ -111,16 +111,16 @@ def describe_type(annotation: Any) -> str:
 
 
 def _choices(members: list[Any]) -> list[object]:
-    """What the literal types among the members allow; 16 and '16' count once."""
+    """The values of the literal types among ``members``; 16 and '16' count once."""
     items = [item for member in members if typing.get_origin(member) is typing.Literal for item in member.__args__]
     return list({str(item): item for item in items}.values())
 
 
-def _wrong(key: str, annotation: Any, value: object, origin: str) -> UsageError:
-    shown = repr(value)
-    shown = shown if len(shown) <= 60 else shown[:57] + "…"
+def _type_error(key: str, annotation: Any, value: object, origin: str) -> UsageError:
+    text = repr(value)
+    text = text if len(text) <= 60 else text[:57] + "…"
     hint = suggest(str(value), [str(item) for item in _choices(members_of(annotation))])
-    return UsageError(f"{key!r} must be {describe_type(annotation)}, got {shown}.{hint}{where(origin)}")
+    return UsageError(f"{key!r} must be {describe_type(annotation)}, got {text}.{hint}{where(origin)}")
 
 
 def _word(member: Any) -> str:
@@ -138,14 +138,14 @@ def _word(member: Any) -> str:
     return getattr(base, "__name__", str(base)) if not isinstance(base, types.GenericAlias) else str(base)
 
 
-def _guess(value: object) -> object:
-    """A command-line text for a parameter without a type: what YAML would make of it."""
+def _parse_untyped(value: object) -> object:
+    """A command-line text parsed as YAML, for parameters without a type."""
     if not isinstance(value, str):
         return value
-    from zoo.config.yaml_source import flow_style
+    from zoo.config.yaml_source import parse_flow_text
 
     try:
-        value_of_text = flow_style(value, "").plain()
+        value_of_text = parse_flow_text(value, "").as_data()
     except UsageError:
         return value
     return value_of_text if is_plain(value_of_text) else value

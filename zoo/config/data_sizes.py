@@ -1,4 +1,4 @@
-"""Fill what only the data knows into a task's blanks, and refuse impossible models before the data is prepared."""
+"""Fill in model sizes that come from the data, such as vocab_size, and reject invalid models before loading data."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from zoo.tasks.task import Task
 
 
 def missing_sizes(task: type[Task], options: Mapping[str, object]) -> list[str]:
-    """The sizes a configuration leaves open."""
+    """The sizes that a configuration leaves to the data."""
     return [name for name in task.blanks if name in options and options[name] is None]
 
 
 def placeholder_sizes(task: type[Task], options: Mapping[str, Any], limit: object = None) -> dict[str, int]:
-    """Small sizes with which a task can be built to see whether its parts fit."""
+    """Small values of the missing sizes, with which a task can be built to check its parts."""
     small = task.small_sizes(options) | ({"max_length": limit} if isinstance(limit, int) else {})
     return {name: small[name] for name in missing_sizes(task, options)}
 
@@ -24,25 +24,25 @@ def placeholder_sizes(task: type[Task], options: Mapping[str, Any], limit: objec
 def fill_sizes(
     task: type[Task], options: dict[str, Any], sizes: Mapping[str, int], max_length: object = None
 ) -> dict[str, int]:
-    """Write the data's sizes into the blanks and return what was written."""
+    """Set missing sizes in ``options`` to those of the data, and return those that were set."""
     available = {**({"max_length": max_length} if isinstance(max_length, int) else {}), **sizes}
     filled = {name: available[name] for name in missing_sizes(task, options) if name in available}
     options.update(filled)
     return filled
 
 
-def check_sizes(options: Mapping[str, Any], sizes: Mapping[str, int], origins: Mapping[str, str]) -> None:
-    """Refuse sizes that a person wrote and the data contradicts; a vocabulary may have entries to spare."""
+def check_declared_sizes(options: Mapping[str, Any], sizes: Mapping[str, int], origins: Mapping[str, str]) -> None:
+    """Raise UsageError for configured sizes that contradict the data; vocabularies and classes may be larger."""
     for name, size in sizes.items():
-        written = options.get(name)
+        declared = options.get(name)
         spare = name.endswith("vocab_size") or name == "num_classes"
-        if isinstance(written, int) and (written < size if spare else written != size):
+        if isinstance(declared, int) and (declared < size if spare else declared != size):
             tail = where(origins.get(f"model.{name}", ""))
-            raise UsageError(f"model.{name} is {written} but the data has {size}. Leave it out.{tail}")
+            raise UsageError(f"model.{name} is {declared} but the data has {size}. Leave it out.{tail}")
 
 
 def build_on_meta(build: Callable[[], object]) -> None:
-    """Build a model on the meta device, which costs no memory: parts that cannot work together refuse here."""
+    """Build a model on the meta device, without memory. Raises UsageError if its parts cannot be combined."""
     import torch
 
     with torch.random.fork_rng(devices=[]):
@@ -50,4 +50,4 @@ def build_on_meta(build: Callable[[], object]) -> None:
             with torch.device("meta"):
                 build()
         except (NotImplementedError, RuntimeError):
-            return  # a part that cannot be built without memory; the real construction will tell
+            return  # a part that cannot be built on the meta device: only the real construction shows

@@ -1,4 +1,4 @@
-"""One layer of configuration: a tree in which every value remembers where it was written."""
+"""A layer of configuration (a file or an option): a tree whose every value has an origin, such as a file and line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 class Missing:
-    """No value was written."""
+    """The type of MISSING, the value of a node without one."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -18,36 +18,36 @@ MISSING = Missing()
 
 @dataclass
 class Node:
-    """One key: its own value (a scalar, or a list of nodes), its origin, and the keys below it."""
+    """One key: its own value (a scalar or a list of nodes), its origin, and the keys below it."""
 
     value: object = MISSING
     origin: str = ""
     children: dict[str, Node] = field(default_factory=dict)
     explicit: bool = False  # the value was written as class_path
-    typed: bool = True  # False: text of the command line, whose type is not yet known
-    bare: bool = False  # an option of the command line without a value
+    typed: bool = True  # False for text of the command line, whose type is not yet determined
+    bare: bool = False  # a command-line option without a value
 
-    def plain(self) -> object:
-        """The same as lists, dicts and scalars."""
+    def as_data(self) -> object:
+        """The tree as lists, dicts and scalars."""
         if self.children or self.explicit:
-            below = {name: child.plain() for name, child in self.children.items()}
+            below = {name: child.as_data() for name, child in self.children.items()}
             return below if self.value is MISSING else {"class_path": self.value, "init_args": below}
         if isinstance(self.value, list):
-            return [item.plain() if isinstance(item, Node) else item for item in self.value]
+            return [item.as_data() if isinstance(item, Node) else item for item in self.value]
         return {} if self.value is MISSING else self.value
 
     def plain_value(self) -> object:
         """The node's own value, without the keys below it."""
-        return [item.plain() for item in self.value] if isinstance(self.value, list) else self.value
+        return [item.as_data() for item in self.value] if isinstance(self.value, list) else self.value
 
 
 def where(origin: str) -> str:
-    """The tail of a message that says where the value was written."""
+    """The end of a message that says where the value comes from: `` ← file.yaml:3``."""
     return f" ← {origin}" if origin else ""
 
 
-def put(root: Node, path: Iterable[str], leaf: Node) -> None:
-    """Place a node under a path, creating what lies between; `class_path` and `init_args` stand for the node itself."""
+def insert_node(root: Node, path: Iterable[str], leaf: Node) -> None:
+    """Insert a node at a path, creating nodes between; `class_path` and `init_args` mean the node that has them."""
     node = root
     for name in path:
         if name == "init_args":

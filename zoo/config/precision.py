@@ -1,4 +1,4 @@
-"""bfloat16 where nobody says otherwise, on machines that are made for it."""
+"""Default precision: bf16-mixed on processors with fast bfloat16 (AMX, recent GPUs), else Lightning's float32."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from typing import Any
 
 SWITCH = "ZOO_BF16"
-FAST = "bf16-mixed"
+BF16_MIXED = "bf16-mixed"
 
 
 def choose_precision(trainer: dict[str, Any]) -> None:
-    """Write the precision into the options of a trainer that says nothing of it, where it is not Lightning's own."""
+    """Set the trainer's precision to bf16-mixed if it is not configured and the device has fast bfloat16."""
     off = os.environ.get(SWITCH, "").lower() in ("0", "no", "off", "false")
     if off or any(trainer.get(name) is not None for name in ("precision", "plugins")):
         return
-    if fast_dtypes(place(str(trainer.get("accelerator") or "auto"))):
-        trainer["precision"] = FAST
+    if has_fast_bf16(device_type(str(trainer.get("accelerator") or "auto"))):
+        trainer["precision"] = BF16_MIXED
 
 
 def adopt_precision(trainer: dict[str, Any], earlier: Mapping[str, Any]) -> None:
-    """Take the precision of an earlier run, whatever this machine is good at."""
+    """Set the trainer's precision to that of an earlier run, whatever the device supports."""
     precision = earlier.get("precision")
     if precision is None:
         trainer.pop("precision", None)
@@ -28,8 +28,8 @@ def adopt_precision(trainer: dict[str, Any], earlier: Mapping[str, Any]) -> None
         trainer["precision"] = precision
 
 
-def place(accelerator: str) -> str:
-    """Where a trainer will compute: cpu, cuda, or another."""
+def device_type(accelerator: str) -> str:
+    """The device type on which a trainer will compute: cpu, cuda, mps or another."""
     import torch
 
     if accelerator in ("auto", "gpu"):
@@ -39,22 +39,22 @@ def place(accelerator: str) -> str:
     return accelerator
 
 
-def fast_dtypes(place: str) -> bool:
-    """Whether products of bfloat16 numbers are several times as fast as others: AMX, and GPUs that have them."""
+def has_fast_bf16(place: str) -> bool:
+    """Whether bfloat16 matrix products are several times faster than float32: CPUs with AMX, GPUs with bf16."""
     import torch
 
     if place == "cuda":
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
-    return place == "cpu" and bool(capabilities().get("amx_bf16"))
+    return place == "cpu" and bool(cpu_capabilities().get("amx_bf16"))
 
 
-def faster(place: str) -> bool:
-    """Whether a processor has instructions for bfloat16 at all: AVX-512 doubles the speed of large products."""
-    return fast_dtypes(place) or (place == "cpu" and bool(capabilities().get("avx512_bf16")))
+def has_bf16(place: str) -> bool:
+    """Whether a device has bfloat16 instructions at all: AVX-512 doubles the speed of large matrix products."""
+    return has_fast_bf16(place) or (place == "cpu" and bool(cpu_capabilities().get("avx512_bf16")))
 
 
-def capabilities() -> Mapping[str, Any]:
-    """What torch knows of the processor; not every torch that serves does."""
+def cpu_capabilities() -> Mapping[str, Any]:
+    """torch's report of CPU instructions; empty for versions of torch without one."""
     import torch
 
     report: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()

@@ -1,4 +1,4 @@
-"""Merge layers into one configuration: names become classes, a part chosen anew forgets, unknown keys are refused."""
+"""Merge layers into one configuration: find classes, drop options of replaced parts, reject unknown keys."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from zoo import registry
-from zoo.config.class_names import Names, path_of
+from zoo.config.class_names import ClassFinder, class_path_of
 from zoo.config.coercion import coerce, is_plain
 from zoo.config.layers import MISSING, Node, where
-from zoo.config.output_paths import check_place, paths_from_file
+from zoo.config.output_paths import check_output_path, is_from_file
 from zoo.config.signatures import Param, Slot, members_of, option_names, parameters, takes_code
 from zoo.errors import PartError, UsageError
-from zoo.inference.import_policy import admit_roots
+from zoo.inference.import_policy import admit_class
 from zoo.registry import suggest
 
-# what other libraries call the same thing
+# names of the same options in other libraries
 SYNONYMS = {
     "learning_rate": ("lr",), "epochs": ("max_epochs",), "num_epochs": ("max_epochs",), "steps": ("max_steps",),
     "hidden_size": ("dim",), "d_model": ("dim",), "embed_dim": ("dim",), "n_embd": ("dim",), "width": ("dim",),
@@ -35,7 +35,7 @@ SYNONYMS = {
 
 @dataclass
 class Resolved:
-    """A complete configuration and, for every dotted key a person wrote, its value, origin and default."""
+    """A complete configuration, and for every configured dotted key its value, origin and default."""
 
     config: dict[str, Any] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
@@ -54,13 +54,13 @@ class Schema:
     extra: tuple[Param, ...] = ()
 
 
-def resolve(layers: Iterable[Node], schema: Schema, names: Names) -> Resolved:
-    """Merge the layers, the later over the earlier."""
+def resolve(layers: Iterable[Node], schema: Schema, names: ClassFinder) -> Resolved:
+    """Merge the layers, later over earlier. Raises UsageError, PartError or PluginError that names the origin."""
     return _Resolver(schema, names).run(list(layers))
 
 
-def nearest(word: str, words: Iterable[str]) -> str:
-    """The known key that a person most likely meant, or nothing."""
+def nearest_key(word: str, words: Iterable[str]) -> str:
+    """The most similar of ``words``, by synonym or spelling; empty if none is similar."""
     options = list(words)
     for name in SYNONYMS.get(word.lower(), ()):
         if name in options:
@@ -74,7 +74,7 @@ def nearest(word: str, words: Iterable[str]) -> str:
 
 
 class _Resolver:
-    def __init__(self, schema: Schema, names: Names) -> None:
+    def __init__(self, schema: Schema, names: ClassFinder) -> None:
         self.schema, self.names, self.result = schema, names, Resolved()
 
     def run(self, layers: list[Node]) -> Resolved:
@@ -83,10 +83,10 @@ class _Resolver:
             for name, node in layer.children.items():
                 sections.setdefault(name, []).append(node)
         extra = {param.name: param for param in self.schema.extra}
-        known = ["model", "data", "trainer", *extra]
+        names = ["model", "data", "trainer", *extra]
         for name, nodes in sections.items():
-            if name not in known:
-                raise self.unknown(name, known, nodes[-1].origin)
+            if name not in names:
+                raise self.unknown(name, names, nodes[-1].origin)
         config = self.result.config
         for name, base in (("model", self.schema.model), ("data", self.schema.data)):
             value = self.slot(name, Slot(base), sections.get(name, []), None)
@@ -102,13 +102,13 @@ class _Resolver:
 
     def unknown(self, key: str, names: Iterable[str], origin: str, otherwise: str = "") -> UsageError:
         head, _, last = key.rpartition(".")
-        near = nearest(last, names)
+        near = nearest_key(last, names)
         hint = f" Did you mean '{head}{'.' if head else ''}{near}'?" if near else otherwise
         return UsageError(f"unknown key {key!r}.{hint}{where(origin)}")
 
     def value(self, key: str, param: Param, nodes: list[Node]) -> object:
         """The merged value of one parameter."""
-        self.result.defaults[key] = _shown(param.default)
+        self.result.defaults[key] = _default_or_none(param.default)
         last = nodes[-1]
         if last.bare and bool not in members_of(param.annotation) and not takes_anything(param.annotation):
             raise _needs_value(key, param.slot)
@@ -122,24 +122,24 @@ class _Resolver:
             return self.slot(key, param.slot, nodes, param.default)
         if last.explicit or any(child.explicit for child in last.children.values()):
             raise UsageError(f"{key!r} takes a plain value, not a class.{where(last.origin)}")
-        node = _merged(nodes)
-        if _holds_class(node.plain()):
+        node = _merge_nodes(nodes)
+        if _holds_class(node.as_data()):
             raise UsageError(f"{key!r} takes a plain value, not a class.{where(last.origin)}")
         if takes_code(param.annotation):
-            self.names.code(key, node.plain(), last.origin)
-        if paths_from_file(last.origin) and not self.names.trusting:
-            check_place(key, node.plain(), last.origin)
+            self.names.code(key, node.as_data(), last.origin)
+        if is_from_file(last.origin) and not self.names.trusts_all:
+            check_output_path(key, node.as_data(), last.origin)
         value = coerce(key, param.annotation, node, param.default is None)
         self.result.values[key], self.result.origins[key] = value, last.origin
         return value
 
     def record(self, key: str, slot: Slot, nodes: list[Node]) -> dict[str, object]:
-        """A group of values, such as a dataclass."""
-        plain = [Node(MISSING, node.origin, node.children) for node in nodes]
-        return self.options(key, parameters(slot.base), _options(plain, key), slot.base)
+        """The options of a dataclass or named tuple."""
+        children = [Node(MISSING, node.origin, node.children) for node in nodes]
+        return self.options(key, parameters(slot.base), _options(children, key), slot.base)
 
     def records(self, key: str, param: Param, nodes: list[Node]) -> object:
-        """A list of groups of values, such as what some layers have instead; the last list counts."""
+        """A list of dataclasses, such as overrides of some layers; the last list counts."""
         node = next((node for node in reversed(nodes) if node.value is not MISSING), nodes[-1])
         slot, items = cast(Slot, param.slot), node.value
         self.result.origins[key] = nodes[-1].origin
@@ -147,12 +147,12 @@ class _Resolver:
             self.result.values[key] = None
             return None
         if not isinstance(items, list) or any(item.value is not MISSING or item.explicit for item in items):
-            known = ", ".join(parameters(slot.base))
-            raise UsageError(f"{key!r} must be a list of mappings, each with some of {known}.{where(node.origin)}")
-        made = [self.record(f"{key}[{index}]", slot, [item]) for index, item in enumerate(items)]
-        self.forget(key, "[")  # a run is named after the list
-        self.result.values[key] = [_briefly(one, slot.base) for one in made]
-        return made
+            fields = ", ".join(parameters(slot.base))
+            raise UsageError(f"{key!r} must be a list of mappings, each with some of {fields}.{where(node.origin)}")
+        records = [self.record(f"{key}[{index}]", slot, [item]) for index, item in enumerate(items)]
+        self.forget(key, "[")  # the whole list names the run
+        self.result.values[key] = [_changed_options(one, slot.base) for one in records]
+        return records
 
     def many(self, key: str, param: Param, node: Node) -> list[object]:
         """A list of parts, such as callbacks."""
@@ -162,21 +162,21 @@ class _Resolver:
         return [self.slot(f"{key}[{index}]", slot, [item], None) for index, item in enumerate(node.value)]
 
     def slot(self, key: str, slot: Slot, nodes: list[Node], default: object) -> dict[str, object] | None:
-        """The class a slot ends up with and the options that survived."""
-        chosen = default if isinstance(default, type) else None
+        """The last class that the nodes name for a slot, with the options set since then."""
+        cls = default if isinstance(default, type) else None
         options: dict[str, list[Node]] = {}
         lists = [index for index, node in enumerate(nodes) if isinstance(node.value, list)]
         for node in nodes[lists[-1] + 1 if lists else 0 :]:
             if node.value is not MISSING:
                 choice = self.choose(key, slot, node)
-                if choice is not chosen:
+                if choice is not cls:
                     options = {}  # another part starts from its own defaults
                     self.forget(key)
-                chosen = choice
+                cls = choice
                 self.result.origins[key] = node.origin
             for name, child in node.children.items():
                 options.setdefault(name, []).append(child)
-        if chosen is None:
+        if cls is None:
             if options:
                 name, below = next(iter(options.items()))
                 raise UsageError(
@@ -186,58 +186,58 @@ class _Resolver:
                 )
             self.result.values[key] = None
             return None
-        self.result.values[key] = self.result.classes[key] = chosen
-        params = parameters(chosen, slot.given)
+        self.result.values[key] = self.result.classes[key] = cls
+        params = parameters(cls, slot.owner_arguments)
         for name in options:
             if name not in params:
-                raise self.no_option(key, slot, chosen, name, options[name][-1].origin)
-        admit_roots(chosen, path_of(chosen))  # vetted, or a default of the code
-        return {"class_path": path_of(chosen), "init_args": self.options(key, params, options, chosen)}
+                raise self.no_option(key, slot, cls, name, options[name][-1].origin)
+        admit_class(cls, class_path_of(cls))  # checked above, or a default in code
+        return {"class_path": class_path_of(cls), "init_args": self.options(key, params, options, cls)}
 
     def forget(self, key: str, mark: str = ".") -> None:
-        """Drop what was said below a key."""
+        """Drop the recorded values and origins below a key."""
         for table in (self.result.origins, self.result.values):
             for name in [name for name in table if name.startswith(f"{key}{mark}")]:
                 del table[name]
 
     def choose(self, key: str, slot: Slot, node: Node) -> type | None:
-        """The class a node names, None for null; `none` of a kind that has a part which does nothing is that part."""
-        if slot.kind and isinstance(node.value, str) and (name := registry.spelled(slot.kind, node.value)):
+        """The class that a node names, None for null; `none` means the kind's part that does nothing, if it has one."""
+        if slot.kind and isinstance(node.value, str) and (name := registry.full_name(slot.kind, node.value)):
             node = replace(node, value=name)
         if node.bare:
             raise _needs_value(key, slot)
         if node.value is None or (not node.typed and str(node.value).lower() in ("null", "none")):
             if slot.optional:
                 return None
-            empty = registry.spelled(slot.kind, "none") if slot.kind else "none"
+            empty = registry.full_name(slot.kind, "none") if slot.kind else "none"
             hint = f" For none at all: {empty}." if empty != "none" else ""
             raise UsageError(f"{key!r} must name a {slot.word}, got nothing.{hint}{where(node.origin)}")
         if not isinstance(node.value, str) or not node.value:
-            raise UsageError(f"{key!r} must name a {slot.word}, got {node.plain()!r:.60}.{where(node.origin)}")
+            raise UsageError(f"{key!r} must name a {slot.word}, got {node.as_data()!r:.60}.{where(node.origin)}")
         return self.names.find(slot, node)
 
     def no_option(self, key: str, slot: Slot, cls: type, name: str, origin: str) -> UsageError:
-        params = parameters(cls, slot.given)
+        params = parameters(cls, slot.owner_arguments)
         if key in ("model", "data"):
             if others := _parts_with_option(key if key == "data" else "task", name, cls):
-                named = " or ".join(f"--{key} {other}" for other in others)
+                alternatives = " or ".join(f"--{key} {other}" for other in others)
                 return UsageError(
                     f"{key}.{name} is no option of {cls.__name__}, which the recipe names, but of another {slot.word}. "
-                    f"Add {named}.{where(origin)}"
+                    f"Add {alternatives}.{where(origin)}"
                 )
             return self.unknown(f"{key}.{name}", params, origin, f" See: zoo show {slot.word} {cls.__name__}")
-        if name in option_names(cls, slot.given):
+        if name in option_names(cls, slot.owner_arguments):
             return UsageError(f"{name!r} of {slot.word} {cls.__name__!r} is set by the model.{where(origin)}")
-        near = nearest(name, params)
+        near = nearest_key(name, params)
         hint = f" Did you mean {near!r}?" if near else f" It has: {', '.join(params) or 'none'}."
         return PartError(f"{slot.word} {cls.__name__!r} has no option {name!r}.{hint}{where(origin)}")
 
     def options(
         self, key: str, params: dict[str, Param], options: dict[str, list[Node]], owner: type | None = None
     ) -> dict[str, object]:
-        """Every option of a class: what was written, and the defaults that can be written down.
+        """Every option of a class: configured values, and defaults that YAML can represent.
 
-        Defaults are spelled out because jsonargparse would otherwise keep a same-named default of the slot's default
+        Defaults are included because jsonargparse would otherwise keep a same-named default of the slot's default
         class (eps of RMSNorm for a LayerNorm), and because a saved configuration must not change with the code.
         """
         values: dict[str, object] = {}
@@ -257,19 +257,19 @@ class _Resolver:
 
 
 def _parts_with_option(kind: str, option: str, but: type) -> list[str]:
-    """At most three other parts of a kind that have an option of this name; found without importing them."""
+    """At most three other parts of a kind with an option of this name, according to their source text."""
     from zoo.plugins.description import describe
 
     names = [
         part.name
-        for part in registry.listed(kind)
+        for part in registry.installed_parts(kind)
         if part.name != but.__name__ and any(one.name == option for one in describe(part).options)
     ]
     return names[:3]
 
 
-def _briefly(record: dict[str, object], cls: type) -> dict[str, object]:
-    """What a group of values changes, its parts by their names."""
+def _changed_options(record: dict[str, object], cls: type) -> dict[str, object]:
+    """The options of a dataclass that differ from their defaults, with parts as names."""
     from zoo.training.setup import display_value
 
     usual = {name: param.default for name, param in parameters(cls).items()}
@@ -277,20 +277,20 @@ def _briefly(record: dict[str, object], cls: type) -> dict[str, object]:
 
 
 def _options(nodes: list[Node], key: str) -> dict[str, list[Node]]:
-    """The keys of a section that is no class."""
+    """The nodes by key of a section that names no class. Raises UsageError if it is not a mapping."""
     options: dict[str, list[Node]] = {}
     for node in nodes:
         if node.bare:
             raise _needs_value(key, None)
         if node.value not in (MISSING, None):
-            raise UsageError(f"{key!r} must hold keys, got {node.plain()!r:.60}.{where(node.origin)}")
+            raise UsageError(f"{key!r} must hold keys, got {node.as_data()!r:.60}.{where(node.origin)}")
         for name, child in node.children.items():
             options.setdefault(name, []).append(child)
     return options
 
 
 def _names_class(slot: Slot, nodes: list[Node]) -> bool:
-    """Whether what was written for a slot names a class, or is one of the plain values it takes besides."""
+    """Whether the value for a slot names a class, and is not one of the plain values that it also accepts."""
     last = next((node for node in reversed(nodes) if node.value is not MISSING), nodes[-1])
     if isinstance(last.value, bool) or (slot.many and isinstance(last.value, str) and last.value.lower() in _BARE):
         return False
@@ -306,7 +306,7 @@ def _needs_value(key: str, slot: Slot | None) -> UsageError:
 
 
 def takes_anything(annotation: Any) -> bool:
-    """Whether an option says nothing of the type of its value."""
+    """Whether an option has no type."""
     return annotation in (inspect.Parameter.empty, Any, object)
 
 
@@ -314,14 +314,14 @@ _BARE = ("true", "false")
 
 
 def _holds_class(value: object) -> bool:
-    """Whether a plain value holds what jsonargparse would take for a class, however deep."""
+    """Whether a value contains a mapping that jsonargparse would read as a class, at any depth."""
     if isinstance(value, dict):
         return "class_path" in value or any(_holds_class(item) for item in value.values())
     return isinstance(value, list) and any(_holds_class(item) for item in value)
 
 
-def _merged(nodes: list[Node]) -> Node:
-    """Plain nodes merged: a value replaces, keys of a mapping add up."""
+def _merge_nodes(nodes: list[Node]) -> Node:
+    """Merge nodes: values replace earlier ones, keys of mappings are added."""
     merged = Node()
     for node in nodes:
         if node.value is not MISSING:
@@ -332,5 +332,5 @@ def _merged(nodes: list[Node]) -> Node:
     return merged
 
 
-def _shown(default: object) -> object:
+def _default_or_none(default: object) -> object:
     return None if default is inspect.Parameter.empty else default

@@ -1,4 +1,4 @@
-"""From a command to a complete configuration: read layers, check names without torch, then resolve."""
+"""From a command to a complete run configuration: read layers, check names without torch, then resolve."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ KINDS_OF_PARTS = tuple(kind for kind in registry.KINDS if kind not in ("task", "
 
 @dataclass
 class Draft:
-    """The layers of a command, and the file its run is named after."""
+    """The layers of a command, and the recipe file that names its run."""
 
     layers: list[Node]
     recipe: Path | None
     files: int  # how many of the layers are files
-    records: list[part_versions.Record] = field(default_factory=list)  # the parts of the run that is continued
+    records: list[part_versions.Record] = field(default_factory=list)  # parts of the run that is resumed
 
 
-def draft(command: fit_options.Command) -> Draft:
-    """Read every layer and check what can be checked without importing torch."""
-    written = [name for name in [command.recipe, *command.configs] if name]
-    for name in written:
+def read_draft(command: fit_options.Command) -> Draft:
+    """Read every layer and check what can be checked without importing torch. Raises UsageError or PartError."""
+    names = [name for name in [command.recipe, *command.configs] if name]
+    for name in names:
         refuse_published(Path(name).expanduser())
-    paths = [recipe_files.find(name) for name in written]
-    files = [yaml_source.read(path) for path in paths]
+    paths = [recipe_files.find_recipe(name) for name in names]
+    files = [yaml_source.read_yaml(path) for path in paths]
     recipe = paths[0] if paths else None
-    layers = [*files, *yaml_source.from_options(command.options)]
-    result = Draft(layers, recipe, len(files), earlier_config(command, recipe))
+    layers = [*files, *yaml_source.option_layers(command.options)]
+    result = Draft(layers, recipe, len(files), earlier_parts(command, recipe))
     check_names(result)
     return result
 
 
-def earlier_config(command: fit_options.Command, recipe: Path | None) -> list[part_versions.Record]:
-    """The parts that the named run was made with, or with --resume those of any run that may be meant."""
+def earlier_parts(command: fit_options.Command, recipe: Path | None) -> list[part_versions.Record]:
+    """The recorded parts of the run that the command names, or with --resume of all runs that it may mean."""
     if recipe is not None and recipe.name == run_folder.CONFIG:
         return part_versions.read_records(recipe.parent)
     if recipe is None or "resume" not in command.flags:
@@ -59,7 +59,7 @@ def earlier_config(command: fit_options.Command, recipe: Path | None) -> list[pa
 
 
 def check_names(config_draft: Draft) -> None:
-    """Refuse unknown parts by the registry alone, in milliseconds: `--model.position` names a `position`."""
+    """Raise PartError or PluginError for unknown parts, using only the registry, which takes milliseconds."""
     for layer in config_draft.layers:
         for section, kind in (("model", "task"), ("data", "data")):
             node = layer.children.get(section)
@@ -76,13 +76,15 @@ def _check_name(kind: str, node: Node, records: list[part_versions.Record]) -> N
     name = node.value
     if name is MISSING or not isinstance(name, str) or not name or "." in name or name.lower() in ("null", "none"):
         return
-    name = registry.spelled(kind, name)
+    name = registry.full_name(kind, name)
     try:
-        diagnosis.choose(kind, name)
+        diagnosis.choose_part(kind, name)
     except PluginError as error:
         raise PluginError(f"{error}{where(node.origin)}") from error
     except PartError as error:
-        part_versions.require(one for one in records if (one["kind"], one["name"].lower()) == (kind, name.lower()))
+        part_versions.require_packages(
+            one for one in records if (one["kind"], one["name"].lower()) == (kind, name.lower())
+        )
         elsewhere = [
             f". {part.name} is a {part.kind}: --model.{part.kind} {part.name}"
             for other in KINDS_OF_PARTS
@@ -95,27 +97,29 @@ def _check_name(kind: str, node: Node, records: list[part_versions.Record]) -> N
 
 @dataclass
 class Plan:
-    """Everything a run needs: its configuration with origins, and where it goes."""
+    """Everything that a run needs: its configuration with origins, and its folder."""
 
     command: fit_options.Command
     resolved: Resolved
     run: run_folder.Run
     source: Path | None = None
     claimed: bool = False  # this process made the run's folder
-    manifest: dict[str, Any] = field(default_factory=dict)  # of the checkpoint that is continued
-    hold: RunLock | None = None  # the right to write into the run's folder
+    manifest: dict[str, Any] = field(default_factory=dict)  # of the checkpoint to resume from
+    hold: RunLock | None = None  # the lock of the run folder
 
     @property
     def reuse(self) -> tuple[bool, bool]:
-        """Whether an existing folder is to be deleted, and whether it is to be continued."""
+        """Whether to overwrite, and whether to resume, an existing run folder."""
         return "overwrite" in self.command.flags, "resume" in self.command.flags
 
     @property
     def config(self) -> dict[str, Any]:
+        """The complete configuration."""
         return self.resolved.config
 
     @property
     def seed(self) -> int:
+        """The seed of the run."""
         return self.config["seed_everything"]
 
 
@@ -139,22 +143,22 @@ def schema() -> Schema:
     return Schema(Task, Data, Trainer, extra)
 
 
-def plan(command: fit_options.Command, config_draft: Draft, against: Schema | None = None) -> Plan:
-    """Resolve a draft against the real classes."""
-    from zoo.config.class_names import Names
+def make_plan(command: fit_options.Command, config_draft: Draft, against: Schema | None = None) -> Plan:
+    """Resolve a draft against the classes of ``against``. Raises UsageError for an invalid configuration."""
+    from zoo.config.class_names import ClassFinder
     from zoo.config.resolve import Resolved, resolve
     from zoo.config.trainer_bounds import check_hardware, check_trainer
-    from zoo.inference.import_policy import import_policy
+    from zoo.inference.import_policy import apply_policy
 
     against = against or schema()
-    import_policy(tuple(command.allow))
-    names = Names(command.allow, config_draft.records)
+    apply_policy(tuple(command.allow))
+    names = ClassFinder(command.allow, config_draft.records)
     full = resolve(config_draft.layers, against, names)
     check_trainer(full.config["trainer"], full.origins)
     check_hardware(full.config["trainer"], full.origins)
     if (
         config_draft.recipe is None or config_draft.recipe.name != run_folder.CONFIG
-    ):  # a run goes on, and is repeated, as it was
+    ):  # resumed and repeated runs keep their precision
         precision.choose_precision(full.config["trainer"])
     seed = full.config.setdefault("seed_everything", SEED)
     if not 0 <= seed < 2**32:
@@ -162,7 +166,7 @@ def plan(command: fit_options.Command, config_draft: Draft, against: Schema | No
     try:
         base = resolve(config_draft.layers[:1], against, names) if config_draft.files else Resolved()
     except UsageError:
-        base = Resolved()  # a recipe that leaves something to the command line is no configuration by itself
+        base = Resolved()  # a recipe that needs options of the command line is incomplete by itself
     recipe, earlier = run_folder.recipe_of(config_draft.recipe, full.classes["model"].__name__)
     changes = run_folder.differences(full.values, base.values, full.defaults)
     variant = run_folder.variant(changes)
@@ -186,7 +190,7 @@ def config_text(config_plan: Plan) -> str:
 
 
 def as_yaml(value: object) -> object:
-    """Tuples as lists and other objects as text, which is all that YAML's safe form knows."""
+    """A value in the types of YAML's safe form: tuples as lists, other objects as text."""
     if isinstance(value, dict):
         return {str(name): as_yaml(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -195,7 +199,7 @@ def as_yaml(value: object) -> object:
 
 
 def flatten(value: object, key: str = "") -> dict[str, object]:
-    """A configuration as dotted keys: a class stands under its slot's key, its options below."""
+    """A configuration as dotted keys: a class name at its slot's key, its options below."""
     if isinstance(value, dict) and "class_path" in value:
         return {key: str(value["class_path"]).rpartition(".")[2], **flatten(value.get("init_args") or {}, key)}
     if isinstance(value, dict):
@@ -207,10 +211,13 @@ def flatten(value: object, key: str = "") -> dict[str, object]:
 
 
 def check_resume(config_plan: Plan, against: dict[str, Any], training: frozenset[str]) -> list[str]:
-    """Compare with the configuration a checkpoint was trained with: refuse another architecture, return the rest."""
+    """Compare with the configuration of a checkpoint, and return the differences as sentences.
+
+    Raises UsageError if model options differ, except those in ``training``, which do not change the architecture.
+    """
     blanks = config_plan.resolved.classes["model"].blanks
     old, new = flatten(against), flatten(as_yaml(config_plan.config))
-    changed = [
+    changes = [
         key
         for key in sorted({*old, *new})
         if key.partition(".")[0] in ("model", "data", "trainer", "tune")
@@ -218,11 +225,11 @@ def check_resume(config_plan: Plan, against: dict[str, Any], training: frozenset
         and old.get(key) != new.get(key)
         and not (new.get(key) is None and key.removeprefix("model.") in blanks)  # not yet filled by the data
     ]
-    model = [key for key in changed if key.startswith("model") and key.removeprefix("model.") not in training]
-    model += [key for key in changed if key in ("tune.rank", "tune.adapters")]
+    model = [key for key in changes if key.startswith("model") and key.removeprefix("model.") not in training]
+    model += [key for key in changes if key in ("tune.rank", "tune.adapters")]
     model = [key for key in model if not any(key.startswith(f"model.{name}.") for name in training)]
     if model:
-        shown = [f"{key} is {old.get(key)} in the checkpoint and {new.get(key)} in your config" for key in model[:2]]
+        examples = [f"{key} is {old.get(key)} in the checkpoint and {new.get(key)} in your config" for key in model[:2]]
         more = f", and {len(model) - 2} more" if len(model) > 2 else ""
-        raise UsageError(f"cannot resume: {'; '.join(shown)}{more}.")
-    return [f"{key}: {old.get(key)} → {new.get(key)}" for key in changed]
+        raise UsageError(f"cannot resume: {'; '.join(examples)}{more}.")
+    return [f"{key}: {old.get(key)} → {new.get(key)}" for key in changes]

@@ -1,4 +1,4 @@
-"""What a class can be told: its parameters, and which of them are slots that hold another class."""
+"""The options of a class from its signature, and which of them are slots that hold another class."""
 
 from __future__ import annotations
 
@@ -31,33 +31,33 @@ PLAIN_MODULES = (
 )
 
 
-PLAIN_CLASSES = ("torch.Tensor", "torch.device", "torch.dtype")  # numbers and texts stand for them
+PLAIN_CLASSES = ("torch.Tensor", "torch.device", "torch.dtype")  # configured by numbers and texts
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A parameter that holds a class: which base it must have, and how many numbers its owner passes itself."""
+    """A parameter that holds a class: its base class, and how many leading arguments the owner passes itself."""
 
     base: type
-    given: int = 0
-    many: bool = False  # a list of them is accepted too
-    loose: bool = False  # text that names no class is accepted too, such as the strategy 'ddp'
+    owner_arguments: int = 0
+    many: bool = False  # lists are accepted too
+    loose: bool = False  # text that is not a class is accepted too, such as the strategy 'ddp'
     optional: bool = False
 
     @property
     def record(self) -> bool:
-        """Whether it is a plain group of values, written by their names without naming a class."""
+        """Whether the base is a dataclass or named tuple, configured by its fields without a class name."""
         return dataclasses.is_dataclass(self.base) or (issubclass(self.base, tuple) and hasattr(self.base, "_fields"))
 
     @property
     def kind(self) -> str | None:
-        """The registry's kind of this slot, or None for classes that no registry lists."""
+        """The registry's kind of this slot; None for classes without one."""
         kind = getattr(self.base, "kind", None)
         return kind if isinstance(kind, str) else None
 
     @property
     def word(self) -> str:
-        """What to call a class of this slot in a message."""
+        """The word for a class of this slot in messages."""
         return self.kind or self.base.__name__.lower()
 
 
@@ -73,12 +73,13 @@ class Param:
 
     @property
     def required(self) -> bool:
+        """Whether the parameter has no default."""
         return self.default is inspect.Parameter.empty
 
 
 @functools.cache
 def parameters(cls: type, skipped: int = 0) -> dict[str, Param]:
-    """The options of a class by name, those behind `**kwargs` included, without the first `given` ones."""
+    """The options of a class by name, including those behind `**kwargs`, without the first ``skipped`` ones."""
     params = get_signature_parameters(cls)[skipped:]
     return {
         item.name: Param(item.name, item.annotation, item.default, slot_of(item.annotation), _owner(item.parent))
@@ -88,22 +89,22 @@ def parameters(cls: type, skipped: int = 0) -> dict[str, Param]:
 
 
 def _owner(parent: object) -> type | None:
-    """The class that declares a parameter; several, when `**kwargs` reach more than one, count as their first."""
+    """The class that declares a parameter; the first of several if `**kwargs` reach more than one."""
     first = parent[0] if isinstance(parent, tuple) and parent else parent
     return first if isinstance(first, type) else None
 
 
 @functools.cache
 def option_names(cls: type, skipped: int) -> tuple[str, ...]:
-    """The names of the numbers that the owner of a part passes itself."""
+    """The names of the first ``skipped`` parameters, which the owner of a part passes itself."""
     return tuple(item.name for item in get_signature_parameters(cls)[:skipped])
 
 
 def slot_of(annotation: Any) -> Slot | None:
     """The slot that an annotation describes, or None for a plain value."""
     members = members_of(annotation)
-    plain = [member for member in members if _direct(member) is None and not _is_list(member)]
-    loose = any(member is str or typing.get_origin(member) is typing.Literal for member in plain)
+    values = [member for member in members if _direct(member) is None and not _is_list(member)]
+    loose = any(member is str or typing.get_origin(member) is typing.Literal for member in values)
     optional = type(None) in members
     for member in members:
         many = _is_list(member)
@@ -112,7 +113,7 @@ def slot_of(annotation: Any) -> Slot | None:
             slot = _direct(candidate)
             if slot:
                 several = many or any(_is_list(other) for other in members)
-                return Slot(slot.base, slot.given, several, loose, optional)
+                return Slot(slot.base, slot.owner_arguments, several, loose, optional)
     return None
 
 
@@ -126,7 +127,7 @@ def members_of(annotation: Any) -> list[Any]:
 
 
 def takes_code(annotation: Any) -> bool:
-    """Whether a value of this type may be a function or a class that is named by its path."""
+    """Whether a value of this type may be a function or class, named by its path."""
     origin = typing.get_origin(annotation)
     if annotation in (collections.abc.Callable, Callable, typing.Callable, type) or origin is type:
         return True

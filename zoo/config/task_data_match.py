@@ -1,4 +1,4 @@
-"""Whether a task can learn from the data that was chosen; said in words before anything is trained."""
+"""Check before training that the data module provides what the task needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zoo.data.batches import BatchDataset
 from zoo.errors import UsageError
 from zoo.registry import parts
 
-# what a data set gives and a task wants, by the sizes that it names; the first that fits counts
+# the kind of data by the sizes that a data module provides or a task needs; the first match counts
 KINDS = (
     ({"image_size", "vocab_size"}, "images with texts"),
     ({"image_size"}, "images"),
@@ -32,60 +32,62 @@ EXAMPLES = {
 
 
 def kind_of(sizes: Iterable[str]) -> str:
-    """What data with these sizes hold, in words."""
-    given = set(sizes)
-    return next((words for names, words in KINDS if names <= given), "something else")
+    """The kind of data with these sizes, in words."""
+    present = set(sizes)
+    return next((words for names, words in KINDS if names <= present), "something else")
 
 
-def check_sizes(task: type, data: object, sizes: Mapping[str, int], missing: Iterable[str]) -> None:
-    """Raise UsageError where the data do not say a size that the task needs: they are of another kind."""
-    left = sorted(name for name in missing if name not in sizes and name != "max_length")
-    if not left:
+def check_missing_sizes(task: type, data: object, sizes: Mapping[str, int], missing: Iterable[str]) -> None:
+    """Raise UsageError if the data lack a size that the task needs, because they are of another kind."""
+    unknown = sorted(name for name in missing if name not in sizes and name != "max_length")
+    if not unknown:
         return
-    given, wanted = kind_of(sizes), kind_of(getattr(task, "blanks", {}))
-    if given == wanted:  # the same in words: a size that only the data could say
-        raise UsageError(f"{type(data).__name__} does not say model.{left[0]}. Give it: --model.{left[0]} NUMBER")
-    raise _mismatch(task, data, given, wanted)
+    data_kind, task_kind = kind_of(sizes), kind_of(getattr(task, "blanks", {}))
+    if data_kind == task_kind:  # the right kind of data, which do not provide the size
+        raise UsageError(f"{type(data).__name__} does not say model.{unknown[0]}. Give it: --model.{unknown[0]} NUMBER")
+    raise _mismatch(task, data, data_kind, task_kind)
 
 
 def check_batch(task: Any, data: Any) -> None:
-    """Raise UsageError where a batch lacks what the task reads of it, or holds it in another form.
+    """Raise UsageError if a batch lacks a tensor that the task reads, or has it with another number of dimensions.
 
-    A task says what it reads by ``sample``, and data without samples to ask for are taken as they are.
+    ``task.sample`` has the tensors that the task reads; data without samples are not checked.
     """
     splits = getattr(data, "datasets", {})
-    rows = splits.get("val", splits.get("train"))  # what is measured takes more than what is learned
+    rows = splits.get("val", splits.get("train"))  # evaluation may read more than training
     if not isinstance(rows, BatchDataset) or not len(rows):
         return
     try:
-        with torch.random.fork_rng(devices=[]):  # what is trained does not depend on this look
-            wanted = task.sample(1)
+        with torch.random.fork_rng(devices=[]):  # training must not depend on this check
+            sample = task.sample(1)
     except NotImplementedError:
         return
-    given = rows.batch(np.array([0]), 0)
-    if not isinstance(wanted, Mapping) or not isinstance(given, Mapping):
+    batch = rows.batch(np.array([0]), 0)
+    if not isinstance(sample, Mapping) or not isinstance(batch, Mapping):
         return
-    missing = [name for name in wanted if name not in given]
+    missing = [name for name in sample if name not in batch]
     if not missing:
         missing = [
             name
-            for name, tensor in wanted.items()
-            if isinstance(tensor, Tensor) and isinstance(given[name], Tensor) and given[name].dim() != tensor.dim()
+            for name, tensor in sample.items()
+            if isinstance(tensor, Tensor) and isinstance(batch[name], Tensor) and batch[name].dim() != tensor.dim()
         ]
     if not missing:
         return
-    said = _mismatch(type(task), data, kind_of(data.sizes()), kind_of(type(task).blanks))
-    raise UsageError(f"{said} (its batches have {_listed(given)}; the task reads {_listed(wanted)})")
+    mismatch = _mismatch(type(task), data, kind_of(data.sizes()), kind_of(type(task).blanks))
+    raise UsageError(
+        f"{mismatch} (its batches have {_describe_batch(batch)}; the task reads {_describe_batch(sample)})"
+    )
 
 
-def _listed(batch: Mapping[str, Any]) -> str:
+def _describe_batch(batch: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {'×'.join('n' * one.dim())}" for name, one in batch.items() if isinstance(one, Tensor))
 
 
-def _mismatch(task: type, data: object, given: str, wanted: str) -> UsageError:
+def _mismatch(task: type, data: object, data_kind: str, task_kind: str) -> UsageError:
     has = {part.name for part in parts("data")}
-    some = [name for name in EXAMPLES.get(wanted, ()) if name in has]
+    some = [name for name in EXAMPLES.get(task_kind, ()) if name in has]
     hint = f"Choose such data: --data {' or --data '.join(some)}" if some else "See: zoo list data"
-    if given == wanted:
-        given, wanted = f"{given} in another form", wanted
-    return UsageError(f"{type(data).__name__} gives {given}, and {task.__name__} learns from {wanted}.\n{hint}")
+    if data_kind == task_kind:
+        data_kind, task_kind = f"{data_kind} in another form", task_kind
+    return UsageError(f"{type(data).__name__} gives {data_kind}, and {task.__name__} learns from {task_kind}.\n{hint}")

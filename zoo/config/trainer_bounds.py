@@ -1,4 +1,4 @@
-"""The values that options of Lightning's Trainer may have; Lightning itself fails late, or trains on without a word."""
+"""Valid values of the options of Lightning's Trainer, which itself fails late or ignores some invalid values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _integer(least: int, most: int = LARGEST_INT) -> Callable[[Any], bool]:
 
 
 def _batches(value: Any) -> bool:
-    """A number of batches, or a share of them."""
+    """Whether a value is a number of batches or a share of them."""
     return 0 <= value <= LARGEST_INT if type(value) is int else isinstance(value, float) and 0 <= value <= 1
 
 
@@ -77,7 +77,7 @@ BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def check_trainer(options: Mapping[str, Any], origins: Mapping[str, str]) -> None:
-    """Raise UsageError for the first option of the Trainer that no run can have."""
+    """Raise UsageError for the first option of the Trainer with an invalid value."""
     for name, (fits, right) in BOUNDS.items():
         value = options.get(name)
         if value is not None and not fits(value):
@@ -86,7 +86,7 @@ def check_trainer(options: Mapping[str, Any], origins: Mapping[str, str]) -> Non
 
 
 def check_hardware(options: Mapping[str, Any], origins: Mapping[str, str]) -> None:
-    """Raise UsageError for an accelerator or a strategy that Lightning does not have, or that this machine lacks."""
+    """Raise UsageError for an accelerator or strategy that Lightning does not have, or that the machine lacks."""
     from lightning.pytorch.accelerators import AcceleratorRegistry
     from lightning.pytorch.strategies import StrategyRegistry
 

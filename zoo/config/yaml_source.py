@@ -1,4 +1,4 @@
-"""Read YAML into nodes that know their file and line; refuse what is ambiguous, duplicated or a bomb."""
+"""Read YAML files and options into nodes with file and line; reject duplicate keys, tags and excessive expansion."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from zoo.config.layers import MISSING, Node, put
+from zoo.config.layers import MISSING, Node, insert_node
 from zoo.errors import UsageError
 from zoo.io import limits, plain_yaml
 from zoo.io.plain_yaml import CORE, Loader
@@ -15,25 +15,25 @@ from zoo.io.plain_yaml import CORE, Loader
 MAX_NODES, MAX_DEPTH = plain_yaml.NODES, plain_yaml.DEPTH
 
 
-def read(path: Path) -> Node:
-    """The layer a YAML file describes."""
+def read_yaml(path: Path) -> Node:
+    """The layer in a YAML file. Raises UsageError if it cannot be read or is invalid."""
     try:
         text = limits.text(path, plain_yaml.BYTES)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    root = parse(text, str(path))
+    root = parse_yaml(text, str(path))
     if root.value is not MISSING:
         raise UsageError(f"{path} must hold keys such as 'model:' and 'data:' at its top, not {_kind(root.value)}.")
     return root
 
 
-def flow_style(text: str, origin: str) -> Node:
-    """The list or mapping that a command-line option writes in YAML's flow form."""
-    return parse(text, "", origin)
+def parse_flow_text(text: str, origin: str) -> Node:
+    """The list or mapping of a command-line option in YAML's flow form. Raises UsageError if it is invalid."""
+    return parse_yaml(text, "", origin)
 
 
-def parse(text: str, name: str, origin: str = "") -> Node:
-    """The node of a YAML text; origins are `name:line`, or the given origin."""
+def parse_yaml(text: str, name: str, origin: str = "") -> Node:
+    """The node of a YAML text; origins are ``name:line``, or ``origin``. Raises UsageError if it is invalid."""
     try:
         loader = Loader(text)
         try:
@@ -69,7 +69,7 @@ def _kind(value: object) -> str:
 
 
 class _Builder:
-    """Walks a composed YAML document, counting what aliases expand to."""
+    """Converts a composed YAML document to nodes, counting the values that aliases expand to."""
 
     def __init__(self, loader: Loader, name: str, origin: str) -> None:
         self.loader, self.name, self.origin, self.count = loader, name, origin, 0
@@ -120,10 +120,10 @@ class _Builder:
         return result
 
     def place(self, result: Node, key: str, child: Node, place: str) -> None:
-        """Put a child under its key; `class_path` and `init_args` belong to the node that holds them."""
+        """Insert a child at its key; `class_path` and `init_args` belong to the node that contains them."""
         if key == "class_path":
             if child.children or child.explicit:
-                raise UsageError(f"{place}: class_path must be a name, got {child.plain()!r:.60}.")
+                raise UsageError(f"{place}: class_path must be a name, got {child.as_data()!r:.60}.")
             result.value, result.explicit, result.origin = child.value, True, place
         elif key == "init_args":
             if child.value not in (MISSING, None):
@@ -134,18 +134,18 @@ class _Builder:
             result.children[key] = child
 
 
-def from_options(options: Iterable[tuple[str, str | bool, str]]) -> list[Node]:
-    """One layer per command-line option, so that the later one wins; each is (dotted key, value, text)."""
+def option_layers(options: Iterable[tuple[str, str | bool, str]]) -> list[Node]:
+    """A layer per command-line option (dotted key, value, text), so that later ones win. Raises UsageError."""
     layers: list[Node] = []
     for key, value, text in options:
         path = key.split(".")
         if not all(path):
             raise UsageError(f"'--{key}' is not an option: a name is missing beside a dot.")
         if isinstance(value, str) and value[:1] in ("[", "{"):
-            leaf = flow_style(value, text)
+            leaf = parse_flow_text(value, text)
         else:
             leaf = Node(value, text, typed=not isinstance(value, str), bare=value is True)
         root = Node()
-        put(root, path, leaf)
+        insert_node(root, path, leaf)
         layers.append(root)
     return layers

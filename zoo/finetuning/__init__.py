@@ -1,1 +1,1 @@
-"""Training that starts from trained weights."""
+"""Fine-tuning: training that starts from trained weights."""

@@ -1,4 +1,4 @@
-"""Fine-tuning: start from trained weights, freeze, learn at different rates, thaw later, or learn adapters alone."""
+"""Fine-tuning: start from trained weights, freeze and thaw tensors, learning rates per layer, low-rank adapters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import nn
 
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
-from zoo.finetuning.weight_transfer import Transfer, transfer
+from zoo.finetuning.weight_transfer import Transfer, transfer_weights
 from zoo.inference import weight_files
 from zoo.inference.find_run import ModelLocation, find_model
 from zoo.models.initialization import named_seed
@@ -29,17 +29,17 @@ NET = "net."
 
 @dataclass(frozen=True)
 class Tune:
-    """How a model learns that others have begun.
+    """Options ``tune.*``: fine-tuning from existing weights. Raises UsageError for invalid combinations.
 
     Args:
-        start: a run's folder, a checkpoint, an export or a recipe's name; its weights are taken where they fit.
-        freeze: patterns of tensors that do not learn, such as ``stack.blocks.[0-3].*``.
-        layer_decay: factor on the learning rate for each block farther from the output.
-        thaw: the step from which frozen tensors learn; they never do unless given.
-        thaw_every: steps between thawing one block and the one below it; all thaw at once unless given.
-        rank: of adapters; 0 for none. With them nothing else learns but what is newly initialised.
-        alpha: the factor on adapters is alpha / rank.
-        adapters: patterns of the linear layers that are adapted.
+        start: a run folder, checkpoint, export or recipe; tensors of the same name and shape are copied.
+        freeze: patterns of tensors that are not trained, such as ``stack.blocks.[0-3].*``.
+        layer_decay: factor on the learning rate per block of distance from the output.
+        thaw: the step from which frozen tensors are trained; None for never.
+        thaw_every: steps between thawing a block and the one below it; 0 thaws all at once.
+        rank: rank of the adapters; 0 for none. With adapters, only they and newly initialised tensors are trained.
+        alpha: the scale of adapters is alpha / rank.
+        adapters: patterns of the linear layers to adapt.
     """
 
     start: str | None = None
@@ -64,26 +64,30 @@ class Tune:
             raise UsageError("tune.rank adapts trained weights: name them with --tune.start RUN")
 
 
-def make_tunable(config: Mapping[str, Any]) -> Tune | None:
-    """The fine-tuning that a configuration describes."""
+def tune_of_config(config: Mapping[str, Any]) -> Tune | None:
+    """The fine-tuning options of a configuration; None without any. Raises UsageError if they are invalid."""
     options = config.get("tune")
     return Tune(**options) if options else None
 
 
-def prepare(task: Task, tune: Tune, runs: str | Path, data: Any = None, fresh: bool = True) -> Transfer | None:
-    """Make a task ready to be tuned; ``fresh`` is False where a checkpoint of its own says everything."""
+def prepare_task(task: Task, tune: Tune, runs: str | Path, data: Any = None, fresh: bool = True) -> Transfer | None:
+    """Copy weights into a task, add adapters, freeze tensors and set learning-rate factors.
+
+    ``fresh`` is False when resuming, where the task's own checkpoint has the weights. Returns what was copied; None
+    without a start. Raises UsageError if nothing fits, nothing would be trained, or a pattern matches nothing.
+    """
     transferred = None
     if tune.start and fresh:
         place = find_model(tune.start, runs)
         check_tokenizer(place, data)
         tensors = {
             name.removeprefix(NET): tensor
-            for name, tensor in weight_files.read(place.weights).items()
+            for name, tensor in weight_files.read_tensors(place.weights).items()
             if name.startswith(NET)
         }
-        transferred = transfer(task.net, tensors, place.weights)
+        transferred = transfer_weights(task.net, tensors, place.weights)
     if tune.rank:
-        wrap(task.net, tune)
+        add_adapters(task.net, tune)
         learn = {name for name, _ in task.net.named_parameters() if re.search(r"\.(down|up)$", name)}
         learn |= transferred.fresh if transferred else set()
         for name, parameter in task.net.named_parameters():
@@ -94,43 +98,43 @@ def prepare(task: Task, tune: Tune, runs: str | Path, data: Any = None, fresh: b
             if name in frozen:
                 parameter.requires_grad_(False)
     else:
-        task.thaws = thaws(task.net, frozen, tune)
+        task.thaws = thaw_steps(task.net, frozen, tune)
     if not any(parameter.requires_grad for parameter in task.net.parameters()):
-        raise UsageError("tune.freeze leaves nothing that could learn.")
+        raise UsageError("tune.freeze freezes all tensors: nothing would be trained.")
     if tune.layer_decay < 1:
-        task.rates = rates(task.net, tune.layer_decay)
+        task.rates = rate_factors(task.net, tune.layer_decay)
     return transferred
 
 
-def wrap(net: nn.Module, tune: Tune) -> list[str]:
-    """Put the adapters of a fine-tuning into a net."""
+def add_adapters(net: nn.Module, tune: Tune) -> list[str]:
+    """Add low-rank adapters to a model; returns the names of the adapted layers. Raises UsageError without any."""
     names = adapt(net, lambda name: any(fnmatch.fnmatchcase(name, one) for one in tune.adapters), tune.rank, tune.alpha)
     if not names:
         raise UsageError(f"no linear layer is called {', '.join(tune.adapters)}: see tune.adapters.")
     seed = torch.initial_seed()
     with torch.random.fork_rng(devices=[]):
-        for name in names:  # as in `initialise`: what an adapter begins with depends on the seed and its name alone
+        for name in names:  # as in `initialise`: initial adapters depend only on the seed and their name
             torch.default_generator.manual_seed(named_seed(seed, name))
             net.get_submodule(name).reset_parameters()  # type: ignore[operator]
     return names
 
 
 def matching_names(net: nn.Module, patterns: Iterable[str], option: str) -> set[str]:
-    """The parameters that a pattern names. Raises UsageError for a pattern that names none."""
+    """The parameters that match the patterns. Raises UsageError for a pattern without a match."""
     names = [name for name, _ in net.named_parameters()]
-    found: set[str] = set()
+    matches: set[str] = set()
     for pattern in patterns:
         mine = {name for name in names if fnmatch.fnmatchcase(name, pattern)}
         if not mine:
             near = difflib.get_close_matches(pattern, names, 1, cutoff=0.3) or names[:1]
             raise UsageError(f"{option}: no parameter is called {pattern!r}. One of them is {near[0]!r}.")
-        found |= mine
-    return found
+        matches |= mine
+    return matches
 
 
 def depth_of(net: nn.Module) -> dict[str, int]:
-    """How many steps each parameter is from the output: 0 above the blocks, 1 in the last one, and so on; what stands
-    in front of the first block is one step farther.
+    """The distance of each parameter from the output: 0 above the blocks, 1 in the last block, …, and one more than in
+    the first block for embeddings.
     """
     names = [name for name, _ in net.named_parameters()]
     counts: dict[str, int] = {}
@@ -152,20 +156,20 @@ def depth_of(net: nn.Module) -> dict[str, int]:
     return depth
 
 
-def rates(net: nn.Module, decay: float) -> dict[str, float]:
-    """The factor on the learning rate of each parameter: decay to the power of its distance from the output."""
+def rate_factors(net: nn.Module, decay: float) -> dict[str, float]:
+    """The factor on the learning rate of each parameter: decay^depth, with the depths of `depth_of`."""
     return {name: decay**steps for name, steps in depth_of(net).items()}
 
 
-def thaws(net: nn.Module, frozen: set[str], tune: Tune) -> dict[str, int]:
-    """The step from which each frozen parameter learns: the nearest to the output first."""
+def thaw_steps(net: nn.Module, frozen: set[str], tune: Tune) -> dict[str, int]:
+    """The step from which each frozen parameter is trained: those nearest to the output first."""
     depth = depth_of(net)
     first = min((depth[name] for name in frozen), default=0)
     return {name: (tune.thaw or 0) + tune.thaw_every * (depth[name] - first) for name in frozen}
 
 
 def check_tokenizer(place: ModelLocation, data: Any) -> None:
-    """Raise UsageError where the data's tokens are other ones than those that the weights know."""
+    """Raise UsageError if the data's tokenizer is not that of the trained weights."""
     path, mine = place.folder / "tokenizer.json", getattr(data, "tokenizer", None)
     if not path.is_file() or not isinstance(mine, Tokenizer):
         return

@@ -1,4 +1,4 @@
-"""Start from trained weights: which tensors were kept, extended, newly initialised or left out, each of them told."""
+"""Copy trained weights into a model by name and shape, and report what happened to each tensor."""
 
 from __future__ import annotations
 
@@ -16,35 +16,34 @@ Shape = tuple[int, ...]
 
 @dataclass
 class Transfer:
-    """What became of every tensor, by name: of the net, and of those in the file."""
+    """What happened to every tensor of the model and of the file, by name."""
 
-    kept: dict[str, Shape] = field(default_factory=dict)
-    extended: dict[str, tuple[Shape, Shape]] = field(default_factory=dict)  # rows of new tokens were added
-    reshaped: dict[str, tuple[Shape, Shape]] = field(default_factory=dict)  # another shape: newly initialised
+    copied: dict[str, Shape] = field(default_factory=dict)
+    extended: dict[str, tuple[Shape, Shape]] = field(default_factory=dict)  # copied, with rows for new tokens
+    reshaped: dict[str, tuple[Shape, Shape]] = field(default_factory=dict)  # of another shape: newly initialised
     new: dict[str, Shape] = field(default_factory=dict)
-    left: dict[str, Shape] = field(default_factory=dict)
+    unused: dict[str, Shape] = field(default_factory=dict)
 
     @property
     def fresh(self) -> set[str]:
-        """The names of tensors that hold nothing of the file."""
+        """The names of newly initialised tensors."""
         return {*self.new, *self.reshaped}
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """(what became of it, name, shape) of every tensor."""
-        rows = [("kept", name, transfer_table(shape)) for name, shape in self.kept.items()]
+        """(what happened, name, shape) of every tensor."""
+        rows = [("kept", name, format_shape(shape)) for name, shape in self.copied.items()]
         rows += [
-            ("extended", name, f"{transfer_table(old)} → {transfer_table(new)}")
+            ("extended", name, f"{format_shape(old)} → {format_shape(new)}")
             for name, (old, new) in self.extended.items()
         ]
-        rows += [("new", name, transfer_table(shape)) for name, shape in self.new.items()]
+        rows += [("new", name, format_shape(shape)) for name, shape in self.new.items()]
         rows += [
-            ("new", name, f"{transfer_table(new)}, was {transfer_table(old)}")
-            for name, (old, new) in self.reshaped.items()
+            ("new", name, f"{format_shape(new)}, was {format_shape(old)}") for name, (old, new) in self.reshaped.items()
         ]
-        return rows + [("left out", name, transfer_table(shape)) for name, shape in self.left.items()]
+        return rows + [("left out", name, format_shape(shape)) for name, shape in self.unused.items()]
 
     def table(self) -> str:
-        """One line for what became of them, and below it their names, those of equal blocks together."""
+        """The report as text: a line per kind of change, and below it the tensors, those of equal blocks together."""
         rows, lines = self.rows(), []
         for fate in ("kept", "extended", "new", "left out"):
             mine = [(name, shape) for row_fate, name, shape in rows if row_fate == fate]
@@ -54,13 +53,13 @@ class Transfer:
         return "\n".join(lines)
 
 
-def transfer_table(shape: Shape) -> str:
-    """128 × 64; 1 for a number."""
+def format_shape(shape: Shape) -> str:
+    """A shape as text: ``128 × 64``; ``1`` for a scalar."""
     return " × ".join(map(str, shape)) or "1"
 
 
 def fold_names(rows: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Names that differ in the number of their block alone, as one: ``stack.blocks.{0-3}.norm.weight``."""
+    """Names that differ only in the block's number, combined: ``stack.blocks.{0-3}.norm.weight``."""
     groups: dict[tuple[str, str], list[int]] = {}
     for name, shape in rows:
         number = re.search(r"blocks\.(\d+)\.", name)
@@ -80,28 +79,28 @@ def _span(numbers: list[int]) -> str:
 
 
 @torch.no_grad()
-def transfer(net: nn.Module, tensors: Mapping[str, Tensor], source: object) -> Transfer:
-    """Copy into ``net`` every tensor of the same name and shape, and say what became of all others.
+def transfer_weights(net: nn.Module, tensors: Mapping[str, Tensor], source: object) -> Transfer:
+    """Copy into ``net`` every tensor of the same name and shape, and report all tensors.
 
-    An embedding with more rows than the file's keeps the new rows for new tokens, and so does what has one number for
-    each token. Raises UsageError where nothing fits: it is another model.
+    A tensor with a row per token that has more rows than the file's keeps the additional rows as they are. Raises
+    UsageError if no matrix fits.
     """
     own, result = net.state_dict(), Transfer()
-    words = vocabulary(net)
+    words = token_tensors(net)
     for name, tensor in own.items():
-        given = tensors.get(name)
-        if given is None:
+        loaded = tensors.get(name)
+        if loaded is None:
             result.new[name] = tuple(tensor.shape)
-        elif given.shape == tensor.shape:
-            tensor.copy_(given)
-            result.kept[name] = tuple(tensor.shape)
-        elif name in words and given.shape[1:] == tensor.shape[1:] and len(given) < len(tensor):
-            tensor[: len(given)] = given.to(tensor)
-            result.extended[name] = tuple(given.shape), tuple(tensor.shape)
+        elif loaded.shape == tensor.shape:
+            tensor.copy_(loaded)
+            result.copied[name] = tuple(tensor.shape)
+        elif name in words and loaded.shape[1:] == tensor.shape[1:] and len(loaded) < len(tensor):
+            tensor[: len(loaded)] = loaded.to(tensor)
+            result.extended[name] = tuple(loaded.shape), tuple(tensor.shape)
         else:
-            result.reshaped[name] = tuple(given.shape), tuple(tensor.shape)
-    result.left = {name: tuple(tensor.shape) for name, tensor in tensors.items() if name not in own}
-    matrices = [name for name in (*result.kept, *result.extended) if own[name].dim() > 1]
+            result.reshaped[name] = tuple(loaded.shape), tuple(tensor.shape)
+    result.unused = {name: tuple(tensor.shape) for name, tensor in tensors.items() if name not in own}
+    matrices = [name for name in (*result.copied, *result.extended) if own[name].dim() > 1]
     if not matrices:
         raise UsageError(
             f"nothing of {source} fits this model: no matrix has the same name and shape.\n{result.table()}\n"
@@ -110,8 +109,8 @@ def transfer(net: nn.Module, tensors: Mapping[str, Tensor], source: object) -> T
     return result
 
 
-def vocabulary(net: nn.Module) -> set[str]:
-    """The names of tensors with a row for each token: embeddings, and what is as long in a head called ``head``."""
+def token_tensors(net: nn.Module) -> set[str]:
+    """The names of tensors with a row per token: embeddings, and tensors of ``head`` with as many rows."""
     sizes = {module.num_embeddings for module in net.modules() if isinstance(module, nn.Embedding)}
     tables = {f"{name}.weight" for name, module in net.named_modules() if isinstance(module, nn.Embedding)}
     heads = {name for name, tensor in net.state_dict().items() if name.startswith("head.") and len(tensor) in sizes}

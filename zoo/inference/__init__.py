@@ -1,1 +1,1 @@
-"""Trained models: found, loaded safely, and used to generate, translate, classify, label and score; exports."""
+"""Inference: find and load trained models safely; generate, translate, classify, tag and score; export."""

@@ -1,8 +1,8 @@
-"""What a checkpoint is: its checksum, and the recipe, data, files, versions and plugins that it was made with.
+"""Manifests of checkpoints: checksum, and the recipe, data, files, versions and plugins of the run.
 
-A manifest is a JSON file in ``manifests/`` beside the checkpoint, named after the sha256 of the checkpoint's content
-and written before the checkpoint gets its name: whatever dies in between, no checkpoint is without one, and a content
-that changed has none. It needs no torch.
+A manifest is a JSON file in ``manifests/`` beside the checkpoint, named after the sha256 of the checkpoint's content.
+It is written before the checkpoint gets its final name, so that a kill leaves no checkpoint without a manifest, and a
+changed checkpoint has none. Does not import torch.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write(folder: Path, digest: str, length: int, facts: Mapping[str, Any]) -> None:
-    """Describe the checkpoint of this content that is about to get its name in ``folder``."""
+def write_manifest(folder: Path, digest: str, length: int, facts: Mapping[str, Any]) -> None:
+    """Write the manifest of a checkpoint that will be in ``folder``; ``length`` is in bytes, ``digest`` its sha256."""
     content = json.loads(json.dumps({"format": FORMAT, "sha256": digest, "bytes": length, **facts}, default=str))
     home = folder / FOLDER
     home.mkdir(exist_ok=True)
@@ -44,7 +44,7 @@ def write(folder: Path, digest: str, length: int, facts: Mapping[str, Any]) -> N
 
 
 def prune(folder: Path, digests: set[str]) -> None:
-    """Remove the manifests of contents that no checkpoint has any more."""
+    """Remove the manifests of checkpoints that no longer exist: those whose digest is not in ``digests``."""
     for path in (folder / FOLDER).glob("*.json"):
         if path.stem not in digests:
             path.unlink(missing_ok=True)
@@ -52,9 +52,9 @@ def prune(folder: Path, digests: set[str]) -> None:
 
 
 def verify(path: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint; empty for one that was never given any. Raises CheckpointError for a damaged one.
+    """The manifest of a checkpoint. Raises CheckpointError if either is damaged.
 
-    A checkpoint alone, without a folder of manifests beside it, is held to the checksums inside it.
+    A checkpoint without a folder of manifests beside it is verified by its own checksums, and has an empty manifest.
     """
     home = path.parent / FOLDER
     try:
@@ -70,14 +70,14 @@ def verify(path: Path) -> dict[str, Any]:
     path_of_manifest = home / f"{digest}.json"
     if not path_of_manifest.is_file():
         raise CheckpointError(f"{path} is damaged: no manifest in {home} describes its content.")
-    manifest = read(path_of_manifest)
+    manifest = read_manifest(path_of_manifest)
     if manifest is None or manifest.get("sha256") != digest:
         raise CheckpointError(f"{path_of_manifest}, the manifest of {path.name}, is damaged.")
     return manifest
 
 
-def read(path: Path) -> dict[str, Any] | None:
-    """A manifest; None where it is not as it was written."""
+def read_manifest(path: Path) -> dict[str, Any] | None:
+    """The content of a manifest; None if it is damaged or was changed."""
     try:
         content: Any = limits.json_file(path)
         seal = content.pop("seal")
@@ -87,14 +87,14 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def changed_files(manifest: Mapping[str, Any], home: Path) -> list[str]:
-    """The files of a run's folder whose content is not what the checkpoint was trained with, by name."""
+    """The names of files in a run folder whose content has changed since the checkpoint was written."""
     files = manifest.get("files", {})
     return [name for name, digest in files.items() if (home / name).is_file() and sha256(home / name) != digest]
 
 
-def newest(folder: Path) -> IntactCheckpoint:
-    """The newest checkpoint below a folder that is intact: by its step, by its number among those of its run, and,
-    where a manifest gives none, by when it was written: clocks are set back.
+def newest_intact(folder: Path) -> IntactCheckpoint:
+    """The newest intact checkpoint below a folder: by step, then by its number among those of the run, then by time
+    (last, since clocks may be set back).
     """
     whole: list[tuple[tuple[int, int, float], Path]] = []
     damaged: list[tuple[float, str]] = []
@@ -103,8 +103,8 @@ def newest(folder: Path) -> IntactCheckpoint:
             continue
         when = path.stat().st_mtime
         try:
-            said = verify(path)
-            whole.append(((int(said.get("step", -1)), int(said.get("save", 0)), when), path))
+            manifest = verify(path)
+            whole.append(((int(manifest.get("step", -1)), int(manifest.get("save", 0)), when), path))
         except CheckpointError as error:
             damaged.append((when, str(error)))
     if not whole:

@@ -1,4 +1,4 @@
-"""A trained classifier: it names images, which it prepares as the training images were."""
+"""A trained image classifier, which preprocesses images like the training images."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from zoo.tasks.task import Task
 
 Resize: TypeAlias = Literal["crop", "stretch"]
 Picture: TypeAlias = str | Path | Image.Image | np.ndarray
-# what a data set did with images of another size: others had none, so theirs are refused
-RESIZED: dict[str, Resize] = {
+# how data modules resize images of another size in training; other modules require one size
+TRAINING_RESIZE: dict[str, Resize] = {
     "zoo.data.images.ImageFolder": "crop",
     "zoo.data.images.TorchvisionImages": "crop",
     "zoo.data.images.NpzImages": "stretch",
@@ -34,14 +34,14 @@ LARGEST = 8192  # pixels a side
 
 
 class Guess(NamedTuple):
-    """A class's name and how probable the model takes it to be."""
+    """The name of a class and its probability according to the model."""
 
     label: str
     probability: float
 
 
 class TrainedClassification(Trained):
-    """A classifier with the names of its classes and its normalisation."""
+    """An image classifier with the names of its classes and its normalisation."""
 
     files = ("images.json",)
 
@@ -50,22 +50,23 @@ class TrainedClassification(Trained):
         path = place.file("images.json")
         self.names, self.mean, self.std, self.size, self.channels = prepare_image(path)
         self.mode = MODES[self.channels]
-        self.agree("num_classes", len(self.names), path.name)
+        self.check_entries("num_classes", len(self.names), path.name)
         self.resize = (
             place.config["resize"] if "resize" in place.config else resize_of_training(place.config.get("data"))
         )
 
     def extra(self) -> dict[str, Any]:
+        """The resizing of training, for an export's config.json."""
         return {"resize": self.resize}
 
     def classify(
         self, images: Picture | Sequence[Picture], top: int = 5, resize: Resize | None = None
     ) -> list[list[Guess]]:
-        """The ``top`` likeliest classes of each image: a path, a PIL image, or a uint8 array (H, W) or (H, W, C).
+        """The ``top`` most probable classes of each image: a path, a PIL image, or a uint8 array (H, W) or (H, W, C).
 
-        Images become grey or coloured as the training images were. Those of another size are resized where training
-        did so, or as ``resize`` says: crop makes the short side fit and keeps the middle; without either they are
-        refused.
+        Images are converted to grey or colour like the training images. Images of another size are resized as in
+        training, or as ``resize`` says: "crop" scales the short side and keeps the centre, "stretch" scales both sides.
+        Raises UsageError for images of another size without any resizing, and for unreadable ones.
         """
         if top < 1:
             raise UsageError(f"top must be at least 1, got {top}.")
@@ -83,27 +84,27 @@ class TrainedClassification(Trained):
 
     @torch.no_grad()
     def probabilities(self, images: Tensor) -> Tensor:
-        """Of the classes, (B, classes) float64, for normalised images (B, C, H, W)."""
-        return self.numbers(self.net(images.to(self.device)).double().softmax(-1)[:, : len(self.names)].cpu())
+        """Class probabilities (B, classes) in float64 of normalised images (B, C, H, W)."""
+        return self.require_finite(self.net(images.to(self.device)).double().softmax(-1)[:, : len(self.names)].cpu())
 
     def normal(self, pixels: Tensor) -> Tensor:
-        """uint8 (B, C, H, W) as the model was shown images in evaluation."""
+        """Images (B, C, H, W) in uint8, normalised as in evaluation: (B, C, H, W) in float32."""
         split = Split(ArrayPixels(pixels), np.zeros(len(pixels)))
         return Images(split, self.mean, self.std, "none", None).batch(np.arange(len(pixels)), 0)["images"]
 
     def _pixels(self, picture: Picture, number: int, resize: Resize | None) -> Tensor:
-        """uint8 (1, C, size, size)."""
+        """One image as (1, C, size, size) in uint8."""
         name = str(picture) if isinstance(picture, (str, Path)) else f"image {number}"
         image = open_image(picture, name)
         way = resize or self.resize
         right = image.size == (self.size, self.size)
         if not right and way is None:
             raise UsageError(
-                f"{name} is {image.width} × {image.height} pixels, and this model knows {self.size} × {self.size} "
-                "only.\nResize it: --resize crop keeps the middle square, --resize stretch keeps everything."
+                f"{name} is {image.width} × {image.height} pixels, and this model needs {self.size} × {self.size}.\n"
+                "Resize it: --resize crop keeps the middle square, --resize stretch keeps everything."
             )
         if way == "crop" and self.channels == 3:
-            return FilePixels(1, self.size, lambda _: image, None).fetch(np.array([0]))  # the very code of training
+            return FilePixels(1, self.size, lambda _: image, None).fetch(np.array([0]))  # the same code as in training
         try:
             array = np.array(upright(image).convert(self.mode))
         except UNREADABLE as error:
@@ -111,11 +112,14 @@ class TrainedClassification(Trained):
         pixels = torch.from_numpy(array.reshape(*array.shape[:2], -1).transpose(2, 0, 1).copy())[None]
         if right:
             return pixels
-        return resized(square(pixels) if way == "crop" else pixels, self.size)
+        return resized(centre_square(pixels) if way == "crop" else pixels, self.size)
 
 
 def prepare_image(path: Path) -> tuple[list[str], Tensor, Tensor, int, int]:
-    """Names, mean, deviation, size and channels of an images.json. Raises UsageError for what no run writes."""
+    """Class names, mean (C,), standard deviation (C,), size and channels C in an images.json.
+
+    Raises UsageError if it is invalid.
+    """
     content = limits.json_file(path)
     try:
         if not isinstance(content, dict):
@@ -134,13 +138,13 @@ def prepare_image(path: Path) -> tuple[list[str], Tensor, Tensor, int, int]:
 
 
 def resize_of_training(data: Any) -> Resize | None:
-    """What the data of a configuration did with images of another size."""
+    """How the data module of a configuration resizes images of another size; None if it does not."""
     options = data.get("init_args") or {} if isinstance(data, dict) else {}
-    return RESIZED.get(str(data["class_path"])) if options.get("image_size") else None
+    return TRAINING_RESIZE.get(str(data["class_path"])) if options.get("image_size") else None
 
 
 def open_image(picture: Picture, name: str) -> Image.Image:
-    """An image, not yet decoded where it is a file. Raises UsageError for what is none, or has more than 8 bits."""
+    """An image; files are not decoded yet. Raises UsageError if it is not an image, or has more than 8 bits."""
     if isinstance(picture, (str, Path)):
         path = Path(picture).expanduser()
         if not path.is_file():
@@ -159,8 +163,8 @@ def open_image(picture: Picture, name: str) -> Image.Image:
     return image
 
 
-def square(pixels: Tensor) -> Tensor:
-    """The middle square of (B, C, H, W)."""
+def centre_square(pixels: Tensor) -> Tensor:
+    """The centre square (B, C, S, S) of images (B, C, H, W), with S = min(H, W)."""
     height, width = pixels.shape[2:]
     side = min(height, width)
     top, left = (height - side) // 2, (width - side) // 2

@@ -1,4 +1,4 @@
-"""Save a trained model in three kinds of files that any program can read: safetensors, config.json, tokenizer.json."""
+"""Export a trained model to formats that other programs can read: safetensors, config.json, tokenizer.json."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ FORMAT = 1
 
 
 def export(trained: Trained, folder: Path, force: bool = False) -> Path:
-    """Write an export of a trained model into a folder, which must be new or empty unless forced."""
+    """Export a trained model to a folder, which must be new or empty unless ``force``; returns the folder.
+
+    Raises UsageError if the folder is not empty, is the model's own, or cannot be written.
+    """
     place = trained.place
     if folder.is_dir() and any(folder.iterdir()) and not force:
         raise UsageError(f"{folder} is not empty. Export into it nevertheless: --force")
@@ -28,12 +31,12 @@ def export(trained: Trained, folder: Path, force: bool = False) -> Path:
         with atomic_files.staged(folder, EXPORT) as draft:
             for name in trained.files:
                 atomic_files.copy(place.file(name), draft / name)
-            weight_files.write(trained.task, draft / WEIGHTS)
+            weight_files.write_weights(trained.task, draft / WEIGHTS)
             about = {
                 "format": FORMAT,
                 "zoo": version("zoo-transformers"),
                 "kind": type(trained.task).__name__,
-                "parts": part_versions.record_of(place)
+                "parts": part_versions.records_of_model(place)
                 or part_versions.packages_used({"model": place.config["model"]}),
                 "model": place.config["model"],
                 **trained.extra(),

@@ -1,7 +1,7 @@
-"""What the class paths of a configuration may import: parts of zoo and its plugins, and harmless classes of Lightning.
+"""Class paths that a configuration may name: parts of zoo and its plugins, harmless classes of Lightning and torch.
 
-A class is harmless when neither building nor using it starts a process, opens a connection, imports or calls what its
-options name. Listed are those that a recipe has a use for; everything else needs a person's word.
+A class is harmless if neither building nor using it starts a process, opens a connection, or imports or calls what its
+options name. Only classes that recipes need are listed; others need --allow-import.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from zoo import registry
 from zoo.errors import UsageError
 
 ROOTS = ("zoo", "lightning", "pytorch_lightning", "torch", "torchvision", "torchmetrics")
-ALL = "*"  # in a list of allowed modules: whatever the configuration names
+ALL = "*"  # in a list of allowed modules: all modules
 OPTIMIZERS = frozenset(
     "ASGD Adadelta Adafactor Adagrad Adam AdamW Adamax LBFGS Muon NAdam RAdam RMSprop Rprop SGD SparseAdam".split()
 )
@@ -21,7 +21,7 @@ SCHEDULES = frozenset(
     "StepLR MultiStepLR ConstantLR LinearLR ExponentialLR PolynomialLR CosineAnnealingLR ReduceLROnPlateau CyclicLR "
     "CosineAnnealingWarmRestarts OneCycleLR".split()
 )
-# without LambdaCallback, which calls, and the loggers that send what they log to a service
+# without LambdaCallback, which calls functions, and loggers that send data to a service
 LIGHTNING = {
     "callbacks": frozenset(
         "BackboneFinetuning BatchSizeFinder DeviceStatsMonitor EarlyStopping EMAWeightAveraging "
@@ -37,11 +37,11 @@ LIGHTNING = {
         "DoublePrecision FSDPPrecision HalfPrecision MixedPrecision Precision TorchSyncBatchNorm".split()
     ),
 }
-_admitted: set[str] = set()  # what jsonargparse was told, which forgets nothing by itself
+_importable: set[str] = set()  # paths that jsonargparse may import; it has no way to remove one
 
 
-def harmless(path: str) -> bool:
-    """Whether a class path of Lightning, torch or torchvision is listed, under whichever module it is reached."""
+def is_harmless(path: str) -> bool:
+    """Whether a class path of Lightning, torch or torchvision is listed, by any of its public modules."""
     module, _, name = path.rpartition(".")
     for home in ("lightning.pytorch", "pytorch_lightning"):
         for group, names in LIGHTNING.items():
@@ -56,51 +56,49 @@ def harmless(path: str) -> bool:
 
 
 def allowed_roots(extra: tuple[str, ...] = ()) -> list[str]:
-    """The modules whose classes may all be named: those of installed plugins, and what was allowed."""
+    """Modules of which all classes are allowed: those of installed plugins, and ``extra``."""
     packages = {
         part.module.partition(".")[0]
         for kind in registry.KINDS
-        for part in registry.listed(kind)
-        if not part.builtin and not registry.disabled(part.distribution)
+        for part in registry.installed_parts(kind)
+        if not part.builtin and not registry.is_disabled(part.distribution)
     }
-    # a plugin opens neither the standard library nor Lightning's family, nor what is no module's name
+    # a plugin cannot allow the standard library, torch or Lightning, or invalid module names
     opened = sorted(name for name in packages - sys.stdlib_module_names - {*ROOTS} if name.isidentifier())
     return list(dict.fromkeys([*opened, *extra]))
 
 
-def allowed_classes(path: str, extra: tuple[str, ...] = ()) -> bool:
+def is_allowed(path: str, extra: tuple[str, ...] = ()) -> bool:
     """Whether a class path may be imported."""
     pieces = path.split(".")
     if not all(piece.isidentifier() for piece in pieces):
         return False
     if ALL in extra or any(path == root or path.startswith(f"{root}.") for root in allowed_roots(extra)):
         return True
-    if pieces[0] == "zoo":  # `zoo.__main__` is a program
+    if pieces[0] == "zoo":  # importing `zoo.__main__` runs a program
         return not any(piece.startswith("_") for piece in pieces) and pieces[1:2] != ["conformance"]
-    owner = registry.owner(path)
+    owner = registry.part_of_class(path)
     mine = owner is not None and owner.builtin
-    return mine or harmless(path)
+    return mine or is_harmless(path)
 
 
-def foreign(path: str) -> str:
-    """Why a class path names no part at all, whoever is trusted; nothing where it may name one."""
+def stdlib_reason(path: str) -> str:
+    """The reason why a class path in Python's standard library is never allowed; empty for other paths."""
     top = path.partition(".")[0]
     if top in sys.stdlib_module_names or top == "builtins":
-        return "it belongs to Python's standard library, which holds no part, data set or callback of zoo"
+        return "it belongs to Python's standard library, which has no parts, data modules or callbacks"
     return ""
 
 
-def guard_imports(cls: type, extra: tuple[str, ...] = ()) -> bool:
-    """Whether a class that is imported already, and was named without its module, is one that may not be named."""
+def is_forbidden(cls: type, extra: tuple[str, ...] = ()) -> bool:
+    """Whether a class that is already imported, and named without its module, is not allowed."""
     top = cls.__module__.partition(".")[0]
     family = top in ROOTS or top in sys.stdlib_module_names
-    return (
-        family and cls.__module__ != "__main__" and not allowed_classes(f"{cls.__module__}.{cls.__qualname__}", extra)
-    )
+    return family and cls.__module__ != "__main__" and not is_allowed(f"{cls.__module__}.{cls.__qualname__}", extra)
 
 
 def class_paths(value: object) -> Iterator[str]:
-    """Every class path in a configuration, wherever it stands."""
+    """Every class path in a configuration, at any depth."""
     if isinstance(value, Mapping):
         if isinstance(value.get("class_path"), str):
             yield value["class_path"]
@@ -111,37 +109,37 @@ def class_paths(value: object) -> Iterator[str]:
             yield from class_paths(item)
 
 
-def import_policy(allow: tuple[str, ...] = ()) -> None:
-    """Let jsonargparse import what was allowed and admitted, and nothing else; it would run any class path otherwise.
+def apply_policy(allow: tuple[str, ...] = ()) -> None:
+    """Restrict jsonargparse to allowed classes; it would import any class path otherwise.
 
-    It holds for the rest of the process, until this is called again. Raises UsageError for what is no module's name.
+    Holds for the process until the next call. Raises UsageError if ``allow`` has an invalid module name.
     """
     from jsonargparse import set_parsing_settings  # here: names are checked in milliseconds without it
 
     for module in allow:
         if module != ALL and (not all(one.isidentifier() for one in module.split(".")) or module == "jsonargparse"):
-            raise UsageError(f"--allow-import {module!r:.80}: that is no name of a module.")
-    # the defaults of zoo's own signatures are checked as well; a function among them is refused by whoever builds
+            raise UsageError(f"--allow-import {module!r:.80}: that is not the name of a module.")
+    # jsonargparse also checks the defaults in zoo's own signatures; the builders reject functions among them
     opened = ["zoo", "torch.optim", *(module for module in allowed_roots(allow) if module != ALL)]
-    paths = {path for path in _admitted if any(f"{path}.".startswith(f"{root}.") for root in opened)}
+    paths = {path for path in _importable if any(f"{path}.".startswith(f"{root}.") for root in opened)}
     set_parsing_settings(
-        import_path_denylist=["*", *sorted(_admitted - paths)],
+        import_path_denylist=["*", *sorted(_importable - paths)],
         import_path_allowlist=[*opened, *sorted(paths)],
         instantiate_subclass_spec_in_any=False,
         config_read_mode_fsspec_enabled=False,
         config_read_mode_urls_enabled=False,
     )
-    _admitted.intersection_update(paths)
-    _admitted.update(opened)
+    _importable.intersection_update(paths)
+    _importable.update(opened)
 
 
-def admit_roots(cls: object, path: str) -> None:
-    """Let jsonargparse import a class, or what else was allowed, that was found under a path."""
+def admit_class(cls: object, path: str) -> None:
+    """Allow jsonargparse to import a class by ``path`` and by its own module."""
     from jsonargparse import set_parsing_settings
 
     home, name = getattr(cls, "__module__", None), getattr(cls, "__qualname__", None)
     several = {path} | ({f"{home}.{name}"} if home and name and "<" not in name else set())
-    new = sorted(several - _admitted)
+    new = sorted(several - _importable)
     if new:
         set_parsing_settings(import_path_allowlist=new)
-        _admitted.update(new)
+        _importable.update(new)

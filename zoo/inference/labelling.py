@@ -1,4 +1,4 @@
-"""Trained classifiers of texts and of their tokens."""
+"""Trained classifiers of texts and of tokens."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 from zoo.inference.classification import Guess
 from zoo.inference.find_run import ModelLocation
-from zoo.inference.trained_model import Trained, several
+from zoo.inference.trained_model import Trained, as_list
 from zoo.io import limits
 from zoo.tasks.task import Task
 
 
 class TaggedText(NamedTuple):
-    """A piece of a text that is one token, its likeliest class, and how probable that is."""
+    """The text of one token, its most probable class, and the probability."""
 
     text: str
     label: str
@@ -25,7 +25,7 @@ class TaggedText(NamedTuple):
 
 
 class TrainedLabelling(Trained):
-    """What both share: a tokenizer and the names of the classes."""
+    """Base class with the tokenizer and the names of the classes."""
 
     files = ("tokenizer.json", "labels.json")
 
@@ -41,21 +41,24 @@ class TrainedLabelling(Trained):
             raise UsageError(f"{path} is not what a run writes: {type(error).__name__} {error}") from error
 
     def _chances(self, ids: list[int]) -> torch.Tensor:
-        """Probabilities of the classes, float64, for the row of these tokens."""
+        """Class probabilities in float64: (classes,) for a text, (T, classes) for its T tokens."""
         with torch.no_grad():
             logits = self.net(torch.tensor([self.tokenizer.marked(ids)], device=self.device))[0]
-        return self.numbers(logits.double().softmax(-1)[..., : len(self.names)].cpu())
+        return self.require_finite(logits.double().softmax(-1)[..., : len(self.names)].cpu())
 
 
 class TrainedSequenceClassification(TrainedLabelling):
     """A classifier of texts."""
 
     def classify(self, texts: str | Sequence[str], top: int = 5) -> list[list[Guess]]:
-        """The ``top`` likeliest classes of each text, of which as many tokens count as the model takes."""
+        """The ``top`` most probable classes of each text, truncated to the model's max_length.
+
+        Raises UsageError for ``top`` below 1.
+        """
         if top < 1:
             raise UsageError(f"top must be at least 1, got {top}.")
         guesses = []
-        for text in several(texts):
+        for text in as_list(texts):
             ids = self.tokenizer.encode(text)[: self.room]
             chance, place = self._chances(ids).topk(min(top, len(self.names)))
             pairs = zip(place.tolist(), chance.tolist(), strict=True)
@@ -67,8 +70,8 @@ class TrainedTokenClassification(TrainedLabelling):
     """A classifier of tokens."""
 
     def tag(self, texts: str | Sequence[str]) -> list[list[TaggedText]]:
-        """Each text in its tokens with their classes; longer ones than the model takes are read in pieces."""
-        return [self._tag(text) for text in several(texts)]
+        """The tokens of each text with their classes; texts longer than max_length are read in pieces."""
+        return [self._tag(text) for text in as_list(texts)]
 
     def _tag(self, text: str) -> list[TaggedText]:
         ids, offsets = self.tokenizer.offsets(text)

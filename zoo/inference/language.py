@@ -1,4 +1,4 @@
-"""A trained language model: it writes, and says how probable a text is."""
+"""A trained language model: generates texts and scores them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 from zoo.inference.find_run import ModelLocation
 from zoo.inference.stop_strings import Stopping, cut_at_stop
-from zoo.inference.trained_model import GeneratedText, Score, Trained, several
+from zoo.inference.trained_model import GeneratedText, Score, Trained, as_list
 from zoo.models.decoding_state import State
 from zoo.models.generation import GenerationConfig, generate
 from zoo.tasks.task import Task
 
-LENGTH = 128  # tokens written unless asked for more
-ROWS = 64  # prompts at once
-NUMBERS = 2**24  # logits at once while scoring: 128 MB
+LENGTH = 128  # generated tokens by default
+ROWS = 64  # prompts per batch
+NUMBERS = 2**24  # logits per batch while scoring: 128 MB
 
 
 class TrainedLanguageModel(Trained):
@@ -30,7 +30,7 @@ class TrainedLanguageModel(Trained):
     def __init__(self, task: Task, place: ModelLocation) -> None:
         super().__init__(task, place)
         self.tokenizer = Tokenizer.load(place.file("tokenizer.json"))
-        self.agree("vocab_size", self.tokenizer.vocab_size, "tokenizer.json")
+        self.check_entries("vocab_size", self.tokenizer.vocab_size, "tokenizer.json")
 
     def generate(
         self,
@@ -48,12 +48,12 @@ class TrainedLanguageModel(Trained):
     ) -> list[GeneratedText]:
         """Continue prompts by at most ``length`` tokens; ``n_best`` texts for each, best first, without the prompt.
 
-        ``length`` is 128 unless given, or less where the model's positions end before.
-        ``temperature`` is 0.8 unless given, and 0 with beams; 0 takes the likeliest token. An empty prompt starts a
-        new document, where the tokenizer has a token for it. A text ends in front of the first ``stop`` string, which
-        counts in its score.
+        ``length`` defaults to 128, or to what the model's positions allow. ``temperature`` defaults to 0.8, and to 0
+        with beams; 0 is greedy. An empty prompt starts a new document, if the tokenizer has <eos>. A text ends before
+        the first ``stop`` string, whose tokens count in the score. Raises UsageError for more tokens than the model
+        has positions, and for an empty prompt without <eos>.
         """
-        texts, default_temperature = several(prompts), 0.8 if beams == 1 else 0.0
+        texts, default_temperature = as_list(prompts), 0.8 if beams == 1 else 0.0
         if length is None:
             room = (
                 LENGTH
@@ -65,12 +65,12 @@ class TrainedLanguageModel(Trained):
             max_length=length, temperature=default_temperature if temperature is None else temperature,
             top_k=top_k, top_p=top_p, seed=seed, beams=beams, length_penalty=length_penalty, n_best=n_best,
         )  # fmt: skip
-        return [one for every in self.candidates(texts, search, several(stop)) for one in every]
+        return [one for every in self.candidates(texts, search, as_list(stop)) for one in every]
 
     def candidates(
         self, prompts: Sequence[str], search: GenerationConfig, stops: Sequence[str] = ()
     ) -> list[list[GeneratedText]]:
-        """For each prompt, its best texts."""
+        """The ``search.n_best`` texts of each prompt, best first. Raises UsageError as `generate` does."""
         if any(not stop for stop in stops):
             raise UsageError("a stop string is empty: it would end every text before it begins.")
         ids = [self._start(prompt) for prompt in prompts]
@@ -78,38 +78,38 @@ class TrainedLanguageModel(Trained):
             self._check_length(len(tokens), search.max_length)
         candidates: list[list[GeneratedText]] = [[] for _ in ids]
         for rows in self._batches([len(row) for row in ids]):
-            for row, texts in zip(rows, self._write([ids[row] for row in rows], search, stops), strict=True):
+            for row, texts in zip(rows, self._generate([ids[row] for row in rows], search, stops), strict=True):
                 candidates[row] = texts
         return candidates
 
     @property
     def limit(self) -> int | None:
-        """How many tokens the model can read; None where its positions have no end."""
+        """The number of tokens that the model can read; None if its positions are unlimited."""
         position = getattr(getattr(self.net, "stack", None), "position", None)
         return getattr(position, "limit", None)
 
     def _start(self, prompt: str) -> list[int]:
-        """A prompt's tokens; those of an empty one are the start of a document."""
+        """The tokens of a prompt; <eos>, which starts a document, for an empty one."""
         ids = self.tokenizer.encode(prompt)
         if not ids and self.tokenizer.eos is None:
             raise UsageError("the prompt is empty, and this tokenizer has no <eos> to start from. Give a prompt.")
         return ids or [cast(int, self.tokenizer.eos)]
 
     def _check_length(self, prompt: int, length: int) -> None:
-        """Raise UsageError for more tokens than the model has positions; the last one is written and never read."""
+        """Raise UsageError for more tokens than the model has positions; the last token is never an input."""
         limit = self.limit
         if limit is None or prompt + length - 1 <= limit:
             return
         room = limit + 1 - prompt
-        hint = f"Write at most {room} (length)" if room > 0 else f"Shorten the prompt to {limit} tokens"
+        hint = f"Generate at most {room} (length)" if room > 0 else f"Shorten the prompt to {limit} tokens"
         raise UsageError(
-            f"the prompt has {prompt} tokens and {length} more are to be written, but position "
+            f"the prompt has {prompt} tokens and {length} more are to be generated, but position "
             f"{type(self.net.stack.position).__name__} ends at max_length={limit}.\n"
             f"{hint}, or train with RoPE, ALiBi, T5 or Sinusoidal, or a larger max_length."
         )
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Rows that are written together: like lengths, equal ones where an attention takes no padding."""
+        """Rows that are generated together: of similar length, or equal length if an attention takes no padding."""
         stack = getattr(self.net, "stack", None)
         padded = stack is not None and not any(a.missing(frozenset({"valid"})) for a in stack.attentions())
         batch: list[int] = []
@@ -122,7 +122,9 @@ class TrainedLanguageModel(Trained):
             yield batch
 
     @torch.no_grad()
-    def _write(self, ids: list[list[int]], search: GenerationConfig, stops: Sequence[str]) -> list[list[GeneratedText]]:
+    def _generate(
+        self, ids: list[list[int]], search: GenerationConfig, stops: Sequence[str]
+    ) -> list[list[GeneratedText]]:
         width = max(map(len, ids))
         first = torch.tensor([[0] * (width - len(row)) + row for row in ids], device=self.device)
         valid: Tensor | None = None
@@ -143,24 +145,24 @@ class TrainedLanguageModel(Trained):
         return GeneratedText(text, score, ended or text != whole)
 
     @overload
-    def score(self, text: str, given: str = "") -> Score: ...
+    def score(self, text: str, context: str = "") -> Score: ...
 
     @overload
-    def score(self, text: list[str], given: str = "") -> list[Score]: ...
+    def score(self, text: list[str], context: str = "") -> list[Score]: ...
 
-    def score(self, text: str | list[str], given: str = "") -> Score | list[Score]:
-        """The log-probability of a text, after ``given`` if there is one.
+    def score(self, text: str | list[str], context: str = "") -> Score | list[Score]:
+        """The log-probability of a text, conditioned on ``context``.
 
-        A document begins after <eos> where the tokenizer has it; elsewhere the first token of all is not scored, since
-        nothing precedes it. Texts longer than the model's max_length are read in windows of that length, as in
-        evaluation. Where two strings have the tokens of their sum, score(a + b) is score(a) + score(b, given=a).
+        A document begins after <eos> if the tokenizer has it; otherwise the first token is not scored. Texts longer
+        than the model's max_length are read in windows of that length, as in evaluation. If tokenization of a + b is
+        that of a and b, then score(a + b) = score(a) + score(b, context=a).
         """
-        scores = self._score(several(text), given)
+        scores = self._score(as_list(text), context)
         return scores[0] if isinstance(text, str) else scores
 
     @torch.no_grad()
-    def _score(self, texts: list[str], given: str) -> list[Score]:
-        lead = ([] if self.tokenizer.eos is None else [self.tokenizer.eos]) + self.tokenizer.encode(given)
+    def _score(self, texts: list[str], context: str) -> list[Score]:
+        lead = ([] if self.tokenizer.eos is None else [self.tokenizer.eos]) + self.tokenizer.encode(context)
         lengths = torch.from_numpy(self.tokenizer.byte_lengths())
         long, sums = self.net.max_length, [[0.0, 0, 0] for _ in texts]
         windows: dict[int, list[tuple[int, Tensor, int]]] = {}
@@ -168,7 +170,7 @@ class TrainedLanguageModel(Trained):
             ids = torch.tensor([*lead, *self.tokenizer.encode(text)])
             for start in range(0, len(ids) - 1, long):
                 window = ids[start : start + long + 1]
-                skip = max(0, len(lead) - 1 - start)  # targets that belong to what is given
+                skip = max(0, len(lead) - 1 - start)  # targets that belong to the context
                 if skip < len(window) - 1:
                     windows.setdefault(len(window), []).append((row, window, skip))
         for size, members in windows.items():
@@ -185,7 +187,7 @@ class TrainedLanguageModel(Trained):
 
     @torch.no_grad()
     def log_probabilities(self, tokens: Tensor) -> Tensor:
-        """Of each token of (B, T) but the first, given those before it: (B, T - 1) float64, on the CPU."""
+        """log p(t_i | t_1 … t_i-1) of tokens (B, T), without the first: (B, T - 1) in float64, on the CPU."""
         tokens = tokens.to(self.device)
-        log_probs = self.numbers(self.net(tokens[:, :-1]).double().log_softmax(-1))
+        log_probs = self.require_finite(self.net(tokens[:, :-1]).double().log_softmax(-1))
         return log_probs.gather(2, tokens[:, 1:, None])[:, :, 0].cpu()

@@ -1,4 +1,4 @@
-"""Load a trained model."""
+"""`zoo.load`: load a trained model from a run, a checkpoint or an export."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from zoo.errors import CheckpointError, UsageError
-from zoo.finetuning.finetune import make_tunable, wrap
+from zoo.finetuning.finetune import add_adapters, tune_of_config
 from zoo.inference import checkpoint_manifest, part_versions, weight_files
 from zoo.inference.find_run import ModelLocation, find_model
 from zoo.inference.rebuild_task import rebuild_task
@@ -24,48 +24,48 @@ def load(
     allow: tuple[str, ...] = (),
     bare: bool = False,
 ) -> Trained:
-    """The trained model of a run's folder, a checkpoint file, an export, or a recipe's newest finished run.
+    """The trained model of a run folder, a checkpoint file, an export, or a recipe's newest finished run.
 
-    ``device`` is torch's name of one, or auto; ``runs`` is where recipes keep their runs; ``allow`` names modules
-    besides zoo's and its plugins' that the configuration may import. No code is read from a checkpoint. What is loaded
-    ``bare`` needs no tokenizer and cannot be asked anything.
-    Raises PluginError where a plugin is missing; one of another version than the run's is told by a warning.
+    ``device`` is a torch device or "auto"; ``runs`` is the folder of runs, searched for a recipe's name; ``allow`` are
+    modules besides zoo and its plugins that the configuration may import. No code of a checkpoint is executed. A
+    ``bare`` model has only ``task`` and ``net``, and needs no tokenizer.
+
+    Raises UsageError if there is no such run, CheckpointError for damaged files, NonFiniteError for NaN weights, and
+    PluginError for a missing plugin; another version of a plugin than in training causes a warning.
     """
     place = find_model(run, runs)
-    records = part_versions.record_of(place)
-    part_versions.require(records)
-    part_versions.warn(records)
+    records = part_versions.records_of_model(place)
+    part_versions.require_packages(records)
+    part_versions.warn_versions(records)
     task = rebuild_task(place.config, place.source, tuple(allow))
     check_files(place)
-    tune = make_tunable(place.config)
+    tune = tune_of_config(place.config)
     if tune is not None and tune.rank:
-        wrap(task.net, tune)
-    weight_files.put(task, weight_files.read(place.weights), place.weights)
+        add_adapters(task.net, tune)
+    weight_files.load_tensors(task, weight_files.read_tensors(place.weights), place.weights)
     merge(task.net)
     task = task.eval().requires_grad_(False).to(choose_device(device))
     return Trained(task, place) if bare else use(task, place)
 
 
 def check_files(place: ModelLocation) -> None:
-    """Raise CheckpointError where a checkpoint, or a file that it was trained with, is not what the run wrote."""
+    """Raise CheckpointError if a checkpoint, or a file that it was trained with, has changed since."""
     if place.weights.suffix != ".ckpt" or not place.weights.is_file():
         return
     manifest = checkpoint_manifest.verify(place.weights)
-    changed = checkpoint_manifest.changed_files(manifest, place.folder)
-    if changed:
-        raise CheckpointError(
-            f"{place.folder / changed[0]} is not the file that {place.weights.name} was trained with."
-        )
+    names = checkpoint_manifest.changed_files(manifest, place.folder)
+    if names:
+        raise CheckpointError(f"{place.folder / names[0]} is not the file that {place.weights.name} was trained with.")
 
 
 def choose_device(device: str) -> torch.device:
-    """A device by its name. Raises UsageError where this machine has none of it."""
+    """A torch device by its name, or by "auto". Raises UsageError if it is not available."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        chosen = torch.device(device)
-        torch.empty(0, device=chosen)
+        result = torch.device(device)
+        torch.empty(0, device=result)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = (str(error).splitlines() or [""])[0]
         raise UsageError(f"device {device!r} cannot be used here: {reason[:200]}") from error
-    return chosen
+    return result

@@ -1,4 +1,4 @@
-"""A trained masked language model: it fills in, and says how probable a text is."""
+"""A trained masked language model: fills in masks and scores texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zoo.data.tokenizer import CLS, MASK, Tokenizer
 from zoo.errors import UsageError
 from zoo.inference.classification import Guess
 from zoo.inference.find_run import ModelLocation
-from zoo.inference.trained_model import Score, Trained, several
+from zoo.inference.trained_model import Score, Trained, as_list
 from zoo.models.pseudo_likelihood import pseudo_log_probabilities
 from zoo.tasks.task import Task
 
@@ -20,7 +20,7 @@ BLANK = "[MASK]"
 
 
 class FilledText(NamedTuple):
-    """A text with the likeliest token in each blank, and for each blank its likeliest tokens."""
+    """A text with the most probable token for each mask, and the most probable tokens of each mask."""
 
     text: str
     guesses: list[list[Guess]]
@@ -41,19 +41,20 @@ class TrainedMaskedLM(Trained):
 
     @torch.no_grad()
     def fill(self, texts: str | Sequence[str], *, top: int = 5) -> list[FilledText]:
-        """Each text with its blanks filled, ``[MASK]`` for one token with the space in front of it.
+        """Each text with every ``[MASK]`` replaced by the most probable token, including the space before it.
 
-        All blanks of a text are told at once, each from everything but the blanks.
+        All masks of a text are predicted at once. ``top`` is the number of guesses per mask. Raises UsageError for a
+        text without a mask or longer than max_length.
         """
         if top < 1:
             raise UsageError(f"top must be at least 1, got {top}.")
-        return [self._fill(text, top) for text in several(texts)]
+        return [self._fill(text, top) for text in as_list(texts)]
 
     def _fill(self, text: str, top: int) -> FilledText:
         pieces = text.split(BLANK)
         if len(pieces) < 2:
-            raise UsageError(f"there is no {BLANK} in {text[:60]!r}: put one where a token is wanted.")
-        # a token holds the space in front of it
+            raise UsageError(f"there is no {BLANK} in {text[:60]!r}: put one where a token is missing.")
+        # a token includes the space before it
         ids = [self.tokenizer.encode(piece.rstrip(" ")) for piece in pieces[:-1]] + [self.tokenizer.encode(pieces[-1])]
         tokens: list[int] = []
         blanks = []
@@ -63,12 +64,12 @@ class TrainedMaskedLM(Trained):
                 tokens.append(self.mask)
             tokens += piece
         row = self.tokenizer.marked(tokens)
-        logits = self.numbers(self.net(self._row(row))[0, blanks].double())
+        logits = self.require_finite(self.net(self._row(row))[0, blanks].double())
         logits[:, sorted(self.tokenizer.specials.values())] = -torch.inf
         chance, best = logits.softmax(-1).topk(min(top, logits.size(-1)), -1)
         guesses = [
-            [Guess(self.tokenizer.decode([token]), value) for value, token in zip(values, found, strict=True)]
-            for values, found in zip(chance.tolist(), best.tolist(), strict=True)
+            [Guess(self.tokenizer.decode([token]), value) for value, token in zip(values, likeliest, strict=True)]
+            for values, likeliest in zip(chance.tolist(), best.tolist(), strict=True)
         ]
         for place, token in zip(blanks, best[:, 0].tolist(), strict=True):
             row[place] = token
@@ -87,8 +88,8 @@ class TrainedMaskedLM(Trained):
     def score(self, text: list[str]) -> list[Score]: ...
 
     def score(self, text: str | list[str]) -> Score | list[Score]:
-        """The pseudo-log-probability of a text: the sum over its tokens, each hidden alone (Salazar et al., 2020)."""
-        scores = [self._score(one) for one in several(text)]
+        """The pseudo-log-likelihood of a text: the sum over tokens, masked one at a time (Salazar et al., 2020)."""
+        scores = [self._score(one) for one in as_list(text)]
         return scores[0] if isinstance(text, str) else scores
 
     def _score(self, text: str) -> Score:
@@ -97,5 +98,7 @@ class TrainedMaskedLM(Trained):
         valid, segments = torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens)
         scored = torch.zeros_like(valid)
         scored[:, 1 : 1 + len(ids)] = True
-        log_probs = self.numbers(pseudo_log_probabilities(self.net, (tokens, valid, segments), scored, self.mask))
+        log_probs = self.require_finite(
+            pseudo_log_probabilities(self.net, (tokens, valid, segments), scored, self.mask)
+        )
         return Score(float(log_probs.double().sum()), len(log_probs), len(text.encode()))

@@ -1,4 +1,4 @@
-"""Build a task again from the complete configuration that its run saved."""
+"""Rebuild a task from the complete configuration that its run saved."""
 
 from __future__ import annotations
 
@@ -12,79 +12,83 @@ from jsonargparse import ArgumentParser, Namespace
 
 from zoo import registry
 from zoo.errors import PluginError, UsageError, ZooError
-from zoo.inference.import_policy import admit_roots, allowed_classes, class_paths, foreign, import_policy
+from zoo.inference.import_policy import admit_class, apply_policy, class_paths, is_allowed, stdlib_reason
 from zoo.plugins.safe_import import describe_import_error, import_object
 from zoo.tasks.task import Task
 
 
 def rebuild_task(config: Mapping[str, Any], source: Path, allow: tuple[str, ...] = ()) -> Task:
-    """The task that ``config["model"]`` describes; ``source`` is named in messages, ``allow`` lists more modules."""
-    model = _plain(config["model"])  # a copy: jsonargparse changes lists in place
-    vet(model, source, allow)
-    parser = reader()
+    """The task in ``config["model"]``, with random weights. ``source`` is its file in messages, ``allow`` are modules
+    that it may import besides zoo and its plugins.
+
+    Raises PluginError or UsageError if a class cannot be imported or built.
+    """
+    model = _as_dicts(config["model"])  # a copy: jsonargparse changes lists in place
+    import_classes(model, source, allow)
+    parser = task_parser()
     try:
         parsed = parser.parse_object({"model": dict(model)})
         _refuse_functions("model", parsed.model, source)
-        with torch.random.fork_rng(devices=[]):  # initial weights are drawn, and overwritten
+        with torch.random.fork_rng(devices=[]):  # initial weights are random, and replaced later
             return parser.instantiate(parsed).model
     except Exception as error:
-        deepest = _deepest(error)
+        deepest = _root_cause(error)
         if isinstance(deepest, ZooError):
             raise deepest from deepest.__cause__  # not from `error`, whose own cause it is
         reason = " ".join(str(deepest).split())[:300]
         raise UsageError(f"{source} cannot be built with this version of zoo: {reason}") from error
 
 
-def vet(section: object, source: Path, allow: tuple[str, ...] = ()) -> None:
-    """Import every class that a section of a configuration names, and let jsonargparse import these alone.
+def import_classes(section: object, source: Path, allow: tuple[str, ...] = ()) -> None:
+    """Import every class that a section of a configuration names, and allow jsonargparse to import only these.
 
-    Raises PluginError before anything is built when a class is not installed, or may not be imported.
+    Raises PluginError or UsageError, before anything is built, for a class that is not installed or not allowed.
     """
-    import_policy(allow)
+    apply_policy(allow)
     for path in class_paths(section):
-        _check(path, source, allow)
+        _import_class(path, source, allow)
 
 
-def reader() -> ArgumentParser:
-    """What reads a task's configuration."""
+def task_parser() -> ArgumentParser:
+    """A parser for the configuration of a task."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(Task, "model", fail_untyped=False, required=True)
     return parser
 
 
-def complete(model: Mapping[str, Any]) -> dict[str, Any]:
-    """A task's class path and all of its options, those left out included."""
-    import_policy()
-    options = {name: _filled(value) for name, value in model["init_args"].items()}
-    return _plain(reader().parse_object({"model": {**model, "init_args": options}}).model)
+def complete_options(model: Mapping[str, Any]) -> dict[str, Any]:
+    """A task's class path and all of its options, including defaults."""
+    apply_policy()
+    options = {name: _with_defaults(value) for name, value in model["init_args"].items()}
+    return _as_dicts(task_parser().parse_object({"model": {**model, "init_args": options}}).model)
 
 
-def _plain(value: Any) -> Any:
-    """The same with dictionaries only."""
+def _as_dicts(value: Any) -> Any:
+    """The same value with namespaces as dictionaries."""
     if isinstance(value, Namespace | Mapping):
-        return {key: _plain(item) for key, item in (vars(value) if isinstance(value, Namespace) else value).items()}
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+        return {key: _as_dicts(item) for key, item in (vars(value) if isinstance(value, Namespace) else value).items()}
+    return [_as_dicts(item) for item in value] if isinstance(value, list) else value
 
 
-def _filled(value: Any) -> Any:
-    """A part with its own defaults: jsonargparse gives it those of the part that it replaces."""
+def _with_defaults(value: Any) -> Any:
+    """A part's configuration with its own defaults; jsonargparse would use those of the part that it replaces."""
     if not isinstance(value, Mapping) or not isinstance(value.get("class_path"), str):
         return value
     module, _, name = value["class_path"].rpartition(".")
     cls = import_object(module, name)
     kind = getattr(cls, "kind", None)
     if kind not in registry.KINDS:
-        return value  # an optimiser: its owner gives it what has a default
+        return value  # an optimizer, whose defaults come from its owner
     given_by_stack = ("backend", "dropout") if kind == "attention" else ()
     own = inspect.signature(cls).parameters.values()
     defaults = {one.name: one.default for one in own if one.default is not one.empty and one.name not in given_by_stack}
-    plain = {key: item for key, item in defaults.items() if isinstance(item, bool | int | float | str | None)}
-    options = {key: _filled(item) for key, item in (value.get("init_args") or {}).items()}
-    return {"class_path": value["class_path"], "init_args": {**plain, **options}}
+    scalars = {key: item for key, item in defaults.items() if isinstance(item, bool | int | float | str | None)}
+    options = {key: _with_defaults(item) for key, item in (value.get("init_args") or {}).items()}
+    return {"class_path": value["class_path"], "init_args": {**scalars, **options}}
 
 
 def _refuse_functions(name: str, value: object, source: Path) -> None:
-    """Raise UsageError for the path of a function, which jsonargparse takes where a part is wanted."""
+    """Raise UsageError for the path of a function, which jsonargparse would accept in place of a part."""
     if callable(value):
         raise UsageError(f"{source}: {name} names a function, where a part is expected.")
     if isinstance(value, (Namespace, Mapping)):
@@ -95,12 +99,12 @@ def _refuse_functions(name: str, value: object, source: Path) -> None:
             _refuse_functions(name, item, source)
 
 
-def _check(path: str, source: Path, allow: tuple[str, ...]) -> None:
-    """Raise before anything is built when a class is not installed, or may not be imported."""
+def _import_class(path: str, source: Path, allow: tuple[str, ...]) -> None:
+    """Import a class. Raises PluginError or UsageError if it is not installed or not allowed."""
     module, _, name = path.rpartition(".")
-    if not allowed_classes(path, allow):
-        if said := foreign(path):
-            raise UsageError(f"the class path {path!r:.200} is not imported: {said}. ← {source}")
+    if not is_allowed(path, allow):
+        if reason := stdlib_reason(path):
+            raise UsageError(f"the class path {path!r:.200} is not imported: {reason}. ← {source}")
         raise PluginError(
             f"the model needs {path}, and no installed package provides it as a part of zoo.\n"
             f"Install the package of {module.partition('.')[0] or path}, or, if you trust the module, add: "
@@ -113,14 +117,14 @@ def _check(path: str, source: Path, allow: tuple[str, ...]) -> None:
     except BaseException as error:  # a plugin may well call sys.exit() while it is imported
         raise PluginError(f"{path} cannot be imported: {describe_import_error(error, module)} ← {source}") from error
     if not isinstance(cls, type):
-        raise UsageError(f"{path} is no class. ← {source}")
-    if not allowed_classes(f"{cls.__module__}.{cls.__qualname__}", allow):
+        raise UsageError(f"{path} is not a class. ← {source}")
+    if not is_allowed(f"{cls.__module__}.{cls.__qualname__}", allow):
         raise PluginError(f"{path} is {cls.__module__}.{cls.__qualname__}, which may not be named. ← {source}")
-    admit_roots(cls, path)
+    admit_class(cls, path)
 
 
-def _deepest(error: BaseException) -> BaseException:
-    """What a part raised, below what jsonargparse wrapped around it."""
+def _root_cause(error: BaseException) -> BaseException:
+    """The error that a part raised, without jsonargparse's wrappers."""
     while not isinstance(error, ZooError) and error.__cause__ is not None:
         error = error.__cause__
     return error

@@ -1,8 +1,8 @@
-"""Look into a checkpoint before torch does: its pickle may hold plain values, and tensors within their storage.
+"""Screen a checkpoint before torch reads it: only plain values, and tensors within their storage, are accepted.
 
-``weights_only`` keeps torch from calling what a pickle names. It still allocates what a pickle asks for, trusts it
-about the length of a storage, and leaves structures that take for ever to walk through. Here the pickle is read with
-functions that only compare numbers, and nothing in it is called.
+torch's ``weights_only`` calls nothing that a pickle names, but still allocates what the pickle requests, trusts its
+storage lengths, and accepts structures that take exponential time to traverse. Here the pickle is read with functions
+that only compare numbers.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ ADVICE = "Nothing in it was run. Use a checkpoint that a run of zoo wrote, or we
 
 
 @dataclass(frozen=True)
-class HeldTensor:
-    """A tensor of a checkpoint that was not read."""
+class TensorShape:
+    """Stands for a tensor of the checkpoint, whose data are not read."""
 
     shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class _Kind:
-    """A storage class or a dtype: how many bytes an element has."""
+class _ElementType:
+    """A storage class or a dtype: the bytes of an element."""
 
     size: int
 
@@ -57,11 +57,14 @@ class _Storage:
 
 
 class _RefusedError(Exception):
-    """Why a pickle is not read."""
+    """The reason to reject a pickle."""
 
 
 def screen_pickle(path: Path) -> Mapping[str, Any]:
-    """What a checkpoint holds, a `Held` for each tensor. Raises CheckpointError for all that a run cannot write."""
+    """The content of a checkpoint with a `TensorShape` for each tensor.
+
+    Raises CheckpointError for anything that a run cannot write.
+    """
     try:
         members = limits.zip_members(path, most=path.stat().st_size)  # torch stores, it never compresses
         stored = [name for name in members if name.endswith("/data.pkl") and name.count("/") == 1]
@@ -72,43 +75,45 @@ def screen_pickle(path: Path) -> Mapping[str, Any]:
         if members[stored[0]].file_size > PICKLE_BYTES:
             raise _RefusedError(f"its data.pkl has more than {PICKLE_BYTES} bytes")
         with zipfile.ZipFile(path) as archive:
-            written = archive.read(stored[0])
+            pickled = archive.read(stored[0])
         root = stored[0].removesuffix("data.pkl")
-        content = _Reader(written, {name.removeprefix(root): info.file_size for name, info in members.items()}).load()
-        _walkable(content)
+        content = _Reader(pickled, {name.removeprefix(root): info.file_size for name, info in members.items()}).load()
+        _check_structure(content)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
     except (UsageError, zipfile.BadZipFile) as error:
         raise CheckpointError(f"{path} is {DAMAGED_MESSAGE}: {error}") from error
     except _RefusedError as error:
         raise CheckpointError(f"{path} is {DAMAGED_MESSAGE}: {error}.\n{ADVICE}") from error
-    except Exception as error:  # whatever a broken pickle makes of the stack
+    except Exception as error:  # a broken pickle can raise anything
         message = f"{type(error).__name__} {error}".strip()[:200]
         raise CheckpointError(f"{path} is {DAMAGED_MESSAGE}: {message}") from error
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
-        raise CheckpointError(f"{path} is no checkpoint of a zoo run: it has no 'state_dict' of tensors.")
+        raise CheckpointError(f"{path} is not a checkpoint of a zoo run: it has no 'state_dict' of tensors.")
     return content
 
 
-def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> HeldTensor:
+def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> TensorShape:
     if not isinstance(storage, _Storage) or not all(isinstance(one, tuple) for one in (size, stride)):
         raise _RefusedError("a tensor is not made of a storage, a shape and strides")
     whole = all(type(one) is int and 0 <= one < 2**62 for one in (offset, *size, *stride))
     if not whole or len(size) != len(stride):
-        raise _RefusedError(f"a tensor has the shape {_shown(size)} and the strides {_shown(stride)}")
+        raise _RefusedError(f"a tensor has the shape {_shorten(size)} and the strides {_shorten(stride)}")
     count = math.prod(size)
     last = offset + sum((one - 1) * step for one, step in zip(size, stride, strict=True))
     if count and last >= storage.count:
-        raise _RefusedError(f"a tensor of shape {_shown(size)} reaches beyond its storage of {storage.count} elements")
+        raise _RefusedError(
+            f"a tensor of shape {_shorten(size)} reaches beyond its storage of {storage.count} elements"
+        )
     if count > max(storage.count, EXPANDED):
-        raise _RefusedError(f"a tensor of shape {_shown(size)} expands a storage of {storage.count} elements")
-    return HeldTensor(size)
+        raise _RefusedError(f"a tensor of shape {_shorten(size)} expands a storage of {storage.count} elements")
+    return TensorShape(size)
 
 
 def _tensor_of(
     storage: Any, offset: Any, size: Any, stride: Any, grad: Any, hooks: Any, dtype: Any, *_: Any
-) -> HeldTensor:
-    if not isinstance(storage, _Storage) or not isinstance(dtype, _Kind):
+) -> TensorShape:
+    if not isinstance(storage, _Storage) or not isinstance(dtype, _ElementType):
         raise _RefusedError("a tensor is not made of a storage and a dtype")
     return _tensor(_Storage(storage.bytes // dtype.size, storage.bytes), offset, size, stride)
 
@@ -121,19 +126,19 @@ def _shape(size: Any = ()) -> tuple[Any, ...]:
     return tuple(size)
 
 
-def _plain(*_: Any) -> str:
+def _ignore(*_: Any) -> str:
     return ""
 
 
-NAMED: dict[str, Any] = {
+KNOWN_GLOBALS: dict[str, Any] = {
     "collections OrderedDict": OrderedDict, "builtins set": set, "builtins complex": complex, "__builtin__ set": set,
-    "__builtin__ complex": complex, "_codecs encode": _plain, "torch device": _plain, "torch Size": _shape,
+    "__builtin__ complex": complex, "_codecs encode": _ignore, "torch device": _ignore, "torch Size": _shape,
     "torch._utils _rebuild_tensor_v2": _tensor, "torch._utils _rebuild_tensor_v3": _tensor_of,
-    "torch._utils _rebuild_parameter": _parameter, "torch.storage UntypedStorage": _Kind(1),
-    **{f"torch {name}": _Kind(size) for name, size in (SIZES | DTYPES).items()},
+    "torch._utils _rebuild_parameter": _parameter, "torch.storage UntypedStorage": _ElementType(1),
+    **{f"torch {name}": _ElementType(size) for name, size in (SIZES | DTYPES).items()},
 }  # fmt: skip
-ALLOWED_CALLS = (OrderedDict, set, complex, _plain, _shape, _tensor, _tensor_of, _parameter)
-# what torch.load itself knows, which is what torch.save writes
+ALLOWED_CALLS = (OrderedDict, set, complex, _ignore, _shape, _tensor, _tensor_of, _parameter)
+# the opcodes of torch.load, which are those that torch.save writes
 OPCODES = (
     "PROTO STOP MARK NONE NEWFALSE NEWTRUE BININT BININT1 BININT2 BINFLOAT BINUNICODE SHORT_BINSTRING LONG1 "
     "EMPTY_TUPLE EMPTY_LIST EMPTY_DICT EMPTY_SET TUPLE TUPLE1 TUPLE2 TUPLE3 "
@@ -143,15 +148,15 @@ OPCODES = (
 
 
 class _Reader(pickle._Unpickler):
-    """Python's own slow unpickler, with torch's opcodes alone and functions that compute nothing."""
+    """Python's own slow unpickler, restricted to torch's opcodes and to functions that compute nothing."""
 
-    # the fast one makes a list as long as the largest number that an opcode mentions
+    # the fast unpickler in C allocates a list as long as the largest number in an opcode
     dispatch: ClassVar[dict[int, Callable[..., None]]] = {
         getattr(pickle, name)[0]: pickle._Unpickler.dispatch[getattr(pickle, name)[0]] for name in OPCODES
     }
 
-    def __init__(self, written: bytes, members: Mapping[str, int]) -> None:
-        super().__init__(io.BytesIO(written), encoding="latin1")
+    def __init__(self, pickled: bytes, members: Mapping[str, int]) -> None:
+        super().__init__(io.BytesIO(pickled), encoding="latin1")
         self.members = members
 
     def load(self) -> Any:
@@ -162,7 +167,7 @@ class _Reader(pickle._Unpickler):
             raise _RefusedError(f"its pickle has the instruction {code!r}, which torch.save never writes") from error
 
     def find_class(self, module: str, name: str, /) -> Any:
-        cls = NAMED.get(f"{module} {name}")
+        cls = KNOWN_GLOBALS.get(f"{module} {name}")
         if cls is None:
             raise _RefusedError(f"its pickle names {module}.{name}"[:200])
         return cls
@@ -171,7 +176,7 @@ class _Reader(pickle._Unpickler):
         if not isinstance(pid, tuple) or len(pid) != 5 or pid[0] != "storage":
             raise _RefusedError("its pickle refers to something that is no storage")
         _, kind, key, _, count = pid
-        if not isinstance(kind, _Kind) or not isinstance(key, str) or type(count) is not int or count < 0:
+        if not isinstance(kind, _ElementType) or not isinstance(key, str) or type(count) is not int or count < 0:
             raise _RefusedError("its pickle refers to a storage without a type, a key or a length")
         have = self.members.get(f"data/{key}")
         if have is None:
@@ -188,7 +193,7 @@ class _Reader(pickle._Unpickler):
         self.stack[-1] = function(*arguments)  # type: ignore[attr-defined]
 
     def _build(self) -> None:
-        """The attributes of an OrderedDict, such as the versions of a module's state; they are not kept."""
+        """Ignore the attributes of an OrderedDict, such as the versions in a module's state."""
         self.stack.pop()  # type: ignore[attr-defined]
         if not isinstance(self.stack[-1], OrderedDict):  # type: ignore[attr-defined]
             raise _RefusedError("its pickle sets attributes")
@@ -197,8 +202,8 @@ class _Reader(pickle._Unpickler):
     dispatch[pickle.BUILD[0]] = _build
 
 
-def _walkable(top: Any) -> None:
-    """Raise unless whoever walks through all values comes to an end: nothing holds itself, or twice what is large."""
+def _check_structure(top: Any) -> None:
+    """Raise _RefusedError for values that contain themselves, or expand to too many values when traversed."""
     sizes: dict[int, int] = {}
     above: set[int] = set()
 
@@ -222,5 +227,5 @@ def _walkable(top: Any) -> None:
     size(top, 0)
 
 
-def _shown(size: Any) -> str:
+def _shorten(size: Any) -> str:
     return f"{size!r:.80}"

@@ -1,4 +1,4 @@
-"""What every trained model shares, and what their answers look like."""
+"""The base class of trained models, and the types of their results."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from zoo.parts.few_row_linear import Linear
 from zoo.parts.int8 import quantize
 from zoo.tasks.task import Task
 
-SCORED_ROWS = ("generate", "translate", "classify", "score", "fill", "tag")
+ABILITIES = ("generate", "translate", "classify", "score", "fill", "tag")
 
 
 class GeneratedText(NamedTuple):
-    """A text, its log-probability with its end, and whether it ended itself before the longest length."""
+    """A text, its log-probability including the end token, and whether it ended before the maximum length."""
 
     text: str
     score: float
@@ -28,7 +28,7 @@ class GeneratedText(NamedTuple):
 
 
 class Score(NamedTuple):
-    """How probable a text is to a model: natural logarithm, and over how many tokens and bytes of UTF-8."""
+    """The log-probability of a text (natural logarithm), with its numbers of tokens and UTF-8 bytes."""
 
     log_probability: float
     tokens: int
@@ -36,23 +36,23 @@ class Score(NamedTuple):
 
     @property
     def bits_per_byte(self) -> float:
-        """Bits per byte of text; nan where no byte was scored."""
+        """Bits per byte of text; NaN without bytes."""
         return -self.log_probability / math.log(2) / self.bytes if self.bytes else math.nan
 
     @property
     def perplexity(self) -> float:
-        """Per token; nan where no token was scored."""
+        """Perplexity per token; NaN without tokens."""
         return math.exp(min(-self.log_probability / self.tokens, 700.0)) if self.tokens else math.nan
 
 
 class CannotError(UsageError, AttributeError):
-    """A trained model was asked for what another task does."""
+    """A trained model was used for something that only another task can do."""
 
 
 class Trained:
-    """A task with its weights and the files it needs, ready to be asked; a subclass says what can be asked."""
+    """A task with its trained weights and files; subclasses add methods such as ``generate`` and ``classify``."""
 
-    files: tuple[str, ...] = ()  # what the data saved in the run's folder and the model needs
+    files: tuple[str, ...] = ()  # files of the run folder that inference needs, such as tokenizer.json
 
     def __init__(self, task: Task, place: ModelLocation) -> None:
         self.task, self.place = task, place
@@ -61,8 +61,8 @@ class Trained:
         return f"{type(self).__name__}({type(self.task).__name__}, {self.place.weights})"
 
     def __getattr__(self, name: str) -> Any:
-        if name in SCORED_ROWS:
-            own = ", ".join(one for one in SCORED_ROWS if hasattr(type(self), one))
+        if name in ABILITIES:
+            own = ", ".join(one for one in ABILITIES if hasattr(type(self), one))
             raise CannotError(f"{self.place.folder} is a {type(self.task).__name__}: it can {own}, and cannot {name}.")
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
@@ -73,44 +73,47 @@ class Trained:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
-        return self.task.device  # not of its first parameter: a model that counts has none
+        """The device of the weights."""
+        return self.task.device  # not that of the first parameter: n-gram models have none
 
     def quantise(self) -> None:
-        """Compute matrix products in eight bits from now on, on a CPU. Raises UsageError where that cannot be."""
+        """Use 8-bit matrix products from now on, on a CPU. Raises UsageError if that is not possible."""
         linears = [module.weight for module in self.net.modules() if isinstance(module, Linear)]
-        output = getattr(self.net, "output", None)  # of a model that writes
+        output = getattr(self.net, "output", None)  # of a language model
         self.rounded = quantize([*linears, *([output] if linears and isinstance(output, Tensor) else [])])
 
-    def agree(self, option: str, size: int, file: str) -> None:
-        """Raise CheckpointError where a file names more tokens or classes than the model was built for."""
-        written = (self.place.config["model"].get("init_args") or {}).get(option)
-        if isinstance(written, int) and size > written:
+    def check_entries(self, option: str, size: int, file: str) -> None:
+        """Raise CheckpointError if ``file`` has more entries (tokens, classes) than the model's ``option``."""
+        built = (self.place.config["model"].get("init_args") or {}).get(option)
+        if isinstance(built, int) and size > built:
             raise CheckpointError(
-                f"{self.place.folder / file} has {size} entries, and the model's {option} is {written}: "
+                f"{self.place.folder / file} has {size} entries, and the model's {option} is {built}: "
                 "it belongs to another run. Copy the file of this run there."
             )
 
-    def numbers(self, answer: Tensor) -> Tensor:
-        """What the model answered. Raises NonFiniteError where that is no number, such as after an overflow."""
+    def require_finite(self, answer: Tensor) -> Tensor:
+        """The model's output of any shape, unchanged. Raises NonFiniteError if it has NaN, as after an overflow."""
         if answer.isnan().any():
             raise NonFiniteError(
-                f"{self.place.weights}: what the model answers is not a number (nan): it overflows, or it diverged "
-                "while it was trained. Take an earlier checkpoint."
+                f"{self.place.weights}: the output of the model is not a number (nan): it overflows, or training "
+                "diverged. Use an earlier checkpoint."
             )
         return answer
 
     def extra(self) -> dict[str, Any]:
-        """What an export must say besides the task, its options and its files."""
+        """Additional entries of an export's config.json."""
         return {}
 
     def export(self, folder: str | Path, force: bool = False) -> Path:
-        """Save weights, configuration and files into a folder that ``zoo.load`` reads."""
+        """Export weights, configuration and files to a folder that ``zoo.load`` reads; returns the folder.
+
+        Raises UsageError if the folder is not empty, unless ``force``.
+        """
         from zoo.inference.export import export
 
         return export(self, Path(folder).expanduser(), force)
 
 
-def several(value: str | Iterable[str]) -> list[str]:
+def as_list(value: str | Iterable[str]) -> list[str]:
     """One text or many, as a list."""
     return [value] if isinstance(value, str) else list(value)

@@ -1,4 +1,4 @@
-"""What a task becomes when it is trained."""
+"""The class of trained models for each task."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from zoo.tasks.task import Task
 
 @functools.singledispatch
 def use(task: Task, place: ModelLocation) -> Trained:
-    """A trained task as something to ask. A plugin registers its own task: ``@use.register`` beside the class.
+    """The trained model of a task. Plugins register classes for their own tasks with ``use.register``.
 
-    A task that nobody registered translates if its net begins to write from a source, whatever it is made of.
+    An unregistered task whose model has ``begin(source, …)`` is a TrainedTranslation. Raises UsageError for others.
     """
     begin = getattr(task.net, "begin", None)
     if begin is not None and next(iter(inspect.signature(begin).parameters), "") == "source":

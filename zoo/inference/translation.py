@@ -1,4 +1,4 @@
-"""A trained translator: sentences, and streams of lines of any length."""
+"""A trained translation model: translates texts and streams of lines, and scores translations."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from zoo.data.tokenfile import FORCED
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 from zoo.inference.find_run import ModelLocation
-from zoo.inference.trained_model import GeneratedText, Score, Trained, several
+from zoo.inference.trained_model import GeneratedText, Score, Trained, as_list
 from zoo.models.generation import GenerationConfig, generate
 from zoo.tasks.task import Task
 
 log = logging.getLogger(__name__)
 TooLong: TypeAlias = Literal["error", "skip", "truncate"]
 WAYS = ("error", "skip", "truncate")
-WINDOW = 4096  # lines that are read ahead, to be sorted by length
-TOKENS = 4096  # padded source tokens of a batch, counted once per beam
+WINDOW = 4096  # lines that are read ahead and sorted by length
+TOKENS = 4096  # padded source tokens per batch, counted once per beam
 EMPTY = GeneratedText("", 0.0, True)
 
 
 def no_progress(count: int) -> None:
-    """Is told how many lines are done, and keeps it."""
+    """Ignore the number of translated lines."""
 
 
 class TrainedTranslation(Trained):
-    """An encoder-decoder, of whatever cells, with its two tokenizers."""
+    """An encoder-decoder model of any kind with its two tokenizers."""
 
     files = ("source-tokenizer.json", "target-tokenizer.json")
 
@@ -40,7 +40,7 @@ class TrainedTranslation(Trained):
         super().__init__(task, place)
         self.source_tokenizer, self.target_tokenizer = (Tokenizer.load(place.file(name)) for name in self.files)
         for side, file in zip(("source", "target"), self.files, strict=True):
-            self.agree(f"{side}_vocab_size", getattr(self, f"{side}_tokenizer").vocab_size, file)
+            self.check_entries(f"{side}_vocab_size", getattr(self, f"{side}_tokenizer").vocab_size, file)
         ends = [self.source_tokenizer.eos, self.target_tokenizer.bos, self.target_tokenizer.eos]
         if None in ends:
             raise UsageError(f"the tokenizers in {place.folder} lack <bos> or <eos>, which a translation needs.")
@@ -59,13 +59,13 @@ class TrainedTranslation(Trained):
         batch_tokens: int = TOKENS,
         too_long: TooLong = "error",
     ) -> list[GeneratedText]:
-        """Translations in the order of the texts, ``n_best`` of each, best first; nothing for an empty text.
+        """Translations in the order of the texts, ``n_best`` of each, best first; empty for an empty text.
 
-        A text of more than the model's max_length tokens is an error, or skipped (its translation is empty), or
-        truncated. Both are told by a warning.
+        A text longer than the model's max_length raises UsageError, or is skipped (its translation is empty) or
+        truncated with a warning, as ``too_long`` says.
         """
         search = self.search(beams, length_penalty, n_best, max_length)
-        hypotheses = self.stream(several(texts), search, batch_tokens, too_long)
+        hypotheses = self.stream(as_list(texts), search, batch_tokens, too_long)
         return [one for every in hypotheses for one in every]
 
     def translate_stream(
@@ -79,13 +79,13 @@ class TrainedTranslation(Trained):
         too_long: TooLong = "error",
         window: int = WINDOW,
     ) -> Iterator[str]:
-        """The same for lines without end, one translation for each, in memory that does not grow with them."""
+        """The best translation of each line, for any number of lines in constant memory. Raises as `translate`."""
         search = self.search(beams, length_penalty, 1, max_length)
         for best, *_ in self.stream(lines, search, batch_tokens, too_long, window):
             yield best.text
 
     def search(self, beams: int, length_penalty: float, n_best: int, max_length: int | None) -> GenerationConfig:
-        """How to write, within what the model can."""
+        """The generation settings. Raises UsageError for a max_length above the model's."""
         most = self.net.max_length
         if max_length is not None and max_length > most:
             raise UsageError(f"max_length={max_length} is more than the model's own max_length={most}.")
@@ -102,9 +102,10 @@ class TrainedTranslation(Trained):
         window: int = WINDOW,
         tell: Callable[[int], object] = no_progress,
     ) -> Iterator[list[GeneratedText]]:
-        """For each line its best translations; ``window`` lines are sorted by length at once.
+        """The best translations of each line; ``window`` lines at a time are sorted by length.
 
-        ``tell`` is called with how many more lines are done, which is before they can be given out in order.
+        ``tell`` is called with the number of newly translated lines, before they are yielded in order. Raises
+        UsageError as `translate` does.
         """
         if too_long not in WAYS:
             raise UsageError(f"too_long must be one of {', '.join(WAYS)}, got {too_long!r}.")
@@ -124,14 +125,14 @@ class TrainedTranslation(Trained):
             yield from results
 
     def _sources(self, texts: list[str], first: int, too_long: TooLong) -> dict[int, list[int]]:
-        """The tokens of those texts that are to be translated, by their places."""
+        """The tokens of the texts to translate, by index."""
         full = [row for row, text in enumerate(texts) if text.strip()]
         encoded = self.source_tokenizer.encode_batch([texts[row] for row in full])
         ids = {row: self._fit(row + first, tokens, too_long) for row, tokens in zip(full, encoded, strict=True)}
         return {row: tokens for row, tokens in ids.items() if tokens is not None}
 
     def _fit(self, line: int, ids: list[int], too_long: TooLong) -> list[int] | None:
-        """A source with its <eos>, and what a published tokenizer puts in front; None for one that is left out."""
+        """A source with <eos>, and the prefix of a published tokenizer; None to skip it."""
         most = self.net.max_length - len(self.lead)
         if len(ids) < most:
             return [*self.lead, *ids, self.source_end]
@@ -148,7 +149,7 @@ class TrainedTranslation(Trained):
     @torch.no_grad()
     def _translate(self, ids: list[list[int]], search: GenerationConfig) -> list[list[GeneratedText]]:
         source, valid = self._padded(ids)
-        # a poorly trained model never stops: twice the source and a few is more than any real translation needs
+        # a poorly trained model may never end: limit the length to twice the source's plus 10
         forced = len(self.forced)
         longest = (2 * valid.sum(1) + 10).clamp(max=search.max_length - forced)
         state = self.net.begin(source, valid, int(longest.max()) + forced)
@@ -158,7 +159,7 @@ class TrainedTranslation(Trained):
         return [[GeneratedText(decode(one.tokens), one.score, one.ended) for one in every] for every in hypotheses]
 
     def _padded(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """Tokens (B, T) with their padding on the right, and which of them are real."""
+        """Tokens (B, T) padded on the right, and a mask (B, T) that is True for real tokens."""
         tokens = pad_sequence([torch.tensor(row) for row in ids], batch_first=True)
         lengths = torch.tensor([len(row) for row in ids])
         return tokens.to(self.device), (torch.arange(tokens.size(1)) < lengths[:, None]).to(self.device)
@@ -170,42 +171,49 @@ class TrainedTranslation(Trained):
     def score(self, source: list[str], target: list[str]) -> list[Score]: ...
 
     def score(self, source: str | list[str], target: str | list[str]) -> Score | list[Score]:
-        """The log-probability of a translation given its source, with its end token."""
-        sources, targets = several(source), several(target)
+        """The log-probability of a translation given its source, including the end token. Raises UsageError."""
+        sources, targets = as_list(source), as_list(target)
         if len(sources) != len(targets):
             raise UsageError(f"{len(sources)} sources and {len(targets)} targets: they must be as many.")
         scores = self._score(sources, targets)
         return scores[0] if isinstance(source, str) else scores
 
     def _score(self, sources: list[str], targets: list[str]) -> list[Score]:
-        left = [self._fit(line, self.source_tokenizer.encode(text), "error") for line, text in enumerate(sources, 1)]
-        right = [[self.start, *self.target_tokenizer.encode(text), self.end] for text in targets]
-        for line, tokens in enumerate(right, 1):
+        encoded_sources = [
+            self._fit(line, self.source_tokenizer.encode(text), "error") for line, text in enumerate(sources, 1)
+        ]
+        encoded_targets = [[self.start, *self.target_tokenizer.encode(text), self.end] for text in targets]
+        for line, tokens in enumerate(encoded_targets, 1):
             if len(tokens) - 1 > self.net.max_length:
                 sentence = f"target {line} has {len(tokens) - 1} tokens"
                 raise UsageError(f"{sentence}, more than max_length={self.net.max_length} of the model.")
-        sizes = [max(len(a or ()), len(b)) for a, b in zip(left, right, strict=True)]
+        sizes = [max(len(a or ()), len(b)) for a, b in zip(encoded_sources, encoded_targets, strict=True)]
         order = sorted(range(len(sizes)), key=sizes.__getitem__)
         bytes_of = torch.from_numpy(self.target_tokenizer.byte_lengths())
         scores = [Score(0.0, 0, 0)] * len(sizes)
         for rows in buckets(order, sorted(sizes), TOKENS):
-            log_probs = self.log_probabilities([left[row] or [] for row in rows], [right[row] for row in rows])
+            log_probs = self.log_probabilities(
+                [encoded_sources[row] or [] for row in rows], [encoded_targets[row] for row in rows]
+            )
             for row, gained in zip(rows, log_probs, strict=True):
-                size = int(bytes_of[torch.tensor(right[row])].sum())
+                size = int(bytes_of[torch.tensor(encoded_targets[row])].sum())
                 scores[row] = Score(float(gained.sum()), len(gained), size)
         return scores
 
     @torch.no_grad()
     def log_probabilities(self, source: Sequence[Sequence[int]], target: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Of each token of a target (<bos>, tokens, <eos>) but the first, given the source (tokens, <eos>): float64."""
-        (left, left_valid), (right, right_valid) = self._padded(source), self._padded(target)
-        log_probs = self.numbers(self.net(left, right[:, :-1], left_valid).double().log_softmax(-1))
-        gained = log_probs.gather(2, right[:, 1:, None])[:, :, 0].cpu()
-        return [row[real] for row, real in zip(gained, right_valid[:, 1:].cpu(), strict=True)]
+        """log p of each target token (<bos>, tokens, <eos>) but the first, given the source (tokens, <eos>).
+
+        A tensor (T - 1,) in float64 for each of the B targets, of lengths T.
+        """
+        (sources, source_valid), (targets, target_valid) = self._padded(source), self._padded(target)
+        log_probs = self.require_finite(self.net(sources, targets[:, :-1], source_valid).double().log_softmax(-1))
+        gained = log_probs.gather(2, targets[:, 1:, None])[:, :, 0].cpu()
+        return [row[real] for row, real in zip(gained, target_valid[:, 1:].cpu(), strict=True)]
 
 
 def buckets(order: Sequence[int], lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Parts of ``order``, whose ``lengths`` rise, that hold at most so many tokens with their padding, or one row."""
+    """Batches of ``order``, whose ``lengths`` ascend, with at most ``tokens`` padded tokens each, or one row."""
     batch: list[int] = []
     for row, length in zip(order, lengths, strict=True):
         if batch and (len(batch) + 1) * length > tokens:

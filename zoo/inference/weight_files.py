@@ -1,4 +1,4 @@
-"""Read and write weights: checkpoints without unpickling code, and safetensors with shared tensors stored once."""
+"""Read and write weights: checkpoints without executing code, and safetensors with tied tensors stored once."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from zoo.errors import CheckpointError, NonFiniteError, UsageError
 from zoo.inference.safe_pickle import DAMAGED_MESSAGE, screen_pickle
 from zoo.io import atomic_files, limits
 
-TIED_KEY = "tied"  # in the metadata: {"left out": "where it is"}
-HEADER_BYTES = 32 * 2**20  # of safetensors: names and shapes; a model of ten thousand tensors has one
+TIED_KEY = "tied"  # in the metadata: {"name of a tied tensor": "name under which it is stored"}
+HEADER_BYTES = 32 * 2**20  # limit of the safetensors header; a model of ten thousand tensors has 1 MB
 
 
-def read(path: Path) -> dict[str, Tensor]:
-    """The tensors of a checkpoint or a safetensors file by name.
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a checkpoint or safetensors file by name.
 
-    Raises CheckpointError for a damaged one, NonFiniteError for one that holds what is not a number.
+    Raises CheckpointError for a damaged file, NonFiniteError for NaN weights.
     """
-    found = _safetensors(path) if path.suffix == ".safetensors" else _checkpoint(path)
-    refuse_nan(found, path)
-    return found
+    tensors = _safetensors(path) if path.suffix == ".safetensors" else _checkpoint(path)
+    refuse_nan(tensors, path)
+    return tensors
 
 
 def refuse_nan(tensors: Mapping[str, Tensor], source: object) -> None:
-    """Raise NonFiniteError that names the first tensor with nan in it, and how many there are."""
+    """Raise NonFiniteError that names the first tensor with NaN, and the number of such tensors."""
     wrong = [name for name, tensor in tensors.items() if has_nan(tensor)]
     if wrong:
         one = tensors[wrong[0]]
         count = int(one.isnan().sum())
         more = f", and {len(wrong) - 1} more tensors are like this" if len(wrong) > 1 else ""
         raise NonFiniteError(
-            f"{source}: {wrong[0]} holds {count} of {one.numel()} weights that are not a number (nan){more}.\n"
-            "Nothing that it answers would mean anything: take an earlier checkpoint, or train again."
+            f"{source}: {wrong[0]} has {count} of {one.numel()} weights that are not a number (nan){more}.\n"
+            "Use an earlier checkpoint, or train again."
         )
 
 
 def has_nan(tensor: Tensor) -> bool:
-    """Whether a tensor holds nan; a sum tells in one pass without memory, save for what is infinite."""
+    """Whether a tensor of any shape has NaN: one pass over its sum, and a second only if the sum is not finite."""
     if not tensor.is_floating_point() or tensor.is_meta or not tensor.numel():
         return False
     if tensor.dtype.itemsize == 1:
@@ -55,18 +55,18 @@ def _checkpoint(path: Path) -> dict[str, Tensor]:
     screen_pickle(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch's reader raises whatever a damaged file makes of it
-        # what weights_only refuses raises UnpicklingError, with a page of advice on how to run it nevertheless
+    except Exception as error:  # torch can raise anything for a damaged file
+        # its UnpicklingError has a page of advice on how to disable weights_only: use the first line
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise CheckpointError(f"{path} is {DAMAGED_MESSAGE}: {reason[0]}") from error
     tensors = content.get("state_dict") if isinstance(content, dict) else None
     if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
-        raise CheckpointError(f"{path} is no checkpoint of a zoo run: it has no 'state_dict' of tensors.")
+        raise CheckpointError(f"{path} is not a checkpoint of a zoo run: it has no 'state_dict' of tensors.")
     return tensors
 
 
-def about(path: Path, key: str) -> object:
-    """What else a checkpoint holds under a key, without its tensors. Raises CheckpointError for a damaged one."""
+def read_entry(path: Path, key: str) -> object:
+    """The value of a checkpoint's key without reading tensors; None for safetensors. Raises CheckpointError."""
     return None if path.suffix == ".safetensors" else screen_pickle(path).get(key)
 
 
@@ -90,32 +90,33 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _header(path: Path) -> None:
-    """Raise CheckpointError for a header that is longer than the file, or than names and shapes ever are."""
+    """Raise CheckpointError for a safetensors header longer than the file or than HEADER_BYTES."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
             start = file.read(8)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-    named = struct.unpack("<Q", start)[0] if len(start) == 8 else size
-    if named > min(size - 8, HEADER_BYTES):
+    header_size = struct.unpack("<Q", start)[0] if len(start) == 8 else size
+    if header_size > min(size - 8, HEADER_BYTES):
         raise CheckpointError(
-            f"{path} is not a whole safetensors file: its header is said to have {named} bytes, and the file has "
+            f"{path} is not a whole safetensors file: its header is said to have {header_size} bytes, and the file has "
             f"{size}; at most {HEADER_BYTES} are read."
         )
 
 
-def put(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
-    """Give a module its weights, all of them and no others.
+def load_tensors(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+    """Load exactly the weights of a module.
 
-    A part may say by ``grows`` which of its buffers are as large as training made them; it takes any size of those.
+    A part lists in ``grows`` the buffers whose size depends on training, which may have any size. Raises
+    CheckpointError for missing, unknown or mismatched tensors, NonFiniteError for NaN.
     """
     refuse_nan(tensors, path)
     own = module.state_dict()
     for word, names in (("lacks", own.keys() - tensors.keys()), ("has unknown", tensors.keys() - own.keys())):
         if names:
-            shown = ", ".join(sorted(names)[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-            raise CheckpointError(f"{path} {word} {shown}: it belongs to another model than its configuration says.")
+            examples = ", ".join(sorted(names)[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            raise CheckpointError(f"{path} {word} {examples}: it does not belong to the model of its configuration.")
     grown = {
         f"{at}.{name}" if at else name for at, part in module.named_modules() for name in getattr(part, "grows", ())
     }
@@ -123,23 +124,23 @@ def put(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
         if tensor.shape != own[name].shape and name not in grown:
             sizes = f"{tuple(tensor.shape)} where the configuration says {tuple(own[name].shape)}"
             raise CheckpointError(f"{path}: {name} is {sizes}.")
-        if tensor.is_meta or tensor.layout != torch.strided or numeric(tensor) != numeric(own[name]):
+        if tensor.is_meta or tensor.layout != torch.strided or number_class(tensor) != number_class(own[name]):
             raise CheckpointError(f"{path}: {name} holds {tensor.dtype} where {own[name].dtype} is expected.")
     module.load_state_dict(tensors)
 
 
-def numeric(tensor: Tensor) -> tuple[bool, bool]:
-    """Whether a tensor holds fractions, and whether complex ones: other dtypes are converted into each other."""
+def number_class(tensor: Tensor) -> tuple[bool, bool]:
+    """Whether a tensor's dtype is floating point, and whether it is complex; other differences are converted."""
     return tensor.is_floating_point(), tensor.is_complex()
 
 
-def write(module: nn.Module, path: Path) -> None:
-    """Save a module's weights as safetensors; a tensor with several names is stored under the first."""
+def write_weights(module: nn.Module, path: Path) -> None:
+    """Save a module's weights as safetensors, tied tensors once. Raises OSError naming the file."""
     write_tensors(module.state_dict(), path)
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Save tensors as safetensors; one with several names is stored under the first. Raises OSError naming the file."""
+    """Save tensors as safetensors; tied tensors are stored under the first name. Raises OSError naming the file."""
     from safetensors.torch import save_file
 
     stored: dict[str, Tensor] = {}

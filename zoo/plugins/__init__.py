@@ -1,1 +1,1 @@
-"""Packages that bring parts: what is installed, what a class says of itself, what does not fit."""
+"""Plugins: discover installed packages with parts, describe and diagnose the parts, and import them safely."""

@@ -1,4 +1,4 @@
-"""Describe a part from its source text, importing nothing: one line about it, and its options."""
+"""Describe a part from its source text without importing it: a summary line and its options."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pathlib import Path
 
 from zoo.registry import Part
 
-# how many leading numbers the model passes itself; they are not the user's to set
+# number of leading constructor arguments that the model passes itself, by kind: they are not options of the user
 CLASS_PARAMETERS = {"position": 3, "attention": 4, "norm": 1, "ffn": 2, "block": 5}
 MAX_HOPS = 6
-ANY = "*"  # among the names of a module: whatever it is asked for
+ANY = "*"  # among the names of a module: it may have any name
 
 
 @dataclass(frozen=True)
 class Option:
-    """One parameter as it is written."""
+    """One constructor parameter as in the source text."""
 
     name: str
     type: str
@@ -31,7 +31,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Description:
-    """What the source says about a class."""
+    """Summary, options and place of a class according to its source text."""
 
     summary: str
     options: tuple[Option, ...]
@@ -39,58 +39,59 @@ class Description:
     line: int = 0
 
     def as_dict(self) -> dict[str, object]:
+        """All fields, for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
-class _Found:
-    """A class definition and the module it stands in."""
+class _ClassSource:
+    """The syntax tree of a class and the module that defines it."""
 
     module: str
     node: ast.ClassDef
 
 
 def describe(part: Part) -> Description:
-    """The description of a registered part; empty when its source cannot be found."""
+    """The description of a registered part; empty if its source cannot be found."""
     module, _, name = part.target.partition(":")
     return describe_class(module, name, CLASS_PARAMETERS.get(part.kind, 0))
 
 
 def describe_class(module: str, name: str, skipped: int = 0) -> Description:
-    """The description of a class by its module and name, without its first `given` parameters."""
+    """The description of a class by its module and name, without its first ``skipped`` parameters."""
     source = _find(module, name)
     if source is None:
         return Description("", ())
     doc = ast.get_docstring(source.node) or ""
     options = _options(source, MAX_HOPS)
-    path = locate(source.module)
+    path = source_file(source.module)
     summary = " ".join(doc.strip().partition("\n\n")[0].split())
     return Description(summary, tuple(options[skipped:]), str(path) if path else None, source.node.lineno)
 
 
-def flaw(module: str, name: str) -> str:
-    """Why importing a class would fail, as far as its source tells; nothing where it need not fail."""
-    if not spec(module):
+def import_problem(module: str, name: str) -> str:
+    """Why importing a class would fail, according to its source text; empty if no reason is visible."""
+    if not find_spec(module):
         return f"there is no module {module}"
-    path = locate(module)
+    path = source_file(module)
     if path is None:
         return ""  # compiled
     try:
-        tree = _parsed(path)
+        tree = _parse(path)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
         return f"{path}{line} cannot be read: {getattr(error, 'msg', None) or type(error).__name__}"
-    names = _bound(path, id(tree))
+    names = _module_names(path, id(tree))
     return "" if name in names or ANY in names else f"{path} has no {name}"
 
 
-_specs: dict[str, importlib.machinery.ModuleSpec | None] | None = None  # while many parts of few modules are described
+_specs: dict[str, importlib.machinery.ModuleSpec | None] | None = None  # a cache inside `cache_lookups`, else None
 _paths: dict[str, Path | None] = {}
 
 
 @contextlib.contextmanager
-def remembered() -> Iterator[None]:
-    """Look for each module once while the block lasts: nothing is installed meanwhile."""
+def cache_lookups() -> Iterator[None]:
+    """Search for each module only once inside the block, in which nothing must be installed."""
     global _specs
     before, _specs = _specs, {} if _specs is None else _specs
     try:
@@ -100,84 +101,86 @@ def remembered() -> Iterator[None]:
         _paths.clear()
 
 
-def spec(module: str) -> importlib.machinery.ModuleSpec | None:
-    """Where a module would come from, found without importing it or the packages above it."""
+def find_spec(module: str) -> importlib.machinery.ModuleSpec | None:
+    """The spec of a module without importing it or its parent packages; None if there is no such module."""
     if _specs is None:
-        return _find_spec(module)
+        return _search_spec(module)
     if module not in _specs:
-        _specs[module] = _find_spec(module)
+        _specs[module] = _search_spec(module)
     return _specs[module]
 
 
-def _find_spec(module: str) -> importlib.machinery.ModuleSpec | None:
-    top, *rest = module.split(".")
+def _search_spec(module: str) -> importlib.machinery.ModuleSpec | None:
+    top, *pieces = module.split(".")
     try:
-        found = importlib.util.find_spec(top)
+        spec = importlib.util.find_spec(top)
         name = top
-        for piece in rest:
-            if found is None or found.submodule_search_locations is None:
+        for piece in pieces:
+            if spec is None or spec.submodule_search_locations is None:
                 return None
             name = f"{name}.{piece}"
-            found = importlib.machinery.PathFinder.find_spec(name, list(found.submodule_search_locations))
-    except Exception:  # an import hook of somebody else may raise anything
+            spec = importlib.machinery.PathFinder.find_spec(name, list(spec.submodule_search_locations))
+    except Exception:  # third-party import hooks may raise anything
         return None
-    return found
+    return spec
 
 
-def locate(module: str) -> Path | None:
-    """The source file of a module."""
+def source_file(module: str) -> Path | None:
+    """The source file of a module; None without one."""
     if _specs is None:
-        return _located(module)
+        return _search_source_file(module)
     if module not in _paths:
-        _paths[module] = _located(module)
+        _paths[module] = _search_source_file(module)
     return _paths[module]
 
 
-def _located(module: str) -> Path | None:
-    found = spec(module)
-    origin = found.origin if found else None
+def _search_source_file(module: str) -> Path | None:
+    spec = find_spec(module)
+    origin = spec.origin if spec else None
     return Path(origin) if origin and origin.endswith(".py") else None
 
 
 @functools.cache
-def _parsed(path: Path) -> ast.Module:
+def _parse(path: Path) -> ast.Module:
     with warnings.catch_warnings():  # about invalid escapes in the source
         warnings.simplefilter("ignore")
         return ast.parse(path.read_bytes())
 
 
 def _tree(module: str) -> ast.Module | None:
-    path = locate(module)
+    path = source_file(module)
     try:
-        return _parsed(path) if path else None
+        return _parse(path) if path else None
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
 @functools.cache
-def _bound(path: Path, tree: int) -> frozenset[str]:
-    """The names that a module can have; ANY among them where something binds names that its source does not spell out.
+def _module_names(path: Path, tree: int) -> frozenset[str]:
+    """The names that a module can have, with ANY if it binds names dynamically.
 
-    ``tree`` tells a file that was parsed anew from what it was before.
+    ``tree`` identifies the parsed version of the file for the cache.
     """
-    found: set[str] = set()
-    for node in ast.walk(_parsed(path)):
+    names: set[str] = set()
+    for node in ast.walk(_parse(path)):
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
-            found.add(ANY if node.name == "__getattr__" else node.name)
+            names.add(ANY if node.name == "__getattr__" else node.name)
         elif isinstance(node, ast.alias):
-            found.add(node.asname or node.name.partition(".")[0])
+            names.add(node.asname or node.name.partition(".")[0])
         elif isinstance(node, ast.Name):
             if node.id in ("globals", "vars", "setattr", "exec"):
-                found.add(ANY)
+                names.add(ANY)
             if isinstance(node.ctx, ast.Store):
-                found.add(node.id)
-    return frozenset(found)
+                names.add(node.id)
+    return frozenset(names)
 
 
 @functools.cache
-def _defined(path: Path, tree: int) -> tuple[dict[str, ast.ClassDef], dict[str, tuple[ast.ImportFrom, ast.alias]]]:
-    """The classes of a module by their names, the first of each, and what it imports from others by its name here."""
-    parsed = _parsed(path)
+def _classes_and_imports(
+    path: Path, tree: int
+) -> tuple[dict[str, ast.ClassDef], dict[str, tuple[ast.ImportFrom, ast.alias]]]:
+    """The classes of a module by name (the first of each), and its ``from`` imports by local name."""
+    parsed = _parse(path)
     classes: dict[str, ast.ClassDef] = {}
     imports: dict[str, tuple[ast.ImportFrom, ast.alias]] = {}
     for node in parsed.body:
@@ -190,14 +193,14 @@ def _defined(path: Path, tree: int) -> tuple[dict[str, ast.ClassDef], dict[str, 
     return classes, imports
 
 
-def _find(module: str, name: str, hops: int = MAX_HOPS) -> _Found | None:
+def _find(module: str, name: str, hops: int = MAX_HOPS) -> _ClassSource | None:
     """The definition of a class, following `from x import name`."""
-    tree, path = _tree(module), locate(module)
+    tree, path = _tree(module), source_file(module)
     if tree is None or path is None or hops == 0:
         return None
-    classes, imports = _defined(path, id(tree))
+    classes, imports = _classes_and_imports(path, id(tree))
     if name in classes:
-        return _Found(module, classes[name])
+        return _ClassSource(module, classes[name])
     if name in imports:
         statement, alias = imports[name]
         return _find(_absolute(module, statement), alias.name, hops - 1)
@@ -208,34 +211,34 @@ def _absolute(module: str, node: ast.ImportFrom) -> str:
     """The module that an import statement names, relative ones included."""
     if not node.level:
         return node.module or ""
-    path = locate(module)
+    path = source_file(module)
     package = module.split(".") if path and path.name == "__init__.py" else module.split(".")[:-1]
     base = package[: len(package) - node.level + 1]
     return ".".join([*base, *([node.module] if node.module else [])])
 
 
-def _options(source: _Found, hops: int) -> list[Option]:
-    """The parameters of a class's constructor, or of the nearest base that has one, `**kwargs` followed."""
+def _options(source: _ClassSource, hops: int) -> list[Option]:
+    """The constructor parameters of a class or its nearest base that has a constructor, following `**kwargs`."""
     init = next(
         (item for item in source.node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"), None
     )
     if init is None:
-        return _inherited(source, hops)
+        return _inherited_options(source, hops)
     arguments = init.args
-    plain = [*arguments.posonlyargs, *arguments.args][1:]
+    positional = [*arguments.posonlyargs, *arguments.args][1:]
     defaults: list[ast.expr | None] = [*arguments.defaults]
-    padded = [None] * (len(plain) - len(defaults)) + defaults
-    pairs = [*zip(plain, padded, strict=False), *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    padded = [None] * (len(positional) - len(defaults)) + defaults
+    pairs = [*zip(positional, padded, strict=False), *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
     options = [_option(argument, default) for argument, default in pairs]
     if arguments.kwarg and hops:
         names = {option.name for option in options}
         options += [
-            option for option in _forwarded(source, init, arguments.kwarg.arg, hops) if option.name not in names
+            option for option in _forwarded_options(source, init, arguments.kwarg.arg, hops) if option.name not in names
         ]
     return options
 
 
-def _inherited(source: _Found, hops: int) -> list[Option]:
+def _inherited_options(source: _ClassSource, hops: int) -> list[Option]:
     for base in source.node.bases:
         if isinstance(base, ast.Name) and hops:
             parent = _find(source.module, base.id)
@@ -249,8 +252,8 @@ def _option(argument: ast.arg, default: ast.expr | None) -> Option:
     return Option(argument.arg, kind, None if default is None else ast.unparse(default))
 
 
-def _forwarded(source: _Found, init: ast.FunctionDef, name: str, hops: int) -> list[Option]:
-    """The options of the class that receives `**name`, less those the call sets itself."""
+def _forwarded_options(source: _ClassSource, init: ast.FunctionDef, name: str, hops: int) -> list[Option]:
+    """The options of the class that receives `**name`, except those that the call sets itself."""
     for call in ast.walk(init):
         if not isinstance(call, ast.Call):
             continue
@@ -260,15 +263,15 @@ def _forwarded(source: _Found, init: ast.FunctionDef, name: str, hops: int) -> l
         if not passes:
             continue
         options = _target_options(source, call, hops)
-        fixed = {word.arg for word in call.keywords}
-        return [option for option in options[len(call.args) :] if option.name not in fixed]
+        passed_names = {word.arg for word in call.keywords}
+        return [option for option in options[len(call.args) :] if option.name not in passed_names]
     return []
 
 
-def _target_options(source: _Found, call: ast.Call, hops: int) -> list[Option]:
+def _target_options(source: _ClassSource, call: ast.Call, hops: int) -> list[Option]:
     function = call.func
     if isinstance(function, ast.Attribute) and function.attr == "__init__":
-        return _inherited(source, hops)
+        return _inherited_options(source, hops)
     if isinstance(function, ast.Name):
         target = _find(source.module, function.id)
         return _options(target, hops - 1) if target else []

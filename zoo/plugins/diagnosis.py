@@ -1,4 +1,4 @@
-"""What is wrong with an installed part, as far as it can be known without importing it."""
+"""Problems of installed parts that can be found without importing them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from zoo.plugins import description
 from zoo.registry import Part
 
 
-def choose(kind: str, name: str) -> Part:
-    """The part of that name. Raises PartError as the registry does, PluginError where its package cannot be used."""
+def choose_part(kind: str, name: str) -> Part:
+    """The part of that name. Raises PartError as `registry.find` does, PluginError if its package cannot be used."""
     part = registry.find(kind, name)
     if part.damage:
         raise PluginError(
@@ -27,7 +27,7 @@ def choose(kind: str, name: str) -> Part:
 
 
 def version_mismatch(part: Part) -> str:
-    """Which versions of zoo a part's package asks for, where the installed one is none of them."""
+    """The versions of zoo that a part's package requires if the installed one is none of them; else empty."""
     return "" if part.builtin or not part.requires else _excludes(part.requires)
 
 
@@ -39,42 +39,42 @@ def _excludes(requires: tuple[str, ...]) -> str:
         try:
             requirement = Requirement(line)
         except InvalidRequirement:
-            continue  # pip would have refused it; whoever wrote the file by hand may try
+            continue  # pip would reject it; ignore it in metadata written by hand
         applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         if applies and not requirement.specifier.contains(__version__, prereleases=True):
             return ",".join(sorted(map(str, requirement.specifier)))
     return ""
 
 
-def states(part: Part) -> list[str]:
-    """Why a part cannot be chosen by its name, or is disabled, hidden, or one of two."""
+def name_problems(part: Part) -> list[str]:
+    """Why a part cannot be selected by its name: damaged, disabled, built for another version, hidden, ambiguous."""
     if part.builtin:
         return []
-    if registry.disabled(part.distribution):
-        return [f"disabled by {registry.SWITCH}"]
+    if registry.is_disabled(part.distribution):
+        return [f"disabled by {registry.DISABLE_VARIABLE}"]
     sentences = [part.damage] if part.damage else []
     if requirement := version_mismatch(part):
         sentences.append(f"built for zoo-transformers {requirement}, installed is {__version__}")
     way = f"; its class path is {part.path}"
-    if registry.hidden(part):
+    if registry.is_hidden(part):
         sentences.append(f"hidden by zoo's own {part.kind} of this name{way}")
-    others = [one for one in registry.named(part.kind, part.name) if one != part]
-    twins = [one for one in others if not registry.hidden(one) and not registry.disabled(one.distribution)]
-    if twins and not registry.hidden(part):
+    others = [one for one in registry.parts_called(part.kind, part.name) if one != part]
+    twins = [one for one in others if not registry.is_hidden(one) and not registry.is_disabled(one.distribution)]
+    if twins and not registry.is_hidden(part):
         sentences.append(f"also registered by {' and '.join(one.origin for one in twins)}{way}")
     return sentences
 
 
 def problems(part: Part) -> list[str]:
-    """The same, and why importing it would fail."""
-    sentences = states(part)
+    """The sentences of `name_problems`, or else why importing the part would fail."""
+    sentences = name_problems(part)
     if sentences or part.builtin:
         return sentences
-    flaw = description.flaw(part.module, part.target.partition(":")[2])
+    flaw = description.import_problem(part.module, part.target.partition(":")[2])
     return [flaw] if flaw else []
 
 
-def location(part: Part) -> str:
-    """The file that a part's module comes from, or where the metadata of its package lie."""
-    origin = getattr(description.spec(part.module), "origin", None)
+def part_location(part: Part) -> str:
+    """The source file of a part's module, or else the metadata folder of its package."""
+    origin = getattr(description.find_spec(part.module), "origin", None)
     return origin or part.home

@@ -1,6 +1,6 @@
-"""Read which entry points installed packages declare; a damaged package hides nobody but itself.
+"""Read the entry points ``zoo.*`` of installed packages, tolerating damaged packages.
 
-``importlib.metadata.entry_points`` fails as a whole when it cannot read the metadata of one package.
+``importlib.metadata.entry_points`` would fail as a whole if the metadata of a single package cannot be read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ POINTS = "entry_points.txt"
 
 @dataclass(frozen=True, order=True)
 class Package:
-    """An installed distribution: where its metadata lie, what it asks of zoo, and what is damaged in it."""
+    """An installed distribution: metadata folder (``home``), requirements on zoo, and damage in its metadata."""
 
     name: str
     version: str
@@ -31,12 +31,13 @@ class Package:
 
     @property
     def origin(self) -> str:
+        """Name and version in messages."""
         return f"{self.name} {self.version}"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line ``name = value`` of a group ``zoo.<kind>``."""
+    """One entry point ``name = value`` in a group ``zoo.<kind>``."""
 
     kind: str
     name: str
@@ -46,7 +47,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Flaw:
-    """What of a package's entry points could not be read."""
+    """Entry points of a package that cannot be read, and why."""
 
     package: Package
     reason: str
@@ -54,31 +55,31 @@ class Flaw:
 
 @dataclass(frozen=True)
 class Discovery:
-    """Everything that was read, and whether ``importlib.metadata`` would have failed."""
+    """All entry points and flaws; ``fatal`` if ``importlib.metadata`` cannot read the entry points itself."""
 
     entries: tuple[Entry, ...]
     flaws: tuple[Flaw, ...]
     fatal: bool
 
 
-def normal(name: str) -> str:
-    """A distribution's name in the form in which names are compared (PEP 503)."""
+def normalize_name(name: str) -> str:
+    """A distribution's name in its normalized form (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name.strip()).lower()
 
 
 @functools.cache
 def discover() -> Discovery:
-    """The entry points of zoo on ``sys.path``; of two packages with one name the first counts, as when importing."""
+    """The entry points ``zoo.*`` on ``sys.path``; the first of two packages with one name counts, as for imports."""
     entries: list[Entry] = []
     flaws: list[Flaw] = []
     names: set[str] = set()
     fatal = False
     for dist in _distributions():
         label, version = _label(dist)
-        left_behind = label.startswith("~")  # by pip, which renames what it is about to replace
-        if left_behind or (label and normal(label) in names):
+        is_leftover = label.startswith("~")  # of pip, which renames packages that it is replacing
+        if is_leftover or (label and normalize_name(label) in names):
             continue
-        names.add(normal(label))
+        names.add(normalize_name(label))
         text, damage = _text(dist, POINTS)
         lines = list(_lines(text))
         wrong = [number for number, _, _, value in lines if value is None]
@@ -86,10 +87,10 @@ def discover() -> Discovery:
         if not (damage or wrong or any(group.startswith(GROUP) for _, group, _, _ in lines)):
             continue
         package = _package(dist, label or "unknown", version or "unknown", damage)
-        own = normal(package.name)
-        if own != normal(label) and own in names:
+        own = normalize_name(package.name)
+        if own != normalize_name(label) and own in names:
             continue
-        names.add(normal(package.name))
+        names.add(normalize_name(package.name))
         if damage:
             flaws.append(Flaw(package, damage))
         for number, group, name, value in lines:
@@ -100,55 +101,58 @@ def discover() -> Discovery:
     return Discovery(tuple(entries), tuple(flaws), fatal)
 
 
-def version(name: str) -> str | None:
-    """The installed version of a distribution, None where there is none, ``unknown`` where it does not say."""
+def installed_version(name: str) -> str | None:
+    """The installed version of a distribution; None if it is not installed, ``unknown`` if its metadata lack it."""
     ours = (entry.package for entry in discover().entries)
-    package = next((one for one in ours if normal(one.name) == normal(name)), None)
+    package = next((one for one in ours if normalize_name(one.name) == normalize_name(name)), None)
     if package is None:
         package = next((_package(dist, *_label(dist), "") for dist in _distributions(name=name)), None)
     return (package.version or "unknown") if package else None
 
 
-def shield() -> None:
-    """Let torch and Lightning start beside a damaged package: they read the entry points of all packages."""
-    if discover().fatal and Distribution.entry_points is _theirs:
-        Distribution.entry_points = property(_readable)  # type: ignore[assignment, method-assign]
+def tolerate_damaged_metadata() -> None:
+    """Make ``Distribution.entry_points`` empty for packages that cannot be read.
+
+    torch and Lightning read the entry points of all packages when imported, and would fail.
+    """
+    if discover().fatal and Distribution.entry_points is _original_entry_points:
+        Distribution.entry_points = property(_readable_entry_points)  # type: ignore[assignment, method-assign]
 
 
-_theirs = Distribution.entry_points
+_original_entry_points = Distribution.entry_points
 
 
-def _readable(dist: Distribution) -> EntryPoints:
+def _readable_entry_points(dist: Distribution) -> EntryPoints:
     try:
-        return _theirs.__get__(dist)
+        return _original_entry_points.__get__(dist)
     except Exception:
         return EntryPoints(())
 
 
-def _distributions(**sought: Any) -> Iterator[Distribution]:
+def _distributions(**filters: Any) -> Iterator[Distribution]:
     try:
-        yield from importlib.metadata.distributions(**sought)
-    except Exception:  # an import hook of somebody else that cannot list what it finds
+        yield from importlib.metadata.distributions(**filters)
+    except Exception:  # a third-party import hook that cannot list its distributions
         return
 
 
 def _label(dist: Distribution) -> tuple[str, str]:
-    """Name and version as the folder of the metadata is called: ``my_norm-0.1.0.dist-info``."""
-    name, _, rest = os.path.basename(_home(dist)).rpartition(".")[0].partition("-")
+    """Name and version according to the metadata folder's name: ``my_norm-0.1.0.dist-info``."""
+    name, _, version_text = os.path.basename(_metadata_folder(dist)).rpartition(".")[0].partition("-")
     if name:
-        return name, rest.partition("-")[0]
+        return name, version_text.partition("-")[0]
     try:  # an import hook that keeps its metadata elsewhere
         return dist.name or "", dist.version or ""
     except Exception:
         return "", ""
 
 
-def _home(dist: Distribution) -> str:
+def _metadata_folder(dist: Distribution) -> str:
     return str(getattr(dist, "_path", ""))
 
 
 def _text(dist: Distribution, name: str) -> tuple[str, str]:
-    """The text of a file of the metadata as far as it can be read, and what is wrong with it."""
+    """The readable text of a metadata file, and what is wrong with it (empty if nothing is)."""
     try:
         return dist.read_text(name) or "", ""
     except UnicodeDecodeError as error:
@@ -158,32 +162,32 @@ def _text(dist: Distribution, name: str) -> tuple[str, str]:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str, str, str | None]]:
-    """Number, group, name and value of each entry; no value where the line is none."""
+    """Line number, group, name and value of each entry; a value of None for an invalid line."""
     group = ""
     for number, line in enumerate(text.splitlines(), 1):
-        plain = line.strip()
-        if not plain or plain.startswith("#"):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
             continue
-        if plain.startswith("[") and plain.endswith("]"):
-            group = plain.strip("[]")
+        if stripped.startswith("[") and stripped.endswith("]"):
+            group = stripped.strip("[]")
         elif group:
-            name, equals, value = plain.partition("=")
+            name, equals, value = stripped.partition("=")
             yield number, group, name.strip(), value.strip() if equals else None
 
 
 def _package(dist: Distribution, label: str, version: str, damage: str) -> Package:
-    """What a package says about itself, and what its folder's name says where it does not."""
-    text, unread = _text(dist, "METADATA")
+    """A package according to its metadata, or where these lack something, to its folder's name."""
+    text, problem = _text(dist, "METADATA")
     if not text:
-        text, unread = _text(dist, "PKG-INFO")
+        text, problem = _text(dist, "PKG-INFO")
     head = [line.partition(":") for line in text.partition("\n\n")[0].splitlines()]
     fields = {key.lower(): value.strip() for key, _, value in reversed(head)}
     missing = [field for field in ("Name", "Version") if not fields.get(field.lower())]
     if not text:
-        unread = unread or "METADATA is missing or empty"
+        problem = problem or "METADATA is missing or empty"
     elif missing:
-        unread = unread or f"METADATA has no {missing[0]}"
+        problem = problem or f"METADATA has no {missing[0]}"
     requirements = [value.strip() for key, _, value in head if key.lower() == "requires-dist"]
-    ours = tuple(line for line in requirements if normal(re.split(r"[^\w.-]", line, maxsplit=1)[0]) == ZOO)
+    ours = tuple(line for line in requirements if normalize_name(re.split(r"[^\w.-]", line, maxsplit=1)[0]) == ZOO)
     name, version = fields.get("name") or label, fields.get("version") or version
-    return Package(name, version, _home(dist), ours, damage or unread)
+    return Package(name, version, _metadata_folder(dist), ours, damage or problem)

@@ -1,4 +1,4 @@
-"""Import code of others, which may print, raise anything, or try to end the process."""
+"""Import third-party code, which may print, raise anything, or try to end the process."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any, NoReturn
 
 
 def import_object(module: str, name: str) -> Any:
-    """What a module has under a name. Raises whatever importing the module raises, SystemExit for ``os._exit``."""
+    """The attribute ``name`` of a module. Raises whatever importing it raises, and SystemExit for ``os._exit``."""
     with contain_import() if module.partition(".")[0] != "zoo" else contextlib.nullcontext():
         return getattr(importlib.import_module(module), name)
 
 
 @contextlib.contextmanager
 def contain_import() -> Iterator[None]:
-    """Send what is printed to standard error, since our output is for programs, and let nobody leave unseen."""
+    """Redirect output to standard error, because programs read standard output, and turn os._exit into SystemExit."""
     with contextlib.ExitStack() as contexts:
         contexts.enter_context(_output_to_error())
         contexts.enter_context(contextlib.redirect_stdout(sys.stderr))
@@ -30,7 +30,7 @@ def contain_import() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _output_to_error() -> Iterator[None]:
-    """The same for what libraries and child processes write into the file of standard output."""
+    """Redirect the file descriptor of standard output, for compiled libraries and child processes."""
     _flush()
     try:
         output = os.dup(1)
@@ -55,7 +55,7 @@ def _flush() -> None:
 
 @contextlib.contextmanager
 def _no_exit() -> Iterator[None]:
-    """Turn ``os._exit`` of this thread into SystemExit: it would end the process without a word."""
+    """Turn ``os._exit`` in this thread into SystemExit, since it would end the process without a message."""
     real, process, thread = os._exit, os.getpid(), threading.get_ident()
 
     def leave(status: int) -> NoReturn:
@@ -71,16 +71,16 @@ def _no_exit() -> Iterator[None]:
 
 
 def describe_import_error(error: BaseException, module: str) -> str:
-    """What importing a module raised, in one line: what, and in which file and line it began."""
+    """An exception of an import in one line: its type and message, and the file and line that raised it."""
     try:
         text = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
     except Exception:  # its own __str__ is broken too
         text = ""
-    place = _place(error) or getattr(sys.modules.get(module), "__file__", None)
+    place = _error_location(error) or getattr(sys.modules.get(module), "__file__", None)
     return f"{type(error).__name__}{f': {text[:300]}' if text else ''}{f' ({place})' if place else ''}"
 
 
-def _place(error: BaseException) -> str:
+def _error_location(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     for frame, line in traceback.walk_tb(error.__traceback__):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.errors import UsageError
-from zoo.inference.rebuild_task import complete
+from zoo.inference.rebuild_task import complete_options
 from zoo.io import atomic_files
 from zoo.pretrained import hf_files, lookup, tokenizer_files
 from zoo.pretrained.family import Family, budget, width
@@ -33,7 +33,7 @@ def export_pretrained(trained: Trained, folder: Path, force: bool = False) -> Fa
         raise UsageError(f"{folder} is not empty. Export into it nevertheless: --force")
     if folder.resolve() == trained.place.folder.resolve():
         raise UsageError(f"{folder} is where the model comes from. Choose another folder.")
-    model = complete(trained.place.config["model"])
+    model = complete_options(trained.place.config["model"])
     family, config = _family(model, trained.place.config.get("family"))
     tensors = write(keep_own_tensors(trained.net), family.mapped(family.complete(config, hf_files.CONFIG)))
     heads = {"architectures": [family.architecture], "dtype": _dtype(trained)} if family.architecture else {}
@@ -55,7 +55,7 @@ def _family(model: Mapping[str, Any], recorded: object) -> tuple[Family, dict[st
         try:
             config = {"model_type": (family.types or (None,))[0], **family.config(model["init_args"])}
             full = family.complete(config, "config.json")
-            told = complete({"class_path": family.task, "init_args": family.options(full)})
+            told = complete_options({"class_path": family.task, "init_args": family.options(full)})
         except (KeyError, TypeError, UsageError):
             continue  # it has no word for one of the parts
         differing = list(_differences("model", _normal(model["init_args"]), _normal(told["init_args"])))

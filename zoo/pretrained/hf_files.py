@@ -36,7 +36,7 @@ def tensors(folder: Path) -> Tensors:
     if index.is_file():
         return _sharded(folder, index)
     if (folder / WEIGHTS).is_file():
-        return weight_files.read(folder / WEIGHTS)
+        return weight_files.read_tensors(folder / WEIGHTS)
     pickles = sorted(path.name for kind in PICKLES for path in folder.glob(kind))
     if pickles:
         raise CheckpointError(
@@ -56,7 +56,7 @@ def _sharded(folder: Path, index: Path) -> Tensors:
             raise CheckpointError(f"{index} names {name!r}: a safetensors file beside it was expected.")
         if not path.is_file():
             raise CheckpointError(f"{folder} is incomplete: {name} is missing, which {index.name} names.")
-        shard = weight_files.read(path)
+        shard = weight_files.read_tensors(path)
         claimed = {key for key, file in where.items() if file == name}
         for key in sorted(claimed ^ shard.keys()):
             verb = "lacks" if key in claimed else "has"

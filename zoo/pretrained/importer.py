@@ -15,7 +15,7 @@ from zoo.errors import CheckpointError, UsageError
 from zoo.inference import part_versions, weight_files
 from zoo.inference.export import FORMAT
 from zoo.inference.find_run import EXPORT, WEIGHTS
-from zoo.inference.rebuild_task import complete, rebuild_task
+from zoo.inference.rebuild_task import complete_options, rebuild_task
 from zoo.io import atomic_files
 from zoo.pretrained import hf_files, lookup, tokenizer_files
 from zoo.pretrained.family import Family
@@ -55,7 +55,7 @@ def checkpoint(folder: Path) -> Checkpoint:
     family = lookup.family_of(config, source)
     theirs = hf_files.tensors(folder)
     config = family.complete(family.noticed(config, theirs), source)
-    model = complete({"class_path": family.task, "init_args": family.options(config)})
+    model = complete_options({"class_path": family.task, "init_args": family.options(config)})
     if family.prefix and not any(key.startswith(family.prefix) for key in theirs):
         theirs = {family.prefix + key: tensor for key, tensor in theirs.items()}
     theirs = family.supplied(config, theirs)

@@ -253,7 +253,7 @@ class CheckpointSaver(Checkpoint):
     def _name_the_last(self) -> None:
         """Where nothing was left to train: a kill after its last step may have left that as the best alone."""
         best, last = self.folder / BEST, self.folder / LAST
-        if checkpoint_manifest.newest(self.folder).path != best:
+        if checkpoint_manifest.newest_intact(self.folder).path != best:
             return
         with contextlib.suppress(OSError):
             if last.exists():

@@ -32,7 +32,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         }  # fmt: skip
         digest = file.sha256.hexdigest()
         try:
-            checkpoint_manifest.write(place.parent, digest, file.bytes, {**where, **self.facts})
+            checkpoint_manifest.write_manifest(place.parent, digest, file.bytes, {**where, **self.facts})
         except BaseException:
             draft.unlink(missing_ok=True)
             raise

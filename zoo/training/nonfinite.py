@@ -117,7 +117,7 @@ class NonFiniteGuard(Callback):
         return f"step {step}: {what} is not finite{begins}, in {', '.join(where)} (samples {samples})"
 
     def _advice(self, trainer: Trainer) -> str:
-        good = checkpoint_manifest.newest(self.folder / "checkpoints").path
+        good = checkpoint_manifest.newest_intact(self.folder / "checkpoints").path
         root = self.folder.parents[2] if len(self.folder.parents) > 2 else Path("runs")
         runs = "" if str(root) == "runs" else f" --runs {root}"
         again = f"reproduce it: zoo fit {self.folder / CONFIG}{runs} --resume"
@@ -125,7 +125,7 @@ class NonFiniteGuard(Callback):
         return f"{checkpoint_line}{again}\nor leave such steps out: --on-nonfinite skip"
 
     def _rewind(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
-        good = checkpoint_manifest.newest(self.folder / "checkpoints").path
+        good = checkpoint_manifest.newest_intact(self.folder / "checkpoints").path
         if good is None:
             raise NonFiniteError("there is no checkpoint to rewind to.")
         content = torch.load(good, map_location=task.device, weights_only=True)

@@ -30,7 +30,7 @@ def small(data, **options):
 def saved(task, folder):
     """A folder with the weights of a task, as an export has them."""
     folder.mkdir()
-    weight_files.write(task, folder / "model.safetensors")
+    weight_files.write_weights(task, folder / "model.safetensors")
     write_json(folder / "config.json", {"model": {"class_path": type(task).__name__, "init_args": {}}})
     return str(folder)
 

@@ -237,11 +237,11 @@ def keep(module: nn.Module, run: str, prefix: str, name: Callable[[str], str], o
     of another shape.
     """
     found = find_run.find_model(run)
-    tensors = {name(key.removeprefix(prefix)): value for key, value in weight_files.read(found.weights).items() if
-               key.startswith(prefix)}  # fmt: skip
+    content = weight_files.read_tensors(found.weights)
+    tensors = {name(key.removeprefix(prefix)): value for key, value in content.items() if key.startswith(prefix)}
     tensors.pop("", None)
     own = {key: value for key, value in module.state_dict().items() if optional in key}
-    weight_files.put(module, own | tensors, found.weights)
+    weight_files.load_tensors(module, own | tensors, found.weights)
 
 
 class TrainedFlamingo(TrainedOnCaptions):
