@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from zoo.compare.variant_names import pieces
 from zoo.errors import UsageError
 from zoo.io import limits
 
@@ -133,8 +134,10 @@ def grouped(ledgers: Iterable[Ledger]) -> dict[str, dict[int, Ledger]]:
     readable = [ledger for ledger in ledgers if not ledger.problem]
     several = len({ledger.recipe for ledger in readable}) > 1
     groups: dict[str, dict[int, Ledger]] = {}
+    spellings: dict[tuple[str, ...], str] = {}  # the order of the pieces in a folder's name means nothing
     for ledger in readable:
-        seeds = groups.setdefault(f"{ledger.recipe}/{ledger.variant}" if several else ledger.variant, {})
+        variant = spellings.setdefault((ledger.recipe, *sorted(pieces(ledger.variant))), ledger.variant)
+        seeds = groups.setdefault(f"{ledger.recipe}/{variant}" if several else variant, {})
         held = seeds.get(ledger.seed)
         if held is None or (ledger.finished and not held.finished):
             seeds[ledger.seed] = ledger
