@@ -13,23 +13,63 @@ def test_only_differences_name_a_variant():
             "trainer.enable_progress_bar": False, "data.workers": 3, "seed_everything": 4, "model.dim": 8}  # fmt: skip
     changes = run_folder.differences(full, base, {"model.dim": 8})
     assert changes == {"model.lr": 0.2, "model.position": complex}
-    assert run_folder.variant(changes) == "lr=0.2,position=complex"
-    assert run_folder.variant({}) == "default"
+    assert run_folder.variant_name(changes) == "position=complex,lr=0.2"
+    assert run_folder.variant_name({}) == "default"
 
 
 def test_ambiguous_keys_get_more_of_their_path():
     changes = {"model.norm.eps": 1e-3, "model.optimizer.eps": 1e-8, "model.dim": 4}
-    assert run_folder.variant(changes) == "dim=4,norm.eps=0.001,optimizer.eps=1e-08"
-    assert run_folder.variant({"model": int, "model.norm": str}) == "model=int,norm=str"
+    assert run_folder.variant_name(changes) == "norm.eps=0.001,dim=4,optimizer.eps=1e-08"
+    assert run_folder.variant_name({"model.norm": str, "model": int}) == "model=int,norm=str"
+
+
+CHANGES = {
+    "trainer.max_steps": 9, "model.dim": 16, "data.max_length": 64, "tune.rank": 4, "model.attention": "GQA",
+    "model.position": "RoPE", "model.position.base": 500, "model": int,
+}  # fmt: skip
+
+
+def test_a_name_begins_with_the_model_and_its_parts():
+    name = run_folder.variant_name(dict(sorted(CHANGES.items())))
+    assert name == "model=int,position=RoPE,base=500,attention=GQA,dim=16,max_length=64,rank=4,max_steps=9"
+    assert name == run_folder.variant_name(CHANGES)  # whatever the order of the options
+    short = {key: CHANGES[key] for key in ("trainer.max_steps", "model.position")}
+    assert run_folder.variant_name(short, "dim=8,max_steps=5") == "position=RoPE,max_steps=9,dim=8"
+    assert run_folder.variant_name({}, "dim=8") == "dim=8"
+
+
+@pytest.mark.parametrize(
+    ("changes", "base", "name"),
+    [
+        (CHANGES, "default", "attention=GQA,base=500,dim=16,max_length=64,max_steps=9,model=int,position=RoPE,rank=4"),
+        ({"model.dim": 16}, "position=rope", "position=rope,dim=16"),
+        ({}, "position=rope", "position=rope"),
+        ({}, "default", "default"),
+        # as zoo 0.1.0 named it
+        ({f"model.o{index}": "x" * 30 for index in range(9)}, "default", "o0=" + "x" * 30 + ",o1=" + "x" * 30 + ",o2="
+         + "x" * 20 + "-0756cc63"),
+    ],
+)  # fmt: skip
+def test_a_variant_whose_folder_has_its_earlier_name_keeps_it(tmp_path, changes, base, name):
+    assert run_folder.alphabetical_name(changes, base) == name
+    present = run_folder.variant_name(changes, base)
+    assert run_folder.variant_folder(tmp_path, changes, base) == present
+    (tmp_path / name).mkdir()
+    assert run_folder.variant_folder(tmp_path, changes, base) == name
+    (tmp_path / present).mkdir(exist_ok=True)
+    assert run_folder.variant_folder(tmp_path, changes, base) == present
 
 
 def test_values_are_safe_and_long_variants_are_hashed():
-    assert run_folder.variant({"data.path": "/x/../my corpus.txt"}) == "path=my_corpus"
-    assert run_folder.variant({"data.path": "../.."}) == "path=empty"
-    assert run_folder.variant({"a.flag": True, "a.none": None, "a.list": (1, 2.5)}) == "flag=true,list=1-2.5,none=none"
+    assert run_folder.variant_name({"data.path": "/x/../my corpus.txt"}) == "path=my_corpus"
+    assert run_folder.variant_name({"data.path": "../.."}) == "path=empty"
+    assert (
+        run_folder.variant_name({"a.flag": True, "a.none": None, "a.list": (1, 2.5)})
+        == "flag=true,list=1-2.5,none=none"
+    )
     long = {f"model.option{index}": "x" * 30 for index in range(20)}
-    assert len(run_folder.variant(long)) <= run_folder.LONGEST
-    assert run_folder.variant(long) != run_folder.variant({**long, "model.option19": "y"})
+    assert len(run_folder.variant_name(long)) <= run_folder.LONGEST
+    assert run_folder.variant_name(long) != run_folder.variant_name({**long, "model.option19": "y"})
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", "", " ", "-x", "a..b", "x" * 200, "a\nb"])
@@ -58,7 +98,7 @@ def test_a_folder_that_zoo_did_not_make_is_not_deleted(tmp_path):
     run = run_folder.Run(tmp_path, "lm", "default", 1)
     run.folder.mkdir(parents=True)
     (run.folder / "thesis.tex").write_text("years of work")
-    with pytest.raises(UsageError, match="will not delete"):
+    with pytest.raises(UsageError, match="will not be deleted"):
         run_folder.claim(run, overwrite=True)
     assert (run.folder / "thesis.tex").exists()
 

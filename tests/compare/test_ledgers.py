@@ -35,6 +35,15 @@ def test_variants_and_seeds_are_grouped_in_their_order(tmp_path):
     assert len(read_records(tmp_path / "lm-tiny" / "default", tmp_path)) == 6  # none twice
 
 
+def test_the_order_of_options_in_a_name_makes_no_other_variant(tmp_path):
+    lay(ledger("max_steps=9,position=rope", seed=1), tmp_path)
+    lay(ledger("position=rope,max_steps=9", seed=2), tmp_path)
+    assert {name: list(seeds) for name, seeds in group_by_variant(read_records(tmp_path)).items()} == {
+        "max_steps=9,position=rope": [1, 2]
+    }
+    assert duplicate_runs(read_records(tmp_path)) == []
+
+
 def test_several_recipes_keep_their_names(tmp_path):
     lay(ledger(recipe="a"), tmp_path)
     lay(ledger(recipe="b"), tmp_path)

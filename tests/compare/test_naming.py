@@ -41,6 +41,7 @@ def test_the_plainest_differs_least():
         ("position=rope", [LONG[1]]),  # what it is called beside the others
         ("RoPE", LONG[1:]),
         ("default", [LONG[0]]),
+        ("position=rope,val=3,max_steps=9", [LONG[1]]),  # its earlier name, in another order
         ("position=alibi", []),
         (",", []),
     ],

@@ -255,7 +255,8 @@ def write_report(answer: Answer, options: CompareOptions, place: Path, more: Seq
     files = write_report(answer, place, more)
     goals = [answer.goal, *(answer.base.others or {})]
     tensorboard_summary.write_summary(place, table.as_markdown(answer), goals)
-    runs = next(iter(next(iter(answer.runs.values())).values())).path.parents[2]
+    compared = (place / comparison_folder.FILE).is_file()
+    runs = place if compared else next(iter(next(iter(answer.runs.values())).values())).path.parents[2]
     page = next((file for file in files if file.suffix == ".html"), place)
     print(f"\nreport  {page}\nlook    zoo tensorboard {runs}", file=out)
     print(f"        {link(pinned=tensorboard_summary.pinned_tags(answer.goal, goals))}", file=out)

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+from zoo.compare import tensorboard_summary
+from zoo.compare.tensorboard_summary import PINNED
 from zoo.errors import UsageError
 from zoo.plugins.discovery import tolerate_damaged_metadata
 
-PINNED = ("val/loss", "train/loss", "val_by_tokens/loss")
 SEEDS = r"regex:^(.*)/s\d+$"  # all seeds of a variant share a colour
 
 
@@ -40,8 +41,9 @@ def tensorboard(words: list[str], port: int | None = None) -> int:
     if not folder.is_dir():
         raise UsageError(f"no folder {str(folder)!r}. Train something first: zoo fit RECIPE")
     port = port or _free_port()
-    print(f"{link(port=port)}\nStop it with Ctrl-C.", flush=True)
-    return serve(folder, port)
+    with tensorboard_summary.opened(folder) as (logdir, pinned):
+        print(f"{link(port=port, pinned=pinned)}\nStop it with Ctrl-C.", flush=True)
+        return serve(logdir, port)
 
 
 def serve(folder: Path, port: int) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from zoo.compare.variant_names import pieces
 from zoo.console import LOG
 from zoo.errors import UsageError
 from zoo.inference import checkpoint_manifest
@@ -142,8 +143,10 @@ def group_by_variant(ledgers: Iterable[RunRecord]) -> dict[str, dict[int, RunRec
     readable = [ledger for ledger in ledgers if not ledger.problem]
     several = len({ledger.recipe for ledger in readable}) > 1
     groups: dict[str, dict[int, RunRecord]] = {}
+    spellings: dict[tuple[str, ...], str] = {}  # the order of the pieces in a folder's name means nothing
     for ledger in readable:
-        seeds = groups.setdefault(f"{ledger.recipe}/{ledger.variant}" if several else ledger.variant, {})
+        variant = spellings.setdefault((ledger.recipe, *sorted(pieces(ledger.variant))), ledger.variant)
+        seeds = groups.setdefault(f"{ledger.recipe}/{variant}" if several else variant, {})
         other = seeds.get(ledger.seed)
         if other is None or (ledger.finished and not other.finished):
             seeds[ledger.seed] = ledger

@@ -1,13 +1,25 @@
-"""What TensorBoard shows of a comparison as a whole: its table in Text, and charts of its figures."""
+"""TensorBoard on runs and comparisons: which charts are pinned, short names of runs, and a comparison's own table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import re
+import tempfile
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+from zoo.compare import comparison_folder, run_records
+from zoo.compare.variant_names import concise
+from zoo.compare.verdict import answer
 from zoo.console import printable
+from zoo.errors import UsageError
 
 NAME = "tensorboard"
+PINNED = ("val/loss", "train/loss", "val_by_tokens/loss")  # where no run says what it measures
+MOST = 6  # pinned charts
+COLUMNS = 110  # characters of a line: TensorBoard's Text does not wrap
 
 
 def write_summary(home: Path, markdown: str, goals: Iterable[str]) -> Path:
@@ -18,7 +30,7 @@ def write_summary(home: Path, markdown: str, goals: Iterable[str]) -> Path:
     for old in folder.glob("events.out.tfevents.*"):
         old.unlink(missing_ok=True)  # an earlier answer of the same comparison
     writer = Events(str(folder))
-    writer.add_text("comparison", printable(markdown, lines=True), 0)
+    writer.add_text("comparison", wrapped(printable(markdown, lines=True)), 0)
     figures = list(goals)
     writer.add_custom_scalars(
         {
@@ -34,7 +46,67 @@ def write_summary(home: Path, markdown: str, goals: Iterable[str]) -> Path:
     return folder
 
 
+def wrapped(markdown: str) -> str:
+    """Markdown with its paragraphs and items in lines of COLUMNS characters; tables, headings and code stay."""
+    lines, code = [], False
+    for line in markdown.split("\n"):
+        code ^= line.startswith("```")
+        fixed = code or line.startswith(("|", "#", "```"))
+        indent = "  " if line.startswith("- ") else ""
+        lines += [line] if fixed else textwrap.wrap(line, COLUMNS, subsequent_indent=indent) or [""]
+    return "\n".join(lines)
+
+
 def pinned_tags(goal: str, goals: Iterable[str]) -> tuple[str, ...]:
     """The charts that the link pins: the headline first, over steps and over tokens, then the other figures."""
-    others = [f"val/{name}" for name in goals if name != goal]
-    return (f"val/{goal}", f"val_by_tokens/{goal}", *others, "cost/tokens_per_s")[:5]
+    rest = [f"val/{name}" for name in goals if name != goal]
+    return (f"val/{goal}", f"val_by_tokens/{goal}", *rest, "cost/tokens_per_s")[:MOST]
+
+
+def headline_tags(folder: Path) -> tuple[str, ...]:
+    """The charts to pin for all runs below a folder: the headlines of their tasks, then their other figures."""
+    first = {path.parents[2]: path for path in sorted(folder.rglob(run_records.LEDGER))}  # one run per recipe
+    goals = [list(run_records.read_record(path.parent).get("goals") or ()) for path in first.values()]
+    headlines = [name for names in goals for name in names[:1]]
+    others = [name for names in goals for name in names[1:]]
+    tags = [f"val/{name}" for name in (*headlines, *others)] + [f"val_by_tokens/{name}" for name in headlines]
+    return tuple(dict.fromkeys([*tags, "train/loss"]))[:MOST] if headlines else PINNED
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[tuple[Path, tuple[str, ...]]]:
+    """The folder for TensorBoard to read, and the charts to pin.
+
+    For a comparison's folder it is a temporary one of links to the runs, `RoPE/s1`: their own names hold what all have
+    in common, too. Raises UsageError for a damaged record of a comparison.
+    """
+    record = comparison_folder.load_record(folder)
+    if record is None:
+        yield folder, headline_tags(folder)
+        return
+    labels, pinned = _labels(record)
+    with tempfile.TemporaryDirectory(prefix="zoo-tensorboard-") as place:
+        for run in record.folders:
+            link = Path(place, re.sub(r"[/\\:]", "_", labels[run.parent.name]), run.name)
+            if os.path.lexists(link):  # of another variant, by that replacement
+                link = Path(place, run.parent.name, run.name)
+            link.parent.mkdir(exist_ok=True)
+            link.symlink_to(run.absolute(), target_is_directory=True)
+        Path(place, "comparison").symlink_to((folder / NAME).absolute(), target_is_directory=True)
+        yield Path(place), pinned
+
+
+def _labels(record: comparison_folder.Record) -> tuple[dict[str, str], tuple[str, ...]]:
+    """What the tables call each variant, by its folder's name, and the charts to pin."""
+    names: Sequence[str] = list(dict.fromkeys(run.parent.name for run in record.folders))
+    ledgers = comparison_folder.read_ledgers(record.folders)
+    goals = list(next((each.goals for each in ledgers if each.goals), {}))
+    try:
+        result = answer(ledgers, record.baseline, record.goal)
+        labels = {
+            run.path.parents[1].name: row.label for row in result.rows for run in result.runs[row.variant].values()
+        }
+    except UsageError:  # no run is finished
+        labels = {}
+    goal = record.goal or (goals[0] if goals else "loss")
+    return concise(names) | labels, pinned_tags(goal, goals)

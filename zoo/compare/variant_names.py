@@ -1,4 +1,4 @@
-"""The names of variants, `max_steps=200,position=rope`: short ones, and which is meant."""
+"""The names of variants, `position=rope,max_steps=200`: shorter ones, and which variant a text means."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ DEFAULT = "default"
 
 
 def pieces(variant: str) -> list[str]:
-    """What a variant differs in from its recipe, as its folder is named."""
+    """The options in which a variant differs from its recipe, as its folder's name has them; their order varies."""
     last = variant.rpartition("/")[2]
     return [] if last == DEFAULT else last.split(",")
 
 
 def concise(variants: Iterable[str]) -> dict[str, str]:
-    """Names without the pieces that all share, such as a number of steps; "default" where none is left.
+    """Names without the options that all variants share, such as a number of steps; "default" where none is left.
 
-    One variant alone shares nothing: it keeps its name, which would else be that of another.
+    A single variant keeps its name, which would otherwise be that of another.
     """
     names = list(variants)
     if len(names) == 1:
@@ -35,20 +35,20 @@ def plainest(variants: Iterable[str]) -> str:
 
 
 def match_variant(text: str, choices: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """The variants that ``text`` may stand for: by name, or by what they chose, `position=rope` or `rope`."""
+    """The variants that ``text`` may mean: by name, or by what they choose, `position=rope` or `rope`.
+
+    ``choices`` holds the options of each variant by its name.
+    """
     exact = [name for name in choices if text in (name, name.rpartition("/")[2], name.partition("/")[0])]
     exact = exact or [name for name, short in concise(choices).items() if text == short]
+    exact = exact or [name for name in choices if sorted(pieces(text)) == sorted(pieces(name))]
     if exact:
         return exact
-    pieces = [piece.strip().casefold() for piece in text.split(",") if piece.strip()]
-    return [name for name, choice in choices.items() if pieces and all(_chose(piece, name, choice) for piece in pieces)]
+    words = [word.strip().casefold() for word in text.split(",") if word.strip()]
+    return [name for name, choice in choices.items() if words and all(_chooses(word, name, choice) for word in words)]
 
 
-def _chose(piece: str, name: str, choice: Mapping[str, str]) -> bool:
-    spellings = {f"{key.rpartition('.')[2]}={value}".casefold() for key, value in choice.items()}
-    spellings |= {f"{key}={value}".casefold() for key, value in choice.items()}
-    return piece in {
-        *spellings,
-        *(value.casefold() for value in choice.values()),
-        *(one.casefold() for one in pieces(name)),
-    }
+def _chooses(word: str, name: str, choice: Mapping[str, str]) -> bool:
+    values = {f"{key.rpartition('.')[2]}={value}" for key, value in choice.items()}
+    values |= {f"{key}={value}" for key, value in choice.items()} | set(choice.values()) | set(pieces(name))
+    return word in {value.casefold() for value in values}

@@ -169,11 +169,10 @@ def make_plan(command: fit_options.Command, config_draft: Draft, against: Schema
         base = Resolved()  # a recipe that needs options of the command line is incomplete by itself
     recipe, earlier = run_folder.recipe_of(config_draft.recipe, full.classes["model"].__name__)
     changes = run_folder.differences(full.values, base.values, full.defaults)
-    variant = run_folder.variant(changes)
     if command.name:
         variant = run_folder.check_name(command.name)
-    elif earlier:
-        variant = earlier if not changes else f"{earlier},{variant}".removeprefix("default,")
+    else:
+        variant = run_folder.variant_folder(Path(command.runs, recipe), changes, earlier or run_folder.DEFAULT)
     return Plan(command, full, run_folder.Run(Path(command.runs), recipe, variant, seed), config_draft.recipe)
 
 

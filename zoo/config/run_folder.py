@@ -11,11 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from zoo import registry
 from zoo.errors import UsageError
 from zoo.inference.find_run import CONFIG, FINISHED, STARTING
 from zoo.io import atomic_files
 
-LONGEST = 100
+LONGEST = 100  # characters of a variant's name
+DEFAULT = "default"
+SECTIONS = ("model", "data", "tune", "trainer")  # of a configuration, in the order in which a variant's name has them
 # what changes where a run happens and how it is watched, never what it learns
 INFRASTRUCTURE = (
     "trainer.devices", "trainer.accelerator", "trainer.strategy", "trainer.num_nodes", "trainer.logger",
@@ -39,10 +42,12 @@ class Run:
 
     @property
     def folder(self) -> Path:
+        """`runs/<recipe>/<variant>/s<seed>`."""
         return self.root / self.recipe / self.variant / f"s{self.seed}"
 
     @property
     def title(self) -> str:
+        """`<recipe>/<variant>`."""
         return f"{self.recipe}/{self.variant}"
 
 
@@ -52,7 +57,7 @@ def differences(
     """The values of a configuration that differ from its recipe's, or from the defaults where that says nothing."""
     changed: dict[str, object] = {}
     for key, value in full.items():
-        if key.partition(".")[0] not in ("model", "data", "trainer", "tune") or key.startswith(INFRASTRUCTURE):
+        if key.partition(".")[0] not in SECTIONS or key.startswith(INFRASTRUCTURE):
             continue
         if key in base and base[key] == value:
             continue
@@ -62,15 +67,51 @@ def differences(
     return changed
 
 
-def variant(changes: Mapping[str, object]) -> str:
-    """`norm=layernorm,position=alibi`: the changes, sorted, safe as a folder's name; `default` for none."""
-    if not changes:
-        return "default"
-    pieces = sorted(f"{name}={slug(changes[key])}" for key, name in _short(list(changes)).items())
-    text = ",".join(pieces)
+def variant_name(changes: Mapping[str, object], base: str = DEFAULT) -> str:
+    """`position=alibi,lr=0.01,max_steps=200`: the changes, safe as a folder's name; `default` for none.
+
+    The parts of the model come first, then its other options, data, fine-tuning and trainer, so that the beginning of a
+    name tells variants apart. ``base`` is the variant whose configuration was changed: what it has of its own follows.
+    """
+    names = _short(list(changes))
+    rest = [piece for piece in _pieces(base) if piece.partition("=")[0] not in names.values()]
+    return _joined([*(f"{names[key]}={slug(changes[key])}" for key in sorted(changes, key=_rank)), *rest])
+
+
+def alphabetical_name(changes: Mapping[str, object], base: str = DEFAULT) -> str:
+    """The same as zoo 0.1 named it: the changes by their names alone, after those of ``base``."""
+    own = sorted(f"{name}={slug(changes[key])}" for key, name in _short(list(changes)).items())
+    return ",".join([*_pieces(base), *_pieces(_joined(own))]) or DEFAULT
+
+
+def variant_folder(recipe: Path, changes: Mapping[str, object], base: str = DEFAULT) -> str:
+    """The name of a variant's folder in ``recipe``; the alphabetical one where that alone exists: its runs go on."""
+    name, earlier = variant_name(changes, base), alphabetical_name(changes, base)
+    return earlier if (recipe / earlier).is_dir() and not (recipe / name).is_dir() else name
+
+
+def _rank(key: str) -> tuple[int, int, str]:
+    """Where an option stands in a name: by its section; in the model the task, parts, other options; then by name."""
+    section, _, option = key.partition(".")
+    order = ["", *registry.KINDS] if section == "model" else []
+    kind = option.partition(".")[0]
+    return (
+        SECTIONS.index(section) if section in SECTIONS else len(SECTIONS),
+        order.index(kind) if kind in order else len(order),
+        key,
+    )
+
+
+def _pieces(name: str) -> list[str]:
+    return [] if name == DEFAULT else name.split(",")
+
+
+def _joined(pieces: list[str]) -> str:
+    """The pieces with commas; of a long text the beginning and a digest, which does not depend on their order."""
+    text = ",".join(pieces) or DEFAULT
     if len(text) <= LONGEST:
         return text
-    return f"{text[: LONGEST - 9]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return f"{text[: LONGEST - 9]}-{_digest(','.join(sorted(pieces)))}"
 
 
 def _short(keys: list[str]) -> dict[str, str]:
@@ -102,14 +143,18 @@ def slug(value: object) -> str:
         path = Path(text)
         text = "-".join(path.parts[-3:]) if re.fullmatch(r"s\d+", path.name) else path.stem
         if len(text) > 40:
-            text = f"{text[:31]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+            text = f"{text[:31]}-{_digest(text)}"
     return re.sub(r"[^A-Za-z0-9._+-]+", "_", text).strip("._")[:40] or "empty"
 
 
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
 def check_name(name: str) -> str:
-    """A name the user chose, refused when it could leave the folder of runs."""
+    """The name that the user gave. Raises UsageError for one that could leave the folder of runs."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+=,-]{0,119}", name) or ".." in name:
-        raise UsageError(f"--name {name!r} must be letters, digits and . _ + - = , alone.")
+        raise UsageError(f"--name {name!r} may hold only letters, digits and . _ + - = ,")
     return name
 
 
@@ -134,7 +179,7 @@ def first_rank() -> bool:
 
 
 def check(run: Run, overwrite: bool = False, resume: bool = False) -> None:
-    """Refuse early, before anything takes time, a folder that `claim` would refuse."""
+    """Raise UsageError early, before anything takes time, for a folder that `claim` would refuse."""
     folder = run.folder
     if not first_rank():
         return
@@ -147,29 +192,29 @@ def check(run: Run, overwrite: bool = False, resume: bool = False) -> None:
     if not overwrite:
         state = "is finished" if (folder / FINISHED).exists() else "was started and not finished"
         raise UsageError(f"{folder} {state}.\nContinue it: --resume. Start over: --overwrite. Keep both: --name NAME.")
-    ours = any((folder / name).is_file() for name in (CONFIG, STARTING))
-    if not folder.is_dir() or (any(folder.iterdir()) and not ours):
-        raise UsageError(f"{folder} holds no {CONFIG}, so zoo did not make it and will not delete it.")
+    is_run = any((folder / name).is_file() for name in (CONFIG, STARTING))
+    if not folder.is_dir() or (any(folder.iterdir()) and not is_run):
+        raise UsageError(f"{folder} holds no {CONFIG}: it is no run of zoo, and will not be deleted.")
 
 
 def claim(run: Run, overwrite: bool = False, resume: bool = False) -> Path:
-    """Make the run's folder, which nobody else may have made. Raises UsageError that says what to do instead."""
+    """Create the run's folder, atomically. Raises UsageError that says what to do where it exists or cannot be made."""
     folder = run.folder
     check(run, overwrite, resume)
     if resume or not first_rank():
         return folder
-    made = False
+    created = False
     try:
         if overwrite and folder.is_dir():
             atomic_files.discard(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir()
-        made = True
+        created = True
         atomic_files.create(folder / STARTING, b"")
     except FileExistsError as error:
-        raise UsageError(f"{folder} was made by another run just now. Keep both: --name NAME.") from error
+        raise UsageError(f"{folder} was created by another run just now. Keep both: --name NAME.") from error
     except OSError as error:
-        if made:
+        if created:
             shutil.rmtree(folder, ignore_errors=True)
         raise UsageError(
             f"cannot make {folder}: {error.strerror or error}. Choose another place: --runs DIR"
@@ -178,7 +223,7 @@ def claim(run: Run, overwrite: bool = False, resume: bool = False) -> Path:
 
 
 def release(run: Run) -> None:
-    """Remove the folder of a run that was refused before it kept anything, so that the next try is not refused."""
+    """Remove the folder of a run that failed before its first checkpoint, so that the same command works again."""
     if first_rank() and run.folder.is_dir() and not any(run.folder.rglob("*.ckpt")):
         with contextlib.suppress(OSError):
             atomic_files.discard(run.folder)

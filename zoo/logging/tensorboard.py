@@ -31,18 +31,19 @@ LAYOUT = {
 class RunLogger(TensorBoardLogger):
     """Writes one run into its folder.
 
-    ``variant`` names what the seeds of one variant share: TensorBoard's HParams page shows one row for it, with the
-    mean over its seeds. ``choices`` are its hyper-parameters, a part as one value.
+    ``variant`` is the name that all seeds of one variant share: TensorBoard's HParams page has one row for it, with the
+    mean over its seeds, and shows the first 15 characters of the name. ``choices`` are its hyper-parameters, a part as
+    one value.
     """
 
     def __init__(
         self, folder: Path, variant: str, choices: dict[str, str | float | bool], logged: dict[str, int] | None = None
     ):
-        """``logged`` is what ``mark`` gave when the checkpoint was taken that a run goes on from.
+        """``logged``: bytes of each event file at the checkpoint that a run resumes from, as ``mark`` returned them.
 
-        What was logged after that is cut off, when something is about to be logged: until then a run that has nothing
-        left to do, or that another process is writing, stays as it is. TensorBoard's own way, purge_step, would also
-        forget what was logged before it by another measure than steps.
+        Later events are cut off just before the first new one is written: until then a run that has nothing left to do,
+        or that another process is writing, stays as it is. TensorBoard's own way, purge_step, would also remove earlier
+        points whose x-axis is tokens instead of steps.
         """
         super().__init__(save_dir=folder, name="", version="", default_hp_metric=False)
         self.variant, self.open, self.folder = printable(variant), False, folder
@@ -55,7 +56,7 @@ class RunLogger(TensorBoardLogger):
     @property
     @rank_zero_experiment
     def experiment(self) -> Events:
-        """The writer, which survives a disk that fails; the first time it cuts off what a resume logs again."""
+        """The writer, which survives a failing disk. The first access cuts off events after the resumed checkpoint."""
         if self._events is None:
             if self.logged is not None:
                 self._cut(self.logged)
@@ -63,7 +64,7 @@ class RunLogger(TensorBoardLogger):
         return self._events
 
     def _cut(self, logged: dict[str, int]) -> None:
-        """Raises StorageError: events that stayed would say other things than the run that follows."""
+        """Truncate event files to ``logged``. Raises StorageError where that fails: later events would be wrong."""
         try:
             for path in self.folder.glob(EVENTS):
                 if path.name not in logged:
@@ -78,19 +79,19 @@ class RunLogger(TensorBoardLogger):
 
     @rank_zero_only
     def mark(self) -> dict[str, int]:
-        """The length of each file of events, all of which is given to the operating system."""
+        """Flush, and return the length in bytes of each event file by its name."""
         self.experiment.flush()
         return {path.name: path.stat().st_size for path in self.folder.glob(EVENTS)}
 
     def _start(self) -> None:
-        """Announce the run. No experiment is declared: TensorBoard would take the columns of the first run for all."""
+        """Write choices and layout. No HParams experiment is declared: its columns would be those of the first run."""
         self._add(summary_v2.hparams_pb(self.choices, trial_id=self.variant))
         self.experiment.add_custom_scalars(LAYOUT)
         self.open = True
 
     @rank_zero_only
     def log_hyperparams(self, params: Any = None, metrics: Any = None, step: int | None = None) -> None:
-        """Nothing: the first metrics announce what differs between variants, and Lightning would add the rest."""
+        """Nothing: the first metrics write the choices of the variant, and Lightning would add every other option."""
 
     @rank_zero_only
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
@@ -102,11 +103,11 @@ class RunLogger(TensorBoardLogger):
             super().log_metrics(scalars, step)
 
     def save(self) -> None:
-        """Nothing: the run's folder has its configuration already, and an empty hparams.yaml says less."""
+        """Nothing: config.yaml in the run's folder says more than Lightning's hparams.yaml."""
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Close the session with what became of it."""
+        """Write how the run ended, and close the writer."""
         if self.open:
             self._add(session_end(api_pb2.STATUS_SUCCESS if status == "success" else api_pb2.STATUS_FAILURE))
             self.open = False
@@ -118,7 +119,7 @@ class RunLogger(TensorBoardLogger):
 
 
 def session_end(status: int) -> Summary:
-    """TensorBoard's own function for this message imports TensorFlow."""
+    """The HParams event that a run has ended with ``status``; TensorBoard's own function for it imports TensorFlow."""
     info = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=time.time())
     content = plugin_data_pb2.HParamsPluginData(session_end_info=info)
     event = Summary()

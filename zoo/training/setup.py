@@ -50,7 +50,8 @@ def make_logger_and_callbacks(
     ``model`` and ``data`` are the configurations of both, ``{"class_path": ..., "init_args": {...}}``.
     """
     keeping = keeping or CheckpointOptions()
-    logger = RunLogger(folder, "/".join(folder.parts[-3:-1]), chosen_options(model), keeping.logged)
+    recipe, variant = folder.parts[-3:-1]
+    logger = RunLogger(folder, f"{variant} ({recipe})", chosen_options(model), keeping.logged)
     drawn: list[Callback] = [Bar()] if sys.stderr.isatty() and sys.stdout.isatty() else []
     callbacks = [
         CheckpointSaver(folder / "checkpoints", next(iter(task.goals.items())), keeping.every, keeping.facts),
