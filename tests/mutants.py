@@ -1,0 +1,788 @@
+"""Mutation tests: each of these faults in zoo must make a test of the default run fail.
+
+``python -m tests.mutants [--only TEXT] [--list] [--json FILE] [--timeout SECONDS]``
+
+A mutant replaces one piece of one line. It is applied to a copy of the repository in a temporary folder, never to the
+working tree, and the nearest test files are run there with ``-x``. The test that fails is then run without the mutant,
+since one that fails anyway kills nothing. Each run is a fork of one process that has imported torch and Lightning, and
+not zoo. Mutants with quick tests come first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+HEAVY = ("torch", "lightning", "torchmetrics", "jsonargparse", "hypothesis", "pytest", "numpy", "PIL", "tokenizers")
+LEFT_OUT = shutil.ignore_patterns("venv", ".git", "__pycache__", ".*_cache", "runs", "*.egg-info", "build", "dist")
+ANY = "~"  # any identifier, in the text that is replaced and, in the same order, in its replacement
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault: in a file below zoo/, ``text`` becomes ``fault``, and one of ``tests`` (below tests/) must fail."""
+
+    file: str
+    text: str
+    fault: str
+    tests: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        return f"{self.file}: {self.text}"
+
+    def apply(self, source: str) -> str:
+        """The source with the fault. Raises LookupError unless its place is there exactly once."""
+        pattern = r"(\w+)".join(map(re.escape, self.text.split(ANY)))
+        matches = list(re.finditer(pattern, source))
+        if len(matches) != 1:
+            raise LookupError(f"{self.title!r} is there {len(matches)} times, not once: name a line of today's code.")
+        (match,) = matches
+        names = iter(match.groups())
+        fault = re.sub(ANY, lambda _: next(names), self.fault)
+        return source[: match.start()] + fault + source[match.end() :]
+
+
+MUTANTS = [
+    Mutant(file, text, fault, tuple(tests.split()))
+    for file, text, fault, tests in [
+        # command line
+        (
+            "cli/__init__.py",
+            'words[:1] == ["--version"]',
+            'words[:1] == ["--vversion"]',
+            "cli/test_cli_read.py cli/test_cli_plain.py",
+        ),
+        ("cli/new.py", "if major == 0 else", "if major == 1 else", "cli/test_cli_new.py::test_names_and_versions"),
+        (
+            "cli/new.py",
+            "module in sys.stdlib_module_names or keyword",
+            "keyword",
+            "cli/test_cli_new.py::test_what_is_refused",
+        ),
+        ("cli/environment_errors.py", r'if "\0" in ~', r'if "\1" in ~', "cli/test_cli_environment.py"),
+        (
+            "cli/tensorboard.py",
+            '("127.0.0.1", port)) != 0',
+            '("127.0.0.1", port)) == 0',
+            "cli/test_cli_resolve.py cli/test_cli_read.py",
+        ),
+        (
+            "cli/fit_summary.py",
+            "seconds >= 60 else",
+            "seconds >= 6 else",
+            "cli/test_cli_report.py cli/test_cli_overrides.py",
+        ),
+        ("cli/resume.py", 'not in ("", "0")', 'not in ("",)', "training/test_resume.py"),
+        (
+            "cli/import_pretrained.py",
+            "any(target.iterdir()) and not force",
+            "any(target.iterdir()) and force",
+            "pretrained/test_clients.py",
+        ),
+        ("cli/show.py", 'text[:89] + "…"', 'text[:88] + "…"', "cli/test_cli_read.py"),
+        ("cli/matrix.py", 'if ~.status == "trains":', 'if ~.status != "trains":', "conformance/test_combinations.py"),
+        # compare
+        ("compare/statistics.py", "t_critical(alpha, n - 1)", "t_critical(alpha, n)", "compare/test_statistics.py"),
+        ("compare/statistics.py", "if sd <= SAME * size:", "if sd >= SAME * size:", "compare/test_statistics.py"),
+        ("compare/statistics.py", "if adjusted <= ALPHA:", "if adjusted > ALPHA:", "compare/test_statistics.py"),
+        (
+            "compare/statistics.py",
+            "differences = ours - theirs",
+            "differences = theirs - ours",
+            "compare/test_statistics.py",
+        ),
+        ("compare/fairness.py", 'if ~ > TOLERANCE["~"]:', 'if ~ > 3 * TOLERANCE["~"]:', "compare/test_fairness.py"),
+        ("compare/fairness.py", "2 * TOLERANCE", "0 * TOLERANCE", "compare/test_fairness.py"),
+        ("compare/matched_sizes.py", "at(high) < target", "at(high) > target", "compare/test_match.py"),
+        ("compare/number_format.py", "if seconds < 10:", "if seconds < 1:", "compare/test_table.py"),
+        (
+            "compare/number_format.py",
+            "abs(value) >= 10**power",
+            "abs(value) > 10**power",
+            "compare/test_table.py compare/test_report.py",
+        ),
+        ("compare/lock.py", "owner.host == socket.gethostname() and", "", "compare/test_execute.py"),
+        (
+            "compare/equal_start.py",
+            'if run.setting.get("batch") != ',
+            'if run.setting.get("batch") == ',
+            "compare/test_ledger.py compare/test_fairness.py",
+        ),
+        (
+            "compare/run_records.py",
+            'if content["format"] != FORMAT:',
+            'if content["format"] == 0:',
+            "compare/test_ledgers.py",
+        ),
+        ("compare/variants.py", "count > MANY", "count >= 10 * MANY", "compare/test_variants.py compare/test_plan.py"),
+        ("compare/variant_names.py", "if p not in shared", "if p in shared", "compare/test_naming.py"),
+        (
+            "compare/verdict.py",
+            'if direction == "min" else -',
+            'if direction == "max" else -',
+            "compare/test_table.py compare/test_statistics.py",
+        ),
+        (
+            "compare/length_probe.py",
+            "length - math.ceil(length / 4)",
+            "length - math.ceil(length / 2)",
+            "compare/test_lengths.py",
+        ),
+        (
+            "compare/charts.py",
+            "signs[1] * point[1] < signs[1]",
+            "signs[1] * point[1] > signs[1]",
+            "compare/test_charts.py",
+        ),
+        (
+            "compare/run_state.py",
+            '.get("finished")):',
+            '.get("finished", 1)):',
+            "compare/test_plan.py compare/test_execute.py",
+        ),
+        # config
+        ("config/coercion.py", "LARGEST_INT = 2**63 - 1", "LARGEST_INT = 2**65", "cli/test_cli_bounds.py"),
+        ("config/trainer_bounds.py", "1 <= value <= 4096", "0 <= value <= 4096", "cli/test_cli_bounds.py"),
+        ("config/run_config.py", "0 <= seed < 2**32", "0 <= seed <= 2**32", "cli/test_cli_bounds.py"),
+        (
+            "config/data_sizes.py",
+            "(~ < ~ if spare else ~ != ~)",
+            "(~ > ~ if spare else ~ != ~)",
+            "cli/test_cli_matching.py cli/test_cli_fit.py",
+        ),
+        ("config/run_folder.py", 'or ".." in name', "", "cli/test_cli_folder.py cli/test_cli_strangers.py"),
+        (
+            "config/resolve.py",
+            "if takes_code(param.annotation):",
+            "if False:",
+            "cli/test_cli_plain.py",
+        ),
+        (
+            "config/resolve.py",
+            "if ~(node.plain()):",
+            "if False:",
+            "cli/test_cli_plain.py",
+        ),
+        (
+            "config/signatures.py",
+            "return self.default is inspect.Parameter.empty",
+            "return self.default is not inspect.Parameter.empty",
+            "cli/test_cli_bounds.py cli/test_cli_resolve.py",
+        ),
+        ("config/yaml_source.py", 'elif key == "init_args":', 'elif key == "init_arg":', "cli/test_cli_document.py"),
+        ("config/precision.py", 'bool(capabilities().get("amx_bf16"))', "True", "cli/test_cli_precision.py"),
+        (
+            "config/class_names.py",
+            "cls.__name__.lower() == name.lower()",
+            "cls.__name__ == name",
+            "cli/test_cli_plain.py cli/test_cli_resolve.py",
+        ),
+        # conformance
+        ("conformance/common.py", "out.shape == x.shape,", "True,", "conformance/test_faults.py"),
+        ("conformance/common.py", "share <= 1.2,", "share <= 12,", "conformance/test_faults.py"),
+        ("conformance/common.py", 'report["seconds"] < 2,', "True,", "conformance/test_faults.py"),
+        (
+            "conformance/check.py",
+            "self.known is None:\n            self._try()",
+            "self.known is None:\n            pass",
+            "conformance/test_faults.py",
+        ),
+        ("conformance/block.py", "growth > 5,", "growth > 0,", "conformance/test_faults.py"),
+        (
+            "conformance/growth.py",
+            "exponent <= MOST[declared],",
+            "exponent <= 9 + MOST[declared],",
+            "conformance/test_faults.py",
+        ),
+        ("conformance/ffn.py", "require(bent > 1e-6,", "require(bent >= 0,", "conformance/test_faults.py"),
+        ("conformance/combinations.py", "if grad is None]", "if False]", "conformance/test_combinations.py"),
+        # data
+        (
+            "data/labelled.py",
+            "content.update(json.dumps([split, found]).encode())",
+            "content.update(split.encode())",
+            "data/test_identity.py",
+        ),
+        (
+            "data/batches.py",
+            "rounded = -(-length // MULTIPLE) * MULTIPLE",
+            "rounded = length // MULTIPLE * MULTIPLE",
+            "data/test_batches.py",
+        ),
+        ("data/batches.py", "* wide > self.tokens", "* wide > 2 * self.tokens", "data/test_batches.py"),
+        (
+            "data/corruption.py",
+            "draw.random(len(tokens)) < rate",
+            "draw.random(len(tokens)) > rate",
+            "data/test_corruption.py",
+        ),
+        ("data/masking.py", "(chance < self.rate) & allowed", "(chance < self.rate)", "data/test_masked.py"),
+        ("data/masked.py", "len(first) + 2 : len(line)] = 1", "len(first) + 1 : len(line)] = 1", "data/test_masked.py"),
+        ("data/augment.py", "draws[:, 2] < 0.5", "draws[:, 2] < 0.0", "data/test_images.py"),
+        ("data/images.py", "folder_of_split.classes != names", "False", "data/test_image_files.py data/test_images.py"),
+        (
+            "data/imagefiles.py",
+            "image.width * image.height > MOST_PIXELS",
+            "False",
+            "data/test_image_files.py malformed/test_odd_files.py",
+        ),
+        ("data/pairs.py", "if pair.source not in held]", "if pair.source in held]", "data/test_pairs.py"),
+        (
+            "data/pairs.py",
+            "len(line) > LONGEST_LINE",
+            "False",
+            "data/test_pairs.py malformed/test_odd_files.py malformed/test_malformed_data.py",
+        ),
+        ("data/text.py", "predicted = len(tokens) - 1", "predicted = len(tokens)", "data/test_text.py"),
+        (
+            "data/read.py",
+            'if "\\0" in text:',
+            "if False:",
+            "data/test_text.py malformed/test_odd_files.py malformed/test_malformed_data.py",
+        ),
+        ("data/cache.py", "all(_stamp(entry / name) == stamp", "all(True", "data/test_data_cache.py"),
+        (
+            "data/tokenizer.py",
+            "[first, *ids] if last is None",
+            "[*ids, first] if last is None",
+            "data/test_tokenizer.py data/test_masked.py",
+        ),
+        (
+            "data/data.py",
+            "if not 0 < value < 1:",
+            "if not 0 <= value <= 1:",
+            "data/test_text.py data/test_labelled.py malformed/test_malformed_data.py",
+        ),
+        ("data/phrasebook.py", '"val": pairs[HELD : 2 * HELD]', '"val": pairs[:HELD]', "data/test_phrasebook.py"),
+        # finetuning, inference
+        (
+            "finetuning/finetune.py",
+            "if not 0 < self.layer_decay <= 1:",
+            "if not 0 <= self.layer_decay:",
+            "finetuning/test_finetune.py",
+        ),
+        ("finetuning/finetune.py", "decay**steps", "decay**(steps + 1)", "finetuning/test_finetune.py"),
+        (
+            "finetuning/weight_transfer.py",
+            "given.shape == tensor.shape",
+            "given.numel() == tensor.numel()",
+            "finetuning/test_finetune.py",
+        ),
+        (
+            "inference/checkpoint_manifest.py",
+            'manifest.get("sha256") != digest',
+            "False",
+            "training/test_checkpoint.py",
+        ),
+        (
+            "inference/safe_pickle.py",
+            "any(function is one for one in ALLOWED_CALLS)",
+            "callable(function)",
+            "attacks/test_attack_checkpoints.py",
+        ),
+        (
+            "inference/safe_pickle.py",
+            "if total > MOST_VALUES:",
+            "if False:",
+            "attacks/test_attack_checkpoints.py fuzz/test_fuzz.py",
+        ),
+        (
+            "inference/import_policy.py",
+            'path.startswith(f"{root}.")',
+            "path.startswith(root)",
+            "cli/test_cli_strangers.py attacks/test_attack_recipes.py cli/test_cli_fit.py",
+        ),
+        (
+            "inference/classification.py",
+            "right = image.size ==",
+            "right = image.size !=",
+            "inference/test_classification.py",
+        ),
+        (
+            "inference/language.py",
+            "skip = max(0, len(lead) - 1 - start)",
+            "skip = max(0, len(lead) - start)",
+            "inference/test_language.py",
+        ),
+        ("inference/stop_strings.py", "if stop in text]", "if text in stop]", "inference/test_language.py"),
+        ("inference/translation.py", "ids[: most - 1]", "ids[:most]", "inference/test_translation.py"),
+        (
+            "inference/trained_model.py",
+            "/ math.log(2) / self.bytes if",
+            "/ self.bytes if",
+            "inference/test_language.py",
+        ),
+        (
+            "inference/weight_files.py",
+            "bool(tensor.isnan().any())",
+            "bool(tensor.isnan().all())",
+            "inference/test_nonfinite_weights.py",
+        ),
+        # io
+        (
+            "io/limits.py",
+            '".." in pure.parts or',
+            "",
+            "data/test_identity.py attacks/test_attack_checkpoints.py",
+        ),
+        (
+            "io/limits.py",
+            "limit -= info.file_size",
+            "limit -= info.compress_size",
+            "attacks/test_attack_checkpoints.py fuzz/test_fuzz.py malformed/test_odd_files.py",
+        ),
+        (
+            "io/plain_yaml.py",
+            "count > NODES or depth > DEPTH",
+            "count > NODES",
+            "fuzz/test_fuzz.py attacks/test_attack_recipes.py",
+        ),
+        ("io/atomic_files.py", "if path.is_dir() and not path.is_symlink():", "if path.is_dir():", "test_atomic.py"),
+        # logging
+        (
+            "logging/run_record.py",
+            "tokens_seen(task) / seconds if",
+            "seconds / tokens_seen(task) if",
+            "training/test_limits_of_runs.py compare/test_ledger.py",
+        ),
+        ("logging/run_record.py", "if lost or value == value}", "if lost or value != value}", "compare/test_ledger.py"),
+        (
+            "logging/run_record.py",
+            'len(self.batches["first"]) < FIRST',
+            'len(self.batches["first"]) < 0',
+            "compare/test_ledger.py",
+        ),
+        ("logging/best_effort.py", "if self.failures == 1:", "if self.failures == 2:", "logging/test_best_effort.py"),
+        ("logging/attention_maps.py", "min(count, most)", "most", "logging/test_attention_maps.py"),
+        ("logging/graph.py", "if a != at and", "if a == at and", "logging/test_graph.py"),
+        ("logging/tensorboard.py", 'if name != "epoch"}', "}", "logging/test_tensorboard.py"),
+        # models
+        (
+            "models/generation.py",
+            "score / length**",
+            "score * length**",
+            "models/test_decoding.py::test_wide_beams_find_what_enumeration_finds",
+        ),
+        (
+            "models/generation.py",
+            "length + 1 <= search.min_length",
+            "length < search.min_length - 1",
+            "models/test_decoding.py::test_wide_beams_find_what_enumeration_finds",
+        ),
+        ("models/encoder.py", "clamp(min=1)", "clamp(min=2)", "models/test_encoder.py"),
+        (
+            "models/initialization.py",
+            "(3 * module.weight.size(1)) ** -0.5",
+            "module.weight.size(1) ** -0.5",
+            "models/test_initialisation.py",
+        ),
+        (
+            "models/language.py",
+            "if self.scale == 1.0 else x * self.scale",
+            "if self.scale != 1.0 else x * self.scale",
+            "models/test_options.py models/test_encoder.py models/test_counts.py",
+        ),
+        ("models/layer_overrides.py", "self.last + 1 :", "self.last :", "models/test_options.py"),
+        (
+            "models/loss.py",
+            "slope.amax(-1, keepdim=True).log()",
+            "slope.amax(-1, keepdim=True)",
+            "models/test_models_loss.py parts/test_derivatives.py",
+        ),
+        ("models/recurrent.py", "(valid.sum(1) - 1)", "(valid.sum(1) - 2)", "models/test_recurrent.py"),
+        (
+            "models/seq2seq.py",
+            '~ = tie in ("inputs", "all")',
+            '~ = tie in ("inputs",)',
+            "models/test_options.py models/test_counts.py models/test_initialisation.py",
+        ),
+        (
+            "models/stack.py",
+            "if limit is not None and length > limit",
+            "if limit is not None and length > 2 * limit",
+            "models/test_causality.py models/test_options.py",
+        ),
+        (
+            "models/vit.py",
+            "if image_size % patch:",
+            "if False:",
+            "models/test_options.py models/test_blocks.py malformed/test_malformed_recipes.py models/test_matrix.py",
+        ),
+        (
+            "models/attention_weights.py",
+            "else weights[:, heads]",
+            "else weights",
+            "models/test_watch.py logging/test_attention_maps.py",
+        ),
+        ("models/compatibility.py", "feature not in attention.~", "feature in attention.~", "models/test_matrix.py"),
+        # parts
+        (
+            "parts/attention.py",
+            "torch.tanh(q.unsqueeze(3) + k.unsqueeze(2))",
+            "torch.tanh(q.unsqueeze(3) - k.unsqueeze(2))",
+            "parts/test_attentions.py",
+        ),
+        ("parts/backend.py", "first - pattern.window + 1)", "first - pattern.window + 2)", "parts/test_backends.py"),
+        ("parts/backend.py", 'torch.where(mask, bias, float("-inf"))', "bias", "parts/test_backends.py"),
+        ("parts/cpu_attention.py", "scores = scores + bias if", "scores = scores - bias if", "parts/test_backends.py"),
+        (
+            "parts/block.py",
+            "return x + branch.dropout(branch.behind(",
+            "return branch.dropout(branch.behind(",
+            "models/test_blocks.py",
+        ),
+        (
+            "parts/cache.py",
+            "stored, new = self.length - self.start, k.size(2)",
+            "stored, new = self.length, k.size(2)",
+            "parts/test_kv_cache.py models/test_causality.py",
+        ),
+        ("parts/disentangled.py", 'if self.terms != "p2c":', 'if self.terms == "p2c":', "parts/test_disentangled.py"),
+        ("parts/ffn.py", "weight / weight.sum(-1, keepdim=True)", "weight", "parts/test_ffns.py"),
+        ("parts/ffn.py", "max(1, 2 * hidden // 3)", "max(1, hidden // 3)", "parts/test_ffns.py models/test_counts.py"),
+        ("parts/int8.py", "amax(1).clamp(min=", "amax(0).clamp(min=", "parts/test_int8.py parts/test_linear.py"),
+        (
+            "parts/lora.py",
+            "self.linear.weight + self.scale *",
+            "self.linear.weight +",
+            "parts/test_adapter.py finetuning/test_finetune.py",
+        ),
+        (
+            "parts/norm.py",
+            "torch.sqrt((centred**2).mean(-1, keepdim=True) + self.eps)",
+            "torch.sqrt((centred**2).mean(-1, keepdim=True))",
+            "parts/test_norms.py",
+        ),
+        (
+            "parts/packing.py",
+            "self.fill = -self.count % MULTIPLE",
+            "self.fill = self.count % MULTIPLE",
+            "models/test_packing.py",
+        ),
+        (
+            "parts/pattern.py",
+            "(query - key).abs() < self.window",
+            "(query - key).abs() <= self.window",
+            "parts/test_backends.py models/test_blocks.py",
+        ),
+        (
+            "parts/position.py",
+            "return -self.slope[head] * distance",
+            "return self.slope[head] * distance",
+            "parts/test_positions.py",
+        ),
+        ("parts/position.py", "base**-exponent", "base**exponent", "parts/test_positions.py"),
+        ("parts/derivatives.py", "if need and x is not None]\n", "if need]\n", "parts/test_derivatives.py"),
+        ("parts/autotune.py", "training = dropout > 0 or", "training = dropout > 0 and", "parts/test_auto.py"),
+        # plugins, pretrained
+        ("plugins/diagnosis.py", "if applies and not", "if not applies and not", "cli/test_cli_plugins.py"),
+        (
+            "plugins/discovery.py",
+            'if not plain or plain.startswith("#"):',
+            "if not plain:",
+            "cli/test_cli_plugins.py cli/test_cli_provenance.py",
+        ),
+        (
+            "plugins/description.py",
+            "if tree is None or path is None or hops == 0:",
+            "if tree is None or path is None:",
+            "cli/test_cli_read.py cli/test_cli_plugins.py",
+        ),
+        ("pretrained/tensor_mapping.py", "if tensors[name].shape != shape:", "if False:", "pretrained/test_errors.py"),
+        (
+            "pretrained/gpt2.py",
+            'config["n_inner"] or 4 * dim',
+            'config["n_inner"] or 2 * dim',
+            "pretrained/test_language_parity.py",
+        ),
+        (
+            "pretrained/family.py",
+            "return (3 * width + 1) // 2",
+            "return 3 * width // 2",
+            "pretrained/test_language_parity.py pretrained/test_clients.py",
+        ),
+        (
+            "pretrained/lookup.py",
+            "set(heads) & set(family.architectures)",
+            "True",
+            "pretrained/test_encoder_parity.py pretrained/test_config_keys.py",
+        ),
+        # system, tasks, training, the rest
+        ("system/malloc.py", 'in ("0", "no", "off", "false"):', 'in ("1",):', "test_memory.py"),
+        (
+            "system/garbage_collection.py",
+            "if _resting or not gc.isenabled():",
+            "if not gc.isenabled():",
+            "test_cycles.py",
+        ),
+        (
+            "tasks/lm.py",
+            "total / math.log(2) / length",
+            "total / length",
+            "tasks/test_tasks.py compare/test_lengths.py",
+        ),
+        ("tasks/schedule.py", "return (step + 1) / self.warmup", "return step / self.warmup", "tasks/test_tasks.py"),
+        ("tasks/schedule.py", "1.0 - (1.0 - self.floor) * done", "1.0 - done", "tasks/test_tasks.py"),
+        (
+            "tasks/classification.py",
+            'if mix == "both" else mixers[mix]',
+            'if mix != "both" else mixers[mix]',
+            "tasks/test_tasks.py training/test_limits_of_runs.py",
+        ),
+        (
+            "tasks/masked.py",
+            'targets = batch["targets"][batch["targets"] >= 0]',
+            'targets = batch["targets"][batch["targets"] > 9]',
+            "tasks/test_labelling.py",
+        ),
+        (
+            "tasks/labelling.py",
+            "logits[labels != IGNORE], labels[labels != IGNORE]",
+            "logits[labels != 0], labels[labels != 0]",
+            "tasks/test_labelling.py",
+        ),
+        (
+            "tasks/translation.py",
+            "self.exact.update(float(got == text))",
+            "self.exact.update(float(got != text))",
+            "tasks/test_tasks.py",
+        ),
+        (
+            "training/nonfinite.py",
+            "self.in_a_row > MOST_SKIPPED",
+            "self.in_a_row > 10 * MOST_SKIPPED",
+            "training/test_limits_of_runs.py training/test_nonfinite.py",
+        ),
+        ("training/nonfinite.py", 'return f"batch{name}"', 'return "batch"', "training/test_limits_of_runs.py"),
+        (
+            "training/nonfinite.py",
+            "for name, tensor in tensors(batch):",
+            "for name, tensor in ():",
+            "training/test_limits_of_runs.py",
+        ),
+        (
+            "training/callbacks.py",
+            "if not every or trainer.global_step % every:",
+            "if not every:",
+            "training/test_callbacks.py",
+        ),
+        (
+            "training/checkpoint.py",
+            "self._misses >= FAILURES_ALLOWED",
+            "self._misses > FAILURES_ALLOWED",
+            "training/test_checkpoint.py",
+        ),
+        ("training/gradient_norm.py", "and not self.task.adjusts", "", "training/test_gradient_norm.py"),
+        (
+            "training/memory_estimate.py",
+            "max(self.batch, self.gradients)",
+            "min(self.batch, self.gradients)",
+            "training/test_memory_estimate.py",
+        ),
+        (
+            "training/out_of_memory.py",
+            "return max(1, size // 2)",
+            "return max(1, size)",
+            "training/test_limits_of_runs.py training/test_nonfinite.py",
+        ),
+        (
+            "training/rng_state.py",
+            'if cuda is not None and device.type == "cuda":',
+            "if True:",
+            "training/test_resume.py",
+        ),
+        (
+            "training/signals.py",
+            "return 130 if signum == signal.SIGINT else 143",
+            "return 143",
+            "training/test_callbacks.py training/test_resume.py chaos/test_tools.py cli/test_cli_fit.py",
+        ),
+        (
+            "training/model_cost.py",
+            "counter.get_total_flops() / tokens",
+            "counter.get_total_flops()",
+            "training/test_callbacks.py",
+        ),
+        (
+            "registry.py",
+            "exact = [part for part in matches if part.name == name] or matches",
+            "exact = matches",
+            "cli/test_cli_plugins.py cli/test_cli_many.py",
+        ),
+        (
+            "recipe_files.py",
+            "path.is_file() and path.suffix in SUFFIXES",
+            "path.is_file()",
+            "cli/test_cli_shelves.py cli/test_cli_hostile.py",
+        ),
+        ("value_checks.py", "if value < least:", "if value <= least:", "data/test_text.py models/test_options.py"),
+        ("plotting.py", "longest - 1] +", "longest] +", "compare/test_charts.py"),
+    ]
+]
+
+
+@cache
+def source_of(file: str) -> str:
+    return (ROOT / "zoo" / file).read_text(encoding="utf-8")
+
+
+def problems(mutant: Mutant) -> Iterator[str]:
+    """What keeps a mutant from being tried: its place is gone, its fault is no Python, a test file is missing."""
+    try:
+        source = source_of(mutant.file)
+        mutated = mutant.apply(source)
+        ast.parse(mutated)
+        if ast.dump(ast.parse(mutated)) == ast.dump(ast.parse(source)):
+            yield f"{mutant.title!r} changes nothing."
+    except (OSError, LookupError, SyntaxError, RuntimeError) as error:
+        yield f"{mutant.title!r}: {error}"
+    for test in mutant.tests:
+        if not (ROOT / "tests" / test.partition("::")[0]).is_file():
+            yield f"{mutant.title!r} names tests/{test}, which does not exist."
+
+
+@dataclass(frozen=True)
+class Result:
+    """How the tests of a mutant went: "killed", "timeout", "survived", or "fails" where one fails without it, too."""
+
+    title: str
+    fault: str
+    status: str
+    seconds: float
+    test: str  # the one that failed, or all that were run
+
+
+class Laboratory:
+    """A copy of the repository in which tests are run, each time by a fork of this process."""
+
+    def __init__(self, folder: Path, timeout: float) -> None:
+        self.folder, self.timeout = folder / "repository", timeout
+        self.log = folder / "log"
+        shutil.copytree(ROOT, self.folder, ignore=LEFT_OUT, symlinks=True)
+        # some tests ask git which files there are
+        subprocess.run("git init -q . && git add -A", shell=True, cwd=self.folder, check=True, capture_output=True)
+        self.sound: dict[str, bool] = {}  # which tests pass without a mutant
+
+    def run(self, tests: Sequence[str]) -> tuple[str, str]:
+        """("passed" | "failed" | "timeout", the first test that failed)."""
+        words = [*(f"tests/{test}" for test in tests), "-x", "-n0", "-q", "--no-header", "-rfE"]
+        words += ["-p", "no:randomly", "-p", "no:cacheprovider", "-o", "addopts=", "-m", "not campaign"]
+        child = os.fork()
+        if not child:
+            self._test(words)
+        until = time.monotonic() + self.timeout
+        while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+            if time.monotonic() > until:
+                os.killpg(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                return "timeout", ""
+            time.sleep(0.05)
+        code = os.waitstatus_to_exitcode(ended[1])
+        names = re.findall(r"^(?:FAILED|ERROR) tests/([^\s\[]+)", self.log.read_text(errors="replace"), re.M)
+        return "passed" if code == 0 else "failed", names[0] if names else ""
+
+    def _test(self, words: list[str]) -> None:
+        """Run pytest as a new program would, in the copy, and end."""
+        os.setsid()
+        log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        for number in (1, 2):
+            os.dup2(log, number)
+        os.chdir(self.folder)
+        os.environ.update(PYTHONPATH=str(self.folder), PYTHONDONTWRITEBYTECODE="1")
+        sys.dont_write_bytecode = True
+        sys.path[:] = [str(self.folder), *(path for path in sys.path if Path(path or ".").resolve() != ROOT)]
+        for name in [name for name in sys.modules if name.partition(".")[0] in ("tests", "zoo")]:
+            del sys.modules[name]
+        import pytest
+
+        code = 4
+        try:
+            code = int(pytest.main(words))
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def try_mutant(self, mutant: Mutant) -> Result:
+        """Run its tests with the fault, and the one that fails without it."""
+        path = self.folder / "zoo" / mutant.file
+        source = path.read_text(encoding="utf-8")
+        begun = time.monotonic()
+        try:
+            path.write_text(mutant.apply(source), encoding="utf-8")
+            outcome, test = self.run(mutant.tests)
+        finally:
+            path.write_text(source, encoding="utf-8")
+        seconds = round(time.monotonic() - begun, 1)
+        if outcome == "failed" and test not in self.sound:
+            self.sound[test] = self.run([test] if test else mutant.tests)[0] == "passed"
+        status = {"passed": "survived", "timeout": "timeout"}.get(outcome) or (
+            "killed" if self.sound[test] else "fails"
+        )
+        return Result(mutant.title, mutant.fault, status, seconds, test or " ".join(mutant.tests))
+
+
+def expected_seconds(mutant: Mutant) -> float:
+    """How long its test files take, by tests/durations.json."""
+    durations = json.loads((ROOT / "tests" / "durations.json").read_text(encoding="utf-8"))
+    return sum(durations.get(f"tests/{test}", 1.0) for test in mutant.tests)  # a single test: a second
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", metavar="TEXT", action="append", help="mutants whose number, file or text this is in")
+    parser.add_argument("--list", action="store_true", help="print the mutants and run nothing")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the results there too")
+    parser.add_argument("--timeout", metavar="SECONDS", type=float, default=900.0, help="of one run of tests")
+    options = parser.parse_args()
+    numbered = [
+        (number, mutant)
+        for number, mutant in enumerate(MUTANTS, 1)
+        if not options.only
+        or any(text == str(number) if text.isdigit() else text in mutant.title for text in options.only)
+    ]
+    if wrong := [problem for _, mutant in numbered for problem in problems(mutant)]:
+        print(*wrong, sep="\n", file=sys.stderr)
+        return 2
+    if options.list:
+        for number, mutant in numbered:
+            print(f"{number:3} {mutant.title}  →  {mutant.fault}  [{' '.join(mutant.tests)}]")
+        return 0
+    os.environ["OMP_NUM_THREADS"] = "1"
+    for name in HEAVY:
+        __import__(name)
+    numbered.sort(key=lambda pair: expected_seconds(pair[1]))
+    results = []
+    with tempfile.TemporaryDirectory(prefix="zoo-mutants-") as folder:
+        laboratory = Laboratory(Path(folder), options.timeout)
+        for number, mutant in numbered:
+            result = laboratory.try_mutant(mutant)
+            results.append(result)
+            print(f"{number:3} {result.status:8} {result.seconds:6.1f} s  {result.title}  [{result.test}]", flush=True)
+            if options.json:
+                content = json.dumps([asdict(one) for one in results], indent=1, ensure_ascii=False)
+                options.json.write_text(content + "\n", encoding="utf-8")
+    counts = {
+        status: sum(one.status == status for one in results) for status in ("killed", "timeout", "survived", "fails")
+    }
+    print(" · ".join(f"{count} {status}" for status, count in counts.items()))
+    return 1 if counts["survived"] or counts["fails"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
