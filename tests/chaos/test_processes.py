@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import toys
+from tests.chaos import moments, toys
 from zoo.inference import checkpoint_manifest
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +68,18 @@ def test_a_signal_to_the_second_process_saves_and_ends_both(work):
     assert not running(other)
     step = checkpoint_manifest.verify(checkpoint_manifest.newest_intact(run).path)["step"]
     assert f"interrupted by SIGUSR1: step {step} is saved" in err
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.05])
+def test_a_signal_to_a_second_process_that_has_just_been_started_ends_both(work, delay):
+    """Before it has imported anything: the signal waits for its handler, and that for the first batch."""
+    process = moments.start(work, ["fit", "lm.yaml", *TWO], work / "log")
+    other = moments.further_process(process)
+    time.sleep(delay)
+    os.kill(other, signal.SIGUSR1)
+    assert process.wait(300) == 143, (work / "log").read_text()
+    assert "interrupted by SIGUSR1" in (work / "log").read_text()
+    assert "Traceback" not in (work / "log").read_text()
 
 
 def test_a_death_ends_the_job_with_a_line_and_leaves_a_checkpoint(work):

@@ -15,6 +15,8 @@ import sys
 import time
 from typing import Any
 
+from zoo.system import stop_signals
+
 
 class Forked:
     """As much of subprocess.Popen as a launcher uses."""
@@ -64,7 +66,8 @@ def ready(processes: int) -> None:
 
     for _ in range(1, processes):
         out, into = os.pipe()
-        child = os.fork()
+        with stop_signals.blocked():  # as for a process that the launcher starts
+            child = os.fork()
         if not child:
             os.close(into)
             for _, other in Forked.waiting:

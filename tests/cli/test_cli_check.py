@@ -48,9 +48,13 @@ class Other:
 @pytest.fixture
 def acted(monkeypatch, tmp_path):
     """Children that play the checks of cli_checks.py instead of importing torch."""
-    code = f"import sys; sys.path[:] = {[str(HERE), *sys.path]!r}; import cli_checks; from zoo.cli import trial; "
+    code = (
+        f"import sys; sys.path[:] = {[str(HERE), *sys.path]!r}; import cli_checks; from zoo.cli import check_worker; "
+    )
     monkeypatch.setattr(
-        check_process, "program", lambda: [sys.executable, "-c", f"{code}trial.run = cli_checks.run; trial.main()"]
+        check_process,
+        "program",
+        lambda: [sys.executable, "-c", f"{code}check_worker.run = cli_checks.run; check_worker.main()"],
     )
     monkeypatch.chdir(tmp_path)
 

@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks import Callback
 from tests.tasks.training import build
 from zoo.compare.fairness import changed_tensors, other_batches
 from zoo.compare.run_records import parse_record
+from zoo.errors import UsageError
 from zoo.io.atomic_files import remove_drafts
 from zoo.logging import run_record as module
 from zoo.logging.run_record import Ledger, sample, tensor_bytes, tensors, write_json
@@ -119,7 +120,12 @@ def test_a_swapped_part_leaves_all_else_equal(kind, tmp_path):
     usual, base = trained(first)
     assert base.batches["count"] == 3
     for name in others:
-        start, found = trained(name)
+        try:
+            start, found = trained(name)
+        except UsageError:  # parts of plugins that need a GPU, or cannot be causal
+            if registry.find(kind, name).builtin:
+                raise
+            continue
         assert found.batches == base.batches, name
         assert changed_tensors(found, base) == [], name
         assert other_batches(found, base) == "", name

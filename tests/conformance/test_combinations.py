@@ -68,9 +68,9 @@ class Broken(FFN):
 FAULTS = {
     "fine": "trains",
     "refuses": "refused: ffn Broken needs a Monday.",
-    "raises": r"BROKEN: raised RuntimeError: no such device at test_matrix_table.py:\d+, while it is built",
-    "late": r"BROKEN: raised UsageError: ffn Broken needs a Monday. at test_matrix_table.py:\d+, in training",
-    "leaves": r"BROKEN: raised SystemExit: 3 at test_matrix_table.py:\d+, in training",
+    "raises": r"BROKEN: raised RuntimeError: no such device at test_combinations.py:\d+, while it is built",
+    "late": r"BROKEN: raised UsageError: ffn Broken needs a Monday. at test_combinations.py:\d+, in training",
+    "leaves": r"BROKEN: raised SystemExit: 3 at test_combinations.py:\d+, in training",
     "infinite": "BROKEN: the loss is nan",
     "wild": r"BROKEN: the gradient is not finite in net.stack.blocks.0.ffn.part.weight.*",
     "unused": r"BROKEN: no gradient reaches net.stack.blocks.0.ffn.part.spare",
@@ -112,7 +112,8 @@ def plugins(monkeypatch, tmp_path):
 
     def few(kind):
         own = [one for one in listed(kind) if one.name in ("Naive", "RoPE", "MultiHead", "LayerNorm", "PreNorm")]
-        return tuple(more if kind == "ffn" else list(listed(kind)) if kind == "task" else own)
+        tasks = [one for one in listed(kind) if one.builtin]
+        return tuple(more if kind == "ffn" else tasks if kind == "task" else own)
 
     monkeypatch.setattr(registry, "parts", few)
 

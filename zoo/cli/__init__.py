@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from zoo import console
-
 RUN = ("fit", "validate", "test", "predict")
 READ = ("list", "show", "recipes", "cp", "tensorboard", "doctor")
 USE = ("generate", "translate", "classify", "fill", "tag", "export")
@@ -18,8 +16,24 @@ PRINT = ("list", "show", "recipes", "generate", "translate", "classify", "fill",
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    from zoo.system import stop_signals
+
     words = list(sys.argv[1:] if argv is None else argv)
-    with console.guarded(ends=words[:1] in ([], *([name] for name in PRINT)), restore=argv is not None) as output:
+    if words[:1] not in [[name] for name in RUN]:
+        return _guarded(words, restore=argv is not None)
+    later = words[0] == "fit" and stop_signals.is_further_process()  # all processes agree on an end
+    try:
+        with stop_signals.handled(later, restore=argv is not None):
+            return _guarded(words, restore=argv is not None)
+    except stop_signals.Interrupted as interrupted:  # before the first line that could answer it, or after the last
+        return stop_signals.exit_code(interrupted.signum)
+
+
+def _guarded(words: list[str], restore: bool) -> int:
+    """Run one command behind guarded output; its exit code."""
+    from zoo import console
+
+    with console.guarded(ends=words[:1] in ([], *([name] for name in PRINT)), restore=restore) as output:
         try:
             code = _dispatch(words, Path(sys.argv[0]).stem)
             sys.stdout.flush()

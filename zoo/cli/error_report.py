@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
@@ -13,15 +14,27 @@ from pathlib import Path
 from zoo.cli.environment_errors import explained
 from zoo.errors import StorageError, UsageError, ZooError
 from zoo.io import atomic_files
+from zoo.system.stop_signals import Interrupted, exit_code
 
 LINES = 4
+
+
+def signal_of(error: BaseException | None) -> int:
+    """The signal behind a KeyboardInterrupt."""
+    return error.signum if isinstance(error, Interrupted) else signal.SIGINT
+
+
+def signal_line(error: BaseException | None) -> str:
+    """What a command says that a signal ended, and that has saved nothing for it."""
+    number = signal_of(error)
+    return "interrupted" if number == signal.SIGINT else f"interrupted by {signal.Signals(number).name}"
 
 
 def report_error(error: BaseException, debug: bool = False) -> int:
     """Print what a person can act on, and return the exit code."""
     if isinstance(error, KeyboardInterrupt):
-        print("interrupted", file=sys.stderr)
-        return 130
+        print(signal_line(error), file=sys.stderr)
+        return exit_code(signal_of(error))
     if isinstance(error, ZooError):
         from zoo.config.run_folder import first_rank
 

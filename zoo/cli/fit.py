@@ -18,7 +18,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from zoo import console
 from zoo.cli import error_origin, fit_finetune, fit_summary, resume
-from zoo.cli.error_report import blame_options, by_lightning
+from zoo.cli.error_report import blame_options, by_lightning, signal_line, signal_of
 from zoo.cli.warning_filters import filter_warnings
 from zoo.config import data_sizes, run_folder, task_data_match
 from zoo.config.resolve import Schema
@@ -29,10 +29,11 @@ from zoo.inference import part_versions
 from zoo.inference.find_run import find_checkpoint
 from zoo.io import atomic_files
 from zoo.system import garbage_collection
+from zoo.system.stop_signals import exit_code
 from zoo.training import distributed, lightning_overhead, out_of_memory
 from zoo.training.callbacks import Provenance
 from zoo.training.run_lock import RunLock
-from zoo.training.signals import StopRequested, exit_code
+from zoo.training.signals import StopRequested
 
 TRAINER: dict[str, Any] = {
     "accelerator": "auto",
@@ -281,11 +282,9 @@ def run_plan(plan: Plan, schema: Schema) -> int:
     except SystemExit as error:
         if isinstance(error.__context__, KeyboardInterrupt):
             has_checkpoint = plan.claimed and find_checkpoint(plan.run.folder)
-            print(
-                "interrupted." + (" Continue: the same command with --resume" if has_checkpoint else ""),
-                file=sys.stderr,
-            )
-            return 130
+            hint = " Continue: the same command with --resume" if has_checkpoint else ""
+            print(f"{signal_line(error.__context__)}.{hint}", file=sys.stderr)
+            return exit_code(signal_of(error.__context__))
         return error.code if isinstance(error.code, int) else 1
     except UsageError as error:
         _release(plan)

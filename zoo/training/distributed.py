@@ -20,12 +20,13 @@ from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
 from zoo.errors import ZooError
+from zoo.system import stop_signals
+from zoo.system.stop_signals import PARENT
 
 PATIENCE = timedelta(minutes=10)  # for a process that hangs in a conversation; torch's own is 30 minutes
 GRACE = 20.0  # seconds that the others have to end by themselves when one has died
 POLL = 0.2
 DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG
-PARENT = "ZOO_FIRST_PROCESS"  # the environment variable that tells its process number to those that it starts
 LOST = re.compile(
     r"connection (closed|reset|refused)|gloo.*(timed? ?out|recv|read error)|nccl|broken pipe|socket", re.I
 )
@@ -45,7 +46,8 @@ class Launcher(_SubprocessScriptLauncher):
         self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
         if not self.cluster_environment.creates_processes_externally:
             os.environ[PARENT] = str(os.getpid())
-            self._call_children_scripts()
+            with stop_signals.blocked():
+                self._call_children_scripts()
             threading.Thread(target=self._observe, name="observer of processes", daemon=True).start()
         return function(*args, **kwargs)
 
@@ -62,7 +64,7 @@ class Launcher(_SubprocessScriptLauncher):
         rank, code = self.died
         print(f"error: {error_text(rank, code, len(self.procs) + 1)}; ended the others.", file=sys.stderr, flush=True)
         end_process(self.procs)
-        os._exit(code if 0 < code < 126 else 1)
+        os._exit(stop_signals.job_code(code))
 
 
 def end_process(processes: list[subprocess.Popen]) -> None:
@@ -119,7 +121,7 @@ def lost(error: BaseException, trainer: Trainer | None) -> LostError | None:
     if isinstance(launcher, Launcher) and launcher.died is not None:
         rank, code = launcher.died
         found = LostError(f"{error_text(rank, code, trainer.world_size)}: what it said stands above. Go on: --resume")
-        found.code = code if 0 < code < 126 else 1
+        found.code = stop_signals.job_code(code)
         return found
     here = f"process {trainer.global_rank} of {trainer.world_size}"
     return LostError(f"{here} lost another one, which said why, or was killed. Go on: --resume")

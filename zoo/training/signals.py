@@ -16,8 +16,8 @@ import torch.distributed as dist
 from lightning.pytorch import Trainer
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 
-HANDLED = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1", "SIGINT", "SIGHUP") if hasattr(signal, name))
-AGAIN = 2.0  # seconds: what sends a signal to a group of processes may reach one of them twice at once
+from zoo.system import stop_signals
+from zoo.system.stop_signals import HANDLED, REPEAT_AFTER, exit_code
 
 
 class StopRequested(SystemExit):
@@ -26,11 +26,6 @@ class StopRequested(SystemExit):
     def __init__(self, signum: int, step: int, saved: bool) -> None:
         super().__init__(exit_code(signum))
         self.signum, self.step, self.saved = signum, step, saved
-
-
-def exit_code(signum: int) -> int:
-    """130 where a person asked, 143 where a machine did."""
-    return 130 if signum == signal.SIGINT else 143
 
 
 class Signals(_SignalConnector):
@@ -48,12 +43,14 @@ class Signals(_SignalConnector):
         self._original_handlers = {number: signal.getsignal(number) for number in HANDLED if number not in deaf}
         for number in self._original_handlers:
             self._register_signal(number, self.note)
+        if (earlier := stop_signals.received()) and not self.asked:
+            self.note(earlier, None)
 
     def note(self, number: int, frame: Any) -> None:
         """Remember the first signal; one that comes seconds later ends the process at once."""
         if not self.asked:
             self.asked, self.when = number, time.monotonic()
-        elif time.monotonic() - self.when > AGAIN:
+        elif time.monotonic() - self.when > REPEAT_AFTER:
             os._exit(exit_code(number))
 
 
