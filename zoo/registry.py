@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from zoo import renames
 from zoo.errors import PartError, PluginError
 from zoo.plugins.discovery import GROUP, ZOO, Entry, Flaw, Package, discover, normal
 from zoo.plugins.safe_import import describe_import_error, import_object
@@ -114,6 +115,7 @@ def named(kind: str, name: str) -> list[Part]:
 
 def owner(path: str) -> Part | None:
     """The installed part of a class path that is named like its class, or None."""
+    path = renames.CLASSES.get(path, path)
     name = path.rpartition(".")[2]
     mine = (part for kind in KINDS for part in named(kind, name) if part.path == path and part.name == name)
     return next(mine, None)
@@ -179,6 +181,7 @@ def same(part: Part, name: str) -> bool:
 
 def find(kind: str, name: str) -> Part:
     """The part of that name, ignoring case. Raises PartError that lists what there is, or which packages clash."""
+    name = current_name(kind, name)
     matches = [part for part in named(kind, name) if not hidden(part) and not disabled(part.distribution)]
     exact = [part for part in matches if part.name == name] or matches
     if len(exact) == 1:
@@ -201,6 +204,11 @@ def spelled(kind: str, name: str) -> str:
     if name.lower() in NOTHING and kind in KINDS:
         return next((part.name for part in parts(kind) if part.name.lower() == f"no{kind}"), name)
     return name
+
+
+def current_name(kind: str, name: str) -> str:
+    """The name of today of a part that was renamed, unless another package has a part of the old one."""
+    return name if named(kind, name) else renames.new_part(kind, name)
 
 
 def get(kind: str, name: str) -> type:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from zoo import renames
 from zoo.errors import UsageError
 from zoo.io import limits
 
@@ -114,6 +115,8 @@ def parse(path: Path) -> Ledger:
         return failed(f"{path} is damaged: no valid {', '.join([*missing, *wrong]) or 'goals'}")
     if not all(isinstance(each, dict) for each in content.get("validations", ())):
         return failed(f"{path} is damaged: no valid validations")
+    if "choices" in content:
+        content["choices"] = renames.new_choices(content["choices"])
     return Ledger(path, **{name: content[name] for name in KINDS if name in content})
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo import recipe_files, registry
+from zoo import recipe_files, registry, renames
 from zoo.config import fit_options, precision, run_folder, yaml_source
 from zoo.config.layers import MISSING, Node, where
 from zoo.errors import PartError, PluginError, UsageError
@@ -170,7 +171,11 @@ def plan(command: fit_options.Command, config_draft: Draft, against: Schema | No
         variant = run_folder.check_name(command.name)
     elif earlier:
         variant = earlier if not changes else f"{earlier},{variant}".removeprefix("default,")
-    return Plan(command, full, run_folder.Run(Path(command.runs), recipe, variant, seed), config_draft.recipe)
+    run = run_folder.Run(Path(command.runs), recipe, variant, seed)
+    if not command.name and not run.folder.exists():
+        older = replace(run, variant=run_folder.older_variant(variant, changes, full.classes))
+        run = older if older.folder.exists() else run
+    return Plan(command, full, run, config_draft.recipe)
 
 
 def config_text(config_plan: Plan) -> str:
@@ -206,10 +211,15 @@ def flatten(value: object, key: str = "") -> dict[str, object]:
     return {key: [as_yaml(item) for item in value] if isinstance(value, (list, tuple)) else value}
 
 
+def current(config: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """The configuration of an earlier run in the words of today, as far as its classes are imported."""
+    return renames.update_options(renames.update_classes(config, origin), origin)
+
+
 def check_resume(config_plan: Plan, against: dict[str, Any], training: frozenset[str]) -> list[str]:
     """Compare with the configuration a checkpoint was trained with: refuse another architecture, return the rest."""
     blanks = config_plan.resolved.classes["model"].blanks
-    old, new = flatten(against), flatten(as_yaml(config_plan.config))
+    old, new = flatten(current(against, "the checkpoint")), flatten(as_yaml(config_plan.config))
     changed = [
         key
         for key in sorted({*old, *new})

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from zoo import renames
 from zoo.errors import UsageError
 from zoo.inference.find_run import CONFIG, FINISHED, STARTING
 from zoo.io import atomic_files
@@ -21,7 +22,7 @@ INFRASTRUCTURE = (
     "trainer.devices", "trainer.accelerator", "trainer.strategy", "trainer.num_nodes", "trainer.logger",
     "trainer.callbacks", "trainer.log_every_n_steps", "trainer.default_root_dir", "trainer.profiler", "trainer.plugins",
     "trainer.barebones", "trainer.detect_anomaly", "trainer.max_time", "trainer.model_registry",
-    "trainer.num_sanity_val_steps", "trainer.enable_", "data.workers", "data.num_workers", "data.pin_memory",
+    "trainer.num_sanity_val_steps", "trainer.enable_", "data.num_workers", "data.pin_memory",
     "data.cache",
 )  # fmt: skip
 HEADER = "# zoo run: "
@@ -71,6 +72,21 @@ def variant(changes: Mapping[str, object]) -> str:
     if len(text) <= LONGEST:
         return text
     return f"{text[: LONGEST - 9]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def older_variant(name: str, changes: Mapping[str, object], classes: Mapping[str, type]) -> str:
+    """What a variant's folder was called before options and parts were renamed; the same where none was."""
+    older: dict[str, object] = {}
+    for key, value in changes.items():
+        owner, _, option = key.rpartition(".")
+        older[f"{owner}.{renames.older_names(classes.get(owner), [option]).get(option, option)}"] = older_class(value)
+    return name.removesuffix(variant(changes)) + variant(older) if name.endswith(variant(changes)) else name
+
+
+def older_class(value: object) -> object:
+    """The name that a class had before, where it was renamed."""
+    path = f"{value.__module__}.{value.__qualname__}" if isinstance(value, type) else ""
+    return next((old.rpartition(".")[2].lower() for old, new in renames.CLASSES.items() if new == path), value)
 
 
 def _short(keys: list[str]) -> dict[str, str]:

@@ -56,7 +56,7 @@ class FromText(Data):
 
     def __init__(self, text: Callable[[], TextData], seed: int | None) -> None:
         self.text = text()
-        super().__init__(self.text.batch_size, self.text.workers, self.text.seed if seed is None else seed)
+        super().__init__(self.text.batch_size, self.text.num_workers, self.text.seed if seed is None else seed)
 
     @property
     def max_length(self) -> int:

@@ -97,9 +97,9 @@ class ImageData(Data):
     std: list[float]
 
     def __init__(
-        self, image_size: int | None, batch_size: int, augment: Augment, workers: int, seed: int | None
+        self, image_size: int | None, batch_size: int, augment: Augment, num_workers: int, seed: int | None
     ) -> None:
-        super().__init__(batch_size, workers, seed)
+        super().__init__(batch_size, num_workers, seed)
         if augment not in WAYS:
             raise UsageError(f"augment is {augment!r}: it must be one of {', '.join(WAYS)}")
         if image_size is not None:

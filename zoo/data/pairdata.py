@@ -135,7 +135,7 @@ class PairData(Data):
         max_tokens: int,
         max_length: int,
         eval_limit: int,
-        workers: int,
+        num_workers: int,
         seed: int | None,
     ) -> None:
         """`max_tokens` limits a batch per process, padding included, counting the longer side.
@@ -143,7 +143,7 @@ class PairData(Data):
         `max_length` counts a sentence's tokens and its <eos>. `eval_limit` validation pairs, evenly over the kinds,
         are marked for decoding; all test pairs are.
         """
-        super().__init__(1, workers, seed)
+        super().__init__(1, num_workers, seed)
         at_least(2, max_length=max_length)
         at_least(0, eval_limit=eval_limit)
         at_least(int(round_up(max_length)), max_tokens=max_tokens)

@@ -60,12 +60,12 @@ class ParallelFiles(PairData):
         max_tokens: int = 4096,
         max_length: int = 128,
         eval_limit: int = 200,
-        workers: int = 0,
+        num_workers: int = 0,
         seed: int | None = None,
         options: PairOptions | None = None,
     ) -> None:
         """`source` and `target` are the endings of the files' names."""
-        super().__init__(vocab_size, max_tokens, max_length, eval_limit, workers, seed)
+        super().__init__(vocab_size, max_tokens, max_length, eval_limit, num_workers, seed)
         self.path, self.languages = Path(path).expanduser(), (source, target)
         self.options = options or PairOptions()
         a_fraction(val_fraction=self.options.val_fraction)

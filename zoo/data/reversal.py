@@ -26,11 +26,11 @@ class Reversal(PairData):
         size: int = 20000,
         max_tokens: int = 1536,
         eval_limit: int = 200,
-        workers: int = 0,
+        num_workers: int = 0,
         seed: int | None = None,
     ) -> None:
         """Words of `length` letters out of an alphabet of `letters`; `size` of them to train on."""
-        super().__init__(BYTES, max_tokens, length + 1, eval_limit, workers, seed)
+        super().__init__(BYTES, max_tokens, length + 1, eval_limit, num_workers, seed)
         at_least(1, size=size)
         if not 2 <= letters <= len(string.ascii_lowercase):
             raise UsageError(f"letters is {letters}: it must lie between 2 and {len(string.ascii_lowercase)}")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from jsonargparse import ArgumentParser, Namespace
 
-from zoo import registry
+from zoo import registry, renames
 from zoo.errors import PluginError, UsageError, ZooError
 from zoo.inference.import_policy import admit_roots, allowed_classes, class_paths, foreign, import_policy
 from zoo.plugins.safe_import import describe_import_error, import_object
@@ -19,8 +19,7 @@ from zoo.tasks.task import Task
 
 def rebuild_task(config: Mapping[str, Any], source: Path, allow: tuple[str, ...] = ()) -> Task:
     """The task that ``config["model"]`` describes; ``source`` is named in messages, ``allow`` lists more modules."""
-    model = _plain(config["model"])  # a copy: jsonargparse changes lists in place
-    vet(model, source, allow)
+    model = current_options(config["model"], source, allow)
     parser = reader()
     try:
         parsed = parser.parse_object({"model": dict(model)})
@@ -33,6 +32,13 @@ def rebuild_task(config: Mapping[str, Any], source: Path, allow: tuple[str, ...]
             raise deepest from deepest.__cause__  # not from `error`, whose own cause it is
         reason = " ".join(str(deepest).split())[:300]
         raise UsageError(f"{source} cannot be built with this version of zoo: {reason}") from error
+
+
+def current_options(section: Mapping[str, Any], source: Path, allow: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A copy of a section in the words of today, whose classes are imported, as `vet` does, for it."""
+    section = renames.update_classes(_plain(section), str(source))
+    vet(section, source, allow)
+    return renames.update_options(section, str(source))
 
 
 def vet(section: object, source: Path, allow: tuple[str, ...] = ()) -> None:
