@@ -33,7 +33,12 @@ class Data(RenamedOptions, LightningDataModule, ABC):
     twins: ClassVar[float] = 0.05
 
     def __init__(self, batch_size: int = 1, num_workers: int = 0, seed: int | None = None) -> None:
-        """`batch_size` is the number of samples per process; `num_workers` the number of loading processes."""
+        """
+        Args:
+            batch_size: samples per batch and process.
+            num_workers: processes that load batches; 0 loads in the training process.
+            seed: of order and augmentation; the run's unless given.
+        """
         super().__init__()
         at_least(1, batch_size=batch_size)
         at_least(0, num_workers=num_workers)

@@ -39,7 +39,11 @@ class Glyphs(ImageData):
         num_workers: int = 0,
         seed: int | None = None,
     ) -> None:
-        """`characters` are the classes: any that the font has, Latin letters among them."""
+        """
+        Args:
+            characters: the classes: any characters that the font has.
+            size: number of training images.
+        """
         super().__init__(image_size, batch_size, augment, num_workers, seed)
         at_least(SMALLEST, image_size=image_size)
         at_least(1, size=size)

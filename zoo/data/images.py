@@ -64,7 +64,11 @@ class ImageFolder(ImageData):
         seed: int | None = None,
         bad: Literal["error", "skip"] = "error",
     ) -> None:
-        """`bad` says what becomes of images that cannot be read: an error, or they are left out and counted."""
+        """
+        Args:
+            root: folder with train/, val/ and perhaps test/.
+            bad: what happens where an image cannot be read: an error, or it is left out and counted.
+        """
         super().__init__(image_size, batch_size, augment, num_workers, seed)
         self.root, self.side, self.bad = Path(root).expanduser(), image_size, bad
         if bad not in ("error", "skip"):
@@ -244,7 +248,12 @@ class NpzImages(ImageData):
         num_workers: int = 0,
         seed: int | None = None,
     ) -> None:
-        """`image_size` resizes; None leaves the images as they are."""
+        """
+        Args:
+            train: archive of the training images.
+            val: archive of the validation images.
+            test: archive of the test images; the validation images unless given.
+        """
         super().__init__(image_size, batch_size, augment, num_workers, seed)
         self.files = {"train": train, "val": val} | ({"test": test} if test else {})
 
@@ -340,7 +349,12 @@ class TorchvisionImages(ImageData):
         num_workers: int = 0,
         seed: int | None = None,
     ) -> None:
-        """`image_size` is needed where images differ in size; None leaves the others as they are."""
+        """
+        Args:
+            name: class of torchvision.datasets, such as CIFAR10.
+            root: folder that holds the files.
+            val_fraction: share of the training images that validates.
+        """
         super().__init__(image_size, batch_size, augment, num_workers, seed)
         a_fraction(val_fraction=val_fraction)
         self.dataset, self.root, self.val_fraction = name, Path(root).expanduser(), val_fraction

@@ -64,7 +64,13 @@ class ParallelFiles(PairData):
         seed: int | None = None,
         options: PairOptions | None = None,
     ) -> None:
-        """`source` and `target` are the endings of the files' names."""
+        """
+        Args:
+            path: folder of the files, or the prefix that their names share.
+            source: ending of the source files, such as en.
+            target: ending of the target files, such as de.
+            options: how the files are read, and what is set aside for validation.
+        """
         super().__init__(vocab_size, max_tokens, max_length, eval_limit, num_workers, seed)
         self.path, self.languages = Path(path).expanduser(), (source, target)
         self.options = options or PairOptions()

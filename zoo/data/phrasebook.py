@@ -52,7 +52,13 @@ class Phrasebook(PairData):
         num_workers: int = 0,
         seed: int | None = None,
     ) -> None:
-        """`source` and `target` are locales; `kinds` chooses from the twelve, all by default."""
+        """
+        Args:
+            source: locale of the source.
+            target: locale of the target.
+            size: number of training pairs.
+            kinds: which of the twelve kinds of phrases; all unless given.
+        """
         super().__init__(vocab_size, max_tokens, max_length, eval_limit, num_workers, seed)
         at_least(1, size=size)
         self.languages, self.size = (source, target), size

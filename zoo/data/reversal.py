@@ -29,7 +29,16 @@ class Reversal(PairData):
         num_workers: int = 0,
         seed: int | None = None,
     ) -> None:
-        """Words of `length` letters out of an alphabet of `letters`; `size` of them to train on."""
+        """
+        Args:
+            length: letters of a word.
+            letters: size of the alphabet.
+            size: number of training pairs.
+            max_tokens: tokens of a batch per process, padding included.
+            eval_limit: validation pairs that are decoded.
+            num_workers: processes that load batches; 0 loads in the training process.
+            seed: of the order; the run's unless given.
+        """
         super().__init__(BYTES, max_tokens, length + 1, eval_limit, num_workers, seed)
         at_least(1, size=size)
         if not 2 <= letters <= len(string.ascii_lowercase):

@@ -51,7 +51,10 @@ class SignatureQuestions(PairData):
         num_workers: int = 0,
         seed: int | None = None,
     ) -> None:
-        """`val_fraction` of the signatures is for validation, and as much for the test."""
+        """
+        Args:
+            val_fraction: share of the signatures that validates, and as much that tests.
+        """
         super().__init__(vocab_size, max_tokens, max_length, eval_limit, num_workers, seed)
         a_fraction(val_fraction=2 * val_fraction)
         self.val_fraction = val_fraction

@@ -103,6 +103,16 @@ class TextData(Data):
         num_workers: int,
         seed: int | None,
     ) -> None:
+        """
+        Args:
+            tokenizer: how text becomes tokens: characters, bytes, or BPE that is learned here.
+            vocab_size: number of tokens, for bpe alone.
+            max_length: tokens of a row: the model's context length.
+            batch_size: rows per batch and process.
+            val_fraction: share of the text, its end, that validates.
+            num_workers: processes that load batches; 0 loads in the training process.
+            seed: of the order and of where rows start; the run's unless given.
+        """
         super().__init__(batch_size, num_workers, seed)
         if tokenizer not in ("chars", "bytes", "bpe"):
             raise UsageError(f"tokenizer is {tokenizer!r}: it must be chars, bytes or bpe")
@@ -212,9 +222,11 @@ class TextFiles(TextData):
         num_workers: int = 0,
         seed: int | None = None,
     ) -> None:
-        """`path` is a file, a glob pattern, a list of these, or a folder, whose text files are taken in sorted order.
-
-        `vocab_size` is for bpe only; `max_length` is the model's context length.
+        """
+        Args:
+            path: a file, a glob pattern, a list of these, or a folder of text files.
+            val_path: files that validate, instead of a share of the text.
+            test_path: files that test; the validation files unless given.
         """
         super().__init__(tokenizer, vocab_size, max_length, batch_size, val_fraction, num_workers, seed)
         self.paths = {"train": path, "val": val_path, "test": test_path}

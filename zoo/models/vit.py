@@ -83,6 +83,7 @@ class LearnedTokens(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Draw the parameters anew."""
         nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, batch: int) -> Tensor:

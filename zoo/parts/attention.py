@@ -52,6 +52,19 @@ class Attention(RenamedOptions, nn.Module):
         bias: bool = True,
         out_bias: bool | None = None,
     ):
+        """
+        Args:
+            dim: width of a token.
+            heads: number of heads of queries.
+            backend: how it is computed.
+            dropout: rate on the attention weights.
+            kv_heads: number of heads of keys and values, a divisor of heads; as many as heads unless
+                given.
+            head_dim: width of a head; dim / heads unless given.
+            bias: give queries, keys and values a bias, and the output too unless out_bias says
+                otherwise.
+            out_bias: give the output a bias.
+        """
         super().__init__()
         if head_dim is None and dim % heads:
             raise UsageError(f"dim={dim} is not divisible by heads={heads}. Try {nearest(dim, heads)}.")
@@ -193,6 +206,21 @@ class MultiHead(Attention):
         scale: float | None = None,
         qk_norm: Callable[[int], Norm] | None = None,
     ):
+        """
+        Args:
+            dim: width of a token.
+            heads: number of heads of queries.
+            backend: how it is computed.
+            dropout: rate on the attention weights.
+            kv_heads: number of heads of keys and values, a divisor of heads: 1 is multi-query, as many
+                as heads unless given.
+            head_dim: width of a head; dim / heads unless given.
+            bias: give queries, keys and values a bias, and the output too unless out_bias says
+                otherwise.
+            out_bias: give the output a bias.
+            scale: factor on the dot products; 1 / sqrt(head_dim) unless given.
+            qk_norm: normalise each head's queries and keys with this norm; not at all unless given.
+        """
         super().__init__(dim, heads, backend, dropout, kv_heads, head_dim, bias, out_bias)
         if scale is not None and not scale > 0:
             raise UsageError(f"attention MultiHead needs a scale above 0, got {scale}.")
@@ -201,9 +229,11 @@ class MultiHead(Attention):
             self.query_norm, self.key_norm = qk_norm(self.head_dim), qk_norm(self.head_dim)  # type: ignore[assignment]
 
     def attend(self, q, k, v, pattern):
+        """Queries (B, H, T, D), keys and values (B, kv_heads, S, D) to what the heads give, (B, H, T, D)."""
         return self.backend(q, k, v, pattern, self.dropout if self.training else 0.0, self.scale)
 
     def weigh(self, q, k, pattern):
+        """Queries (B, H, T, D) and keys (B, kv_heads, S, D) to weights (B, H, T, S), in at least float32."""
         return Naive().weights(q, k, pattern, self.scale)
 
 
@@ -224,6 +254,14 @@ class Gaussian(Attention):
         sigma: float | None = None,
         bias: bool = True,
     ):
+        """
+        Args:
+            dim: width of a token.
+            heads: number of heads of queries.
+            backend: how it is computed.
+            dropout: rate on the attention weights.
+            sigma: width of the kernel; head_dim^(1/4) unless given.
+        """
         super().__init__(dim, heads, backend, dropout, kv_heads, bias=bias)
         if sigma is not None and not sigma > 0:
             raise UsageError(f"attention Gaussian needs a kernel width sigma above 0, got {sigma}.")
@@ -236,11 +274,13 @@ class Gaussian(Attention):
         return torch.cat([q, q.new_full((*q.shape[:-1], 1), -0.5)], -1), torch.cat([k, length], -1)
 
     def attend(self, q, k, v, pattern):
+        """Queries (B, H, T, D), keys and values (B, kv_heads, S, D) to what the heads give, (B, H, T, D)."""
         q, k = self._widen(q, k)
         v = F.pad(v, (0, 1))  # fused kernels want values as wide as keys
         return self.backend(q, k, v, pattern, self.dropout if self.training else 0.0, self.sigma**-2)[..., :-1]
 
     def weigh(self, q, k, pattern):
+        """Queries (B, H, T, D) and keys (B, kv_heads, S, D) to weights (B, H, T, S), in at least float32."""
         return Naive().weights(*self._widen(q, k), pattern, self.sigma**-2)
 
 
@@ -269,14 +309,17 @@ class Additive(Attention):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Draw u uniformly within 1 / sqrt(D)."""
         bound = self.head_dim**-0.5
         nn.init.uniform_(self.score, -bound, bound)
 
     def attend(self, q, k, v, pattern):
+        """Queries (B, H, T, D), keys and values (B, kv_heads, S, D) to what the heads give, (B, H, T, D)."""
         v = v.repeat_interleave(self.heads // self.kv_heads, dim=1)
         return F.dropout(self.weigh(q, k, pattern), self.dropout, self.training).to(v.dtype) @ v
 
     def weigh(self, q, k, pattern):
+        """Queries (B, H, T, D) and keys (B, kv_heads, S, D) to weights (B, H, T, S), in at least float32."""
         k = k.repeat_interleave(self.heads // self.kv_heads, dim=1)
         hidden = torch.tanh(q.unsqueeze(3) + k.unsqueeze(2))  # (B, H, T, S, D)
         return masked_softmax(torch.einsum("bhtsd,hd->bhts", hidden, self.score.to(hidden.dtype)), pattern)

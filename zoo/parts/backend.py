@@ -84,7 +84,7 @@ class SDPA(Backend):
     def fused(
         self, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, dropout: float = 0.0, scale: float | None = None
     ) -> Tensor:
-        """The call by torch's kernel, whatever is faster."""
+        """The call by torch's kernel, whatever is faster: shapes as of ``__call__``, (B, H, T, D of v)."""
         if transformed():  # fused kernels know gradients only
             return Naive()(q, k, v, pattern, dropout, scale)
         T, S = q.size(2), k.size(2)
@@ -141,6 +141,10 @@ class Tiled(Backend):
     memory = "linear"
 
     def __init__(self, tile: int = 128):
+        """
+        Args:
+            tile: rows of queries and of keys whose scores are in memory at a time.
+        """
         if tile < 1:
             raise UsageError(f"backend Tiled needs tiles of at least 1 row, got tile={tile}.")
         self.tile = tile

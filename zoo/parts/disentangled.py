@@ -74,14 +74,17 @@ class Disentangled(Attention):
         self.place_query = nn.Linear(dim, heads * self.head_dim) if own and pos_att_type != "c2p" else None
 
     def across(self):
+        """MultiHead of the same sizes: to the tokens of a memory there is no distance."""
         return MultiHead(self.out.out_features, self.heads, self.backend, self.dropout)
 
     def attend(self, q, k, v, pattern):
+        """Queries (B, H, T, D), keys and values (B, kv_heads, S, D) to what the heads give, (B, H, T, D)."""
         return self.backend(
             q, k, v, self.with_content(q, k, pattern), self.dropout if self.training else 0.0, self.scale
         )
 
     def weigh(self, q, k, pattern):
+        """Queries (B, H, T, D) and keys (B, kv_heads, S, D) to weights (B, H, T, S), in at least float32."""
         return Naive().weights(q, k, self.with_content(q, k, pattern), self.scale)
 
     def with_content(self, q: Tensor, k: Tensor, pattern: Pattern) -> Pattern:
@@ -156,6 +159,7 @@ class KeylessBias(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Draw the parameters anew."""
         nn.init.normal_(self.weight, std=(3 * self.weight.size(1)) ** -0.5)
         nn.init.zeros_(self.ends)
 
@@ -166,6 +170,7 @@ class KeylessBias(nn.Module):
         return torch.cat([query, torch.zeros_like(query), value])
 
     def forward(self, x: Tensor) -> Tensor:
+        """x (..., dim) to queries, keys and values side by side, (..., 3 width)."""
         return F.linear(x, self.weight, self.bias)
 
 

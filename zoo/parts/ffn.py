@@ -40,7 +40,10 @@ class FFN(RenamedOptions, nn.Module):
         self.dim, self.hidden = dim, hidden
 
     def reference(self, x: Tensor) -> Tensor:
-        """The formula in plain steps, which ``forward`` must equal; NotImplementedError where none is given."""
+        """x (..., dim) to the same shape by the formula in plain steps, which ``forward`` must equal.
+
+        NotImplementedError where a part has none.
+        """
         raise NotImplementedError
 
 
@@ -52,6 +55,7 @@ class RealTokens(nn.Module):
         self.ffn = ffn
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        """x (B, T, dim) to the same shape, zeros at padding, where ``valid`` (B, T) is False."""
         if valid is None:
             return self.ffn(x)
         return torch.zeros_like(x).index_put((valid,), self.ffn(x[valid]))
@@ -61,15 +65,24 @@ class MLP(FFN):
     """Two matrices and an activation: W2 act(W1 x + b1) + b2 (Vaswani et al., 2017)."""
 
     def __init__(self, dim: int, hidden: int, activation: Activation = "gelu", bias: bool = True):
+        """
+        Args:
+            dim: width of a token.
+            hidden: width between the two matrices.
+            activation: the function between the two matrices.
+            bias: give both matrices a bias.
+        """
         super().__init__(dim, hidden)
         self.activation = activation
         self.up = Linear(dim, hidden, bias=bias)
         self.down = Linear(hidden, dim, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        """x (..., dim) to the same shape."""
         return self.down(ACTIVATIONS[self.activation](self.up(x)))
 
     def reference(self, x: Tensor) -> Tensor:
+        """x (..., dim) to the same shape, by the formula in plain steps."""
         up, down = self.up, self.down
         hidden = ACTIVATIONS[self.activation](x @ up.weight.T + (0 if up.bias is None else up.bias))
         return hidden @ down.weight.T + (0 if down.bias is None else down.bias)
@@ -79,23 +92,33 @@ class Gated(FFN):
     """W3 (gate(W1 x) * W2 x), two thirds as wide as the budget, rounded up to ``multiple_of`` (Shazeer, 2020)."""
 
     def __init__(self, dim: int, hidden: int, bias: bool = False, multiple_of: int = 1):
+        """
+        Args:
+            dim: width of a token.
+            hidden: budget: the width of an MLP with as many parameters.
+            bias: give the matrices a bias.
+            multiple_of: round the width up to a multiple of it (LLaMA has 256).
+        """
         super().__init__(dim, hidden)
         width = -(-max(1, 2 * hidden // 3) // multiple_of) * multiple_of
         self.up = Linear(dim, 2 * width, bias=bias)  # gate and value side by side: one matrix product
         self.down = Linear(width, dim, bias=bias)
 
     def gate(self, x: Tensor) -> Tensor:
+        """The gate's product W1 x (..., width) to the same shape. Each gated feed-forward has its own."""
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
+        """x (..., dim) to the same shape."""
         gate, value = self.up(x).chunk(2, -1)
         return self.down(self.gate(gate) * value)
 
     def formula(self, x: Tensor) -> Tensor:
-        """What the gate is on paper."""
+        """The gate as on paper, (..., width) to the same shape."""
         raise NotImplementedError
 
     def reference(self, x: Tensor) -> Tensor:
+        """x (..., dim) to the same shape, by the formula in plain steps."""
         both = x @ self.up.weight.T + (0 if self.up.bias is None else self.up.bias)
         width = both.size(-1) // 2
         product = self.formula(both[..., :width]) * both[..., width:]
@@ -106,9 +129,11 @@ class SwiGLU(Gated):
     """Gated by swish: W3 (swish(W1 x) * W2 x), at two thirds of the width (Shazeer, 2020)."""
 
     def gate(self, x: Tensor) -> Tensor:
+        """The gate's product W1 x (..., width) to the same shape."""
         return F.silu(x)
 
     def formula(self, x: Tensor) -> Tensor:
+        """x / (1 + e^-x), (..., width) to the same shape."""
         return x / (1 + torch.exp(-x))
 
 
@@ -126,13 +151,23 @@ class GEGLU(Gated):
         multiple_of: int = 1,
         approximate: Literal["none", "tanh"] = "none",
     ):
+        """
+        Args:
+            dim: width of a token.
+            hidden: budget: the width of an MLP with as many parameters.
+            bias: give the matrices a bias.
+            multiple_of: round the width up to a multiple of it.
+            approximate: GELU's exact form (none), or by tanh as in T5 1.1.
+        """
         super().__init__(dim, hidden, bias, multiple_of)
         self.approximate = approximate
 
     def gate(self, x: Tensor) -> Tensor:
+        """The gate's product W1 x (..., width) to the same shape."""
         return F.gelu(x, approximate=self.approximate)
 
     def formula(self, x: Tensor) -> Tensor:
+        """x Phi(x) or its tanh approximation, (..., width) to the same shape."""
         if self.approximate == "tanh":
             return x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3))) / 2
         return x * (1 + torch.erf(x / 2**0.5)) / 2
@@ -142,9 +177,11 @@ class ReGLU(Gated):
     """Gated by ReLU: W3 (relu(W1 x) * W2 x), at two thirds of the width (Shazeer, 2020)."""
 
     def gate(self, x: Tensor) -> Tensor:
+        """The gate's product W1 x (..., width) to the same shape."""
         return F.relu(x)
 
     def formula(self, x: Tensor) -> Tensor:
+        """max(x, 0), (..., width) to the same shape."""
         return torch.where(x > 0, x, 0.0)
 
 
@@ -152,9 +189,11 @@ class Bilinear(Gated):
     """Gated without an activation: W3 (W1 x * W2 x), at two thirds of the width (Shazeer, 2020)."""
 
     def gate(self, x: Tensor) -> Tensor:
+        """The gate's product W1 x (..., width) to the same shape."""
         return x
 
     def formula(self, x: Tensor) -> Tensor:
+        """x itself, (..., width)."""
         return x
 
 
@@ -179,6 +218,15 @@ class MoE(FFN):
         aux_loss_weight: float = 0.01,
         expert: Callable[[int, int], FFN] = SwiGLU,
     ):
+        """
+        Args:
+            dim: width of a token.
+            hidden: budget of one expert.
+            experts: number of experts.
+            top_k: experts that compute each token.
+            aux_loss_weight: weight of the loss that spreads tokens evenly over experts.
+            expert: the feed-forward of an expert.
+        """
         super().__init__(dim, hidden)
         if not 1 <= top_k <= experts:
             raise UsageError(f"ffn MoE sends each token to top_k={top_k} of experts={experts}: at most all of them.")
@@ -189,7 +237,7 @@ class MoE(FFN):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Nobody has been served; written here so that a model built on the meta device starts at zero too."""
+        """No token is counted yet; set here so that a model built on the meta device starts at zero too."""
         self.load.zero_()
 
     def route(self, tokens: Tensor) -> Tensor:
@@ -202,7 +250,7 @@ class MoE(FFN):
     def served(self, choice: Tensor, number: int) -> tuple[Tensor, ...]:
         """Rows and slots in which ``choice``, (tokens, top_k), names an expert.
 
-        On the meta device, where nobody knows, all tokens go to the first ones: as many products as anywhere.
+        On the meta device, which holds no numbers, all tokens go to the first experts: as many products as anywhere.
         """
         if choice.is_meta:
             rows = torch.arange(len(choice) if number < self.top_k else 0, device=choice.device)
@@ -210,6 +258,7 @@ class MoE(FFN):
         return (choice == number).nonzero(as_tuple=True)
 
     def forward(self, x: Tensor) -> Tensor:
+        """x (..., dim) to the same shape; in training it leaves ``aux_loss`` and counts ``load``."""
         tokens = x.reshape(-1, self.dim)
         probability = self.route(tokens)
         weight, choice = probability.topk(self.top_k, -1)
@@ -228,6 +277,7 @@ class MoE(FFN):
         return out.view_as(x)
 
     def reference(self, x: Tensor) -> Tensor:
+        """x (..., dim) to the same shape, by the formula in plain steps."""
         rows = []
         for token in x.reshape(-1, self.dim):
             probability = (self.router.weight @ token).softmax(-1)
@@ -243,7 +293,7 @@ def feeds(net: nn.Module) -> list[FFN]:
 
 
 def pop_aux_losses(feeds: Iterable[FFN]) -> list[Tensor]:
-    """The losses that feed-forwards left in this forward, taken from them."""
+    """The losses that feed-forwards left in this forward, one number each, removed from them."""
     losses = []
     for feed in feeds:
         if feed.aux_loss is not None:
@@ -253,5 +303,5 @@ def pop_aux_losses(feeds: Iterable[FFN]) -> list[Tensor]:
 
 
 def aux_losses(net: nn.Module) -> list[Tensor]:
-    """The losses that the feed-forwards of a net left in this forward, taken from them."""
+    """The losses that the feed-forwards of a net left in this forward, one number each, removed from them."""
     return pop_aux_losses(feeds(net))

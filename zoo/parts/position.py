@@ -24,7 +24,7 @@ class Extent:
     causal: bool = False
 
     def axes(self, pos: Tensor) -> list[Tensor]:
-        """One coordinate per axis for flat positions; special tokens stand at the origin."""
+        """One coordinate per axis for flat positions, each shaped like ``pos``; special tokens stand at the origin."""
         rest, out = pos.clamp(min=0), []
         for size in reversed(self.sizes[1:]):
             out.append(rest % size)
@@ -117,12 +117,21 @@ class Sinusoidal(Position):
         base: float = 10000.0,
         layout: Literal["interleaved", "halves"] = "interleaved",
     ):
+        """
+        Args:
+            dim: width of a token.
+            heads: number of attention heads.
+            extent: where tokens can stand.
+            base: wavelengths are 2 pi * base^(2i/dim).
+            layout: sines and cosines interleaved, or all sines in front of all cosines (halves).
+        """
         super().__init__(dim, heads, extent)
         self.base = base
         self.place = -1 if layout == "interleaved" else -2
         self._split(dim, "dim")
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
+        """x (B, T, dim) plus its sines and cosines at pos, (T,) or (B, T); shaped like x."""
         axes = self.extent.axes(pos)
         waves = [angles(axis, self.dim // len(axes), self.base, x.dtype) for axis in axes]
         table = torch.cat([torch.stack([wave.sin(), wave.cos()], self.place).flatten(-2) for wave in waves], -1)
@@ -136,12 +145,20 @@ class Learned(Position):
     """
 
     def __init__(self, dim: int, heads: int, extent: Extent, offset: int = 0):
+        """
+        Args:
+            dim: width of a token.
+            heads: number of attention heads.
+            extent: where tokens can stand.
+            offset: unused rows in front of the first position's: 2 in RoBERTa and BART, 0 elsewhere.
+        """
         super().__init__(dim, heads, extent)
         self.limit = math.prod(extent.sizes)
         self.first = offset + extent.special  # special tokens stand in front of position 0
         self.table = nn.Embedding(self.limit + self.first, dim)
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
+        """x (B, T, dim) plus the vectors of pos, (T,) or (B, T); shaped like x."""
         return x + self.table(pos + self.first).to(x.dtype)
 
 
@@ -196,9 +213,11 @@ class RoPE(Position):
         self.low_freq_factor, self.high_freq_factor = low_freq_factor, high_freq_factor
 
     def check(self, head_dim: int) -> None:
+        """Raise UsageError where pairs of features, on each axis, cannot fill the width that turns."""
         self._split(int(head_dim * self.fraction), "a head width" if self.fraction == 1 else "head width * fraction")
 
     def rotate(self, x: Tensor, pos: Tensor) -> Tensor:
+        """x (B, H, T, D) turned by the angles of pos, (T,) or (B, 1, T); shaped like x."""
         axes, width = self.extent.axes(pos), int(x.size(-1) * self.fraction)
         turn = torch.cat([self._turn(axis, width // len(axes), x.dtype) for axis in axes], -1)
         cos, sin = turn.cos(), turn.sin()
@@ -237,10 +256,12 @@ class ALiBi(Position):
 
     @property
     def feature(self) -> str:
+        """ "alibi" on one axis without special tokens, where some kernels serve it; else "bias"."""
         plain = type(self).bias is ALiBi.bias and len(self.extent.sizes) == 1 and not self.extent.special
         return "alibi" if plain else "bias"
 
     def bias(self, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """-slope(head) * |query - key|, elementwise in broadcast arguments."""
         pairs = zip(self.extent.axes(query), self.extent.axes(key), strict=True)
         distance = sum((q - k).abs() for q, k in pairs) * ((query >= 0) & (key >= 0))
         return -self.slope[head] * distance
@@ -286,6 +307,7 @@ class T5(Position):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Draw the parameters anew."""
         nn.init.normal_(self.table, std=0.02)
 
     def bucket(self, gap: Tensor) -> Tensor:
@@ -299,6 +321,7 @@ class T5(Position):
         return number if self.sided else number + span * (gap > 0)
 
     def bias(self, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """The number of a head and of the bucket of key - query, elementwise in broadcast arguments."""
         pairs = zip(self.extent.axes(query), self.extent.axes(key), strict=True)
         added = sum(self.table[axis, self.bucket(k - q), head] for axis, (q, k) in enumerate(pairs))
         return added * ((query >= 0) & (key >= 0))
