@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from zoo.cli.fit import ZooCLI
 from zoo.config import fit_options, run_config
-from zoo.parts.ffn import feeds, take_side_losses
+from zoo.parts.ffn import feeds, pop_aux_losses
 
 
 class Built(ZooCLI):
@@ -43,7 +43,7 @@ class Plain:
     def step(self, batch: Any) -> None:
         """One optimiser step."""
         total, size = self.task.loss(batch)
-        for side in take_side_losses(self.feeds):
+        for side in pop_aux_losses(self.feeds):
             total = total + side * size
         (total / size).backward()
         if self.clip:

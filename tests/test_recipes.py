@@ -79,8 +79,8 @@ def build(name: str, device: torch.device = META, small: bool = False) -> Task:
             blanks[key] = value
     if small:
         grouped = getattr(blanks.get("attention"), "init_args", None)
-        if grouped is not None and grouped.get("groups"):  # as many queries share a key as in the recipe
-            grouped["groups"] = max(1, grouped["groups"] * SMALL["heads"] // blanks["heads"])
+        if grouped is not None and grouped.get("kv_heads"):  # as many queries share a key as in the recipe
+            grouped["kv_heads"] = max(1, grouped["kv_heads"] * SMALL["heads"] // blanks["heads"])
         for key in SMALL.keys() & vars(blanks).keys():
             blanks[key] = SMALL[key]
     with device:

@@ -76,8 +76,8 @@ def points(
     from zoo import registry
 
     backend, now = registry.get("backend", name)(), CLOCKS[clock]
-    unmet = _pattern(asked, 64)().needs - backend.lowers
-    if unmet and not (unmet == {"bias"} and "alibi" in backend.lowers):
+    unmet = _pattern(asked, 64)().needs - backend.supports
+    if unmet and not (unmet == {"bias"} and "alibi" in backend.supports):
         raise ValueError(f"{name} does not lower {', '.join(sorted(unmet))}")
 
     def once(n: int) -> None:

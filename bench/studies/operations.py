@@ -24,7 +24,7 @@ from bench.study import Options, Table
 from zoo.models.stack import Stack
 from zoo.parts.backend import Naive
 from zoo.parts.block import PreNorm
-from zoo.parts.ffn import Plain
+from zoo.parts.ffn import MLP
 from zoo.parts.norm import LayerNorm
 from zoo.parts.position import Extent, NoPosition
 
@@ -104,7 +104,7 @@ def block(length: int = LENGTH, dim: int = DIM, heads: int = HEADS) -> Stack:
     with torch.device("meta"):
         return Stack(
             Extent((length,), causal=True), dim=dim, depth=1, heads=heads, backend=Naive, position=NoPosition,
-            block=PreNorm, norm=LayerNorm, ffn=Plain,
+            block=PreNorm, norm=LayerNorm, ffn=MLP,
         ).eval()  # fmt: skip
 
 

@@ -40,7 +40,7 @@ def zoo(precision: str = "fp32") -> Step:
     from zoo.tasks.classification import Classification
 
     task = Classification(
-        CLASSES, SIZE, 3, patch=PATCH, pool="cls", dim=DIM, depth=DEPTH, heads=HEADS, position=Learned, lr=RATE
+        CLASSES, SIZE, 3, patch_size=PATCH, pool="cls", dim=DIM, depth=DEPTH, heads=HEADS, position=Learned, lr=RATE
     )
     data = [{"images": images, "labels": labels} for images, labels in batches()]
     return Step(task.net, ours(task), data, precision, our_optimizer(task))

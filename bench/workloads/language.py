@@ -47,15 +47,15 @@ def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 def zoo(style: str, vocab: int, precision: str = "fp32", compiled: bool = False, **model: Any) -> Step:
     from zoo.parts.attention import MultiHead
-    from zoo.parts.ffn import Plain, SwiGLU
+    from zoo.parts.ffn import MLP, SwiGLU
     from zoo.parts.norm import LayerNorm, RMSNorm
     from zoo.parts.position import Learned, RoPE
     from zoo.tasks.lm import CausalLM
 
-    parts: dict[str, Any] = {"position": Learned, "norm": LayerNorm, "ffn": Plain}
+    parts: dict[str, Any] = {"position": Learned, "norm": LayerNorm, "ffn": MLP}
     if style == "llama":
         parts = {
-            "position": RoPE, "norm": RMSNorm, "ffn": lambda dim, hidden: SwiGLU(dim, hidden, multiple=64),
+            "position": RoPE, "norm": RMSNorm, "ffn": lambda dim, hidden: SwiGLU(dim, hidden, multiple_of=64),
             "attention": lambda dim, heads, backend, dropout: MultiHead(dim, heads, backend, dropout, bias=False),
         }  # fmt: skip
     sizes: dict[str, int] = {"dim": DIM, "depth": DEPTH, "heads": HEADS}

@@ -4,8 +4,9 @@
     python -m tests.chaos.moments --home DIR --rounds 60 --processes 2
 
 Every round starts `python -m zoo fit`, signals the first or the second process after a random time (a quarter of the
-rounds in its first 20 ms), checks the exit code, goes on and compares the end with a run that was never disturbed. The first
-process has no handler before its first line of Python: there the operating system ends it. Prints one JSON object.
+rounds in its first 20 ms), checks the exit code, goes on and compares the end with a run that was never disturbed.
+The first process has no handler before its first line of Python: there the operating system ends it. Prints one JSON
+object.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def campaign(home: Path, share: tuple[int, int] = (0, 1)) -> dict:
         if number % share[1] != share[0]:
             continue
         words = [
-            *("--save-every", "3", "--data.workers", str(workers), "--model.dropout", str(dropout)),
+            *("--save-every", "3", "--data.num_workers", str(workers), "--model.dropout", str(dropout)),
             *("--trainer.precision", precision, "--trainer.limit_train_batches", str(EPOCH)),
         ]
         site = Site(home, "lm", words, processes, steps=10)

@@ -59,7 +59,7 @@ data: {class_path: Phrasebook, init_args: {size: 310, kinds: [date, unit], vocab
   max_length: 64, eval_limit: 4}}
 """,
     "vit": """\
-model: {class_path: Classification, init_args: {patch: 14, MIX, MODEL}}
+model: {class_path: Classification, init_args: {patch_size: 14, MIX, MODEL}}
 data: {class_path: Glyphs, init_args: {size: 120, batch_size: ROWS}}
 """,
 }
@@ -314,7 +314,7 @@ class Site:
         text = text.replace("MIX, ", "" if elastic else "mix: mixup, ").replace("HOME", str(self.home))
         text = text.replace("ROWS", str(rows))
         if "workers" in made:
-            text = text.rstrip().removesuffix("}}") + f", workers: {made['workers']}}}}}\n"
+            text = text.rstrip().removesuffix("}}") + f", num_workers: {made['workers']}}}}}\n"
         every = made["validate"]
         trainer = {
             "max_steps": STEPS, "accumulate_grad_batches": made["accumulate"], "limit_val_batches": 2,

@@ -22,8 +22,8 @@ data: {{class_path: Phrasebook, init_args: {{size: 600, kinds: [date, unit], voc
   max_length: 64, eval_limit: 4}}}}
 """,
     "vit": f"""\
-model: {{class_path: Classification, init_args: {{patch: 7, mix: mixup, {MODEL}}}}}
-data: {{class_path: Glyphs, init_args: {{size: 400, batch_size: 16, workers: WORKERS}}}}
+model: {{class_path: Classification, init_args: {{patch_size: 7, mix: mixup, {MODEL}}}}}
+data: {{class_path: Glyphs, init_args: {{size: 400, batch_size: 16, num_workers: WORKERS}}}}
 """,
 }
 TRAINER = """\

@@ -120,7 +120,7 @@ class Data:
 class Text(Data):
     """Toy data."""
 
-    def __init__(self, path: str, batch_size: int = 2, extra: Extra | None = None, workers: int = 0):
+    def __init__(self, path: str, batch_size: int = 2, extra: Extra | None = None, num_workers: int = 0):
         self.path = path
 
 

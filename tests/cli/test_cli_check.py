@@ -219,7 +219,7 @@ def test_wrong_words_are_told_before_a_child_is_started(zoo, monkeypatch, words)
 def test_options_are_typed_like_those_of_fit(mine):
     from mine import Mine
 
-    from zoo.parts.ffn import MoE, Plain
+    from zoo.parts.ffn import MLP, MoE
 
     def given(part, kind, *words):
         return check_worker.given_options(part, kind, check.parse([*words]).options)
@@ -228,7 +228,7 @@ def test_options_are_typed_like_those_of_fit(mine):
     assert given(Mine, "norm", "--model.norm.eps=2", "--norm.mode", "die") == {"eps": 2.0, "mode": "die"}
     expert = given(MoE, "ffn", "--expert", "plain", "--expert.activation", "relu", "--experts", "4")
     assert expert["experts"] == 4
-    assert (expert["expert"].func, expert["expert"].keywords) == (Plain, {"activation": "relu"})
+    assert (expert["expert"].func, expert["expert"].keywords) == (MLP, {"activation": "relu"})
     assert given(MoE, "ffn", "--expert.bias", "true")["expert"].keywords == {"bias": True}
     for words, said in {
         "--eps x": "'eps' must be a number, got 'x'",

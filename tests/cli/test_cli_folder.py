@@ -9,8 +9,9 @@ from zoo.inference import find_run
 
 def test_only_differences_name_a_variant():
     base = {"model": int, "model.lr": 0.1, "model.norm": float}
-    full = {"model": int, "model.lr": 0.2, "model.norm": float, "model.position": complex, "trainer.devices": 2,
-            "trainer.enable_progress_bar": False, "data.workers": 3, "seed_everything": 4, "model.dim": 8}  # fmt: skip
+    full = {"model": int, "model.lr": 0.2, "model.norm": float, "model.position": complex, "model.dim": 8,
+            "trainer.devices": 2, "trainer.enable_progress_bar": False, "data.num_workers": 3, "seed_everything": 4,
+            }  # fmt: skip
     changes = run_folder.differences(full, base, {"model.dim": 8})
     assert changes == {"model.lr": 0.2, "model.position": complex}
     assert run_folder.variant_name(changes) == "position=complex,lr=0.2"

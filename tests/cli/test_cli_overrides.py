@@ -70,7 +70,7 @@ def test_a_recipe_with_overrides_trains_resumes_and_is_exported(zoo, plugin):
     assert "model.overrides is" in err
     assert zoo("export", str(home), "exported")[0] == 0
     net = library.load("exported").net
-    assert parts(net) == [("Mine", "Plain"), ("MultiHead", "RealTokens")]
+    assert parts(net) == [("Mine", "MLP"), ("MultiHead", "RealTokens")]
     assert net.stack.windows == [None, 5]
     again = library.load(home).net
     assert all(torch.equal(one, two) for one, two in zip(net.parameters(), again.parameters(), strict=True))
@@ -82,7 +82,7 @@ def test_the_command_line_takes_the_same_and_the_run_has_a_readable_name(zoo, pl
     assert (code, err) == (0, "")
     (home,) = (plugin / "runs/lm-toy").iterdir()
     assert home.name == "depth=2,overrides=first-1-step-2-ffn-MoE_experts_3-last-0-attention-Mine"
-    assert parts(library.load(home / "s1").net) == [("Mine", "Plain"), ("MultiHead", "RealTokens")]
+    assert parts(library.load(home / "s1").net) == [("Mine", "MLP"), ("MultiHead", "RealTokens")]
     options = yaml.safe_load((home / "s1/config.yaml").read_text())["model"]["init_args"]
     assert fit_summary.layers(options) == ["  layers  1: ffn MoE(experts=3)", "  layers  0: attention Mine"]
     said = display_value(options["overrides"])

@@ -26,7 +26,7 @@ SMALL = [
 ]
 FIT = ["fit", "lm-tiny", "--name", "mine", *SMALL]
 ONE, TWO = ["--trainer.max_steps", "1"], ["--trainer.max_steps", "2"]
-MINE = ["--model.attention", "my", "--model.attention.groups", "1"]
+MINE = ["--model.attention", "my", "--model.attention.kv_heads", "1"]
 
 
 def records(home):
@@ -57,7 +57,7 @@ def gone(site, run):
 def test_every_part_is_recorded_in_the_run_the_checkpoint_and_the_export(run, tmp_path):
     found = records(run)
     options = found["model.attention"].pop("options")
-    assert options.items() >= {"groups": 1, "bias": True}.items()
+    assert options.items() >= {"kv_heads": 1, "bias": True}.items()
     assert found["model.attention"] == {
         "key": "model.attention", "kind": "attention", "name": "My", "distribution": "my-attn", "version": "0.2",
         "class_path": "my_attn.My",

@@ -45,7 +45,7 @@ def test_the_two_small_recipes_differ_in_four_parts(fits):
     one, other = point(fits, "transformer-2017-tiny"), point(fits, "llama-style-tiny")
     found = attribute.find_differences(one, other, display_value)
     assert [str(each) for each in found] == [
-        "position (Sinusoidal → RoPE)", "norm (LayerNorm → RMSNorm)", "ffn (Plain(activation=relu) → SwiGLU)",
+        "position (Sinusoidal → RoPE)", "norm (LayerNorm → RMSNorm)", "ffn (MLP(activation=relu) → SwiGLU)",
         "block (PostNorm → PreNorm)",
     ]  # fmt: skip
     assert [each.choice.word for each in found] == [

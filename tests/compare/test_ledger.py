@@ -28,7 +28,7 @@ from zoo.training.model_cost import cost
 from zoo.training.setup import describe_configuration, make_logger_and_callbacks
 
 MODEL = {"init_args": {"lr": 1e-3, "optimizer": {"class_path": "AdamW", "init_args": {}}, "backend": None}}
-DATA = {"init_args": {"batch_size": 4, "max_length": 12, "workers": 3, "augment": "none"}}
+DATA = {"init_args": {"batch_size": 4, "max_length": 12, "num_workers": 3, "augment": "none"}}
 
 
 class Stop(Callback):

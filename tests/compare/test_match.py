@@ -65,7 +65,7 @@ def real(config):
     return sum(p.numel() for p in rebuild_task(config, "test").net.parameters())
 
 
-GELU = part("ffn.Plain", activation="gelu")
+GELU = part("ffn.MLP", activation="gelu")
 
 
 @pytest.mark.parametrize("what", ["params", "flops"])
@@ -75,7 +75,7 @@ GELU = part("ffn.Plain", activation="gelu")
         {"ffn": part("ffn.SwiGLU")},
         {"ffn": part("ffn.SwiGLU", bias=True)},
         {"ffn": part("ffn.SwiGLU"), "position": part("position.Learned")},
-        {"ffn": part("ffn.MoE", experts=2, active=2), "hidden": 777},
+        {"ffn": part("ffn.MoE", experts=2, top_k=2), "hidden": 777},
     ],
     ids=["swiglu", "biased", "learned", "experts"],
 )

@@ -191,7 +191,7 @@ def test_a_packaged_comparison_is_short_explained_and_well_formed(one):
     text = one.path.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 30
     assert text.startswith(f"# {one.name}: ")
-    assert all(f"{word}: " in "\n".join(one.header) for word in ("asks", "time"))
+    assert all(f"{word}: " in "\n".join(one.header) for word in ("requires", "time"))
     found = wanted(one.name)
     assert recipe_files.packaged_recipe(found.recipe)
     assert found.name == one.name

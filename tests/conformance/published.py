@@ -10,7 +10,7 @@ from zoo.errors import UsageError
 from zoo.parts.attention import Attention, MultiHead
 from zoo.parts.backend import Naive
 from zoo.parts.block import Block, PreNorm
-from zoo.parts.ffn import FFN, MoE, Plain
+from zoo.parts.ffn import FFN, MLP, MoE
 from zoo.parts.norm import RMSNorm
 from zoo.parts.position import RoPE
 
@@ -100,7 +100,7 @@ class S4D(Attention):
 
     own_backend = Naive
     dot_product = False
-    lowers = frozenset({"causal", "window", "valid"})
+    supports = frozenset({"causal", "window", "valid"})
     ordered = True
     fixed_start = ("decay", "frequency", "step")
 
@@ -147,11 +147,19 @@ class YaRN(RoPE):
 
     keeps_lengths = False
 
-    def __init__(self, dim, heads, extent, stretch: float = 4.0, trained: int = 64):
-        super().__init__(dim, heads, extent, stretch=stretch, trained=trained, slow=1.0, fast=32.0)
-        if stretch < 1:
-            raise UsageError(f"position YaRN needs stretch >= 1, got {stretch}.")
-        self.factor = 0.1 * math.log(stretch) + 1
+    def __init__(self, dim, heads, extent, scaling_factor: float = 4.0, original_max_length: int = 64):
+        super().__init__(
+            dim,
+            heads,
+            extent,
+            scaling_factor=scaling_factor,
+            original_max_length=original_max_length,
+            low_freq_factor=1.0,
+            high_freq_factor=32.0,
+        )
+        if scaling_factor < 1:
+            raise UsageError(f"position YaRN needs scaling_factor >= 1, got {scaling_factor}.")
+        self.factor = 0.1 * math.log(scaling_factor) + 1
 
     def rotate(self, x, pos):
         return self.factor * super().rotate(x, pos)
@@ -165,15 +173,15 @@ class SharedExperts(FFN):
 
     real_tokens = True
 
-    def __init__(self, dim: int, hidden: int, experts: int = 7, active: int = 2):
+    def __init__(self, dim: int, hidden: int, experts: int = 7, top_k: int = 2):
         super().__init__(dim, hidden)
         self.copies = experts / 4 + 1 / 2
-        self.shared = Plain(dim, max(1, hidden // 2))
-        self.routed = MoE(dim, max(1, hidden // 4), experts, active, expert=Plain)
+        self.shared = MLP(dim, max(1, hidden // 2))
+        self.routed = MoE(dim, max(1, hidden // 4), experts, top_k, expert=MLP)
 
     def forward(self, x):
         routed = self.routed(x)
-        self.side_loss, self.routed.side_loss = self.routed.side_loss, None
+        self.aux_loss, self.routed.aux_loss = self.routed.aux_loss, None
         return self.shared(x) + routed
 
 
@@ -190,16 +198,16 @@ class NormalisedHeads(MultiHead):
         def forward(self, x):
             return super().forward(self.norm(x))
 
-    def __init__(self, dim, heads, backend=None, dropout=0.0, groups: int | None = None):
-        super().__init__(dim, heads, backend, dropout, groups)
+    def __init__(self, dim, heads, backend=None, dropout=0.0, kv_heads: int | None = None):
+        super().__init__(dim, heads, backend, dropout, kv_heads)
         self.out = self.Output(heads * self.head_dim, dim)
 
 
 class QKNorm(MultiHead):
     """Queries and keys normalised, and a learned temperature per head instead of the root (Henry et al., 2020)."""
 
-    def __init__(self, dim, heads, backend=None, dropout=0.0, groups: int | None = None):
-        super().__init__(dim, heads, backend, dropout, groups, scale=1.0)
+    def __init__(self, dim, heads, backend=None, dropout=0.0, kv_heads: int | None = None):
+        super().__init__(dim, heads, backend, dropout, kv_heads, scale=1.0)
         self.temperature = nn.Parameter(torch.empty(heads))
         self.reset_parameters()
 

@@ -64,7 +64,7 @@ def test_epochs_differ_and_a_run_repeats(make):
 
 def test_workers_change_nothing(make):
     alone, _ = fit(make(), max_epochs=2, limit_val_batches=0)
-    helped, _ = fit(make(workers=1), max_epochs=2, limit_val_batches=0)
+    helped, _ = fit(make(num_workers=1), max_epochs=2, limit_val_batches=0)
     assert alone.seen == helped.seen
 
 
@@ -84,7 +84,7 @@ def test_a_resumed_run_sees_what_an_uninterrupted_one_sees(make, tmp_path, stop,
     path = tmp_path / "a.ckpt"
     whole, _ = fit(make(), max_epochs=3, limit_val_batches=0, callbacks=[SaveAt(stop, path)])
     assert len(whole.seen) == 30
-    rest, _ = fit(make(workers=workers), path, max_epochs=3, limit_val_batches=0)
+    rest, _ = fit(make(num_workers=workers), path, max_epochs=3, limit_val_batches=0)
     assert [rows for _, rows in rest.seen] == [rows for _, rows in whole.seen[stop:]]
 
 

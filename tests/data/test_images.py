@@ -80,7 +80,7 @@ def test_augmentation_depends_on_seed_epoch_and_sample_only(files, way):
 
 def test_workers_give_the_same_images(files):
     def epoch_three(workers):
-        loader = NpzImages(*files, augment="crop-flip", batch_size=16, workers=workers, seed=0).train_dataloader()
+        loader = NpzImages(*files, augment="crop-flip", batch_size=16, num_workers=workers, seed=0).train_dataloader()
         loader.batches.set_epoch(3)
         return all_images(loader)
 

@@ -155,7 +155,7 @@ def test_missing_files_name_the_recipe(tmp_path):
         {"val_fraction": 0.0},
         {"max_length": 0},
         {"batch_size": 0},
-        {"workers": -1},
+        {"num_workers": -1},
     ):
         with pytest.raises(UsageError):
             TextFiles("x.txt", **options)

@@ -92,7 +92,7 @@ def test_photos_of_any_size_are_cropped_as_a_folder_of_images_was(tmp_path, monk
                 size = tuple(draw.integers(20, 60, 2))
                 Image.fromarray(draw.integers(0, 255, (*size, 3), np.uint8)).save(folder / f"{number}.jpg")
     data = ImageFolder(str(tmp_path / "photos"), image_size=16)
-    task = Classification(**data.sizes(), patch=8, dim=16, depth=1, heads=2).eval()
+    task = Classification(**data.sizes(), patch_size=8, dim=16, depth=1, heads=2).eval()
     data.save(tmp_path)
     about = {"class_path": "zoo.data.images.ImageFolder", "init_args": {"image_size": 16}}
     trained = TrainedClassification(task, ModelLocation(tmp_path, tmp_path, {"data": about, "model": {}}, tmp_path))

@@ -57,7 +57,7 @@ def translation(folder, **options):
 
 def classification(folder, **options):
     data = Glyphs(size=200, batch_size=20)
-    return Classification(**data.sizes(), patch=7, **TINY | options), data
+    return Classification(**data.sizes(), patch_size=7, **TINY | options), data
 
 
 def run(build, folder, heatmaps=True, steps=2, **options):
@@ -237,7 +237,7 @@ def test_alignment_of_a_recurrent_decoder():
 
 @pytest.mark.parametrize("pool", ["cls", "mean"])
 def test_patches_are_what_the_classifier_reads_looks_at(pool):
-    net = ViT(5, 12, channels=1, patch=4, pool=pool, **TINY).eval()
+    net = ViT(5, 12, channels=1, patch_size=4, pool=pool, **TINY).eval()
     images = torch.randn(2, 1, 12, 12)
     maps, said = patch_attention(net, images)
     with torch.no_grad(), record_weights(net) as seen:

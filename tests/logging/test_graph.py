@@ -16,7 +16,7 @@ from zoo.models.stack import Stack
 from zoo.parts.attention import Additive, Attention, MultiHead
 from zoo.parts.backend import Naive
 from zoo.parts.block import Block, Memory, Parallel, PostNorm, PreNorm
-from zoo.parts.ffn import FFN, Plain, SwiGLU
+from zoo.parts.ffn import FFN, MLP, SwiGLU
 from zoo.parts.norm import LayerNorm, Norm
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Extent, NoPosition, Sinusoidal
@@ -27,7 +27,7 @@ X = {"x": torch.randn(1, 5, 16)}
 
 
 def stack(**options):
-    chosen = {"backend": Naive, "position": NoPosition, "block": PostNorm, "norm": LayerNorm, "ffn": Plain}
+    chosen = {"backend": Naive, "position": NoPosition, "block": PostNorm, "norm": LayerNorm, "ffn": MLP}
     return Stack(Extent((9,)), **{"dim": 16, "depth": 1, "heads": 2} | chosen | options).eval()
 
 
@@ -46,9 +46,9 @@ def test_a_layer_of_the_encoder_is_that_of_the_notes():
         ("x", "add"),
         ("MultiHead", "add"),
         ("add", "LayerNorm"),
-        ("LayerNorm", "Plain"),
+        ("LayerNorm", "MLP"),
         ("LayerNorm", "add 2"),
-        ("Plain", "add 2"),
+        ("MLP", "add 2"),
         ("add 2", "LayerNorm 2"),
     ]
 
@@ -58,7 +58,7 @@ def test_a_layer_of_the_decoder_is_that_of_the_notes():
     assert set(found) == {
         ("x", "MultiHead"), ("x", "add"), ("MultiHead", "add"), ("add", "LayerNorm"),
         ("LayerNorm", "MultiHead 2"), ("memory", "MultiHead 2"), ("LayerNorm", "add 2"), ("MultiHead 2", "add 2"),
-        ("add 2", "LayerNorm 2"), ("LayerNorm 2", "Plain"), ("LayerNorm 2", "add 3"), ("Plain", "add 3"),
+        ("add 2", "LayerNorm 2"), ("LayerNorm 2", "MLP"), ("LayerNorm 2", "add 3"), ("MLP", "add 3"),
         ("add 3", "LayerNorm 3"),
     }  # fmt: skip
 
@@ -76,7 +76,7 @@ def test_self_attention_and_a_feed_forward_are_those_of_the_notes():
     ]
     masked = flow(MultiHead(16, 2, Naive()), X, pattern=Pattern(causal=True)).nodes
     assert masked.index("scale") < masked.index("mask") < masked.index("softmax")
-    assert flow(Plain(16, 64, "relu"), X).named() == [
+    assert flow(MLP(16, 64, "relu"), X).named() == [
         ("x", "linear up"),
         ("linear up", "relu"),
         ("relu", "linear down"),
@@ -102,7 +102,7 @@ def test_the_whole_model_is_that_of_the_notes():
 def test_another_part_is_another_chart():
     charts = {block: flow(stack(block=block), X, WHOLE).named() for block in (PostNorm, PreNorm, Parallel)}
     assert charts[PreNorm][:2] == [("x", "LayerNorm"), ("LayerNorm", "MultiHead")]
-    assert ("LayerNorm", "Plain") in charts[Parallel]
+    assert ("LayerNorm", "MLP") in charts[Parallel]
     assert ("LayerNorm", "MultiHead") in charts[Parallel]
     assert "tanh" in flow(Additive(16, 2), X, pattern=Pattern()).nodes
     assert flow(SwiGLU(16, 32), X).nodes.count("linear up") == 1

@@ -27,7 +27,7 @@ VIT = [
     "images",
     "--data.image_size",
     "8",
-    "--model.patch",
+    "--model.patch_size",
     "4",
     *CPU,
 ]

@@ -57,7 +57,7 @@ EDITS = [
     ("max_length: 16", "max_length: 16\n    batch_size: 0", "batch_size"),
     ("max_length: 16", "max_length: 16\n    val_fraction: 1", "val_fraction"),
     ("max_length: 16", "max_length: 16\n    val_fraction: half", "r.yaml:14"),
-    ("max_length: 16", "max_length: 16\n    workers: -1", "workers"),
+    ("max_length: 16", "max_length: 16\n    num_workers: -1", "num_workers"),
     ("max_steps: 1", "max_step: 1", "trainer.max_steps"), ("max_steps: 1", "max_steps: many", "r.yaml:16"),
     ("max_steps: 1", "max_steps: -5", "max_steps"), ("max_steps: 1", "precision: 17", "r.yaml:16"),
     ("max_steps: 1", "strategy: ddpp", "ddpp"), ("max_steps: 1", "callbacks: [Timr]", "Timer"),

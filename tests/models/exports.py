@@ -34,7 +34,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "Additive": {"attention": part("attention.Additive"), "position": part("position.Learned")},
     "Gaussian": {"attention": part("attention.Gaussian")},
     "Disentangled": {"attention": part("disentangled.Disentangled"), "position": part("position.Learned")},
-    "groups": {"attention": part("attention.MultiHead", groups=2)},
+    "groups": {"attention": part("attention.MultiHead", kv_heads=2)},
     **{name: {"ffn": part(f"ffn.{name}")} for name in "SwiGLU GEGLU ReGLU Bilinear MoE".split()},
     **{name: {"block": part(f"block.{name}")} for name in ("PostNorm", "Sandwich", "Parallel")},
     "RMSNorm": {"norm": part("norm.RMSNorm")},

@@ -39,7 +39,7 @@ def seq2seq(**options):
 
 
 def vit(**options):
-    return ViT(5, 12, channels=1, patch=4, **{"pool": "cls"} | SIZES | options)
+    return ViT(5, 12, channels=1, patch_size=4, **{"pool": "cls"} | SIZES | options)
 
 
 def stack(extent, **options):

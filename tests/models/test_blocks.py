@@ -82,7 +82,7 @@ def test_dropout_falls_on_embeddings_and_on_every_branch(block):
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_reaches_no_expert_and_changes_neither_outputs_nor_counts(side):
-    net = stack(Extent((9,)), ffn=partial(MoE, experts=4, balance=1.0), position=NoPosition)
+    net = stack(Extent((9,)), ffn=partial(MoE, experts=4, aux_loss_weight=1.0), position=NoPosition)
     rows = [torch.randn(n, SIZES["dim"]) for n in (6, 3)]
     batch, valid = torch.full((2, 6, SIZES["dim"]), 1e3), torch.zeros(2, 6, dtype=torch.bool)
     for b, row in enumerate(rows):
@@ -100,13 +100,13 @@ def test_padding_reaches_no_expert_and_changes_neither_outputs_nor_counts(side):
 
 
 def test_the_side_loss_of_padded_batches_is_that_of_the_real_tokens():
-    net = stack(Extent((9,)), ffn=partial(MoE, experts=4, balance=1.0), position=NoPosition, depth=1)
+    net = stack(Extent((9,)), ffn=partial(MoE, experts=4, aux_loss_weight=1.0), position=NoPosition, depth=1)
     x, valid = torch.randn(1, 6, SIZES["dim"]), torch.arange(6)[None] < 4
     (moe,) = (module for module in net.modules() if isinstance(module, MoE))
     net(x, valid)
-    with_padding = moe.side_loss
+    with_padding = moe.aux_loss
     net(x[:, :4])
-    same(with_padding, moe.side_loss)
+    same(with_padding, moe.aux_loss)
 
 
 def test_a_decoder_looks_at_its_memory_and_only_where_that_is_real():
@@ -120,7 +120,7 @@ def test_a_decoder_looks_at_its_memory_and_only_where_that_is_real():
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_patches_and_a_matrix_are_a_strided_convolution(channels):
-    model, images = ViT(5, 12, channels, patch=4, **SIZES), torch.randn(2, channels, 12, 12)
+    model, images = ViT(5, 12, channels, patch_size=4, **SIZES), torch.randn(2, channels, 12, 12)
     kernel = model.embedding.weight.unflatten(1, (channels, 4, 4))
     expected = F.conv2d(images, kernel, model.embedding.bias, stride=4).flatten(2).mT
     same(model.embedding(model.patches(images)), expected)
@@ -212,7 +212,7 @@ def test_a_decoder_may_be_deeper_than_its_encoder():
 
 @pytest.mark.parametrize(("build", "words"), [
     (lambda: Seq2Seq(5, 6, tie="all"), "tie=all needs one vocabulary for both sides, got 5 source and 6 target tokens"),
-    (lambda: ViT(5, 12, patch=5), r"image_size=12 is not divisible by patch=5. Try patch=4 or patch=6\."),
+    (lambda: ViT(5, 12, patch_size=5), r"is not divisible by patch_size=5. Try patch_size=4 or patch_size=6\."),
     (lambda: LanguageModel(5, 6, dim=10, heads=4), r"dim=10 is not divisible by heads=4. Try heads=2 or heads=5\."),
 ])  # fmt: skip
 def test_sizes_that_cannot_work_are_refused_with_sizes_that_do(build, words):

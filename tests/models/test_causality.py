@@ -204,11 +204,11 @@ def test_a_causal_mask_is_a_position_of_its_own():
     assert (decoder(x.flip(1)) - decoder(x).flip(1)).abs().max() > 1e-6
 
 
-@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("kv_heads", [1, 2])
 @pytest.mark.parametrize("position", ["RoPE", "ALiBi", "T5"])
 @torch.no_grad()
 def test_grouped_heads_decode_with_small_caches(groups, position):
-    model = language(heads=4, attention=partial(MultiHead, groups=groups), **chosen({"position": position}))
+    model = language(heads=4, attention=partial(MultiHead, kv_heads=groups), **chosen({"position": position}))
     model = spread(model).eval()
     x, caches = tokens(2, LENGTH), model.stack.caches(LENGTH)
     same(torch.cat([model(part, caches=caches) for part in x.split(1, 1)], 1), model(x))

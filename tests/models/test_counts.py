@@ -13,7 +13,7 @@ from zoo.models.stack import Stack
 from zoo.parts.attention import MultiHead
 from zoo.parts.backend import Naive
 from zoo.parts.block import PostNorm
-from zoo.parts.ffn import Plain, SwiGLU
+from zoo.parts.ffn import MLP, SwiGLU
 from zoo.parts.norm import RMSNorm
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Extent, Learned, NoPosition, Sinusoidal
@@ -24,7 +24,7 @@ NO_BIAS = partial(MultiHead, bias=False)
 def transformer(dim, heads):
     return Seq2Seq(
         37000, 37000, tie="all", dim=dim, heads=heads, position=Sinusoidal, block=PostNorm, attention=NO_BIAS,
-        ffn=partial(Plain, activation="relu"),
+        ffn=partial(MLP, activation="relu"),
     )  # fmt: skip
 
 
@@ -35,7 +35,7 @@ def gpt2(depth, dim, heads):
 def llama(depth, dim, heads):
     return LanguageModel(
         32000, 2048, tie=False, dim=dim, depth=depth, heads=heads, norm=RMSNorm, attention=NO_BIAS,
-        ffn=partial(SwiGLU, multiple=256),
+        ffn=partial(SwiGLU, multiple_of=256),
     )  # fmt: skip
 
 
@@ -118,7 +118,7 @@ def test_self_attention_is_four_matrix_products(attention, bias):
     assert products(lambda: part(torch.randn(2, 5, 16), pattern=Pattern(causal=True))) == 4
 
 
-@pytest.mark.parametrize("ffn", ["Plain", "SwiGLU", "GEGLU", "ReGLU", "Bilinear"])
+@pytest.mark.parametrize("ffn", ["MLP", "SwiGLU", "GEGLU", "ReGLU", "Bilinear"])
 @pytest.mark.parametrize("position", [NoPosition, Learned])
 def test_an_encoder_block_is_six_matrix_products(ffn, position):
     build = partial(

@@ -54,7 +54,7 @@ def sharpen(model):
 
 
 def takes_padding(model):
-    return not any(part.missing(frozenset({"valid"})) for part in model.stack.attentions())
+    return not any(part.unsupported(frozenset({"valid"})) for part in model.stack.attentions())
 
 
 @torch.no_grad()

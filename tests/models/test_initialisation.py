@@ -51,7 +51,7 @@ def test_a_deeper_model_starts_with_the_blocks_of_a_shallow_one(build):
 
 @models
 @pytest.mark.parametrize("position", names("position"))
-@pytest.mark.parametrize("ffn", ["Plain", "MoE"])
+@pytest.mark.parametrize("ffn", ["MLP", "MoE"])
 def test_the_global_generator_is_neither_used_nor_moved(build, position, ffn):
     states = []
     for seed in (1, 2):

@@ -13,7 +13,7 @@ from zoo.models import Seq2Seq
 from zoo.models.layer_overrides import Override
 from zoo.parts.attention import MultiHead
 from zoo.parts.backend import SDPA
-from zoo.parts.ffn import GEGLU, MoE, Plain
+from zoo.parts.ffn import GEGLU, MLP, MoE
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Extent, Learned, RoPE, Sinusoidal
 
@@ -54,7 +54,7 @@ def test_the_default_scale_of_an_attention_is_one_over_the_root_of_its_width():
 
 def test_gelus_approximation_is_the_published_one():
     x = torch.linspace(-4, 4, 50)[:, None].expand(-1, 6)
-    plain, gated = spread(Plain(6, 9, "gelu_tanh")), spread(GEGLU(6, 9, approximate="tanh"))
+    plain, gated = spread(MLP(6, 9, "gelu_tanh")), spread(GEGLU(6, 9, approximate="tanh"))
 
     def gelu(y):
         return 0.5 * y * (1 + torch.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3)))
@@ -95,8 +95,8 @@ def test_a_fraction_of_rope_turns_as_a_narrower_head_would():
         RoPE(16, 2, Extent((9,)), fraction=1.5)
 
 
-def test_a_stretched_rope_slows_only_turns_that_never_close():
-    plain, part = RoPE(16, 1, Extent((9,))), RoPE(16, 1, Extent((9,)), stretch=8.0, trained=64)
+def test_a_scaled_rope_slows_only_turns_that_never_close():
+    plain, part = RoPE(16, 1, Extent((9,))), RoPE(16, 1, Extent((9,)), scaling_factor=8.0, original_max_length=64)
     rate = 10000.0 ** (-torch.arange(0, 16, 2) / 16)
     for pair, each in enumerate(rate.tolist()):
         wave = 2 * math.pi / each
@@ -110,8 +110,8 @@ def test_a_stretched_rope_slows_only_turns_that_never_close():
         assert part._turn(torch.tensor(5), 16, torch.float64)[pair] == pytest.approx(5 * right, rel=1e-12)
     x = torch.randn(1, 1, 3, 16)
     assert not torch.allclose(plain.rotate(x, torch.arange(3)), part.rotate(x, torch.arange(3)))
-    with pytest.raises(UsageError, match="stretch >= 1"):
-        RoPE(16, 1, Extent((9,)), stretch=0.5)
+    with pytest.raises(UsageError, match="scaling_factor >= 1"):
+        RoPE(16, 1, Extent((9,)), scaling_factor=0.5)
 
 
 def test_an_embedding_norm_reads_the_embeddings_with_their_positions():
@@ -164,11 +164,9 @@ class TestOverrides:
         assert model.stack.windows == [None, 3, None, 3]
 
     def test_a_layer_can_have_another_feed_forward_and_a_later_override_counts(self):
-        model = language(
-            depth=4, overrides=[Override(ffn=MoE, first=2), Override(first=3, last=3, ffn=Plain, hidden=8)]
-        )
+        model = language(depth=4, overrides=[Override(ffn=MoE, first=2), Override(first=3, last=3, ffn=MLP, hidden=8)])
         assert [type(getattr(block.ffn.part, "ffn", block.ffn.part)) for block in model.stack.blocks] == [
-            Plain, Plain, MoE, Plain,
+            MLP, MLP, MoE, MLP,
         ]  # fmt: skip
         assert model.stack.blocks[3].ffn.part.up.out_features == 8
 

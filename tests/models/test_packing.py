@@ -41,7 +41,7 @@ def batch(rows=4):
 def found(task, data, loss=None):
     task.zero_grad()
     total, size = (loss or task.loss)(data)
-    side = sum(m.side_loss for m in task.net.modules() if getattr(m, "side_loss", None) is not None)
+    side = sum(m.aux_loss for m in task.net.modules() if getattr(m, "aux_loss", None) is not None)
     (total + side).backward()
     return total.detach(), size, {name: p.grad.clone() for name, p in task.named_parameters() if p.grad is not None}
 
@@ -83,7 +83,7 @@ def compare(monkeypatch, data, **parts):
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in KINDS for name in names(kind)])
 def test_packed_equals_padded_for_every_part(kind, name, monkeypatch):
     # a padded decoder's padding enters the balance of its experts, which a packed one's does not
-    part = partial(MoE, balance=0.0) if name == "MoE" else chosen({kind: name})[kind]
+    part = partial(MoE, aux_loss_weight=0.0) if name == "MoE" else chosen({kind: name})[kind]
     compare(monkeypatch, batch(), **{kind: part})
 
 

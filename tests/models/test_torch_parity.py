@@ -13,7 +13,7 @@ from zoo.models.stack import Stack
 from zoo.parts.attention import MultiHead
 from zoo.parts.backend import SDPA, Naive, Tiled
 from zoo.parts.block import Memory, PostNorm, PreNorm
-from zoo.parts.ffn import Plain
+from zoo.parts.ffn import MLP
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Extent, NoPosition
 
@@ -96,7 +96,7 @@ def twins(cross, causal, prenorm, activation, backend):
     ours = Stack(
         Extent((9,), causal=causal), cross=cross, dim=DIM, depth=DEPTH, heads=HEADS, hidden=HIDDEN,
         block=PreNorm if prenorm else PostNorm,
-        position=NoPosition, backend=backend, ffn=partial(Plain, activation=activation),
+        position=NoPosition, backend=backend, ffn=partial(MLP, activation=activation),
     )  # fmt: skip
     pairs = copy(ours.norm, torchs.norm) if prenorm else []
     for block, other in zip(ours.blocks, torchs.layers, strict=True):

@@ -30,8 +30,8 @@ VALID = torch.tensor([[True, True, True, False, False, True, True, False, True],
 def layer(attention, position, extent, **options):
     """One attention that is given what a stack gives it, or None where a sentence refuses the parts."""
     part = registry.get("attention", attention)
-    grouped = options.pop("grouped", False) and "groups" in inspect.signature(part).parameters
-    built = (lambda *args: part(*args, groups=2)) if grouped else part
+    grouped = options.pop("grouped", False) and "kv_heads" in inspect.signature(part).parameters
+    built = (lambda *args: part(*args, kv_heads=2)) if grouped else part
     try:
         return spread(
             Stack(
@@ -104,7 +104,7 @@ def test_weights_sum_to_one_and_make_the_output_of_every_backend(attention, back
 
 @pytest.mark.parametrize("offset", [0, 4])
 def test_rows_of_a_call_with_an_offset_are_those_of_the_pattern(offset):
-    part, x = spread(MultiHead(16, 4, groups=2)), torch.randn(1, 9, 16)
+    part, x = spread(MultiHead(16, 4, kv_heads=2)), torch.randn(1, 9, 16)
     pattern = Pattern(causal=True, window=3, bias=lambda h, q, k: 0.1 * (h + 1) * (q - 2 * k), offset=offset)
     whole = part.weights(x, pattern=pattern)
     assert_close(part.weights(x, pattern=pattern, rows=[7, 2, 3]), whole[:, :, [7, 2, 3]], atol=1e-13, rtol=0)

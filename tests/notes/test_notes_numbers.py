@@ -14,7 +14,7 @@ from zoo.models import LanguageModel, Seq2Seq
 from zoo.parts.attention import MultiHead
 from zoo.parts.backend import Naive
 from zoo.parts.block import PreNorm
-from zoo.parts.ffn import Plain
+from zoo.parts.ffn import MLP
 from zoo.parts.norm import LayerNorm
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Extent, NoPosition, Sinusoidal
@@ -115,7 +115,7 @@ def test_scores_of_a_hundred_thousand_tokens_take_1_28_terabytes():
 
 
 def test_213_million_parameters_are_six_blocks_on_each_side_and_not_twelve_equal_ones():
-    options = {"dim": 1024, "heads": 16, "hidden": 4096, "position": Sinusoidal, "norm": LayerNorm, "ffn": Plain}
+    options = {"dim": 1024, "heads": 16, "hidden": 4096, "position": Sinusoidal, "norm": LayerNorm, "ffn": MLP}
     with torch.device("meta"):
         pair = Seq2Seq(37_000, 37_000, 512, tie="all", depth=6, **options)
         twelve = LanguageModel(37_000, 512, depth=12, **options)
@@ -126,7 +126,7 @@ def test_213_million_parameters_are_six_blocks_on_each_side_and_not_twelve_equal
 
 def test_an_embedding_and_the_shapes_of_a_sentence():
     with torch.device("meta"):
-        net = LanguageModel(30_000, 16, dim=512, depth=1, heads=8, hidden=2048, ffn=Plain)
+        net = LanguageModel(30_000, 16, dim=512, depth=1, heads=8, hidden=2048, ffn=MLP)
         assert net.embedding.weight.numel() == 15_360_000
         assert net.embedding(torch.zeros(1, 4, dtype=torch.long)).shape == (1, 4, 512)
         q, _, _ = net.stack.blocks[0].attend.part.project(torch.zeros(1, 10, 512), None, Pattern(), None, None)

@@ -18,11 +18,11 @@ from zoo.parts.position import ALiBi, Extent, NoPosition, RoPE
 
 pytestmark = pytest.mark.usefixtures("double")
 ATTENTIONS = {
-    "MultiHead": MultiHead, "grouped": partial(MultiHead, groups=2), "one group": partial(MultiHead, groups=1),
-    "wide heads": partial(MultiHead, head_dim=6, groups=2), "no bias": partial(MultiHead, bias=False),
-    "normed heads": partial(MultiHead, norm=RMSNorm, groups=2),
-    "Gaussian": Gaussian, "narrow": partial(Gaussian, sigma=0.6, groups=2, bias=False),
-    "Additive": Additive, "grouped additive": partial(Additive, groups=2, bias=False),
+    "MultiHead": MultiHead, "grouped": partial(MultiHead, kv_heads=2), "one group": partial(MultiHead, kv_heads=1),
+    "wide heads": partial(MultiHead, head_dim=6, kv_heads=2), "no bias": partial(MultiHead, bias=False),
+    "normed heads": partial(MultiHead, qk_norm=RMSNorm, kv_heads=2),
+    "Gaussian": Gaussian, "narrow": partial(Gaussian, sigma=0.6, kv_heads=2, bias=False),
+    "Additive": Additive, "grouped additive": partial(Additive, kv_heads=2, bias=False),
 }  # fmt: skip
 PATTERNS = {
     "plain": {}, "causal": {"causal": True}, "window": {"window": 2}, "valid": {"valid": True}, "bias": {"bias": True},
@@ -49,7 +49,7 @@ def linear(weight, bias, x):
 def definition(part, x, memory=None, first=0, causal=False, window=None, valid=None, bias=None, turn=None):
     """Rows ``first`` and later of the layer, from projections to output, and its weights."""
     source, D = (x if memory is None else memory), part.head_dim
-    cuts = [part.heads * D, part.groups * D, part.groups * D]
+    cuts = [part.heads * D, part.kv_heads * D, part.kv_heads * D]
     weights = part.qkv.weight.detach().split(cuts)
     biases = (None,) * 3 if part.qkv.bias is None else part.qkv.bias.detach().split(cuts)
     inputs = x[:, first:], source, source
@@ -156,7 +156,7 @@ def test_weights_are_the_formula_sum_to_one_and_make_the_output(name, words):
     assert_close(weights, definition(part, x, **options)[1], atol=1e-10, rtol=0)
     blind = definition(part, x, **options)[1].sum(-1) == 0
     assert_close(weights.sum(-1), (~blind).double(), atol=1e-12, rtol=0)
-    heads = weights @ part.project(x, None, pattern, None, None)[2].repeat_interleave(HEADS // part.groups, 1)
+    heads = weights @ part.project(x, None, pattern, None, None)[2].repeat_interleave(HEADS // part.kv_heads, 1)
     assert_close(part.out(heads.transpose(1, 2).flatten(2)), part(x, pattern=pattern), atol=1e-10, rtol=0)
 
 
@@ -230,8 +230,8 @@ def test_no_position_and_none_are_the_same():
 
 @pytest.mark.parametrize(("build", "words"), [
     (lambda: MultiHead(10, 4), r"dim=10 is not divisible by heads=4. Try heads=2 or heads=5\."),
-    (lambda: MultiHead(16, 4, groups=3), r"heads=4 is not divisible by groups=3. Try groups=2 or groups=4\."),
-    (lambda: MultiHead(16, 4, groups=8), r"heads=4 is not divisible by groups=8. Try groups=4\."),
+    (lambda: MultiHead(16, 4, kv_heads=3), r"heads=4 is not divisible by kv_heads=3. Try kv_heads=2 or kv_heads=4\."),
+    (lambda: MultiHead(16, 4, kv_heads=8), r"heads=4 is not divisible by kv_heads=8. Try kv_heads=4\."),
     (lambda: Gaussian(16, 4, sigma=0.0), "attention Gaussian needs a kernel width sigma above 0, got 0.0"),
     (lambda: Additive(16, 4, SDPA()), "attention Additive has no dot product, which is all that backend SDPA"),
 ])  # fmt: skip

@@ -117,7 +117,7 @@ def test_a_step_with_measurements_equals_one_without(position, recompute, dtype)
 
 
 @pytest.mark.parametrize("attention", names("attention"))
-@pytest.mark.parametrize("ffn", ["Plain", "MoE"])
+@pytest.mark.parametrize("ffn", ["MLP", "MoE"])
 def test_a_step_with_measurements_equals_one_without_whatever_measures(attention, ffn):
     options = {"attention": registry.get("attention", attention), "ffn": registry.get("ffn", ffn)}
     options |= {"position": T5, "recompute": True}

@@ -96,7 +96,7 @@ def check_backend(backend, words, shape, groups):
     T, S, offset, start = SHAPES[shape]
     part, (q, k, v, table) = BACKENDS[backend](), leaves(T, S, groups)
     pattern = pattern_of(words, S, offset, table, start)
-    if not pattern.needs <= part.lowers or (backend == "Flash" and words == "causal" and offset + T != start + S):
+    if not pattern.needs <= part.supports or (backend == "Flash" and words == "causal" and offset + T != start + S):
         with pytest.raises(UsageError, match="backend Flash cannot lower"):
             part(q, k, v, pattern)
         return
@@ -109,8 +109,8 @@ def check_backend(backend, words, shape, groups):
 
 def test_only_flash_claims_less_than_everything():
     everything = frozenset(FEATURES) | {"dropout", "content"}  # the latter: test_disentangled.py
-    assert [Naive().lowers, SDPA().lowers, Tiled().lowers] == [everything] * 3
-    assert Flash().lowers == ({"causal", "dropout"} if torch.cuda.is_available() else {"causal"})
+    assert [Naive().supports, SDPA().supports, Tiled().supports] == [everything] * 3
+    assert Flash().supports == ({"causal", "dropout"} if torch.cuda.is_available() else {"causal"})
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the CUDA kernel drops weights")
@@ -146,7 +146,7 @@ def test_flash_never_needs_a_mask_which_the_kernel_of_a_gpu_does_not_take(monkey
 @pytest.mark.parametrize(("T", "S", "offset"), [(37, 37, 0), (11, 41, 30), (1, 129, 128)])
 def test_a_backend_equals_naive_at_odd_sizes(backend, words, T, S, offset):
     part, results = BACKENDS[backend](), []
-    if not pattern_of(words, S, offset, None).needs <= part.lowers:
+    if not pattern_of(words, S, offset, None).needs <= part.supports:
         return
     for each in (part, Naive()):
         q, k, v, table = leaves(T, S, 2, heads=6, width=5, out=5)

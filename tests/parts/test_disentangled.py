@@ -20,11 +20,11 @@ pytestmark = pytest.mark.usefixtures("double")
 DIM, HEADS, LENGTH = 12, 3, 23
 CUTS = ((0, 9), (9, 10), (10, 23))
 KINDS = {
-    "version 1": {"span": 8, "reach": None, "share": False, "key_bias": False},
-    "version 3": {"span": 8, "reach": 16, "norm": LayerNorm},
-    "beyond the reach": {"span": 6, "reach": 9, "share": False},
-    "c2p": {"span": 8, "reach": None, "terms": "c2p", "share": False},
-    "p2c": {"span": 8, "reach": 20, "terms": "p2c", "key_bias": False},
+    "version 1": {"span": 8, "max_distance": None, "share_att_key": False, "key_bias": False},
+    "version 3": {"span": 8, "max_distance": 16, "norm": LayerNorm},
+    "beyond the reach": {"span": 6, "max_distance": 9, "share_att_key": False},
+    "c2p": {"span": 8, "max_distance": None, "pos_att_type": "c2p", "share_att_key": False},
+    "p2c": {"span": 8, "max_distance": 20, "pos_att_type": "p2c", "key_bias": False},
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -67,8 +67,8 @@ def definition(part, x, reach, causal=False, valid=None):
     """Weights and result of the layer for x (B, T, dim), a number at a time."""
     D, out = DIM // HEADS, torch.zeros(x.shape[0], x.shape[1], DIM)
     weights = torch.zeros(x.size(0), HEADS, x.size(1), x.size(1))
-    keys = rows_of(part, part.terms != "p2c", 1)
-    queries = rows_of(part, part.terms != "c2p", 0)
+    keys = rows_of(part, part.pos_att_type != "p2c", 1)
+    queries = rows_of(part, part.pos_att_type != "c2p", 0)
     for b, tokens in enumerate(x.tolist()):
         made = [oracle.affine(*matrix(part.qkv), token) for token in tokens]
         for h in range(HEADS):
@@ -90,7 +90,7 @@ def test_it_is_the_formula(kind, backend):
     part, x = built(kind, backend and backend()), torch.randn(2, LENGTH, DIM)
     valid = torch.rand(2, LENGTH) < 0.8
     for causal, known in ((False, None), (True, valid)):
-        weights, out = definition(part, x, KINDS[kind]["reach"], causal, known)
+        weights, out = definition(part, x, KINDS[kind]["max_distance"], causal, known)
         pattern = Pattern(causal=causal, valid=known)
         assert_close(part.weights(x, pattern=pattern), weights, atol=1e-10, rtol=0)
         assert_close(part(x, pattern=pattern), out, atol=1e-10, rtol=0)
@@ -108,7 +108,7 @@ def test_queries_after_a_cached_prefix_stand_behind_it(kind):
 
 @pytest.mark.parametrize(("span", "reach"), [(8, None), (8, 16), (6, 9), (256, 512), (32, 128)])
 def test_rows_are_the_papers(span, reach):
-    part = Disentangled(DIM, HEADS, span=span, reach=reach)
+    part = Disentangled(DIM, HEADS, span=span, max_distance=reach)
     gaps = torch.arange(-600, 601)
     assert part.row(gaps).tolist() == [oracle.deberta_row(int(gap), span, reach) for gap in gaps]
 
@@ -151,7 +151,7 @@ def test_all_layers_share_one_table():
 
 
 def test_layers_whose_tables_differ_in_size_have_their_own():
-    wide = [Override(first=2, attention=lambda *args: Disentangled(*args, span=16, reach=None))]
+    wide = [Override(first=2, attention=lambda *args: Disentangled(*args, span=16, max_distance=None))]
     made = stack(depth=3, overrides=wide).attentions()
     assert made[0].places is made[1].places
     assert made[2].places is not made[1].places
@@ -163,9 +163,9 @@ def test_a_memory_is_looked_at_by_plain_attention():
 
 
 def test_what_it_cannot_take_is_refused():
-    with pytest.raises(UsageError, match="asks for content, which backend Flash cannot take"):
+    with pytest.raises(UsageError, match="requires for content, which backend Flash cannot take"):
         stack(depth=1, backend=Flash)
-    with pytest.raises(UsageError, match="reach above"):
-        Disentangled(DIM, HEADS, span=64, reach=16)
+    with pytest.raises(UsageError, match="max_distance above"):
+        Disentangled(DIM, HEADS, span=64, max_distance=16)
     with pytest.raises(UsageError, match="cannot lower content"):
         Flash()(*torch.randn(3, 1, 1, 4, 8), Pattern(content=lambda query, key: torch.zeros(1, 1, 4, 4)))

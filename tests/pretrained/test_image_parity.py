@@ -79,7 +79,7 @@ def test_timms_names_of_sizes_are_enough(tmp_path):
         assert told["dim"] == model.embed_dim
         assert told["depth"] == len(model.blocks)
         assert told["heads"] == model.blocks[0].attn.num_heads
-        assert (told["patch"], told["image_size"]) == (16, 224)
+        assert (told["patch_size"], told["image_size"]) == (16, 224)
 
 
 def test_an_average_of_tokens_that_is_normalised_afterwards_is_refused(tmp_path, capsys):

@@ -58,7 +58,7 @@ def build(task: str, batch: int, folder: Path, **options: Any):
         data = Phrasebook(size=600, kinds=kinds, vocab_size=400, max_tokens=64 * batch, max_length=64, eval_limit=7)
         return Translation(**data.sizes(), max_length=64, **options), data
     data = Glyphs(size=600, batch_size=batch)
-    return Classification(**data.sizes(), patch=7, **options), data
+    return Classification(**data.sizes(), patch_size=7, **options), data
 
 
 def train(task: str, batch: int, folder: Path, options: dict[str, Any] | None = None, **trainer: Any) -> Diary:

@@ -64,7 +64,7 @@ def test_a_finite_step_begins_the_count_anew(step):
 
 @pytest.fixture(scope="module")
 def classifier():
-    return Classification(num_classes=3, image_size=8, channels=1, patch=4, dim=8, depth=2, heads=2)
+    return Classification(num_classes=3, image_size=8, channels=1, patch_size=4, dim=8, depth=2, heads=2)
 
 
 def begin(task, batch) -> str:

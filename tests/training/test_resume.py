@@ -44,7 +44,7 @@ def fit(task, home, callbacks=(), resume=None, every=4, workers=0, goal=None, **
     home.mkdir(parents=True, exist_ok=True)
     seed_everything(3, verbose=False)
     module, data = build(task, 4, home.parent, dropout=0.1, **({"mix": "mixup"} if task == "classification" else {}))
-    data.workers = workers
+    data.num_workers = workers
     diary, saver = Diary(), CheckpointSaver(home / "checkpoints", goal or next(iter(module.goals.items())), every)
     trainer = Trainer(
         accelerator="cpu", logger=diary, callbacks=[saver, EndsWithValidation(), *callbacks], max_steps=STEPS,

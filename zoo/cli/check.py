@@ -21,7 +21,7 @@ Try on a part what its kind promises; on a recipe (or a file), whether one batch
   --only CHECK,CHECK          these checks alone
   --timeout SECONDS           for all checks of a part (120); what takes longer fails
   --strict                    a check that is skipped counts as failed
-  --OPTION VALUE              an option of the part, such as: zoo check attention multihead --groups 1
+  --OPTION VALUE              an option of the part, such as: zoo check attention multihead --kv_heads 1
   --json                      one JSON document
 A class path is imported from the current folder or an installed package. A recipe takes the options of zoo fit.
 Exit codes: 0 nothing failed, 1 a check failed, 2 there is no such part, 3 the part cannot be imported."""

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from zoo import registry
+from zoo import registry, renames
 from zoo.config import yaml_source
 from zoo.config.layers import MISSING, Node
 from zoo.errors import PartError, PluginError, UsageError, ZooError
@@ -159,7 +159,12 @@ def _values(owner: type, count: int, nodes: Mapping[str, Node], word: str) -> di
     from zoo.config.signatures import parameters
 
     params, values = parameters(owner, count), {}
-    for name, node in nodes.items():
+    for written, node in nodes.items():
+        name = renames.new_option(owner, written, params)
+        if name in values or (name != written and name in nodes):
+            raise renames.both(written, name, node.origin)
+        if name != written:
+            renames.warn(written, name, node.origin)
         if name not in params:
             near = nearest_key(name, params)
             hint = f" Did you mean {near!r}?" if near else f" It has: {', '.join(params) or 'none'}."

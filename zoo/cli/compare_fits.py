@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 from zoo.compare.plan import Point
 from zoo.config import fit_options, run_config, run_folder, yaml_source
@@ -77,7 +78,7 @@ class ZooFit:
         """
         path, config_plan = home / CONFIG, self._made[f"{point.recipe}/{point.variant}"]
         try:
-            old = run_config.flatten(yaml_source.read_yaml(path).as_data()) if path.is_file() else {}
+            old = run_config.flatten(self._config_of(path)) if path.is_file() else {}
         except UsageError:
             old = {}  # cut short by a kill, before anything was trained
         if not old:
@@ -93,3 +94,8 @@ class ZooFit:
             and old.get(key) != new.get(key)
             and not (key in blanks and new.get(key) is None)  # the data filled it in
         ]
+
+    @staticmethod
+    def _config_of(path: Path) -> dict[str, Any]:
+        """The configuration of an earlier run, in the words of today."""
+        return run_config.current(cast(dict[str, Any], yaml_source.read_yaml(path).as_data()), str(path))

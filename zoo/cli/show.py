@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from pathlib import Path
 
 from zoo import recipe_files, registry
@@ -12,6 +13,9 @@ from zoo.errors import UsageError
 from zoo.plugins import diagnosis
 from zoo.plugins.description import Option, cache_lookups, describe
 from zoo.registry import Part
+
+# the type of an option that takes a part
+PART = re.compile(r"Callable\[.*\b(Position|Backend|Attention|Norm|FFN|Block)\]")
 
 
 def check_kind(kind: str) -> str:
@@ -72,7 +76,7 @@ def show(words: list[str], json: bool) -> int:
     print(f"\nUse it: --{section} {part.name}")
     if about.options:
         print("Options:")
-        tables.table(["option", "type", "default"], [_row(section, option) for option in about.options])
+        tables.table(["option", "type", "default", "what it is"], [_row(section, option) for option in about.options])
     return 0
 
 
@@ -126,8 +130,10 @@ def _told(part: Part) -> list[str]:
 
 
 def _row(section: str, option: Option) -> list[str]:
-    kind = option.type if option.name not in registry.KINDS else f"one of: zoo list {option.name}"
-    return [f"--{section}.{option.name}", kind, "required" if option.default is None else option.default]
+    part = PART.search(option.type)
+    kind = f"one of: zoo list {part[1].lower()}" if part else option.type
+    default = "required" if option.default is None else option.default
+    return [f"--{section}.{option.name}", kind, default, option.about]
 
 
 def _show_recipe(name: str, json: bool) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from zoo import renames
 from zoo.compare.variant_names import pieces
 from zoo.console import LOG
 from zoo.errors import UsageError
@@ -124,6 +125,8 @@ def parse_record(path: Path) -> RunRecord:
         return invalid(f"{path} is damaged: no valid {', '.join([*missing, *wrong]) or 'goals'}")
     if not all(isinstance(each, dict) for each in content.get("validations", ())):
         return invalid(f"{path} is damaged: no valid validations")
+    if "choices" in content:
+        content["choices"] = renames.new_choices(content["choices"])
     return RunRecord(path, **{name: content[name] for name in KINDS if name in content})
 
 

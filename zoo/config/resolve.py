@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from zoo import registry
+from zoo import registry, renames
 from zoo.config.class_names import ClassFinder, class_path_of
 from zoo.config.coercion import coerce, is_plain
 from zoo.config.layers import MISSING, Node, where
@@ -29,7 +29,7 @@ SYNONYMS = {
     "gpus": ("devices",), "n_gpus": ("devices",), "grad_clip": ("gradient_clip_val",), "warmup_steps": ("warmup",),
     "batch": ("batch_size",), "bs": ("batch_size",), "seed": ("seed_everything",), "p_dropout": ("dropout",),
     "max_seq_length": ("max_length",), "gradient_accumulation_steps": ("accumulate_grad_batches",),
-    "resume_from": ("ckpt_path",), "checkpoint": ("ckpt_path",), "dataset": ("data",), "num_workers": ("workers",),
+    "resume_from": ("ckpt_path",), "checkpoint": ("ckpt_path",), "dataset": ("data",), "workers": ("num_workers",),
 }  # fmt: skip
 
 
@@ -76,6 +76,7 @@ def nearest_key(word: str, words: Iterable[str]) -> str:
 class _Resolver:
     def __init__(self, schema: Schema, names: ClassFinder) -> None:
         self.schema, self.names, self.result = schema, names, Resolved()
+        self.spellings: dict[tuple[str, str], str] = {}  # by option and file: the name it was written with
 
     def run(self, layers: list[Node]) -> Resolved:
         sections: dict[str, list[Node]] = {}
@@ -175,7 +176,8 @@ class _Resolver:
                 cls = choice
                 self.result.origins[key] = node.origin
             for name, child in node.children.items():
-                options.setdefault(name, []).append(child)
+                current = name if cls is None else self.current(key, cls, slot, name, child.origin)
+                options.setdefault(current, []).append(child)
         if cls is None:
             if options:
                 name, below = next(iter(options.items()))
@@ -193,6 +195,16 @@ class _Resolver:
                 raise self.no_option(key, slot, cls, name, options[name][-1].origin)
         admit_class(cls, class_path_of(cls))  # checked above, or a default in code
         return {"class_path": class_path_of(cls), "init_args": self.options(key, params, options, cls)}
+
+    def current(self, key: str, cls: type, slot: Slot, name: str, origin: str) -> str:
+        """The name of today of an option; raises UsageError where one file, or one command, uses both."""
+        new = renames.new_option(cls, name, parameters(cls, slot.owner_arguments))
+        file = "" if origin.startswith("-") else origin.rpartition(":")[0]
+        if self.spellings.setdefault((f"{key}.{new}", file), name) != name:
+            raise renames.both(next(old for old, now in renames.option_names(cls).items() if now == new), new, origin)
+        if new != name:
+            renames.warn(name, new, origin)
+        return new
 
     def forget(self, key: str, mark: str = ".") -> None:
         """Drop the recorded values and origins below a key."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo import recipe_files, registry
+from zoo import recipe_files, registry, renames
 from zoo.config import fit_options, precision, run_folder, yaml_source
 from zoo.config.layers import MISSING, Node, where
 from zoo.errors import PartError, PluginError, UsageError
@@ -172,7 +173,8 @@ def make_plan(command: fit_options.Command, config_draft: Draft, against: Schema
     if command.name:
         variant = run_folder.check_name(command.name)
     else:
-        variant = run_folder.variant_folder(Path(command.runs, recipe), changes, earlier or run_folder.DEFAULT)
+        base_name = earlier or run_folder.DEFAULT
+        variant = run_folder.variant_folder(Path(command.runs, recipe), changes, base_name, full.classes)
     return Plan(command, full, run_folder.Run(Path(command.runs), recipe, variant, seed), config_draft.recipe)
 
 
@@ -209,13 +211,18 @@ def flatten(value: object, key: str = "") -> dict[str, object]:
     return {key: [as_yaml(item) for item in value] if isinstance(value, (list, tuple)) else value}
 
 
+def current(config: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """The configuration of an earlier run in the words of today, as far as its classes are imported."""
+    return renames.update_options(renames.update_classes(config, origin), origin)
+
+
 def check_resume(config_plan: Plan, against: dict[str, Any], training: frozenset[str]) -> list[str]:
     """Compare with the configuration of a checkpoint, and return the differences as sentences.
 
     Raises UsageError if model options differ, except those in ``training``, which do not change the architecture.
     """
     blanks = config_plan.resolved.classes["model"].blanks
-    old, new = flatten(against), flatten(as_yaml(config_plan.config))
+    old, new = flatten(current(against, "the checkpoint")), flatten(as_yaml(config_plan.config))
     changes = [
         key
         for key in sorted({*old, *new})

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from zoo import registry
+from zoo import registry, renames
 from zoo.errors import UsageError
 from zoo.inference.find_run import CONFIG, FINISHED, STARTING
 from zoo.io import atomic_files
@@ -24,7 +24,7 @@ INFRASTRUCTURE = (
     "trainer.devices", "trainer.accelerator", "trainer.strategy", "trainer.num_nodes", "trainer.logger",
     "trainer.callbacks", "trainer.log_every_n_steps", "trainer.default_root_dir", "trainer.profiler", "trainer.plugins",
     "trainer.barebones", "trainer.detect_anomaly", "trainer.max_time", "trainer.model_registry",
-    "trainer.num_sanity_val_steps", "trainer.enable_", "data.workers", "data.num_workers", "data.pin_memory",
+    "trainer.num_sanity_val_steps", "trainer.enable_", "data.num_workers", "data.pin_memory",
     "data.cache",
 )  # fmt: skip
 HEADER = "# zoo run: "
@@ -84,10 +84,25 @@ def alphabetical_name(changes: Mapping[str, object], base: str = DEFAULT) -> str
     return ",".join([*_pieces(base), *_pieces(_joined(own))]) or DEFAULT
 
 
-def variant_folder(recipe: Path, changes: Mapping[str, object], base: str = DEFAULT) -> str:
-    """The name of a variant's folder in ``recipe``; the alphabetical one where that alone exists: its runs go on."""
-    name, earlier = variant_name(changes, base), alphabetical_name(changes, base)
-    return earlier if (recipe / earlier).is_dir() and not (recipe / name).is_dir() else name
+def variant_folder(
+    recipe: Path, changes: Mapping[str, object], base: str = DEFAULT, classes: Mapping[str, type] | None = None
+) -> str:
+    """The name of a variant's folder in ``recipe``; the first that exists of the names that earlier versions gave it.
+
+    Earlier versions sorted the changes by name, and had other names for some options of ``classes`` and some parts.
+    """
+    older = _older_changes(changes, classes or {})
+    names = [name(words, base) for words in (changes, older) for name in (variant_name, alphabetical_name)]
+    return next((name for name in names if (recipe / name).is_dir()), names[0])
+
+
+def _older_changes(changes: Mapping[str, object], classes: Mapping[str, type]) -> dict[str, object]:
+    """The changes in the words from before options and parts were renamed."""
+    older: dict[str, object] = {}
+    for key, value in changes.items():
+        owner, _, option = key.rpartition(".")
+        older[f"{owner}.{renames.older_names(classes.get(owner), [option]).get(option, option)}"] = _older_class(value)
+    return older
 
 
 def _rank(key: str) -> tuple[int, int, str]:
@@ -112,6 +127,12 @@ def _joined(pieces: list[str]) -> str:
     if len(text) <= LONGEST:
         return text
     return f"{text[: LONGEST - 9]}-{_digest(','.join(sorted(pieces)))}"
+
+
+def _older_class(value: object) -> object:
+    """The name that a class had before, where it was renamed."""
+    path = f"{value.__module__}.{value.__qualname__}" if isinstance(value, type) else ""
+    return next((old.rpartition(".")[2].lower() for old, new in renames.CLASSES.items() if new == path), value)
 
 
 def _short(keys: list[str]) -> dict[str, str]:

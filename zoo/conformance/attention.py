@@ -27,13 +27,13 @@ DRAWS = 40
 
 @tried("options")
 def claims(subject: AttentionSubject) -> None:
-    """``lowers`` and ``asks`` are sets of known features, and the part has an attention's three projections."""
+    """``supports`` and ``requires`` are sets of known features, and the part has an attention's three projections."""
     features_of_patterns = {*FEATURES, "dropout", "rotate", "cross"}
     part = subject.build()
-    unknown = sorted((set(part.lowers) | set(part.asks)) - features_of_patterns)
+    unknown = sorted((set(part.supports) | set(part.requires)) - features_of_patterns)
     require(
         not unknown,
-        f"lowers or asks names {', '.join(unknown)}; features are {', '.join(sorted(features_of_patterns))}.",
+        f"supports or requires names {', '.join(unknown)}; features are {', '.join(sorted(features_of_patterns))}.",
     )
 
 
@@ -47,17 +47,17 @@ def weighing(subject: AttentionSubject) -> Attention:
 
 def free(part: Attention) -> Pattern:
     """A causal pattern where the part takes one."""
-    return Pattern(causal="causal" in part.lowers & part.backend.lowers)
+    return Pattern(causal="causal" in part.supports & part.backend.supports)
 
 
 @tried("options")
 def weights_times_values(subject: AttentionSubject) -> None:
     """What ``attend`` gives is what ``weigh`` says: weights times values, for every combination of features."""
     part = weighing(subject).double()
-    lowers = part.lowers & part.backend.lowers
-    for call in calls(lowers, heads=HEADS, width=part.head_dim):
-        k, v = (y[:, : part.groups] if y.size(1) > part.groups else y for y in (call.k, call.v))
-        if k.size(1) != part.groups:
+    supports = part.supports & part.backend.supports
+    for call in calls(supports, heads=HEADS, width=part.head_dim):
+        k, v = (y[:, : part.kv_heads] if y.size(1) > part.kv_heads else y for y in (call.k, call.v))
+        if k.size(1) != part.kv_heads:
             continue
         out = part.attend(call.q, k, v, call.asked())
         weights = part.weigh(call.q, k, call.asked())
@@ -65,7 +65,7 @@ def weights_times_values(subject: AttentionSubject) -> None:
             weights.shape == (*call.q.shape[:3], k.size(2)),
             f"{call.told}: weigh gives {tuple(weights.shape)}, not (B, H, T, S).",
         )
-        expected = weights.double() @ v.repeat_interleave(part.heads // part.groups, 1)
+        expected = weights.double() @ v.repeat_interleave(part.heads // part.kv_heads, 1)
         gap = difference(out, expected)
         require(
             gap <= 1e-6, f"{call.told}: attend is {gap:.1e} away from weigh @ v. Heat maps would show something else."
@@ -76,10 +76,10 @@ def weights_times_values(subject: AttentionSubject) -> None:
 def weights_are_shares(subject: AttentionSubject) -> None:
     """Weights are not negative, hidden keys have none, and a row sums to one, or to zero where it sees no key."""
     part = weighing(subject).double()
-    lowers = part.lowers & part.backend.lowers
-    for call in calls(lowers, heads=HEADS, width=part.head_dim):
-        k = call.k[:, : part.groups]
-        if k.size(1) != part.groups:
+    supports = part.supports & part.backend.supports
+    for call in calls(supports, heads=HEADS, width=part.head_dim):
+        k = call.k[:, : part.kv_heads]
+        if k.size(1) != part.kv_heads:
             continue
         weights = part.weigh(call.q, k, call.asked())
         require(bool((weights >= 0).all()), f"{call.told}: a weight is negative.")
@@ -153,7 +153,7 @@ def projections(subject: AttentionSubject) -> None:
 def queries_are_turned(subject: AttentionSubject) -> None:
     """With a position that turns queries and keys, the result depends on distances, not on where a sequence begins."""
     part = subject.build().double()
-    if "rotate" not in part.lowers:
+    if "rotate" not in part.supports:
         raise Inapplicable("it does not lower rotate")
     scheme = RoPE(DIM, HEADS, TEXT)
     try:
@@ -185,7 +185,7 @@ def queries_are_turned(subject: AttentionSubject) -> None:
 def dropout(subject: AttentionSubject) -> None:
     """Attention dropout is on in training, repeatable by seed, right on average, and off in evaluation."""
     probe = subject.build()
-    if "dropout" not in probe.lowers & probe.backend.lowers:
+    if "dropout" not in probe.supports & probe.backend.supports:
         raise Inapplicable("it does not lower dropout")
     # many small tokens that have much in common: what is dropped matters little to the direction of the rest, and so
     # little to a norm of heads behind it
@@ -211,14 +211,14 @@ def memory_is_looked_at_alike(subject: AttentionSubject) -> None:
     part = subject.build()
     other = part.across()
     other = (part if other is part else spread(other)).double()
-    if "cross" not in other.lowers:
+    if "cross" not in other.supports:
         raise Inapplicable("it does not lower cross")
-    if other.asks or getattr(other, "ordered", False):
+    if other.requires or getattr(other, "ordered", False):
         raise Inapplicable("it looks at itself in a way of its own")
     for length in SHORT_AND_LONG:
         x = subject.tokens(2, length, torch.float64)
         for real in (None, torch.arange(length) < torch.tensor([[length], [5]])):
-            if real is not None and "valid" not in other.lowers & other.backend.lowers:
+            if real is not None and "valid" not in other.supports & other.backend.supports:
                 continue
             gap = difference(other(x, x, pattern=Pattern(valid=real)), other(x, pattern=Pattern(valid=real)))
             require(
@@ -232,9 +232,9 @@ def memory_is_looked_at_alike(subject: AttentionSubject) -> None:
 def rows_without_keys(subject: AttentionSubject) -> None:
     """A query that may see no key attends to nothing: zeros before the output matrix, and finite gradients."""
     part = subject.build()
-    if "valid" not in part.lowers & part.backend.lowers:
+    if "valid" not in part.supports & part.backend.supports:
         raise Inapplicable("it does not lower valid")
-    q, k, v = (torch.randn(2, n, 6, part.head_dim).requires_grad_() for n in (HEADS, part.groups, part.groups))
+    q, k, v = (torch.randn(2, n, 6, part.head_dim).requires_grad_() for n in (HEADS, part.kv_heads, part.kv_heads))
     valid = torch.stack([torch.zeros(6, dtype=torch.bool), torch.arange(6) >= 3])
     out = part.attend(q, k, v, Pattern(valid=valid))
     require(bool(out.isfinite().all()), "a query without keys gives numbers that are not finite.")
@@ -247,16 +247,16 @@ def rows_without_keys(subject: AttentionSubject) -> None:
 def hidden_keys_do_not_leak(subject: AttentionSubject) -> None:
     """A hidden key does not matter however well it fits and however large its value is."""
     part = subject.build()
-    for feature in sorted(part.lowers & part.backend.lowers & {"causal", "valid"}):
+    for feature in sorted(part.supports & part.backend.supports & {"causal", "valid"}):
         q = torch.randn(2, HEADS, 8, part.head_dim)
-        k, v = (torch.randn(2, part.groups, 8, part.head_dim) for _ in range(2))
+        k, v = (torch.randn(2, part.kv_heads, 8, part.head_dim) for _ in range(2))
         fields = features(frozenset({feature}), 8, HEADS)
         mask = Pattern(**fields).mask(torch.arange(8), torch.arange(8))
         assert mask is not None
         hidden = ~mask.expand(2, 1, 8, 8)[:, 0, 4]
         whole = part.attend(q, k, v, Pattern(**fields))[:, :, 4]
         covered = hidden[:, None, :, None]
-        fitting = q[:, :: HEADS // part.groups, 4:5]
+        fitting = q[:, :: HEADS // part.kv_heads, 4:5]
         for loud in (torch.tensor(1e3), 1e5 * fitting, -1e5 * fitting):
             loud_k, loud_v = torch.where(covered, loud, k), torch.where(covered, torch.tensor(1e6), v)
             gap = difference(part.attend(q, loud_k, loud_v, Pattern(**fields))[:, :, 4], whole)
@@ -273,11 +273,11 @@ def order_of_keys(subject: AttentionSubject) -> None:
     part = subject.build()
     if getattr(part, "ordered", False):
         raise Inapplicable("it declares ordered = True: it knows the order of tokens by itself")
-    if part.asks or not getattr(subject.part, "sees_all", True):
+    if part.requires or not getattr(subject.part, "sees_all", True):
         raise Inapplicable("it declares a pattern of its own")
     for keys in (6, 80):
         q = torch.randn(2, HEADS, 6, part.head_dim)
-        k, v = (torch.randn(2, part.groups, keys, part.head_dim) for _ in range(2))
+        k, v = (torch.randn(2, part.kv_heads, keys, part.head_dim) for _ in range(2))
         order = torch.randperm(keys)
         gap = difference(part.attend(q, k[:, :, order], v[:, :, order], Pattern()), part.attend(q, k, v, Pattern()))
         require(gap <= 1e-5, f"another order of keys changes the result by {gap:.1e}.")
@@ -288,7 +288,7 @@ def same_by_chunks(subject: AttentionSubject) -> None:
     """Queries in chunks, at their offsets, give what all queries give at once."""
     part = subject.build()
     q = torch.randn(2, HEADS, 80, part.head_dim)
-    k, v = (torch.randn(2, part.groups, 80, part.head_dim) for _ in range(2))
+    k, v = (torch.randn(2, part.kv_heads, 80, part.head_dim) for _ in range(2))
     pattern = free(part)
     whole = part.attend(q, k, v, pattern)
     chunks = ((0, 4), (4, 5), (5, 9), (9, 70), (70, 80))
@@ -306,8 +306,8 @@ def leaves_inputs_alone(subject: AttentionSubject) -> None:
     inputs = {"x": x, "memory": memory, "valid": valid}
     copies = {name: tensor.clone() for name, tensor in inputs.items()}
     part(x, pattern=free(part))
-    if "cross" in part.lowers:
-        padded = "valid" in part.lowers & part.backend.lowers
+    if "cross" in part.supports:
+        padded = "valid" in part.supports & part.backend.supports
         part(x, memory, pattern=Pattern(valid=valid if padded else None))
     for name, tensor in inputs.items():
         require(torch.equal(tensor, copies[name]), f"{name} was changed in place. Use out-of-place operations.")
@@ -342,7 +342,7 @@ def impossible_sizes(subject: AttentionSubject) -> None:
 def builds(subject: AttentionSubject) -> None:
     """A stack takes it for everything that it claims."""
     part = subject.build()
-    for causal in (False, True) if "causal" in part.lowers else (False,):
+    for causal in (False, True) if "causal" in part.supports else (False,):
         try:
             subject.layer(causal)
         except Refused as refusal:

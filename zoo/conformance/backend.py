@@ -23,10 +23,10 @@ from zoo.parts.pattern import Pattern
 
 @tried("options")
 def claims(subject: BackendSubject) -> None:
-    """``lowers`` is a set of known features."""
+    """``supports`` is a set of known features."""
     names = {*FEATURES, *CASES, "dropout"}
-    unknown = sorted(set(subject.lowers) - names)
-    require(not unknown, f"lowers names {', '.join(unknown)}; features are {', '.join(sorted(names))}.")
+    unknown = sorted(set(subject.supports) - names)
+    require(not unknown, f"supports names {', '.join(unknown)}; features are {', '.join(sorted(names))}.")
 
 
 @tried("options")
@@ -34,7 +34,7 @@ def values(subject: BackendSubject) -> None:
     """It equals Naive for every combination of the features it claims, shared heads and cached prefixes included."""
     backend = subject.build()
     for dtype, bound in ((torch.float32, 5e-6), (torch.float64, 1e-11)):
-        for call in calls(subject.lowers, dtype):
+        for call in calls(subject.supports, dtype):
             try:
                 out = backend(call.q, call.k, call.v, call.asked())
             except UsageError:
@@ -52,7 +52,7 @@ def values(subject: BackendSubject) -> None:
 def long_sequences(subject: BackendSubject) -> None:
     """It equals Naive over hundreds of keys, which a kernel takes in more than one tile."""
     backend = subject.build()
-    for call in long_calls(subject.lowers):
+    for call in long_calls(subject.supports):
         out = backend(call.q, call.k, call.v, call.asked())
         gap = difference(out, reference_result(call))
         explanation = explain_mismatch(call, out) if gap > 1e-5 else ""
@@ -65,7 +65,7 @@ def long_sequences(subject: BackendSubject) -> None:
 def gradients(subject: BackendSubject) -> None:
     """Gradients of queries, keys, values and the bias equal Naive's."""
     backend, naive = subject.build(), Naive()
-    for call in calls(subject.lowers, torch.float32):
+    for call in calls(subject.supports, torch.float32):
         faults = []
         for kernel in (backend, naive):
             table = torch.linspace(0.1, 0.4, 4).requires_grad_()
@@ -85,7 +85,7 @@ def gradients(subject: BackendSubject) -> None:
 @tried("options")
 def scale_and_widths(subject: BackendSubject) -> None:
     """A given scale is used, and head widths that are no power of two work."""
-    backend, pattern = subject.build(), Pattern(causal="causal" in subject.lowers)
+    backend, pattern = subject.build(), Pattern(causal="causal" in subject.supports)
     for width in (1, 3, 20, 64):
         q, k, v = (torch.randn(1, 2, 5, width) for _ in range(3))
         for scale in (None, 0.3, 2.0):
@@ -116,7 +116,7 @@ def more_keys_than_queries(subject: BackendSubject) -> None:
 def width_of_values(subject: BackendSubject) -> None:
     """Values may be wider or narrower than queries and keys; or they are refused by a sentence."""
     backend = subject.build()
-    everything = frozenset(subject.lowers) & frozenset(FEATURES)
+    everything = frozenset(subject.supports) & frozenset(FEATURES)
     for width, (T, S, offset) in itertools.product((24, 5, 1), ((7, 7, 0), (3, 9, 6), (70, 70, 0))):
         for words in {frozenset(), everything & {"causal"}, everything}:
             q, k = torch.randn(2, 4, T, 12), torch.randn(2, 2, S, 12)
@@ -138,7 +138,7 @@ def low_precision(subject: BackendSubject) -> None:
     """In bfloat16 and float16 its error is at most twice that of Naive in the same dtype; the dtype is kept."""
     backend = subject.build()
     for dtype in (torch.bfloat16, torch.float16):
-        for call in calls(subject.lowers, dtype):
+        for call in calls(subject.supports, dtype):
             out = backend(call.q, call.k, call.v, call.asked())
             require(out.dtype == dtype, f"{dtype} came back as {out.dtype}: end with .to(v.dtype).")
             exact = reference_result(call)
@@ -152,10 +152,10 @@ def low_precision(subject: BackendSubject) -> None:
 @tried("options")
 def rows_without_keys(subject: BackendSubject) -> None:
     """A query that may see no key gets exact zeros, and gradients stay finite."""
-    if "valid" not in subject.lowers:
+    if "valid" not in subject.supports:
         raise Inapplicable("it does not lower valid")
     backend = subject.build()
-    for causal in {False, "causal" in subject.lowers}:
+    for causal in {False, "causal" in subject.supports}:
         q, k, v = (torch.randn(2, 4, 6, 12).requires_grad_() for _ in range(3))
         valid = torch.stack([torch.zeros(6, dtype=torch.bool), torch.arange(6) >= 3])
         out = backend(q, k, v, Pattern(valid=valid, causal=causal))
@@ -170,7 +170,7 @@ def rows_without_keys(subject: BackendSubject) -> None:
 def hidden_keys_do_not_leak(subject: BackendSubject) -> None:
     """A hidden key does not matter however well it fits and however large its value is."""
     backend = subject.build()
-    for feature in sorted(subject.lowers & {"causal", "valid", "window", "sparse"}):
+    for feature in sorted(subject.supports & {"causal", "valid", "window", "sparse"}):
         q, k, v = (torch.randn(2, 4, 8, 12) for _ in range(3))
         fields = features(frozenset({feature}), 8, 4)
         pattern = Pattern(**fields)
@@ -208,7 +208,7 @@ def refusal(subject: BackendSubject) -> None:
     """What it does not claim is refused, when a stack is built and when it is called."""
     backend = subject.build()
     q = torch.randn(2, 4, 6, 12)
-    for feature in sorted(set(FEATURES) - set(subject.lowers)):
+    for feature in sorted(set(FEATURES) - set(subject.supports)):
         pattern = Pattern(**features(frozenset({feature}), 6, 4))
         try:
             backend(q, q, q, pattern)
@@ -228,7 +228,7 @@ def refusal(subject: BackendSubject) -> None:
 @tried("options")
 def dropout(subject: BackendSubject) -> None:
     """Dropout falls on the weights: repeatable by seed, right on average, and not at all at rate 0."""
-    if "dropout" not in subject.lowers:
+    if "dropout" not in subject.supports:
         raise Inapplicable("it does not lower dropout")
     backend = subject.build()
     q, k, v = (torch.randn(1, 4, 6, 12) for _ in range(3))
@@ -261,7 +261,7 @@ def leaves_inputs_alone(subject: BackendSubject) -> None:
     q, k, v = (torch.randn(2, 6, 4, 12).transpose(1, 2) for _ in range(3))
     valid = torch.tensor([[False, True, True, True, False, False]] * 2)
     copies = [tensor.clone() for tensor in (q, k, v, valid)]
-    pattern = Pattern(valid=valid if "valid" in subject.lowers else None)
+    pattern = Pattern(valid=valid if "valid" in subject.supports else None)
     out = backend(q, k, v, pattern)
     same = all(torch.equal(a, b) for a, b in zip((q, k, v, valid), copies, strict=True))
     require(same, "an input was changed in place.")

@@ -19,7 +19,7 @@ from zoo.models.initialization import initialize
 from zoo.models.stack import Stack
 from zoo.parts.attention import Attention
 from zoo.parts.block import Memory
-from zoo.parts.ffn import FFN, Plain
+from zoo.parts.ffn import FFN, MLP
 from zoo.parts.position import ALiBi, RoPE
 
 BRANCHES: list[tuple[str, type, bool | None]] = [
@@ -34,7 +34,7 @@ def silenced(net: Stack, kind: type, cross: bool | None = None, factor: float = 
     with torch.no_grad():
         for name, module in net.named_modules():
             if isinstance(module, kind) and (cross is None or ("cross" in name) == cross):
-                last = module.out if isinstance(module, Attention) else cast(Plain, module).down
+                last = module.out if isinstance(module, Attention) else cast(MLP, module).down
                 for parameter in last.parameters():
                     parameter.mul_(factor)
     return net
@@ -51,7 +51,7 @@ def every_branch_counts(subject: BlockSubject) -> None:
         require(difference(out, whole) > 1e-6, f"the {sentence} changes nothing: its branch is not added.")
     net, runs = subject.stack(CAUSAL, cross=True, depth=2), []
     for name, module in net.named_modules():
-        if isinstance(module, (Attention, Plain)):
+        if isinstance(module, (Attention, MLP)):
             module.register_forward_hook(lambda *args, name=name: runs.append(name))
     net(x, memory=memory)
     sentence = f"in a stack of two blocks {len(runs)} parts ran instead of 6, each once: {', '.join(runs)}"
@@ -94,7 +94,7 @@ def context_is_passed_on(subject: BlockSubject) -> None:
         require(change > 1e-6, f"{sentence} does not reach attention: call it by context.attend(part, x).")
     shapes: list[tuple[int, ...]] = []
 
-    class Counts(Plain):
+    class Counts(MLP):
         real_tokens = True
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -121,15 +121,15 @@ def parts_are_those_given(subject: BlockSubject) -> None:
 def side_losses_survive(subject: BlockSubject) -> None:
     """The side loss of a feed-forward still has a gradient after the stack has run."""
 
-    class Told(Plain):
+    class Told(MLP):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             out = super().forward(x)
-            self.side_loss = out.square().mean()
+            self.aux_loss = out.square().mean()
             return out
 
     net = subject.stack(CAUSAL, ffn=Told, depth=2).train()
     out = net(subject.tokens())
-    losses = [m.side_loss for m in net.modules() if isinstance(m, FFN)]
+    losses = [m.aux_loss for m in net.modules() if isinstance(m, FFN)]
     require(all(loss is not None for loss in losses), "a feed-forward's side loss is lost.")
     (out.sum() * 0 + sum(loss for loss in losses if loss is not None)).backward()
     feeds = [m for m in net.modules() if isinstance(m, FFN)]

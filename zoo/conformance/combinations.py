@@ -16,7 +16,7 @@ import torch
 from zoo import registry
 from zoo.conformance.check import describe_error
 from zoo.errors import UsageError, ZooError
-from zoo.parts.ffn import side_losses
+from zoo.parts.ffn import aux_losses
 from zoo.plugins.description import describe
 from zoo.registry import Part
 from zoo.tasks.task import Task
@@ -119,7 +119,7 @@ def fault(task: Task) -> str:
 def _step(task: Task, batch: Any, optimiser: torch.optim.Optimizer) -> str:
     """One optimiser step; what is wrong with its loss or its gradients, or nothing."""
     total, size = task.loss(batch)
-    loss = (total + sum(side * size for side in side_losses(task.net))) / size
+    loss = (total + sum(side * size for side in aux_losses(task.net))) / size
     if not loss.isfinite():
         return f"the loss is {loss.item()}"
     optimiser.zero_grad()

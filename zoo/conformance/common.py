@@ -66,7 +66,7 @@ def each_layer(subject: Subject) -> Iterator[nn.Module]:
 
 def takes_padding(layer: nn.Module) -> bool:
     """Whether a layer can be told which tokens are real."""
-    return not (isinstance(layer, Stack) and any(part.missing(frozenset({"valid"})) for part in layer.attentions()))
+    return not (isinstance(layer, Stack) and any(part.unsupported(frozenset({"valid"})) for part in layer.attentions()))
 
 
 @once

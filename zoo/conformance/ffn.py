@@ -12,7 +12,7 @@ from zoo.conformance.sequence import learns_two_samples, pad
 from zoo.conformance.subject import FFNSubject, spread
 from zoo.conformance.tasks import TASKS
 from zoo.conformance.tokens import TOKENS, reference
-from zoo.conformance.weights import WEIGHTS, side_losses
+from zoo.conformance.weights import WEIGHTS, aux_losses
 from zoo.models.initialization import initialize
 
 
@@ -45,21 +45,21 @@ def no_token_is_dropped(subject: FFNSubject) -> None:
     require(gap <= 1e-5, "equal tokens get different results.")
 
 
-def side_loss(subject: FFNSubject) -> None:
+def aux_loss(subject: FFNSubject) -> None:
     """A loss of its own is one finite number with a gradient, left in training only, and new with each call."""
     part = spread(subject.build()).train()
     part(subject.tokens(2, 8))
-    first = part.side_loss
+    first = part.aux_loss
     if first is None:
         return
-    require(isinstance(first, torch.Tensor) and first.dim() == 0, "side_loss must be a tensor without dimensions.")
-    require(bool(first.isfinite()), "side_loss is not finite.")
-    require(first.requires_grad, "side_loss has no gradient: it is detached, and teaches nothing.")
+    require(isinstance(first, torch.Tensor) and first.dim() == 0, "aux_loss must be a tensor without dimensions.")
+    require(bool(first.isfinite()), "aux_loss is not finite.")
+    require(first.requires_grad, "aux_loss has no gradient: it is detached, and teaches nothing.")
     part(subject.tokens(2, 8))
-    require(part.side_loss is not first, "side_loss stays from the call before.")
-    loss = part.side_loss
+    require(part.aux_loss is not first, "aux_loss stays from the call before.")
+    loss = part.aux_loss
     part.eval()(subject.tokens(2, 8))
-    require(part.side_loss is loss or part.side_loss is None, "side_loss is computed in evaluation.")
+    require(part.aux_loss is loss or part.aux_loss is None, "aux_loss is computed in evaluation.")
 
 
 def side_loss_of_real_tokens(subject: FFNSubject) -> None:
@@ -68,7 +68,7 @@ def side_loss_of_real_tokens(subject: FFNSubject) -> None:
     rows, losses = [subject.tokens(1, length) for length in (6, 3)], []
     for rubbish in (0.0, 10.0):
         net(*pad(rows, True, rubbish))
-        losses.append(side_losses(net))
+        losses.append(aux_losses(net))
     if not losses[0].requires_grad:
         raise Inapplicable("it has no side loss")
     gap = difference(losses[1], losses[0])
@@ -101,5 +101,5 @@ def nonlinear(subject: FFNSubject) -> None:
     require(bent > 1e-6, "it is linear in its input: is the activation missing?")
 
 
-PROMISES = [*COMMON, *TOKENS, any_size, budget, nonlinear, no_token_is_dropped, many_tokens, side_loss,
+PROMISES = [*COMMON, *TOKENS, any_size, budget, nonlinear, no_token_is_dropped, many_tokens, aux_loss,
             side_loss_of_real_tokens, reference, learns_two_samples, *WEIGHTS, *TASKS]  # fmt: skip

@@ -59,17 +59,17 @@ def every_second(query: Tensor, key: Tensor) -> Tensor:
     return (query - key) % 2 == 0
 
 
-def subsets(lowers: frozenset[str]) -> Iterator[frozenset[str]]:
+def subsets(supports: frozenset[str]) -> Iterator[frozenset[str]]:
     """Every combination of the features that are claimed; what tokens add, alone and with all."""
-    claimed = [feature for feature in FEATURES if feature in lowers and feature != "content"]
+    claimed = [feature for feature in FEATURES if feature in supports and feature != "content"]
     for size in range(len(claimed) + 1):
         yield from map(frozenset, itertools.combinations(claimed, size))
-    if "content" in lowers:
+    if "content" in supports:
         yield from (frozenset({"content"}), frozenset({*claimed, "content"}))
 
 
 def calls(
-    lowers: frozenset[str], dtype: torch.dtype = torch.float64, heads: int = 4, width: int = 12
+    supports: frozenset[str], dtype: torch.dtype = torch.float64, heads: int = 4, width: int = 12
 ) -> Iterator[Call]:
     """Every combination of claimed features for whole sequences, and all of them at once for every other shape."""
     make = torch.Generator().manual_seed(0)
@@ -77,8 +77,8 @@ def calls(
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=make, dtype=torch.float64).to(dtype)
 
-    everything = frozenset(lowers) & frozenset(FEATURES)
-    rows = [("a whole sequence", words) for words in subsets(lowers)]
+    everything = frozenset(supports) & frozenset(FEATURES)
+    rows = [("a whole sequence", words) for words in subsets(supports)]
     rows += [
         (shape, words) for shape in list(SHAPES)[1:] for words in {everything, everything & {"causal"}, frozenset()}
     ]
@@ -102,10 +102,10 @@ LONG = {
 }
 
 
-def long_calls(lowers: frozenset[str]) -> Iterator[Call]:
+def long_calls(supports: frozenset[str]) -> Iterator[Call]:
     """Calls over more keys than most kernels take at once, with no feature, with causality, and with all of them."""
     make = torch.Generator().manual_seed(0)
-    everything = frozenset(lowers) & frozenset(FEATURES)
+    everything = frozenset(supports) & frozenset(FEATURES)
     for shape, (T, S, offset, start) in LONG.items():
         for words in sorted({frozenset(), everything & {"causal"}, everything - {"window"}, everything}, key=sorted):
             q, k, v = (torch.randn(2, 4, length, 12, generator=make) for length in (T, S, S))

@@ -8,12 +8,12 @@ import typing
 from collections.abc import Callable
 from typing import Any, Literal, Union
 
-from zoo.parts.ffn import FFN, Plain
+from zoo.parts.ffn import FFN, MLP
 from zoo.parts.norm import Norm, RMSNorm
 from zoo.plugins.description import CLASS_PARAMETERS
 
 DECLARED = "tried_options"  # class attribute: dictionaries of options, each tried as it stands
-PARTS: dict[type, type] = {Norm: RMSNorm, FFN: Plain}  # what stands for a part that an option names
+PARTS: dict[type, type] = {Norm: RMSNorm, FFN: MLP}  # what stands for a part that an option names
 
 
 def candidates(part: type, fixed: dict[str, Any]) -> dict[str, list[Any]]:

@@ -293,7 +293,7 @@ def no_token_is_special(subject: Subject) -> None:
     layer = any_layer(subject)
     if isinstance(layer, Stack) and layer.causal:
         raise Inapplicable("it is causal, and so has an order")
-    if getattr(subject.part, "asks", None):
+    if getattr(subject.part, "requires", None):
         raise Inapplicable("it declares a pattern of its own")
     if getattr(subject.part, "ordered", False):
         raise Inapplicable("it declares ordered = True: it knows the order of tokens by itself")

@@ -159,8 +159,8 @@ class AttentionSubject(Subject):
         return cast(Attention, spread(self.factory(DIM, HEADS, backend, dropout)))
 
     @property
-    def lowers(self) -> frozenset[str]:
-        return self.build().lowers
+    def supports(self) -> frozenset[str]:
+        return self.build().supports
 
 
 class BackendSubject(Subject):
@@ -173,8 +173,8 @@ class BackendSubject(Subject):
         return self.factory()
 
     @property
-    def lowers(self) -> frozenset[str]:
-        return self.build().lowers
+    def supports(self) -> frozenset[str]:
+        return self.build().supports
 
 
 class PositionSubject(Subject):

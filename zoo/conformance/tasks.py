@@ -10,7 +10,7 @@ import torch
 from zoo.conformance.check import Inapplicable, once, require, tried
 from zoo.conformance.subject import DIM, HEADS, HIDDEN, Subject
 from zoo.errors import UsageError
-from zoo.parts.ffn import side_losses
+from zoo.parts.ffn import aux_losses
 from zoo.parts.position import Sinusoidal
 from zoo.tasks.classification import Classification
 from zoo.tasks.lm import CausalLM
@@ -42,7 +42,7 @@ def train(module: Task, batch: dict[str, Any], where: str) -> None:
     optimiser = torch.optim.AdamW(module.parameters(), lr=1e-2)
     for _ in range(STEPS):
         total, size = module.loss(batch)
-        loss = total / size + sum(side_losses(module.net))
+        loss = total / size + sum(aux_losses(module.net))
         require(bool(loss.isfinite()), f"in {where} the loss is {loss.item()}.")
         optimiser.zero_grad()
         loss.backward()

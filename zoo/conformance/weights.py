@@ -19,11 +19,9 @@ from zoo.models.initialization import initialize
 from zoo.parts.ffn import FFN
 
 
-def side_losses(layer: nn.Module) -> Tensor:
+def aux_losses(layer: nn.Module) -> Tensor:
     """What parts add to the loss."""
-    return sum(
-        (m.side_loss for m in layer.modules() if isinstance(m, FFN) and m.side_loss is not None), torch.zeros(())
-    )
+    return sum((m.aux_loss for m in layer.modules() if isinstance(m, FFN) and m.aux_loss is not None), torch.zeros(()))
 
 
 def initialisation(subject: Subject) -> None:
@@ -108,7 +106,7 @@ def every_parameter_learns(subject: Subject) -> None:
     """One backward pass gives every parameter a finite gradient that is not zero everywhere."""
     layer = any_layer(subject).train()
     out = layer(subject.tokens(8, 16))
-    ((out * torch.randn_like(out)).sum() + side_losses(layer)).backward()
+    ((out * torch.randn_like(out)).sum() + aux_losses(layer)).backward()
     for name, parameter in layer.named_parameters():
         if not parameter.requires_grad:
             continue
@@ -118,7 +116,7 @@ def every_parameter_learns(subject: Subject) -> None:
         require(bool(grad.isfinite().all()), f"the gradient of {name} is not finite.")
         require(bool(grad.any()), f"the gradient of {name} is zero: is its use detached?")
     layer = any_layer(subject).train()
-    (layer(subject.tokens(1, 1)).sum() + side_losses(layer)).backward()
+    (layer(subject.tokens(1, 1)).sum() + aux_losses(layer)).backward()
     lost = [name for name, parameter in layer.named_parameters() if parameter.requires_grad and parameter.grad is None]
     require(
         not lost,

@@ -14,13 +14,14 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from zoo.data.batches import BatchDataset, Batches, Loader, Plan, RowPlan
 from zoo.errors import UsageError
+from zoo.renames import RenamedOptions
 from zoo.value_checks import at_least, at_most
 
 log = logging.getLogger(__name__)
 MOST_WORKERS = 1024  # processes that load
 
 
-class Data(LightningDataModule, ABC):
+class Data(RenamedOptions, LightningDataModule, ABC):
     """A data set with its splits, its order and what a model must know of it.
 
     Build the Trainer with ``use_distributed_sampler=False``: the loaders deal batches to the processes themselves.
@@ -31,13 +32,18 @@ class Data(LightningDataModule, ABC):
     # share of the validation and test samples that may stand in the training data, as repeated texts do
     twins: ClassVar[float] = 0.05
 
-    def __init__(self, batch_size: int = 1, workers: int = 0, seed: int | None = None) -> None:
-        """`batch_size` is the number of samples per process; `workers` the number of loading processes."""
+    def __init__(self, batch_size: int = 1, num_workers: int = 0, seed: int | None = None) -> None:
+        """
+        Args:
+            batch_size: samples per batch and process.
+            num_workers: processes that load batches; 0 loads in the training process.
+            seed: of order and augmentation; the run's unless given.
+        """
         super().__init__()
         at_least(1, batch_size=batch_size)
-        at_least(0, workers=workers)
-        at_most(MOST_WORKERS, workers=workers)
-        self.batch_size, self.workers = batch_size, workers
+        at_least(0, num_workers=num_workers)
+        at_most(MOST_WORKERS, num_workers=num_workers)
+        self.batch_size, self.num_workers = batch_size, num_workers
         self.seed = torch.initial_seed() if seed is None else seed
         # a process may get nothing of an evaluation split with fewer samples than processes
         self.allow_zero_length_dataloader_with_multiple_devices = True
@@ -110,7 +116,7 @@ class Data(LightningDataModule, ABC):
             size = len(self.datasets[split])
             raise UsageError(f"the {split} split has {size} samples: too few for {world} processes to get one each")
         # by keyword: Lightning makes the loader of prediction anew, with other values
-        return Loader(dataset=self.datasets[split], batch_sampler=Batches(plan, rank, frozen), workers=self.workers)
+        return Loader(dataset=self.datasets[split], batch_sampler=Batches(plan, rank, frozen), workers=self.num_workers)
 
 
 def a_fraction(**options: float) -> None:

@@ -84,6 +84,12 @@ class Restored(FromText):
     added: Sequence[str] = (PAD, BOS, EOS, MASK)
 
     def __init__(self, text: Callable[[], TextData], eval_limit: int, seed: int | None) -> None:
+        """
+        Args:
+            text: any text data module.
+            eval_limit: validation pieces, the first ones, whose targets are decoded.
+            seed: of the noise; the text's unless given.
+        """
         super().__init__(text, seed)
         at_least(0, eval_limit=eval_limit)
         at_least(8, max_length=self.text.max_length)
@@ -140,7 +146,11 @@ class SpanCorruption(Restored):
         eval_limit: int = 32,
         seed: int | None = None,
     ) -> None:
-        """`text` is any text data module; of the first `eval_limit` validation pieces the spans are decoded."""
+        """
+        Args:
+            rate: share of the tokens that is replaced by sentinels.
+            mean_span: mean length of a replaced span in tokens.
+        """
         super().__init__(text, eval_limit, seed)
         a_fraction(rate=rate)
         if mean_span < 1:
@@ -183,8 +193,11 @@ class Denoising(Restored):
         eval_limit: int = 32,
         seed: int | None = None,
     ) -> None:
-        """`text` is any text data module; `noises` are infilling and permutation unless given; of the first
-        `eval_limit` validation pieces the text is decoded.
+        """
+        Args:
+            noises: what is done to a text, in a fixed order; infilling and permutation unless given.
+            rate: share of the tokens that infilling, masking and deletion take, each.
+            mean_span: mean length of an infilled span in tokens.
         """
         super().__init__(text, eval_limit, seed)
         a_fraction(rate=rate)

@@ -55,8 +55,13 @@ class FromText(Data):
     added: Sequence[str] = ()
 
     def __init__(self, text: Callable[[], TextData], seed: int | None) -> None:
+        """
+        Args:
+            text: any text data module.
+            seed: of what is hidden or changed; the text's unless given.
+        """
         self.text = text()
-        super().__init__(self.text.batch_size, self.text.workers, self.text.seed if seed is None else seed)
+        super().__init__(self.text.batch_size, self.text.num_workers, self.text.seed if seed is None else seed)
 
     @property
     def max_length(self) -> int:

@@ -27,11 +27,11 @@ class Digits(ImageData):
         batch_size: int = 32,
         augment: Augment = "none",
         image_size: int | None = None,
-        workers: int = 0,
+        num_workers: int = 0,
         seed: int | None = None,
     ) -> None:
         """`image_size` resizes; None leaves the images as they are."""
-        super().__init__(image_size, batch_size, augment, workers, seed)
+        super().__init__(image_size, batch_size, augment, num_workers, seed)
 
     def read(self) -> tuple[dict[str, Split], list[str]]:
         try:

@@ -36,11 +36,15 @@ class Glyphs(ImageData):
         size: int = 10000,
         batch_size: int = 64,
         augment: Augment = "none",
-        workers: int = 0,
+        num_workers: int = 0,
         seed: int | None = None,
     ) -> None:
-        """`characters` are the classes: any that the font has, Latin letters among them."""
-        super().__init__(image_size, batch_size, augment, workers, seed)
+        """
+        Args:
+            characters: the classes: any characters that the font has.
+            size: number of training images.
+        """
+        super().__init__(image_size, batch_size, augment, num_workers, seed)
         at_least(SMALLEST, image_size=image_size)
         at_least(1, size=size)
         if len(characters) < 2 or len(set(characters)) < len(characters) or any(map(str.isspace, characters)):

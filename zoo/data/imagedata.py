@@ -97,9 +97,17 @@ class ImageData(Data):
     std: list[float]
 
     def __init__(
-        self, image_size: int | None, batch_size: int, augment: Augment, workers: int, seed: int | None
+        self, image_size: int | None, batch_size: int, augment: Augment, num_workers: int, seed: int | None
     ) -> None:
-        super().__init__(batch_size, workers, seed)
+        """
+        Args:
+            image_size: height and width that images are resized to; as they are where null is allowed.
+            batch_size: images per batch and process.
+            augment: how training images are changed at random.
+            num_workers: processes that load batches; 0 loads in the training process.
+            seed: of order and augmentation; the run's unless given.
+        """
+        super().__init__(batch_size, num_workers, seed)
         if augment not in WAYS:
             raise UsageError(f"augment is {augment!r}: it must be one of {', '.join(WAYS)}")
         if image_size is not None:

@@ -60,12 +60,16 @@ class ImageFolder(ImageData):
         image_size: int = 224,
         batch_size: int = 64,
         augment: Augment = "none",
-        workers: int = 0,
+        num_workers: int = 0,
         seed: int | None = None,
         bad: Literal["error", "skip"] = "error",
     ) -> None:
-        """`bad` says what becomes of images that cannot be read: an error, or they are left out and counted."""
-        super().__init__(image_size, batch_size, augment, workers, seed)
+        """
+        Args:
+            root: folder with train/, val/ and perhaps test/.
+            bad: what happens where an image cannot be read: an error, or it is left out and counted.
+        """
+        super().__init__(image_size, batch_size, augment, num_workers, seed)
         self.root, self.side, self.bad = Path(root).expanduser(), image_size, bad
         if bad not in ("error", "skip"):
             raise UsageError(f"bad is {bad!r}: it must be error or skip")
@@ -241,11 +245,16 @@ class NpzImages(ImageData):
         image_size: int | None = None,
         batch_size: int = 64,
         augment: Augment = "none",
-        workers: int = 0,
+        num_workers: int = 0,
         seed: int | None = None,
     ) -> None:
-        """`image_size` resizes; None leaves the images as they are."""
-        super().__init__(image_size, batch_size, augment, workers, seed)
+        """
+        Args:
+            train: archive of the training images.
+            val: archive of the validation images.
+            test: archive of the test images; the validation images unless given.
+        """
+        super().__init__(image_size, batch_size, augment, num_workers, seed)
         self.files = {"train": train, "val": val} | ({"test": test} if test else {})
 
     @classmethod
@@ -337,11 +346,16 @@ class TorchvisionImages(ImageData):
         batch_size: int = 64,
         augment: Augment = "none",
         val_fraction: float = 0.1,
-        workers: int = 0,
+        num_workers: int = 0,
         seed: int | None = None,
     ) -> None:
-        """`image_size` is needed where images differ in size; None leaves the others as they are."""
-        super().__init__(image_size, batch_size, augment, workers, seed)
+        """
+        Args:
+            name: class of torchvision.datasets, such as CIFAR10.
+            root: folder that holds the files.
+            val_fraction: share of the training images that validates.
+        """
+        super().__init__(image_size, batch_size, augment, num_workers, seed)
         a_fraction(val_fraction=val_fraction)
         self.dataset, self.root, self.val_fraction = name, Path(root).expanduser(), val_fraction
 

@@ -78,6 +78,16 @@ class LabelledData(Data):
         labels: int | None,
         seed: int | None,
     ) -> None:
+        """
+        Args:
+            tokenizer: a run's folder or a tokenizer.json whose tokenizer is used, instead of one that
+                is learned here.
+            vocab_size: size of the byte-level BPE vocabulary that is learned from the training texts.
+            max_length: tokens of a text that are read; the rest is cut off.
+            batch_size: texts per batch and process.
+            labels: number of training texts that are used; all unless given.
+            seed: of the order; the run's unless given.
+        """
         super().__init__(batch_size, 0, seed)
         at_least(2, max_length=max_length)
         if labels is not None:

@@ -33,8 +33,17 @@ class LabelledFiles(TextLabels):
         labels: int | None = None,
         seed: int | None = None,
     ) -> None:
-        """`tokenizer` is a run's folder or a tokenizer.json, instead of one of `vocab_size` that is learned here;
-        `labels` is how many training texts are used, all by default.
+        """
+        Args:
+            path: folder with train.tsv and perhaps val.tsv and test.tsv.
+            tokenizer: a run's folder or a tokenizer.json whose tokenizer is used, instead of one that
+                is learned here.
+            vocab_size: size of the byte-level BPE vocabulary that is learned from the training texts.
+            max_length: tokens of a text that are read; the rest is cut off.
+            batch_size: texts per batch and process.
+            val_fraction: share of the training texts that validates where there is no val.tsv.
+            labels: number of training texts that are used; all unless given.
+            seed: of the order; the run's unless given.
         """
         super().__init__(tokenizer, vocab_size, max_length, batch_size, labels, seed)
         a_fraction(val_fraction=val_fraction)

@@ -129,10 +129,14 @@ class MaskedText(FromText):
         scored: int = 8,
         seed: int | None = None,
     ) -> None:
-        """`text` is any text data module, whose max_length counts <cls> too; `rate` the share of tokens chosen.
-
-        `whole_words` chooses words, not tokens; `next_sentence` makes rows of two texts; of the first `scored`
-        validation rows the pseudo-perplexity is measured.
+        """
+        Args:
+            text: any text data module, whose max_length counts <cls> too.
+            rate: share of the tokens that is hidden.
+            whole_words: hide words, not single tokens.
+            next_sentence: make rows of two texts, of which half follow each other.
+            scored: validation rows, the first ones, whose pseudo-perplexity is measured.
+            seed: of what is hidden; the text's unless given.
         """
         super().__init__(text, seed)
         a_fraction(rate=rate)

@@ -135,15 +135,19 @@ class PairData(Data):
         max_tokens: int,
         max_length: int,
         eval_limit: int,
-        workers: int,
+        num_workers: int,
         seed: int | None,
     ) -> None:
-        """`max_tokens` limits a batch per process, padding included, counting the longer side.
-
-        `max_length` counts a sentence's tokens and its <eos>. `eval_limit` validation pairs, evenly over the kinds,
-        are marked for decoding; all test pairs are.
         """
-        super().__init__(1, workers, seed)
+        Args:
+            vocab_size: size of the byte-level BPE vocabulary, one for both sides or one for each.
+            max_tokens: tokens of a batch per process, padding included, counted on the longer side.
+            max_length: tokens of a sentence with its <eos>; longer pairs are left out, or are an error.
+            eval_limit: validation pairs that are decoded, evenly over the kinds; all test pairs are.
+            num_workers: processes that load batches; 0 loads in the training process.
+            seed: of the order; the run's unless given.
+        """
+        super().__init__(1, num_workers, seed)
         at_least(2, max_length=max_length)
         at_least(0, eval_limit=eval_limit)
         at_least(int(round_up(max_length)), max_tokens=max_tokens)

@@ -60,12 +60,18 @@ class ParallelFiles(PairData):
         max_tokens: int = 4096,
         max_length: int = 128,
         eval_limit: int = 200,
-        workers: int = 0,
+        num_workers: int = 0,
         seed: int | None = None,
         options: PairOptions | None = None,
     ) -> None:
-        """`source` and `target` are the endings of the files' names."""
-        super().__init__(vocab_size, max_tokens, max_length, eval_limit, workers, seed)
+        """
+        Args:
+            path: folder of the files, or the prefix that their names share.
+            source: ending of the source files, such as en.
+            target: ending of the target files, such as de.
+            options: how the files are read, and what is set aside for validation.
+        """
+        super().__init__(vocab_size, max_tokens, max_length, eval_limit, num_workers, seed)
         self.path, self.languages = Path(path).expanduser(), (source, target)
         self.options = options or PairOptions()
         a_fraction(val_fraction=self.options.val_fraction)

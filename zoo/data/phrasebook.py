@@ -49,11 +49,17 @@ class Phrasebook(PairData):
         max_tokens: int = 2048,
         max_length: int = 96,
         eval_limit: int = 200,
-        workers: int = 0,
+        num_workers: int = 0,
         seed: int | None = None,
     ) -> None:
-        """`source` and `target` are locales; `kinds` chooses from the twelve, all by default."""
-        super().__init__(vocab_size, max_tokens, max_length, eval_limit, workers, seed)
+        """
+        Args:
+            source: locale of the source.
+            target: locale of the target.
+            size: number of training pairs.
+            kinds: which of the twelve kinds of phrases; all unless given.
+        """
+        super().__init__(vocab_size, max_tokens, max_length, eval_limit, num_workers, seed)
         at_least(1, size=size)
         self.languages, self.size = (source, target), size
         self.kinds = list(KINDS if kinds is None else kinds)

@@ -26,11 +26,20 @@ class Reversal(PairData):
         size: int = 20000,
         max_tokens: int = 1536,
         eval_limit: int = 200,
-        workers: int = 0,
+        num_workers: int = 0,
         seed: int | None = None,
     ) -> None:
-        """Words of `length` letters out of an alphabet of `letters`; `size` of them to train on."""
-        super().__init__(BYTES, max_tokens, length + 1, eval_limit, workers, seed)
+        """
+        Args:
+            length: letters of a word.
+            letters: size of the alphabet.
+            size: number of training pairs.
+            max_tokens: tokens of a batch per process, padding included.
+            eval_limit: validation pairs that are decoded.
+            num_workers: processes that load batches; 0 loads in the training process.
+            seed: of the order; the run's unless given.
+        """
+        super().__init__(BYTES, max_tokens, length + 1, eval_limit, num_workers, seed)
         at_least(1, size=size)
         if not 2 <= letters <= len(string.ascii_lowercase):
             raise UsageError(f"letters is {letters}: it must lie between 2 and {len(string.ascii_lowercase)}")

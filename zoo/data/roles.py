@@ -57,9 +57,10 @@ class PythonRoles(LabelledData):
         labels: int | None = None,
         seed: int | None = None,
     ) -> None:
-        """`pieces` of source code, of which the first max_length tokens count; `tokenizer` is a run's folder or a
-        tokenizer.json, instead of one of `vocab_size` that is learned here; `labels` is how many training pieces are
-        used, all by default.
+        """
+        Args:
+            pieces: number of pieces of source code.
+            val_fraction: share of the files that validates.
         """
         super().__init__(tokenizer, vocab_size, max_length, batch_size, labels, seed)
         at_least(10, pieces=pieces)

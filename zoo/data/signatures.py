@@ -48,11 +48,14 @@ class SignatureQuestions(PairData):
         max_length: int = 96,
         eval_limit: int = 200,
         val_fraction: float = 0.05,
-        workers: int = 0,
+        num_workers: int = 0,
         seed: int | None = None,
     ) -> None:
-        """`val_fraction` of the signatures is for validation, and as much for the test."""
-        super().__init__(vocab_size, max_tokens, max_length, eval_limit, workers, seed)
+        """
+        Args:
+            val_fraction: share of the signatures that validates, and as much that tests.
+        """
+        super().__init__(vocab_size, max_tokens, max_length, eval_limit, num_workers, seed)
         a_fraction(val_fraction=2 * val_fraction)
         self.val_fraction = val_fraction
 

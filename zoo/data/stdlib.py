@@ -60,11 +60,11 @@ class StdlibDocs(TextData):
         max_length: int = 64,
         batch_size: int = 12,
         val_fraction: float = 0.1,
-        workers: int = 0,
+        num_workers: int = 0,
         seed: int | None = None,
     ) -> None:
         """`vocab_size` is for bpe only; `max_length` is the model's context length."""
-        super().__init__(tokenizer, vocab_size, max_length, batch_size, val_fraction, workers, seed)
+        super().__init__(tokenizer, vocab_size, max_length, batch_size, val_fraction, num_workers, seed)
 
     def source(self) -> dict[str, Any]:
         """Names, sizes and times of the library's files: finding them takes milliseconds, reading them seconds."""

@@ -29,11 +29,15 @@ class DocSummaries(PairData):
         max_length: int = 160,
         eval_limit: int = 200,
         val_fraction: float = 0.1,
-        workers: int = 0,
+        num_workers: int = 0,
         seed: int | None = None,
     ) -> None:
-        """`val_fraction` of the library's text is held back."""
-        super().__init__(vocab_size, max_tokens, max_length, eval_limit, workers, seed)
+        """
+        Args:
+            reads: characters of a docstring that are read.
+            val_fraction: share of the library's text that is held back for validation and test.
+        """
+        super().__init__(vocab_size, max_tokens, max_length, eval_limit, num_workers, seed)
         at_least(BODY, reads=reads)
         a_fraction(val_fraction=val_fraction)
         self.reads, self.val_fraction = reads, val_fraction

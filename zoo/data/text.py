@@ -100,10 +100,20 @@ class TextData(Data):
         max_length: int,
         batch_size: int,
         val_fraction: float,
-        workers: int,
+        num_workers: int,
         seed: int | None,
     ) -> None:
-        super().__init__(batch_size, workers, seed)
+        """
+        Args:
+            tokenizer: how text becomes tokens: characters, bytes, or BPE that is learned here.
+            vocab_size: number of tokens, for bpe alone.
+            max_length: tokens of a row: the model's context length.
+            batch_size: rows per batch and process.
+            val_fraction: share of the text, its end, that validates.
+            num_workers: processes that load batches; 0 loads in the training process.
+            seed: of the order and of where rows start; the run's unless given.
+        """
+        super().__init__(batch_size, num_workers, seed)
         if tokenizer not in ("chars", "bytes", "bpe"):
             raise UsageError(f"tokenizer is {tokenizer!r}: it must be chars, bytes or bpe")
         at_least(1, max_length=max_length)
@@ -209,14 +219,16 @@ class TextFiles(TextData):
         val_fraction: float = 0.1,
         val_path: str | None = None,
         test_path: str | None = None,
-        workers: int = 0,
+        num_workers: int = 0,
         seed: int | None = None,
     ) -> None:
-        """`path` is a file, a glob pattern, a list of these, or a folder, whose text files are taken in sorted order.
-
-        `vocab_size` is for bpe only; `max_length` is the model's context length.
         """
-        super().__init__(tokenizer, vocab_size, max_length, batch_size, val_fraction, workers, seed)
+        Args:
+            path: a file, a glob pattern, a list of these, or a folder of text files.
+            val_path: files that validate, instead of a share of the text.
+            test_path: files that test; the validation files unless given.
+        """
+        super().__init__(tokenizer, vocab_size, max_length, batch_size, val_fraction, num_workers, seed)
         self.paths = {"train": path, "val": val_path, "test": test_path}
 
     @classmethod

@@ -111,7 +111,7 @@ class TrainedLanguageModel(Trained):
     def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
         """Rows that are generated together: of similar length, or equal length if an attention takes no padding."""
         stack = getattr(self.net, "stack", None)
-        padded = stack is not None and not any(a.missing(frozenset({"valid"})) for a in stack.attentions())
+        padded = stack is not None and not any(a.unsupported(frozenset({"valid"})) for a in stack.attentions())
         batch: list[int] = []
         for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
             if batch and (len(batch) == ROWS or not (padded or lengths[row] == lengths[batch[0]])):

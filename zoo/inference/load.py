@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -10,7 +11,7 @@ from zoo.errors import CheckpointError, UsageError
 from zoo.finetuning.finetune import add_adapters, tune_of_config
 from zoo.inference import checkpoint_manifest, part_versions, weight_files
 from zoo.inference.find_run import ModelLocation, find_model
-from zoo.inference.rebuild_task import rebuild_task
+from zoo.inference.rebuild_task import current_options, rebuild_task
 from zoo.inference.trained_model import Trained
 from zoo.inference.trained_tasks import use
 from zoo.parts.lora import merge
@@ -37,6 +38,8 @@ def load(
     records = part_versions.records_of_model(place)
     part_versions.require_packages(records)
     part_versions.warn_versions(records)
+    model = current_options(place.config["model"], place.source, tuple(allow))
+    place = replace(place, config={**place.config, "model": model})
     task = rebuild_task(place.config, place.source, tuple(allow))
     check_files(place)
     tune = tune_of_config(place.config)

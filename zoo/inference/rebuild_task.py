@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from jsonargparse import ArgumentParser, Namespace
 
-from zoo import registry
+from zoo import registry, renames
 from zoo.errors import PluginError, UsageError, ZooError
 from zoo.inference.import_policy import admit_class, apply_policy, class_paths, is_allowed, stdlib_reason
 from zoo.plugins.safe_import import describe_import_error, import_object
@@ -23,8 +23,7 @@ def rebuild_task(config: Mapping[str, Any], source: Path, allow: tuple[str, ...]
 
     Raises PluginError or UsageError if a class cannot be imported or built.
     """
-    model = _as_dicts(config["model"])  # a copy: jsonargparse changes lists in place
-    import_classes(model, source, allow)
+    model = current_options(config["model"], source, allow)
     parser = task_parser()
     try:
         parsed = parser.parse_object({"model": dict(model)})
@@ -37,6 +36,13 @@ def rebuild_task(config: Mapping[str, Any], source: Path, allow: tuple[str, ...]
             raise deepest from deepest.__cause__  # not from `error`, whose own cause it is
         reason = " ".join(str(deepest).split())[:300]
         raise UsageError(f"{source} cannot be built with this version of zoo: {reason}") from error
+
+
+def current_options(section: Mapping[str, Any], source: Path, allow: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A copy of a section in the words of today, whose classes are imported, as `import_classes` does."""
+    section = renames.update_classes(_as_dicts(section), str(source))
+    import_classes(section, source, allow)
+    return renames.update_options(section, str(source))
 
 
 def import_classes(section: object, source: Path, allow: tuple[str, ...] = ()) -> None:

@@ -136,7 +136,7 @@ def patch_attention(net: ViT, images: Tensor) -> tuple[Tensor | None, Tensor]:
 
     It is the class token's look where there is one, and the mean look of all patches where they are averaged.
     """
-    names, side = attention_layers(net)[-1:], net.image_size // net.patch
+    names, side = attention_layers(net)[-1:], net.image_size // net.patch_size
     rows = [0] if net.cls is not None else spaced_samples(side * side, QUERIES)
     with evaluation(net), record_weights(net, names, rows) as recorded:
         predictions = net(images.to(net.embedding.weight.dtype)).argmax(-1)

@@ -20,7 +20,9 @@ log = logging.getLogger(__name__)
 class HasWeights(Protocol):
     """A module that can say what weights, (B, H, T, S), a forward with the same arguments has."""
 
-    def weights(self, *args, **kwargs) -> Tensor: ...
+    def weights(self, *args, **kwargs) -> Tensor:
+        """The weights (B, H, T, S) of a forward with the same arguments."""
+        ...
 
 
 def attention_layers(module: nn.Module) -> list[str]:

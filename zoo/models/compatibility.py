@@ -34,11 +34,11 @@ def required_features(position: Position, pattern: Pattern, padded: bool, dropou
 
 def check_supported(attention: Attention, required: dict[str, str]) -> None:
     """Raise UsageError when an attention, or its backend, cannot serve what it will be asked for."""
-    missing = sorted(attention.missing(frozenset(required)))
+    missing = sorted(attention.unsupported(frozenset(required)))
     if missing:
         feature = missing[0]
         name = type(attention).__name__
-        itself = feature not in attention.lowers
+        itself = feature not in attention.supports
         kind, culprit = ("attention", name) if itself else ("backend", type(attention.backend).__name__)
         works = ", ".join(alternatives(kind, feature)) or "none installed"
         asker = required.get(feature, f"attention {name} asks for {feature}")
@@ -53,7 +53,7 @@ def alternatives(kind: str, feature: str) -> list[str]:
             continue
         try:
             cls: Any = part.load()
-            serves = cls.lowers if kind == "attention" else cls().lowers
+            serves = cls.supports if kind == "attention" else cls().supports
         except KeyboardInterrupt:
             raise
         except BaseException:  # whatever a stranger's code raises must not hide the sentence that is being made

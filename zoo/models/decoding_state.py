@@ -1,4 +1,4 @@
-"""What a model remembers while it writes: one small object per model, with the same two methods for all of them."""
+"""The state of generation: one small object per model, with the same two methods, ``step`` and ``select``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class State(Protocol):
-    """A model in the middle of writing a batch of sequences."""
+    """The state of a model that generates a batch of sequences."""
 
     def step(self, tokens: Tensor) -> Tensor:
         """Take the next tokens (B, T); the logits (B, V) of the one after them."""
@@ -29,11 +29,11 @@ class State(Protocol):
 
 
 class Decoder(Protocol):
-    """A model that writes about what it has seen."""
+    """A model that generates a target for encoded sources."""
 
     @property
     def decoder(self) -> Any:
-        """The stack that writes."""
+        """The decoder's stack."""
         ...
 
     @property
@@ -54,17 +54,17 @@ def select_caches(caches: Sequence[LayerCache], rows: Tensor) -> None:
 
 
 class PackedWeights:
-    """The matrices of a stack and of the output, laid out for as many rows as a step has, while somebody writes."""
+    """Packs linear weights for the decode batch size during generation."""
 
     def __init__(self, stack: nn.Module, output: Callable[[], Tensor]):
         self.stack, self.output = stack, output
-        self.held: list[Packed] | None = None
+        self.packed: list[Packed] | None = None
 
     def ready(self, tokens: Tensor) -> None:
-        """To be called in front of each step; it acts at the first one that takes one token per row."""
-        if self.held is None and tokens.size(1) == 1:
+        """Called before each step with its tokens (B, T); packs at the first one that has one token per row."""
+        if self.packed is None and tokens.size(1) == 1:
             linears = [module.weight for module in self.stack.modules() if isinstance(module, Linear)]
-            self.held = packs([*linears, self.output()], len(tokens))
+            self.packed = packs([*linears, self.output()], len(tokens))
 
 
 class LanguageState:
@@ -76,12 +76,14 @@ class LanguageState:
         self.matrices = PackedWeights(model.stack, lambda: model.output)
 
     def step(self, tokens: Tensor) -> Tensor:
+        """The next tokens (B, T) to the logits (B, V) of the one after them."""
         self.matrices.ready(tokens)
         if self.valid is not None and self.caches[0].own.length:
             self.valid = torch.cat([self.valid, self.valid.new_ones(tokens.shape)], 1)
         return linear(self.model.states(tokens, self.valid, self.caches)[:, -1], self.model.output)
 
     def select(self, rows: Tensor) -> None:
+        """Go on with these rows of the batch, (rows,), in this order."""
         select_caches(self.caches, rows)
         self.valid = None if self.valid is None else self.valid[rows]
 
@@ -95,10 +97,12 @@ class Seq2SeqState:
         self.matrices = PackedWeights(model.decoder, lambda: model.output)
 
     def step(self, tokens: Tensor) -> Tensor:
+        """The next tokens (B, T) to the logits (B, V) of the one after them."""
         self.matrices.ready(tokens)
         return self.model.decode(tokens, self.memory, self.caches)[:, -1]
 
     def select(self, rows: Tensor) -> None:
+        """Go on with these rows of the batch, (rows,), in this order."""
         select_caches(self.caches, rows)
         states, valid, packing = self.memory
         states = states if packing is None else packing.spread(states)

@@ -121,6 +121,7 @@ class Output(nn.Module):
         self.bias = nn.Parameter(torch.empty(vocab_size))
 
     def reset_parameters(self) -> None:
+        """A bias of zero."""
         nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Write sequences: greedily, by sampling, or by beam search, with any model that has a State."""
+"""Generate sequences greedily, by sampling, or by beam search, with any model that has a State."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from zoo.models.decoding_state import State
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
-    """How to write.
+    """How to generate.
 
-    ``temperature`` 0 takes the likeliest token; above it tokens are drawn, from the ``top_k`` likeliest or from the
+    ``temperature`` 0 takes the likeliest token; above it tokens are sampled, from the ``top_k`` likeliest or from the
     smallest set that holds ``top_p`` of the probability (Holtzman et al., 2020) where these are given. ``beams`` above
     1 keeps that many sequences at once; finished ones compete by log-probability / length^``length_penalty``.
-    ``n_best`` are returned. Lengths count written tokens, the end token included.
+    ``n_best`` are returned. Lengths count generated tokens, the end token included.
     """
 
     max_length: int = 128
@@ -76,11 +76,11 @@ def generate(
     limits: list[int] = limit.clamp(min=1).tolist()
     if search.beams > 1:
         return _beam(state, first, end, search, limits)
-    return [[written] for written in _single(state, first, end, search, limits)]
+    return [[hypothesis] for hypothesis in _single(state, first, end, search, limits)]
 
 
 def _log_probabilities(state: State, tokens: Tensor, end: int | None, forbid: bool) -> tuple[Tensor, Tensor]:
-    """What the model says of the next token (B, V), and the same where the end may be forbidden."""
+    """Log-probabilities of the next token (B, V), and the same with the end forbidden where it is."""
     log_probs = state.step(tokens).to(torch.float64).log_softmax(-1)
     if end is None or not forbid:
         return log_probs, log_probs
@@ -120,9 +120,9 @@ def _single(
             break
         tokens = chosen[:, None]
         if len(going) < len(rows):  # rows that ended cost nothing any more
-            kept = torch.tensor(going, device=first.device)
-            state.select(kept)
-            rows, tokens = [rows[place] for place in going], tokens[kept]
+            remaining = torch.tensor(going, device=first.device)
+            state.select(remaining)
+            rows, tokens = [rows[place] for place in going], tokens[remaining]
     return [Hypothesis(*parts) for parts in zip(out, score, ended, strict=True)]
 
 
@@ -136,7 +136,7 @@ def _check_numbers(total: float, cause: Exception | None = None) -> None:
 
 
 def sample_token(logits: Tensor, search: GenerationConfig, generator: torch.Generator) -> Tensor:
-    """A token per row of (B, V) log-probabilities, by temperature, top-k and top-p."""
+    """A token per row, (B,), of log-probabilities (B, V), by temperature, top-k and top-p."""
     logits = logits / search.temperature
     if search.top_k is not None and search.top_k < logits.size(-1):
         least = logits.topk(search.top_k, -1).values[:, -1:]
@@ -153,19 +153,19 @@ class _Row:
 
     def __init__(self, search: GenerationConfig, limit: int):
         self.search, self.limit = search, limit
-        self.found: list[tuple[float, Hypothesis]] = []
+        self.finished: list[tuple[float, Hypothesis]] = []
 
     def add(self, tokens: list[int], score: float, ended: bool) -> None:
         length = max(1, len(tokens) + ended)
-        self.found.append((score / length**self.search.length_penalty, Hypothesis(tokens, score, ended)))
-        self.found.sort(key=lambda pair: -pair[0])
-        del self.found[self.search.n_best :]
+        self.finished.append((score / length**self.search.length_penalty, Hypothesis(tokens, score, ended)))
+        self.finished.sort(key=lambda pair: -pair[0])
+        del self.finished[self.search.n_best :]
 
     def closed(self, best_alive: float) -> bool:
         """Log-probabilities only fall: the best that an unfinished sequence can still reach is known."""
         power = self.search.length_penalty
         bound = best_alive / (self.limit**power if power > 0 else 1.0)
-        return len(self.found) == self.search.n_best and self.found[-1][0] >= bound
+        return len(self.finished) == self.search.n_best and self.finished[-1][0] >= bound
 
 
 def _beam(
@@ -217,4 +217,4 @@ def _beam(
         state.select(torch.tensor(parents, device=device))
         following = torch.tensor(tokens, device=device)[:, None]
         _, allowed = _log_probabilities(state, following, end, length + 1 <= search.min_length)
-    return [[written for _, written in row.found] for row in done]
+    return [[written for _, written in row.finished] for row in done]

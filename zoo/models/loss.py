@@ -108,7 +108,7 @@ class _Chunked(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad):
         *given, targets, dx, dw, db = ctx.saved_tensors
-        if torch.is_grad_enabled():  # somebody wants derivatives of these gradients
+        if torch.is_grad_enabled():  # second derivatives are wanted
             formula = partial(plain_cross_entropy, targets=targets, smoothing=ctx.smoothing, dtype=ctx.dtype)
             return *differentiable_gradients(formula, given, ctx.needed, grad), None, None, None, None, None
         narrow = ctx.dtype or given[1].dtype  # as a product in that type would have given it

@@ -99,6 +99,7 @@ class AdditiveScore(Score):
         self.v = nn.Linear(dim, 1, bias=False)
 
     def score(self, hidden: Tensor) -> Tensor:
+        """v' tanh(...): (B, S, dim) to (B, S)."""
         return self.v(torch.tanh(hidden))[..., 0]
 
 
@@ -113,6 +114,7 @@ class ConcatScore(Score):
         super().__init__(dim, 1)
 
     def score(self, hidden: Tensor) -> Tensor:
+        """The sum itself: (B, S, 1) to (B, S)."""
         return hidden[..., 0]
 
 
@@ -123,10 +125,11 @@ class EncodedSource(nn.Module):
     """Passes attention weights (B, H, T, S) on, so that ``watch`` finds those of a decoder that makes them stepwise."""
 
     def forward(self, weights: Tensor) -> Tensor:
+        """Weights (B, H, T, S), unchanged."""
         return weights
 
     def weights(self, weights: Tensor) -> Tensor:
-        """What a forward with the same argument shows."""
+        """What a forward with the same argument has: the weights (B, H, T, S)."""
         return weights
 
 
@@ -266,8 +269,10 @@ class RecurrentState:
         self.model, self.carried = model, carried
 
     def step(self, tokens: Tensor) -> Tensor:
+        """The next tokens (B, T) to the logits (B, V) of the one after them."""
         logits, self.carried = self.model.decode(tokens, self.carried)
         return logits[:, -1]
 
     def select(self, rows: Tensor) -> None:
+        """Go on with these rows of the batch, (rows,), in this order."""
         self.carried = self.carried.select(rows)

@@ -120,6 +120,7 @@ class TokenBias(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Zeros."""
         nn.init.zeros_(self.weight)
 
     def forward(self, logits: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from zoo.parts.backend import Backend
 from zoo.parts.block import Block, Context, Memory, PreNorm
 from zoo.parts.cache import Cache, LayerCache, MemoryCache
 from zoo.parts.derivatives import transformed
-from zoo.parts.ffn import FFN, Plain, RealTokens
+from zoo.parts.ffn import FFN, MLP, RealTokens
 from zoo.parts.norm import LayerNorm, Norm
 from zoo.parts.packing import Packing, declares_packs
 from zoo.parts.pattern import Bias, Pattern
@@ -62,7 +62,7 @@ class Stack(nn.Module):
         backend: Callable[[], Backend] | None = None,
         attention: Callable[[int, int, Backend | None, float], Attention] = MultiHead,
         norm: Callable[[int], Norm] = LayerNorm,
-        ffn: Callable[[int, int], FFN] = Plain,
+        ffn: Callable[[int, int], FFN] = MLP,
         block: Callable[[Attention, Attention | None, nn.Module, Callable[[], Norm], float], Block] = PreNorm,
         window: int | None = None,
         dropout: float = 0.0,

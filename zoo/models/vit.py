@@ -10,10 +10,11 @@ from zoo.models.initialization import initialize, preserve_rng
 from zoo.models.stack import Stack
 from zoo.parts.attention import nearest
 from zoo.parts.position import Extent
+from zoo.renames import RenamedOptions
 from zoo.value_checks import at_least
 
 
-class ViT(nn.Module):
+class ViT(RenamedOptions, nn.Module):
     """Logits of an image's class, from its patches as tokens (Dosovitskiy et al., 2021)."""
 
     def __init__(
@@ -21,7 +22,7 @@ class ViT(nn.Module):
         num_classes: int,
         image_size: int = 224,
         channels: int = 3,
-        patch: int = 16,
+        patch_size: int = 16,
         pool: Literal["mean", "cls"] = "mean",
         registers: int = 0,
         seed: int = 0,
@@ -32,35 +33,37 @@ class ViT(nn.Module):
             num_classes: number of classes.
             image_size: height and width of an image in pixels.
             channels: 1 for grey, 3 for colour.
-            patch: height and width of a patch in pixels.
+            patch_size: height and width of a patch in pixels.
             pool: what the classifier reads, the mean of all patches or an extra class token.
             registers: learned tokens in front of the patches, after the class token, that nobody reads: room to think
                 (Darcet et al., 2024), or the token that DeiT learned from a teacher.
             seed: of the initial weights.
         """
         super().__init__()
-        at_least(1, num_classes=num_classes, image_size=image_size, channels=channels, patch=patch)
+        at_least(1, num_classes=num_classes, image_size=image_size, channels=channels, patch_size=patch_size)
         at_least(0, registers=registers)
-        if image_size % patch:
+        if image_size % patch_size:
             raise UsageError(
-                f"image_size={image_size} is not divisible by patch={patch}. Try {nearest(image_size, patch, 'patch')}."
+                f"image_size={image_size} is not divisible by patch_size={patch_size}. "
+                f"Try {nearest(image_size, patch_size, 'patch_size')}."
             )
         with preserve_rng():
-            self.image_size, self.channels, self.patch, side = image_size, channels, patch, image_size // patch
+            side = image_size // patch_size
+            self.image_size, self.channels, self.patch_size = image_size, channels, patch_size
             special = registers + (pool == "cls")
             self.special = special
             self.stack = Stack(Extent((side, side), special), cross=False, padded=False, **stack)
             self.dim: int = self.stack.dim
-            self.embedding = nn.Linear(channels * patch * patch, self.dim)
+            self.embedding = nn.Linear(channels * patch_size * patch_size, self.dim)
             self.cls = LearnedTokens(1, self.dim) if pool == "cls" else None
             self.registers = LearnedTokens(registers, self.dim) if registers else None
             self.head = nn.Linear(self.dim, num_classes)
             initialize(self, seed)
 
     def patches(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) to (B, patches, C * patch * patch), row by row."""
-        size = self.patch
-        grid = images.unfold(2, size, size).unfold(3, size, size)  # (B, C, rows, columns, patch, patch)
+        """(B, C, H, W) to (B, patches, C * patch_size * patch_size), row by row."""
+        size = self.patch_size
+        grid = images.unfold(2, size, size).unfold(3, size, size)  # (B, C, rows, columns, patch_size, patch_size)
         return grid.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -80,6 +83,7 @@ class LearnedTokens(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Draw the parameters anew."""
         nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, batch: int) -> Tensor:

@@ -16,15 +16,16 @@ from zoo.parts.norm import Norm
 from zoo.parts.packing import Packing, declares_packs
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Position
+from zoo.renames import RenamedOptions
 
 Chosen = slice | Sequence[int]
 BLOCK = 64  # rows of weights that are computed at once where only some are wanted
 
 
-class Attention(nn.Module):
+class Attention(RenamedOptions, nn.Module):
     """Projections, heads, positions and cache around a score; the base of every attention.
 
-    A subclass says what its heads compute in ``attend`` and ``weigh``. ``groups`` key/value heads serve ``heads``
+    A subclass says what its heads compute in ``attend`` and ``weigh``. ``kv_heads`` key/value heads serve ``heads``
     queries: as many is multi-head, one is multi-query (Shazeer, 2019), between is grouped (Ainslie et al., 2023).
     ``bias`` is that of queries, keys and values, and of the output too unless ``out_bias`` says otherwise.
     """
@@ -33,8 +34,8 @@ class Attention(nn.Module):
     own_backend: type[Backend] = SDPA  # what computes when no backend is named
     # what the function makes sense with: turned queries and keys, a memory, and the features of a pattern that its
     # backend must serve as well
-    lowers: frozenset[str] = Backend.lowers - {"content"} | {"rotate", "cross"}
-    asks: frozenset[str] = frozenset()  # features that it adds to every pattern
+    supports: frozenset[str] = Backend.supports - {"content"} | {"rotate", "cross"}
+    requires: frozenset[str] = frozenset()  # features that it adds to every pattern
     dot_product = True  # whether a backend can compute it
     sees_all = True  # a query may see every key that its pattern allows, in whatever order they stand
     memory: Literal["linear", "quadratic"] = "quadratic"  # in length, of what training keeps
@@ -46,19 +47,32 @@ class Attention(nn.Module):
         heads: int,
         backend: Backend | None = None,
         dropout: float = 0.0,
-        groups: int | None = None,
+        kv_heads: int | None = None,
         head_dim: int | None = None,
         bias: bool = True,
         out_bias: bool | None = None,
     ):
+        """
+        Args:
+            dim: width of a token.
+            heads: number of heads of queries.
+            backend: how it is computed.
+            dropout: rate on the attention weights.
+            kv_heads: number of heads of keys and values, a divisor of heads; as many as heads unless
+                given.
+            head_dim: width of a head; dim / heads unless given.
+            bias: give queries, keys and values a bias, and the output too unless out_bias says
+                otherwise.
+            out_bias: give the output a bias.
+        """
         super().__init__()
         if head_dim is None and dim % heads:
             raise UsageError(f"dim={dim} is not divisible by heads={heads}. Try {nearest(dim, heads)}.")
-        groups = groups or heads
-        if heads % groups:
-            tried = nearest(heads, groups, "groups")
-            raise UsageError(f"heads={heads} is not divisible by groups={groups}. Try {tried}.")
-        self.heads, self.groups, self.dropout = heads, groups, dropout
+        kv_heads = kv_heads or heads
+        if heads % kv_heads:
+            divisors = nearest(heads, kv_heads, "kv_heads")
+            raise UsageError(f"heads={heads} is not divisible by kv_heads={kv_heads}. Try {divisors}.")
+        self.heads, self.kv_heads, self.dropout = heads, kv_heads, dropout
         if backend is not None and not self.dot_product and not isinstance(backend, Naive):
             raise UsageError(
                 f"attention {type(self).__name__} has no dot product, which is all that backend "
@@ -66,15 +80,15 @@ class Attention(nn.Module):
             )
         self.backend = backend or self.own_backend()
         self.head_dim = head_dim or dim // heads
-        self.qkv = Linear(dim, (heads + 2 * groups) * self.head_dim, bias=bias)
+        self.qkv = Linear(dim, (heads + 2 * kv_heads) * self.head_dim, bias=bias)
         self.out = Linear(heads * self.head_dim, dim, bias=bias if out_bias is None else out_bias)
         self.query_norm, self.key_norm = nn.Identity(), nn.Identity()  # of each head, in front of what turns it
 
-    def missing(self, needs: frozenset[str]) -> frozenset[str]:
+    def unsupported(self, needs: frozenset[str]) -> frozenset[str]:
         """Which of these needs neither this attention nor its backend can serve."""
-        by_case = {CASES[need] for need in needs & self.backend.lowers if need in CASES}
-        of_backend = ((needs | self.asks) & Backend.lowers) - self.backend.lowers - by_case
-        return (needs - self.lowers - frozenset(CASES)) | of_backend
+        by_case = {CASES[need] for need in needs & self.backend.supports if need in CASES}
+        of_backend = ((needs | self.requires) & Backend.supports) - self.backend.supports - by_case
+        return (needs - self.supports - frozenset(CASES)) | of_backend
 
     @property
     def packs(self) -> bool:
@@ -144,14 +158,14 @@ class Attention(nn.Module):
             k, v = cache.once(lambda: self._keys(memory)) if isinstance(cache, MemoryCache) else self._keys(memory)
             return spread(q, pattern.queries), spread(k, pattern.keys), spread(v, pattern.keys)
         fused = spread(self.qkv(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2), pattern.queries)
-        turned, v = fused.split([self.heads + self.groups, self.groups], 1)
+        turned, v = fused.split([self.heads + self.kv_heads, self.kv_heads], 1)
         if not isinstance(self.query_norm, nn.Identity):
-            q, k = turned.split([self.heads, self.groups], 1)
+            q, k = turned.split([self.heads, self.kv_heads], 1)
             turned = torch.cat([self.query_norm(q), self.key_norm(k)], 1)
         if position is not None and position.rotates:
             pos = torch.arange(pattern.offset, pattern.offset + turned.size(2), device=x.device)
             turned = position.rotate(turned, pos - position.extent.special)
-        q, k = turned.split([self.heads, self.groups], 1)
+        q, k = turned.split([self.heads, self.kv_heads], 1)
         if isinstance(cache, Cache):
             k, v = cache.extend(k, v)
         return q, k, v
@@ -163,7 +177,7 @@ class Attention(nn.Module):
         return linear(x, self.qkv.weight[rows], bias).unflatten(-1, (count, -1)).transpose(1, 2)
 
     def _keys(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        k, v = self._heads(memory, self.heads, 2 * self.groups).chunk(2, 1)
+        k, v = self._heads(memory, self.heads, 2 * self.kv_heads).chunk(2, 1)
         return self.key_norm(k), v
 
 
@@ -175,8 +189,8 @@ def spread(x: Tensor, packing: Packing | None) -> Tensor:
 class MultiHead(Attention):
     """Scaled dot products: Concat_h(softmax(q_h k_h' / sqrt(D) + bias) v_h) W_O (Vaswani et al., 2017).
 
-    ``scale`` stands for 1 / sqrt(D) where it is given: 1 is T5's. A ``norm`` normalises each head's queries and keys,
-    as Qwen 3 does (Henry et al., 2020).
+    ``scale`` stands for 1 / sqrt(D) where it is given: 1 is T5's. A ``qk_norm`` normalises each head's queries and
+    keys, as Qwen 3 does (Henry et al., 2020).
     """
 
     def __init__(
@@ -185,24 +199,41 @@ class MultiHead(Attention):
         heads: int,
         backend: Backend | None = None,
         dropout: float = 0.0,
-        groups: int | None = None,
+        kv_heads: int | None = None,
         head_dim: int | None = None,
         bias: bool = True,
         out_bias: bool | None = None,
         scale: float | None = None,
-        norm: Callable[[int], Norm] | None = None,
+        qk_norm: Callable[[int], Norm] | None = None,
     ):
-        super().__init__(dim, heads, backend, dropout, groups, head_dim, bias, out_bias)
+        """
+        Args:
+            dim: width of a token.
+            heads: number of heads of queries.
+            backend: how it is computed.
+            dropout: rate on the attention weights.
+            kv_heads: number of heads of keys and values, a divisor of heads: 1 is multi-query, as many
+                as heads unless given.
+            head_dim: width of a head; dim / heads unless given.
+            bias: give queries, keys and values a bias, and the output too unless out_bias says
+                otherwise.
+            out_bias: give the output a bias.
+            scale: factor on the dot products; 1 / sqrt(head_dim) unless given.
+            qk_norm: normalise each head's queries and keys with this norm; not at all unless given.
+        """
+        super().__init__(dim, heads, backend, dropout, kv_heads, head_dim, bias, out_bias)
         if scale is not None and not scale > 0:
             raise UsageError(f"attention MultiHead needs a scale above 0, got {scale}.")
         self.scale = scale
-        if norm is not None:
-            self.query_norm, self.key_norm = norm(self.head_dim), norm(self.head_dim)  # type: ignore[assignment]
+        if qk_norm is not None:
+            self.query_norm, self.key_norm = qk_norm(self.head_dim), qk_norm(self.head_dim)  # type: ignore[assignment]
 
     def attend(self, q, k, v, pattern):
+        """Queries (B, H, T, D), keys and values (B, kv_heads, S, D) to what the heads give, (B, H, T, D)."""
         return self.backend(q, k, v, pattern, self.dropout if self.training else 0.0, self.scale)
 
     def weigh(self, q, k, pattern):
+        """Queries (B, H, T, D) and keys (B, kv_heads, S, D) to weights (B, H, T, S), in at least float32."""
         return Naive().weights(q, k, pattern, self.scale)
 
 
@@ -219,11 +250,19 @@ class Gaussian(Attention):
         heads: int,
         backend: Backend | None = None,
         dropout: float = 0.0,
-        groups: int | None = None,
+        kv_heads: int | None = None,
         sigma: float | None = None,
         bias: bool = True,
     ):
-        super().__init__(dim, heads, backend, dropout, groups, bias=bias)
+        """
+        Args:
+            dim: width of a token.
+            heads: number of heads of queries.
+            backend: how it is computed.
+            dropout: rate on the attention weights.
+            sigma: width of the kernel; head_dim^(1/4) unless given.
+        """
+        super().__init__(dim, heads, backend, dropout, kv_heads, bias=bias)
         if sigma is not None and not sigma > 0:
             raise UsageError(f"attention Gaussian needs a kernel width sigma above 0, got {sigma}.")
         self.sigma = self.head_dim**0.25 if sigma is None else sigma
@@ -235,11 +274,13 @@ class Gaussian(Attention):
         return torch.cat([q, q.new_full((*q.shape[:-1], 1), -0.5)], -1), torch.cat([k, length], -1)
 
     def attend(self, q, k, v, pattern):
+        """Queries (B, H, T, D), keys and values (B, kv_heads, S, D) to what the heads give, (B, H, T, D)."""
         q, k = self._widen(q, k)
         v = F.pad(v, (0, 1))  # fused kernels want values as wide as keys
         return self.backend(q, k, v, pattern, self.dropout if self.training else 0.0, self.sigma**-2)[..., :-1]
 
     def weigh(self, q, k, pattern):
+        """Queries (B, H, T, D) and keys (B, kv_heads, S, D) to weights (B, H, T, S), in at least float32."""
         return Naive().weights(*self._widen(q, k), pattern, self.sigma**-2)
 
 
@@ -251,7 +292,7 @@ class Additive(Attention):
     """
 
     own_backend = Naive
-    lowers = Attention.lowers - {"rotate"}
+    supports = Attention.supports - {"rotate"}
     dot_product = False
 
     def __init__(
@@ -260,23 +301,26 @@ class Additive(Attention):
         heads: int,
         backend: Backend | None = None,
         dropout: float = 0.0,
-        groups: int | None = None,
+        kv_heads: int | None = None,
         bias: bool = True,
     ):
-        super().__init__(dim, heads, backend, dropout, groups, bias=bias)
+        super().__init__(dim, heads, backend, dropout, kv_heads, bias=bias)
         self.score = nn.Parameter(torch.empty(heads, self.head_dim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Draw u uniformly within 1 / sqrt(D)."""
         bound = self.head_dim**-0.5
         nn.init.uniform_(self.score, -bound, bound)
 
     def attend(self, q, k, v, pattern):
-        v = v.repeat_interleave(self.heads // self.groups, dim=1)
+        """Queries (B, H, T, D), keys and values (B, kv_heads, S, D) to what the heads give, (B, H, T, D)."""
+        v = v.repeat_interleave(self.heads // self.kv_heads, dim=1)
         return F.dropout(self.weigh(q, k, pattern), self.dropout, self.training).to(v.dtype) @ v
 
     def weigh(self, q, k, pattern):
-        k = k.repeat_interleave(self.heads // self.groups, dim=1)
+        """Queries (B, H, T, D) and keys (B, kv_heads, S, D) to weights (B, H, T, S), in at least float32."""
+        k = k.repeat_interleave(self.heads // self.kv_heads, dim=1)
         hidden = torch.tanh(q.unsqueeze(3) + k.unsqueeze(2))  # (B, H, T, S, D)
         return masked_softmax(torch.einsum("bhtsd,hd->bhts", hidden, self.score.to(hidden.dtype)), pattern)
 

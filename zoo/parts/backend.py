@@ -15,20 +15,21 @@ from zoo.parts import cpu_attention
 from zoo.parts.derivatives import transformed
 from zoo.parts.pattern import Pattern
 from zoo.parts.recompute import recomputed
+from zoo.renames import RenamedOptions
 
 CASES = {"alibi": "bias"}  # a feature that is a case of another: a backend may serve it alone
 
 
-class Backend:
+class Backend(RenamedOptions):
     """q is (B, H, T, D); k and v are (B, G, S, D), H a multiple of G; the result is (B, H, T, D of v).
 
-    A query that may see no key gets zeros. ``scale`` is 1/sqrt(D) unless given. ``lowers`` names the features of a
+    A query that may see no key gets zeros. ``scale`` is 1/sqrt(D) unless given. ``supports`` names the features of a
     pattern (and "dropout" of the weights) that a backend serves; a stack that needs more refuses it.
     """
 
     kind = "backend"
     memory: Literal["linear", "quadratic"] = "quadratic"  # in length, of what training keeps
-    lowers: frozenset[str] = frozenset({"causal", "window", "valid", "bias", "content", "sparse", "dropout"})
+    supports: frozenset[str] = frozenset({"causal", "window", "valid", "bias", "content", "sparse", "dropout"})
 
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, dropout: float = 0.0, scale: float | None = None
@@ -83,7 +84,7 @@ class SDPA(Backend):
     def fused(
         self, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, dropout: float = 0.0, scale: float | None = None
     ) -> Tensor:
-        """The call by torch's kernel, whatever is faster."""
+        """The call by torch's kernel, whatever is faster: shapes as of ``__call__``, (B, H, T, D of v)."""
         if transformed():  # fused kernels know gradients only
             return Naive()(q, k, v, pattern, dropout, scale)
         T, S = q.size(2), k.size(2)
@@ -107,11 +108,11 @@ class Flash(SDPA):
     memory = "linear"
 
     def __init__(self) -> None:
-        self.lowers = frozenset({"causal", "dropout"} if torch.cuda.is_available() else {"causal"})
+        self.supports = frozenset({"causal", "dropout"} if torch.cuda.is_available() else {"causal"})
 
     def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
         T, S = q.size(2), k.size(2)
-        unmet = pattern.needs - self.lowers or ({"dropout"} - self.lowers if dropout else set())
+        unmet = pattern.needs - self.supports or ({"dropout"} - self.supports if dropout else set())
         if unmet or (pattern.causal and pattern.offset + T != pattern.start + S):
             raise UsageError(f"backend Flash cannot lower {', '.join(sorted(unmet)) or 'keys after the last query'}.")
         lead = S - T if pattern.causal and T > 1 else 0
@@ -140,6 +141,10 @@ class Tiled(Backend):
     memory = "linear"
 
     def __init__(self, tile: int = 128):
+        """
+        Args:
+            tile: rows of queries and of keys whose scores are in memory at a time.
+        """
         if tile < 1:
             raise UsageError(f"backend Tiled needs tiles of at least 1 row, got tile={tile}.")
         self.tile = tile

@@ -128,6 +128,7 @@ class PreNorm(Block):
     packs = True
 
     def join(self, x, branch, call, context):
+        """x (B, T, dim) + part(norm(x)), shaped like x."""
         return x + branch.dropout(call(context, branch.part, branch.norm(x)))
 
 
@@ -138,6 +139,7 @@ class PostNorm(Block):
     packs = True
 
     def join(self, x, branch, call, context):
+        """norm(x + part(x)) of x (B, T, dim), shaped like x."""
         return branch.norm(x + branch.dropout(call(context, branch.part, x)))
 
 
@@ -160,6 +162,7 @@ class Sandwich(Block):
                 branch.behind = norm()
 
     def join(self, x, branch, call, context):
+        """x (B, T, dim) + norm'(part(norm(x))), shaped like x."""
         return x + branch.dropout(branch.behind(call(context, branch.part, branch.norm(x))))
 
 
@@ -183,5 +186,6 @@ class Parallel(Block):
         self.ffn = Branch(ffn, nn.Identity(), dropout)
 
     def forward(self, x, context):
+        """x (B, T, dim) + the sum of all parts of norm(x), shaped like x."""
         y = self.norm(x)
         return x + sum(branch.dropout(call(context, branch.part, y)) for branch, call in self.steps(context))

@@ -70,7 +70,7 @@ class MemoryCache:
         self.kept: tuple[Tensor, Tensor] | None = None
 
     def once(self, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """What ``project`` gave the first time."""
+        """Keys and values (B, kv_heads, S, D) that ``project`` gave the first time."""
         if self.kept is None:
             self.kept = project()
         return self.kept

@@ -97,7 +97,7 @@ class _Products(torch.autograd.Function):
         """Of q, k, v and the bias, where they are needed."""
         q, k, v, bias, mask, dead, weights, dropped = ctx.saved_tensors
         need = ctx.needs_input_grad
-        if torch.is_grad_enabled():  # somebody wants derivatives of these gradients
+        if torch.is_grad_enabled():  # second derivatives are wanted
 
             def formula(q, k, v, bias):
                 kept = weights_of(q, k, bias, mask, dead, ctx.heads, ctx.scale)

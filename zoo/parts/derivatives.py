@@ -25,7 +25,8 @@ def differentiable_gradients(
 ) -> list[Tensor | None]:
     """The gradients of ``formula(*inputs)`` where ``needed``, None elsewhere, as a graph that has derivatives again.
 
-    ``inputs`` are those of the autograd function, with their graph; ``grad`` is that of its result.
+    ``inputs`` are those of the autograd function, with their graph; ``grad`` is that of its result. Each gradient has
+    the shape of its input.
     """
     with torch.enable_grad():
         # views: the gradient is wanted of this use of an input alone, and one tensor may be used as two of them

@@ -21,14 +21,14 @@ class Disentangled(Attention):
     """DeBERTa's attention: softmax((q_i k_j' + q_i K_d' + k_j Q_d') / sqrt(3 D)) v_j (He et al., 2021).
 
     K_d and Q_d are a key and a query of the distance d = i - j, made from a table that all layers share, with rows for
-    the distances -span to span - 1; farther ones have the last row. With a ``reach`` the rows beyond span / 2 are
-    logarithmic, up to that distance (versions 2 and 3). The paper reads Q at j - i; its published code and weights, and
-    this, read K and Q at i - j. On a grid distance is that of flat positions. A memory, to whose tokens there is no
+    the distances -span to span - 1; farther ones have the last row. With a ``max_distance`` the rows beyond span / 2
+    are logarithmic, up to that distance (versions 2 and 3). The paper reads Q at j - i; its published code and weights,
+    and this, read K and Q at i - j. On a grid distance is that of flat positions. A memory, to whose tokens there is no
     distance, is looked at by MultiHead.
     """
 
-    asks = frozenset({"content"})
-    lowers = Attention.lowers - {"rotate", "cross"} | asks
+    requires = frozenset({"content"})
+    supports = Attention.supports - {"rotate", "cross"} | requires
     shared = ("places",)
 
     def __init__(
@@ -38,9 +38,9 @@ class Disentangled(Attention):
         backend: Backend | None = None,
         dropout: float = 0.0,
         span: int = 32,
-        reach: int | None = 128,
-        terms: Terms = "both",
-        share: bool = True,
+        max_distance: int | None = 128,
+        pos_att_type: Terms = "both",
+        share_att_key: bool = True,
         key_bias: bool = True,
         norm: Callable[[int], Norm] | None = None,
     ):
@@ -51,36 +51,43 @@ class Disentangled(Attention):
             backend: how it is computed.
             dropout: rate on the weights.
             span: rows of the table for each direction.
-            reach: the distance that the last row stands for; without one every row stands for one distance.
-            terms: c2p, what a token is and where the other stands; p2c, the reverse; or both.
-            share: make keys and queries of distances with the matrices of the tokens' own, as version 3 does.
+            max_distance: the distance that the last row stands for; without one every row stands for one distance.
+            pos_att_type: c2p, what a token is and where the other stands; p2c, the reverse; or both.
+            share_att_key: make keys and queries of distances with the matrices of the tokens' own, as version 3 does.
             key_bias: give keys a bias, which version 1 has not.
             norm: of the table.
         """
         super().__init__(dim, heads, backend, dropout)
-        if span < 2 or (reach is not None and reach - 1 <= span // 2):
+        if span < 2 or (max_distance is not None and max_distance - 1 <= span // 2):
             raise UsageError(
-                f"attention Disentangled needs span >= 2 and reach above span / 2 + 1, got {span}, {reach}."
+                "attention Disentangled needs span >= 2 and max_distance above span / 2 + 1, "
+                f"got {span} and {max_distance}."
             )
-        self.span, self.reach, self.terms, self.share = span, reach, terms, share
-        self.scale = ((3 if terms == "both" else 2) * self.head_dim) ** -0.5
+        self.span, self.max_distance = span, max_distance
+        self.pos_att_type, self.share_att_key = pos_att_type, share_att_key
+        self.scale = ((3 if pos_att_type == "both" else 2) * self.head_dim) ** -0.5
         if not key_bias:
             self.qkv = KeylessBias(dim, heads * self.head_dim)  # type: ignore[assignment]
         self.places = Places(2 * span, dim, norm)
-        own = not share
-        self.place_key = nn.Linear(dim, heads * self.head_dim, bias=key_bias) if own and terms != "p2c" else None
-        self.place_query = nn.Linear(dim, heads * self.head_dim) if own and terms != "c2p" else None
+        own = not share_att_key
+        self.place_key = nn.Linear(dim, heads * self.head_dim, bias=key_bias) if own and pos_att_type != "p2c" else None
+        self.place_query = nn.Linear(dim, heads * self.head_dim) if own and pos_att_type != "c2p" else None
 
     def across(self):
+        """MultiHead of the same sizes: to the tokens of a memory there is no distance."""
         return MultiHead(self.out.out_features, self.heads, self.backend, self.dropout)
 
     def attend(self, q, k, v, pattern):
-        return self.backend(q, k, v, self.told(q, k, pattern), self.dropout if self.training else 0.0, self.scale)
+        """Queries (B, H, T, D), keys and values (B, kv_heads, S, D) to what the heads give, (B, H, T, D)."""
+        return self.backend(
+            q, k, v, self.with_content(q, k, pattern), self.dropout if self.training else 0.0, self.scale
+        )
 
     def weigh(self, q, k, pattern):
-        return Naive().weights(q, k, self.told(q, k, pattern), self.scale)
+        """Queries (B, H, T, D) and keys (B, kv_heads, S, D) to weights (B, H, T, S), in at least float32."""
+        return Naive().weights(q, k, self.with_content(q, k, pattern), self.scale)
 
-    def told(self, q: Tensor, k: Tensor, pattern: Pattern) -> Pattern:
+    def with_content(self, q: Tensor, k: Tensor, pattern: Pattern) -> Pattern:
         """The pattern with what distances add to the scores of queries (B, H, T, D) and keys (B, H, S, D)."""
         keys, queries = self.distances()
         # each token against each row of the table, (B, H, T or S, 2 span)
@@ -102,12 +109,16 @@ class Disentangled(Attention):
     def distances(self) -> tuple[Tensor | None, Tensor | None]:
         """Keys and queries of the rows of the table, each (H, 2 span, D), or None where no term reads them."""
         table, keys, queries = self.places(), None, None
-        if self.terms != "p2c":
+        if self.pos_att_type != "p2c":
             keys = (
-                self._heads(table[None], self.heads, self.heads)[0] if self.share else self._own(self.place_key, table)
+                self._heads(table[None], self.heads, self.heads)[0]
+                if self.share_att_key
+                else self._own(self.place_key, table)
             )
-        if self.terms != "c2p":
-            queries = self._heads(table[None], 0, self.heads)[0] if self.share else self._own(self.place_query, table)
+        if self.pos_att_type != "c2p":
+            queries = (
+                self._heads(table[None], 0, self.heads)[0] if self.share_att_key else self._own(self.place_query, table)
+            )
         return keys, queries
 
     def _own(self, project: nn.Module | None, table: Tensor) -> Tensor:
@@ -115,10 +126,10 @@ class Disentangled(Attention):
 
     def row(self, gap: Tensor) -> Tensor:
         """Which row of the table stands for a distance, query minus key; elementwise."""
-        if self.reach is not None:
+        if self.max_distance is not None:
             near = self.span // 2
             far = gap.abs().clamp(min=near).to(torch.float32)
-            last = far.new_tensor((self.reach - 1) / near)  # a number would be rounded otherwise
+            last = far.new_tensor((self.max_distance - 1) / near)  # a number would be rounded otherwise
             steps = torch.log(far / near) / torch.log(last) * (near - 1)
             gap = torch.where(gap.abs() <= near, gap, gap.sign() * (steps.ceil().long() + near))
         return (gap + self.span).clamp(0, 2 * self.span - 1)
@@ -148,6 +159,7 @@ class KeylessBias(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Draw the parameters anew."""
         nn.init.normal_(self.weight, std=(3 * self.weight.size(1)) ** -0.5)
         nn.init.zeros_(self.ends)
 
@@ -158,6 +170,7 @@ class KeylessBias(nn.Module):
         return torch.cat([query, torch.zeros_like(query), value])
 
     def forward(self, x: Tensor) -> Tensor:
+        """x (..., dim) to queries, keys and values side by side, (..., 3 width)."""
         return F.linear(x, self.weight, self.bias)
 
 

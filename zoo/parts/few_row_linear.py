@@ -56,7 +56,7 @@ class Packed:
         return torch.ops.mkldnn._reorder_linear_weight(weight, None)
 
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """x (..., in) to x W^T + b."""
+        """x (..., in) to x W^T + b, (..., out)."""
         return torch.ops.mkldnn._linear_pointwise(x.contiguous(), self.matrix, bias, "none", [], "")
 
     @property

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from zoo.errors import UsageError
 from zoo.parts.few_row_linear import Linear
+from zoo.renames import RenamedOptions
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -21,17 +22,17 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
 
 
-class FFN(nn.Module):
+class FFN(RenamedOptions, nn.Module):
     """x of shape (..., dim) to the same shape, token by token.
 
     ``hidden`` is a budget: the width of a plain two-matrix feed-forward with that many parameters. A part that needs
     padding removed sets ``real_tokens`` and gets (tokens, dim). A part with a loss of its own leaves it, weighted, in
-    ``side_loss`` after a forward in training.
+    ``aux_loss`` after a forward in training.
     """
 
     kind = "ffn"
     real_tokens = False
-    side_loss: Tensor | None = None
+    aux_loss: Tensor | None = None
     copies = 1  # how many times the budget its matrices hold
 
     def __init__(self, dim: int, hidden: int):
@@ -39,7 +40,10 @@ class FFN(nn.Module):
         self.dim, self.hidden = dim, hidden
 
     def reference(self, x: Tensor) -> Tensor:
-        """The formula in plain steps, which ``forward`` must equal; NotImplementedError where none is given."""
+        """x (..., dim) to the same shape by the formula in plain steps, which ``forward`` must equal.
+
+        NotImplementedError where a part has none.
+        """
         raise NotImplementedError
 
 
@@ -51,50 +55,70 @@ class RealTokens(nn.Module):
         self.ffn = ffn
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        """x (B, T, dim) to the same shape, zeros at padding, where ``valid`` (B, T) is False."""
         if valid is None:
             return self.ffn(x)
         return torch.zeros_like(x).index_put((valid,), self.ffn(x[valid]))
 
 
-class Plain(FFN):
+class MLP(FFN):
     """Two matrices and an activation: W2 act(W1 x + b1) + b2 (Vaswani et al., 2017)."""
 
     def __init__(self, dim: int, hidden: int, activation: Activation = "gelu", bias: bool = True):
+        """
+        Args:
+            dim: width of a token.
+            hidden: width between the two matrices.
+            activation: the function between the two matrices.
+            bias: give both matrices a bias.
+        """
         super().__init__(dim, hidden)
         self.activation = activation
         self.up = Linear(dim, hidden, bias=bias)
         self.down = Linear(hidden, dim, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        """x (..., dim) to the same shape."""
         return self.down(ACTIVATIONS[self.activation](self.up(x)))
 
     def reference(self, x: Tensor) -> Tensor:
+        """x (..., dim) to the same shape, by the formula in plain steps."""
         up, down = self.up, self.down
         hidden = ACTIVATIONS[self.activation](x @ up.weight.T + (0 if up.bias is None else up.bias))
         return hidden @ down.weight.T + (0 if down.bias is None else down.bias)
 
 
 class Gated(FFN):
-    """W3 (gate(W1 x) * W2 x), two thirds as wide as the budget, rounded up to ``multiple`` (Shazeer, 2020)."""
+    """W3 (gate(W1 x) * W2 x), two thirds as wide as the budget, rounded up to ``multiple_of`` (Shazeer, 2020)."""
 
-    def __init__(self, dim: int, hidden: int, bias: bool = False, multiple: int = 1):
+    def __init__(self, dim: int, hidden: int, bias: bool = False, multiple_of: int = 1):
+        """
+        Args:
+            dim: width of a token.
+            hidden: budget: the width of an MLP with as many parameters.
+            bias: give the matrices a bias.
+            multiple_of: round the width up to a multiple of it (LLaMA has 256).
+        """
         super().__init__(dim, hidden)
-        width = -(-max(1, 2 * hidden // 3) // multiple) * multiple
+        width = -(-max(1, 2 * hidden // 3) // multiple_of) * multiple_of
         self.up = Linear(dim, 2 * width, bias=bias)  # gate and value side by side: one matrix product
         self.down = Linear(width, dim, bias=bias)
 
     def gate(self, x: Tensor) -> Tensor:
+        """The gate's product W1 x (..., width) to the same shape. Each gated feed-forward has its own."""
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
+        """x (..., dim) to the same shape."""
         gate, value = self.up(x).chunk(2, -1)
         return self.down(self.gate(gate) * value)
 
     def formula(self, x: Tensor) -> Tensor:
-        """What the gate is on paper."""
+        """The gate as on paper, (..., width) to the same shape."""
         raise NotImplementedError
 
     def reference(self, x: Tensor) -> Tensor:
+        """x (..., dim) to the same shape, by the formula in plain steps."""
         both = x @ self.up.weight.T + (0 if self.up.bias is None else self.up.bias)
         width = both.size(-1) // 2
         product = self.formula(both[..., :width]) * both[..., width:]
@@ -105,9 +129,11 @@ class SwiGLU(Gated):
     """Gated by swish: W3 (swish(W1 x) * W2 x), at two thirds of the width (Shazeer, 2020)."""
 
     def gate(self, x: Tensor) -> Tensor:
+        """The gate's product W1 x (..., width) to the same shape."""
         return F.silu(x)
 
     def formula(self, x: Tensor) -> Tensor:
+        """x / (1 + e^-x), (..., width) to the same shape."""
         return x / (1 + torch.exp(-x))
 
 
@@ -122,16 +148,26 @@ class GEGLU(Gated):
         dim: int,
         hidden: int,
         bias: bool = False,
-        multiple: int = 1,
+        multiple_of: int = 1,
         approximate: Literal["none", "tanh"] = "none",
     ):
-        super().__init__(dim, hidden, bias, multiple)
+        """
+        Args:
+            dim: width of a token.
+            hidden: budget: the width of an MLP with as many parameters.
+            bias: give the matrices a bias.
+            multiple_of: round the width up to a multiple of it.
+            approximate: GELU's exact form (none), or by tanh as in T5 1.1.
+        """
+        super().__init__(dim, hidden, bias, multiple_of)
         self.approximate = approximate
 
     def gate(self, x: Tensor) -> Tensor:
+        """The gate's product W1 x (..., width) to the same shape."""
         return F.gelu(x, approximate=self.approximate)
 
     def formula(self, x: Tensor) -> Tensor:
+        """x Phi(x) or its tanh approximation, (..., width) to the same shape."""
         if self.approximate == "tanh":
             return x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3))) / 2
         return x * (1 + torch.erf(x / 2**0.5)) / 2
@@ -141,9 +177,11 @@ class ReGLU(Gated):
     """Gated by ReLU: W3 (relu(W1 x) * W2 x), at two thirds of the width (Shazeer, 2020)."""
 
     def gate(self, x: Tensor) -> Tensor:
+        """The gate's product W1 x (..., width) to the same shape."""
         return F.relu(x)
 
     def formula(self, x: Tensor) -> Tensor:
+        """max(x, 0), (..., width) to the same shape."""
         return torch.where(x > 0, x, 0.0)
 
 
@@ -151,19 +189,21 @@ class Bilinear(Gated):
     """Gated without an activation: W3 (W1 x * W2 x), at two thirds of the width (Shazeer, 2020)."""
 
     def gate(self, x: Tensor) -> Tensor:
+        """The gate's product W1 x (..., width) to the same shape."""
         return x
 
     def formula(self, x: Tensor) -> Tensor:
+        """x itself, (..., width)."""
         return x
 
 
 class MoE(FFN):
     """A mixture of experts: each token is computed by the few that a router likes best (Jiang et al., 2024).
 
-    The result is the sum of p_e(x) expert_e(x) over the ``active`` likeliest, p renormalised over them. Every token
-    reaches exactly ``active`` experts: there is no capacity, so none is dropped. The side loss is
-    ``balance`` * experts * sum_e (share of choices for e) * (mean probability of e), 1 * balance at uniform load
-    (Fedus et al., 2021). ``load`` counts the tokens each expert has served in training.
+    The result is the sum of p_e(x) expert_e(x) over the ``top_k`` likeliest, p renormalised over them. Every token
+    reaches exactly ``top_k`` experts: there is no capacity, so none is dropped. The auxiliary loss is aux_loss_weight *
+    experts * sum_e (share of choices for e) * (mean probability of e), aux_loss_weight at uniform load (Fedus et al.,
+    2021). ``load`` counts the tokens each expert has served in training.
     """
 
     real_tokens = True
@@ -174,21 +214,30 @@ class MoE(FFN):
         dim: int,
         hidden: int,
         experts: int = 8,
-        active: int = 2,
-        balance: float = 0.01,
+        top_k: int = 2,
+        aux_loss_weight: float = 0.01,
         expert: Callable[[int, int], FFN] = SwiGLU,
     ):
+        """
+        Args:
+            dim: width of a token.
+            hidden: budget of one expert.
+            experts: number of experts.
+            top_k: experts that compute each token.
+            aux_loss_weight: weight of the loss that spreads tokens evenly over experts.
+            expert: the feed-forward of an expert.
+        """
         super().__init__(dim, hidden)
-        if not 1 <= active <= experts:
-            raise UsageError(f"ffn MoE sends each token to active={active} of experts={experts}: at most all of them.")
-        self.active, self.balance, self.copies = active, balance, experts
+        if not 1 <= top_k <= experts:
+            raise UsageError(f"ffn MoE sends each token to top_k={top_k} of experts={experts}: at most all of them.")
+        self.top_k, self.aux_loss_weight, self.copies = top_k, aux_loss_weight, experts
         self.router = nn.Linear(dim, experts, bias=False)
         self.experts = nn.ModuleList(expert(dim, hidden) for _ in range(experts))
         self.register_buffer("load", torch.empty(experts, dtype=torch.long), persistent=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Nobody has been served; written here so that a model built on the meta device starts at zero too."""
+        """No token is counted yet; set here so that a model built on the meta device starts at zero too."""
         self.load.zero_()
 
     def route(self, tokens: Tensor) -> Tensor:
@@ -199,19 +248,20 @@ class MoE(FFN):
             return F.linear(tokens.to(wide), self.router.weight.to(wide)).softmax(-1)
 
     def served(self, choice: Tensor, number: int) -> tuple[Tensor, ...]:
-        """Rows and slots in which ``choice``, (tokens, active), names an expert.
+        """Rows and slots in which ``choice``, (tokens, top_k), names an expert.
 
-        On the meta device, where nobody knows, all tokens go to the first ones: as many products as anywhere.
+        On the meta device, which holds no numbers, all tokens go to the first experts: as many products as anywhere.
         """
         if choice.is_meta:
-            rows = torch.arange(len(choice) if number < self.active else 0, device=choice.device)
+            rows = torch.arange(len(choice) if number < self.top_k else 0, device=choice.device)
             return rows, torch.full_like(rows, number)
         return (choice == number).nonzero(as_tuple=True)
 
     def forward(self, x: Tensor) -> Tensor:
+        """x (..., dim) to the same shape; in training it leaves ``aux_loss`` and counts ``load``."""
         tokens = x.reshape(-1, self.dim)
         probability = self.route(tokens)
-        weight, choice = probability.topk(self.active, -1)
+        weight, choice = probability.topk(self.top_k, -1)
         weight = (weight / weight.sum(-1, keepdim=True)).to(x.dtype)
         out = torch.zeros_like(tokens)
         for number, expert in enumerate(self.experts):
@@ -223,14 +273,15 @@ class MoE(FFN):
             self.load += count
             share = count / count.sum().clamp(min=1)
             mean = probability.mean(0) if len(tokens) else probability.sum(0)
-            self.side_loss = self.balance * len(self.experts) * (share * mean).sum()
+            self.aux_loss = self.aux_loss_weight * len(self.experts) * (share * mean).sum()
         return out.view_as(x)
 
     def reference(self, x: Tensor) -> Tensor:
+        """x (..., dim) to the same shape, by the formula in plain steps."""
         rows = []
         for token in x.reshape(-1, self.dim):
             probability = (self.router.weight @ token).softmax(-1)
-            best = probability.argsort(descending=True)[: self.active]
+            best = probability.argsort(descending=True)[: self.top_k]
             share = probability[best] / probability[best].sum()
             rows.append(sum(p * self.experts[int(e)](token[None])[0] for p, e in zip(share, best, strict=True)))
         return torch.stack(rows).view_as(x)
@@ -241,16 +292,16 @@ def feeds(net: nn.Module) -> list[FFN]:
     return [module for module in net.modules() if isinstance(module, FFN)]
 
 
-def take_side_losses(feeds: Iterable[FFN]) -> list[Tensor]:
-    """The losses that feed-forwards left in this forward, taken from them."""
+def pop_aux_losses(feeds: Iterable[FFN]) -> list[Tensor]:
+    """The losses that feed-forwards left in this forward, one number each, removed from them."""
     losses = []
     for feed in feeds:
-        if feed.side_loss is not None:
-            losses.append(feed.side_loss)
-            feed.side_loss = None
+        if feed.aux_loss is not None:
+            losses.append(feed.aux_loss)
+            feed.aux_loss = None
     return losses
 
 
-def side_losses(net: nn.Module) -> list[Tensor]:
-    """The losses that the feed-forwards of a net left in this forward, taken from them."""
-    return take_side_losses(feeds(net))
+def aux_losses(net: nn.Module) -> list[Tensor]:
+    """The losses that the feed-forwards of a net left in this forward, one number each, removed from them."""
+    return pop_aux_losses(feeds(net))

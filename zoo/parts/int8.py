@@ -26,6 +26,7 @@ class Int8(Packed):
 
     @staticmethod
     def lay(weight: Tensor) -> Any:
+        """The matrix W (out, in) in eight bits, as fbgemm stores it."""
         scale, zero = scales(weight), torch.zeros(len(weight), dtype=torch.long)
         before = torch.backends.quantized.engine
         torch.backends.quantized.engine = ENGINE
@@ -38,6 +39,7 @@ class Int8(Packed):
             torch.backends.quantized.engine = before
 
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """x (..., in) to x W^T + b, (..., out)."""
         # without VNNI the products of two neighbours are added up in 16 bits, which only 7 bits of x do not overflow
         out = torch.ops.quantized.linear_dynamic(x.contiguous(), self.matrix, not torch.cpu._is_vnni_supported())
         return out if bias is None else out.add_(bias)

@@ -31,16 +31,18 @@ class LowRank(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """A is drawn, B is zero: an adapter starts as no change."""
         nn.init.normal_(self.down, std=1 / math.sqrt(self.down.size(1)))
         nn.init.zeros_(self.up)
 
     @property
     def weight(self) -> Tensor:
-        """W + (alpha / r) B A, for parts that read the matrix themselves."""
+        """W + (alpha / r) B A, (out, in), for parts that read the matrix themselves."""
         return self.linear.weight + self.scale * (self.up @ self.down)
 
     @property
     def bias(self) -> Tensor | None:
+        """The adapted layer's own bias (out,), or None."""
         return self.linear.bias
 
     def forward(self, x: Tensor) -> Tensor:

@@ -16,10 +16,14 @@ class Norm(nn.Module):
         self.dim, self.eps = dim, eps
 
     def reference(self, x: Tensor) -> Tensor:
-        """The formula in plain steps, which ``forward`` must equal; NotImplementedError where none is given."""
+        """x (..., dim) to the same shape by the formula in plain steps, which ``forward`` must equal.
+
+        NotImplementedError where a norm has none.
+        """
         raise NotImplementedError
 
     def extra_repr(self) -> str:
+        """What ``print`` shows of it."""
         return f"{self.dim}, eps={self.eps}"
 
 
@@ -29,23 +33,32 @@ class LayerNorm(Norm):
     invariant = frozenset({"shift", "scale"})
 
     def __init__(self, dim: int, eps: float = 1e-5, bias: bool = True):
+        """
+        Args:
+            dim: width of a token.
+            eps: added to the variance, so that a constant token is not divided by zero.
+            bias: learn a bias beside the weight.
+        """
         super().__init__(dim, eps)
         self.weight = nn.Parameter(torch.empty(dim))
         self.bias = nn.Parameter(torch.empty(dim)) if bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Weights of one, biases of zero."""
         nn.init.ones_(self.weight)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        """x (..., dim) to the same shape and dtype."""
         if x.dtype is self.weight.dtype:
             return F.layer_norm(x, (self.dim,), self.weight, self.bias, self.eps)
         wide = torch.promote_types(x.dtype, self.weight.dtype)
         return F.layer_norm(x.to(wide), (self.dim,), self.weight, self.bias, self.eps).to(x.dtype)
 
     def reference(self, x: Tensor) -> Tensor:
+        """x (..., dim) to the same shape, by the formula in plain steps."""
         centred = x - x.mean(-1, keepdim=True)
         unit = centred / torch.sqrt((centred**2).mean(-1, keepdim=True) + self.eps) * self.weight
         return unit if self.bias is None else unit + self.bias
@@ -57,14 +70,21 @@ class RMSNorm(Norm):
     invariant = frozenset({"scale"})
 
     def __init__(self, dim: int, eps: float = 1e-6):
+        """
+        Args:
+            dim: width of a token.
+            eps: added to the mean square, so that a token of zeros is not divided by zero.
+        """
         super().__init__(dim, eps)
         self.weight = nn.Parameter(torch.empty(dim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Weights of one."""
         nn.init.ones_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
+        """x (..., dim) to the same shape and dtype; the mean of squares is taken in float32."""
         if x.dtype is self.weight.dtype is torch.float32:
             return F.rms_norm(x, (self.dim,), self.weight, self.eps)
         # the mean of squares overflows float16 from |x| = 256 on
@@ -72,4 +92,5 @@ class RMSNorm(Norm):
         return F.rms_norm(x.to(wide), (self.dim,), self.weight.to(wide), self.eps).to(x.dtype)
 
     def reference(self, x: Tensor) -> Tensor:
+        """x (..., dim) to the same shape, by the formula in plain steps."""
         return x / torch.sqrt((x**2).mean(-1, keepdim=True) + self.eps) * self.weight

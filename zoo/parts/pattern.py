@@ -1,4 +1,4 @@
-"""What one attention call asks for, said in words instead of in a T x S tensor."""
+"""What one attention call needs, as a description instead of a T x S tensor."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -68,7 +68,7 @@ class Pattern:
         return T == 1 and self.offset == self.start + S - 1 and (self.window is None or self.window >= S)
 
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
-        """Elementwise: may a query at this position see a key at that one? (Padding aside.)"""
+        """Whether a query at this position may see a key at that one, padding aside; elementwise, broadcast."""
         yes = key <= query if self.causal else key >= 0
         if self.window is not None:
             yes = yes & ((query - key).abs() < self.window)
@@ -93,10 +93,12 @@ class Pattern:
         return content if bias is None else bias if content is None else bias + content
 
     def dense(self, heads: int, T: int, S: int, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-        """Mask and cost of a whole call, computed once and shared by all layers of one forward."""
-        asked = (heads, *(size if isinstance(size, int) else str(size) for size in (T, S)), device)  # a symbol: s27
-        if asked not in self._memo:
+        """Mask, (T, S) or (B, 1, T, S), and cost, (heads, T, S) or (B, heads, T, S), of a call, None where there is
+        none; both are computed once and shared by all layers of one forward.
+        """
+        sizes = (heads, *(size if isinstance(size, int) else str(size) for size in (T, S)), device)  # a symbol: s27
+        if sizes not in self._memo:
             query = torch.arange(self.offset, self.offset + T, device=device)
             key = torch.arange(self.start, self.start + S, device=device)
-            self._memo[asked] = self.mask(query, key), self.cost(heads, query, key)
-        return self._memo[asked]
+            self._memo[sizes] = self.mask(query, key), self.cost(heads, query, key)
+        return self._memo[sizes]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
+from zoo.renames import RenamedOptions
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Extent:
     causal: bool = False
 
     def axes(self, pos: Tensor) -> list[Tensor]:
-        """One coordinate per axis for flat positions; special tokens stand at the origin."""
+        """One coordinate per axis for flat positions, each shaped like ``pos``; special tokens stand at the origin."""
         rest, out = pos.clamp(min=0), []
         for size in reversed(self.sizes[1:]):
             out.append(rest % size)
@@ -31,7 +32,7 @@ class Extent:
         return [rest, *reversed(out)]
 
 
-class Position(nn.Module):
+class Position(RenamedOptions, nn.Module):
     """No position at all, and the base of every scheme.
 
     A stack builds one scheme, which all its layers share. A scheme overrides ``embed``, ``rotate`` or ``bias``.
@@ -116,12 +117,21 @@ class Sinusoidal(Position):
         base: float = 10000.0,
         layout: Literal["interleaved", "halves"] = "interleaved",
     ):
+        """
+        Args:
+            dim: width of a token.
+            heads: number of attention heads.
+            extent: where tokens can stand.
+            base: wavelengths are 2 pi * base^(2i/dim).
+            layout: sines and cosines interleaved, or all sines in front of all cosines (halves).
+        """
         super().__init__(dim, heads, extent)
         self.base = base
         self.place = -1 if layout == "interleaved" else -2
         self._split(dim, "dim")
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
+        """x (B, T, dim) plus its sines and cosines at pos, (T,) or (B, T); shaped like x."""
         axes = self.extent.axes(pos)
         waves = [angles(axis, self.dim // len(axes), self.base, x.dtype) for axis in axes]
         table = torch.cat([torch.stack([wave.sin(), wave.cos()], self.place).flatten(-2) for wave in waves], -1)
@@ -135,12 +145,20 @@ class Learned(Position):
     """
 
     def __init__(self, dim: int, heads: int, extent: Extent, offset: int = 0):
+        """
+        Args:
+            dim: width of a token.
+            heads: number of attention heads.
+            extent: where tokens can stand.
+            offset: unused rows in front of the first position's: 2 in RoBERTa and BART, 0 elsewhere.
+        """
         super().__init__(dim, heads, extent)
         self.limit = math.prod(extent.sizes)
         self.first = offset + extent.special  # special tokens stand in front of position 0
         self.table = nn.Embedding(self.limit + self.first, dim)
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
+        """x (B, T, dim) plus the vectors of pos, (T,) or (B, T); shaped like x."""
         return x + self.table(pos + self.first).to(x.dtype)
 
 
@@ -149,8 +167,9 @@ class RoPE(Position):
 
     The pair of features (i, i + D/2) turns by p * base^(-2i/D); on a grid each axis turns its share of the pairs.
     With a ``fraction`` only the first D * fraction features turn, as a head of that width would (GPT-J, NeoX).
-    ``stretch`` slows the turns that never close within the ``trained`` length, by that factor (Llama 3.1): wavelengths
-    above trained / slow are stretched, those below trained / fast are kept, those between by interpolation.
+    A ``scaling_factor`` slows the turns that do not close within ``original_max_length`` (Llama 3.1): wavelengths above
+    original_max_length / low_freq_factor are multiplied by it, those below original_max_length / high_freq_factor stay
+    as they are, and those between are interpolated.
     """
 
     relative = True
@@ -162,23 +181,43 @@ class RoPE(Position):
         extent: Extent,
         base: float = 10000.0,
         fraction: float = 1.0,
-        stretch: float = 1.0,
-        trained: int = 8192,
-        slow: float = 1.0,
-        fast: float = 4.0,
+        scaling_factor: float = 1.0,
+        original_max_length: int = 8192,
+        low_freq_factor: float = 1.0,
+        high_freq_factor: float = 4.0,
     ):
+        """
+        Args:
+            dim: width of a token.
+            heads: number of attention heads.
+            extent: where tokens can stand.
+            base: wavelengths are 2 pi * base^(2i/D); a larger base suits longer texts.
+            fraction: the share of each head's features that turn, in (0, 1].
+            scaling_factor: how many times longer the longest wavelengths become, 1 for none (Llama 3.1 has 8).
+            original_max_length: tokens of the sequences that the model was trained on before it was scaled.
+            low_freq_factor: wavelengths above original_max_length / low_freq_factor are scaled in full.
+            high_freq_factor: wavelengths below original_max_length / high_freq_factor are not scaled.
+
+        Raises UsageError for a fraction outside of (0, 1], a factor below 1, and factors in the wrong order.
+        """
         super().__init__(dim, heads, extent)
         if not 0 < fraction <= 1:
             raise UsageError(f"position RoPE turns a fraction of a head in (0, 1], got {fraction}.")
-        if not stretch >= 1 or not fast > slow:
-            raise UsageError(f"position RoPE needs stretch >= 1 and fast > slow, got {stretch}, {fast} and {slow}.")
-        self.base, self.fraction, self.stretch = base, fraction, stretch
-        self.trained, self.slow, self.fast = trained, slow, fast
+        if not scaling_factor >= 1 or not high_freq_factor > low_freq_factor:
+            raise UsageError(
+                "position RoPE needs scaling_factor >= 1 and high_freq_factor > low_freq_factor, "
+                f"got {scaling_factor}, {high_freq_factor} and {low_freq_factor}."
+            )
+        self.base, self.fraction, self.scaling_factor = base, fraction, scaling_factor
+        self.original_max_length = original_max_length
+        self.low_freq_factor, self.high_freq_factor = low_freq_factor, high_freq_factor
 
     def check(self, head_dim: int) -> None:
+        """Raise UsageError where pairs of features, on each axis, cannot fill the width that turns."""
         self._split(int(head_dim * self.fraction), "a head width" if self.fraction == 1 else "head width * fraction")
 
     def rotate(self, x: Tensor, pos: Tensor) -> Tensor:
+        """x (B, H, T, D) turned by the angles of pos, (T,) or (B, 1, T); shaped like x."""
         axes, width = self.extent.axes(pos), int(x.size(-1) * self.fraction)
         turn = torch.cat([self._turn(axis, width // len(axes), x.dtype) for axis in axes], -1)
         cos, sin = turn.cos(), turn.sin()
@@ -187,12 +226,12 @@ class RoPE(Position):
         return turned if width == x.size(-1) else torch.cat([turned, x[..., width:]], -1)
 
     def _turn(self, pos: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-        if self.stretch == 1:
+        if self.scaling_factor == 1:
             return angles(pos, width, self.base, dtype)
         rate = angles(pos.new_ones(()), width, self.base, dtype)
-        turns = self.trained * rate / (2 * math.pi)  # made within the trained length
-        share = ((turns - self.slow) / (self.fast - self.slow)).clamp(0, 1)
-        return pos[..., None].to(rate.dtype) * rate * (share + (1 - share) / self.stretch)
+        turns = self.original_max_length * rate / (2 * math.pi)
+        share = ((turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)).clamp(0, 1)
+        return pos[..., None].to(rate.dtype) * rate * (share + (1 - share) / self.scaling_factor)
 
 
 class ALiBi(Position):
@@ -217,10 +256,12 @@ class ALiBi(Position):
 
     @property
     def feature(self) -> str:
+        """ "alibi" on one axis without special tokens, where some kernels serve it; else "bias"."""
         plain = type(self).bias is ALiBi.bias and len(self.extent.sizes) == 1 and not self.extent.special
         return "alibi" if plain else "bias"
 
     def bias(self, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """-slope(head) * |query - key|, elementwise in broadcast arguments."""
         pairs = zip(self.extent.axes(query), self.extent.axes(key), strict=True)
         distance = sum((q - k).abs() for q, k in pairs) * ((query >= 0) & (key >= 0))
         return -self.slope[head] * distance
@@ -237,37 +278,50 @@ def slopes(heads: int) -> list[float]:
 class T5(Position):
     """A learned addition to the scores per head and bucket of distance (Raffel et al., 2020).
 
-    Near distances have a bucket each, farther ones share logarithmically wider buckets up to ``reach``. A causal stack
-    spends all buckets on the past. On a grid each axis has a table of its own.
+    Near distances have a bucket each, farther ones share logarithmically wider buckets up to ``max_distance``. A causal
+    stack spends all buckets on the past. On a grid each axis has a table of its own.
     """
 
     relative = True
 
-    def __init__(self, dim: int, heads: int, extent: Extent, buckets: int = 32, reach: int = 128):
+    def __init__(self, dim: int, heads: int, extent: Extent, num_buckets: int = 32, max_distance: int = 128):
+        """
+        Args:
+            dim: width of a token.
+            heads: number of attention heads, each with numbers of its own.
+            extent: where tokens can stand.
+            num_buckets: rows of the table, for both directions together.
+            max_distance: from this many tokens on all distances share the last bucket.
+
+        Raises UsageError where there are too few buckets, or more than distances.
+        """
         super().__init__(dim, heads, extent)
-        self.buckets, self.reach = buckets, reach
+        self.num_buckets, self.max_distance = num_buckets, max_distance
         # Flat order is time only on one axis: on a grid a causal token still sees keys to its right, a row above.
         self.sided = extent.causal and len(extent.sizes) == 1
-        exact = buckets // (2 if self.sided else 4)
-        if exact < 1 or reach <= exact:
-            raise UsageError(f"position T5 needs at least {2 if self.sided else 4} buckets and reach above {exact}.")
-        self.table = nn.Parameter(torch.empty(len(extent.sizes), buckets, heads))
+        exact = num_buckets // (2 if self.sided else 4)
+        if exact < 1 or max_distance <= exact:
+            least = 2 if self.sided else 4
+            raise UsageError(f"position T5 needs num_buckets of at least {least} and max_distance above {exact}.")
+        self.table = nn.Parameter(torch.empty(len(extent.sizes), num_buckets, heads))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Draw the parameters anew."""
         nn.init.normal_(self.table, std=0.02)
 
     def bucket(self, gap: Tensor) -> Tensor:
         """Bucket numbers of key minus query, elementwise."""
-        span = self.buckets if self.sided else self.buckets // 2
+        span = self.num_buckets if self.sided else self.num_buckets // 2
         distance = (-gap).clamp(min=0) if self.sided else gap.abs()
         exact = span // 2
         far = distance.clamp(min=1).to(torch.float32)
-        log = exact + (torch.log(far / exact) / math.log(self.reach / exact) * (span - exact)).long()
+        log = exact + (torch.log(far / exact) / math.log(self.max_distance / exact) * (span - exact)).long()
         number = torch.where(distance < exact, distance, log.clamp(max=span - 1))
         return number if self.sided else number + span * (gap > 0)
 
     def bias(self, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """The number of a head and of the bucket of key - query, elementwise in broadcast arguments."""
         pairs = zip(self.extent.axes(query), self.extent.axes(key), strict=True)
         added = sum(self.table[axis, self.bucket(k - q), head] for axis, (q, k) in enumerate(pairs))
         return added * ((query >= 0) & (key >= 0))

@@ -17,8 +17,9 @@ def recomputed(function: Callable[..., Tensor], *tensors: Tensor, chance: bool =
     """function(*tensors), of which the tensors alone are kept until the backward pass, which computes it again.
 
     Unlike torch's checkpoint no graph of the first computation stays either: its nodes take memory for each operation.
-    Gradients reach nothing but ``tensors``. ``chance``: the function draws numbers, and must draw the same ones again.
-    Under torch.func, which knows no autograd functions, it is computed once and its graph stays.
+    The result has the shape that the function gives. Gradients reach nothing but ``tensors``. ``chance``: the function
+    draws random numbers, and must draw the same ones again. Under torch.func, which takes no autograd functions, it is
+    computed once and its graph stays.
     """
     if transformed():
         return function(*tensors)
@@ -50,7 +51,7 @@ class _Recomputed(torch.autograd.Function):
                     _restore(ctx.states, device)
                 return ctx.function(*tensors)
 
-        if torch.is_grad_enabled():  # somebody wants derivatives of these gradients
+        if torch.is_grad_enabled():  # second derivatives are wanted
             return None, None, *differentiable_gradients(again, saved, needs_grad, grad)
         inputs = [x.detach().requires_grad_(want) for x, want in zip(saved, needs_grad, strict=True)]
         out = again(*inputs)

@@ -8,8 +8,8 @@ import functools
 import importlib.machinery
 import importlib.util
 import warnings
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from zoo.registry import Part
@@ -27,6 +27,7 @@ class Option:
     name: str
     type: str
     default: str | None  # None: a value is required
+    about: str = ""  # what its class's docstring says of it
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,11 @@ def _options(source: _ClassSource, hops: int) -> list[Option]:
     defaults: list[ast.expr | None] = [*arguments.defaults]
     padded = [None] * (len(positional) - len(defaults)) + defaults
     pairs = [*zip(positional, padded, strict=False), *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
-    options = [_option(argument, default) for argument, default in pairs]
+    phrases = _phrases(ast.get_docstring(source.node)) | _phrases(ast.get_docstring(init))
+    options = [_option(argument, default, phrases) for argument, default in pairs]
+    if not all(option.about for option in options):  # said where a base declares it
+        above = {option.name: option.about for option in _inherited_options(source, hops)}
+        options = [replace(option, about=option.about or above.get(option.name, "")) for option in options]
     if arguments.kwarg and hops:
         names = {option.name for option in options}
         options += [
@@ -247,9 +252,26 @@ def _inherited_options(source: _ClassSource, hops: int) -> list[Option]:
     return []
 
 
-def _option(argument: ast.arg, default: ast.expr | None) -> Option:
+def _option(argument: ast.arg, default: ast.expr | None, phrases: Mapping[str, str]) -> Option:
     kind = ast.unparse(argument.annotation) if argument.annotation else ""
-    return Option(argument.arg, kind, None if default is None else ast.unparse(default))
+    return Option(argument.arg, kind, None if default is None else ast.unparse(default), phrases.get(argument.arg, ""))
+
+
+def _phrases(docstring: str | None) -> dict[str, str]:
+    """What the lines ``name: phrase`` below ``Args:`` say of each option; deeper lines go on with a phrase."""
+    lines = (docstring or "").partition("Args:\n")[2].splitlines()
+    phrases: dict[str, str] = {}
+    name, indent = "", next((len(line) - len(line.lstrip()) for line in lines if line.strip()), 0)
+    for line in lines:
+        depth = len(line) - len(line.lstrip())
+        if not line.strip() or depth < indent:
+            break
+        if depth == indent:
+            name, _, phrase = line.strip().partition(":")
+            phrases[name] = phrase.strip()
+        else:
+            phrases[name] += f" {line.strip()}"
+    return phrases
 
 
 def _forwarded_options(source: _ClassSource, init: ast.FunctionDef, name: str, hops: int) -> list[Option]:

@@ -74,7 +74,7 @@ def options(config: Config) -> Options:
         "attention": part("attention.MultiHead"),
         "norm": part("norm.LayerNorm"),
         "block": part("block.PostNorm"),
-        "ffn": part("ffn.Plain", activation=activation(config, "activation_function")),
+        "ffn": part("ffn.MLP", activation=activation(config, "activation_function")),
         "dropout": config["dropout"],
         "attention_dropout": config["attention_dropout"],
     }

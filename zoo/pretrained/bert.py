@@ -68,7 +68,7 @@ def encoder(config: Config) -> Options:
         "embedding_norm": True,
         "norm": part("norm.LayerNorm", eps=config["layer_norm_eps"]),
         "block": part("block.PostNorm"),
-        "ffn": part("ffn.Plain", activation=activation(config, "hidden_act")),
+        "ffn": part("ffn.MLP", activation=activation(config, "hidden_act")),
         "dropout": config["hidden_dropout_prob"],
         "attention_dropout": config["attention_probs_dropout_prob"],
     }

@@ -81,7 +81,7 @@ def attention(config: Config) -> Options:
     return part(
         "disentangled.Disentangled",
         span=buckets if buckets > 0 else farthest,
-        reach=farthest if buckets > 0 else None,
+        max_distance=farthest if buckets > 0 else None,
         terms=terms,
         share=config["share_att_key"],
         norm=part("norm.LayerNorm", eps=config["layer_norm_eps"]) if normed == "layer_norm" else None,
@@ -107,10 +107,10 @@ def written(options: Options) -> dict[str, Any]:
         "model_type": "deberta-v2",
         "position_biased_input": name_of(options["position"]) == "Learned",
         "relative_attention": True,
-        "pos_att_type": sorted(TERMS[attention_options["terms"]]),
-        "position_buckets": attention_options["span"] if attention_options["reach"] else -1,
-        "max_relative_positions": attention_options["reach"] or attention_options["span"],
-        "share_att_key": attention_options["share"],
+        "pos_att_type": sorted(TERMS[attention_options["pos_att_type"]]),
+        "position_buckets": attention_options["span"] if attention_options["max_distance"] else -1,
+        "max_relative_positions": attention_options["max_distance"] or attention_options["span"],
+        "share_att_key": attention_options["share_att_key"],
         "norm_rel_ebd": "layer_norm" if attention_options["norm"] else "none",
         "legacy": True,
     }

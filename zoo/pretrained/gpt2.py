@@ -43,7 +43,7 @@ def options(config: Config) -> Options:
         "position": part("position.Learned"),
         "attention": part("attention.MultiHead"),
         "norm": part("norm.LayerNorm", eps=config["layer_norm_epsilon"]),
-        "ffn": part("ffn.Plain", activation=activation(config, "activation_function")),
+        "ffn": part("ffn.MLP", activation=activation(config, "activation_function")),
         "dropout": config["resid_pdrop"],
         "attention_dropout": config["attn_pdrop"],
     }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # how a model is trained or computed, and not what it computes
 IGNORED_KEYS = {
     "lr", "optimizer", "schedule", "dropout", "attention_dropout", "label_smoothing", "mix", "bleu_tokenize", "backend",
-    "balance", "head_dropout", "mask_token",
+    "aux_loss_weight", "head_dropout", "mask_token",
 }  # fmt: skip
 
 
@@ -76,13 +76,13 @@ def _normal(options: Mapping[str, Any]) -> dict[str, Any]:
     if "decoder_depth" in plain_options:
         plain_options["decoder_depth"] = plain_options["decoder_depth"] or plain_options["depth"]
     attention = plain_options["attention"]["init_args"]
-    attention["groups"] = attention.get("groups") or plain_options["heads"]
+    attention["kv_heads"] = attention.get("kv_heads") or plain_options["heads"]
     if "bias" in attention:
         attention["head_dim"] = attention.get("head_dim") or plain_options["dim"] // plain_options["heads"]
         attention["out_bias"] = attention["bias"] if attention.get("out_bias") is None else attention["out_bias"]
     feed = plain_options["ffn"]["init_args"].get("expert", plain_options["ffn"])["init_args"]
-    if "multiple" in feed:
-        plain_options["hidden"], feed["multiple"] = budget(width(plain_options["hidden"], feed["multiple"])), 1
+    if "multiple_of" in feed:
+        plain_options["hidden"], feed["multiple_of"] = budget(width(plain_options["hidden"], feed["multiple_of"])), 1
     return plain_options
 
 

@@ -69,10 +69,10 @@ def rope(config: Config) -> Options:
     return part(
         "position.RoPE",
         base=base,
-        stretch=float(scaling["factor"]),
-        trained=scaling["original_max_position_embeddings"],
-        slow=float(scaling["low_freq_factor"]),
-        fast=float(scaling["high_freq_factor"]),
+        scaling_factor=float(scaling["factor"]),
+        original_max_length=scaling["original_max_position_embeddings"],
+        low_freq_factor=float(scaling["low_freq_factor"]),
+        high_freq_factor=float(scaling["high_freq_factor"]),
     )
 
 
@@ -80,25 +80,25 @@ def written_rope(position: Any) -> Options:
     position_options = inner(position)
     if name_of(position) != "RoPE":
         return {}
-    if position_options["stretch"] == 1:
+    if position_options["scaling_factor"] == 1:
         return {"rope_theta": position_options["base"]}
     return {
         "rope_theta": position_options["base"],
         "rope_scaling": {
             "rope_type": "llama3",
-            "factor": position_options["stretch"],
-            "original_max_position_embeddings": position_options["trained"],
-            "low_freq_factor": position_options["slow"],
-            "high_freq_factor": position_options["fast"],
+            "factor": position_options["scaling_factor"],
+            "original_max_position_embeddings": position_options["original_max_length"],
+            "low_freq_factor": position_options["low_freq_factor"],
+            "high_freq_factor": position_options["high_freq_factor"],
         },
     }
 
 
 def heads(config: Config) -> tuple[int, int, int]:
-    """Heads, groups of keys, and width of a head."""
+    """Heads, heads of keys and values, and width of a head."""
     count = config["num_attention_heads"]
-    groups = config["num_key_value_heads"] or count
-    if count % groups:
+    kv_heads = config["num_key_value_heads"] or count
+    if count % kv_heads:
         raise refused(config, "num_key_value_heads", config["model_type"], f"a divisor of {count}")
     wide = config["head_dim"] or config["hidden_size"] // count
     if wide % 2 and config["head_dim"]:
@@ -106,7 +106,7 @@ def heads(config: Config) -> tuple[int, int, int]:
     if wide % 2:
         said = f"a divisor of hidden_size={config['hidden_size']} that leaves an even number"
         raise refused(config, "num_attention_heads", config["model_type"], said)
-    return count, groups, wide
+    return count, kv_heads, wide
 
 
 def windows(config: Config) -> Options:
@@ -129,7 +129,7 @@ def windows(config: Config) -> Options:
 
 
 def options(config: Config) -> Options:
-    _, groups, wide = heads(config)
+    _, kv_heads, wide = heads(config)
     bias = config["model_type"] == "qwen2" or config.get("attention_bias", False)
     norm = part("norm.RMSNorm", eps=config["rms_norm_eps"])
     return {
@@ -143,7 +143,7 @@ def options(config: Config) -> Options:
         "position": rope(config),
         "attention": part(
             "attention.MultiHead",
-            groups=groups,
+            kv_heads=kv_heads,
             head_dim=wide,
             bias=bias,
             out_bias=bias and config["model_type"] != "qwen2",
@@ -167,8 +167,8 @@ def feed(config: Config) -> Options:
     return part(
         "ffn.MoE",
         experts=config["num_local_experts"],
-        active=config["num_experts_per_tok"],
-        balance=config["router_aux_loss_coef"],
+        top_k=config["num_experts_per_tok"],
+        aux_loss_weight=config["router_aux_loss_coef"],
         expert=gated,
     )
 
@@ -186,9 +186,9 @@ def written(options: Options) -> dict[str, Any]:
         "hidden_size": options["dim"],
         "num_hidden_layers": options["depth"],
         "num_attention_heads": count,
-        "num_key_value_heads": attention.get("groups") or count,
+        "num_key_value_heads": attention.get("kv_heads") or count,
         "head_dim": attention.get("head_dim") or options["dim"] // count,
-        "intermediate_size": width(options["hidden"] or 4 * options["dim"], gated.get("multiple", 1)),
+        "intermediate_size": width(options["hidden"] or 4 * options["dim"], gated.get("multiple_of", 1)),
         "hidden_act": name,
         "tie_word_embeddings": options["tie"],
         "rms_norm_eps": inner(options["norm"])["eps"],
@@ -233,15 +233,15 @@ def mixtral_config(options: Options) -> dict[str, Any]:
         "model_type": "mixtral",
         "sliding_window": options["window"],
         "num_local_experts": moe["experts"],
-        "num_experts_per_tok": moe["active"],
-        "router_aux_loss_coef": moe["balance"],
+        "num_experts_per_tok": moe["top_k"],
+        "router_aux_loss_coef": moe["aux_loss_weight"],
     }
 
 
 def mapped(config: Config) -> MappedTensors:
     theirs, ours = "model.layers.{n}.", "stack.blocks.{n}."
-    count, groups, wide = heads(config)
-    packed = Stacked([count * wide, groups * wide, groups * wide])
+    count, kv_heads, wide = heads(config)
+    packed = Stacked([count * wide, kv_heads * wide, kv_heads * wide])
     names = tuple(f"{theirs}self_attn.{one}_proj." for one in "qkv")
     rules = [
         TensorRule("model.embed_tokens.weight", "embedding.weight"),

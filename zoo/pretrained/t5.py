@@ -13,7 +13,7 @@ from zoo.pretrained.tensor_mapping import MappedTensors, Shaped, Stacked, Tensor
 TASK = "zoo.tasks.translation.Translation"
 # their feed-forwards and ours
 FEEDS = {
-    "relu": part("ffn.Plain", activation="relu", bias=False),
+    "relu": part("ffn.MLP", activation="relu", bias=False),
     "gated-gelu": part("ffn.GEGLU", approximate="tanh"),
     "gated-silu": part("ffn.SwiGLU"),
 }
@@ -75,8 +75,8 @@ def options(config: Config) -> Options:
         "hidden": budget(config["d_ff"]) if name.startswith("gated") else config["d_ff"],
         "position": part(
             "position.T5",
-            buckets=config["relative_attention_num_buckets"],
-            reach=config["relative_attention_max_distance"],
+            num_buckets=config["relative_attention_num_buckets"],
+            max_distance=config["relative_attention_max_distance"],
         ),
         "attention": part("attention.MultiHead", head_dim=config["d_kv"], bias=False, out_bias=False, scale=1.0),
         "norm": part("norm.RMSNorm", eps=config["layer_norm_epsilon"]),
@@ -87,7 +87,7 @@ def options(config: Config) -> Options:
 
 def config(options: Options) -> dict[str, Any]:
     attention, position, ffn = (inner(options[kind]) for kind in ("attention", "position", "ffn"))
-    name = {"Plain": "relu", "GEGLU": "gated-gelu", "SwiGLU": "gated-silu"}[name_of(options["ffn"])]
+    name = {"MLP": "relu", "GEGLU": "gated-gelu", "SwiGLU": "gated-silu"}[name_of(options["ffn"])]
     hidden = options["hidden"] or 4 * options["dim"]
     return {
         "is_encoder_decoder": True,
@@ -97,12 +97,12 @@ def config(options: Options) -> dict[str, Any]:
         "scale_decoder_outputs": options["scale_logits"],
         "d_model": options["dim"],
         "d_kv": attention["head_dim"],
-        "d_ff": hidden if name == "relu" else width(hidden, ffn.get("multiple", 1)),
+        "d_ff": hidden if name == "relu" else width(hidden, ffn.get("multiple_of", 1)),
         "num_layers": options["depth"],
         "num_decoder_layers": options["decoder_depth"] or options["depth"],
         "num_heads": options["heads"],
-        "relative_attention_num_buckets": position["buckets"],
-        "relative_attention_max_distance": position["reach"],
+        "relative_attention_num_buckets": position["num_buckets"],
+        "relative_attention_max_distance": position["max_distance"],
         "layer_norm_epsilon": inner(options["norm"])["eps"],
         "feed_forward_proj": name,
         "dropout_rate": options["dropout"],

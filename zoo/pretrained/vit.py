@@ -71,7 +71,7 @@ def options(config: Config) -> Options:
         "num_classes": classes(config),
         "image_size": image,
         "channels": config["num_channels"],
-        "patch": patch,
+        "patch_size": patch,
         "pool": "cls",
         "registers": 1 if config["model_type"] == "deit" else 0,
         "dim": config["hidden_size"],
@@ -81,7 +81,7 @@ def options(config: Config) -> Options:
         "position": part("position.Learned"),
         "attention": part("attention.MultiHead", bias=config["qkv_bias"], out_bias=True),
         "norm": part("norm.LayerNorm", eps=config["layer_norm_eps"]),
-        "ffn": part("ffn.Plain", activation=activation(config, "hidden_act")),
+        "ffn": part("ffn.MLP", activation=activation(config, "hidden_act")),
         "dropout": config["hidden_dropout_prob"],
         "attention_dropout": config["attention_probs_dropout_prob"],
     }
@@ -95,7 +95,7 @@ def config(options: Options) -> dict[str, Any]:
         "label2id": {f"LABEL_{n}": n for n in range(count)},
         "image_size": options["image_size"],
         "num_channels": options["channels"],
-        "patch_size": options["patch"],
+        "patch_size": options["patch_size"],
         "hidden_size": options["dim"],
         "num_hidden_layers": options["depth"],
         "num_attention_heads": options["heads"],
@@ -111,7 +111,7 @@ def config(options: Options) -> dict[str, Any]:
 def embeddings(config: Config, projection: str, table: str, cls: str) -> list[TensorRule]:
     """Patches by a convolution that we do as a matrix, positions with and tokens without the first dimension."""
     model_options = options(config) if "hidden_size" in config else timm_options(config)
-    dim, size, channels = model_options["dim"], model_options["patch"], model_options["channels"]
+    dim, size, channels = model_options["dim"], model_options["patch_size"], model_options["channels"]
     return [
         TensorRule(f"{projection}.weight", "embedding.weight", Shaped((dim, channels, size, size), (dim, -1))),
         TensorRule(f"{projection}.bias", "embedding.bias"),
@@ -250,7 +250,7 @@ def timm_options(config: Config) -> Options:
         "num_classes": timm_classes(config),
         "image_size": image,
         "channels": args["in_chans"] or cfg["input_size"][0],
-        "patch": patch,
+        "patch_size": patch,
         "pool": "cls",
         "dim": dim,
         "depth": args["depth"] or depth,
@@ -259,7 +259,7 @@ def timm_options(config: Config) -> Options:
         "position": part("position.Learned"),
         "attention": part("attention.MultiHead", bias=args["qkv_bias"], out_bias=True),
         "norm": part("norm.LayerNorm", eps=1e-6),
-        "ffn": part("ffn.Plain", activation=ACT_LAYERS[act]),
+        "ffn": part("ffn.MLP", activation=ACT_LAYERS[act]),
         "attention_dropout": args["attn_drop_rate"],
     }
 
@@ -295,7 +295,7 @@ def timm_config(options: Options) -> dict[str, Any]:
         "model_args": {
             "img_size": pixels,
             "in_chans": channels,
-            "patch_size": options["patch"],
+            "patch_size": options["patch_size"],
             "embed_dim": dim,
             "depth": options["depth"],
             "num_heads": options["heads"],

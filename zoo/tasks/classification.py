@@ -127,7 +127,7 @@ class Classification(ImageTask):
 
     @classmethod
     def small_sizes(cls, options: Mapping[str, Any]) -> dict[str, int]:
-        return {**cls.blanks, "image_size": 2 * int(options.get("patch") or 16)}
+        return {**cls.blanks, "image_size": 2 * int(options.get("patch_size") or 16)}
 
 
 def mixer(mix: str, classes: int):

@@ -14,7 +14,7 @@ from torchmetrics import MeanMetric
 
 from zoo.errors import NonFiniteError, UsageError
 from zoo.models.initialization import named_seed
-from zoo.parts.ffn import FFN, feeds, take_side_losses
+from zoo.parts.ffn import FFN, feeds, pop_aux_losses
 from zoo.tasks.schedule import Schedule
 
 OptimizerFactory = Callable[[list, float], Optimizer]
@@ -126,7 +126,7 @@ class Task(LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         total, size = self.loss(batch)
-        for side in take_side_losses(feeds(self.net) if self._feeds is None else self._feeds):
+        for side in pop_aux_losses(feeds(self.net) if self._feeds is None else self._feeds):
             total = total + side * size
         everywhere, loss = size.to(total.dtype), total.detach()
         self._recent.append(Loss(loss, size))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from zoo.errors import UsageError
 from zoo.logging.attention_maps import evaluation
 from zoo.logging.run_record import tensors
-from zoo.parts.ffn import side_losses
+from zoo.parts.ffn import aux_losses
 from zoo.tasks.task import Task
 from zoo.training import rng_state
 
@@ -109,7 +109,7 @@ def outputs(task: Task, net: nn.Module, batch: Any, backward: bool = False) -> d
     try:
         with standing_in(task, net):
             total, size = task.loss(batch)
-            for side in side_losses(net):
+            for side in aux_losses(net):
                 total = total + side * size
             if backward:
                 total.backward()

@@ -26,7 +26,7 @@ def attend(part, q, k, v, valid):
     for b in range(B):
         real = [s for s in range(k.size(2)) if valid is None or valid[b, s]]
         for h in range(H):
-            g = h * part.groups // H
+            g = h * part.kv_heads // H
             E, F = (mix[g if mix.size(0) > 1 else 0].detach() for mix in (part.mix_keys, part.mix_values))
             keys = [sum(E[r, n] * k[b, g, s] for n, s in enumerate(real)) for r in range(len(E))]
             values = [sum(F[r, n] * v[b, g, s] for n, s in enumerate(real)) for r in range(len(F))]
@@ -38,10 +38,10 @@ def attend(part, q, k, v, valid):
 
 @double
 @pytest.mark.parametrize("share", ["none", "headwise", "kv"])
-@pytest.mark.parametrize("groups", [4, 2])
+@pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("valid", [None, [[1, 1, 0, 1, 0], [0, 0, 1, 1, 1]]])
 def test_it_is_the_formula_and_its_weights_make_it(share, groups, valid):
-    part = Linformer(DIM, HEADS, length=7, rank=3, share=share, groups=groups)
+    part = Linformer(DIM, HEADS, length=7, rank=3, share=share, kv_heads=groups)
     q, k, v = torch.randn(2, HEADS, 4, 4), torch.randn(2, groups, 5, 4), torch.randn(2, groups, 5, 4)
     valid = valid and torch.tensor(valid, dtype=torch.bool)
     out, pattern = part.attend(q, k, v, Pattern(valid=valid)), Pattern(valid=valid)
@@ -135,6 +135,6 @@ def test_what_cannot_work_is_refused(build, words):
 
 def test_of_its_backend_it_asks_for_dropout_only():
     part = Linformer(DIM, HEADS, Flash())
-    assert part.missing(frozenset({"valid", "rotate", "cross"})) == set()
-    assert part.missing(frozenset({"dropout"})) == {"dropout"} - part.backend.lowers
-    assert part.missing(frozenset({"causal", "valid"})) == {"causal"}
+    assert part.unsupported(frozenset({"valid", "rotate", "cross"})) == set()
+    assert part.unsupported(frozenset({"dropout"})) == {"dropout"} - part.backend.supports
+    assert part.unsupported(frozenset({"causal", "valid"})) == {"causal"}

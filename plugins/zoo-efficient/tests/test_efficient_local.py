@@ -67,8 +67,8 @@ def test_two_layers_of_strides_reach_everything():
 @pytest.mark.parametrize("causal", [True, False])
 def test_weights_are_those_of_the_same_scores_among_fewer_keys(name, causal):
     attention, rule = BOTH[name]
-    part, x = attention(DIM, HEADS, groups=2), torch.randn(2, LENGTH, DIM)
-    whole = MultiHead(DIM, HEADS, groups=2)
+    part, x = attention(DIM, HEADS, kv_heads=2), torch.randn(2, LENGTH, DIM)
+    whole = MultiHead(DIM, HEADS, kv_heads=2)
     whole.load_state_dict(part.state_dict())
     powers = whole.weights(x, pattern=Pattern()) * pairs(lambda t, s: rule(t - s) and (s <= t or not causal))
     expected = powers / powers.sum(-1, keepdim=True)

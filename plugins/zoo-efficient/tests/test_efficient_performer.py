@@ -25,8 +25,8 @@ double = pytest.mark.usefixtures("double")
 def kernel(part, q, k):
     """sum_j phi_j(q) phi_j(k) with phi_j(x) = exp(w_j x / D^(1/4) - |x|^2 / (2 sqrt(D))), (B, H, T, S)."""
     D = q.size(-1)
-    rows = part.rows.repeat_interleave(part.heads // part.groups, 0)
-    k = k.repeat_interleave(part.heads // part.groups, 1)
+    rows = part.rows.repeat_interleave(part.heads // part.kv_heads, 0)
+    k = k.repeat_interleave(part.heads // part.kv_heads, 1)
 
     def phi(x):
         return torch.exp(
@@ -60,7 +60,7 @@ CALLS = {  # T, S, offset, start
 @pytest.mark.parametrize("some", [True, False])
 def test_prefix_sums_and_weights_are_the_masked_kernel_matrix(call, causal, some):
     T, S, offset, start = CALLS[call]
-    part = Performer(DIM, HEADS, groups=2)
+    part = Performer(DIM, HEADS, kv_heads=2)
     q, k, v = torch.randn(2, HEADS, T, 6), torch.randn(2, 2, S, 6), torch.randn(2, 2, S, 6)
     valid = torch.rand(2, S) < 0.6 if some else None
     pattern = Pattern(causal=causal, valid=valid, offset=offset, start=start)
@@ -106,7 +106,7 @@ def test_rows_are_orthogonal_in_blocks_normal_and_of_no_preferred_direction():
 
 
 def test_rows_follow_the_seed_differ_between_heads_and_are_saved():
-    parts = [initialize(Performer(DIM, HEADS, groups=2, features=10), seed) for seed in (1, 1, 2)]
+    parts = [initialize(Performer(DIM, HEADS, kv_heads=2, features=10), seed) for seed in (1, 1, 2)]
     assert torch.equal(parts[0].rows, parts[1].rows)
     assert not torch.equal(parts[0].rows, parts[2].rows)
     assert not torch.equal(parts[0].rows[0], parts[0].rows[1])

@@ -15,14 +15,14 @@ from zoo.models.initialization import initialize
 from zoo.models.stack import Stack
 from zoo.parts.backend import SDPA, Naive, Tiled
 from zoo.parts.block import Context, Memory, PreNorm
-from zoo.parts.ffn import MoE, Plain
+from zoo.parts.ffn import MLP, MoE
 from zoo.parts.norm import Norm
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import T5, ALiBi, Extent, NoPosition, RoPE
 
 DIM, HEADS, LENGTH = 16, 2, 7
 double = pytest.mark.usefixtures("double")
-MIXTURE = partial(MoE, experts=4, balance=1.0)
+MIXTURE = partial(MoE, experts=4, aux_loss_weight=1.0)
 
 
 class Ordinary(Reversible):
@@ -75,19 +75,19 @@ def learned(net, source, memory, seed=3):
     x, encoder = source.clone().requires_grad_(), nn.Linear(DIM, DIM)
     states = None if memory is None else Memory(encoder(memory), torch.arange(5) < torch.tensor([[5], [3]]))
     loss = net(x, torch.arange(LENGTH) < torch.tensor([[LENGTH], [4]]), states).sin().sum()
-    sides = [moe.side_loss for moe in mixtures(net)]
+    sides = [moe.aux_loss for moe in mixtures(net)]
     for moe in mixtures(net):
-        moe.side_loss = None  # as a task takes it
+        moe.aux_loss = None  # as a task takes it
     (loss + sum(sides)).backward()
     leaves = [*net.parameters(), *(encoder.parameters() if memory is not None else ()), x]
-    assert all(moe.side_loss is None for moe in mixtures(net))
+    assert all(moe.aux_loss is None for moe in mixtures(net))
     return [loss.detach(), *(leaf.grad for leaf in leaves)], [moe.load.clone() for moe in mixtures(net)], torch.rand(3)
 
 
 @double
 @pytest.mark.parametrize("position", [RoPE, ALiBi, T5])
 @pytest.mark.parametrize("backend", [Naive, SDPA, Tiled])
-@pytest.mark.parametrize("ffn", [Plain, MIXTURE])
+@pytest.mark.parametrize("ffn", [MLP, MIXTURE])
 @pytest.mark.parametrize("cross", [False, True])
 def test_gradients_are_those_of_the_ordinary_computation_dropout_included(position, backend, ffn, cross):
     options = {"position": position, "backend": backend, "ffn": ffn, "dropout": 0.3, "attention_dropout": 0.2}
@@ -133,7 +133,7 @@ def test_two_forwards_before_one_backward_do_not_mix():
     a, b = torch.randn(2, 2, LENGTH, DIM)
     for net in nets:
         torch.manual_seed(1)
-        (net(a).sin().sum() + net(b).cos().sum() + sum(moe.side_loss for moe in mixtures(net))).backward()
+        (net(a).sin().sum() + net(b).cos().sum() + sum(moe.aux_loss for moe in mixtures(net))).backward()
     for ours, theirs in zip(*(net.parameters() for net in nets), strict=True):
         assert_close(ours.grad, theirs.grad, atol=1e-10, rtol=0)
 

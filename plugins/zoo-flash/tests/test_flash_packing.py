@@ -184,7 +184,7 @@ def test_alibi_with_gaps_or_with_keys_on_both_sides_of_a_chunk_is_refused():
         Pattern(causal=True, bias=alibi().bias, valid=torch.tensor([[1, 1, 0, 1, 1, 1, 1]] * 3).bool()),
         Pattern(bias=alibi().bias, valid=torch.tensor([[1, 1, 0, 1, 1, 1, 1]] * 3).bool()),
     ):
-        with pytest.raises(UsageError, match="lowers ALiBi's bias over keys that stand side by side"):
+        with pytest.raises(UsageError, match="supports ALiBi's bias over keys that stand side by side"):
             FlashVarlen()(q, k, v, pattern)
     with pytest.raises(UsageError, match="not on both sides of a query"):
         FlashVarlen()(q[:, :, :2], k, v, Pattern(bias=alibi().bias, offset=3))

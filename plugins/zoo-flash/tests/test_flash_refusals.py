@@ -39,10 +39,12 @@ def test_a_missing_package_is_named_with_what_installs_it(monkeypatch):
 
 def test_the_package_is_preferred_where_it_is_and_lowers_more(monkeypatch):
     machine(monkeypatch)
-    assert FlashVarlen().lowers == {"causal", "window", "valid"}
+    assert FlashVarlen().supports == {"causal", "window", "valid"}
     machine(monkeypatch, package=True)
     assert (
-        FlashVarlen().lowers == FlashVarlen("flash-attn").lowers == {*FlashVarlen("torch").lowers, "alibi", "dropout"}
+        FlashVarlen().supports
+        == FlashVarlen("flash-attn").supports
+        == {*FlashVarlen("torch").supports, "alibi", "dropout"}
     )
 
 

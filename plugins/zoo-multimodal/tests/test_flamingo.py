@@ -118,7 +118,7 @@ def test_weights_of_another_model_are_refused_by_name(shapes, runs):
     task = small(shapes, language=runs.language, norm=RMSNorm)
     with pytest.raises(CheckpointError, match=r"unknown .*norm\.bias"):
         task.setup("fit")
-    task = small(shapes, vision=runs.vision, patch=16)
+    task = small(shapes, vision=runs.vision, patch_size=16)
     with pytest.raises(CheckpointError, match=r"embedding\.weight"):
         task.setup("fit")
     with pytest.raises(UsageError, match="no run, checkpoint or recipe 'nowhere'"):

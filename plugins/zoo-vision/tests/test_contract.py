@@ -7,7 +7,7 @@ from zoo_vision.swin import SwinClassification
 
 from zoo.conformance import checks
 
-SMALL = {"patch": 2, "window": 2, "dim": 8, "depths": [2, 2], "heads": [1, 2]}
+SMALL = {"patch_size": 2, "window": 2, "dim": 8, "depths": [2, 2], "heads": [1, 2]}
 ONCE = ("clean_import", "documentation")
 CHECKS = [
     *checks(DrawnScenes, size=200, batch_size=40),

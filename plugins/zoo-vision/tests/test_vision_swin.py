@@ -104,18 +104,18 @@ def test_merging_takes_the_four_corners_in_the_order_of_the_paper():
 def test_images_go_around_branches_the_more_often_the_deeper_the_block():
     timm = pytest.importorskip("timm.models.swin_transformer", reason="timm is not installed")
     theirs = timm.SwinTransformer(depths=(2, 2, 6, 2), drop_path_rate=0.3, img_size=56, patch_size=1)
-    ours = Swin(5, 56, 3, patch=1, dim=12, depths=[2, 2, 6, 2], heads=[1, 2, 3, 4], stochastic_depth=0.3)
+    ours = Swin(5, 56, 3, patch_size=1, dim=12, depths=[2, 2, 6, 2], heads=[1, 2, 3, 4], stochastic_depth=0.3)
     found = [block.skip.p for block in ours.modules() if isinstance(block, SwinBlock)]
     wanted = [getattr(b.drop_path1, "drop_prob", 0.0) for layer in theirs.layers for b in layer.blocks]
     assert found == pytest.approx(wanted)
     assert found[0] == 0
     assert found[-1] == 0.3
     with pytest.raises(UsageError, match="stochastic_depth must be at least 0 and below 1, got 1"):
-        Swin(5, 16, 1, patch=2, window=2, dim=8, depths=[1], heads=[1], stochastic_depth=1.0)
+        Swin(5, 16, 1, patch_size=2, window=2, dim=8, depths=[1], heads=[1], stochastic_depth=1.0)
 
 
 def test_an_image_goes_around_a_branch_as_a_whole_and_the_mean_is_that_of_no_skipping():
-    net = Swin(5, 16, 1, patch=2, window=2, dim=8, depths=[2], heads=[1], stochastic_depth=0.4)
+    net = Swin(5, 16, 1, patch_size=2, window=2, dim=8, depths=[2], heads=[1], stochastic_depth=0.4)
     block = net.stages[0][1]
     block.attention.out.weight.data.zero_()
     block.attention.out.bias.data.fill_(1.0)  # its attention adds 1 everywhere, its feed-forward nothing
@@ -130,16 +130,16 @@ def test_an_image_goes_around_a_branch_as_a_whole_and_the_mean_is_that_of_no_ski
 
 
 def test_norm_and_feed_forward_are_parts():
-    net = Swin(5, 16, 1, patch=2, window=2, dim=8, depths=[2, 2], heads=[1, 2], norm=RMSNorm)
+    net = Swin(5, 16, 1, patch_size=2, window=2, dim=8, depths=[2, 2], heads=[1, 2], norm=RMSNorm)
     assert not any(isinstance(module, LayerNorm) for module in net.modules())
     assert net(torch.randn(2, 1, 16, 16)).shape == (2, 5)
 
 
 def test_what_cannot_be_cut_is_refused():
     with pytest.raises(UsageError, match="image_size=30 must be a multiple of 4"):
-        Swin(5, 30, 1, patch=2, depths=[1, 1], heads=[1, 1])
+        Swin(5, 30, 1, patch_size=2, depths=[1, 1], heads=[1, 1])
     with pytest.raises(UsageError, match="a grid of 10 x 10 cells cannot be cut into windows of 7 x 7"):
-        Swin(5, 20, 1, patch=2, depths=[1, 1], heads=[1, 1])
+        Swin(5, 20, 1, patch_size=2, depths=[1, 1], heads=[1, 1])
     with pytest.raises(UsageError, match="must name as many stages"):
         Swin(5, 16, 1, depths=[2, 2], heads=[2])
 
@@ -172,7 +172,7 @@ def test_its_logits_are_those_of_timm():
     theirs = timm.SwinTransformer(num_classes=9, patch_size=2, **sizes).eval().double()
     for p in theirs.parameters():
         nn.init.normal_(p, std=0.1)
-    ours = Swin(9, 56, 3, patch=2, window=7, dim=24, depths=[2, 2], heads=[2, 4]).eval().double()
+    ours = Swin(9, 56, 3, patch_size=2, window=7, dim=24, depths=[2, 2], heads=[2, 4]).eval().double()
     buffers = ("attn_mask", "relative_position_index")
     tensors = {renamed(name): t for name, t in theirs.state_dict().items() if not name.endswith(buffers)}
     ours.load_state_dict(tensors)

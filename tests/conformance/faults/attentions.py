@@ -195,11 +195,11 @@ class RoundsHeadsDown(MultiHead):
         super().__init__(dim, heads, backend, dropout, head_dim=dim // heads)
 
 
-@planted(claims="lowers or asks names")
+@planted(claims="supports or requires names")
 class ClaimsNewFeature(MultiHead):
     """It claims a feature that no pattern has."""
 
-    lowers = MultiHead.lowers | {"rope"}
+    supports = MultiHead.supports | {"rope"}
 
 
 @planted(leaves_inputs_alone="x was changed in place")
@@ -261,7 +261,7 @@ class ValuesStartHuge(MultiHead):
 class Sighted(Naive):
     """The textbook, which claims no causality."""
 
-    lowers = Naive.lowers - {"causal"}
+    supports = Naive.supports - {"causal"}
 
 
 @planted(builds="yet a stack refuses it")

@@ -96,7 +96,7 @@ class BucketsOverflow(T5):
     """Distances beyond the reach get buckets that do not exist."""
 
     def bucket(self, gap):
-        span = self.buckets // (1 if self.sided else 2)
+        span = self.num_buckets // (1 if self.sided else 2)
         distance = (-gap).clamp(min=0) if self.sided else gap.abs()
         exact = span // 2
         far = distance.clamp(min=1).float()
@@ -117,11 +117,11 @@ class BucketsInHalf(T5):
     """Buckets are found in the dtype of the table: in bfloat16 many distances fall into a wrong one."""
 
     def bucket(self, gap):
-        span = self.buckets // (1 if self.sided else 2)
+        span = self.num_buckets // (1 if self.sided else 2)
         distance = (-gap).clamp(min=0) if self.sided else gap.abs()
         exact = span // 2
         far = distance.clamp(min=1).to(self.table.dtype)
-        log = exact + (torch.log(far / exact) / math.log(self.reach / exact) * (span - exact)).long()
+        log = exact + (torch.log(far / exact) / math.log(self.max_distance / exact) * (span - exact)).long()
         number = torch.where(distance < exact, distance, log.clamp(max=span - 1))
         return number if self.sided else number + span * (gap > 0)
 

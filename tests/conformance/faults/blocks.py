@@ -227,8 +227,8 @@ class LosesSideLosses(PreNorm):
     def join(self, x, branch, call, context):
         out = super().join(x, branch, call, context)
         for module in branch.part.modules():
-            if getattr(module, "side_loss", None) is not None:
-                module.side_loss = module.side_loss.detach()
+            if getattr(module, "aux_loss", None) is not None:
+                module.aux_loss = module.aux_loss.detach()
         return out
 
 

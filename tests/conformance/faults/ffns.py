@@ -6,11 +6,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from faults import planted
-from zoo.parts.ffn import FFN, Gated, Plain, ReGLU, SwiGLU
+from zoo.parts.ffn import FFN, MLP, Gated, ReGLU, SwiGLU
 
 
 @planted(nonlinear="is the activation missing", reference="away from its own formula")
-class NoActivation(Plain):
+class NoActivation(MLP):
     """The activation is missing."""
 
     def forward(self, x):
@@ -35,7 +35,7 @@ class GatesTheOtherHalf(SwiGLU):
 
 
 @planted(reference="away from its own formula")
-class TanhApproximation(Plain):
+class TanhApproximation(MLP):
     """GELU is approximated by tanh, as in GPT-2, and the formula says otherwise."""
 
     def forward(self, x):
@@ -43,7 +43,7 @@ class TanhApproximation(Plain):
 
 
 @planted(token_by_token="work on the last dimension alone")
-class MixesNeighbours(Plain):
+class MixesNeighbours(MLP):
     """A convolution over time reads the next token too."""
 
     def forward(self, x):
@@ -51,7 +51,7 @@ class MixesNeighbours(Plain):
 
 
 @planted(token_by_token="work on the last dimension alone")
-class SoftmaxOverTokens(Plain):
+class SoftmaxOverTokens(MLP):
     """The hidden units compete over tokens instead of features."""
 
     def forward(self, x):
@@ -59,7 +59,7 @@ class SoftmaxOverTokens(Plain):
 
 
 @planted(token_by_token="expected: A token's result depends on that token alone")
-class NeedsABatch(Plain):
+class NeedsABatch(MLP):
     """It unpacks three dimensions, so that packed tokens (tokens, dim) fail."""
 
     def forward(self, x):
@@ -68,7 +68,7 @@ class NeedsABatch(Plain):
 
 
 @planted(token_by_token="work on the last dimension alone", batch_independence="rows must not mix")
-class TransposesBack(Plain):
+class TransposesBack(MLP):
     """A flattening is undone in another order, so that results land at other tokens."""
 
     def forward(self, x):
@@ -86,7 +86,7 @@ class GatedAtFullWidth(ReGLU):
         super().__init__(dim, 3 * hidden // 2, bias)
 
 
-@planted(any_size="ZeroDivisionError", parent=Plain)
+@planted(any_size="ZeroDivisionError", parent=MLP)
 class NarrowHidden(FFN):
     """It works in groups of eight hidden units, of which a small budget has none."""
 
@@ -100,7 +100,7 @@ class NarrowHidden(FFN):
 
 
 @planted(evaluation_is_deterministic="is on in eval")
-class DropsInEvaluation(Plain):
+class DropsInEvaluation(MLP):
     """Dropout by the function, whose default is training=True."""
 
     def forward(self, x):
@@ -108,7 +108,7 @@ class DropsInEvaluation(Plain):
 
 
 @planted(no_state_between_calls="draw random numbers from torch's generator", activation_checkpointing="output differs")
-class OwnRandomNumbers(Plain):
+class OwnRandomNumbers(MLP):
     """Dropout in training draws from numpy, which no seed of torch and no checkpoint of activations repeats."""
 
     def forward(self, x):
@@ -120,7 +120,7 @@ class OwnRandomNumbers(Plain):
 
 
 @planted(inputs_are_left_alone="changed in place")
-class ActivatesInPlace(Plain):
+class ActivatesInPlace(MLP):
     """An activation in front works in place, on the stream of tokens."""
 
     def forward(self, x):
@@ -129,7 +129,7 @@ class ActivatesInPlace(Plain):
         return super().forward(x)
 
 
-class _Gained(Plain):
+class _Gained(MLP):
     """A plain feed-forward with a gain, drawn around one."""
 
     def __init__(self, dim: int, hidden: int):
@@ -177,7 +177,7 @@ class DrawnByNumpy(_Gained):
             self.gain.copy_(torch.as_tensor(1 + 0.1 * numpy.random.default_rng(None).standard_normal(self.dim)))
 
 
-class _OwnMatrices(Plain):
+class _OwnMatrices(MLP):
     """A plain feed-forward that draws its matrices itself."""
 
     def __init__(self, dim: int, hidden: int):
@@ -216,7 +216,7 @@ class StartsHuge(_OwnMatrices):
 
 
 @planted(state_round_trip="right for constants only")
-class UnsavedFeatures(Plain):
+class UnsavedFeatures(MLP):
     """Random features are a buffer that is not saved: after loading they are those of another seed."""
 
     def __init__(self, dim: int, hidden: int):
@@ -235,7 +235,7 @@ class UnsavedFeatures(Plain):
 
 
 @planted(state_round_trip="a buffer that is saved")
-class LearnsOutsideTheState(Plain):
+class LearnsOutsideTheState(MLP):
     """Training moves a number that is neither parameter nor buffer, and that is lost when a model is saved."""
 
     def __init__(self, dim: int, hidden: int):
@@ -248,7 +248,7 @@ class LearnsOutsideTheState(Plain):
 
 
 @planted(shapes="raised")
-class NeedsTokens(Plain):
+class NeedsTokens(MLP):
     """It scales by the largest number of a batch, which an empty batch does not have."""
 
     def forward(self, x):
@@ -256,7 +256,7 @@ class NeedsTokens(Plain):
 
 
 @planted(dtypes="widen inside")
-class Overflows(Plain):
+class Overflows(MLP):
     """Squares of hidden units are summed in the dtype of the input, in units that overflow float16."""
 
     def forward(self, x):
@@ -288,7 +288,7 @@ class GateWithoutGradient(_Own):
 
 
 @planted(learns_two_samples="the loss fell", no_token_is_dropped="different results")
-class DropsMostInTraining(Plain):
+class DropsMostInTraining(MLP):
     """It drops nine of ten hidden units in training, although nobody gave it a rate."""
 
     def forward(self, x):
@@ -296,7 +296,7 @@ class DropsMostInTraining(Plain):
 
 
 @planted(processes_agree="between one process and two")
-class CentresInTraining(Plain):
+class CentresInTraining(MLP):
     """In training it subtracts the mean of the batch, as a batch norm does: two processes have other batches."""
 
     def forward(self, x):

@@ -148,21 +148,21 @@ class NeedsContiguous(Steps):
         return super().__call__(q, k, v, pattern, dropout, scale)
 
 
-@planted(claims="lowers names rope")
+@planted(claims="supports names rope")
 class ClaimsNewFeature(Steps):
     """It claims a feature that no pattern has."""
 
-    lowers = Backend.lowers | {"rope"}
+    supports = Backend.supports | {"rope"}
 
 
 class Modest(Steps):
     """The textbook, which refuses what it does not claim."""
 
-    lowers = frozenset({"causal", "valid", "dropout"})
+    supports = frozenset({"causal", "valid", "dropout"})
 
     def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
-        if pattern.needs - self.lowers:
-            raise UsageError(f"cannot lower {', '.join(sorted(pattern.needs - self.lowers))}")
+        if pattern.needs - self.supports:
+            raise UsageError(f"cannot lower {', '.join(sorted(pattern.needs - self.supports))}")
         return super().__call__(q, k, v, pattern, dropout, scale)
 
 
@@ -179,7 +179,7 @@ class RefusesByAssertion(Modest):
     """What it does not claim fails an assertion."""
 
     def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
-        assert not pattern.needs - self.lowers
+        assert not pattern.needs - self.supports
         return super().__call__(q, k, v, pattern, dropout, scale)
 
 

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from faults import planted
-from zoo.parts.ffn import Plain
+from zoo.parts.ffn import MLP
 from zoo.parts.norm import LayerNorm, RMSNorm
 
 
@@ -204,7 +204,7 @@ class SetsDefaultDtype(RMSNorm):
 
 
 @planted(copies="deepcopy")
-class KeepsActivations(Plain):
+class KeepsActivations(MLP):
     """It keeps its last hidden units on self to look at, so that it cannot be copied after a pass."""
 
     def forward(self, x):
@@ -213,7 +213,7 @@ class KeepsActivations(Plain):
 
 
 @planted(no_state_between_calls="a call in the middle of another")
-class WorksOnSelf(Plain):
+class WorksOnSelf(MLP):
     """It keeps its input on self for a later step, where another thread finds it."""
 
     def forward(self, x):

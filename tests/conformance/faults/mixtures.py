@@ -20,8 +20,8 @@ class _Routed(MoE):
     """A mixture whose choice a subclass changes."""
 
     def chosen(self, tokens):
-        """Weights and numbers of the chosen experts, (tokens, active) each."""
-        weight, choice = self.route(tokens).topk(self.active, -1)
+        """Weights and numbers of the chosen experts, (tokens, top_k) each."""
+        weight, choice = self.route(tokens).topk(self.top_k, -1)
         return weight / weight.sum(-1, keepdim=True), choice
 
     def forward(self, x):
@@ -30,7 +30,7 @@ class _Routed(MoE):
         if self.training:
             probability = self.route(tokens)
             share = F.one_hot(choice, len(self.experts)).sum((0, 1)) / max(1, choice.numel())
-            self.side_loss = self.balance * len(self.experts) * (share * probability.mean(0)).sum()
+            self.aux_loss = self.aux_loss_weight * len(self.experts) * (share * probability.mean(0)).sum()
         return mixed(self, tokens, weight, choice).view_as(x)
 
 
@@ -50,7 +50,7 @@ class NotRenormalised(_Routed):
     """The probabilities of the chosen experts are not divided by their sum."""
 
     def chosen(self, tokens):
-        return self.route(tokens).topk(self.active, -1)
+        return self.route(tokens).topk(self.top_k, -1)
 
 
 @planted(batch_independence="rows must not mix")
@@ -61,7 +61,7 @@ class ExpertsChoose(_Routed):
         probability = self.route(tokens)
         wanted = probability.topk(max(1, len(tokens) // 2), 0).indices if len(tokens) else probability.long()
         mine = torch.zeros_like(probability).scatter(0, wanted, 1.0) * probability
-        weight, choice = mine.topk(self.active, -1)
+        weight, choice = mine.topk(self.top_k, -1)
         return weight / weight.sum(-1, keepdim=True).clamp(min=1e-9), choice
 
 
@@ -97,7 +97,7 @@ class SkipsIdleExperts(MoE):
 
     def forward(self, x):
         tokens = x.reshape(-1, self.dim)
-        weight, choice = self.route(tokens).topk(self.active, -1)
+        weight, choice = self.route(tokens).topk(self.top_k, -1)
         weight = (weight / weight.sum(-1, keepdim=True)).to(x.dtype)
         out = torch.zeros_like(tokens)
         for number in choice.unique().tolist():
@@ -114,13 +114,13 @@ class _Told(MoE):
         return loss
 
     def forward(self, x):
-        kept, out = self.side_loss, super().forward(x)
-        if self.training and self.side_loss is not kept:
-            self.side_loss = self.told(self.side_loss)
+        kept, out = self.aux_loss, super().forward(x)
+        if self.training and self.aux_loss is not kept:
+            self.aux_loss = self.told(self.aux_loss)
         return out
 
 
-@planted(side_loss="it is detached")
+@planted(aux_loss="it is detached")
 class SideLossDetached(_Told):
     """The side loss is detached, as one that is only logged."""
 
@@ -128,7 +128,7 @@ class SideLossDetached(_Told):
         return loss.detach()
 
 
-@planted(side_loss="without dimensions")
+@planted(aux_loss="without dimensions")
 class SideLossPerExpert(_Told):
     """The side loss is one number per expert."""
 
@@ -136,7 +136,7 @@ class SideLossPerExpert(_Told):
         return loss.expand(len(self.experts))
 
 
-@planted(side_loss="is not finite")
+@planted(aux_loss="is not finite")
 class SideLossOfLogs(_Told):
     """The side loss is the logarithm of a share that may be zero."""
 
@@ -144,23 +144,23 @@ class SideLossOfLogs(_Told):
         return loss - (loss.detach() - loss.detach()).log()
 
 
-@planted(side_loss="from the call before")
+@planted(aux_loss="from the call before")
 class SideLossKept(MoE):
     """The side loss of the first call stays."""
 
     def forward(self, x):
-        kept, out = self.side_loss, super().forward(x)
+        kept, out = self.aux_loss, super().forward(x)
         if kept is not None:
-            self.side_loss = kept
+            self.aux_loss = kept
         return out
 
 
-@planted(side_loss="computed in evaluation")
+@planted(aux_loss="computed in evaluation")
 class SideLossInEvaluation(MoE):
     """The side loss is computed in evaluation too."""
 
     def forward(self, x):
-        self.side_loss = self.route(x.reshape(-1, self.dim)).square().mean() if x.numel() else None
+        self.aux_loss = self.route(x.reshape(-1, self.dim)).square().mean() if x.numel() else None
         out = super().forward(x)
         return out
 

@@ -18,7 +18,7 @@ class Steps(Attention):
     dot_product = False
 
     def score(self, q, k):
-        return q @ k.repeat_interleave(self.heads // self.groups, 1).mT * self.head_dim**-0.5
+        return q @ k.repeat_interleave(self.heads // self.kv_heads, 1).mT * self.head_dim**-0.5
 
     def softmax(self, scores, pattern):
         return masked_softmax(scores, pattern)
@@ -30,7 +30,7 @@ class Steps(Attention):
         return F.dropout(weights, self.dropout, self.training)
 
     def attend(self, q, k, v, pattern):
-        v = v.repeat_interleave(self.heads // self.groups, 1)
+        v = v.repeat_interleave(self.heads // self.kv_heads, 1)
         return self.drop(self.weigh(q, k, pattern)).to(v.dtype) @ v
 
 
@@ -42,12 +42,12 @@ class DropsWithoutRescaling(Steps):
         return weights * (torch.rand_like(weights) >= self.dropout) if self.training else weights
 
 
-@planted({"groups": 2}, weights_times_values="Heat maps")
+@planted({"kv_heads": 2}, weights_times_values="Heat maps")
 class GroupsTiled(Additive):
     """Values of shared heads are tiled (0 1 0 1), keys repeated in place (0 0 1 1)."""
 
     def attend(self, q, k, v, pattern):
-        v = v.repeat(1, self.heads // self.groups, 1, 1)
+        v = v.repeat(1, self.heads // self.kv_heads, 1, 1)
         return F.dropout(self.weigh(q, k, pattern), self.dropout, self.training).to(v.dtype) @ v
 
 
@@ -147,7 +147,7 @@ class ScoresDetached(Additive):
     """The score's vector is detached."""
 
     def weigh(self, q, k, pattern):
-        k = k.repeat_interleave(self.heads // self.groups, dim=1)
+        k = k.repeat_interleave(self.heads // self.kv_heads, dim=1)
         hidden = torch.tanh(q.unsqueeze(3) + k.unsqueeze(2))
         return masked_softmax(
             torch.einsum("bhtsd,hd->bhts", hidden, self.score.detach().to(hidden.dtype)), pattern
@@ -172,7 +172,7 @@ class ReturnsFloat32(Steps):
 
     def attend(self, q, k, v, pattern):
         weights = self.drop(self.weigh(q, k, pattern))
-        return weights @ v.repeat_interleave(self.heads // self.groups, 1).to(weights.dtype)
+        return weights @ v.repeat_interleave(self.heads // self.kv_heads, 1).to(weights.dtype)
 
 
 @planted(causality_by_perturbation="see the future")

@@ -11,7 +11,7 @@ from faults import planted
 from faults.backends import Steps
 from zoo.parts.attention import MultiHead
 from zoo.parts.block import PreNorm
-from zoo.parts.ffn import Plain
+from zoo.parts.ffn import MLP
 from zoo.parts.norm import LayerNorm, RMSNorm
 from zoo.parts.position import ALiBi, RoPE, Sinusoidal
 
@@ -81,7 +81,7 @@ class TiresOfKeys(MultiHead):
         return tired / tired.sum(-1, keepdim=True).clamp(min=1e-30)
 
     def attend(self, q, k, v, pattern):
-        return self.weigh(q, k, pattern).to(v.dtype) @ v.repeat_interleave(self.heads // self.groups, 1)
+        return self.weigh(q, k, pattern).to(v.dtype) @ v.repeat_interleave(self.heads // self.kv_heads, 1)
 
 
 class _Keys(MultiHead):
@@ -134,19 +134,19 @@ class MemoryKeysNotNormalised(MultiHead):
     """Where heads are normalised, those of a memory's keys are not."""
 
     def _keys(self, memory):
-        return self._heads(memory, self.heads, 2 * self.groups).chunk(2, 1)
+        return self._heads(memory, self.heads, 2 * self.kv_heads).chunk(2, 1)
 
 
-@planted(weights_times_values="with --groups")
+@planted(weights_times_values="with --kv_heads")
 class SharedKeysTiled(MultiHead):
     """Heads that share keys get them tiled (0 1 0 1) instead of repeated in place (0 0 1 1)."""
 
     def attend(self, q, k, v, pattern):
-        k, v = (y.repeat(1, self.heads // self.groups, 1, 1) for y in (k, v))
+        k, v = (y.repeat(1, self.heads // self.kv_heads, 1, 1) for y in (k, v))
         return super().attend(q, k, v, pattern)
 
 
-@planted(causality_by_perturbation="with --groups 1")
+@planted(causality_by_perturbation="with --kv_heads 1")
 class MultiQuerySeesTheFuture(_Attends):
     """With a single key head causality is lost."""
 
@@ -200,7 +200,7 @@ class _Drops(MultiHead):
     def attend(self, q, k, v, pattern):
         weights = self.weigh(q, k, pattern)
         weights = self.drop(weights) if self.training and self.dropout else weights
-        return weights.to(v.dtype) @ v.repeat_interleave(self.heads // self.groups, 1)
+        return weights.to(v.dtype) @ v.repeat_interleave(self.heads // self.kv_heads, 1)
 
 
 @planted(dropout="by 1 - rate")
@@ -516,7 +516,7 @@ class ScalesEvaluationDown(_OwnDropout):
 
 
 @planted(shapes="came back as")
-class FirstSixtyFour(Plain):
+class FirstSixtyFour(MLP):
     """Tokens behind the 64th are cut off."""
 
     def forward(self, x):
@@ -524,7 +524,7 @@ class FirstSixtyFour(Plain):
 
 
 @planted(batch_independence="rows must not mix")
-class CentresManyTokens(Plain):
+class CentresManyTokens(MLP):
     """Of more than 100 tokens the mean is subtracted."""
 
     def forward(self, x):
@@ -532,7 +532,7 @@ class CentresManyTokens(Plain):
         return super().forward(x - x.mean(tuple(range(x.dim() - 1))) if many else x)
 
 
-class _Dropping(Plain):
+class _Dropping(MLP):
     """A feed-forward with dropout on its hidden units."""
 
     def __init__(self, dim: int, hidden: int, dropout: float = 0.0, bias: bool = True):
@@ -579,7 +579,7 @@ class RateUnused(_Dropping):
         return x
 
 
-class _Chosen(Plain):
+class _Chosen(MLP):
     """A feed-forward with a choice."""
 
     def __init__(self, dim: int, hidden: int, gate: Literal["gelu", "square", "swish"] = "gelu"):
@@ -622,13 +622,13 @@ class SwishStaysWide(_Chosen):
 
 
 @planted(budget="times the budget")
-class ClaimsAHalfMore(Plain):
+class ClaimsAHalfMore(MLP):
     """It declares one and a half times the matrices that it holds."""
 
     copies = 1.5
 
 
-class _Gained(Plain):
+class _Gained(MLP):
     """A feed-forward with a gain."""
 
     def __init__(self, dim: int, hidden: int):

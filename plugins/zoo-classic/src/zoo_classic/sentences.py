@@ -60,11 +60,11 @@ class Sentences(TextData):
         max_length: int = 64,
         batch_size: int = 32,
         val_fraction: float = 0.1,
-        workers: int = 0,
+        num_workers: int = 0,
         seed: int | None = None,
     ) -> None:
         """`size` sentences in all; `vocab_size` is for bpe only, and at 1024 every word is one token."""
-        super().__init__(tokenizer, vocab_size, max_length, batch_size, val_fraction, workers, seed)
+        super().__init__(tokenizer, vocab_size, max_length, batch_size, val_fraction, num_workers, seed)
         at_least(100, size=size)
         self.size = size
 

@@ -19,7 +19,7 @@ class Linformer(Attention):
     since q_t (E k)' = E (q_t k_1', q_t k_2', ...): each score is a sum of scores that know their distance.
     """
 
-    lowers = frozenset({"valid", "dropout", "rotate", "cross"})
+    supports = frozenset({"valid", "dropout", "rotate", "cross"})
     exact = False
     memory = "linear"
     known_failures: ClassVar[dict[str, str]] = {
@@ -37,7 +37,7 @@ class Linformer(Attention):
         length: int = 1024,
         rank: int = 64,
         share: Literal["none", "headwise", "kv"] = "headwise",
-        groups: int | None = None,
+        kv_heads: int | None = None,
         bias: bool = True,
     ):
         """
@@ -49,15 +49,15 @@ class Linformer(Attention):
             length: longest sequence of keys; shorter ones use the first columns of E and F.
             rank: number of mixtures.
             share: whether each key/value head has its own E and F, all heads share them, or E and F are one as well.
-            groups: number of key/value heads.
+            kv_heads: number of key/value heads.
             bias: whether the projections of queries, keys, values and output have biases.
         """
-        super().__init__(dim, heads, backend, dropout, groups, bias=bias)
+        super().__init__(dim, heads, backend, dropout, kv_heads, bias=bias)
         for name, number in (("length", length), ("rank", rank)):
             if number < 1:
                 raise UsageError(f"attention Linformer needs {name} of at least 1, got {number}.")
         self.length = length
-        own = self.groups if share == "none" else 1
+        own = self.kv_heads if share == "none" else 1
         self.mix_keys = nn.Parameter(torch.empty(own, rank, length))
         self.mix_values = self.mix_keys if share == "kv" else nn.Parameter(torch.empty(own, rank, length))
         self.reset_parameters()
@@ -67,9 +67,9 @@ class Linformer(Attention):
         for mix in dict.fromkeys((self.mix_keys, self.mix_values)):
             nn.init.normal_(mix, std=self.length**-0.5)
 
-    def missing(self, needs):
+    def unsupported(self, needs):
         # the backend sees mixtures without a pattern: of what is lowered here only dropout is its affair
-        return super().missing(needs) - (self.lowers - {"dropout"})
+        return super().unsupported(needs) - (self.supports - {"dropout"})
 
     def attend(self, q, k, v, pattern):
         mixed = self._placed(self.mix_keys, k, pattern) @ k, self._placed(self.mix_values, v, pattern) @ v
@@ -79,7 +79,7 @@ class Linformer(Attention):
         """What each value counts for, (B, H, T, S): softmax(q (E k)' / sqrt(D)) F; rows do not sum to one."""
         mixture = Naive().weights(q, self._placed(self.mix_keys, k, pattern) @ k, Pattern())
         mix = self._placed(self.mix_values, k, pattern).to(mixture.dtype)
-        return mixture @ (mix.repeat_interleave(self.heads // self.groups, 1) if mix.size(1) > 1 else mix)
+        return mixture @ (mix.repeat_interleave(self.heads // self.kv_heads, 1) if mix.size(1) > 1 else mix)
 
     def _placed(self, mix: Tensor, k: Tensor, pattern: Pattern) -> Tensor:
         """The column of each of S keys, (1 or B, 1 or G, rank, S): zero for padding, the n-th for the n-th real key."""

@@ -35,7 +35,7 @@ class SlidingWindow(Thinned):
     other backends compute all scores and hide them.
     """
 
-    asks = frozenset({"window"})
+    requires = frozenset({"window"})
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class SlidingWindow(Thinned):
         backend: Backend | None = None,
         dropout: float = 0.0,
         width: int = 128,
-        groups: int | None = None,
+        kv_heads: int | None = None,
         bias: bool = True,
     ):
         """
@@ -54,10 +54,10 @@ class SlidingWindow(Thinned):
             backend: how the softmax is computed.
             dropout: rate on attention weights.
             width: how many tokens a query sees on a side, itself included.
-            groups: number of key/value heads.
+            kv_heads: number of key/value heads.
             bias: whether the projections have biases.
         """
-        super().__init__(dim, heads, backend, dropout, groups, bias=bias)
+        super().__init__(dim, heads, backend, dropout, kv_heads, bias=bias)
         if width < 1:
             raise UsageError(f"attention SlidingWindow needs width of at least 1, got {width}.")
         self.width = width
@@ -74,7 +74,7 @@ class Strided(Thinned):
     others: the pattern is here to be compared, it saves no time.
     """
 
-    asks = frozenset({"sparse"})
+    requires = frozenset({"sparse"})
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Strided(Thinned):
         backend: Backend | None = None,
         dropout: float = 0.0,
         stride: int = 16,
-        groups: int | None = None,
+        kv_heads: int | None = None,
         bias: bool = True,
     ):
         """
@@ -93,10 +93,10 @@ class Strided(Thinned):
             backend: how the softmax is computed.
             dropout: rate on attention weights.
             stride: distance of the far keys, and how many near ones there are.
-            groups: number of key/value heads.
+            kv_heads: number of key/value heads.
             bias: whether the projections have biases.
         """
-        super().__init__(dim, heads, backend, dropout, groups, bias=bias)
+        super().__init__(dim, heads, backend, dropout, kv_heads, bias=bias)
         if stride < 1:
             raise UsageError(f"attention Strided needs stride of at least 1, got {stride}.")
         self.rule = Stride(stride)

@@ -31,7 +31,7 @@ class Performer(Attention):
     """
 
     own_backend = Naive
-    lowers = frozenset({"causal", "valid", "rotate", "cross"})
+    supports = frozenset({"causal", "valid", "rotate", "cross"})
     dot_product = False
     exact = False
     memory = "linear"
@@ -47,7 +47,7 @@ class Performer(Attention):
         backend: Backend | None = None,
         dropout: float = 0.0,
         features: int | None = None,
-        groups: int | None = None,
+        kv_heads: int | None = None,
         bias: bool = True,
     ):
         """
@@ -57,14 +57,14 @@ class Performer(Attention):
             backend: none; there is no dot product to compute.
             dropout: must be zero, there are no weights to drop.
             features: number m of random features per head; D ln D, rounded up to whole blocks of D, unless given.
-            groups: number of key/value heads.
+            kv_heads: number of key/value heads.
             bias: whether the projections of queries, keys, values and output have biases.
         """
-        super().__init__(dim, heads, backend, dropout, groups, bias=bias)
+        super().__init__(dim, heads, backend, dropout, kv_heads, bias=bias)
         if features is not None and features < 1:
             raise UsageError(f"attention Performer needs features of at least 1, got {features}.")
         features = features or self.head_dim * max(1, math.ceil(math.log(self.head_dim)))
-        self.register_buffer("rows", torch.empty(self.groups, features, self.head_dim))
+        self.register_buffer("rows", torch.empty(self.kv_heads, features, self.head_dim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -87,7 +87,7 @@ class Performer(Attention):
     def weigh(self, q, k, pattern):
         """K(q_t, k_s) / sum_s K(q_t, k_s), (B, H, T, S)."""
         query, key = self._exponents(q, k, pattern)
-        key = key.repeat_interleave(self.heads // self.groups, 1)
+        key = key.repeat_interleave(self.heads // self.kv_heads, 1)
         scores = query.new_full((*query.shape[:3], key.size(2)), -math.inf)
         for feature in range(query.size(-1)):
             scores = torch.logaddexp(scores, query[..., feature, None] + key[..., None, :, feature])
@@ -96,7 +96,7 @@ class Performer(Attention):
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern) -> Tensor:
         query, key = self._exponents(q, k, pattern)
         # heads that share keys become one more dimension: (B, G, H/G, T, m) against (B, G, 1, S, m)
-        query, key = query.unflatten(1, (self.groups, -1)), key.unsqueeze(2)
+        query, key = query.unflatten(1, (self.kv_heads, -1)), key.unsqueeze(2)
         value = F.pad(v.to(key.dtype), (0, 1), value=1.0).unsqueeze(2)  # the last column counts keys
         with unshortened(q):
             if pattern.causal:
@@ -114,7 +114,7 @@ class Performer(Attention):
         """
         with unshortened(q):
             rows, q, k = widened(self.rows).mT * self.head_dim**-0.25, widened(q), widened(k)
-            query = (q.unflatten(1, (self.groups, -1)) @ rows[:, None]).flatten(1, 2)
+            query = (q.unflatten(1, (self.kv_heads, -1)) @ rows[:, None]).flatten(1, 2)
             key = k @ rows - k.square().sum(-1, keepdim=True) / (2 * self.head_dim**0.5)
         if pattern.valid is not None:
             key = key.masked_fill(~pattern.valid[:, None, :, None], lowest(key))

@@ -47,7 +47,7 @@ class Reversible(Block):
             a, b, *sides = Run.apply(steps, wide, *leaves)
             owners = [owner for step in steps for owner in step.owners]
             for owner, side in zip(owners, sides, strict=True):
-                owner.side_loss = side
+                owner.aux_loss = side
         else:
             a = b = wide
             for step in steps:
@@ -91,8 +91,8 @@ class Step:
         self.state = torch.get_rng_state(), torch.cuda.get_rng_state(x.device) if x.is_cuda else None
         with self.sides_apart() as feeds, self.cast():
             out = self(x)
-            self.owners = [feed for feed in feeds if feed.side_loss is not None]
-            return out, [feed.side_loss for feed in self.owners if feed.side_loss is not None]
+            self.owners = [feed for feed in feeds if feed.aux_loss is not None]
+            return out, [feed.aux_loss for feed in self.owners if feed.aux_loss is not None]
 
     def again(self, x: Tensor) -> list[Tensor]:
         """What is added and the side losses, with a graph; random numbers, buffers and side losses stay untouched."""
@@ -108,7 +108,7 @@ class Step:
             if device is not None:
                 torch.cuda.set_rng_state(device, x.device)
             out = self(x)
-            sides = [feed.side_loss for feed in self.owners if feed.side_loss is not None]
+            sides = [feed.aux_loss for feed in self.owners if feed.aux_loss is not None]
         for buffer, version, before in kept:
             if buffer._version != version:
                 buffer.copy_(before)
@@ -118,14 +118,14 @@ class Step:
     def sides_apart(self) -> Iterator[list[FFN]]:
         """Within, no feed-forward has a side loss but those it leaves there; afterwards each has its old one."""
         feeds = [module for module in self.branch.modules() if isinstance(module, FFN)]
-        before = [feed.side_loss for feed in feeds]
+        before = [feed.aux_loss for feed in feeds]
         for feed in feeds:
-            feed.side_loss = None
+            feed.aux_loss = None
         try:
             yield feeds
         finally:
             for feed, side in zip(feeds, before, strict=True):
-                feed.side_loss = side
+                feed.aux_loss = side
 
 
 class Run(torch.autograd.Function):

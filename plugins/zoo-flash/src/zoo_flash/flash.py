@@ -22,7 +22,7 @@ class FlashVarlen(Backend):
     """
 
     memory = "linear"
-    lowers = frozenset({"causal", "window", "valid"})
+    supports = frozenset({"causal", "window", "valid"})
     known_failures: ClassVar = {
         "compiles": "the lengths of sequences are numbers, read from the mask of padding",
         "moves_with_the_module": "its kernels run on a GPU only",
@@ -35,12 +35,12 @@ class FlashVarlen(Backend):
             skip_padding: give zeros to tokens that are padding, instead of computing what nobody reads.
         """
         self.kernel, self.skip_padding = kernels.find(kernel), skip_padding
-        self.lowers = self.lowers | self.kernel.lowers
+        self.supports = self.supports | self.kernel.supports
 
     def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
         slopes = self._slopes(pattern)
-        unmet = pattern.needs - self.lowers - ({"bias"} if slopes is not None else set())
-        unmet |= {"dropout"} - self.lowers if dropout else set()
+        unmet = pattern.needs - self.supports - ({"bias"} if slopes is not None else set())
+        unmet |= {"dropout"} - self.supports if dropout else set()
         if unmet:
             raise UsageError(f"backend FlashVarlen cannot lower {', '.join(sorted(unmet))}. {kernels.OTHERS}")
         shape = q.size(0), q.size(2), k.size(2)
@@ -62,7 +62,7 @@ class FlashVarlen(Backend):
 
     def _slopes(self, pattern: Pattern) -> Tensor | None:
         """ALiBi's slopes, where the bias is nothing else and the kernel takes them."""
-        if "alibi" not in self.lowers or getattr(pattern.bias, "__func__", None) is not ALiBi.bias:
+        if "alibi" not in self.supports or getattr(pattern.bias, "__func__", None) is not ALiBi.bias:
             return None
         scheme = cast(ALiBi, cast(MethodType, pattern.bias).__self__)
         return scheme.slope if scheme.feature == "alibi" else None

@@ -32,7 +32,7 @@ class Kernel(NamedTuple):
     """q (Q, H, D), k (K, G, D) and v (K, G, D of v), packed, to (Q, H, D of v); and the features beyond the band."""
 
     run: Run
-    lowers: frozenset[str]
+    supports: frozenset[str]
 
 
 def find(name: Name | None) -> Kernel:

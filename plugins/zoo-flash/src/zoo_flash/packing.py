@@ -164,8 +164,8 @@ def runs(pattern: Pattern, keys: Keys, sight: Sight, rest: Tensor) -> tuple[Tens
         ahead = keys.place(row, first) >= at
         if not (neighbours(keys, row, first, last) & (ahead | (keys.place(row, last - 1) <= at))).all():
             raise UsageError(
-                "backend FlashVarlen lowers ALiBi's bias over keys that stand side by side, and not on both sides of a "
-                "query beyond them: here padding stands between tokens. Use SDPA or Tiled."
+                "backend FlashVarlen supports ALiBi's bias over keys that stand side by side, and not on both sides "
+                "of a query beyond them: here padding stands between tokens. Use SDPA or Tiled."
             )
         mirror = (begin + end - 1).repeat_interleave(end - begin) - taken
         taken = torch.where(ahead.repeat_interleave(end - begin), mirror, taken)

@@ -31,7 +31,7 @@ class Flex(Backend):
     """
 
     memory = "linear"
-    lowers = Backend.lowers - {"dropout", "content"}
+    supports = Backend.supports - {"dropout", "content"}
     known_failures: ClassVar = dict.fromkeys(UNTRAINED.split(), "on a CPU flex_attention has no backward")
 
     def __init__(self, compile: bool = True):

@@ -34,7 +34,7 @@ class Towers(nn.Module):
         max_length: int,
         image_size: int,
         channels: int = 3,
-        patch: int = 8,
+        patch_size: int = 8,
         features: int = 64,
         temperature: float = 0.07,
         seed: int = 0,
@@ -46,14 +46,14 @@ class Towers(nn.Module):
             max_length: longest caption, with its begin and end.
             image_size: height and width of an image in pixels.
             channels: 1 for grey, 3 for colour.
-            patch: height and width of a patch in pixels.
+            patch_size: height and width of a patch in pixels.
             features: width of the space in which images and texts meet.
             temperature: what cosines are divided by at first; it is learned.
             seed: of the initial weights.
         """
         super().__init__()
         with preserve_rng():
-            self.image = ViT(features, image_size, channels, patch, **stack)
+            self.image = ViT(features, image_size, channels, patch_size, **stack)
             # causal, and its last real token speaks for the text: the paper's choice
             self.text = TextClassifier(vocab_size, features, max_length, pool="last", causal=True, **stack)
             self.scale = Scale(temperature)

@@ -34,8 +34,8 @@ from zoo_multimodal.trained import Picture, TrainedOnCaptions
 class Eye(ViT):
     """A ViT that gives the states of its patches instead of logits."""
 
-    def __init__(self, image_size: int, channels: int = 3, patch: int = 8, **vit):
-        super().__init__(1, image_size, channels, patch, **vit)
+    def __init__(self, image_size: int, channels: int = 3, patch_size: int = 8, **vit):
+        super().__init__(1, image_size, channels, patch_size, **vit)
         self.head = nn.Identity()  # type: ignore[assignment]
 
     def forward(self, images: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ class SeeingLanguageModel(nn.Module):
         max_length: int,
         image_size: int,
         channels: int = 3,
-        patch: int = 8,
+        patch_size: int = 8,
         latents: int = 8,
         every: int = 1,
         resampler_depth: int = 1,
@@ -82,7 +82,7 @@ class SeeingLanguageModel(nn.Module):
             max_length: longest caption, with its begin and end.
             image_size: height and width of an image in pixels.
             channels: 1 for grey, 3 for colour.
-            patch: height and width of a patch in pixels.
+            patch_size: height and width of a patch in pixels.
             latents: tokens that an image becomes.
             every: blocks of the language model per cross-attention.
             resampler_depth: number of the resampler's blocks.
@@ -93,7 +93,7 @@ class SeeingLanguageModel(nn.Module):
         if latents < 1:
             raise UsageError(f"latents must be at least 1, got {latents}.")
         with preserve_rng():
-            self.image = Eye(image_size, channels, patch, depth=depth, **stack)
+            self.image = Eye(image_size, channels, patch_size, depth=depth, **stack)
             self.resampler = Resampler(latents, resampler_depth, **stack)
             self.language = LanguageModel(vocab_size, max_length, depth=depth, **stack)
             open_eyes(self.language.stack, every)

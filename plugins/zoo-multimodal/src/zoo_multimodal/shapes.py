@@ -69,11 +69,11 @@ class CaptionedShapes(Data):
         image_size: int = 32,
         size: int = 10000,
         batch_size: int = 64,
-        workers: int = 0,
+        num_workers: int = 0,
         seed: int | None = None,
     ) -> None:
         """Up to `objects` shapes in an image of `image_size` pixels a side."""
-        super().__init__(batch_size, workers, seed)
+        super().__init__(batch_size, num_workers, seed)
         at_least(1, objects=objects, size=size)
         at_least(SMALLEST, image_size=image_size)
         if objects > len(PLACES):

@@ -64,11 +64,11 @@ class DrawnScenes(Data):
         size: int = 10000,
         batch_size: int = 32,
         augment: bool = True,
-        workers: int = 0,
+        num_workers: int = 0,
         seed: int | None = None,
     ) -> None:
         """One to `objects` shapes in an image of `image_size` pixels a side; `size` scenes to train on."""
-        super().__init__(batch_size, workers, seed)
+        super().__init__(batch_size, num_workers, seed)
         at_least(1, objects=objects, size=size)
         at_least(SMALLEST, image_size=image_size)
         if objects > MOST:

@@ -12,7 +12,7 @@ from torchvision.ops import StochasticDepth
 
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize, preserve_rng
-from zoo.parts.ffn import FFN, Plain
+from zoo.parts.ffn import FFN, MLP
 from zoo.parts.norm import LayerNorm, Norm
 from zoo.tasks.classification import ImageTask, Mix
 from zoo.tasks.schedule import Cosine
@@ -62,7 +62,7 @@ class Swin(nn.Module):
         num_classes: int,
         image_size: int,
         channels: int,
-        patch: int = 4,
+        patch_size: int = 4,
         window: int = 7,
         dim: int = 96,
         depths: Sequence[int] = (2, 2, 6, 2),
@@ -75,7 +75,7 @@ class Swin(nn.Module):
             num_classes: number of classes.
             image_size: height and width of an image in pixels.
             channels: 1 for grey, 3 for colour.
-            patch: height and width of a patch in pixels.
+            patch_size: height and width of a patch in pixels.
             window: height and width of a window in cells.
             dim: width of a cell in the first stage; each later stage has twice that of the one before.
             depths: blocks of each stage.
@@ -86,19 +86,19 @@ class Swin(nn.Module):
         slots = Slots(**parts)
         if len(depths) != len(heads) or not depths:
             raise UsageError(f"depths={list(depths)} and heads={list(heads)} must name as many stages, at least one.")
-        cells = patch * 2 ** (len(depths) - 1)
+        cells = patch_size * 2 ** (len(depths) - 1)
         if image_size % cells:
             raise UsageError(
-                f"image_size={image_size} must be a multiple of {cells}: patch={patch}, {len(depths)} stages."
+                f"image_size={image_size} must be a multiple of {cells}: patch_size={patch_size}, {len(depths)} stages."
             )
-        self.image_size, self.channels, self.patch = image_size, channels, patch
+        self.image_size, self.channels, self.patch_size = image_size, channels, patch_size
         with preserve_rng():
-            self.embedding = nn.Conv2d(channels, dim, patch, patch)
+            self.embedding = nn.Conv2d(channels, dim, patch_size, patch_size)
             self.embedding_norm = slots.norm(dim)
             stages = []
             skips = iter(slots.skips(sum(depths)))
             for number, (depth, count) in enumerate(zip(depths, heads, strict=True)):
-                grid, width = image_size // patch >> number, dim << number
+                grid, width = image_size // patch_size >> number, dim << number
                 before = [Merge(width // 2, slots.norm)] if number else []
                 made = [
                     WindowAttention(width, count, grid, window, n % 2 * (window // 2), slots.attention_dropout)
@@ -124,7 +124,7 @@ class Slots:
     def __init__(
         self,
         norm: Callable[[int], Norm] = LayerNorm,
-        ffn: Callable[[int, int], FFN] = Plain,
+        ffn: Callable[[int, int], FFN] = MLP,
         hidden: int = 4,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
@@ -195,4 +195,4 @@ class SwinClassification(ImageTask):
     def small_sizes(cls, options: Mapping[str, Any]) -> dict[str, int]:
         stages = len(options.get("depths") or (2, 2, 6, 2))
         cells = int(options.get("window") or 7) * 2 ** (stages - 1)  # each stage can be cut into windows
-        return {**cls.blanks, "image_size": int(options.get("patch") or 4) * cells}
+        return {**cls.blanks, "image_size": int(options.get("patch_size") or 4) * cells}
