@@ -71,7 +71,7 @@ def test_alignment_counts_strongest_weights_inside_the_slot(tmp_path):
     weights = torch.zeros(1, 4, 5)
     weights[0, 0, 2] = weights[0, 1, 3] = weights[0, 2, 0] = weights[0, 3, 4] = 1.0
     module._align(weights, torch.tensor([[0, 2, 4, 0, 3]]))  # target tokens 0..2 translate source tokens 2..3
-    assert float(module.alignment.compute()) == pytest.approx(2 / 3)
+    assert float(module.metrics["alignment"].compute()) == pytest.approx(2 / 3)
 
 
 def test_training_loss_falls_and_is_logged_by_optimiser_step(tmp_path):

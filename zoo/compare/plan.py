@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 from zoo.compare import run_state, variants
 from zoo.compare.execute import Job
-from zoo.compare.lock import Lock
 from zoo.compare.variant_names import concise
 from zoo.compare.variants import Factor, Variant
 from zoo.errors import UsageError
+from zoo.io.locks import Lock
 
 START = 8.0  # seconds until a run trains: the imports of torch and Lightning
 

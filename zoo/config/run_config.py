@@ -17,7 +17,7 @@ from zoo.plugins import diagnosis
 
 if TYPE_CHECKING:
     from zoo.config.resolve import Resolved, Schema
-    from zoo.training.run_lock import RunLock
+    from zoo.io.locks import RunLock
 
 SEED = 1
 KINDS_OF_PARTS = tuple(kind for kind in registry.KINDS if kind not in ("task", "data"))
@@ -208,7 +208,7 @@ def flatten(value: object, key: str = "") -> dict[str, object]:
 
 def check_resume(config_plan: Plan, against: dict[str, Any], training: frozenset[str]) -> list[str]:
     """Compare with the configuration a checkpoint was trained with: refuse another architecture, return the rest."""
-    blanks = config_plan.resolved.classes["model"].blanks
+    blanks = config_plan.resolved.classes["model"].data_sizes
     old, new = flatten(against), flatten(as_yaml(config_plan.config))
     changed = [
         key

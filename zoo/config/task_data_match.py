@@ -42,7 +42,7 @@ def check_sizes(task: type, data: object, sizes: Mapping[str, int], missing: Ite
     left = sorted(name for name in missing if name not in sizes and name != "max_length")
     if not left:
         return
-    given, wanted = kind_of(sizes), kind_of(getattr(task, "blanks", {}))
+    given, wanted = kind_of(sizes), kind_of(getattr(task, "data_sizes", {}))
     if given == wanted:  # the same in words: a size that only the data could say
         raise UsageError(f"{type(data).__name__} does not say model.{left[0]}. Give it: --model.{left[0]} NUMBER")
     raise _mismatch(task, data, given, wanted)
@@ -74,7 +74,7 @@ def check_batch(task: Any, data: Any) -> None:
         ]
     if not missing:
         return
-    said = _mismatch(type(task), data, kind_of(data.sizes()), kind_of(type(task).blanks))
+    said = _mismatch(type(task), data, kind_of(data.sizes()), kind_of(type(task).data_sizes))
     raise UsageError(f"{said} (its batches have {_listed(given)}; the task reads {_listed(wanted)})")
 
 

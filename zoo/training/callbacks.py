@@ -121,8 +121,8 @@ class PrintedLines(Callback):
         if trainer.sanity_checking or not trainer.is_global_zero or not isinstance(pl_module, Task):
             return
         figures = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
-        goals = {f"val/{goal}" for goal in pl_module.goals}
-        text = " · ".join(f"{name} {value:.4g}" for name, value in figures.items() if name in goals)
+        monitored = {f"val/{name}" for name in pl_module.monitored_metrics}
+        text = " · ".join(f"{name} {value:.4g}" for name, value in figures.items() if name in monitored)
         steps = int(trainer.estimated_stepping_batches)
         line = f"step {trainer.global_step}/{steps} · {text}"
         if self.shown:

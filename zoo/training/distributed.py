@@ -16,10 +16,10 @@ from datetime import timedelta
 from typing import Any
 
 from lightning.pytorch import Trainer
-from lightning.pytorch.strategies import DDPStrategy
-from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
+from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
 
 from zoo.errors import ZooError
+from zoo.training.lightning_internals import ScriptLauncher, replace_launcher
 
 PATIENCE = timedelta(minutes=10)  # for a process that hangs in a conversation; torch's own is 30 minutes
 GRACE = 20.0  # seconds that the others have to end by themselves when one has died
@@ -35,7 +35,7 @@ class LostError(ZooError):
     """Another process of the job has ended."""
 
 
-class Launcher(_SubprocessScriptLauncher):
+class Launcher(ScriptLauncher):
     """Starts the processes of one machine as Lightning does, and ends them all where one dies."""
 
     died: tuple[int, int] | None = None  # which, with what code
@@ -45,7 +45,7 @@ class Launcher(_SubprocessScriptLauncher):
         self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
         if not self.cluster_environment.creates_processes_externally:
             os.environ[PARENT] = str(os.getpid())
-            self._call_children_scripts()
+            self.start_children()
             threading.Thread(target=self._observe, name="observer of processes", daemon=True).start()
         return function(*args, **kwargs)
 
@@ -80,13 +80,16 @@ def error_text(rank: int, code: int, world: int) -> str:
     return f"process {rank} of {world} ended with code {code}"
 
 
+def set_timeouts() -> None:
+    """Have DDP strategies that are chosen by name wait no longer than ``PATIENCE`` for a process that hangs."""
+    for entry in StrategyRegistry.values():
+        if issubclass(entry["strategy"], DDPStrategy):
+            entry["init_params"]["timeout"] = PATIENCE
+
+
 def watch_process(trainer: Trainer) -> None:
-    """Let a trainer's processes end together, and hang no longer than ``PATIENCE``."""
-    strategy = trainer.strategy
-    if isinstance(strategy, DDPStrategy) and (strategy._timeout is None or strategy._timeout > PATIENCE):
-        strategy._timeout = PATIENCE
-    if type(strategy.launcher) is _SubprocessScriptLauncher:
-        strategy.launcher.__class__ = Launcher
+    """Let a trainer's processes end together."""
+    replace_launcher(trainer.strategy, Launcher)
 
 
 def gather_exit_codes(trainer: Trainer | None) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
@@ -67,8 +66,8 @@ def report_errors(trainer: Trainer, errors: dict[str, float], unused: list[str])
         return
     shown = ", ".join(unused[:3]) + (f" and {len(unused) - 3} more" if len(unused) > 3 else "")
     sentence = f"nothing uses the parameter{'s' if len(unused) > 1 else ''} {shown}: no gradient reaches it"
-    strategy = trainer.strategy
-    if isinstance(strategy, DDPStrategy) and not strategy._ddp_kwargs.get("find_unused_parameters"):
+    # torch's DistributedDataParallel says so; other modules say nothing
+    if getattr(trainer.strategy.model, "find_unused_parameters", None) is False:
         raise UsageError(
             f"{sentence}.\nLeave it out of the model, or: --trainer.strategy ddp_find_unused_parameters_true"
         )

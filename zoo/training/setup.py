@@ -17,10 +17,10 @@ from zoo.logging.tensorboard import RunLogger
 from zoo.tasks.task import Task
 from zoo.training.callbacks import CostMeter, EndsWithValidation, PrintedLines
 from zoo.training.checkpoint import CheckpointSaver
-from zoo.training.lightning_overhead import Bar
 from zoo.training.model_cost import Cost
 from zoo.training.nonfinite import NonFiniteGuard
 from zoo.training.precision_check import PrecisionCheck
+from zoo.training.progress_bar import Bar
 
 Choice = str | float | bool
 BATCH = ("batch_size", "max_tokens", "max_length")
@@ -53,7 +53,9 @@ def make_logger_and_callbacks(
     logger = RunLogger(folder, "/".join(folder.parts[-3:-1]), chosen_options(model), keeping.logged)
     drawn: list[Callback] = [Bar()] if sys.stderr.isatty() and sys.stdout.isatty() else []
     callbacks = [
-        CheckpointSaver(folder / "checkpoints", next(iter(task.goals.items())), keeping.every, keeping.facts),
+        CheckpointSaver(
+            folder / "checkpoints", next(iter(task.monitored_metrics.items())), keeping.every, keeping.facts
+        ),
         PrecisionCheck(),
         NonFiniteGuard(folder, keeping.policy),
         CostMeter(cost),
