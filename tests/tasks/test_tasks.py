@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from torchmetrics.text import CHRFScore, SacreBLEUScore
+from torchmetrics.text import CHRFScore, SacreBLEUScore, TranslationEditRate
 
 from tests.tasks.training import build, train
 from zoo.errors import UsageError
@@ -64,6 +64,22 @@ def test_translation_scores_what_it_says(tmp_path, monkeypatch):
     assert diary.curve("val/bleu") == [pytest.approx(100 * float(SacreBLEUScore()(*pairs)))]
     assert diary.curve("val/chrf") == [pytest.approx(100 * float(CHRFScore(n_word_order=0)(*pairs)))]
     assert diary.curve("val/exact") == [pytest.approx(sum(a == b for a, b in zip(said, wanted, strict=True)) / 7)]
+
+
+def test_a_metric_of_the_collection_is_computed_and_reported(tmp_path, monkeypatch):
+    build_task = Translation.__init__
+
+    def with_edit_rate(self, *args, **options):
+        build_task(self, *args, **options)
+        self.text_metrics.add_metrics({"ter": TranslationEditRate()})
+
+    monkeypatch.setattr(Translation, "__init__", with_edit_rate)
+    monkeypatch.setattr(Translation, "translate", lambda self, source, valid: ["nonsense"] * len(source))
+    diary = train("translation", 8, tmp_path, max_steps=2, val_check_interval=1)
+    assert (
+        diary.curve("val/ter") == [pytest.approx(100.0)] * 2
+    )  # every word is wrong, each time anew
+    assert diary.curve("val/bleu") == [0.0] * 2
 
 
 def test_alignment_counts_strongest_weights_inside_the_slot(tmp_path):
