@@ -76,9 +76,7 @@ def test_a_metric_of_the_collection_is_computed_and_reported(tmp_path, monkeypat
     monkeypatch.setattr(Translation, "__init__", with_edit_rate)
     monkeypatch.setattr(Translation, "translate", lambda self, source, valid: ["nonsense"] * len(source))
     diary = train("translation", 8, tmp_path, max_steps=2, val_check_interval=1)
-    assert (
-        diary.curve("val/ter") == [pytest.approx(100.0)] * 2
-    )  # every word is wrong, each time anew
+    assert diary.curve("val/ter") == [pytest.approx(100.0)] * 2  # every word is wrong, each time anew
     assert diary.curve("val/bleu") == [0.0] * 2
 
 

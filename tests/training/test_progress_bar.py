@@ -18,7 +18,7 @@ def trainer(folder, **options):
 def test_the_bar_ends_where_the_run_does(tmp_path):
     screen = io.StringIO()
     bar = Bar(leave=True, console_kwargs={"file": screen, "force_terminal": True, "width": 120})
-    bar._drawn = math.inf  # no drawing is due
+    bar._last_drawing = math.inf  # no drawing is due
     run = trainer(tmp_path, callbacks=[bar], max_steps=7, enable_progress_bar=True)
     run.fit(*build("lm", 4, tmp_path))
     text = screen.getvalue()

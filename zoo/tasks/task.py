@@ -92,11 +92,13 @@ class Task(LightningModule):
     # training
 
     def on_fit_start(self) -> None:
+        """Seed the generators by the run's seed and the number of the process."""
         # building a part consumes random numbers: without this, dropout would differ between variants of a model
         torch.manual_seed(named_seed(self._seed, f"rank {self.global_rank}"))
         self._feeds = feeds(self.net)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The loss () whose gradient, after Lightning's averaging, is that of the mean over a step's predictions."""
         total, size = self.loss(batch)
         for side in take_side_losses(feeds(self.net) if self._feeds is None else self._feeds):
             total = total + side * size
@@ -113,6 +115,7 @@ class Task(LightningModule):
         return total * (undo / self._window[0].clamp(min=1))
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Drop gradients of parameters that wait, and average over the predictions of all accumulated batches."""
         # no gradient, no step: requires_grad would have to change, which DistributedDataParallel does not follow
         waiting = {name for name, step in self.thaws.items() if step > self.trainer.global_step}
         for name, parameter in self.net.named_parameters() if waiting else ():
@@ -127,6 +130,7 @@ class Task(LightningModule):
         self.step_losses.clear()
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Log the mean training loss since the last line, and the learning rate, every ``log_every_n_steps``."""
         step, every = self.trainer.global_step, cast(Any, self.trainer).log_every_n_steps
         if not every:
             self.loss_log.losses.clear()  # no line will need them
@@ -148,17 +152,21 @@ class Task(LightningModule):
     # evaluation
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Evaluate a batch."""
         total, size = self.evaluate(batch)
         if size > 0:
             self.eval_loss.update(total / size, size)
 
     def on_validation_epoch_end(self) -> None:
+        """Report the metrics of a validation as ``val/<name>``."""
         self._report("val")
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
+        """Evaluate a batch."""
         self.validation_step(batch, batch_idx)
 
     def on_test_epoch_end(self) -> None:
+        """Report the metrics of a test as ``test/<name>``."""
         self._report("test")
 
     def _report(self, split: str) -> None:
@@ -194,6 +202,7 @@ class Task(LightningModule):
         return fuse(self.optimizer_factory(self.groups(), self.lr))
 
     def configure_optimizers(self) -> Any:
+        """Optimiser and schedule, as Lightning takes them. Raises UsageError where a run has no end."""
         steps = self.trainer.estimated_stepping_batches
         if steps == float("inf"):
             raise UsageError("a run needs an end, for its schedule too: set trainer.max_steps or trainer.max_epochs.")
@@ -211,10 +220,11 @@ class Task(LightningModule):
     # resume
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the best and the newest metrics."""
         checkpoint["best"], checkpoint["measured"] = self.best, self.measured
         # where a callback has put averaged weights into the checkpoint, what cannot be averaged is that of now
-        held = checkpoint.get("state_dict", {})
-        held.update({name: value for name, value in self.state_dict().items() if name in held and exact(value)})
+        saved = checkpoint.get("state_dict", {})
+        saved.update({name: value for name, value in self.state_dict().items() if name in saved and exact(value)})
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take the figures of a checkpoint. Raises NonFiniteError where its weights are not numbers."""

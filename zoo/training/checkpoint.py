@@ -73,7 +73,7 @@ class CheckpointSaver(Checkpoint):
     # into place
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Take the places of Lightning's loops, signal handlers and writer of files."""
+        """Replace Lightning's loops, signal handlers and writer of checkpoint files."""
         if stage != "fit":
             return
         self.trainer, self.task = trainer, pl_module
@@ -93,10 +93,12 @@ class CheckpointSaver(Checkpoint):
     # what a checkpoint holds besides Lightning's
 
     def state_dict(self) -> dict[str, Any]:
+        """The best value of the first monitored metric, and the metrics that Lightning has."""
         metrics = {name: value.detach().cpu() for name, value in self.trainer.callback_metrics.items()}
         return {"best": self.state.best, "metrics": metrics}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from what ``state_dict`` gave."""
         self.state.best, self.state.metrics = state_dict["best"], state_dict.get("metrics", {})
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -111,16 +113,17 @@ class CheckpointSaver(Checkpoint):
         checkpoint["ranks"] = self.agreement.each({"chance": generators, "unreported": unreported})
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Take step, count, and every process's random state and unreported losses."""
         self.state.processes = checkpoint.get("ranks")
         self.state.step, self.state.count = int(checkpoint["global_step"]), int(checkpoint.get("saves", 0))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """What was measured before a resume is there for those who ask at the end, or stop early by it."""
+        """Give Lightning the metrics of before a resume: early stopping and the summary at the end read them."""
         metrics, self.state.metrics = self.state.metrics, {}
         trainer.callback_metrics.update({name: value.to(pl_module.device) for name, value in metrics.items()})
 
     def begin(self) -> None:
-        """At the first batch of an epoch: go on drawing where the checkpoint was taken, or take the first one."""
+        """At the first batch of an epoch: restore the random state of the checkpoint, or take the first checkpoint."""
         if self.state.processes is not None:
             ranks, self.state.processes = self.state.processes, None
             here, world = self.trainer.global_rank, self.trainer.world_size
@@ -142,6 +145,7 @@ class CheckpointSaver(Checkpoint):
     # when
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Remember the random state: an interrupted validation is run again, with the same numbers."""
         if not trainer.sanity_checking:
             self.state.before_validation = rng_state.capture(trainer.strategy.root_device)
         # processes can only agree at a batch that all of them have
@@ -150,6 +154,7 @@ class CheckpointSaver(Checkpoint):
         self._together = most == -least
 
     def on_validation_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        """Raises StopRequested or ValidationInterrupted where a process has received a signal."""
         if not self._together:
             return
         (signal_number,) = self.agreement.most(self.signals.asked)
@@ -159,6 +164,7 @@ class CheckpointSaver(Checkpoint):
             raise loops.ValidationInterrupted
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note whether the first monitored metric is better than ever before."""
         if trainer.sanity_checking:
             return
         self.state.validated, self.state.before_validation = True, None
@@ -171,7 +177,7 @@ class CheckpointSaver(Checkpoint):
                 self.state.best, self.state.improved = figure, True
 
     def boundary(self) -> None:
-        """After a batch: save where it is time to; leave where a signal came. No gradient may be waiting."""
+        """After a batch, between two steps: save where it is time to. Raises StopRequested where a signal came."""
         steps = self.trainer.fit_loop.epoch_loop
         if not steps.between_steps:  # type: ignore[attr-defined]
             return

@@ -56,6 +56,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         return content if isinstance(content, dict) else {}
 
     def remove_checkpoint(self, path: Any) -> None:
+        """Remove a file, if it is there."""
         Path(path).unlink(missing_ok=True)
 
 
@@ -66,6 +67,7 @@ class StateCollector(TorchCheckpointIO):
         self.content: dict[str, Any] = {}
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Keep the content; ``path`` is not used."""
         self.content = checkpoint
 
 

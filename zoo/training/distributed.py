@@ -121,8 +121,9 @@ def lost(error: BaseException, trainer: Trainer | None) -> LostError | None:
         time.sleep(POLL)
     if isinstance(launcher, Launcher) and launcher.died is not None:
         rank, code = launcher.died
-        found = LostError(f"{error_text(rank, code, trainer.world_size)}: what it said stands above. Go on: --resume")
-        found.code = code if 0 < code < 126 else 1
-        return found
+        cause = error_text(rank, code, trainer.world_size)
+        error_of_job = LostError(f"{cause}: what it said stands above. Go on: --resume")
+        error_of_job.code = code if 0 < code < 126 else 1
+        return error_of_job
     here = f"process {trainer.global_rank} of {trainer.world_size}"
     return LostError(f"{here} lost another one, which said why, or was killed. Go on: --resume")

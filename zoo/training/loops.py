@@ -40,6 +40,7 @@ class EpochLoop(BatchLoop):
 
     @property
     def done(self) -> bool:
+        """Whether no batch and no validation is left."""
         return not self.pending and super().done
 
     def reset(self) -> None:
@@ -54,14 +55,17 @@ class EpochLoop(BatchLoop):
             super().reset()
 
     def on_run_start(self, data_fetcher: Any) -> None:
+        """Restore the random state of a resumed run, or take the first checkpoint."""
         super().on_run_start(data_fetcher)
         self.saver.begin()
 
     def advance(self, data_fetcher: Any) -> None:
+        """Train on a batch, unless a validation was cut short, which comes first."""
         if not self.pending:
             super().advance(data_fetcher)
 
     def should_validate(self, data_fetcher: Any) -> bool:
+        """Whether to validate now: between two optimiser steps only."""
         if self.pending:
             self.pending = False
             return True
@@ -72,6 +76,7 @@ class EpochLoop(BatchLoop):
         return validates
 
     def on_advance_end(self, data_fetcher: Any) -> None:
+        """Validate where it is time to; then let the saver save or stop."""
         try:
             super().on_advance_end(data_fetcher)
         except ValidationInterrupted:
@@ -84,10 +89,12 @@ class EpochLoop(BatchLoop):
         self.saver.boundary()
 
     def on_save_checkpoint(self) -> dict:
+        """Lightning's state, whether a validation was cut short, and whether the run was stopping."""
         here = {"pending": self.pending, "should_stop": bool(self.trainer.should_stop)}
         return {**super().on_save_checkpoint(), **here}
 
     def on_load_checkpoint(self, state_dict: dict) -> None:
+        """Continue from what ``on_save_checkpoint`` gave."""
         super().on_load_checkpoint(state_dict)
         self.pending = bool(state_dict.get("pending"))
         self.was_stopping = bool(state_dict.get("should_stop"))
@@ -101,6 +108,7 @@ class FitLoop(EpochsLoop):
 
     @property
     def done(self) -> bool:
+        """Whether no step and no validation is left."""
         return not self.epoch_loop.pending and super().done
 
     @property
@@ -109,6 +117,7 @@ class FitLoop(EpochsLoop):
         return self.trainer.limit_train_batches == 0 or (not self.is_resuming and self.done)
 
     def reset(self) -> None:
+        """Continue within the epoch of a resumed run."""
         torch.set_grad_enabled(True)
         progress: Any = self.epoch_progress.current
         if self.is_resuming and progress.started > progress.processed:
@@ -116,11 +125,13 @@ class FitLoop(EpochsLoop):
             self.trainer.should_stop = self.epoch_loop.was_stopping
 
     def reset_restart_stage(self) -> None:
+        """The epoch ends: the next one begins with its first batch."""
         super().reset_restart_stage()
         self.mid_epoch = False
 
     @property
     def restarted_mid_epoch(self) -> bool:
+        """What Lightning asks: an epoch that goes on does not begin anew."""
         return self.mid_epoch
 
 

@@ -1,4 +1,4 @@
-"""How much memory a training run will take, told before it starts, from tensors that hold no numbers."""
+"""Estimates the memory of a training run before it starts, from tensors without numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zoo.models.loss import ROWS
 from zoo.system.torch_internals import fake_tensors
 from zoo.tasks.task import Task
 
-STATES = 2  # numbers that Adam and its kin keep per weight
+STATES = 2  # numbers per weight that optimisers like Adam keep
 
 
 class Estimate(NamedTuple):

@@ -51,18 +51,22 @@ class NonFiniteGuard(Callback):
         self.effort = BestEffort(f"{folder / FILE}", "what was left out is missing from it", "it names the newest step")
 
     def state_dict(self) -> dict[str, int]:
+        """How many steps were skipped, and how many of them in a row."""
         return {"skipped": self.skipped, "in_a_row": self.in_a_row}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from what ``state_dict`` gave."""
         self.skipped, self.in_a_row = state_dict["skipped"], state_dict["in_a_row"]
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Remember the batch and its place, for a message."""
         loader: Any = trainer.train_dataloader
         if hasattr(loader, "batches"):
             self.places.append(Place(loader.batches.epoch, loader.served - 1))
         self.batches.append(batch)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        """Check the losses and gradients of a step. Raises NonFiniteError where the policy is to stop."""
         places, self.places = self.places, []
         batches, self.batches = self.batches, []
         # the optimiser's lists: walking through the modules of a model takes longer than the check

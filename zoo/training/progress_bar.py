@@ -16,7 +16,7 @@ RATE = 4  # how often a second the bar is drawn; a drawing takes as long as some
 class Bar(lightning_internals.ProgressBar):
     """Lightning's bar, which would ask for its figures at every step and draw them a hundred times a second."""
 
-    _drawn = 0.0
+    _last_drawing = 0.0
 
     def __init__(self, refresh_rate: int = RATE, **options: Any) -> None:
         super().__init__(refresh_rate, **options)
@@ -24,12 +24,14 @@ class Bar(lightning_internals.ProgressBar):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        """Draw the bar where it is time to, and after the last step."""
         now, last = time.monotonic(), trainer.is_last_batch or trainer.global_step == trainer.max_steps
-        if last or now - self._drawn >= 1 / self.refresh_rate:
-            self._drawn = now
+        if last or now - self._last_drawing >= 1 / self.refresh_rate:
+            self._last_drawing = now
             super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def drawing_begins(self, trainer: Trainer) -> None:
+        """Take the streams back from the bar: their log goes on."""
         console.cover()
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
