@@ -13,13 +13,6 @@ from zoo.config import fit_options, run_config
 from zoo.parts.ffn import feeds, pop_aux_losses
 
 
-class Built(ZooCLI):
-    """Everything that `zoo fit` builds, up to the Trainer, which is not started."""
-
-    def _run_subcommand(self, subcommand: str) -> None:
-        pass
-
-
 class Plain:
     """A recipe's task and data, and the step that a bare loop takes with them."""
 
@@ -27,7 +20,7 @@ class Plain:
         command = fit_options.parse("fit", [recipe, "--runs", folder, *options])
         schema = run_config.schema()
         made = run_config.make_plan(command, run_config.read_draft(command), schema)
-        built = Built(made, schema)
+        built = ZooCLI(made, schema)  # everything that `zoo fit` builds; nothing is started
         trainer = made.config["trainer"]
         self.task, self.data, self.trainer = built.model.train(), built.data, built.trainer
         self.feeds = feeds(self.task.net)

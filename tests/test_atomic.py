@@ -20,7 +20,7 @@ ALLOWED = {
     "zoo/io/atomic_files.py": {"*"},
     "zoo/logging/tensorboard.py": {"truncate"},  # an event file, back to what a checkpoint knew of
     "zoo/compare/execute.py": {"open"},  # a run's log, which the run itself goes on with
-    "zoo/compare/lock.py": {"TemporaryFile"},  # without a name: it tells the time of a file system
+    "zoo/io/locks.py": {"TemporaryFile"},  # without a name: it tells the time of a file system
     "zoo/cli/import_probe.py": {"open", "fdopen"},  # /dev/null, and pipes
     "zoo/cli/check_worker.py": {"open", "fdopen"},
     "zoo/cli/tensorboard.py": {"open"},  # /dev/null

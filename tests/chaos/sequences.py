@@ -269,34 +269,29 @@ class Site:
 
         parsers: dict[str, Any] = {}
         parsed: dict[str, Any] = {}
-        build, start, every = ZooCLI.setup_parser, ZooCLI.before_instantiate_classes, ZooCLI.subcommands()
+        build, start = ZooCLI.setup_parser, ZooCLI.before_instantiate_classes
         parse = ZooCLI.parse_arguments
 
         def setup_parser(self: ZooCLI, *args: Any) -> None:
             if not parsers:
                 build(self, *args)
-                names = ("parser", "_subcommand_parsers", "_subcommand_method_arguments")
-                parsers.update({name: getattr(self, name) for name in names})
-            self.__dict__.update(parsers)
-            for parser in self._subcommand_parsers.values():
-                parser.set_defaults({"trainer.default_root_dir": self.trainer_defaults["default_root_dir"]})
+                parsers["parser"] = self.parser
+            self.parser = parsers["parser"]
+            self.parser.set_defaults({"trainer.default_root_dir": self.trainer_defaults["default_root_dir"]})
 
         def parse_arguments(self: ZooCLI, parser: Any, args: Any) -> None:
-            """A configuration that differs only in its folder and checkpoint has been parsed."""
-            command = args["subcommand"]
-            key = repr({**args, command: {**args[command], "ckpt_path": None}})
+            """A configuration that differs only in its folder has been parsed."""
+            key = repr(args)
             if key not in parsed:
                 parse(self, parser, args)
                 parsed[key] = copy.deepcopy(self.config)
                 return
             self.config = copy.deepcopy(parsed[key])
-            self.config[command].ckpt_path = args[command].get("ckpt_path")
-            self.config[command].trainer.default_root_dir = self.trainer_defaults["default_root_dir"]
+            self.config.trainer.default_root_dir = self.trainer_defaults["default_root_dir"]
 
         def stop(self: ZooCLI) -> None:
             raise SystemExit(0)
 
-        ZooCLI.subcommands = staticmethod(lambda: {name: every[name] for name in ("fit", "test")})  # type: ignore
         ZooCLI.setup_parser, ZooCLI.parse_arguments = setup_parser, parse_arguments  # type: ignore[method-assign]
         ZooCLI.before_instantiate_classes = stop  # type: ignore[method-assign]
         for task in dict.fromkeys(self.tasks):

@@ -45,8 +45,8 @@ def matched(name: str, kind: str) -> None:
     """What `zoo fit` asks before it trains."""
     found, task = data(name), registry.get("task", kind)
     sizes = found.sizes()
-    check_missing_sizes(task, found, sizes, task.blanks)
-    built = task(**TASKS[kind], **{blank: sizes.get(blank, 16) for blank in task.blanks})
+    check_missing_sizes(task, found, sizes, task.data_sizes)
+    built = task(**TASKS[kind], **{blank: sizes.get(blank, 16) for blank in task.data_sizes})
     check_batch(built, found)
 
 

@@ -15,12 +15,12 @@ import pytest
 
 from tests.compare.fake_compare import how, jobs
 from zoo.compare import execute as execution
-from zoo.compare import lock as locks
 from zoo.compare import run_records
 from zoo.compare.execute import FailedRun, execute, exit_code, last_log_lines, threads_per_run
-from zoo.compare.lock import Lock, Owner, alive, born, me
 from zoo.compare.plan import take_shard
 from zoo.errors import UsageError
+from zoo.io import locks
+from zoo.io.locks import Lock, Owner, alive, born, me
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("fake_compare.py")
@@ -292,7 +292,7 @@ def test_a_damaged_lock_is_taken_over_after_a_while(tmp_path):
 
 def test_of_many_that_see_a_stale_lock_one_takes_it(tmp_path):
     code = (
-        "import sys, time; from pathlib import Path; from zoo.compare.lock import Lock\n"
+        "import sys, time; from pathlib import Path; from zoo.io.locks import Lock\n"
         "won = []\n"
         "for n in range(40):\n"
         "    lock = Lock(Path(sys.argv[1], f'{n}.lock'))\n"

@@ -13,11 +13,11 @@ from tests.compare.fake_zoo import Costs, Fits
 from zoo.cli import compare_fits
 from zoo.compare import comparison_folder, matched_sizes, plan, prepare_runs, run_records, tuning_runs
 from zoo.compare.execute import execute
-from zoo.compare.lock import Lock
 from zoo.compare.plan import Comparison
 from zoo.compare.prepare_runs import prepare
 from zoo.compare.variants import parse_factors
 from zoo.errors import UsageError, ZooError
+from zoo.io.locks import Lock
 
 
 def asked(*vary, **more):

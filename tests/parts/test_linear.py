@@ -11,8 +11,9 @@ from zoo.models.generation import GenerationConfig, generate
 from zoo.parts import few_row_linear as module
 from zoo.parts.few_row_linear import FEW, Linear, Packed, held_bytes, linear, packs
 from zoo.parts.int8 import Int8
+from zoo.system import torch_internals
 
-needs_onednn = pytest.mark.skipif(not module.kernel_available(), reason="this torch has no products of oneDNN")
+needs_onednn = pytest.mark.skipif(not torch_internals.can_reorder_weights(), reason="torch has no products of oneDNN")
 
 
 @pytest.mark.parametrize("bias", [True, False])

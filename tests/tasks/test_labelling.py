@@ -41,7 +41,7 @@ def test_accuracy_and_f1_over_several_batches(kind):
             size += 1
         assert float(loss.size) == int(known.sum())
     accuracy, f1 = counted(guesses, labels, 5)
-    figures = task.figures(0.0)
+    figures = task.compute_metrics(0.0)
     assert figures["accuracy"] == pytest.approx(accuracy, abs=1e-6)
     assert figures["f1"] == pytest.approx(f1, abs=1e-6)
     task.evaluate(batch)
@@ -59,7 +59,7 @@ def test_masked_loss_and_accuracy_count_hidden_tokens_alone():
     hits = [int(logits[r, c].argmax()) == int(batch["targets"][r, c]) for r, c in hidden]
     assert float(loss.total) == pytest.approx(-sum(told), rel=1e-5)
     assert int(loss.size) == len(hidden)
-    assert task.figures(0.0)["accuracy"] == pytest.approx(sum(hits) / len(hits))
+    assert task.compute_metrics(0.0)["accuracy"] == pytest.approx(sum(hits) / len(hits))
 
 
 def test_pseudo_perplexity_is_of_tokens_hidden_alone():
@@ -75,7 +75,7 @@ def test_pseudo_perplexity_is_of_tokens_hidden_alone():
             hidden[0, column] = 1
             logits = task(hidden, batch["valid"][row : row + 1])[0, column]
             told.append(float(logits.log_softmax(-1)[batch["whole"][row, column]]))
-    assert task.figures(0.0)["pseudo_perplexity"] == pytest.approx(math.exp(-sum(told) / len(told)), rel=1e-4)
+    assert task.compute_metrics(0.0)["pseudo_perplexity"] == pytest.approx(math.exp(-sum(told) / len(told)), rel=1e-4)
 
 
 def test_next_sentences_weigh_as_many_tokens_as_asked_for():
@@ -88,7 +88,7 @@ def test_next_sentences_weigh_as_many_tokens_as_asked_for():
         pair = task.net.follow(states).log_softmax(-1)[torch.arange(5), batch["follows"]]
         hits = (task.net.follow(states).argmax(-1) == batch["follows"]).float().mean()
     assert float(loss.total) == pytest.approx(float(alone.total - 7.0 * pair.sum()), rel=1e-5)
-    assert task.figures(0.0)["follow_accuracy"] == pytest.approx(float(hits))
+    assert task.compute_metrics(0.0)["follow_accuracy"] == pytest.approx(float(hits))
     with pytest.raises(UsageError, match=r"--data\.next_sentence true"):
         task.loss(plain)
     with pytest.raises(UsageError, match=r"--model\.segments 2"):

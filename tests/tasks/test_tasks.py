@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from torchmetrics.text import CHRFScore, SacreBLEUScore
+from torchmetrics.text import CHRFScore, SacreBLEUScore, TranslationEditRate
 
 from tests.tasks.training import build, train
 from zoo.errors import UsageError
@@ -66,12 +66,26 @@ def test_translation_scores_what_it_says(tmp_path, monkeypatch):
     assert diary.curve("val/exact") == [pytest.approx(sum(a == b for a, b in zip(said, wanted, strict=True)) / 7)]
 
 
+def test_a_metric_of_the_collection_is_computed_and_reported(tmp_path, monkeypatch):
+    build_task = Translation.__init__
+
+    def with_edit_rate(self, *args, **options):
+        build_task(self, *args, **options)
+        self.text_metrics.add_metrics({"ter": TranslationEditRate()})
+
+    monkeypatch.setattr(Translation, "__init__", with_edit_rate)
+    monkeypatch.setattr(Translation, "translate", lambda self, source, valid: ["nonsense"] * len(source))
+    diary = train("translation", 8, tmp_path, max_steps=2, val_check_interval=1)
+    assert diary.curve("val/ter") == [pytest.approx(100.0)] * 2  # every word is wrong, each time anew
+    assert diary.curve("val/bleu") == [0.0] * 2
+
+
 def test_alignment_counts_strongest_weights_inside_the_slot(tmp_path):
     module, _ = build("translation", 8, tmp_path)
     weights = torch.zeros(1, 4, 5)
     weights[0, 0, 2] = weights[0, 1, 3] = weights[0, 2, 0] = weights[0, 3, 4] = 1.0
     module._align(weights, torch.tensor([[0, 2, 4, 0, 3]]))  # target tokens 0..2 translate source tokens 2..3
-    assert float(module.alignment.compute()) == pytest.approx(2 / 3)
+    assert float(module.metrics["alignment"].compute()) == pytest.approx(2 / 3)
 
 
 def test_training_loss_falls_and_is_logged_by_optimiser_step(tmp_path):

@@ -5,6 +5,7 @@ import logging
 import pytest
 import torch
 
+from zoo.tasks.compilation import compile_loss
 from zoo.tasks.lm import CausalLM
 
 
@@ -26,7 +27,7 @@ def test_the_compiled_loss_equals_the_plain_one(monkeypatch):
     task, _ = small()
     compiled = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function: compiled(function, backend="aot_eager", fullgraph=True))
-    task.compile_loss()
+    compile_loss(task)
     for got, want in zip(gradients(task, batch), gradients(plain, batch), strict=True):
         torch.testing.assert_close(got, want)
 
@@ -41,7 +42,7 @@ def test_without_a_compiler_it_goes_on_and_says_so(monkeypatch, caplog):
     monkeypatch.setattr(torch, "compile", broken)
     plain, batch = small()
     task, _ = small()
-    task.compile_loss()
+    compile_loss(task)
     with caplog.at_level(logging.WARNING):
         gradients(task, batch)
         found = gradients(task, batch)
@@ -54,6 +55,6 @@ def test_without_a_compiler_it_goes_on_and_says_so(monkeypatch, caplog):
 def test_an_error_of_the_loss_itself_is_not_hidden(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function: function)
     task, _ = small()
-    task.compile_loss()
+    compile_loss(task)
     with pytest.raises(KeyError, match="targets"):
         task.loss({})

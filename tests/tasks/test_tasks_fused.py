@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from zoo.tasks.task import fuse
+from zoo.tasks.optimizers import fuse
 
 
 def steps(optimizer, net, data):

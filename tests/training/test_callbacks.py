@@ -94,7 +94,7 @@ def test_best_and_last_are_kept(tmp_path):
     assert scores == [scores[0]] * 6  # nothing is learned, so the first state stays the best
     kept = {path.stem: torch.load(path, weights_only=True)["global_step"] for path in saver.folder.glob("*.ckpt")}
     assert kept == {"best": 4, "previous": 20, "last": 24}
-    assert saver.best == pytest.approx(scores[0])
+    assert saver.state.best == pytest.approx(scores[0])
     assert len(list((saver.folder / "manifests").iterdir())) == 3
 
 

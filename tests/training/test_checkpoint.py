@@ -1,7 +1,6 @@
 """What reaches the disk, and what does not: full disks, kills within a write, weights that are no numbers."""
 
 import errno
-import json
 import os
 
 import pytest
@@ -10,11 +9,10 @@ import torch
 from tests.chaos import rot
 from tests.chaos.toys import differences
 from tests.training.test_resume import At, fit, left
-from zoo.errors import CheckpointError, NonFiniteError, UsageError
+from zoo.errors import CheckpointError, NonFiniteError
 from zoo.inference import checkpoint_manifest, find_run
 from zoo.io import atomic_files
 from zoo.training.checkpoint_io import AtomicCheckpointIO
-from zoo.training.run_lock import RunLock
 
 STATE = {"global_step": 3, "epoch": 0, "state_dict": {"w": torch.arange(5.0)}}
 
@@ -196,24 +194,3 @@ def test_a_manifest_of_another_content_does_not_count(tmp_path):
     known.write_text(known.read_text().replace('"step": 3', '"step": 9'))
     with pytest.raises(CheckpointError, match=r"the manifest of last\.ckpt, is damaged"):
         checkpoint_manifest.verify(path)
-
-
-def test_one_writer_per_folder(tmp_path):
-    folder = tmp_path / "runs/lm/s1"
-    mine = RunLock(folder)
-    child = os.fork()
-    if not child:
-        try:
-            RunLock(folder)
-        except UsageError as error:
-            os._exit(0 if f"process {os.getppid()}" in str(error) and "--name" in str(error) else 1)
-        os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    mine.release()
-    child = os.fork()
-    if not child:
-        RunLock(folder)
-        os._exit(0)  # dies with it
-    os.waitpid(child, 0)
-    assert json.loads((tmp_path / "runs/lm/.s1.holder").read_text())["pid"] == child
-    RunLock(folder).release()

@@ -17,21 +17,18 @@ NAN = float("nan")
 
 @pytest.fixture
 def step(tmp_path, monkeypatch):
-    """Call with the policy and then with a norm: one step of a guard whose gradients have that norm."""
+    """Call with the policy and then with a number: one step of a guard whose gradients are that number."""
     trainer = SimpleNamespace(precision_plugin=SimpleNamespace(scaler=None), world_size=1, is_global_zero=True)
     module = torch.nn.Linear(2, 2)
-    for parameter in module.parameters():
-        parameter.grad = torch.ones_like(parameter)
     monkeypatch.setattr(NonFiniteGuard, "_report", lambda *_: "step 3: the loss is not finite")
     monkeypatch.setattr(NonFiniteGuard, "_rewind", lambda *_: None)
 
     def guarded(policy: str):
         guard = NonFiniteGuard(tmp_path, policy)
 
-        def one(norm: float) -> NonFiniteGuard:
+        def one(number: float) -> NonFiniteGuard:
             for parameter in module.parameters():
-                parameter.grad = torch.ones_like(parameter)
-            guard.norm = SimpleNamespace(find=lambda grads: torch.tensor(norm))
+                parameter.grad = torch.full_like(parameter, number)
             guard.on_before_optimizer_step(trainer, module, torch.optim.SGD(module.parameters(), 0.1))
             return guard
 

@@ -3,9 +3,11 @@
 import json
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
+from lightning.pytorch.strategies import StrategyRegistry, ddp
 
 from tests.tasks.training import build, train
 from tests.training.test_resume import At
@@ -133,7 +135,7 @@ def test_parameters_without_use_are_named_before_training(tmp_path, capsys):
     data.setup()
 
     class Fake:
-        precision, loggers, strategy = "32-true", (), None
+        precision, loggers, strategy = "32-true", (), SimpleNamespace(model=module)
 
         class precision_plugin:  # noqa: N801
             forward_context = staticmethod(torch.enable_grad)
@@ -142,9 +144,7 @@ def test_parameters_without_use_are_named_before_training(tmp_path, capsys):
     assert unused == ["net.stack.spare.weight", "net.stack.spare.bias"]
     report_errors(Fake, errors, unused)
     assert "nothing uses the parameters net.stack.spare.weight, net.stack.spare.bias" in capsys.readouterr().err
-    from lightning.pytorch.strategies import DDPStrategy
-
-    Fake.strategy = DDPStrategy()
+    Fake.strategy = SimpleNamespace(model=SimpleNamespace(find_unused_parameters=False))
     with pytest.raises(UsageError, match="ddp_find_unused_parameters_true"):
         report_errors(Fake, errors, unused)
 
@@ -172,8 +172,6 @@ def test_what_would_fit():
 
 
 def test_processes_that_agree_wait_no_longer_than_the_job(monkeypatch):
-    from datetime import timedelta
-
     from zoo.training import signals
 
     asked = []
@@ -183,11 +181,22 @@ def test_processes_that_agree_wait_no_longer_than_the_job(monkeypatch):
     class Trainer:
         world_size = 2
 
-        class strategy:  # noqa: N801
-            _timeout = timedelta(seconds=9)
-
     signals.Agreement(Trainer)
-    assert asked == [{"backend": "gloo", "timeout": timedelta(seconds=9)}]
+    assert asked == [{"backend": "gloo", "timeout": distributed.PATIENCE}]
+
+
+@pytest.mark.parametrize("name", ["ddp", "ddp_find_unused_parameters_true"])
+def test_a_strategy_by_name_waits_no_longer_than_that(name, monkeypatch):
+    from lightning.pytorch import Trainer
+
+    for entry in StrategyRegistry.values():
+        monkeypatch.setitem(entry, "init_params", dict(entry["init_params"]))
+    distributed.set_timeouts()
+    trainer = Trainer(strategy=name, devices=2, accelerator="cpu", logger=False, enable_checkpointing=False)
+    asked = []
+    monkeypatch.setattr(ddp, "_init_dist_connection", lambda *_, **options: asked.append(options["timeout"]))
+    trainer.strategy.setup_environment()
+    assert asked == [distributed.PATIENCE]
 
 
 def test_of_a_job_the_first_process_says_what_is_not_finite(monkeypatch, capsys):

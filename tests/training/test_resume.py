@@ -45,7 +45,8 @@ def fit(task, home, callbacks=(), resume=None, every=4, workers=0, goal=None, **
     seed_everything(3, verbose=False)
     module, data = build(task, 4, home.parent, dropout=0.1, **({"mix": "mixup"} if task == "classification" else {}))
     data.num_workers = workers
-    diary, saver = Diary(), CheckpointSaver(home / "checkpoints", goal or next(iter(module.goals.items())), every)
+    metric = goal or next(iter(module.monitored_metrics.items()))
+    diary, saver = Diary(), CheckpointSaver(home / "checkpoints", metric, every)
     trainer = Trainer(
         accelerator="cpu", logger=diary, callbacks=[saver, EndsWithValidation(), *callbacks], max_steps=STEPS,
         val_check_interval=5, check_val_every_n_epoch=None, log_every_n_steps=3, enable_progress_bar=False,
@@ -175,7 +176,7 @@ def test_a_kill_between_the_best_and_the_last_loses_neither(tmp_path, monkeypatc
 
     upside_down = {"goal": ("loss", "max")}  # the first validation stays the best
     whole, _ = fit("lm", tmp_path / "whole", **upside_down)
-    real, names = checkpoint.atomic.link, []
+    real, names = checkpoint.atomic_files.link_file, []
 
     def link(source, path):
         names.append(path.name)
@@ -183,10 +184,10 @@ def test_a_kill_between_the_best_and_the_last_loses_neither(tmp_path, monkeypatc
             raise KeyError("killed")
         real(source, path)
 
-    monkeypatch.setattr(checkpoint.atomic, "link", link)
+    monkeypatch.setattr(checkpoint.atomic_files, "link_file", link)
     with pytest.raises(KeyError):
         fit("lm", tmp_path / "cut", **upside_down)
-    monkeypatch.setattr(checkpoint.atomic, "link", real)
+    monkeypatch.setattr(checkpoint.atomic_files, "link_file", real)
     newest = checkpoint_manifest.newest_intact(tmp_path / "cut").path
     assert newest.name == "best.ckpt"
     resumed, _ = fit("lm", tmp_path / "cut", resume=newest, **upside_down)
@@ -196,7 +197,7 @@ def test_a_kill_between_the_best_and_the_last_loses_neither(tmp_path, monkeypatc
 def test_a_kill_between_the_best_and_the_last_after_the_last_step_leaves_both_names(tmp_path, monkeypatch):
     from zoo.training import checkpoint
 
-    real, names = checkpoint.atomic.link, []
+    real, names = checkpoint.atomic_files.link_file, []
 
     def link(source, path):
         names.append(path.name)
@@ -204,7 +205,7 @@ def test_a_kill_between_the_best_and_the_last_after_the_last_step_leaves_both_na
             raise KeyError("killed")
         real(source, path)
 
-    monkeypatch.setattr(checkpoint.atomic, "link", link)
+    monkeypatch.setattr(checkpoint.atomic_files, "link_file", link)
     deadly = -1
     whole, _ = fit("lm", tmp_path / "whole")
     deadly, names[:] = names.count("last.ckpt"), []
@@ -255,8 +256,8 @@ def test_other_processes_report_each_loss_once(world, tmp_path, capsys):
     ranks = []
     for own in losses:
         task, _ = build("lm", 4, tmp_path)
-        task._recent = [Loss(torch.tensor(total), torch.tensor(size)) for total, size in own]
-        ranks.append({"chance": rng_state.capture(torch.device("cpu")), "unreported": task.unreported()})
+        task.loss_log.losses = [Loss(torch.tensor(total), torch.tensor(size)) for total, size in own]
+        ranks.append({"chance": rng_state.capture(torch.device("cpu")), "unreported": task.loss_log.state()})
     found = []
     for rank in range(world):
         saver, (task, _) = CheckpointSaver(tmp_path), build("lm", 4, tmp_path)
@@ -265,9 +266,9 @@ def test_other_processes_report_each_loss_once(world, tmp_path, capsys):
             global_rank=rank, world_size=world, is_global_zero=rank == 0, strategy=strategy,
             train_dataloader=types.SimpleNamespace(anew=world == 1),
         )  # fmt: skip
-        saver.task, saver._ranks = task, ranks
+        saver.task, saver.state.processes = task, ranks
         saver.begin()
-        found += [(float(one.total), int(one.size)) for one in task._recent]
+        found += [(float(one.total), int(one.size)) for one in task.loss_log.losses]
     assert sorted(found) == [(1.0, 2), (3.0, 4), (5.0, 6)]
     said = {
         1: "warning: from 3 processes to 1: the batches are others; data.batch_size or data.max_tokens times 3 / 1",

@@ -84,7 +84,7 @@ class ZooFit:
         if not old:
             return []
         new = run_config.flatten(run_config.as_yaml(config_plan.config))
-        blanks = {f"model.{name}" for name in config_plan.resolved.classes["model"].blanks}
+        blanks = {f"model.{name}" for name in config_plan.resolved.classes["model"].data_sizes}
         keys = [key for key in dict.fromkeys([*old, *new]) if key in old or key in config_plan.resolved.origins]
         return [
             f"{key} was {old.get(key)} and is {new.get(key)}"

@@ -28,11 +28,12 @@ from zoo.errors import CheckpointError, StorageError, UsageError
 from zoo.inference import part_versions
 from zoo.inference.find_run import find_checkpoint
 from zoo.io import atomic_files
+from zoo.io.locks import RunLock
 from zoo.system import garbage_collection
 from zoo.system.stop_signals import exit_code
-from zoo.training import distributed, lightning_overhead, out_of_memory
+from zoo.tasks.compilation import compile_loss
+from zoo.training import distributed, out_of_memory, progress_bar
 from zoo.training.callbacks import Provenance
-from zoo.training.run_lock import RunLock
 from zoo.training.signals import StopRequested
 
 TRAINER: dict[str, Any] = {
@@ -41,9 +42,6 @@ TRAINER: dict[str, Any] = {
     "enable_autolog_hparams": False,  # it fills TensorBoard with `hp_metric = -1`
     "enable_model_summary": False,
 }
-
-
-OWN = ("tune", "compile")  # of a configuration, what LightningCLI need not know
 
 
 class Parser(LightningArgumentParser):
@@ -57,16 +55,16 @@ class ZooCLI(LightningCLI):
     """LightningCLI that is given a finished configuration instead of a command line."""
 
     def __init__(self, plan: Plan, schema: Schema) -> None:
-        self.plan, self.run_folder, command = plan, plan.run.folder, plan.command.subcommand
+        self.plan, self.run_folder, self.command = plan, plan.run.folder, plan.command.subcommand
         self.facts: dict[str, Any] = {}  # what the manifest of each checkpoint says
         self.dry = bool(plan.config["trainer"].get("fast_dev_run"))  # a try of a few batches that leaves nothing
-        wanted = {key: value for key, value in plan.config.items() if key not in OWN}
+        sections: dict[str, Any] = {key: plan.config[key] for key in ("model", "data", "trainer") if key in plan.config}
         super().__init__(
             schema.model, schema.data, save_config_callback=None, trainer_class=schema.trainer,
             trainer_defaults={**TRAINER, "default_root_dir": str(self.run_folder)},
-            seed_everything_default=plan.seed, parser_class=Parser, subclass_mode_model=True, subclass_mode_data=True,
-            auto_configure_optimizers=False, load_from_checkpoint_support=False,
-            args={"subcommand": command, command: copy.deepcopy(wanted)},  # a copy: jsonargparse changes lists in place
+            seed_everything_default=False, parser_class=Parser, subclass_mode_model=True, subclass_mode_data=True,
+            auto_configure_optimizers=False, load_from_checkpoint_support=False, run=False,
+            args=copy.deepcopy(sections),  # a copy: jsonargparse changes lists in place
         )  # fmt: skip
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
@@ -76,17 +74,11 @@ class ZooCLI(LightningCLI):
         except TypeError as error:
             raise UsageError(_first_line(str(error))) from error
 
-    def _parse_ckpt_path(self) -> None:
-        """Do nothing: what a checkpoint says about the model must never beat the command line."""
-
-    def _set_seed(self) -> None:
-        seed_everything(self.plan.seed, workers=True, verbose=False)
-
     def before_instantiate_classes(self) -> None:
         """Refuse impossible models at once, then let the data fill the blanks."""
-        parser, config = self._parser(self.subcommand), self.config[str(self.subcommand)]
+        seed_everything(self.plan.seed, workers=True, verbose=False)
         with blame_options():
-            self._build(parser, config)
+            self._build(self.parser, self.config)
 
     def _build(self, parser: LightningArgumentParser, config: Namespace) -> None:
         self.data = parser.instantiate(Namespace(data=config.data)).data
@@ -105,22 +97,22 @@ class ZooCLI(LightningCLI):
     def instantiate_classes(self) -> None:
         """Build the model; the data exists already."""
         config = copy.deepcopy(self.config)
-        del config[str(self.subcommand)]["data"]
+        del config["data"]
         with blame_options():
             self.config_init = self.parser.instantiate(config)
         self.datamodule = self.data
-        self.model = self._get(self.config_init, "model")
+        self.model = self.config_init["model"]
         task_data_match.check_batch(self.model, self.data)
         with blame_options():
             self.transfer = fit_finetune.prepare(self.plan, self.model, self.data)
         if self.plan.config.get("compile"):
-            self.model.compile_loss()
+            compile_loss(self.model)
         self.trainer = self.instantiate_trainer()
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """The trainer, with what a run carries where the configuration says nothing else."""
         written = self.plan.config["trainer"]
-        if self.subcommand == "fit":
+        if self.command == "fit":
             carried = make_logger_and_callbacks(self.model, self.run_folder, self.plan, self.facts)
             callbacks = [item for item in carried.pop("callbacks", []) if required_sections(item, written)]
             bars = any(isinstance(item, ProgressBar) for item in callbacks)
@@ -128,28 +120,28 @@ class ZooCLI(LightningCLI):
         else:
             carried = {"logger": False, "enable_checkpointing": False}
             callbacks = (
-                [lightning_overhead.Bar()]
-                if sys.stderr.isatty() and required_sections(lightning_overhead.Bar(), written)
-                else []
+                [progress_bar.Bar()] if sys.stderr.isatty() and required_sections(progress_bar.Bar(), written) else []
             )
             if not callbacks:
                 carried["enable_progress_bar"] = False  # in a pipe a bar is noise among the figures
         self.trainer_defaults["callbacks"] = [*callbacks, Provenance(part_versions.packages_used(self.plan.config))]
         with blame_options():
             carried = {key: carried[key] for key in carried if key not in written}
+            distributed.set_timeouts()
             try:
                 trainer = super().instantiate_trainer(**carried, **kwargs)
             except Exception as error:
                 raise by_lightning(error) or error from error
         distributed.watch_process(trainer)
-        lightning_overhead.install(trainer, self.model)
         return trainer
 
-    def _run_subcommand(self, subcommand: str) -> None:
-        """Train; say what a user can do about what ends it from outside."""
+    def run(self) -> None:
+        """Train, validate, test or predict; say what a user can do about what ends it from outside."""
         garbage_collection.settle()
         try:
-            super()._run_subcommand(subcommand)
+            getattr(self, f"before_{self.command}")()
+            self._call_trainer()
+            getattr(self, f"after_{self.command}")()
         except Exception as error:
             if out_of_memory.ran_out(error):
                 raise out_of_memory.advice(error, self.trainer, self.data) from error
@@ -161,10 +153,13 @@ class ZooCLI(LightningCLI):
         finally:
             distributed.gather_exit_codes(self.trainer)
 
-    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+    def _call_trainer(self) -> None:
         """Never unpickle: a checkpoint holds tensors and plain values. Print figures ourselves, without a box."""
-        quietly = {"verbose": False} if subcommand in ("validate", "test") else {}
-        return {**super()._prepare_subcommand_kwargs(subcommand), "weights_only": True, **quietly}
+        options: dict[str, Any] = {"verbose": False} if self.command in ("validate", "test") else {}
+        if self.command == "predict":
+            options["return_predictions"] = self.plan.config.get("return_predictions")
+        options |= {"datamodule": self.datamodule, "ckpt_path": self.plan.config.get("ckpt_path"), "weights_only": True}
+        getattr(self.trainer, self.command)(self.model, **options)
 
     def before_fit(self) -> None:
         """Make the folder, now that nothing can be refused any more, and keep the configuration in it."""
@@ -271,7 +266,7 @@ def run_plan(plan: Plan, schema: Schema) -> int:
     if plan.command.subcommand == "fit":
         run_folder.check(plan.run, *plan.reuse)
     try:
-        ZooCLI(plan, schema)
+        ZooCLI(plan, schema).run()
     except StopRequested as stopped:
         if run_folder.first_rank():
             print(print_last_lines(stopped), file=sys.stderr)

@@ -160,7 +160,7 @@ def training_options(task: Any) -> frozenset[str]:
     return frozenset(
         name
         for name, param in parameters(task).items()
-        if param.owner is not None and issubclass(param.owner, LightningModule) and name not in task.blanks
+        if param.owner is not None and issubclass(param.owner, LightningModule) and name not in task.data_sizes
     )
 
 

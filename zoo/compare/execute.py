@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from zoo.compare import run_records
-from zoo.compare.lock import BEAT, Lock
 from zoo.errors import StorageError, ZooError
+from zoo.io.locks import BEAT, Lock
 
 POLL, GRACE = 0.1, 60.0  # seconds between two polls; and for a run to save its state when it is stopped
 COMMAND = (sys.executable, "-m", "zoo")

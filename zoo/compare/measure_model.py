@@ -87,7 +87,7 @@ class CostMeter:
 
     def _task(self, model: Mapping[str, Any], sizes: Mapping[str, int], device: str = "meta") -> Task:
         options = dict(model["init_args"])
-        options |= {n: sizes[n] for n in _class(model).blanks if options.get(n) is None and n in sizes}
+        options |= {n: sizes[n] for n in _class(model).data_sizes if options.get(n) is None and n in sizes}
         filled = {"model": {"class_path": model["class_path"], "init_args": options}}
         with torch.device(device):
             return rebuild_task(filled, Path(f"the configuration of {model['class_path']}"), self.allow)

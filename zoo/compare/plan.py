@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 from zoo.compare import run_records, variants
 from zoo.compare.execute import Job
-from zoo.compare.lock import Lock
 from zoo.compare.variant_names import concise
 from zoo.compare.variants import Factor, Variant
 from zoo.errors import UsageError
+from zoo.io.locks import Lock
 
 STARTUP_SECONDS = 8.0  # until a run trains: imports of torch and Lightning
 

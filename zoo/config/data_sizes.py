@@ -12,7 +12,7 @@ from zoo.tasks.task import Task
 
 def missing_sizes(task: type[Task], options: Mapping[str, object]) -> list[str]:
     """The sizes that a configuration leaves to the data."""
-    return [name for name in task.blanks if name in options and options[name] is None]
+    return [name for name in task.data_sizes if name in options and options[name] is None]
 
 
 def placeholder_sizes(task: type[Task], options: Mapping[str, Any], limit: object = None) -> dict[str, int]:

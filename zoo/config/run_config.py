@@ -18,7 +18,7 @@ from zoo.plugins import diagnosis
 
 if TYPE_CHECKING:
     from zoo.config.resolve import Resolved, Schema
-    from zoo.training.run_lock import RunLock
+    from zoo.io.locks import RunLock
 
 SEED = 1
 KINDS_OF_PARTS = tuple(kind for kind in registry.KINDS if kind not in ("task", "data"))
@@ -221,7 +221,7 @@ def check_resume(config_plan: Plan, against: dict[str, Any], training: frozenset
 
     Raises UsageError if model options differ, except those in ``training``, which do not change the architecture.
     """
-    blanks = config_plan.resolved.classes["model"].blanks
+    blanks = config_plan.resolved.classes["model"].data_sizes
     old, new = flatten(current(against, "the checkpoint")), flatten(as_yaml(config_plan.config))
     changes = [
         key

@@ -13,9 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-# The one place that touches a private module of jsonargparse: only this function follows `**kwargs` from a task
-# through its model to the stack, which is what makes one signature enough. tests/cli/test_slots.py guards it.
-from jsonargparse._parameter_resolvers import get_signature_parameters
+from zoo.config.jsonargparse_internals import get_signature_parameters
 
 PLAIN_MODULES = (
     "builtins",

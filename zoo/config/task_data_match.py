@@ -42,7 +42,7 @@ def check_missing_sizes(task: type, data: object, sizes: Mapping[str, int], miss
     unknown = sorted(name for name in missing if name not in sizes and name != "max_length")
     if not unknown:
         return
-    data_kind, task_kind = kind_of(sizes), kind_of(getattr(task, "blanks", {}))
+    data_kind, task_kind = kind_of(sizes), kind_of(getattr(task, "data_sizes", {}))
     if data_kind == task_kind:  # the right kind of data, which do not provide the size
         raise UsageError(f"{type(data).__name__} does not say model.{unknown[0]}. Give it: --model.{unknown[0]} NUMBER")
     raise _mismatch(task, data, data_kind, task_kind)
@@ -74,7 +74,7 @@ def check_batch(task: Any, data: Any) -> None:
         ]
     if not missing:
         return
-    mismatch = _mismatch(type(task), data, kind_of(data.sizes()), kind_of(type(task).blanks))
+    mismatch = _mismatch(type(task), data, kind_of(data.sizes()), kind_of(type(task).data_sizes))
     raise UsageError(
         f"{mismatch} (its batches have {_describe_batch(batch)}; the task reads {_describe_batch(sample)})"
     )

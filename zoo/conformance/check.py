@@ -28,7 +28,7 @@ KERNELS = ("flash", "mem_efficient", "math", "cudnn")
 # what a program sets for all of torch: how it is read and how it is put back
 SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
-    "recording of gradients": (torch.is_grad_enabled, torch._C._set_grad_enabled),
+    "recording of gradients": (torch.is_grad_enabled, torch.set_grad_enabled),
     "demand for determinism": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
     "precision of matrix products": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     "number of threads": (torch.get_num_threads, torch.set_num_threads),

@@ -13,6 +13,7 @@ from zoo.conformance.common import any_layer, build_part, difference
 from zoo.conformance.subject import SHORT_AND_LONG, Refused, Subject
 from zoo.models.initialization import initialize
 from zoo.models.stack import Stack
+from zoo.system.torch_internals import raised_by_compiler
 
 
 def activation_checkpointing(subject: Subject) -> None:
@@ -43,7 +44,7 @@ def activation_checkpointing(subject: Subject) -> None:
 def compiles(subject: Subject) -> None:
     """torch.compile takes it as one graph, for several lengths, and it computes the same."""
     layer = any_layer(subject)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     try:
         fast = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=None)
         for length in (7, 5, 9):
@@ -51,13 +52,13 @@ def compiles(subject: Subject) -> None:
             try:
                 out = fast(x)
             except Exception as error:
-                if "torch._dynamo" not in type(error).__module__ and "dynamo" not in str(error).lower():
+                if not raised_by_compiler(error):
                     raise
                 lines = [line.strip() for line in str(error).splitlines() if line.strip()]
                 raise Broken(f"torch.compile breaks its graph: {lines[0] if lines else error!r}") from error
             require(difference(out, layer(x)) <= 1e-5, f"compiled, it gives other numbers at length {length}.")
     finally:
-        torch._dynamo.reset()
+        torch.compiler.reset()
 
 
 @once

@@ -201,7 +201,7 @@ class TaskSubject(Subject):
 
     def other_options(self) -> Iterator[tuple[str, Subject]]:
         """The task with one option changed at a time, without the sizes that data fills in."""
-        sizes = cast(type[Task], self.part).blanks
+        sizes = cast(type[Task], self.part).data_sizes
         return (one for one in super().other_options() if not set(one[1].options) & set(sizes) - set(self.options))
 
     def places(self) -> set[str]:

@@ -37,15 +37,22 @@ def part_of(batch: dict[str, Any], rows: slice) -> dict[str, Any]:
 
 
 @once
-def blanks_and_goals(subject: TaskSubject) -> None:
-    """``goals`` says which figures decide, and ``blanks`` are options without a value that the data fills in."""
-    goals, blanks = subject.part.goals, subject.part.blanks  # type: ignore[attr-defined]
-    require(bool(goals) and set(goals.values()) <= {"min", "max"}, f"goals is {goals}: name figures, each min or max.")
+def sizes_and_metrics(subject: TaskSubject) -> None:
+    """``monitored_metrics`` says which metrics decide, ``data_sizes`` which options the data sets."""
+    monitored, sizes = subject.part.monitored_metrics, subject.part.data_sizes  # type: ignore[attr-defined]
+    fine = bool(monitored) and set(monitored.values()) <= {"min", "max"}
+    require(fine, f"monitored_metrics is {monitored}: name metrics, each min or max.")
     parameters = inspect.signature(subject.part).parameters
-    for name, value in blanks.items():
-        require(name in parameters, f"blanks names {name}, which is no option.")
-        require(parameters[name].default is None, f"the blank {name} has a default: None means that the data knows it.")
-        require(isinstance(value, int) and value > 0, f"the blank {name} needs a small whole number to be tried with.")
+    for name, value in sizes.items():
+        require(name in parameters, f"data_sizes names {name}, which is no option.")
+        require(
+            parameters[name].default is None,
+            f"data_sizes names {name}, which has a default: None lets the data set it.",
+        )
+        require(
+            isinstance(value, int) and value > 0,
+            f"data_sizes gives {name} no small whole number, to try the task with.",
+        )
 
 
 @once
@@ -79,9 +86,9 @@ def evaluation_is_repeatable(subject: TaskSubject) -> None:
     with torch.no_grad():
         state = torch.get_rng_state()
         first = task.evaluate(batch)
-        figures = task.figures(float(first.total / first.size))
+        figures = task.compute_metrics(float(first.total / first.size))
         second = task.evaluate(batch)
-        again = task.figures(float(second.total / second.size))
+        again = task.compute_metrics(float(second.total / second.size))
     require(torch.equal(first.total, second.total), "two evaluations of one batch differ: is dropout on?")
     require(torch.equal(torch.get_rng_state(), state), "evaluation draws random numbers.")
     same = all(again[name] == value or value != value for name, value in figures.items())
@@ -166,5 +173,5 @@ def trains(subject: TaskSubject) -> None:
     train(task.train(), batch, type(task).__name__)
 
 
-PROMISES = [documentation, clean_import, blanks_and_goals, example_can_be_counted, loss_is_a_sum,
+PROMISES = [documentation, clean_import, sizes_and_metrics, example_can_be_counted, loss_is_a_sum,
             padding_counts_for_nothing, evaluation_is_repeatable, trains]  # fmt: skip

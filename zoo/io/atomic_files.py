@@ -70,7 +70,10 @@ def draft_of(path: Path) -> Path:
 
 @contextlib.contextmanager
 def open_draft(path: Path) -> Iterator[tuple[Path, HashingFile]]:
-    """A draft beside ``path``, where a rename is one step, and on the disk when the block ends; removed on an error."""
+    """A draft beside ``path``, where a rename is one step, and on the disk when the block ends; removed on an error.
+
+    Raises OSError, which names ``path``, where the disk refuses it.
+    """
     draft = draft_of(path)
     hashed = None
     try:
@@ -90,7 +93,10 @@ def open_draft(path: Path) -> Iterator[tuple[Path, HashingFile]]:
 
 @contextlib.contextmanager
 def native(path: Path) -> Iterator[Path]:
-    """Replace a file by means of a library that opens files itself: it writes the draft whose name this gives."""
+    """Replace a file by means of a library that opens files itself: it writes the draft whose name this gives.
+
+    Raises OSError, which names ``path``, where the disk refuses it.
+    """
     draft = draft_of(path)
     try:
         yield draft
@@ -142,9 +148,9 @@ def create(path: Path, content: bytes) -> bool:
 
 
 def discard(folder: Path) -> None:
-    """Remove a folder at once for whoever looks; what cannot be removed now is left under the name of a draft."""
-    for left in folder.parent.glob(f".{folder.name}.*{PARTIAL}"):
-        shutil.rmtree(left, ignore_errors=True)
+    """Remove a folder at once for all readers; what cannot be removed now stays under the name of a draft."""
+    for draft in folder.parent.glob(f".{folder.name}.*{PARTIAL}"):
+        shutil.rmtree(draft, ignore_errors=True)
     draft = draft_of(folder)
     os.replace(folder, draft)
     shutil.rmtree(draft, ignore_errors=True)
@@ -244,13 +250,13 @@ def sync_to_disk(path: Path) -> None:
 
 def remove_drafts(folder: Path) -> int:
     """Remove the drafts that a killed process left in a folder of which we are the only writer; how many they were."""
-    left = [path for path in folder.glob(f"*{PARTIAL}") if DRAFT.fullmatch(path.name)]
-    for path in left:
+    drafts = [path for path in folder.glob(f"*{PARTIAL}") if DRAFT.fullmatch(path.name)]
+    for path in drafts:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
             _remove(path)
-    return len(left)
+    return len(drafts)
 
 
 class Log:
@@ -303,9 +309,9 @@ def storage_fault(error: BaseException | None) -> OSError | None:
                 return OSError(errno.EIO, "it took only a part of what was written")
         # libraries in Rust, such as safetensors and tokenizers, have exceptions of their own
         elif number := re.search(r"\(os error (\d+)\)", str(error)):
-            found = int(number[1])
-            if found in STORAGE | ABOUT_A_FILE:
-                return OSError(found, os.strerror(found))
+            code = int(number[1])
+            if code in STORAGE | ABOUT_A_FILE:
+                return OSError(code, os.strerror(code))
         error = error.__cause__ or error.__context__
     return None
 
@@ -347,8 +353,8 @@ def _name(error: BaseException, path: Path, draft: Path | None = None) -> None:
     """Let the error of a disk name the file that it is about, not its draft."""
     if not isinstance(error, OSError) or error.errno is None:
         return
-    given = error.filename
-    about = path if given is None or isinstance(given, int) else Path(os.fsdecode(given))
+    name = error.filename
+    about = path if name is None or isinstance(name, int) else Path(os.fsdecode(name))
     if draft is None and path.name:  # the working folder has none
         draft = draft_of(path)
     if draft is not None and draft in about.parents:

@@ -23,13 +23,13 @@ class TooMuchError(UsageError):
 
 def content(path: Path, most: int) -> bytes:
     """The bytes of an ordinary file. Raises UsageError for a pipe, a device or more than `most`, OSError as usual."""
-    known = path.stat()
-    if stat.S_ISDIR(known.st_mode):
+    status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(21, "it is a folder", str(path))
-    if not stat.S_ISREG(known.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise UsageError(f"{path} is no ordinary file: a pipe or a device may never end.")
-    if known.st_size > most:
-        raise TooMuchError(f"{path} has {known.st_size} bytes; at most {most} are read.")
+    if status.st_size > most:
+        raise TooMuchError(f"{path} has {status.st_size} bytes; at most {most} are read.")
     return path.read_bytes()
 
 
@@ -48,10 +48,10 @@ def json_file(path: Path, most: int = JSON_BYTES) -> object:
     return json_text(text(path, most), str(path))
 
 
-def json_text(written: str, name: str) -> object:
+def json_text(source: str, name: str) -> object:
     """The value of a JSON text. Raises UsageError for what is none, or is nested too deeply to be read."""
     try:
-        return json.loads(written)
+        return json.loads(source)
     except RecursionError as error:
         raise TooMuchError(f"{name} is nested too deeply.") from error
     except ValueError as error:

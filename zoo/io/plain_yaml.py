@@ -25,6 +25,7 @@ class Loader(yaml.SafeLoader):
         self.nodes = self.depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """PyYAML's, counted. Raises TooMuchError for more depth or nodes than a document may have."""
         self.nodes, self.depth = self.nodes + 1, self.depth + 1
         if self.depth > DEPTH + 1:
             raise TooMuchError(f"line {self.line + 1}: nested deeper than {DEPTH} levels.")
@@ -52,10 +53,10 @@ def read(path: Path) -> object:
     return parse(limits.text(path, BYTES), str(path))
 
 
-def parse(written: str, name: str) -> object:
-    """The plain value of a YAML text; aliases count as what they stand for."""
+def parse(source: str, name: str) -> object:
+    """The plain value of a YAML text; aliases count as what they stand for. Raises UsageError as ``read`` does."""
     try:
-        loader = Loader(written)
+        loader = Loader(source)
         try:
             top = loader.get_single_node()
             if top is None:

@@ -206,7 +206,7 @@ class Heatmaps(Callback):
             with evaluation(pl_module), trainer.precision_plugin.forward_context():
                 images = pictures(pl_module, data)
             for logger in loggers:
-                logger.experiment._get_file_writer().add_summary(summary(images), trainer.global_step)
+                logger.experiment.file_writer.add_summary(summary(images), trainer.global_step)
         except Exception as error:  # a picture is not worth a run
             self.broken = True
             rank_zero_warn(f"attention is not drawn in this run: {type(error).__name__}: {error}")

@@ -84,6 +84,10 @@ class Events(SummaryWriter):
     file_writer: Any
     all_writers: Any
 
+    def add_summary(self, summary: Any, step: int | None = None) -> None:
+        """Write a message of TensorBoard's as it is."""
+        self._get_file_writer().add_summary(summary, step)
+
     def _get_file_writer(self) -> Any:
         if self.all_writers is None or self.file_writer is None:
             self.file_writer = _File(self.log_dir)

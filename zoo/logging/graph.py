@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+
+from zoo.logging.run_record import tensors
+from zoo.system.torch_internals import TorchDispatchMode, is_view
 
 SAME = ("_unsafe_view", "clone", "_to_copy", "constant_pad_nd")  # copies say no more than views do
 NAMES = {
@@ -58,20 +59,19 @@ class Tracer(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        inputs = [one for one in tree_leaves((args, kwargs or {})) if isinstance(one, Tensor)]
+        inputs = [one for _, one in tensors((args, kwargs or {}))]
         before = list(dict.fromkeys(self.node[id(one)] for one in inputs if id(one) in self.node))
         if before:
             at = self._node(func, before)
-            for one in tree_leaves(out):
-                if isinstance(one, Tensor):
-                    self.node[id(one)] = at
-                    self.kept.append(one)
+            for _, one in tensors(out):
+                self.node[id(one)] = at
+                self.kept.append(one)
         return out
 
     def _node(self, func: Any, before: list[int]) -> int:
         name = func.overloadpacket.__name__
         node = next((one for one in self.inside if isinstance(one, int)), None)
-        if node is None and (name in SAME or _is_view(func)):
+        if node is None and (name in SAME or is_view(func)):
             return before[0]
         at = self._new(name) if node is None else node
         self.flow.edges.extend((a, at) for a in before if a != at and (a, at) not in self.flow.edges)
@@ -94,10 +94,6 @@ class Tracer(TorchDispatchMode):
     def leave(self, *_: object) -> None:
         """The innermost module ends; its output stays as it is."""
         self.inside.pop()
-
-
-def _is_view(func: Any) -> bool:
-    return any(one.alias_info is not None and not one.alias_info.is_write for one in func._schema.arguments)
 
 
 def flow(net: nn.Module, inputs: Mapping[str, Tensor], whole: tuple[type, ...] = (), **more: Any) -> Flow:

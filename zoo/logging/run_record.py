@@ -124,7 +124,7 @@ class Ledger(Callback):
             "format": FORMAT,
             **run_identity(self.folder, task),
             "choices": self.about.get("choices", {}),
-            "goals": dict(getattr(task, "goals", {})),
+            "goals": dict(getattr(task, "monitored_metrics", {})),
             "unit": getattr(task, "unit", "token"),
             "data": data_identity(trainer),
             "start": self.start,

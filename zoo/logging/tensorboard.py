@@ -60,7 +60,7 @@ class RunLogger(TensorBoardLogger):
         if self._events is None:
             if self.logged is not None:
                 self._cut(self.logged)
-            self._events = self._experiment = Events(self.log_dir)
+            self._events = Events(self.log_dir)
         return self._events
 
     def _cut(self, logged: dict[str, int]) -> None:
@@ -111,10 +111,11 @@ class RunLogger(TensorBoardLogger):
         if self.open:
             self._add(session_end(api_pb2.STATUS_SUCCESS if status == "success" else api_pb2.STATUS_FAILURE))
             self.open = False
-        super().finalize(status)
+        if self._events is not None:
+            self._events.close()
 
     def _add(self, event: Any) -> None:
-        self.experiment._get_file_writer().add_summary(event)
+        self.experiment.add_summary(event)
         self.experiment.flush()
 
 

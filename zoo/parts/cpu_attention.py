@@ -11,6 +11,7 @@ from torch import Tensor
 
 from zoo.parts.derivatives import differentiable_gradients, transformed
 from zoo.parts.pattern import Pattern
+from zoo.system.torch_internals import softmax_backward
 
 LARGEST = 2**28  # bytes of float32 scores of one call: the weights are kept for the backward pass
 
@@ -117,7 +118,7 @@ class _Products(torch.autograd.Function):
             slope = torch.bmm(grad, v.mT)
             if dropped is not None:
                 slope = torch.ops.aten.native_dropout_backward(slope, dropped, share)
-            slope = torch.ops.aten._softmax_backward_data(slope, weights, -1, weights.dtype)
+            slope = softmax_backward(slope, weights)
             if need[3]:
                 dbias = slope.unflatten(0, ctx.heads).to(bias.dtype).sum_to_size(bias.shape)
             if need[0]:

@@ -8,16 +8,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from zoo.errors import UsageError
+from zoo.system.torch_internals import function_transforms_active
 
 
 def transformed() -> bool:
     """Whether torch.func (grad, vmap, jvp) or forward-mode derivatives are at work, which see no autograd function."""
     if torch.compiler.is_compiling():
         return False
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    return function_transforms_active()
 
 
 def differentiable_gradients(

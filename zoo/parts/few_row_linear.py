@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.parts.derivatives import transformed
+from zoo.system import torch_internals
 
 FEW = 32  # rows; with more the ordinary kernels are as good
 COLUMNS = 2  # rows up to which W x^T is the fastest
@@ -42,7 +43,7 @@ class Packed:
     rows = FEW  # it serves products with so many
 
     def __init__(self, weight: Tensor):
-        self.weight, self.version = weight, weight._version
+        self.weight, self.version = weight, torch_internals.change_count(weight)
         self.place = weight.data_ptr()
         # torch counts no changes through .data, which callbacks that swap weights use: a few numbers tell them
         flat = weight.detach().view(-1).numpy() if weight.is_contiguous() else None
@@ -53,16 +54,17 @@ class Packed:
     @staticmethod
     def lay(weight: Tensor) -> Any:
         """The matrix as the product wants it."""
-        return torch.ops.mkldnn._reorder_linear_weight(weight, None)
+        return torch_internals.reorder_weight(weight)
 
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x (..., in) to x W^T + b, (..., out)."""
-        return torch.ops.mkldnn._linear_pointwise(x.contiguous(), self.matrix, bias, "none", [], "")
+        return torch_internals.reordered_linear(x, self.matrix, bias)
 
     @property
     def current(self) -> bool:
         """Whether the matrix is still the one that was packed."""
-        if self.weight._version != self.version or self.weight.data_ptr() != self.place:
+        version = torch_internals.change_count(self.weight)
+        if version != self.version or self.weight.data_ptr() != self.place:
             return False
         return self.sample is None or self.sample.tobytes() == self.before
 
@@ -109,7 +111,7 @@ def packs(weights: Iterable[Tensor], rows: int) -> list[Packed]:
 
     Nothing is done where it would not help: few or many rows, other devices and types, more than ``LARGEST`` bytes.
     """
-    if not COLUMNS < rows <= FEW or not kernel_available():
+    if not COLUMNS < rows <= FEW or not torch_internals.can_reorder_weights():
         return []
     served = [weight for weight in weights if can_serve(weight)]
     return (
@@ -128,9 +130,3 @@ def held_bytes(weight: Tensor, kind: type[Packed]) -> Packed:
     if not isinstance(packed, kind) or not packed.current:
         packed = _packed[id(weight)] = kind(weight)
     return packed
-
-
-def kernel_available() -> bool:
-    """Whether this torch has the products of oneDNN."""
-    ops = torch.ops.mkldnn
-    return torch.backends.mkldnn.is_available() and hasattr(ops, "_reorder_linear_weight")

@@ -41,7 +41,8 @@ class Int8(Packed):
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x (..., in) to x W^T + b, (..., out)."""
         # without VNNI the products of two neighbours are added up in 16 bits, which only 7 bits of x do not overflow
-        out = torch.ops.quantized.linear_dynamic(x.contiguous(), self.matrix, not torch.cpu._is_vnni_supported())
+        has_vnni = torch.cpu.get_capabilities().get("avx512_vnni", False)
+        out = torch.ops.quantized.linear_dynamic(x.contiguous(), self.matrix, not has_vnni)
         return out if bias is None else out.add_(bias)
 
 

@@ -7,11 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import AdamW
+from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
 from zoo.models.vit import ViT
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
 from zoo.value_checks import a_rate
 
 Mix: TypeAlias = Literal["none", "mixup", "cutmix", "both"]
@@ -25,8 +26,8 @@ class ImageTask(Task):
 
     kind = "task"  # a base of its own: plugins derive tasks from it
     unit = "image"
-    blanks: ClassVar = {"num_classes": 10, "image_size": 32, "channels": 3}
-    goals: ClassVar[Goals] = {"top1": "max", "loss": "min"}
+    data_sizes: ClassVar = {"num_classes": 10, "image_size": 32, "channels": 3}
+    monitored_metrics: ClassVar[Directions] = {"top1": "max", "loss": "min"}
     net: Any
 
     def __init__(
@@ -43,8 +44,11 @@ class ImageTask(Task):
         a_rate(label_smoothing=label_smoothing)
         self.num_classes, self.label_smoothing, self.mix = num_classes, label_smoothing, mix
         self.mixer: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
-        self.top1 = MulticlassAccuracy(num_classes, average="micro")
-        self.top5 = MulticlassAccuracy(num_classes, average="micro", top_k=min(5, num_classes))
+        metrics: dict[str, Metric | MetricCollection] = {
+            "top1": MulticlassAccuracy(num_classes, average="micro"),
+            "top5": MulticlassAccuracy(num_classes, average="micro", top_k=min(5, num_classes)),
+        }  # of logits (B, num_classes) and labels (B,)
+        self.metrics = MetricCollection(metrics, compute_groups=False)
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) to logits (B, num_classes)."""
@@ -65,15 +69,8 @@ class ImageTask(Task):
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
         labels = batch["labels"]
         logits = self(batch["images"]).float()
-        self.top1.update(logits, labels)
-        self.top5.update(logits, labels)
+        self.metrics.update(logits, labels)
         return Loss(F.cross_entropy(logits, labels, reduction="sum"), torch.tensor(len(labels), device=labels.device))
-
-    def figures(self, loss: float) -> dict[str, float]:
-        values = {"top1": float(self.top1.compute()), "top5": float(self.top5.compute())}
-        self.top1.reset()
-        self.top5.reset()
-        return values
 
     def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> list[dict[str, Any]]:
         chance, guess = self(batch["images"]).float().softmax(-1).max(-1)
@@ -120,14 +117,14 @@ class Classification(ImageTask):
             optimizer: the optimiser; matrices decay, gains and biases never.
             schedule: how the learning rate moves.
         """
-        classes = known(num_classes, "num_classes")
-        size, depth = known(image_size, "image_size"), known(channels, "channels")
+        classes = required_size(num_classes, "num_classes")
+        size, depth = required_size(image_size, "image_size"), required_size(channels, "channels")
         net = ViT(classes, size, depth, seed=torch.initial_seed(), **model)
         super().__init__(net, classes, label_smoothing, mix, lr, optimizer, schedule)
 
     @classmethod
     def small_sizes(cls, options: Mapping[str, Any]) -> dict[str, int]:
-        return {**cls.blanks, "image_size": 2 * int(options.get("patch_size") or 16)}
+        return {**cls.data_sizes, "image_size": 2 * int(options.get("patch_size") or 16)}
 
 
 def mixer(mix: str, classes: int):

@@ -7,11 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.optim import AdamW
+from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
 from zoo.models.encoder import TextClassifier, TextEncoder, TokenClassifier
 from zoo.tasks.schedule import Linear
-from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
 from zoo.value_checks import a_rate
 
 IGNORE = -100
@@ -21,9 +22,9 @@ class Labelling(Task):
     """What naming the class of a text and of a token share: loss, accuracy, and F1, a mean over the classes."""
 
     kind = "task"  # a base, as Task is: it has no network of its own
-    blanks: ClassVar = {"vocab_size": 64, "num_classes": 5, "max_length": 64}
+    data_sizes: ClassVar = {"vocab_size": 64, "num_classes": 5, "max_length": 64}
     tried = False  # its stack is used as Translation's encoder is
-    goals: ClassVar[Goals] = {"accuracy": "max", "f1": "max", "loss": "min"}
+    monitored_metrics: ClassVar[Directions] = {"accuracy": "max", "f1": "max", "loss": "min"}
     net: TextEncoder
 
     def __init__(
@@ -38,8 +39,11 @@ class Labelling(Task):
         super().__init__(net, lr, optimizer, schedule)
         a_rate(label_smoothing=label_smoothing)
         self.num_classes, self.label_smoothing = num_classes, label_smoothing
-        self.accuracy = MulticlassAccuracy(num_classes, average="micro", ignore_index=IGNORE)
-        self.f1 = MulticlassF1Score(num_classes, average="macro", ignore_index=IGNORE)
+        metrics: dict[str, Metric | MetricCollection] = {
+            "accuracy": MulticlassAccuracy(num_classes, average="micro", ignore_index=IGNORE),
+            "f1": MulticlassF1Score(num_classes, average="macro", ignore_index=IGNORE),
+        }  # of logits (N, num_classes) and labels (N,)
+        self.metrics = MetricCollection(metrics, compute_groups=False)
 
     def forward(self, tokens: Tensor, valid: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """Tokens (B, T) to logits: (B, num_classes), or (B, T, num_classes)."""
@@ -50,8 +54,7 @@ class Labelling(Task):
 
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
         logits, labels = self._labelled(batch)
-        self.accuracy.update(logits, labels)
-        self.f1.update(logits, labels)
+        self.metrics.update(logits, labels)
         return self._loss(logits, labels, 0.0)
 
     def _labelled(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -64,12 +67,6 @@ class Labelling(Task):
     def _loss(logits: Tensor, labels: Tensor, smoothing: float) -> Loss:
         total = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
         return Loss(total, torch.tensor(len(labels), device=labels.device))
-
-    def figures(self, loss: float) -> dict[str, float]:
-        values = {"accuracy": float(self.accuracy.compute()), "f1": float(self.f1.compute())}
-        self.accuracy.reset()
-        self.f1.reset()
-        return values
 
     @abstractmethod
     def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> list[dict[str, Any]]: ...
@@ -114,8 +111,10 @@ class SequenceClassification(Labelling):
             optimizer: the optimiser; matrices decay, gains and biases never.
             schedule: how the learning rate moves.
         """
-        classes, words = known(num_classes, "num_classes"), known(vocab_size, "vocab_size")
-        net = TextClassifier(words, classes, known(max_length, "max_length"), seed=torch.initial_seed(), **model)
+        classes, words = required_size(num_classes, "num_classes"), required_size(vocab_size, "vocab_size")
+        net = TextClassifier(
+            words, classes, required_size(max_length, "max_length"), seed=torch.initial_seed(), **model
+        )
         super().__init__(net, classes, label_smoothing, lr, optimizer, schedule)
 
     def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> list[dict[str, Any]]:
@@ -150,8 +149,10 @@ class TokenClassification(Labelling):
             optimizer: the optimiser; matrices decay, gains and biases never.
             schedule: how the learning rate moves.
         """
-        classes, words = known(num_classes, "num_classes"), known(vocab_size, "vocab_size")
-        net = TokenClassifier(words, classes, known(max_length, "max_length"), seed=torch.initial_seed(), **model)
+        classes, words = required_size(num_classes, "num_classes"), required_size(vocab_size, "vocab_size")
+        net = TokenClassifier(
+            words, classes, required_size(max_length, "max_length"), seed=torch.initial_seed(), **model
+        )
         super().__init__(net, classes, label_smoothing, lr, optimizer, schedule)
 
     def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from torchmetrics import MeanMetric
 from zoo.models.language import LanguageModel
 from zoo.models.loss import cross_entropy
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known, taken
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
 
 
 class LanguageTask(Task):
@@ -23,13 +23,13 @@ class LanguageTask(Task):
     """
 
     kind = "task"  # a base of its own: plugins derive tasks from it
-    blanks: ClassVar = {"vocab_size": 64, "max_length": 64}
-    goals: ClassVar[Goals] = {"loss": "min", "bits_per_byte": "min"}
+    data_sizes: ClassVar = {"vocab_size": 64, "max_length": 64}
+    monitored_metrics: ClassVar[Directions] = {"loss": "min", "bits_per_byte": "min"}
     net: Any
 
     def __init__(self, net: nn.Module, lr: float, optimizer: OptimizerFactory, schedule: ScheduleFactory):
         super().__init__(net, lr, optimizer, schedule)
-        self.bits_per_byte = MeanMetric()
+        self.metrics["bits_per_byte"] = MeanMetric()
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Tokens (B, T) to logits (B, T, vocab_size)."""
@@ -44,11 +44,11 @@ class LanguageTask(Task):
         total, size = self.loss(batch)
         length = batch["bytes"].sum()
         if length > 0:
-            self.bits_per_byte.update(total / math.log(2) / length, length)
+            self.metrics["bits_per_byte"].update(total / math.log(2) / length, length)
         return Loss(total, size)
 
-    def figures(self, loss: float) -> dict[str, float]:
-        return {"perplexity": math.exp(min(loss, 700.0)), "bits_per_byte": taken(self.bits_per_byte)}
+    def compute_metrics(self, loss: float) -> dict[str, float]:
+        return {"perplexity": math.exp(min(loss, 700.0)), **super().compute_metrics(loss)}
 
     def sample(self, rows: int) -> dict[str, Tensor]:
         length = min(self.net.max_length, 16)
@@ -85,7 +85,7 @@ class CausalLM(LanguageTask):
             optimizer: the optimiser; matrices decay, gains and biases never.
             schedule: how the learning rate moves.
         """
-        vocab_size, max_length = known(vocab_size, "vocab_size"), known(max_length, "max_length")
+        vocab_size, max_length = required_size(vocab_size, "vocab_size"), required_size(max_length, "max_length")
         net = LanguageModel(vocab_size, max_length, seed=torch.initial_seed(), **model)
         super().__init__(net, lr, optimizer, schedule)
 

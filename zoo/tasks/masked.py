@@ -13,7 +13,7 @@ from zoo.errors import UsageError
 from zoo.models.encoder import MaskedLanguageModel
 from zoo.models.pseudo_likelihood import pseudo_log_probabilities
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known, taken
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
 
 
 class MaskedLM(Task):
@@ -23,9 +23,9 @@ class MaskedLM(Task):
     the model tells as well whether a second text follows a first; ``follow_accuracy`` is how often it is right.
     """
 
-    blanks: ClassVar = {"vocab_size": 64, "max_length": 64, "mask_token": 1}
+    data_sizes: ClassVar = {"vocab_size": 64, "max_length": 64, "mask_token": 1}
     tried = False  # its stack is used as Translation's encoder is
-    goals: ClassVar[Goals] = {"loss": "min", "accuracy": "max"}
+    monitored_metrics: ClassVar[Directions] = {"loss": "min", "accuracy": "max"}
     net: MaskedLanguageModel
 
     def __init__(
@@ -49,7 +49,7 @@ class MaskedLM(Task):
             optimizer: the optimiser; matrices decay, gains and biases never.
             schedule: how the learning rate moves.
         """
-        vocab_size, max_length = known(vocab_size, "vocab_size"), known(max_length, "max_length")
+        vocab_size, max_length = required_size(vocab_size, "vocab_size"), required_size(max_length, "max_length")
         if next_sentence < 0:
             raise UsageError(f"model.next_sentence is a weight, got {next_sentence}.")
         net = MaskedLanguageModel(vocab_size, max_length, pairs=next_sentence > 0, seed=torch.initial_seed(), **model)
@@ -57,7 +57,8 @@ class MaskedLM(Task):
         if next_sentence and net.segments < 2:
             raise UsageError("model.next_sentence needs two kinds of segments. Add --model.segments 2")
         self.next_sentence, self.mask_token = next_sentence, mask_token
-        self.accuracy, self.follow_accuracy, self.pseudo = MeanMetric(), MeanMetric(), MeanMetric()
+        for name in ("accuracy", "pseudo_perplexity", "follow_accuracy"):
+            self.metrics[name] = MeanMetric()
 
     def forward(self, tokens: Tensor, valid: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """Tokens (B, T) to logits (B, T, vocab_size)."""
@@ -77,11 +78,11 @@ class MaskedLM(Task):
         logits = self._told(states, batch)
         hidden = batch["targets"] >= 0
         if hidden.any():
-            self.accuracy.update((logits.argmax(-1) == batch["targets"][hidden]).float())
+            self.metrics["accuracy"].update((logits.argmax(-1) == batch["targets"][hidden]).float())
         if self.next_sentence:
-            self.follow_accuracy.update((self.net.follow(states).argmax(-1) == self._follows(batch)).float())
+            self.metrics["follow_accuracy"].update((self.net.follow(states).argmax(-1) == self._follows(batch)).float())
         if "scored" in batch and batch["scored"].any():
-            self.pseudo.update(-self._alone(batch))
+            self.metrics["pseudo_perplexity"].update(-self._alone(batch))  # nats, until they are reported
         return self._filled(logits, batch)
 
     def _states(self, batch: dict[str, Tensor]) -> Tensor:
@@ -104,18 +105,15 @@ class MaskedLM(Task):
 
     def _alone(self, batch: dict[str, Tensor]) -> Tensor:
         """The log-probability of each token that is to be scored, hidden alone."""
-        mask = known(self.mask_token, "mask_token")
+        mask = required_size(self.mask_token, "mask_token")
         rows = batch["scored"].any(1)
         whole, valid, scored = (batch[name][rows] for name in ("whole", "valid", "scored"))
         segments = batch["segments"][rows] if "segments" in batch else torch.zeros_like(whole)
         return pseudo_log_probabilities(self.net, (whole, valid, segments), scored, mask)
 
-    def figures(self, loss: float) -> dict[str, float]:
-        pseudo = taken(self.pseudo)
-        return {
-            "accuracy": taken(self.accuracy), "pseudo_perplexity": math.exp(min(pseudo, 700.0)),
-            "follow_accuracy": taken(self.follow_accuracy),
-        }  # fmt: skip
+    def compute_metrics(self, loss: float) -> dict[str, float]:
+        values = super().compute_metrics(loss)
+        return {**values, "pseudo_perplexity": math.exp(min(values["pseudo_perplexity"], 700.0))}
 
     def sample(self, rows: int) -> dict[str, Tensor]:
         length = min(self.net.max_length, 16)

@@ -7,7 +7,7 @@ from torch.optim import AdamW
 
 from zoo.models.recurrent import RecurrentSeq2Seq
 from zoo.tasks.schedule import InverseSqrt
-from zoo.tasks.task import OptimizerFactory, ScheduleFactory, known
+from zoo.tasks.task import OptimizerFactory, ScheduleFactory, required_size
 from zoo.tasks.translation import TranslationTask
 
 
@@ -42,7 +42,10 @@ class RNNSeq2Seq(TranslationTask):
             optimizer: the optimiser; matrices decay, gains and biases never.
             schedule: how the learning rate moves.
         """
-        sizes = known(source_vocab_size, "source_vocab_size"), known(target_vocab_size, "target_vocab_size")
-        length = known(max_length, "max_length")
+        sizes = (
+            required_size(source_vocab_size, "source_vocab_size"),
+            required_size(target_vocab_size, "target_vocab_size"),
+        )
+        length = required_size(max_length, "max_length")
         net = RecurrentSeq2Seq(*sizes, length, seed=torch.initial_seed(), **model)
         super().__init__(net, label_smoothing, bleu_tokenize, lr, optimizer, schedule)

@@ -1,42 +1,31 @@
 """What every task shares: a loss per real token, an optimiser with its schedule, and the logging of both."""
 
-import logging
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from torchmetrics import MeanMetric
+from torchmetrics import MeanMetric, Metric
 
 from zoo.errors import NonFiniteError, UsageError
 from zoo.models.initialization import named_seed
 from zoo.parts.ffn import FFN, feeds, pop_aux_losses
+from zoo.tasks.loss_log import Loss, LossLog
+from zoo.tasks.optimizers import OptimizerFactory, fuse, parameter_groups
+from zoo.tasks.renamed import alias_old_names
 from zoo.tasks.schedule import Schedule
 
-OptimizerFactory = Callable[[list, float], Optimizer]
 ScheduleFactory = Callable[[int], Schedule]
-Goals = dict[str, Literal["min", "max"]]
-
-
-FUSED = ("cpu", "cuda", "mps", "xpu")  # devices that torch has fused optimisers for
-
-
-log = logging.getLogger(__name__)
-
-
-class Loss(NamedTuple):
-    """A sum over the predictions of a batch, and how many there are."""
-
-    total: Tensor
-    size: Tensor
+Directions = dict[str, Literal["min", "max"]]
 
 
 class Task(LightningModule):
-    """Trains ``net``; a subclass says what its loss is and what else is worth measuring.
+    """Trains ``net``; a subclass says what its loss is, and puts what else is worth measuring into ``metrics``.
 
     The gradient is that of the mean loss over all predictions of one optimiser step, so that neither the size of a
     batch, its padding, gradient accumulation, nor the number of processes changes it.
@@ -44,8 +33,8 @@ class Task(LightningModule):
 
     kind = "task"
     unit = "token"  # what a prediction is about, and a cost is per
-    blanks: ClassVar[dict[str, int]] = {}  # options that the data fills in where they are None, and a small value each
-    goals: ClassVar[Goals] = {"loss": "min"}  # validation figures, the first one decides
+    data_sizes: ClassVar[dict[str, int]] = {}  # options that the data sets where they are None, and a small value each
+    monitored_metrics: ClassVar[Directions] = {"loss": "min"}  # of a validation; the first one decides
     tried: ClassVar[bool] = True  # by `zoo matrix`; False where another task asks the same of a stack
     tokens_seen: Tensor
 
@@ -56,6 +45,7 @@ class Task(LightningModule):
         self.net, self.lr, self.optimizer_factory, self.schedule_factory = net, lr, optimizer, schedule
         self.register_buffer("tokens_seen", torch.zeros((), dtype=torch.long))
         self.eval_loss = MeanMetric()
+        self.metrics: Any = nn.ModuleDict()  # of torchmetrics, by the name that each is reported under
         self.best: dict[str, float] = {}
         self.measured: dict[str, float] = {}  # by the newest validation, nan where nothing was or where it diverged
         self.rates: dict[str, float] = {}  # factors on the learning rate by the name of a parameter of the net
@@ -64,13 +54,11 @@ class Task(LightningModule):
         self._window: list[Tensor] = []  # predictions per batch since the last optimiser step, over all processes
         self.step_losses: list[Tensor] = []  # and the losses of these batches
         self._feeds: list[FFN] | None = None  # those of the net, while it is trained
-        self._recent: list[Loss] = []  # losses since the last line of the log
+        self.loss_log = LossLog()
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "_current_fx_name":  # Lightning's, 46 times a step; no parameter, buffer or module
-            self.__dict__[name] = value
-        else:
-            super().__setattr__(name, value)
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        alias_old_names(cls)
 
     def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Tensor]]:
         """As torch's, without counters and tables of integers: callbacks and strategies average what it names."""
@@ -78,8 +66,8 @@ class Task(LightningModule):
 
     @classmethod
     def small_sizes(cls, options: Mapping[str, Any]) -> dict[str, int]:
-        """Values for ``blanks`` with which a task of these options can be built to see whether its parts fit."""
-        return dict(cls.blanks)
+        """Values for ``data_sizes`` with which a task of these options can be built to see whether its parts fit."""
+        return dict(cls.data_sizes)
 
     @abstractmethod
     def loss(self, batch: Any) -> Loss:
@@ -97,39 +85,25 @@ class Task(LightningModule):
         """A random batch such as its data gives, for checks; NotImplementedError where a task has none."""
         raise NotImplementedError
 
-    def figures(self, loss: float) -> dict[str, float]:
-        """What the metrics of the task came to, besides the loss; resets them."""
-        return {}
-
-    def compile_loss(self) -> None:
-        """Have torch.compile make one program of the loss and its gradients; where it cannot, say so and go on."""
-        plain, compiled = self.loss, torch.compile(self.loss)
-
-        def loss(batch: Any) -> Loss:
-            try:
-                return compiled(batch)
-            except Exception as error:  # whatever the compiler raises: the loss raises an error of its own again below
-                self.loss = plain  # type: ignore[method-assign]
-                found = plain(batch)
-                told = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-                log.warning("not compiled, going on without: %s", told)
-                return found
-
-        self.loss = loss  # type: ignore[method-assign]
+    def compute_metrics(self, loss: float) -> dict[str, float]:
+        """The metrics of the task by name, besides the loss; nan where nothing was measured. They start anew."""
+        return {name: compute_and_reset(metric) for name, metric in self.metrics.items()}
 
     # training
 
     def on_fit_start(self) -> None:
+        """Seed the generators by the run's seed and the number of the process."""
         # building a part consumes random numbers: without this, dropout would differ between variants of a model
         torch.manual_seed(named_seed(self._seed, f"rank {self.global_rank}"))
         self._feeds = feeds(self.net)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The loss () whose gradient, after Lightning's averaging, is that of the mean over a step's predictions."""
         total, size = self.loss(batch)
         for side in pop_aux_losses(feeds(self.net) if self._feeds is None else self._feeds):
             total = total + side * size
         everywhere, loss = size.to(total.dtype), total.detach()
-        self._recent.append(Loss(loss, size))
+        self.loss_log.add(loss, size)
         if self.trainer.world_size > 1:
             everywhere, loss = self._sum_over_processes(torch.stack([everywhere, loss]))
         self._window.append(everywhere)
@@ -140,12 +114,8 @@ class Task(LightningModule):
         undo = self.trainer.accumulate_grad_batches * self.trainer.world_size
         return total * (undo / self._window[0].clamp(min=1))
 
-    @property
-    def adjusts(self) -> bool:
-        """Whether the gradients of this step are changed before the optimiser sees them."""
-        return bool(self.thaws) or len(self._window) > 1
-
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Drop gradients of parameters that wait, and average over the predictions of all accumulated batches."""
         # no gradient, no step: requires_grad would have to change, which DistributedDataParallel does not follow
         waiting = {name for name, step in self.thaws.items() if step > self.trainer.global_step}
         for name, parameter in self.net.named_parameters() if waiting else ():
@@ -153,21 +123,20 @@ class Task(LightningModule):
                 parameter.grad = None
         if len(self._window) > 1:
             factor = self._window[0].clamp(min=1) / torch.stack(self._window).sum().clamp(min=1)
-            grads = [p.grad for p in self.parameters() if p.grad is not None]
-            if grads:
-                torch._foreach_mul_(grads, factor.to(grads[0].dtype))
+            for parameter in self.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(factor.to(parameter.grad.dtype))
         self._window.clear()
         self.step_losses.clear()
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Log the mean training loss since the last line, and the learning rate, every ``log_every_n_steps``."""
         step, every = self.trainer.global_step, cast(Any, self.trainer).log_every_n_steps
         if not every:
-            self._recent.clear()  # nobody will ask
+            self.loss_log.losses.clear()  # no line will need them
         if self._window or not every or step % every:
             return
-        total = torch.stack([loss.total for loss in self._recent]).double().sum()
-        size = torch.stack([loss.size for loss in self._recent]).sum()
-        self._recent.clear()
+        total, size = self.loss_log.pop()
         mean = (self._sum_over_processes(total) / self._sum_over_processes(size).clamp(min=1)).item()
         rate = self.trainer.optimizers[0].param_groups[0]["lr"]
         self._write({"train/loss": mean, "train/lr": rate}, step)
@@ -183,40 +152,44 @@ class Task(LightningModule):
     # evaluation
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Evaluate a batch."""
         total, size = self.evaluate(batch)
         if size > 0:
             self.eval_loss.update(total / size, size)
 
     def on_validation_epoch_end(self) -> None:
+        """Report the metrics of a validation as ``val/<name>``."""
         self._report("val")
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
+        """Evaluate a batch."""
         self.validation_step(batch, batch_idx)
 
     def on_test_epoch_end(self) -> None:
+        """Report the metrics of a test as ``test/<name>``."""
         self._report("test")
 
     def _report(self, split: str) -> None:
-        # every process computes every figure, so that none waits for another; nan is what nobody measured
-        loss = taken(self.eval_loss)
-        measured = {"loss": loss, **self.figures(loss)}
+        # every process computes every metric, so that none waits for another; nan is what no process has measured
+        loss = compute_and_reset(self.eval_loss)
+        measured = {"loss": loss, **self.compute_metrics(loss)}
         figures = {name: value for name, value in measured.items() if value == value}
         if self.trainer.sanity_checking:
             return
         for name, value in figures.items():
-            self.log(f"{split}/{name}", value, prog_bar=name in self.goals, logger=split == "test")
+            self.log(f"{split}/{name}", value, prog_bar=name in self.monitored_metrics, logger=split == "test")
         if split == "val":
             self.measured = measured
             self._write_validation(figures)
 
     def _write_validation(self, figures: dict[str, float]) -> None:
-        goals = {name: goal for name, goal in self.goals.items() if name in figures}
-        for name, goal in goals.items():
-            pick = min if goal == "min" else max
+        monitored = {name: direction for name, direction in self.monitored_metrics.items() if name in figures}
+        for name, direction in monitored.items():
+            pick = min if direction == "min" else max
             self.best[name] = pick(self.best.get(name, figures[name]), figures[name])
         best = {f"best/{name}": value for name, value in self.best.items()}
         self._write({f"val/{name}": value for name, value in figures.items()} | best, self.trainer.global_step)
-        self._write({f"val_by_tokens/{name}": figures[name] for name in goals}, int(self.tokens_seen))
+        self._write({f"val_by_tokens/{name}": figures[name] for name in monitored}, int(self.tokens_seen))
 
     def predict_step(self, batch: Any, batch_idx: int) -> list[dict[str, Any]]:
         """A record of plain values per sample, for `zoo predict` to write down."""
@@ -229,6 +202,7 @@ class Task(LightningModule):
         return fuse(self.optimizer_factory(self.groups(), self.lr))
 
     def configure_optimizers(self) -> Any:
+        """Optimiser and schedule, as Lightning takes them. Raises UsageError where a run has no end."""
         steps = self.trainer.estimated_stepping_batches
         if steps == float("inf"):
             raise UsageError("a run needs an end, for its schedule too: set trainer.max_steps or trainer.max_epochs.")
@@ -241,47 +215,29 @@ class Task(LightningModule):
 
     def groups(self) -> list[dict[str, Any]]:
         """Parameters that are optimised alike; the first group learns fastest."""
-        by_options: dict[tuple[float, bool], list[nn.Parameter]] = {}
-        for name, parameter in self.named_parameters():
-            if parameter.requires_grad:
-                # gains and biases have no redundancy that decay could remove
-                kind = self.rates.get(name.removeprefix("net."), 1.0), parameter.dim() > 1
-                by_options.setdefault(kind, []).append(parameter)
-        return [
-            {
-                "params": by_options[rate, matrices],
-                **({} if rate == 1 else {"lr": self.lr * rate}),
-                **({} if matrices else {"weight_decay": 0.0}),
-            }
-            for rate, matrices in sorted(by_options, reverse=True)
-        ]
+        return parameter_groups(self.named_parameters(), self.lr, self.rates)
 
     # resume
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the best and the newest metrics."""
         checkpoint["best"], checkpoint["measured"] = self.best, self.measured
         # where a callback has put averaged weights into the checkpoint, what cannot be averaged is that of now
-        held = checkpoint.get("state_dict", {})
-        held.update({name: value for name, value in self.state_dict().items() if name in held and exact(value)})
+        saved = checkpoint.get("state_dict", {})
+        saved.update({name: value for name, value in self.state_dict().items() if name in saved and exact(value)})
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take the figures of a checkpoint. Raises NonFiniteError where its weights are not numbers."""
         tensors = checkpoint.get("state_dict", {})
         wrong = [name for name, one in tensors.items() if one.is_floating_point() and one.isnan().any()]
         if wrong:
-            path = getattr(self._trainer, "ckpt_path", None) or "the checkpoint"
-            raise NonFiniteError(f"{path}: {wrong[0]} holds weights that are not numbers (nan). Take an earlier one.")
+            raise NonFiniteError(
+                f"{wrong[0]} of the checkpoint holds nan instead of numbers. Take an earlier checkpoint."
+            )
         self.best, self.measured = checkpoint.get("best", {}), checkpoint.get("measured", {})
 
-    def unreported(self) -> list[Tensor]:
-        """The losses of this process since the last line of the log: totals and sizes."""
-        return [
-            torch.stack([getattr(one, name) for one in self._recent]).cpu() for name in Loss._fields if self._recent
-        ]
 
-    def report_later(self, losses: list[Tensor]) -> None:
-        """Take back what ``unreported`` gave."""
-        self._recent = [Loss(*pair) for pair in zip(*(part.to(self.device) for part in losses), strict=True)]
+alias_old_names(Task)
 
 
 def exact(value: Any) -> bool:
@@ -289,28 +245,29 @@ def exact(value: Any) -> bool:
     return isinstance(value, Tensor) and not value.is_floating_point()
 
 
-def fuse(optimizer: Optimizer) -> Optimizer:
-    """Let an optimiser of torch that was not told how to loop over its tensors do all of them in one kernel."""
-    chosen = ("fused", "foreach", "capturable", "differentiable")
-    is_set = any(group.get(name) for group in optimizer.param_groups for name in chosen)
-    tensors = [p for group in optimizer.param_groups for p in group["params"]]
-    served = all(p.device.type in FUSED and p.is_floating_point() for p in tensors)
-    if optimizer.defaults.get("fused", False) is None and not is_set and served:
-        for settings in (optimizer.defaults, *optimizer.param_groups):
-            settings["fused"] = True
-    return optimizer
-
-
-def taken(metric: MeanMetric) -> float:
-    """The mean over all processes, nan where none has measured anything; the metric starts anew."""
-    metric.update(0.0, 0.0)  # torchmetrics warns where a process has nothing to add
-    mean = float(metric.compute())
+def compute_and_reset(metric: Metric) -> float:
+    """The value of a metric over all processes, nan where none has measured a mean; the metric starts anew."""
+    if isinstance(metric, MeanMetric):
+        metric.update(0.0, 0.0)  # torchmetrics warns where a process has nothing to add
+    value = float(metric.compute())
     metric.reset()
-    return mean
-
-
-def known(value: int | None, name: str) -> int:
-    """A size that was given or filled in from the data. Raises UsageError when it is neither."""
-    if value is None:
-        raise UsageError(f"model.{name} is not known. Give it, or train with data that knows it.")
     return value
+
+
+def required_size(value: int | None, name: str) -> int:
+    """A size that was set, or came from the data. Raises UsageError where it is None."""
+    if value is None:
+        raise UsageError(f"Set model.{name}, or use a data module that provides it.")
+    return value
+
+
+OLD_NAMES = {"known": "required_size", "taken": "compute_and_reset", "Goals": "Directions"}
+
+
+def __getattr__(name: str) -> Any:
+    """What plugins import by an old name, with a FutureWarning. Raises AttributeError for all other names."""
+    if name not in OLD_NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    message = f"zoo.tasks.task.{name} is named {OLD_NAMES[name]} now. The old name ends with zoo 0.3."
+    warnings.warn(message, FutureWarning, stacklevel=2)
+    return globals()[OLD_NAMES[name]]

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import AdamW
-from torchmetrics import MeanMetric
+from torchmetrics import MeanMetric, Metric, MetricCollection
 from torchmetrics.text import CHRFScore, SacreBLEUScore
 
 from zoo.models.attention_weights import record_weights
@@ -17,7 +17,7 @@ from zoo.models.loss import IGNORED, cross_entropy
 from zoo.models.seq2seq import Seq2Seq
 from zoo.parts.packing import Packing
 from zoo.tasks.schedule import InverseSqrt
-from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known, taken
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
 from zoo.value_checks import a_rate
 
 
@@ -50,8 +50,8 @@ class TranslationTask(Task):
     """
 
     kind = "task"  # a base, as Task is: it has no network of its own
-    blanks: ClassVar = {"source_vocab_size": 64, "target_vocab_size": 64, "max_length": 64}
-    goals: ClassVar[Goals] = {"loss": "min", "bleu": "max", "exact": "max"}
+    data_sizes: ClassVar = {"source_vocab_size": 64, "target_vocab_size": 64, "max_length": 64}
+    monitored_metrics: ClassVar[Directions] = {"loss": "min", "bleu": "max", "exact": "max"}
 
     def __init__(
         self,
@@ -65,8 +65,13 @@ class TranslationTask(Task):
         super().__init__(cast(nn.Module, net), lr, optimizer, schedule)
         a_rate(label_smoothing=label_smoothing)
         self.label_smoothing = label_smoothing
-        self.bleu, self.chrf = SacreBLEUScore(tokenize=bleu_tokenize), CHRFScore(n_word_order=0)
-        self.accuracy, self.exact, self.alignment = MeanMetric(), MeanMetric(), MeanMetric()
+        for name in ("accuracy", "exact", "alignment"):
+            self.metrics[name] = MeanMetric()
+        text_metrics: dict[str, Metric | MetricCollection] = {
+            "bleu": SacreBLEUScore(tokenize=bleu_tokenize),
+            "chrf": CHRFScore(n_word_order=0),
+        }  # of translations and lists of references; reported in percent
+        self.text_metrics = MetricCollection(text_metrics, compute_groups=False)
         self.exact_by_type: dict[str, list[float]] = {}
 
     @property
@@ -99,7 +104,7 @@ class TranslationTask(Task):
         with record_weights(self.translator.decoder) as recorded:
             logits = self._logits(batch)
         valid = batch["target_valid"][:, 1:]
-        self.accuracy.update((logits.argmax(-1) == batch["target"][:, 1:])[valid].float())
+        self.metrics["accuracy"].update((logits.argmax(-1) == batch["target"][:, 1:])[valid].float())
         if recorded and len(batch["slots"]):
             self._align(list(recorded.values())[-1].mean(1), batch["slots"])
         if batch["decode"].any():
@@ -113,7 +118,7 @@ class TranslationTask(Task):
         for row, source_from, source_to, target_from, target_to in slots.tolist():
             looked = strongest[row, target_from:target_to]
             hits.append((looked >= source_from) & (looked < source_to))
-        self.alignment.update(torch.cat(hits).float())
+        self.metrics["alignment"].update(torch.cat(hits).float())
 
     @torch.no_grad()
     def translate(self, source: Tensor, valid: Tensor) -> list[str]:
@@ -132,21 +137,17 @@ class TranslationTask(Task):
         hypotheses = self.translate(batch["source"][rows], batch["source_valid"][rows])
         references = [batch["text"][row] for row in rows.tolist()]
         kinds = [batch["type"][row] for row in rows.tolist()]
-        self.bleu.update(hypotheses, [[text] for text in references])
-        self.chrf.update(hypotheses, [[text] for text in references])
+        self.text_metrics.update(hypotheses, [[text] for text in references])
         for got, text, kind in zip(hypotheses, references, kinds, strict=True):
-            self.exact.update(float(got == text))
+            self.metrics["exact"].update(float(got == text))
             if kind:
                 self.exact_by_type.setdefault(kind, []).append(float(got == text))
 
-    def figures(self, loss: float) -> dict[str, float]:
-        values = {"perplexity": math.exp(min(loss, 700.0)), "accuracy": taken(self.accuracy)}
-        values |= {"exact": taken(self.exact), "alignment": taken(self.alignment)}
+    def compute_metrics(self, loss: float) -> dict[str, float]:
+        values = {"perplexity": math.exp(min(loss, 700.0)), **super().compute_metrics(loss)}
         if values["exact"] == values["exact"]:  # something was decoded, here or in another process
-            values["bleu"] = 100 * float(cast(Tensor, self.bleu.compute()))
-            values["chrf"] = 100 * float(cast(Tensor, self.chrf.compute()))
-        self.bleu.reset()
-        self.chrf.reset()
+            values |= {name: 100 * float(value) for name, value in self.text_metrics.compute().items()}
+        self.text_metrics.reset()
         return values | self._exact_by_type()
 
     def _exact_by_type(self) -> dict[str, float]:
@@ -208,8 +209,11 @@ class Translation(TranslationTask):
             optimizer: the optimiser; matrices decay, gains and biases never.
             schedule: how the learning rate moves.
         """
-        sizes = known(source_vocab_size, "source_vocab_size"), known(target_vocab_size, "target_vocab_size")
-        length = known(max_length, "max_length")
+        sizes = (
+            required_size(source_vocab_size, "source_vocab_size"),
+            required_size(target_vocab_size, "target_vocab_size"),
+        )
+        length = required_size(max_length, "max_length")
         net = Seq2Seq(*sizes, length, seed=torch.initial_seed(), **model)
         super().__init__(net, label_smoothing, bleu_tokenize, lr, optimizer, schedule)
 

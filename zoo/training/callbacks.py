@@ -1,4 +1,4 @@
-"""What a run measures about itself, and what it says while it goes on."""
+"""Callbacks of every run: cost, provenance, a validation at the end, and lines for logs and pipes."""
 
 from __future__ import annotations
 
@@ -32,23 +32,27 @@ class CostMeter(Callback):
         self._announced = False
 
     def state_dict(self) -> dict[str, Any]:
+        """The speeds so far, the window under way as (seconds, predictions at its start), the peak in bytes."""
         window = None if self._mark is None else (time.perf_counter() - self._mark[0], self._mark[1])
         return {"rates": self.rates, "window": window, "peak": self.peak_memory(), "announced": self._announced}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from what ``state_dict`` gave."""
         self.rates, self._window = list(state_dict["rates"]), state_dict["window"]
         self.peak, self._announced = state_dict["peak"], state_dict["announced"]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Continue the window of a resumed run; log parameters and FLOPs in a new one."""
         if self._window is not None:
-            seconds, seen = self._window
-            self._mark, self._window = (time.perf_counter() - seconds, seen), None
+            seconds, tokens = self._window
+            self._mark, self._window = (time.perf_counter() - seconds, tokens), None
         if self._announced or trainer.global_step:
-            return  # a resumed run has said it
+            return  # a resumed run has logged them
         self._announced = True
         self._log(trainer, {"params_m": self.cost.parameters / 1e6, "mflops_per_token": self.cost.flops / 1e6})
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """End a window where a line of the log is due, and begin the next."""
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         if not every or trainer.global_step % every:
             return
@@ -58,9 +62,11 @@ class CostMeter(Callback):
         self._mark = now, tokens
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Drop the window under way: the time of a validation is not the time of a step."""
         self._mark = None  # the time of a validation is not the time of a step
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log speed and peak memory."""
         if not trainer.sanity_checking and self.rates:
             self._log(trainer, {"tokens_per_s": self.speed(), "peak_memory_mb": self.peak_memory() / 2**20})
 
@@ -93,6 +99,7 @@ class Provenance(Callback):
         self.records = records
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Add the records to a checkpoint."""
         checkpoint[KEY] = self.records
 
 
@@ -100,6 +107,7 @@ class EndsWithValidation(Callback):
     """Validates after the last step of a run too, wherever ``val_check_interval`` falls: no result is lost."""
 
     def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Before the last step of a run, have the trainer validate after it."""
         accumulated = (batch_idx + 1) % trainer.accumulate_grad_batches == 0 or trainer.is_last_batch
         if trainer.global_step + 1 == trainer.max_steps and accumulated:
             loop = trainer.fit_loop.epoch_loop
@@ -115,14 +123,16 @@ class PrintedLines(Callback):
         self.shown = shown
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        console.cover()  # a bar of somebody else's may have taken the streams
+        """Take standard output back: a progress bar of another package may have taken it."""
+        console.cover()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print the monitored metrics of the validation."""
         if trainer.sanity_checking or not trainer.is_global_zero or not isinstance(pl_module, Task):
             return
         figures = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
-        goals = {f"val/{goal}" for goal in pl_module.goals}
-        text = " · ".join(f"{name} {value:.4g}" for name, value in figures.items() if name in goals)
+        monitored = {f"val/{name}" for name in pl_module.monitored_metrics}
+        text = " · ".join(f"{name} {value:.4g}" for name, value in figures.items() if name in monitored)
         steps = int(trainer.estimated_stepping_batches)
         line = f"step {trainer.global_step}/{steps} · {text}"
         if self.shown:

@@ -12,6 +12,7 @@ import io
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from zoo.inference.find_run import PREVIOUS, STARTING
 from zoo.io import atomic_files
 from zoo.tasks.task import Task
 from zoo.training import loops, rng_state
-from zoo.training.checkpoint_io import AtomicCheckpointIO
+from zoo.training.checkpoint_io import AtomicCheckpointIO, collect_state
+from zoo.training.lightning_internals import replace_signal_handlers
 from zoo.training.signals import Agreement, Signals, StopRequested
 
 LAST, BEST = "last.ckpt", "best.ckpt"
@@ -36,8 +38,26 @@ FAILURES_ALLOWED = 3  # checkpoints in a row that could not be written
 RETRY = 60.0  # seconds after one
 
 
+@dataclass
+class SaverState:
+    """Everything about the checkpoints of a run that changes while it trains."""
+
+    best: float | None = None  # the best value of the first monitored metric
+    improved: bool = False  # `best` belongs to a state that no checkpoint holds yet
+    validated: bool = False  # since the newest checkpoint
+    step: int = -1  # of the newest checkpoint
+    count: int = 0  # checkpoints of the run, before a resume too: their order, whatever clocks say
+    failures: int = 0  # checkpoints in a row that could not be written
+    time: float = field(default_factory=time.monotonic)  # of the newest checkpoint, or try
+    unwritten_best: bytes | None = None  # the best state, where the disk refused it
+    before_validation: dict[str, Any] | None = None  # the random state when the validation under way began
+    processes: list[dict[str, Any]] | None = None  # of the checkpoint that is resumed: random state, unreported losses
+    metrics: dict[str, Tensor] = field(default_factory=dict)  # Lightning's, of the checkpoint that is resumed
+    digests: dict[tuple[int, int], str] = field(default_factory=dict)  # of files, by inode and time of change
+
+
 class CheckpointSaver(Checkpoint):
-    """Checkpoints of one run in ``folder``; ``facts`` is what their manifests say of it."""
+    """Checkpoints of one run in ``folder``; ``facts`` is what their manifests say of it. ``state`` is what changes."""
 
     def __init__(
         self,
@@ -48,28 +68,21 @@ class CheckpointSaver(Checkpoint):
     ) -> None:
         self.folder, self.goal, self.every = folder, goal, every
         self.io = AtomicCheckpointIO({} if facts is None else facts)
-        self.best: float | None = None
-        self.saved = -1  # the step of the newest checkpoint
-        self.saves = 0  # checkpoints that this run has taken, before a resume too: their order, whatever clocks say
-        self._due = self._improved = False
-        self._unwritten: bytes | None = None  # the best state, where the disk refused it
-        self._misses, self._when = 0, time.monotonic()
-        self._ranks: list[dict[str, Any]] | None = None  # of the checkpoint that is continued
-        self._before: dict[str, Any] | None = None  # the generators when validation began
-        self._metrics: dict[str, Tensor] = {}  # what Lightning had been told of when the checkpoint was taken
+        self.state = SaverState()
 
     # into place
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Take the places of Lightning's loops, signal handlers and writer of files."""
+        """Replace Lightning's loops, signal handlers and writer of checkpoint files."""
         if stage != "fit":
             return
         self.trainer, self.task = trainer, pl_module
         self.off = bool(getattr(trainer, "fast_dev_run", False))
         self.whole = type(trainer.strategy) is DDPStrategy or isinstance(trainer.strategy, SingleDeviceStrategy)
         loops.install_loops(trainer, self)
-        self.signals = trainer._signal_connector = Signals(trainer)
+        self.signals = Signals()
         self.signals.register_signal_handlers()
+        replace_signal_handlers(trainer, self.signals)
         self.agreement = Agreement(trainer)
         if self.whole:
             trainer.strategy.checkpoint_io = self.io
@@ -80,41 +93,44 @@ class CheckpointSaver(Checkpoint):
     # what a checkpoint holds besides Lightning's
 
     def state_dict(self) -> dict[str, Any]:
+        """The best value of the first monitored metric, and the metrics that Lightning has."""
         metrics = {name: value.detach().cpu() for name, value in self.trainer.callback_metrics.items()}
-        return {"best": self.best, "metrics": metrics}
+        return {"best": self.state.best, "metrics": metrics}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best = state_dict["best"]
-        self._metrics = state_dict.get("metrics", {})
+        """Continue from what ``state_dict`` gave."""
+        self.state.best, self.state.metrics = state_dict["best"], state_dict.get("metrics", {})
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """The generators, and what the task has not reported yet, of every process."""
         pending = trainer.fit_loop.epoch_loop.pending  # type: ignore[attr-defined]
-        generators = self._before if pending and self._before else rng_state.capture(trainer.strategy.root_device)
-        unreported = pl_module.unreported() if isinstance(pl_module, Task) else []
+        before = self.state.before_validation
+        generators = before if pending and before else rng_state.capture(trainer.strategy.root_device)
+        unreported = pl_module.loss_log.state() if isinstance(pl_module, Task) else []
         marks = [logger.mark() for logger in trainer.loggers if hasattr(logger, "mark")]
         checkpoint["logs"] = marks[0] if marks else None
-        checkpoint["saves"] = self.saves
+        checkpoint["saves"] = self.state.count
         checkpoint["ranks"] = self.agreement.each({"chance": generators, "unreported": unreported})
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._ranks = checkpoint.get("ranks")
-        self.saved, self.saves = int(checkpoint["global_step"]), int(checkpoint.get("saves", 0))
+        """Take step, count, and every process's random state and unreported losses."""
+        self.state.processes = checkpoint.get("ranks")
+        self.state.step, self.state.count = int(checkpoint["global_step"]), int(checkpoint.get("saves", 0))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """What was measured before a resume is there for those who ask at the end, or stop early by it."""
-        trainer.callback_metrics.update({name: value.to(pl_module.device) for name, value in self._metrics.items()})
-        self._metrics = {}
+        """Give Lightning the metrics of before a resume: early stopping and the summary at the end read them."""
+        metrics, self.state.metrics = self.state.metrics, {}
+        trainer.callback_metrics.update({name: value.to(pl_module.device) for name, value in metrics.items()})
 
     def begin(self) -> None:
-        """At the first batch of an epoch: go on drawing where the checkpoint was taken, or take the first one."""
-        if self._ranks is not None:
-            ranks, self._ranks = self._ranks, None
+        """At the first batch of an epoch: restore the random state of the checkpoint, or take the first checkpoint."""
+        if self.state.processes is not None:
+            ranks, self.state.processes = self.state.processes, None
             here, world = self.trainer.global_rank, self.trainer.world_size
             if isinstance(self.task, Task):
                 # each loss once, however many processes there were: the log's next line is a sum over all of them
                 parts = [rank["unreported"] for rank in ranks[here::world] if rank["unreported"]]
-                self.task.report_later([torch.cat(part) for part in zip(*parts, strict=True)])
+                self.task.loss_log.load([torch.cat(part) for part in zip(*parts, strict=True)], self.task.device)
             if len(ranks) == world:
                 rng_state.restore(ranks[here]["chance"], self.trainer.strategy.root_device)
             elif self.trainer.is_global_zero:
@@ -123,20 +139,22 @@ class CheckpointSaver(Checkpoint):
                     share = f"{len(ranks)} / {world}"
                     same = f"the batches are others; data.batch_size or data.max_tokens times {share} keeps them"
                 print(f"warning: from {len(ranks)} processes to {world}: {same}", file=sys.stderr)
-        elif self.saved < 0 and self.trainer.global_step == 0:
+        elif self.state.step < 0 and self.trainer.global_step == 0:
             self.save(first=True)
 
     # when
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Remember the random state: an interrupted validation is run again, with the same numbers."""
         if not trainer.sanity_checking:
-            self._before = rng_state.capture(trainer.strategy.root_device)
+            self.state.before_validation = rng_state.capture(trainer.strategy.root_device)
         # processes can only agree at a batch that all of them have
         batches = sum(int(count) for count in trainer.num_val_batches if count != float("inf"))
         most, least = self.agreement.most(batches, -batches)
         self._together = most == -least
 
     def on_validation_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        """Raises StopRequested or ValidationInterrupted where a process has received a signal."""
         if not self._together:
             return
         (signal_number,) = self.agreement.most(self.signals.asked)
@@ -146,34 +164,37 @@ class CheckpointSaver(Checkpoint):
             raise loops.ValidationInterrupted
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note whether the first monitored metric is better than ever before."""
         if trainer.sanity_checking:
             return
-        self._due, self._before = True, None
+        self.state.validated, self.state.before_validation = True, None
         name, aim = self.goal
         if (value := trainer.callback_metrics.get(f"val/{name}")) is not None:
             figure = float(value)
-            better = self.best is None or (figure < self.best if aim == "min" else figure > self.best)
+            best = self.state.best
+            better = best is None or (figure < best if aim == "min" else figure > best)
             if better and figure == figure:
-                self.best, self._improved = figure, True
+                self.state.best, self.state.improved = figure, True
 
     def boundary(self) -> None:
-        """After a batch: save where it is time to; leave where a signal came. No gradient may be waiting."""
+        """After a batch, between two steps: save where it is time to. Raises StopRequested where a signal came."""
         steps = self.trainer.fit_loop.epoch_loop
         if not steps.between_steps:  # type: ignore[attr-defined]
             return
-        step = self.trainer.global_step
-        late = time.monotonic() - self._when > 60 * MINUTES
+        state, step = self.state, self.trainer.global_step
+        late = time.monotonic() - state.time > 60 * MINUTES
         signal_number, late_somewhere = self.agreement.most(self.signals.asked, int(late))
-        regular = self.every and step % self.every == 0 and step != self.saved
-        if self._due or regular or late_somewhere or signal_number:
-            self.save(again=bool(self._due or steps.pending))  # type: ignore[attr-defined]
+        regular = self.every and step % self.every == 0 and step != state.step
+        if state.validated or regular or late_somewhere or signal_number:
+            self.save(again=bool(state.validated or steps.pending))  # type: ignore[attr-defined]
         if signal_number:
-            raise StopRequested(signal_number, step, self.saved == step)
+            raise StopRequested(signal_number, step, state.step == step)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.saved != trainer.global_step:
+        """Save what has no checkpoint yet. Raises CheckpointError where that fails."""
+        if self.state.step != trainer.global_step:
             self.save()
-        if self.saved != trainer.global_step and not self.off:
+        if self.state.step != trainer.global_step and not self.off:
             raise CheckpointError(f"the state after the last step, {trainer.global_step}, could not be saved.")
         if trainer.is_global_zero and self.whole and not self.off and not self.io.digests:
             self._name_the_last()
@@ -184,43 +205,48 @@ class CheckpointSaver(Checkpoint):
         """Write ``last.ckpt`` and, after a better validation, ``best.ckpt``; training survives a full disk for a while.
 
         ``first``: nothing was trained yet, and whatever prevents writing is an error. A state that is on disk already
-        is written only ``again``.
+        is written only ``again``. Raises NonFiniteError where a weight is not finite, CheckpointError where the disk
+        has refused the first checkpoint or FAILURES_ALLOWED in a row.
         """
-        step = self.trainer.global_step
-        self._when = time.monotonic()
-        if self.off or (self.saved == step and not again):
+        state, step = self.state, self.trainer.global_step
+        state.time = time.monotonic()
+        if self.off or (state.step == step and not again):
             return
         if not self.whole:
             self.trainer.save_checkpoint(self.folder / LAST)
-            self.saved, self._due, self._improved = step, False, False
+            state.step, state.validated, state.improved = step, False, False
             return
         if bad := [name for name, p in self.task.named_parameters() if not bool(p.isfinite().all())]:
             raise NonFiniteError(
                 f"step {step}: the weight {bad[0]} is not finite, and such a state is not saved.\n"
-                f"Go on from step {self.saved} with a smaller model.lr: --resume --accept-changes"
+                f"Go on from step {state.step} with a smaller model.lr: --resume --accept-changes"
             )
-        self.saves += 1
-        content = self.trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
-        problem = ""
-        if self.trainer.is_global_zero:
-            first_problem = self._try(content)
-            problem = self._try(content) if first_problem else ""
-            if first_problem and not problem:
-                atomic_files.warn(f"step {step} was saved at the second try: {first_problem}")
-            if problem and self._improved:
-                self._unwritten = serialized(content)
-        problem = self.agreement.each(problem)[0]
-        self._due = self._improved = False
+        state.count += 1
+        content = collect_state(self.trainer)
+        problem = self.agreement.each(self._write_twice(content) if self.trainer.is_global_zero else "")[0]
+        state.validated = state.improved = False
         if not problem:
-            self.saved, self._misses = step, 0
+            state.step, state.failures = step, 0
             return
-        self._misses += 1
-        self._when = time.monotonic() - 60 * MINUTES + RETRY
-        if first or self._misses >= FAILURES_ALLOWED:
+        state.failures += 1
+        state.time = time.monotonic() - 60 * MINUTES + RETRY
+        if first or state.failures >= FAILURES_ALLOWED:
             raise CheckpointError(f"no checkpoint of step {step}: {problem}")
         if self.trainer.is_global_zero:
-            newest = f"the newest is that of step {self.saved}" if self.saved >= 0 else "there is none"
+            newest = f"the newest is that of step {state.step}" if state.step >= 0 else "there is none"
             print(f"warning: no checkpoint of step {step}: {problem}; {newest}", file=sys.stderr, flush=True)
+
+    def _write_twice(self, content: dict[str, Any]) -> str:
+        """Write a checkpoint, at the second try if need be; why that was not possible, or nothing."""
+        first_problem = self._try(content)
+        if not first_problem:
+            return ""
+        if problem := self._try(content):
+            if self.state.improved:
+                self.state.unwritten_best = serialized(content)
+            return problem
+        atomic_files.warn(f"step {self.trainer.global_step} was saved at the second try: {first_problem}")
+        return ""
 
     def _try(self, content: dict[str, Any]) -> str:
         """Write a checkpoint; why that was not possible, or nothing."""
@@ -234,18 +260,18 @@ class CheckpointSaver(Checkpoint):
         last = self.folder / LAST
         if last.exists():
             atomic_files.link_file(last, self.folder / PREVIOUS)
-        if self._unwritten is not None and not self._improved:
+        if self.state.unwritten_best is not None and not self.state.improved:
             # before a state that says of itself that this was the best
-            earlier = torch.load(io.BytesIO(self._unwritten), map_location="cpu", weights_only=True)
+            earlier = torch.load(io.BytesIO(self.state.unwritten_best), map_location="cpu", weights_only=True)
             self.io.save_checkpoint(earlier, self.folder / BEST)
-        if self._improved:
+        if self.state.improved:
             # first: a kill in between leaves the best as the newest, and not a newest that says it was the best
             self.io.save_checkpoint(content, self.folder / BEST)
             atomic_files.link_file(self.folder / BEST, last)
             self.io.digests[LAST] = self.io.digests[BEST]
         else:
             self.io.save_checkpoint(content, last)
-        self._unwritten = None
+        self.state.unwritten_best = None
         with contextlib.suppress(OSError):  # the checkpoint is there; what is left over goes with the next
             (self.folder.parent / STARTING).unlink(missing_ok=True)
             self._keep_manifests()
@@ -261,18 +287,15 @@ class CheckpointSaver(Checkpoint):
             atomic_files.link_file(best, last)
 
     def _keep_manifests(self) -> None:
-        """Of the checkpoints that are there; those of other writers' are found by their content, once."""
+        """Remove the manifests of checkpoints that are gone; one that another writer made is hashed, once."""
         digests = set()
-        digest_of: dict[tuple[int, int], str] = getattr(self, "_known", {})
         for path in self.folder.glob("*.ckpt"):
             about = path.stat()
             key = about.st_ino, about.st_mtime_ns
-            digests.add(
-                digest_of.setdefault(
-                    key, checkpoint_manifest.sha256(path) if path.name != LAST else self.io.digests[LAST]
-                )
-            )
-        self._known = digest_of
+            if key not in self.state.digests:
+                ours = self.io.digests.get(path.name) if path.name == LAST else None
+                self.state.digests[key] = ours or checkpoint_manifest.sha256(path)
+            digests.add(self.state.digests[key])
         checkpoint_manifest.prune(self.folder, digests)
 
 

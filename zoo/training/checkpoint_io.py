@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 import torch
+from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from zoo.errors import CheckpointError
@@ -22,6 +23,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         self.digests: dict[str, str] = {}  # of the files that this process has written
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write a checkpoint and its manifest. Raises OSError where the disk refuses one of them."""
         place = Path(path)
         place.parent.mkdir(parents=True, exist_ok=True)
         with atomic_files.open_draft(place) as (draft, file):
@@ -54,4 +56,27 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         return content if isinstance(content, dict) else {}
 
     def remove_checkpoint(self, path: Any) -> None:
+        """Remove a file, if it is there."""
         Path(path).unlink(missing_ok=True)
+
+
+class StateCollector(TorchCheckpointIO):
+    """Takes the state of a run from Lightning instead of writing it."""
+
+    def __init__(self) -> None:
+        self.content: dict[str, Any] = {}
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Keep the content; ``path`` is not used."""
+        self.content = checkpoint
+
+
+def collect_state(trainer: Trainer) -> dict[str, Any]:
+    """The content of a checkpoint of now; empty in all processes but the first. Every process must call it."""
+    writer, collector = trainer.strategy.checkpoint_io, StateCollector()
+    trainer.strategy.checkpoint_io = collector
+    try:
+        trainer.save_checkpoint("", weights_only=False)
+    finally:
+        trainer.strategy.checkpoint_io = writer
+    return collector.content

@@ -16,12 +16,12 @@ from datetime import timedelta
 from typing import Any
 
 from lightning.pytorch import Trainer
-from lightning.pytorch.strategies import DDPStrategy
-from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
+from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
 
 from zoo.errors import ZooError
 from zoo.system import stop_signals
 from zoo.system.stop_signals import PARENT
+from zoo.training.lightning_internals import ScriptLauncher, replace_launcher
 
 PATIENCE = timedelta(minutes=10)  # for a process that hangs in a conversation; torch's own is 30 minutes
 GRACE = 20.0  # seconds that the others have to end by themselves when one has died
@@ -36,7 +36,7 @@ class LostError(ZooError):
     """Another process of the job has ended."""
 
 
-class Launcher(_SubprocessScriptLauncher):
+class Launcher(ScriptLauncher):
     """Starts the processes of one machine as Lightning does, and ends them all where one dies."""
 
     died: tuple[int, int] | None = None  # which, with what code
@@ -47,7 +47,7 @@ class Launcher(_SubprocessScriptLauncher):
         if not self.cluster_environment.creates_processes_externally:
             os.environ[PARENT] = str(os.getpid())
             with stop_signals.blocked():
-                self._call_children_scripts()
+                self.start_children()
             threading.Thread(target=self._observe, name="observer of processes", daemon=True).start()
         return function(*args, **kwargs)
 
@@ -82,13 +82,16 @@ def error_text(rank: int, code: int, world: int) -> str:
     return f"process {rank} of {world} ended with code {code}"
 
 
+def set_timeouts() -> None:
+    """Have DDP strategies that are chosen by name wait no longer than ``PATIENCE`` for a process that hangs."""
+    for entry in StrategyRegistry.values():
+        if issubclass(entry["strategy"], DDPStrategy):
+            entry["init_params"]["timeout"] = PATIENCE
+
+
 def watch_process(trainer: Trainer) -> None:
-    """Let a trainer's processes end together, and hang no longer than ``PATIENCE``."""
-    strategy = trainer.strategy
-    if isinstance(strategy, DDPStrategy) and (strategy._timeout is None or strategy._timeout > PATIENCE):
-        strategy._timeout = PATIENCE
-    if type(strategy.launcher) is _SubprocessScriptLauncher:
-        strategy.launcher.__class__ = Launcher
+    """Let a trainer's processes end together."""
+    replace_launcher(trainer.strategy, Launcher)
 
 
 def gather_exit_codes(trainer: Trainer | None) -> None:
@@ -120,8 +123,9 @@ def lost(error: BaseException, trainer: Trainer | None) -> LostError | None:
         time.sleep(POLL)
     if isinstance(launcher, Launcher) and launcher.died is not None:
         rank, code = launcher.died
-        found = LostError(f"{error_text(rank, code, trainer.world_size)}: what it said stands above. Go on: --resume")
-        found.code = stop_signals.job_code(code)
-        return found
+        cause = error_text(rank, code, trainer.world_size)
+        error_of_job = LostError(f"{cause}: what it said stands above. Go on: --resume")
+        error_of_job.code = stop_signals.job_code(code)
+        return error_of_job
     here = f"process {trainer.global_rank} of {trainer.world_size}"
     return LostError(f"{here} lost another one, which said why, or was killed. Go on: --resume")

@@ -7,96 +7,76 @@ bookkeeping. The one exception is a validation that a signal cut short; it is ru
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import WeightAveraging
-from lightning.pytorch.loops.fit_loop import _FitLoop
-from lightning.pytorch.loops.progress import _BatchProgress
-from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 
-if TYPE_CHECKING:
-    from zoo.training.checkpoint import CheckpointSaver
-
-MID_EPOCH = "restarted_mid_epoch"
+from zoo.training.lightning_internals import BatchLoop, EpochsLoop, replace_loops
 
 
 class ValidationInterrupted(BaseException):
     """A validation is left because a signal came."""
 
 
-class EpochLoop(_TrainingEpochLoop):
+class Saver(Protocol):
+    """What the loops ask of the callback that saves checkpoints."""
+
+    def begin(self) -> None:
+        """Before the first batch of an epoch."""
+
+    def boundary(self) -> None:
+        """After every batch, its validation and its bookkeeping."""
+
+
+class EpochLoop(BatchLoop):
     """The batches of an epoch."""
 
-    saver: CheckpointSaver
+    saver: Saver
     pending = False  # the validation after the newest batch was cut short
     due = False  # a validation waits for the end of the step
     was_stopping = False
-    _numbered: bool | None = None  # whether the task's training_step wants the number of the batch
-
-    @property
-    def between_steps(self) -> bool:
-        """Whether no gradient waits for an optimiser step."""
-        return not self._should_accumulate()
 
     @property
     def done(self) -> bool:
+        """Whether no batch and no validation is left."""
         return not self.pending and super().done
-
-    @property
-    def _is_validation_done(self) -> bool:
-        return True
 
     def reset(self) -> None:
         """Start an epoch, or go on in the one that a checkpoint was taken in."""
-        resumed = self._loaded_from_state_dict
+        resumed = self.is_resuming
         self.on_iteration_done()  # nothing is left to guess
         self.val_loop.on_iteration_done()
         if resumed and self.trainer.fit_loop.restarted_mid_epoch:
             settle_progress(self.batch_progress)
-            self._batches_that_stepped = self.global_step - (1 if self.pending and self.between_steps else 0)
+            self.logged_batches = self.global_step - (1 if self.pending and self.between_steps else 0)
         else:
             super().reset()
 
     def on_run_start(self, data_fetcher: Any) -> None:
+        """Restore the random state of a resumed run, or take the first checkpoint."""
         super().on_run_start(data_fetcher)
-        self._numbered = None
-        selector: Any = self.trainer._data_connector._datahook_selector
-        selector.get_instance = cache(selector.get_instance)  # who moves batches is asked three times a step
         self.saver.begin()
 
-    def _build_kwargs(self, kwargs: OrderedDict, batch: Any, batch_idx: int) -> OrderedDict:
-        """Lightning inspects the signature at every step; it does not change."""
-        if self._numbered is None:
-            built = super()._build_kwargs(kwargs, batch, batch_idx)
-            self._numbered = "batch_idx" in built
-            return built
-        kwargs["batch"] = batch
-        if self._numbered:
-            kwargs["batch_idx"] = batch_idx
-        return kwargs
-
-    def _broadcast_sigterm_tensor(self) -> None:
-        """Nothing: `Saver.boundary` asks."""
-
     def advance(self, data_fetcher: Any) -> None:
+        """Train on a batch, unless a validation was cut short, which comes first."""
         if not self.pending:
             super().advance(data_fetcher)
 
-    def _should_check_val_fx(self, data_fetcher: Any) -> bool:
+    def should_validate(self, data_fetcher: Any) -> bool:
+        """Whether to validate now: between two optimiser steps only."""
         if self.pending:
             self.pending = False
             return True
-        self.due = self.due or super()._should_check_val_fx(data_fetcher)
+        self.due = self.due or super().should_validate(data_fetcher)
         if not self.between_steps:
             return False  # until then the weights are those of the step before, and the gradients half of a step's
-        now, self.due = self.due, False
-        return now
+        validates, self.due = self.due, False
+        return validates
 
     def on_advance_end(self, data_fetcher: Any) -> None:
+        """Validate where it is time to; then let the saver save or stop."""
         try:
             super().on_advance_end(data_fetcher)
         except ValidationInterrupted:
@@ -109,22 +89,26 @@ class EpochLoop(_TrainingEpochLoop):
         self.saver.boundary()
 
     def on_save_checkpoint(self) -> dict:
+        """Lightning's state, whether a validation was cut short, and whether the run was stopping."""
         here = {"pending": self.pending, "should_stop": bool(self.trainer.should_stop)}
         return {**super().on_save_checkpoint(), **here}
 
     def on_load_checkpoint(self, state_dict: dict) -> None:
+        """Continue from what ``on_save_checkpoint`` gave."""
         super().on_load_checkpoint(state_dict)
         self.pending = bool(state_dict.get("pending"))
         self.was_stopping = bool(state_dict.get("should_stop"))
 
 
-class FitLoop(_FitLoop):
+class FitLoop(EpochsLoop):
     """The epochs of a run."""
 
     epoch_loop: EpochLoop
+    mid_epoch = False  # whether the run goes on within the epoch that its checkpoint was taken in
 
     @property
     def done(self) -> bool:
+        """Whether no step and no validation is left."""
         return not self.epoch_loop.pending and super().done
 
     @property
@@ -133,33 +117,39 @@ class FitLoop(_FitLoop):
         return self.trainer.limit_train_batches == 0 or (not self.is_resuming and self.done)
 
     def reset(self) -> None:
+        """Continue within the epoch of a resumed run."""
         torch.set_grad_enabled(True)
         progress: Any = self.epoch_progress.current
-        if self._loaded_from_state_dict and progress.started > progress.processed:
-            self._restart_stage = MID_EPOCH
+        if self.is_resuming and progress.started > progress.processed:
+            self.mid_epoch = True
             self.trainer.should_stop = self.epoch_loop.was_stopping
+
+    def reset_restart_stage(self) -> None:
+        """The epoch ends: the next one begins with its first batch."""
+        super().reset_restart_stage()
+        self.mid_epoch = False
 
     @property
     def restarted_mid_epoch(self) -> bool:
-        return self._restart_stage == MID_EPOCH
+        """What Lightning asks: an epoch that goes on does not begin anew."""
+        return self.mid_epoch
 
 
-def settle_progress(progress: _BatchProgress) -> None:
+def settle_progress(progress: Any) -> None:
     """A batch that was processed is done with, whatever moment another callback saved at."""
     parts: tuple[Any, Any] = progress.total, progress.current
     for part in parts:
         part.ready = part.started = part.completed = part.processed
 
 
-def forget(progress: _BatchProgress) -> None:
+def forget(progress: Any) -> None:
     """The batches of a validation that is run again count once."""
     for name in ("ready", "started", "processed", "completed"):
         setattr(progress.total, name, getattr(progress.total, name) - getattr(progress.current, name))
     progress.reset_on_run()
 
 
-def install_loops(trainer: Trainer, saver: CheckpointSaver) -> None:
-    """Give a trainer these loops; they keep what Lightning has put into its own."""
-    trainer.fit_loop.__class__ = FitLoop
-    trainer.fit_loop.epoch_loop.__class__ = EpochLoop
+def install_loops(trainer: Trainer, saver: Saver) -> None:
+    """Give a trainer these loops; ``saver`` is called between two batches."""
+    replace_loops(trainer, FitLoop, EpochLoop)
     trainer.fit_loop.epoch_loop.saver = saver  # type: ignore[attr-defined]

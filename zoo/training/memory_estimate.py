@@ -1,4 +1,4 @@
-"""How much memory a training run will take, told before it starts, from tensors that hold no numbers."""
+"""Estimates the memory of a training run before it starts, from tensors without numbers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from zoo.models.loss import ROWS
+from zoo.system.torch_internals import fake_tensors
 from zoo.tasks.task import Task
 
-STATES = 2  # numbers that Adam and its kin keep per weight
+STATES = 2  # numbers per weight that optimisers like Adam keep
 
 
 class Estimate(NamedTuple):
@@ -50,26 +50,26 @@ def estimate(task: Task, rows: int) -> Estimate:
 def saved_for_backward(task: Task, rows: int) -> int:
     """Bytes that autograd keeps of a forward, each block of memory once, and no parameter."""
     arguments, _ = task.example()
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    with fake_tensors() as mode:
         ghosts: dict[int, object] = {id(b): mode.from_tensor(b) for b in task.net.buffers()}
         ghosts |= {
             id(p): nn.Parameter(torch.empty(p.shape, dtype=p.dtype), requires_grad=p.requires_grad)
             for p in task.net.parameters()
         }
         net = copy.deepcopy(task.net, ghosts).train()
-        storages = {device_memory(tensor) for tensor in (*net.parameters(), *net.buffers())}
-        held: list[Tensor] = []  # so that no block's place is used twice
+        weights = {id(storage): storage for storage in map(Tensor.untyped_storage, (*net.parameters(), *net.buffers()))}
+        saved: dict[int, torch.UntypedStorage] = {}  # by their ids, which are unique while they live
 
-        def keep(tensor: Tensor) -> Tensor:
-            if device_memory(tensor) not in storages:
-                storages.add(device_memory(tensor))
-                held.append(tensor)
+        def save(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if id(storage) not in weights:
+                saved[id(storage)] = storage
             return tensor
 
         inputs = [torch.zeros((rows, *each.shape[1:]), dtype=each.dtype) for each in arguments]
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        with torch.autograd.graph.saved_tensors_hooks(save, lambda x: x):
             net(*inputs)
-        return sum(tensor.untyped_storage().nbytes() for tensor in held)
+        return sum(storage.nbytes() for storage in saved.values())
 
 
 def rows(task: Task, data: Mapping[str, Any]) -> int:
@@ -77,8 +77,3 @@ def rows(task: Task, data: Mapping[str, Any]) -> int:
     if data.get("max_tokens"):
         return max(1, int(data["max_tokens"]) // max(1, task.example()[1]))
     return int(data.get("batch_size") or 0)
-
-
-def device_memory(tensor: Tensor) -> int:
-    """What tells one block of memory from another."""
-    return tensor.untyped_storage()._cdata

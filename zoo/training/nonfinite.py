@@ -21,7 +21,6 @@ from zoo.inference.find_run import CONFIG
 from zoo.io import atomic_files
 from zoo.logging.best_effort import BestEffort
 from zoo.logging.run_record import tensors
-from zoo.training.gradient_norm import GradientNorm
 
 FILE = "nonfinite.json"
 POLICIES = ("stop", "skip", "rewind")
@@ -50,24 +49,24 @@ class NonFiniteGuard(Callback):
         self.batches: list[Any] = []
         self.skipped = self.in_a_row = 0
         self.effort = BestEffort(f"{folder / FILE}", "what was left out is missing from it", "it names the newest step")
-        self.norm: GradientNorm
 
     def state_dict(self) -> dict[str, int]:
+        """How many steps were skipped, and how many of them in a row."""
         return {"skipped": self.skipped, "in_a_row": self.in_a_row}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from what ``state_dict`` gave."""
         self.skipped, self.in_a_row = state_dict["skipped"], state_dict["in_a_row"]
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.norm = GradientNorm(trainer, pl_module, self)
-
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Remember the batch and its place, for a message."""
         loader: Any = trainer.train_dataloader
         if hasattr(loader, "batches"):
             self.places.append(Place(loader.batches.epoch, loader.served - 1))
         self.batches.append(batch)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        """Check the losses and gradients of a step. Raises NonFiniteError where the policy is to stop."""
         places, self.places = self.places, []
         batches, self.batches = self.batches, []
         # the optimiser's lists: walking through the modules of a model takes longer than the check
@@ -76,7 +75,7 @@ class NonFiniteGuard(Callback):
         losses = getattr(pl_module, "step_losses", [])
         if getattr(trainer.precision_plugin, "scaler", None) is not None:
             grads = []  # float16: its scaler leaves out steps with such gradients, and means to
-        if finite(*losses, *([self.norm.find(grads)] if grads else [])):
+        if finite(*losses, *([torch.nn.utils.get_total_norm(grads)] if grads else [])):
             self.in_a_row = 0
             return
         report = self._report(trainer, pl_module, places, batches)

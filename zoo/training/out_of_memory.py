@@ -63,9 +63,9 @@ def fitting(size: int, more: int, trainer: Trainer) -> int:
     return share(size, capacity, torch.cuda.memory_allocated(device) + more, fixed(trainer))
 
 
-def share(size: int, capacity: int, needed: int, held: int) -> int:
-    """``size`` scaled to the memory that a batch may take: ``capacity - held`` of ``needed - held``."""
-    return max(1, min(size - 1, int(size * (capacity - held) / max(1, needed - held))))
+def share(size: int, capacity: int, needed: int, used: int) -> int:
+    """``size`` scaled to the memory that a batch may take: ``capacity - used`` of ``needed - used``."""
+    return max(1, min(size - 1, int(size * (capacity - used) / max(1, needed - used))))
 
 
 def fixed(trainer: Trainer) -> int:

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
@@ -34,6 +33,7 @@ class PrecisionCheck(Callback):
     """
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Compare the first batch of a fresh run. Raises UsageError for an unused parameter under DDP."""
         if trainer.global_step or batch_idx or trainer.current_epoch or not isinstance(pl_module, Task):
             return
         if not trainer.is_global_zero or sum(p.numel() for p in pl_module.net.parameters()) > LARGEST:
@@ -51,7 +51,7 @@ class PrecisionCheck(Callback):
 
 
 def report_errors(trainer: Trainer, errors: dict[str, float], unused: list[str]) -> None:
-    """Log and warn."""
+    """Log and warn. Raises UsageError where DDP would wait for the gradient of an unused parameter."""
     for logger in trainer.loggers:
         logger.log_metrics({f"numerics/{name}": value for name, value in errors.items()}, trainer.global_step)
     kind = trainer.precision
@@ -65,10 +65,10 @@ def report_errors(trainer: Trainer, errors: dict[str, float], unused: list[str])
         print(f"warning: {sentence}; rounding to {str(dtype)[6:]} explains less", file=sys.stderr, flush=True)
     if not unused:
         return
-    shown = ", ".join(unused[:3]) + (f" and {len(unused) - 3} more" if len(unused) > 3 else "")
-    sentence = f"nothing uses the parameter{'s' if len(unused) > 1 else ''} {shown}: no gradient reaches it"
-    strategy = trainer.strategy
-    if isinstance(strategy, DDPStrategy) and not strategy._ddp_kwargs.get("find_unused_parameters"):
+    names = ", ".join(unused[:3]) + (f" and {len(unused) - 3} more" if len(unused) > 3 else "")
+    sentence = f"nothing uses the parameter{'s' if len(unused) > 1 else ''} {names}: no gradient reaches it"
+    # torch's DistributedDataParallel says so; other modules say nothing
+    if getattr(trainer.strategy.model, "find_unused_parameters", None) is False:
         raise UsageError(
             f"{sentence}.\nLeave it out of the model, or: --trainer.strategy ddp_find_unused_parameters_true"
         )
@@ -95,13 +95,13 @@ def compare(trainer: Trainer, task: Task, batch: Any) -> tuple[dict[str, float],
 
 def outputs(task: Task, net: nn.Module, batch: Any, backward: bool = False) -> dict[str, Tensor]:
     """The first output tensor of each module of a net that stands in for the task's, at its first call."""
-    found: dict[str, Tensor] = {}
+    first_outputs: dict[str, Tensor] = {}
 
     def keep(name: str) -> Any:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             first = next((one for _, one in tensors(output) if one.is_floating_point()), None)
             if first is not None:
-                found.setdefault(name, first.detach().clone())
+                first_outputs.setdefault(name, first.detach().clone())
 
         return hook
 
@@ -116,7 +116,7 @@ def outputs(task: Task, net: nn.Module, batch: Any, backward: bool = False) -> d
     finally:
         for hook in hooks:
             hook.remove()
-    return found
+    return first_outputs
 
 
 @contextmanager

@@ -17,10 +17,10 @@ from zoo.logging.tensorboard import RunLogger
 from zoo.tasks.task import Task
 from zoo.training.callbacks import CostMeter, EndsWithValidation, PrintedLines
 from zoo.training.checkpoint import CheckpointSaver
-from zoo.training.lightning_overhead import Bar
 from zoo.training.model_cost import Cost
 from zoo.training.nonfinite import NonFiniteGuard
 from zoo.training.precision_check import PrecisionCheck
+from zoo.training.progress_bar import Bar
 
 Choice = str | float | bool
 BATCH = ("batch_size", "max_tokens", "max_length")
@@ -52,28 +52,30 @@ def make_logger_and_callbacks(
     keeping = keeping or CheckpointOptions()
     recipe, variant = folder.parts[-3:-1]
     logger = RunLogger(folder, f"{variant} ({recipe})", chosen_options(model), keeping.logged)
-    drawn: list[Callback] = [Bar()] if sys.stderr.isatty() and sys.stdout.isatty() else []
+    bars: list[Callback] = [Bar()] if sys.stderr.isatty() and sys.stdout.isatty() else []
     callbacks = [
-        CheckpointSaver(folder / "checkpoints", next(iter(task.goals.items())), keeping.every, keeping.facts),
+        CheckpointSaver(
+            folder / "checkpoints", next(iter(task.monitored_metrics.items())), keeping.every, keeping.facts
+        ),
         PrecisionCheck(),
         NonFiniteGuard(folder, keeping.policy),
         CostMeter(cost),
         EndsWithValidation(),
         Heatmaps(),
         Ledger(folder, describe_configuration(model, data or {})),
-        *drawn,
-        PrintedLines(shown=not drawn),
+        *bars,
+        PrintedLines(shown=not bars),
     ]
     return {"logger": logger, "callbacks": callbacks}
 
 
 def describe_configuration(model: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
     """What a ledger says of a configuration: every choice, and those that a fair comparison holds equal."""
-    chosen, data_options = chosen_options(model), chosen_options(data)
-    setting = {name: chosen[name] for name in ("optimizer", "schedule") if name in chosen}
+    model_options, data_options = chosen_options(model), chosen_options(data)
+    setting = {name: model_options[name] for name in ("optimizer", "schedule") if name in model_options}
     batch = {name: data_options[name] for name in BATCH if name in data_options}
     below = {f"data.{name}": value for name, value in data_options.items() if name not in ELSEWHERE}
-    return {"choices": {**chosen, **below}, "setting": {**setting, "batch": batch}}
+    return {"choices": {**model_options, **below}, "setting": {**setting, "batch": batch}}
 
 
 def chosen_options(model: Mapping[str, Any]) -> dict[str, Choice]:
@@ -85,8 +87,8 @@ def display_value(value: Any) -> Choice:
     """A value of a configuration as a person would say it: a part by its name and the options that it changes."""
     if isinstance(value, Mapping) and "class_path" in value:
         usual = default_options(str(value["class_path"]))
-        given = value.get("init_args") or {}
-        changed = {n: v for n, v in given.items() if n not in usual or not _same(v, usual[n])}
+        options_of = value.get("init_args") or {}
+        changed = {n: v for n, v in options_of.items() if n not in usual or not _same(v, usual[n])}
         options = ", ".join(f"{name}={display_value(option)}" for name, option in changed.items())
         name = str(value["class_path"]).rpartition(".")[2]
         return f"{name}({options})" if options else name

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from lightning.pytorch import Trainer
-from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 
 from zoo.system import stop_signals
 from zoo.system.stop_signals import HANDLED, REPEAT_AFTER, exit_code
+from zoo.training import distributed
 
 
 class StopRequested(SystemExit):
@@ -28,23 +29,34 @@ class StopRequested(SystemExit):
         self.signum, self.step, self.saved = signum, step, saved
 
 
-class Signals(_SignalConnector):
+class Signals:
     """Takes the place of Lightning's handlers while a trainer runs; what was there before is put back at the end."""
 
-    asked = 0  # the signal
-    when = 0.0
+    received_sigterm = False  # what Lightning asks in its loops: `CheckpointSaver.boundary` answers instead
+
+    def __init__(self) -> None:
+        self.asked = 0  # the signal
+        self.when = 0.0
+        self.previous: dict[int, Any] = {}  # handlers by signal
 
     def register_signal_handlers(self) -> None:
         """Listen from now on."""
-        if self._original_handlers:
+        if self.previous or threading.current_thread() is not threading.main_thread():
             return
         # nohup has the end of a terminal ignored
         deaf = {getattr(signal, "SIGHUP", None)} if ignores_hangup() else set()
-        self._original_handlers = {number: signal.getsignal(number) for number in HANDLED if number not in deaf}
-        for number in self._original_handlers:
-            self._register_signal(number, self.note)
+        self.previous = {number: signal.getsignal(number) for number in HANDLED if number not in deaf}
+        for number in self.previous:
+            signal.signal(number, self.note)
         if (earlier := stop_signals.received()) and not self.asked:
             self.note(earlier, None)
+
+    def teardown(self) -> None:
+        """Put back the handlers that were there before."""
+        for number, handler in self.previous.items():
+            if handler is not None:  # one that Python has not set cannot be set by it
+                signal.signal(number, handler)
+        self.previous = {}
 
     def note(self, number: int, frame: Any) -> None:
         """Remember the first signal; one that comes seconds later ends the process at once."""
@@ -68,8 +80,7 @@ class Agreement:
     def __init__(self, trainer: Trainer) -> None:
         several = trainer.world_size > 1 and dist.is_available() and dist.is_initialized()
         # torch gives a new group its own patience of 30 minutes, whatever that of the job
-        patience = getattr(trainer.strategy, "_timeout", None)
-        self.group: Any = dist.new_group(backend="gloo", timeout=patience) if several else None
+        self.group: Any = dist.new_group(backend="gloo", timeout=distributed.PATIENCE) if several else None
 
     def most(self, *values: int) -> list[int]:
         """The largest of each over all processes, each of which must ask."""

@@ -73,7 +73,7 @@ def test_zero_shot_is_the_class_of_the_nearest_caption(shapes):
     with torch.no_grad():
         task.evaluate(batch)
     assert 0 < lone < 60
-    assert task.figures(0.0)["zero_shot"] == pytest.approx(right / lone)
+    assert task.compute_metrics(0.0)["zero_shot"] == pytest.approx(right / lone)
 
 
 def test_matching_counts_a_caption_that_reads_the_same(shapes):
@@ -81,7 +81,7 @@ def test_matching_counts_a_caption_that_reads_the_same(shapes):
     batch = {name: value[:1].expand(4, *value.shape[1:]) for name, value in
              shapes.datasets["train"].batch(np.arange(1), 0).items()}  # fmt: skip
     task.evaluate(batch)
-    assert task.figures(0.0)["matched"] == 1
+    assert task.compute_metrics(0.0)["matched"] == 1
 
 
 def test_it_learns_which_of_eight_captions_is_an_images_own(shapes):
@@ -94,7 +94,7 @@ def test_it_learns_which_of_eight_captions_is_an_images_own(shapes):
         (total / size).backward()
         optimiser.step()
     task.eval().evaluate(batch)
-    assert task.figures(0.0)["matched"] >= 0.75  # one in eight by chance
+    assert task.compute_metrics(0.0)["matched"] >= 0.75  # one in eight by chance
 
 
 def test_a_part_is_swapped_in_both_towers(shapes):

@@ -49,9 +49,9 @@ def test_figures_start_anew():
     batch = task.sample(4)
     logits = torch.nn.functional.one_hot(batch["classes"] % 7, 7) * 9.0
     task.precision_of.update(Predictions(logits, batch["boxes"]), Targets(batch["classes"], batch["boxes"]))
-    assert task.figures(0.0)["ap"] == 1
+    assert task.compute_metrics(0.0)["ap"] == 1
     task.precision_of.update(Predictions(logits.roll(1, -1), batch["boxes"]), Targets(batch["classes"], batch["boxes"]))
-    assert task.figures(0.0)["ap"] == 0
+    assert task.compute_metrics(0.0)["ap"] == 0
 
 
 @pytest.mark.parametrize("position", [Sinusoidal, RoPE, ALiBi])
@@ -145,7 +145,7 @@ def test_two_scenes_are_learned_by_heart():
     }  # fmt: skip
     optimizer = torch.optim.AdamW(task.parameters(), lr=3e-3)
     task.evaluate(batch)
-    before = task.figures(0.0)["ap75"]
+    before = task.compute_metrics(0.0)["ap75"]
     for _ in range(150):
         optimizer.zero_grad()
         task.loss(batch).total.backward()
@@ -153,5 +153,5 @@ def test_two_scenes_are_learned_by_heart():
         optimizer.step()
     task.evaluate(batch)
     assert before < 0.2
-    assert task.figures(0.0)["ap75"] == 1
+    assert task.compute_metrics(0.0)["ap75"] == 1
     assert isinstance(task.net.encoder.norm, LayerNorm)

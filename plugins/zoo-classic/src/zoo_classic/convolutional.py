@@ -11,7 +11,7 @@ from zoo.errors import UsageError
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.tasks.lm import LanguageTask
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import OptimizerFactory, ScheduleFactory, known
+from zoo.tasks.task import OptimizerFactory, ScheduleFactory, required_size
 from zoo_classic.rows import WindowState
 
 
@@ -79,6 +79,6 @@ class ConvolutionalLM(LanguageTask):
             optimizer: the optimiser; matrices decay, gains and biases never.
             schedule: how the learning rate moves.
         """
-        sizes = known(vocab_size, "vocab_size"), known(max_length, "max_length")
+        sizes = required_size(vocab_size, "vocab_size"), required_size(max_length, "max_length")
         net = ConvolutionalNet(*sizes, width, dim, depth, dropout, seed=torch.initial_seed())
         super().__init__(net, lr, optimizer, schedule)

@@ -15,7 +15,7 @@ from zoo.inference.trained_tasks import use
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.tasks.lm import LanguageTask
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory, known
+from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory, required_size
 from zoo_classic.rows import rows
 from zoo_classic.spelling import CharacterCNN, spelled
 from zoo_classic.trained import TrainedELMo
@@ -173,7 +173,7 @@ class ELMo(LanguageTask):
             optimizer: the optimiser; matrices decay, gains and biases never.
             schedule: how the learning rate moves.
         """
-        sizes = known(vocab_size, "vocab_size"), known(max_length, "max_length")
+        sizes = required_size(vocab_size, "vocab_size"), required_size(max_length, "max_length")
         super().__init__(BiLM(*sizes, seed=torch.initial_seed(), **model), lr, optimizer, schedule)
 
     def setup(self, stage: str) -> None:
@@ -204,7 +204,7 @@ class ELMo(LanguageTask):
         forth, back = self.both(batch)
         length = batch["bytes"].sum()
         if length > 0:
-            self.bits_per_byte.update(forth.total / math.log(2) / length, length)
+            self.metrics["bits_per_byte"].update(forth.total / math.log(2) / length, length)
         return Loss(forth.total + back.total, forth.size + back.size)
 
 

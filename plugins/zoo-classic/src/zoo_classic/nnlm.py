@@ -13,7 +13,7 @@ from zoo.errors import UsageError
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.tasks.lm import LanguageTask
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import OptimizerFactory, ScheduleFactory, known
+from zoo.tasks.task import OptimizerFactory, ScheduleFactory, required_size
 from zoo_classic.rows import WindowState
 
 
@@ -96,7 +96,7 @@ class NNLM(LanguageTask):
             optimizer: the optimiser; matrices decay, gains and biases never.
             schedule: how the learning rate moves.
         """
-        sizes = known(vocab_size, "vocab_size"), known(max_length, "max_length")
+        sizes = required_size(vocab_size, "vocab_size"), required_size(max_length, "max_length")
         net = WindowNet(*sizes, seed=torch.initial_seed(), **model)
         super().__init__(net, lr, optimizer, schedule)
         self.vectors = vectors

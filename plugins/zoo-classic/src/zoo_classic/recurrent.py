@@ -14,7 +14,7 @@ from zoo.models.initialization import initialize, preserve_rng
 from zoo.models.recurrent import LAYERS
 from zoo.tasks.lm import LanguageTask
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import OptimizerFactory, ScheduleFactory, known
+from zoo.tasks.task import OptimizerFactory, ScheduleFactory, required_size
 
 Cell = Literal["rnn", "gru", "lstm"]
 Hidden = tuple[Tensor, ...]
@@ -99,6 +99,6 @@ class RecurrentLM(LanguageTask):
             optimizer: the optimiser; matrices decay, gains and biases never.
             schedule: how the learning rate moves.
         """
-        sizes = known(vocab_size, "vocab_size"), known(max_length, "max_length")
+        sizes = required_size(vocab_size, "vocab_size"), required_size(max_length, "max_length")
         net = RecurrentNet(*sizes, cell, dim, depth, dropout, seed=torch.initial_seed())
         super().__init__(net, lr, optimizer, schedule)

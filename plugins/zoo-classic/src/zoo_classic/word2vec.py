@@ -13,7 +13,7 @@ from zoo.errors import UsageError
 from zoo.inference.trained_tasks import use
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.tasks.schedule import Linear
-from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory, Task, known
+from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory, Task, required_size
 from zoo_classic.rows import NOTHING, rows
 from zoo_classic.trained import TrainedVectors
 
@@ -114,7 +114,7 @@ class Word2Vec(Task):
     """
 
     unit = "pair"
-    blanks = {"vocab_size": 64, "max_length": 64}  # noqa: RUF012
+    data_sizes = {"vocab_size": 64, "max_length": 64}  # noqa: RUF012
     net: Vectors
 
     def __init__(
@@ -155,7 +155,7 @@ class Word2Vec(Task):
                 raise UsageError(f"{name} must be at least 1, got {number}.")
         if not 0 <= subsample <= 1:
             raise UsageError(f"subsample is {subsample}: it must lie between 0 and 1.")
-        sizes = known(vocab_size, "vocab_size"), known(max_length, "max_length")
+        sizes = required_size(vocab_size, "vocab_size"), required_size(max_length, "max_length")
         super().__init__(Vectors(*sizes, seed=torch.initial_seed(), **model), lr, optimizer, schedule)
         self.objective, self.output = objective, output
         self.window, self.negatives, self.subsample = window, negatives, subsample

@@ -18,7 +18,7 @@ from zoo.models.encoder import TextClassifier
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.models.vit import ViT
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known, taken
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
 from zoo_multimodal.captions import PAD
 from zoo_multimodal.trained import Picture, TrainedOnCaptions
 
@@ -106,8 +106,8 @@ class CLIP(Task):
     """
 
     unit = "pair"
-    blanks: ClassVar = {"vocab_size": 24, "max_length": 10, "image_size": 32, "channels": 3}
-    goals: ClassVar[Goals] = {"loss": "min", "matched": "max"}
+    data_sizes: ClassVar = {"vocab_size": 24, "max_length": 10, "image_size": 32, "channels": 3}
+    monitored_metrics: ClassVar[Directions] = {"loss": "min", "matched": "max"}
     known_failures: ClassVar = {"loss_is_a_sum": "a pair is measured against all others of its batch, not alone"}
     net: Towers
 
@@ -132,11 +132,12 @@ class CLIP(Task):
             optimizer: the optimiser; matrices decay, gains and biases never.
             schedule: how the learning rate moves.
         """
-        words, length = known(vocab_size, "vocab_size"), known(max_length, "max_length")
-        side, depth = known(image_size, "image_size"), known(channels, "channels")
+        words, length = required_size(vocab_size, "vocab_size"), required_size(max_length, "max_length")
+        side, depth = required_size(image_size, "image_size"), required_size(channels, "channels")
         net = Towers(words, length, side, depth, seed=torch.initial_seed(), **model)
         super().__init__(net, lr, optimizer, schedule)
-        self.matched, self.zero_shot = MeanMetric(), MeanMetric()
+        for name in ("matched", "zero_shot"):
+            self.metrics[name] = MeanMetric()
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
         logits = self.net(batch["images"], batch["captions"], batch["valid"]).float()
@@ -146,19 +147,16 @@ class CLIP(Task):
         captions = batch["captions"]
         seen = self.net.images(batch["images"])
         logits = self.net.scale(seen @ self.net.texts(captions, batch["valid"]).T).float()
-        self.matched.update((captions[logits.argmax(-1)] == captions).all(-1).float())
+        self.metrics["matched"].update((captions[logits.argmax(-1)] == captions).all(-1).float())
         if "prompts" in batch and (lone := batch["labels"] >= 0).any():
             guess = self.nearest(seen[lone], batch["prompts"]) // batch["prompts"].size(1)
-            self.zero_shot.update((guess == batch["labels"][lone]).float())
+            self.metrics["zero_shot"].update((guess == batch["labels"][lone]).float())
         return Loss(info_nce(logits), torch.tensor(len(logits), device=logits.device))
 
     def nearest(self, features: Tensor, prompts: Tensor) -> Tensor:
         """Which prompt is nearest to unit vectors (B, features), of (C, P, T) padded: its number in C × P, (B,)."""
         rows = prompts.flatten(0, 1)
         return (features @ self.net.texts(rows, rows != PAD).T).argmax(-1)
-
-    def figures(self, loss: float) -> dict[str, float]:
-        return {"matched": taken(self.matched), "zero_shot": taken(self.zero_shot)}
 
     def sample(self, rows: int) -> dict[str, Any]:
         return pictures(rows, self.net.image, self.net.text.vocab_size, self.net.text.max_length)

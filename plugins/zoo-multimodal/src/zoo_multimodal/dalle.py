@@ -20,7 +20,7 @@ from zoo.models.generation import GenerationConfig, generate
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.models.language import LanguageModel
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known, taken
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
 from zoo_multimodal.imagetokens import ImageTokenizer
 from zoo_multimodal.shapes import pixels
 from zoo_multimodal.trained import TrainedOnCaptions
@@ -109,8 +109,8 @@ class DALLE(Task):
     codes keep their meaning. ``reconstruction`` is its mean squared error per number in [-1, 1].
     """
 
-    blanks: ClassVar = {"vocab_size": 24, "max_length": 10, "image_size": 32, "channels": 3}
-    goals: ClassVar[Goals] = {"loss": "min"}
+    data_sizes: ClassVar = {"vocab_size": 24, "max_length": 10, "image_size": 32, "channels": 3}
+    monitored_metrics: ClassVar[Directions] = {"loss": "min"}
     net: Painter
 
     def __init__(
@@ -136,15 +136,16 @@ class DALLE(Task):
             optimizer: the optimiser; matrices decay, gains and biases never.
             schedule: how the learning rate moves.
         """
-        words, length = known(vocab_size, "vocab_size"), known(max_length, "max_length")
-        side, depth = known(image_size, "image_size"), known(channels, "channels")
+        words, length = required_size(vocab_size, "vocab_size"), required_size(max_length, "max_length")
+        side, depth = required_size(image_size, "image_size"), required_size(channels, "channels")
         if tokenizer_steps < 1:
             raise UsageError(f"model.tokenizer_steps must be at least 1, got {tokenizer_steps}.")
         super().__init__(
             Painter(words, length, side, depth, seed=torch.initial_seed(), **model), lr, optimizer, schedule
         )
         self.tokenizer_steps = tokenizer_steps
-        self.of_words, self.of_codes, self.reconstruction = MeanMetric(), MeanMetric(), MeanMetric()
+        for name in ("words", "codes", "reconstruction"):
+            self.metrics[name] = MeanMetric()
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
         words, codes, size = self._told(batch)
@@ -156,9 +157,9 @@ class DALLE(Task):
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
         words, codes, size = self._told(batch)
         if len(words):
-            self.of_words.update(words)
-        self.of_codes.update(codes)
-        self.reconstruction.update(self._lost(batch["images"]))
+            self.metrics["words"].update(words)
+        self.metrics["codes"].update(codes)
+        self.metrics["reconstruction"].update(self._lost(batch["images"]))
         return Loss(words.sum() + codes.sum(), size)
 
     def _told(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -172,10 +173,6 @@ class DALLE(Task):
     def _lost(self, images: Tensor) -> Tensor:
         """The mean squared error of each image after a round trip, (B,)."""
         return (self.net.tokenizer(images) - images).float().square().flatten(1).mean(1)
-
-    def figures(self, loss: float) -> dict[str, float]:
-        named = {"words": self.of_words, "codes": self.of_codes, "reconstruction": self.reconstruction}
-        return {name: taken(metric) for name, metric in named.items()}
 
     def sample(self, rows: int) -> dict[str, Any]:
         net, side = self.net, self.net.tokenizer.image_size

@@ -24,7 +24,7 @@ from zoo.parts.block import Memory
 from zoo.parts.cache import LayerCache
 from zoo.parts.position import Extent
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known, taken
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
 from zoo_multimodal.captions import BEGIN, END, decode
 from zoo_multimodal.clip import pictures
 from zoo_multimodal.gated import looks, open_eyes, renamed
@@ -142,8 +142,8 @@ class Flamingo(Task):
     only what connects them learns. Without, all of it learns. ``gates`` is the mean of abs(tanh) over the gates.
     """
 
-    blanks: ClassVar = {"vocab_size": 24, "max_length": 10, "image_size": 32, "channels": 3}
-    goals: ClassVar[Goals] = {"loss": "min", "exact": "max"}
+    data_sizes: ClassVar = {"vocab_size": 24, "max_length": 10, "image_size": 32, "channels": 3}
+    monitored_metrics: ClassVar[Directions] = {"loss": "min", "exact": "max"}
     net: SeeingLanguageModel
 
     def __init__(
@@ -171,12 +171,12 @@ class Flamingo(Task):
             optimizer: the optimiser; matrices decay, gains and biases never.
             schedule: how the learning rate moves.
         """
-        words, length = known(vocab_size, "vocab_size"), known(max_length, "max_length")
-        side, depth = known(image_size, "image_size"), known(channels, "channels")
+        words, length = required_size(vocab_size, "vocab_size"), required_size(max_length, "max_length")
+        side, depth = required_size(image_size, "image_size"), required_size(channels, "channels")
         net = SeeingLanguageModel(words, length, side, depth, seed=torch.initial_seed(), **model)
         super().__init__(net, lr, optimizer, schedule)
         self.language, self.vision = language, vision
-        self.exact = MeanMetric()
+        self.metrics["exact"] = MeanMetric()
         if language is not None:
             net.language.requires_grad_(False)
             for look in looks(net.language.stack):
@@ -212,14 +212,16 @@ class Flamingo(Task):
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
         told = self.net.tell(batch["images"], GenerationConfig(max_length=batch["targets"].size(1)))
         own = [[token for token in row if token >= 0 and token != END] for row in batch["targets"].tolist()]
-        self.exact.update(torch.tensor([mine == right for mine, right in zip(told, own, strict=True)]).float())
+        self.metrics["exact"].update(
+            torch.tensor([mine == right for mine, right in zip(told, own, strict=True)]).float()
+        )
         return self.loss(batch)
 
-    def figures(self, loss: float) -> dict[str, float]:
+    def compute_metrics(self, loss: float) -> dict[str, float]:
         gates = [
             gate.weight for look in looks(self.net.language.stack) for gate in (look.attention_gate, look.ffn_gate)
         ]
-        return {"exact": taken(self.exact), "gates": float(torch.stack(gates).detach().tanh().abs().mean())}
+        return {**super().compute_metrics(loss), "gates": float(torch.stack(gates).detach().tanh().abs().mean())}
 
     def sample(self, rows: int) -> dict[str, Any]:
         return pictures(rows, self.net.image, self.net.language.vocab_size, self.net.language.max_length)

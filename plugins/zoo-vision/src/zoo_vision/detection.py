@@ -14,7 +14,7 @@ from torch.optim import AdamW
 from zoo.inference.trained_tasks import use
 from zoo.logging.attention_maps import pictures, validation
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Goals, Loss, OptimizerFactory, ScheduleFactory, Task, known
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
 from zoo_vision.detr import DETR, check_layers, first_block
 from zoo_vision.precision import AveragePrecision
 from zoo_vision.setloss import NOTHING, Predictions, Targets, Weights, set_loss
@@ -30,8 +30,8 @@ class Detection(Task):
     """
 
     unit = "image"
-    blanks: ClassVar = {"num_classes": 5, "image_size": 32, "channels": 3}
-    goals: ClassVar[Goals] = {"ap50": "max", "ap": "max", "loss": "min"}
+    data_sizes: ClassVar = {"num_classes": 5, "image_size": 32, "channels": 3}
+    monitored_metrics: ClassVar[Directions] = {"ap50": "max", "ap": "max", "loss": "min"}
     net: DETR
 
     def __init__(
@@ -59,8 +59,8 @@ class Detection(Task):
             optimizer: the optimiser; matrices decay, gains and biases never.
             schedule: how the learning rate moves.
         """
-        classes = known(num_classes, "num_classes")
-        size, depth = known(image_size, "image_size"), known(channels, "channels")
+        classes = required_size(num_classes, "num_classes")
+        size, depth = required_size(image_size, "image_size"), required_size(channels, "channels")
         net = DETR(classes, size, depth, seed=torch.initial_seed(), **model)
         super().__init__(net, lr, optimizer, schedule)
         if auxiliary:
@@ -71,7 +71,7 @@ class Detection(Task):
 
     @classmethod
     def small_sizes(cls, options: Mapping[str, Any]) -> dict[str, int]:
-        return {**cls.blanks, "image_size": 4 * int(options.get("stride") or 8)}
+        return {**cls.data_sizes, "image_size": 4 * int(options.get("stride") or 8)}
 
     def forward(self, images: Tensor) -> Predictions:
         """Images (B, C, H, W) to the predictions of the last block: logits (B, Q, C + 1) and boxes (B, Q, 4)."""
@@ -92,7 +92,7 @@ class Detection(Task):
         total = torch.stack([*set_loss(found, wanted, self.weights).values()]).sum()
         return Loss(total, torch.tensor(len(found.logits), device=total.device))
 
-    def figures(self, loss: float) -> dict[str, float]:
+    def compute_metrics(self, loss: float) -> dict[str, float]:
         self.precision_of.nothing()
         found = self.precision_of.compute()
         self.precision_of.reset()

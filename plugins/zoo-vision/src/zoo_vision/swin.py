@@ -16,7 +16,7 @@ from zoo.parts.ffn import FFN, MLP
 from zoo.parts.norm import LayerNorm, Norm
 from zoo.tasks.classification import ImageTask, Mix
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import OptimizerFactory, ScheduleFactory, known
+from zoo.tasks.task import OptimizerFactory, ScheduleFactory, required_size
 from zoo_vision.windows import WindowAttention
 
 
@@ -186,8 +186,8 @@ class SwinClassification(ImageTask):
             optimizer: the optimiser; matrices decay, gains and biases never.
             schedule: how the learning rate moves.
         """
-        classes = known(num_classes, "num_classes")
-        size, depth = known(image_size, "image_size"), known(channels, "channels")
+        classes = required_size(num_classes, "num_classes")
+        size, depth = required_size(image_size, "image_size"), required_size(channels, "channels")
         net = Swin(classes, size, depth, seed=torch.initial_seed(), **model)
         super().__init__(net, classes, label_smoothing, mix, lr, optimizer, schedule)
 
@@ -195,4 +195,4 @@ class SwinClassification(ImageTask):
     def small_sizes(cls, options: Mapping[str, Any]) -> dict[str, int]:
         stages = len(options.get("depths") or (2, 2, 6, 2))
         cells = int(options.get("window") or 7) * 2 ** (stages - 1)  # each stage can be cut into windows
-        return {**cls.blanks, "image_size": int(options.get("patch_size") or 4) * cells}
+        return {**cls.data_sizes, "image_size": int(options.get("patch_size") or 4) * cells}

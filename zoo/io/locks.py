@@ -1,9 +1,10 @@
-"""A lock per run, so that processes and machines on one file system share a comparison without a server.
+"""Locks on run folders: `RunLock` of the process that writes a run, `Lock` of the comparison that runs it.
 
-The lock is a file beside the run's folder that says who works on it. It is stale, and taken over, when its processes
-are dead on this machine, or when it has not been touched for some minutes on another one. Machines, and containers
-of one machine, may have the same host name: a process number means something only where the kernel and its numbering
-of processes are the same, too.
+`RunLock` is held by the operating system, which frees it when the process dies. A `Lock` is shared by processes and
+machines on one file system, without a server: a file beside the run's folder says who works on it. It is stale, and
+taken over, when its processes are dead on this machine, or when it has not been touched for some minutes on another
+one. Machines, and containers of one machine, may have the same host name: a process number means something only where
+the kernel and its numbering of processes are the same, too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import socket
 import tempfile
 import time
@@ -18,11 +20,56 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
+from zoo.errors import UsageError
 from zoo.io import atomic_files
 
 BEAT, SILENT = 20.0, 300.0  # seconds between two signs of life, and without one
+
+
+class RunLock:
+    """The right to write into a folder, until ``release`` or the end of the process, however it ends.
+
+    The lock is a file beside the folder, so that it outlives ``--overwrite``; a file that stays without its process
+    locks nothing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Raises UsageError that names the process which has the lock, or says why there can be none."""
+        path = folder.with_name(f".{folder.name}.lock")
+        self.note = path.with_suffix(".holder")
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            self.lock = FileLock(path)
+            self.lock.acquire(timeout=0)
+        except Timeout as error:
+            raise UsageError(
+                f"{folder} is being written by {_holder(self.note)}.\nWait for it, end it, or keep both: --name NAME."
+            ) from error
+        except OSError as error:
+            raise UsageError(
+                f"cannot make {folder}: {error.strerror or error}. Choose another place: --runs DIR"
+            ) from error
+        except NotImplementedError as error:
+            raise UsageError(f"the file system of {folder} has no locks. Choose another place: --runs DIR") from error
+        with contextlib.suppress(OSError):  # without it a second process is refused all the same
+            atomic_files.write_json(self.note, {"pid": os.getpid(), "host": platform.node(), "since": time.time()})
+
+    def release(self) -> None:
+        """Let others write."""
+        with contextlib.suppress(OSError):
+            self.note.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it ends with the process in any case
+            self.lock.release()
+
+
+def _holder(note: Path) -> str:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        content = json.loads(note.read_text())
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(float(content["since"])))
+        return f"process {int(content['pid'])} on {str(content['host'])[:80]} since {since}"
+    return "another process"
 
 
 @dataclass(frozen=True)
@@ -34,18 +81,19 @@ class Owner:
     born: str  # when the process began, by its machine's clock: a number may come to belong to another process
     child: int = 0
     child_born: str = ""
-    machine: str = ""  # see `machine`; empty in locks of earlier versions, and where nobody can tell
+    machine: str = ""  # see `machine`; empty in locks of earlier versions, and where the system does not say
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
 
 def me() -> Owner:
+    """This process."""
     return Owner(socket.gethostname(), os.getpid(), born(os.getpid()), machine=machine())
 
 
 def machine() -> str:
-    """What tells this machine from others of its host name: its kernel's start and its numbering of processes."""
+    """An identifier that other machines of this host name do not have: the kernel's start and its process namespace."""
     try:
         return f"{_boot()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
@@ -58,7 +106,7 @@ def is_local(owner: Owner) -> bool:
 
 
 def born(pid: int) -> str:
-    """When a process of this machine began; nothing where there is none, a question mark where nobody can tell."""
+    """When a process of this machine began; nothing where there is none, "?" where the system does not say."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -90,14 +138,14 @@ def alive(owner: Owner) -> bool:
 
 
 class Lock:
-    """The lock of one run, as one process sees it."""
+    """A lock of one run that processes and machines share; a stale one is taken over."""
 
     def __init__(self, path: Path, silent: float = SILENT) -> None:
         self.path, self.silent = path, silent
         self.mine: Owner | None = None
 
     def holder(self) -> Owner | None:
-        """Who works on the run now, other than through this object; None where nobody does any more."""
+        """The process that works on the run now, through whatever object; None where none does any more."""
         try:
             owner = _read(self.path)
             age = _now(self.path.parent) - self.path.stat().st_mtime
@@ -110,7 +158,7 @@ class Lock:
         return owner if age < self.silent else None
 
     def take(self) -> bool:
-        """Hold the lock from now on, unless somebody does."""
+        """Take the lock, and say whether that was possible: not while another process has it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with _guard(self.path):
             owner = me()
@@ -130,14 +178,14 @@ class Lock:
                 self.mine = owner
 
     def beat(self) -> bool:
-        """Give a sign of life; False where somebody else has taken the lock over, who saw none for too long."""
+        """Give a sign of life; False where another process, which saw none for too long, has taken the lock over."""
         try:
             if self.mine is None or _read(self.path) != self.mine:
                 return False
             os.utime(self.path)
         except FileNotFoundError:
             return False
-        except OSError:  # nobody can say whose it is now: the next sign may work
+        except OSError:  # whose it is now cannot be read: the next sign may work
             return True
         return True
 
@@ -164,7 +212,7 @@ def _read(path: Path) -> Owner | None:
 
 @contextlib.contextmanager
 def _guard(path: Path) -> Iterator[None]:
-    """While two look at a stale lock, only one may replace it; the system frees this one when its process dies."""
+    """Let one process at a time replace a stale lock; the system frees this one when its process dies."""
     with FileLock(path.with_name(".locks")):
         yield
 

@@ -1,0 +1,94 @@
+"""One canary for each private name of torch: it sings until torch changes the name."""
+
+import types
+
+import pytest
+import torch
+import torch._subclasses.fake_tensor
+import torch.utils._python_dispatch
+from torch.autograd import forward_ad
+from torch.utils.tensorboard import SummaryWriter
+
+from tests.private_names import ROOT, Canary, check, uses
+from zoo.system import torch_internals
+
+PATH = "zoo/system/torch_internals.py"
+CANARIES = [
+    Canary("torch", torch._subclasses.fake_tensor, "FakeTensorMode"),
+    Canary("torch", torch.utils._python_dispatch, "TorchDispatchMode"),
+    Canary("torch", torch.Tensor, "_version"),
+    Canary("torch", torch, "_C"),
+    Canary("torch", torch._C, "_are_functorch_transforms_active"),
+    Canary("torch", forward_ad, "_current_level"),
+    Canary("torch", torch.ops.aten.view.default, "_schema"),
+    Canary("torch", torch.ops.aten, "_softmax_backward_data"),
+    Canary("torch", torch.ops.mkldnn, "_reorder_linear_weight"),
+    Canary("torch", torch.ops.mkldnn, "_linear_pointwise"),
+]
+WRITER = Canary("torch", SummaryWriter, "_get_file_writer", ("self",))
+EVENT_FILES = "zoo/logging/event_files.py"  # beside the module: TensorBoard is imported only where a run logs
+
+
+@pytest.mark.parametrize("canary", CANARIES, ids=str)
+def test_torch_has_the_name(canary):
+    if canary.owner is torch.ops.mkldnn and not torch.backends.mkldnn.is_available():
+        pytest.skip("this torch is built without oneDNN, and zoo uses none of it")
+    check(canary, PATH)
+
+
+def test_a_writer_of_summaries_asks_for_its_file():
+    check(WRITER, EVENT_FILES)
+
+
+@pytest.mark.parametrize("canary", [*CANARIES, WRITER], ids=str)
+def test_a_missing_name_is_said_in_one_sentence(canary):
+    with pytest.raises(AssertionError, match=rf"^torch 2\.\S+ has no {canary.name}: {PATH} needs it\.") as failed:
+        check(canary._replace(owner=types.SimpleNamespace()), PATH)
+    assert "\n" not in str(failed.value).partition("needs it.")[0]
+
+
+def test_every_name_has_a_canary():
+    assert {one.name.rpartition(".")[2] for one in uses(ROOT / PATH)} == {canary.name for canary in CANARIES}
+
+
+def test_transforms_are_seen():
+    seen = []
+    assert not torch_internals.function_transforms_active()
+    torch.func.grad(lambda x: seen.append(torch_internals.function_transforms_active()) or x.sum())(torch.ones(2))
+    with forward_ad.dual_level():
+        seen.append(torch_internals.function_transforms_active())
+    assert seen == [True, True]
+    assert not torch_internals.function_transforms_active()
+
+
+def test_changes_are_counted():
+    x = torch.zeros(2)
+    before = torch_internals.change_count(x)
+    x.add_(1)
+    assert torch_internals.change_count(x) > before
+
+
+def test_views_are_told_from_copies():
+    aten = torch.ops.aten
+    assert torch_internals.is_view(aten.view.default)
+    assert torch_internals.is_view(aten.transpose.int)
+    assert not torch_internals.is_view(aten.clone.default)
+    assert not torch_internals.is_view(aten.add_.Tensor)
+
+
+def test_the_gradient_of_a_softmax_is_autograds():
+    scores = torch.randn(2, 3, 5, requires_grad=True)
+    weights, grad = scores.softmax(-1), torch.randn(2, 3, 5)
+    expected = torch.autograd.grad(weights, scores, grad)[0]
+    assert torch.allclose(torch_internals.softmax_backward(grad, weights.detach()), expected, atol=1e-6)
+
+
+def test_errors_of_the_compiler_are_told_from_others():
+    def breaks(x):
+        print("a graph break")
+        return x + 1
+
+    with pytest.raises(Exception) as failed:  # noqa: PT011  (the class is the compiler's own)
+        torch.compile(breaks, fullgraph=True, backend="eager")(torch.ones(1))
+    assert torch_internals.raised_by_compiler(failed.value)
+    assert not torch_internals.raised_by_compiler(ValueError("shapes do not match"))

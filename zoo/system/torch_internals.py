@@ -1,0 +1,73 @@
+"""The private names of torch that zoo needs, all of them; tests/system/test_torch_internals.py watches each.
+
+Every function says which name it stands for and why no public one does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# `TorchDispatchMode` sees every operation on tensors, and its public kin, `torch.overrides.TorchFunctionMode`, only
+# calls of Python functions: what a module like `nn.MultiheadAttention` computes inside of one stays hidden from it.
+__all__ = ["TorchDispatchMode"]
+
+
+def fake_tensors() -> Any:
+    """A context in which tensors have shape, type and device, and no memory: `FakeTensorMode`.
+
+    The public "meta" device has no kernels of a CPU, and autograd keeps other tensors for other kernels.
+    """
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def change_count(tensor: Tensor) -> int:
+    """How often a tensor (any shape) was changed in place: `Tensor._version`, which autograd keeps for itself."""
+    return tensor._version
+
+
+def function_transforms_active() -> bool:
+    """Whether torch.func (grad, vmap, jvp) or forward-mode derivatives run: neither says so by a public name."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def is_view(operation: Any) -> bool:
+    """Whether an operation (OpOverload) returns views of its arguments: only its `_schema` knows."""
+    return any(one.alias_info is not None and not one.alias_info.is_write for one in operation._schema.arguments)
+
+
+def softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
+    """The gradient of the scores from that of their softmax over the last dimension, all (..., T, S).
+
+    One kernel, `aten::_softmax_backward_data`; autograd reaches it in public, hand-written gradients do not.
+    """
+    return torch.ops.aten._softmax_backward_data(grad, weights, -1, weights.dtype)
+
+
+def can_reorder_weights() -> bool:
+    """Whether this torch has oneDNN's products with reordered weights."""
+    ops = torch.ops.mkldnn
+    return torch.backends.mkldnn.is_available() and hasattr(ops, "_reorder_linear_weight")
+
+
+def reorder_weight(weight: Tensor) -> Tensor:
+    """A float32 weight (out, in) in oneDNN's own layout, as `reordered_linear` reads it.
+
+    `mkldnn::_reorder_linear_weight`; torch.compile reaches it when it freezes weights, and no public function does.
+    """
+    return torch.ops.mkldnn._reorder_linear_weight(weight, None)
+
+
+def reordered_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x (..., in) W^T + b to (..., out) with a reordered W: `mkldnn::_linear_pointwise`."""
+    return torch.ops.mkldnn._linear_pointwise(x.contiguous(), weight, bias, "none", [], "")
+
+
+def raised_by_compiler(error: BaseException) -> bool:
+    """Whether torch.compile could not take a function: its errors are classes of `torch._dynamo`, and have no other."""
+    return "torch._dynamo" in type(error).__module__ or "dynamo" in str(error).lower()

@@ -1,0 +1,113 @@
+"""The private names of Lightning that zoo needs, all of them; tests/training/test_lightning_internals.py watches each.
+
+Each class and function says which name it stands for and why no public one does. The rest of zoo derives from these
+classes and calls these functions.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.loops.fit_loop import _FitLoop
+from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
+
+
+class BatchLoop(_TrainingEpochLoop):
+    """Lightning's loop over the batches of an epoch, which no public class or hook lets save between two of them."""
+
+    @property
+    def between_steps(self) -> bool:
+        """Whether no gradient waits for an optimiser step: `_should_accumulate`, which knows strategy and epoch."""
+        return not self._should_accumulate()
+
+    @property
+    def logged_batches(self) -> int:
+        """What Lightning's own logging counts: `_batches_that_stepped`."""
+        return self._batches_that_stepped
+
+    @logged_batches.setter
+    def logged_batches(self, count: int) -> None:
+        self._batches_that_stepped = count
+
+    def should_validate(self, data_fetcher: Any) -> bool:
+        """Whether to validate after this batch; a subclass may decide otherwise (`_should_check_val_fx`)."""
+        return super()._should_check_val_fx(data_fetcher)
+
+    def _should_check_val_fx(self, data_fetcher: Any) -> bool:
+        return self.should_validate(data_fetcher)
+
+    def _broadcast_sigterm_tensor(self) -> None:
+        """Nothing: Lightning asks the first process before each step; zoo's saver lets all of them agree instead."""
+
+
+class EpochsLoop(_FitLoop):
+    """Lightning's loop over epochs; its class is private, and it alone makes the loop over batches."""
+
+
+def replace_loops(trainer: Trainer, epochs: type[EpochsLoop], batches: type[BatchLoop]) -> None:
+    """Make a trainer's loops those of other classes; they keep what Lightning has put into them.
+
+    `Trainer.fit_loop` can be set in public, but a new loop would not have the limits that Trainer's constructor sets.
+    """
+    trainer.fit_loop.__class__ = epochs
+    trainer.fit_loop.epoch_loop.__class__ = batches
+
+
+class SignalHandlers(Protocol):
+    """What a trainer asks of its signal handlers."""
+
+    received_sigterm: bool
+
+    def register_signal_handlers(self) -> None:
+        """Handle signals from now on."""
+
+    def teardown(self) -> None:
+        """Put back the handlers that were there before."""
+
+
+def replace_signal_handlers(trainer: Trainer, handlers: SignalHandlers) -> None:
+    """Let a trainer register these handlers in the place of its own.
+
+    `Trainer._signal_connector`: a public hook comes either before Lightning's handlers, which then take the place of
+    its own, or after the moment in which a signal already has reached them.
+    """
+    trainer._signal_connector = handlers  # type: ignore[assignment]
+
+
+class ScriptLauncher(_SubprocessScriptLauncher):
+    """Lightning's launcher of processes, `_SubprocessScriptLauncher`: a strategy makes it, and takes no other."""
+
+    def start_children(self) -> None:
+        """Start one process for each further device: `_call_children_scripts`.
+
+        The public `launch` starts, beside them, an observer that kills the first process too, whatever that writes.
+        """
+        self._call_children_scripts()
+
+
+def replace_launcher(strategy: Strategy, launcher: type[ScriptLauncher]) -> None:
+    """Make a strategy's launcher of processes, if it has Lightning's, one of another class."""
+    if type(strategy.launcher) is _SubprocessScriptLauncher:
+        strategy.launcher.__class__ = launcher
+
+
+class ProgressBar(RichProgressBar):
+    """Lightning's bar, with public names for `_init_progress` and `_get_train_description`."""
+
+    def drawing_begins(self, trainer: Trainer) -> None:
+        """Called when the bar has taken standard output and error."""
+
+    def describe_training(self, text: str) -> str:
+        """The words before the bar of training; ``text`` are Lightning's."""
+        return text
+
+    def _init_progress(self, trainer: Trainer) -> None:
+        super()._init_progress(trainer)
+        self.drawing_begins(trainer)
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        return self.describe_training(super()._get_train_description(current_epoch))
