@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from zoo import registry
-from zoo.cli import check, check_process, check_worker
+from zoo.cli import check, check_process, check_worker, commands
 from zoo.errors import PartError, PluginError, UsageError
 
 HERE = Path(__file__).parent
@@ -140,11 +140,11 @@ def test_a_check_that_never_ends_fails_and_the_rest_is_not_run(acted, zoo, name)
 def test_the_child_ends_when_the_command_is_killed(acted, tmp_path):
     """The command's own process is the one that dies here, so it is run in another."""
     code = f"{check_process.program()[2].partition(';')[0]}; sys.path[:] = {[str(HERE), *sys.path]!r}; " + (
-        "from zoo.cli import child\n"
-        f"child.program = lambda: {check_process.program()!r}\n"
-        "made = child.Child(child.Job('', 'x.Bad', [], ['sleeps_forever']))\n"
-        "print(made.process.pid, flush=True)\n"
-        "for event in made.events(1e9): print(event, flush=True)\n"
+        "from zoo.cli import check_process\n"
+        f"check_process.program = lambda: {check_process.program()!r}\n"
+        "child = check_process.Child(check_process.Job('', 'x.Bad', [], ['sleeps_forever']))\n"
+        "print(child.process.pid, flush=True)\n"
+        "for event in child.events(1e9): print(event, flush=True)\n"
     )
     command = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     number = int(command.stdout.readline())
@@ -192,18 +192,19 @@ def test_a_kind_gives_a_line_for_each_part(acted, zoo):
 
 
 WRONG = {
-    "": "what? zoo check KIND NAME",
+    "": "zoo check needs KIND: ",
     "norm nope": "unknown norm 'nope'. Available: ",
     "nrom rmsnorm": "unknown kind 'nrom'. Did you mean 'norm'?",
     "nrom": "no kind, class path or recipe 'nrom'. Did you mean 'norm'?",
     "rmsnorm": "RMSNorm is a norm: zoo check norm RMSNorm",
     "norm rmsnorm more": "'more' is one word too many",
-    "norm rmsnorm --timeout": "'--timeout' must be a number of seconds above 0",
-    "norm rmsnorm --timeout -3": "'--timeout' must be a number of seconds above 0, got '-3'",
-    "norm rmsnorm --timeout inf": "'--timeout' must be a number of seconds above 0, got 'inf'",
-    "norm rmsnorm --only": "'--only' needs names of checks",
+    "norm rmsnorm --timeout": "'--timeout' needs a number above 0",
+    "norm rmsnorm --timeout -3": "'--timeout' must be a number above 0 and at most 604800, got '-3'",
+    "norm rmsnorm --timeout inf": "'--timeout' must be a number above 0 and at most 604800, got 'inf'",
+    "norm rmsnorm --only": "'--only' needs a value",
+    "norm rmsnorm --only shapes,": "'--only' needs names of checks",
     "no-such.yaml": "no recipe or file 'no-such.yaml'",
-    "lm-tiny --modle.lr 1": "unknown option '--modle.lr'",
+    "lm-tiny --modle.lr 1": "zoo check has no option '--modle.lr'",
 }
 
 
@@ -222,7 +223,7 @@ def test_options_are_typed_like_those_of_fit(mine):
     from zoo.parts.ffn import MLP, MoE
 
     def given(part, kind, *words):
-        return check_worker.given_options(part, kind, check.parse([*words]).options)
+        return check_worker.given_options(part, kind, commands.parse("check", [kind, *words]).settings)
 
     assert given(Mine, "norm", "--eps", "1e-3", "--sizes", "[1, 2]") == {"eps": 1e-3, "sizes": (1, 2)}
     assert given(Mine, "norm", "--model.norm.eps=2", "--norm.mode", "die") == {"eps": 2.0, "mode": "die"}

@@ -147,8 +147,8 @@ class Carriers:
 
         files = ("labels.json",) if command == "texts" else ()
         place = ModelLocation(self.home, self.home / "best.ckpt", {}, self.home / "config.yaml")
-        fake = types.SimpleNamespace(files=files, place=place, **methods)
-        self.monkeypatch.setattr(inference, "load_trained", lambda asked, bare=False: fake)
+        model = types.SimpleNamespace(files=files, place=place, **methods)
+        self.monkeypatch.setattr(inference, "load_trained", lambda options, bare=False: model)
 
     def generate(self):
         self.model("generate", generate=lambda prompt, **_: [GeneratedText(text, 0.0, True) for text in HOSTILE])
@@ -233,6 +233,15 @@ class Carriers:
     def new(self):
         return self.each("new", "norm")
 
+    def help(self):
+        return self.each("help")
+
+    def version(self):
+        return self.each("version")
+
+    def completion(self):
+        return self.each("completion")
+
     def matrix(self):
         for text in NAMES:
             self.zoo("matrix", "--write", str(self.home / text / "x"))
@@ -247,7 +256,7 @@ class Carriers:
         return NAMES
 
 
-COMMANDS = [*zoo.cli.RUN, *zoo.cli.READ, *zoo.cli.USE, *zoo.cli.OWN]
+COMMANDS = list(zoo.cli.COMMANDS)
 
 
 class Terminal(io.TextIOWrapper):

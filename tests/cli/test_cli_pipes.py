@@ -52,7 +52,7 @@ def test_a_pipe_that_breaks_between_processes_is_an_error(monkeypatch, capfd):
     assert "BrokenPipeError" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("command", [*zoo.cli.RUN, *zoo.cli.READ, *zoo.cli.USE, *zoo.cli.OWN])
+@pytest.mark.parametrize("command", list(zoo.cli.COMMANDS))
 def test_only_commands_that_print_end_with_their_reader(command, monkeypatch):
     """Each command prints two lines for nobody, and has something to do after them."""
     reader, writer = os.pipe()
@@ -69,7 +69,7 @@ def test_only_commands_that_print_end_with_their_reader(command, monkeypatch):
     with os.fdopen(writer, "w") as out:
         monkeypatch.setattr(sys, "stdout", out)
         code = zoo.cli.main([command])
-    ends = command in zoo.cli.PRINT
+    ends = zoo.cli.COMMANDS[command].only_prints
     assert (code, worked) == ((0, []) if ends else (3, [command]))
     assert command not in ("fit", "compare", "check", "predict", "export", "import", "new") or not ends
 

@@ -147,10 +147,10 @@ def test_unknown_recipes_and_commands(zoo, recipe):
         (["--max_epochs", "3"], "Did you mean '--trainer.max_epochs'?"),
         (["--lr", "3"], "Did you mean '--model.lr'?"),
         (["--resum"], "Did you mean '--resume'?"),
-        (["-x"], "unknown option '-x'"),
+        (["-x"], "zoo fit has no option '-x'"),
         (["a", "b"], "one recipe at a time"),
         (["--name"], "needs a value"),
-        (["--resume=yes"], "takes no value"),
+        (["--resume=yes"], "'--resume' takes true, false or no value, got 'yes'"),
         (["lm-tiny", "--model..x", "1"], "a name is missing beside a dot"),
         (["lm-tiny", "--model.x", "[1"], "--model.x [1 is not valid YAML"),
     ],
@@ -217,7 +217,7 @@ def test_tensorboard_binds_to_this_machine_only(tmp_path, zoo):
     words = tensorboard.arguments(tmp_path, 6010)
     assert words[words.index("--host") + 1] == "127.0.0.1"
     assert zoo("tensorboard", str(tmp_path / "none"))[0] == 2
-    assert "--port must be a number" in zoo("tensorboard", "--port", "x")[2]
+    assert "'--port' must be a whole number" in zoo("tensorboard", "--port", "x")[2]
 
 
 def test_no_colour_in_pipes_or_with_no_color(monkeypatch, zoo):

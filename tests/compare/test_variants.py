@@ -3,8 +3,7 @@
 import pytest
 
 from zoo import recipe_files
-from zoo.cli import compare, compare_options
-from zoo.cli import compare_request as wanting
+from zoo.cli import commands, compare, help
 from zoo.compare import variants
 from zoo.compare.variants import (
     Choice,
@@ -125,7 +124,7 @@ def test_the_baseline_names_varied_options_by_any_end_of_their_names():
 
 
 def wanted(*argv):
-    return wanting.read_comparison(compare_options.parse(argv))
+    return compare.read_comparison(commands.parse("compare", argv))
 
 
 def test_a_file_says_what_a_command_line_says(tmp_path):
@@ -195,8 +194,8 @@ def test_a_packaged_comparison_is_short_explained_and_well_formed(one):
     found = wanted(one.name)
     assert recipe_files.packaged_recipe(found.recipe)
     assert found.name == one.name
-    assert yaml_source.read_yaml(one.path).plain()["vary"]
-    assert one.name in compare.USAGE
+    assert yaml_source.read_yaml(one.path).as_data()["vary"]
+    assert one.name in help.command_help("compare")
     assert all(one.name != recipe.name for recipe in recipe_files.recipes())
 
 
@@ -206,7 +205,7 @@ def test_a_packaged_comparison_is_short_explained_and_well_formed(one):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "compare what?"),
+        ([], "zoo compare needs RECIPE: "),
         (["vit-tiny", "--vary"], "'--vary' needs a value"),
         (["vit-tiny", "--varry", "model.norm=a,b"], "no option '--varry'. Did you mean '--vary'?"),
         (["vit-tiny", "--vary", "model.norm=a,b", "--sede", "3"], "Did you mean '--seeds'?"),
@@ -215,12 +214,15 @@ def test_a_packaged_comparison_is_short_explained_and_well_formed(one):
         (["vit-tiny", "--vary", "model.norm=a,b", "--name", "x"], "--name is for one run"),
         (["vit-tiny", "--vary", "model.norm=a,b", "--lr", "3"], "Did you mean '--model.lr'?"),
         (["vit-tiny", "lm-tiny", "--vary", "model.norm=a,b"], "one recipe at a time"),
-        (["vit-tiny", "--vary", "model.norm=a,b", "--jobs", "0"], "--jobs must be a number"),
+        (
+            ["vit-tiny", "--vary", "model.norm=a,b", "--jobs", "0"],
+            "'--jobs' must be a whole number above 0",
+        ),
         (["vit-tiny", "--vary", "model.norm=a,b", "--probe", "lenth=2"], "no probe 'lenth'. Did you mean 'length'?"),
-        (["vit-tiny", "--json=1", "--vary", "model.norm=a,b"], "'--json' takes no value"),
+        (["vit-tiny", "--json=1", "--vary", "model.norm=a,b"], "'--json' takes true, false or no value, got '1'"),
         (["nowhere"], "no folder, recipe or comparison 'nowhere'"),
         (["vit-tiny"], "vit-tiny has no run in runs"),
-        (["vit-tiny", "--seeds", "3"], "--seeds is for runs that are still to be made"),
+        (["vit-tiny", "--seeds", "3"], "'--seeds' is for runs that are still to be made"),
         (["vit-tiny", "--model.dim", "3"], "'--model.dim' is for runs that are still to be made"),
         (["vit-tiny", "--attribute"], "--attribute needs two recipes"),
         (["a", "b", "--attribute", "--tune", "x"], "--tune does not go with --attribute"),
@@ -242,9 +244,6 @@ def test_help_lists_options_and_is_fast_to_read(capsys):
 
     assert main(["compare", "--help"]) == 0
     told = capsys.readouterr().out
-    assert all(
-        f"--{name}" in told
-        for name in (*compare_options.VALUED, *compare_options.LISTED, "dry-run", "attribute", "json")
-    )
+    assert all(f"--{option.name}" in told for option in commands.COMPARE_OPTIONS)
     assert len(told.splitlines()) <= 60
     assert max(map(len, told.splitlines())) <= 120

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from zoo.cli import main
-from zoo.cli.words import parse
+from zoo.cli.commands import parse
 from zoo.errors import UsageError
 
 
@@ -124,8 +124,8 @@ def test_beginners_mistakes_are_answered(runs, capsys, tmp_path):
     assert "ends at max_length=24" in refused(capsys, "generate", learned, "--prompt", "the quick brown fox jumps")
     assert "is a CausalLM: it can generate, score, and cannot translate" in refused(capsys, "translate", learned)
     assert "no image to classify" in refused(capsys, "classify", glyphs)
-    assert "where to?" in refused(capsys, "export", glyphs)
-    assert "needs a run" in refused(capsys, "generate")
+    assert "zoo export needs DIR: " in refused(capsys, "export", glyphs)
+    assert "zoo generate needs RUN: " in refused(capsys, "generate")
     assert "one word too many" in refused(capsys, "generate", learned, "once upon a time")
     assert "beams must be at least 1" in refused(capsys, "generate", learned, "--prompt", "a", "--beams", 0)
     assert "--json" in refused(capsys, "translate", learned, "--n-best", "2")
@@ -146,7 +146,7 @@ def test_a_line_that_is_not_utf8_is_named(runs, capsys, monkeypatch):
         (["--length", "3.5"], "'--length' must be a whole number, got '3.5'."),
         (["--temperature", "nan"], "'--temperature' must be a number"),
         (["--length"], "'--length' needs a whole number."),
-        (["--json=1"], "'--json' takes no value."),
+        (["--json=1"], "'--json' takes true, false or no value, got '1'."),
         (["-x"], "no option '-x'"),
     ],
 )
@@ -157,9 +157,9 @@ def test_wrong_options_are_answered(words, said):
 
 
 def test_options_keep_zoos_grammar():
-    asked = parse("generate", ["r", "--top-k=4", "--stop", "a", "--stop", "-b", "--json", "--", "--odd"])
-    assert asked.words == ["r", "--odd"]
-    assert asked.options == {"top_k": 4, "stop": ["a", "-b"], "json": True}
+    options = parse("classify", ["r", "--top=4", "--text", "a", "--text", "-b", "--json", "--", "--odd"])
+    assert options.words == ["r", "--odd"]
+    assert options.values == {"top": 4, "text": ["a", "-b"], "json": True}
 
 
 @pytest.mark.parametrize("command", ["generate", "translate", "classify", "export"])

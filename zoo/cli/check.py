@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zoo import recipe_files, registry
-from zoo.cli import tables
+from zoo.cli import commands, tables
 from zoo.cli.check_process import Child, Job
+from zoo.config.option_parser import ParsedOptions
 from zoo.errors import PartError, PluginError, UsageError, ZooError
 
-TIMEOUT = 120.0
 MOST_REASONS = 3  # why checks were skipped, in the last line
-USAGE = """\
-usage: zoo check KIND NAME [options] | zoo check package.module.Class [options] | zoo check KIND | zoo check RECIPE
-Try on a part what its kind promises; on a recipe (or a file), whether one batch trains, without keeping a run.
-  --only CHECK,CHECK          these checks alone
-  --timeout SECONDS           for all checks of a part (120); what takes longer fails
-  --strict                    a check that is skipped counts as failed
-  --OPTION VALUE              an option of the part, such as: zoo check attention multihead --kv_heads 1
-  --json                      one JSON document
-A class path is imported from the current folder or an installed package. A recipe takes the options of zoo fit.
-Exit codes: 0 nothing failed, 1 a check failed, 2 there is no such part, 3 the part cannot be imported."""
-
-
-@dataclass
-class CheckOptions:
-    """A command line of `zoo check`."""
-
-    words: list[str] = field(default_factory=list)
-    options: list[tuple[str, str | bool, str]] = field(default_factory=list)  # of the part: name, value, text
-    only: list[str] = field(default_factory=list)
-    timeout: float = TIMEOUT
-    json: bool = False
-    debug: bool = False
-    strict: bool = False
+FAST_DEV_RUN = ("trainer.fast_dev_run", "1", "--trainer.fast_dev_run 1")
 
 
 @dataclass
@@ -85,61 +66,19 @@ class Report:
         return f"{head}: {', '.join(told)} in {self.seconds:.1f} s{skips}{counts}"
 
 
-def parse(argv: list[str]) -> CheckOptions:
-    """Words, own options, and all others, which are the part's. Raises UsageError for an own one without its value."""
-    options, rest = CheckOptions(), list(argv)
-    while rest:
-        token = rest.pop(0)
-        if not token.startswith("-"):
-            options.words.append(token)
-            continue
-        name, equals, value = token.partition("=")
-        if name in ("--json", "--debug", "--strict") and not equals:
-            setattr(options, name[2:], True)
-            continue
-        bare = not equals and (not rest or rest[0].startswith("--"))
-        text: str | bool = value if equals else True if bare else rest.pop(0)
-        if name == "--only":
-            options.only += [word.strip().replace("-", "_") for word in str("" if bare else text).split(",")]
-            if "" in options.only:
-                raise UsageError("'--only' needs names of checks: --only CHECK,CHECK")
-        elif name == "--timeout":
-            options.timeout = _seconds(text)
-        else:
-            options.options.append((name.lstrip("-"), text, token if equals or bare else f"{name} {text}"))
-    return options
-
-
-def _seconds(text: str | bool) -> float:
-    try:
-        value = float(text) if isinstance(text, str) else 0.0
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise UsageError(f"'--timeout' must be a number of seconds above 0, got {text!r}.")
-    return value
-
-
-def run(argv: list[str]) -> int:
+def run(options: ParsedOptions) -> int:
     """`zoo check`."""
-    options = parse(argv)
-    if not options.words:
-        raise UsageError("what? zoo check KIND NAME, zoo check package.module.Class, or zoo check RECIPE")
     first = options.words[0]
     if is_recipe(first):
-        from zoo.cli import check_recipe
-
-        return check_recipe.run(argv)
+        return check_recipe(options)
     from zoo.cli import doctor
 
-    if len(options.words) > 2:
-        raise UsageError(f"{options.words[2]!r} is one word too many. See: zoo check --help")
     if len(options.words) == 2:
         from zoo.cli.show import check_kind
 
         kind, name = check_kind(first), options.words[1]
         if "." not in name:
-            registry.find(kind, name)  # a wrong name is told before torch is imported
+            registry.find(kind, name)  # a wrong name is refused before torch is imported
         doctor.check_torch()
         return _one(kind, name, options)
     kind = _kind(first)
@@ -150,6 +89,47 @@ def run(argv: list[str]) -> int:
         raise _unknown(first)
     doctor.check_torch()
     return _all(kind, options)
+
+
+def check_recipe(options: ParsedOptions) -> int:
+    """Plan as `zoo fit` does, build model and data, and train and validate one batch in a folder that is removed.
+
+    Raises what `zoo fit` would raise.
+    """
+    from zoo.cli import doctor, warning_filters
+    from zoo.config import fit_options, run_config
+    from zoo.config.option_parser import parse
+
+    # the words after a recipe are options of zoo fit, which know which of them take a value
+    own = tuple(option for option in commands.COMMANDS["check"].options if option.name == "json")
+    spec = replace(commands.COMMANDS["fit"], name="check", options=(*fit_options.OPTIONS, *own))
+    command = fit_options.from_parsed(parse(spec, options.argv))
+    command.subcommand = "fit"
+    command.options.append(FAST_DEV_RUN)
+    draft = run_config.read_draft(command)
+    doctor.check_torch()
+    warning_filters.filter_warnings(command.debug)
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="zoo-check-") as folder:
+        command.runs = folder  # no earlier run is in the way, and nothing is left
+        schema = run_config.schema()
+        config_plan = run_config.make_plan(command, draft, schema)
+        from zoo.cli import fit
+
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            code = fit.run_plan(config_plan, schema)
+    if code:
+        return code
+    classes = config_plan.resolved.classes
+    task, data, seconds = classes["model"].__name__, classes["data"].__name__, time.monotonic() - begun
+    if options.get("json"):
+        tables.as_json({"recipe": command.recipe, "task": task, "data": data, "seconds": round(seconds, 2)})
+    else:
+        # the first line names the folder, which is gone
+        print("\n".join(output.getvalue().splitlines()[1:]))
+        took = f"{task} trained and validated on one batch of {data} in {seconds:.1f} s"
+        print(f"recipe ok: {command.recipe}: {took}; no run was kept")
+    return 0
 
 
 def is_recipe(word: str) -> bool:
@@ -176,40 +156,50 @@ def _unknown(word: str) -> ZooError:
     return UsageError(f"no kind, class path or recipe {word!r}.{hint} Kinds: {', '.join(registry.KINDS)}")
 
 
-def _one(kind: str, name: str, options: CheckOptions) -> int:
-    for report in examine(Job(kind, name, options.options, options.only, options.debug), options.timeout):
-        if not options.json:
+def _one(kind: str, name: str, options: ParsedOptions) -> int:
+    job = Job(kind, name, options.settings, _only(options), options.get("debug"))
+    for report in examine(job, options.get("timeout")):
+        if not options.get("json"):
             print(_line(report), flush=True)
-    if options.json:
+    strict = options.get("strict")
+    if options.get("json"):
         tables.as_json(_plain(report))
     else:
-        print(report.summary(options.strict))
-    return 1 if report.failed(options.strict) else 0
+        print(report.summary(strict))
+    return 1 if report.failed(strict) else 0
 
 
-def _all(kind: str, options: CheckOptions) -> int:
+def _all(kind: str, options: ParsedOptions) -> int:
     """Every part of a kind, one line each; one that cannot be imported counts as failed."""
-    if options.options:
-        raise UsageError(f"{options.options[0][2]}: options belong to one part. Name it: zoo check {kind} NAME …")
-    failed, documents = False, []
+    if options.settings:
+        raise UsageError(f"{options.settings[0][2]}: options belong to one part. Name it: zoo check {kind} NAME …")
+    failed, documents, strict = False, [], options.get("strict")
     for part in registry.parts(kind):
         clash = sum(registry.has_name(part, other.name) for other in registry.parts(kind)) > 1
-        job = Job(kind, part.path if clash else part.name, [], options.only, options.debug)
+        job = Job(kind, part.path if clash else part.name, [], _only(options), options.get("debug"))
         try:
-            *_, report = examine(job, options.timeout)
-            line, document, bad = report.summary(options.strict), _plain(report), report.failed(options.strict)
+            *_, report = examine(job, options.get("timeout"))
+            line, document, bad = report.summary(strict), _plain(report), report.failed(strict)
         except ZooError as error:
             # a part that needs options, such as a path, cannot be tried without them; that is no fault
-            bad = options.strict or not isinstance(error, UsageError)
+            bad = strict or not isinstance(error, UsageError)
             line = f"{'FAIL: ' if bad else 'not checked: '}{part}: {str(error).splitlines()[0]}"
             document = {"kind": kind, "name": part.name, "origin": part.origin, "error": str(error)}
         failed |= bad
         documents.append(document)
-        if not options.json:
+        if not options.get("json"):
             print(line, flush=True)
-    if options.json:
+    if options.get("json"):
         tables.as_json(documents)
     return 1 if failed else 0
+
+
+def _only(options: ParsedOptions) -> list[str]:
+    """The checks that --only names. Raises UsageError where a name is empty."""
+    names = [name.strip().replace("-", "_") for text in options.get("only") for name in text.split(",")]
+    if "" in names:
+        raise UsageError("'--only' needs names of checks: --only CHECK,CHECK. See: zoo check --help")
+    return names
 
 
 def examine(job: Job, timeout: float) -> Iterator[Report]:

@@ -1,62 +1,33 @@
-"""`zoo compare`: run what a comparison lacks and answer it, or read what finished runs say."""
+"""`zoo compare`: which comparison a command line or a file describes, or which finished runs are to be read."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from zoo import recipe_files
-from zoo.cli.compare_options import CompareOptions, parse, words
-from zoo.cli.compare_request import read_comparison
-from zoo.compare.plan import take_shard
+from zoo.cli.compare_fits import fit_words
+from zoo.compare import variants
+from zoo.compare.plan import Comparison, take_shard
+from zoo.config import yaml_source
+from zoo.config.fit_options import SECTIONS
+from zoo.config.option_parser import ParsedOptions
+from zoo.config.output_paths import check_output_path
 from zoo.errors import UsageError
 from zoo.registry import suggest
 
-TEXT = """\
-usage: zoo compare RECIPE --vary OPTION=VALUE,VALUE ... [options]     run what is missing, then answer
-       zoo compare FILE.yaml [options]                                the same, as the file says
-       zoo compare RECIPE RECIPE --attribute [options]                which part brought what
-       zoo compare FOLDER ... [--baseline V] [--goal G] [--json]      read finished runs, fast
-
-What is compared
-  --vary OPTION=VALUE,VALUE   an option of zoo fit and its values; again for a grid. A part with options is one value:
-                              --vary "model.position=none,rope,{class_path: RoPE, init_args: {base: 500}}"
-  --seeds N                   5: seeds 1 to 5; or 1,2,7
-  --baseline OPTION=VALUE     what the others are compared with; the recipe itself unless given
-  --design one-at-a-time      vary each option alone, from the baseline; or grid, all combinations (the usual for few)
-  --model.dim 64, ...         any other option of zoo fit, for every run
-What is held equal            (the steps of the recipe, and so tokens, unless another budget is named)
-  --budget tokens=2M          or flops=1e15 (training: 3 forwards a step) or time=10m (of training, at measured speed)
-  --match params              or flops: solve for model.hidden so that each variant has the baseline's
-  --tune model.lr=1e-3,3e-3   choose for each variant on validation, with a seed that is not compared
-How it runs                   (the same command again goes on where it stopped; finished runs are never repeated)
-  --jobs N                    runs at once (1), each in its own process with its share of the cores
-  --shard I/N                 only every Nth run, from the Ith: for a SLURM array
-  --dry-run                   show the runs, their state and an estimate of the time, and stop
-  --runs DIR                  where runs are (runs): DIR/<recipe>/<what differs>/s<seed>
-What is shown
-  --goal NAME, --at last      the figure that decides (the task's first), and when it is taken (best)
-  --probe length=1,2,4,8      language models: the loss on texts so many times longer than in training
-  --json                      one JSON document; --out DIR: where the report goes
-"""
+FILE = ("recipe", "vary", "seeds", "baseline", "design", "budget", "match", "tune", "probe", "goal", "options")
+# options of runs that are still to be made
+MAKING = ("seeds", "design", "budget", "match", "tune", "jobs", "shard", "probe")
 
 
-def usage() -> str:
-    """The help, with the comparisons that are packaged."""
-    listed = [f"  {one.name:<27} {one.summary}" for one in recipe_files.comparisons()]
-    return TEXT + "\n".join(["Packaged comparisons: zoo compare NAME", *listed])
-
-
-def run(argv: list[str]) -> int:
+def run(options: ParsedOptions) -> int:
     """`zoo compare`."""
-    options = parse(argv)
-    if not options.words:
-        raise UsageError("compare what? zoo compare RECIPE --vary model.position=rope,alibi --seeds 5, or a folder")
-    (
-        words(options),
-        options.jobs,
-        take_shard([], options.get("shard")),
-    )  # what is wrong in them is told before torch is imported
-    if "attribute" in options.flags:
+    fit_words(options)  # what is wrong in them, or in the shard, is refused before torch is imported
+    take_shard([], options.get("shard"))
+    if options.get("attribute"):
         from zoo.cli import compare_attribution
 
         return compare_attribution.run(options)
@@ -68,18 +39,15 @@ def run(argv: list[str]) -> int:
     return compare_run.compare(options, comparison)
 
 
-def _read(options: CompareOptions) -> int:
+def _read(options: ParsedOptions) -> int:
     """Read finished runs; without torch."""
     from zoo.cli import compare_run
 
-    if options.options:
-        raise UsageError(f"{options.options[0]!r} is for runs that are still to be made: add --vary OPTION=VALUE,VALUE")
-    unfit = [
-        name for name in ("seeds", "design", "budget", "match", "tune", "jobs", "shard", "probe") if options.get(name)
-    ]
-    if unfit:
-        raise UsageError(f"--{unfit[0]} is for runs that are still to be made: add --vary OPTION=VALUE,VALUE")
-    return compare_run.answer_folders([folder(word, options.get("runs") or "runs") for word in options.words], options)
+    making = [f"--{name}" for name in MAKING if name in options.values]
+    names = [f"--{key}" for key, _, _ in options.settings] or making
+    if names:
+        raise UsageError(f"{names[0]!r} is for runs that are still to be made: add --vary OPTION=VALUE,VALUE")
+    return compare_run.answer_folders([folder(word, options.get("runs")) for word in options.words], options)
 
 
 def folder(word: str, runs: str) -> Path:
@@ -100,4 +68,92 @@ def folder(word: str, runs: str) -> Path:
     raise UsageError(f"no folder, recipe or comparison {word!r}.{suggest(word, names)} See: zoo compare --help")
 
 
-USAGE = usage()
+def read_comparison(options: ParsedOptions) -> Comparison | None:
+    """The comparison that a file or `--vary` describes; None where folders are to be read."""
+    return _of_file(options) or _of_options(options)
+
+
+def _of_options(options: ParsedOptions) -> Comparison | None:
+    """The comparison of a recipe and `--vary`; None where folders are to be read."""
+    if not options.get("vary"):
+        return None
+    if len(options.words) > 1:
+        raise UsageError(f"one recipe at a time: got {options.words[0]!r} and {options.words[1]!r}.")
+    factors, words = variants.parse_factors(options.get("vary")), tuple(fit_words(options))
+    return _with(Comparison(recipe=options.words[0], vary=factors, options=words), options.values)
+
+
+def _with(comparison: Comparison, values: Mapping[str, Any]) -> Comparison:
+    """The same with what a command line or a file says besides."""
+    names = {"baseline": "base"}
+    fields: dict[str, Any] = {
+        names.get(name, name): values[name]
+        for name in ("baseline", "design", "budget", "match", "tune", "probe", "goal")
+        if name in values
+    }
+    if "seeds" in values:
+        fields["seeds"] = variants.parse_seeds(values["seeds"])
+    return replace(comparison, **fields)
+
+
+def _of_file(options: ParsedOptions) -> Comparison | None:
+    """The comparison that a file describes; None where the first word names none."""
+    path = recipe_files.comparison_file(options.words[0])
+    if path is None:
+        return None
+    content = yaml_source.read_yaml(path).as_data()
+    if not isinstance(content, dict) or "vary" not in content:
+        return None  # a recipe
+    if options.get("vary") or len(options.words) > 1:
+        raise UsageError(f"{path} says what varies: leave out the rest, or write it as options.")
+    for name in content:
+        if name not in FILE:
+            raise UsageError(f"{path}: unknown key {name!r}.{suggest(name, FILE)} It may have: {', '.join(FILE)}")
+    if not isinstance(content.get("recipe"), str) or not isinstance(content["vary"], dict):
+        raise UsageError(f"{path}: 'recipe' names a recipe, and 'vary' holds options with lists of values.")
+    vary = []
+    for key, values in content["vary"].items():
+        if not isinstance(values, list):
+            raise UsageError(f"{path}: vary: {key!r} holds no list of values.")
+        vary.append(variants.make_factor(key, [_word(value) for value in values]))
+    settings = content.get("options") or {}
+    if not isinstance(settings, dict):
+        raise UsageError(f"{path}: 'options' holds options of zoo fit, such as trainer.max_steps: 500")
+    _check_keys(path, content["recipe"], {**content["vary"], **settings})
+    words = [f"--{key}={_word(value)}" for key, value in settings.items()]
+    comparison = Comparison(
+        recipe=content["recipe"], vary=tuple(vary), options=(*words, *fit_words(options)), name=path.stem
+    )
+    fields = {name: _option_text(content[name]) for name in FILE[2:-1] if content.get(name) is not None}
+    return _with(_with(comparison, fields), options.values)
+
+
+def _check_keys(path: Path, recipe: str, content: Mapping[str, Any]) -> None:
+    """Raise UsageError for what would be more than a value of the recipe on the command line of each run."""
+    if recipe.startswith("-"):
+        raise UsageError(f"{path}: 'recipe' names a recipe, not an option: {recipe!r:.80}.")
+    for key, value in content.items():
+        if key.partition(".")[0] not in SECTIONS:
+            raise UsageError(f"{path}: {key!r:.80} is no option of {', '.join(SECTIONS)}, which a file may set.")
+        for one in value if isinstance(value, list) else [value]:
+            check_output_path(key, one, str(path))
+
+
+def _word(value: object) -> str:
+    """A value of a file as a command line has it."""
+    from zoo.compare.attribute import option_text
+
+    return option_text(value)
+
+
+def _option_text(value: object) -> str:
+    """What a file says under one of its own keys, as the option of the same name: ``{tokens: 2M}`` is tokens=2M."""
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={_listed(item)}" for key, item in value.items())
+    return _listed(value)
+
+
+def _listed(value: object) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_word, value)) + ("," if len(value) == 1 else "")
+    return _word(value)

@@ -8,63 +8,64 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zoo.cli import compare_run
-from zoo.cli.compare_options import CompareOptions, words
+from zoo.cli.compare_fits import fit_words
 from zoo.cli.compare_run import Runner
 from zoo.compare import attribute, comparison_folder, plan, variants
 from zoo.compare.attribute import Difference, Share
 from zoo.compare.execute import exit_code
 from zoo.compare.plan import Arm
+from zoo.config.option_parser import ParsedOptions
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
     from zoo.compare.charts import Chart
 
-UNFIT = ("baseline", "design", "budget", "match", "tune", "probe", "at")
+UNFIT = ("vary", "baseline", "design", "budget", "match", "tune", "probe", "at")
 
 
-def run(asked: CompareOptions) -> int:
+def run(options: ParsedOptions) -> int:
     """Run every hybrid of two recipes with every seed, and say what each option brought."""
-    if len(asked.words) != 2:
+    if len(options.words) != 2:
         raise UsageError(
             "--attribute needs two recipes: zoo compare transformer-2017-tiny llama-style-tiny --attribute"
         )
-    for name in (*UNFIT, *(["vary"] if asked.vary else [])):
-        if name == "vary" or asked.get(name):
+    for name in UNFIT:
+        if name in options.values:
             raise UsageError(f"--{name} does not go with --attribute: what varies is what the two recipes differ in.")
-    seeds, options = variants.parse_seeds(asked.get("seeds") or "5"), words(asked)
-    fits, meter = compare_run.open_comparison(asked, [(word, *options) for word in asked.words])
+    seeds, words = variants.parse_seeds(options.get("seeds") or "5"), fit_words(options)
+    fits, meter = compare_run.open_comparison(options, [(word, *words) for word in options.words])
     from zoo.training.setup import display_value
 
-    one, other = (fits.point((word, *options)) for word in asked.words)
+    one, other = (fits.point((word, *words)) for word in options.words)
     differences = attribute.find_differences(one, other, display_value)
-    first = Arm((), (asked.words[0], *options), one)
+    first = Arm((), (options.words[0], *words), one)
     hybrids = attribute.build_hybrids(first, differences, fits, meter.check)
     arms = list(hybrids.values())
-    runner = Runner(asked, fits, asked.get("goal"), None)
+    runner = Runner(options, fits, options.get("goal"), None)
     jobs = runner.jobs(arms, seeds)
     steps = plan.list_steps(jobs)
     runner.tell(
         f"{one.recipe} and {other.recipe} differ in {len(differences)} options: {', '.join(map(str, differences))}"
     )
     compare_run.print_introduction(seeds, arms, steps, runner)
-    if "dry-run" in asked.flags:
+    if options.get("dry_run"):
         compare_run.print_plan(steps)
         return 0
     place = comparison_folder.comparison_path(one.root, one.recipe, f"attribute-{Path(other.recipe).name}")
     record = comparison_folder.Record(
-        tuple(job.folder for job in jobs), arms[0].name, asked.get("goal"), command=compare_run.command_line(asked)
+        tuple(job.folder for job in jobs), arms[0].name, options.get("goal"), command=compare_run.command_line(options)
     )
     comparison_folder.save_record(place, record)
     runner(arms, seeds, whole=False)
     left = compare_run.count_unfinished(jobs, runner)
     if left is not None:
         return left
-    answer = compare_run.answer_records(comparison_folder.read_ledgers(record.folders), asked, record)
+    answer = compare_run.answer_records(comparison_folder.read_ledgers(record.folders), options, record)
     ledgers = [run for runs in answer.runs.values() for run in runs.values()]
     done = attribute.compute_shares(
         differences, attribute.hybrid_figures(hybrids, ledgers, answer.goal), answer.lower_is_better
     )
-    code = compare_run.print_answer(answer, asked, place, [chart(done, answer.goal, answer.lower_is_better)])
+    code = compare_run.print_answer(answer, options, place, [chart(done, answer.goal, answer.lower_is_better)])
     runner.tell("\n" + text(differences, done, answer.goal))
     return max(code, exit_code(runner.failed))
 

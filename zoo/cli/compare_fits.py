@@ -1,4 +1,4 @@
-"""`zoo fit` as a comparison asks it: what would run where, and what an existing run differs in."""
+"""What `zoo fit` would run for a comparison, where, and what an existing run differs in."""
 
 from __future__ import annotations
 
@@ -6,50 +6,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from zoo.cli.commands import DECIDED_BY_COMPARISON
 from zoo.compare.plan import Point
 from zoo.config import fit_options, run_config, run_folder, yaml_source
+from zoo.config.option_parser import ParsedOptions
 from zoo.errors import UsageError
 from zoo.inference.find_run import CONFIG
-from zoo.inference.import_policy import ALL
-from zoo.registry import suggest
-
-DESIGNED = {  # options of `zoo fit` that a comparison decides itself, and what says so instead
-    "seed_everything": "--seeds", "name": "nothing: variants are named after what differs",
-    "overwrite": "nothing: remove a run's folder to run it again", "resume": "nothing: runs go on by themselves",
-    "ckpt_path": "nothing: every run starts from its seed", "print_config": "--dry-run",
-    "help-all": "zoo fit --help-all",
-}  # fmt: skip
 
 
-def options(rest: Sequence[str], own: Sequence[str]) -> list[str]:
-    """Options of `zoo fit` for every run, one word each.
+def fit_words(options: ParsedOptions) -> list[str]:
+    """The options of `zoo fit` for every run of a comparison, one word each.
 
-    Raises UsageError for what neither command knows, and for what a comparison decides itself.
+    Raises UsageError for an option of one run, which a comparison decides itself.
     """
-    for word in rest:
-        key = word.partition("=")[0].removeprefix("--")
-        if word.startswith("--") and "." not in key and not _fits(key):
-            hint = suggest(key, own)
-            if hint:
-                hint = hint.replace("'", "'--", 1)
-                raise UsageError(f"zoo compare has no option '--{key}'.{hint} See: zoo compare --help")
-    command = fit_options.parse("fit", list(rest))
-    keys = [key for key, _, _ in command.options] + sorted(command.flags) + (["name"] if command.name else [])
-    for key in keys:
-        if key in DESIGNED:
-            shown = {"seed_everything": "seed"}.get(key, key)
-            raise UsageError(f"--{shown} is for one run; here it is {DESIGNED[key]}.")
-    words = [f"--config={path}" for path in command.configs]
-    words += ["--trust" if module == ALL else f"--allow-import={module}" for module in command.allow]
-    words += [f"--{key}" if value is True else f"--{key}={value}" for key, value, _ in command.options]
-    return words + (["--debug"] if command.debug else [])
-
-
-def _fits(key: str) -> bool:
-    key = fit_options.ALIASES.get(key, key)
-    return (
-        key in fit_options.FLAGS or key in fit_options.VALUED or key in fit_options.LISTED or key in fit_options.CONFIG
-    )
+    keys = [*options.values, *(key for key, _, _ in options.settings)]
+    for name, instead in DECIDED_BY_COMPARISON.items():
+        if name.replace("-", "_") in keys:
+            raise UsageError(f"--{name} is for one run; here it is {instead}. See: zoo compare --help")
+    words = [f"--config={path}" for path in options.get("config")]
+    words += [f"--allow-import={module}" for module in options.get("allow_import")]
+    words += ["--trust"] if options.get("trust") else []
+    words += [f"--{key}" if value is True else f"--{key}={value}" for key, value, _ in options.settings]
+    return words + (["--debug"] if options.get("debug") else [])
 
 
 def draft(words: Sequence[str]) -> tuple[fit_options.Command, run_config.Draft]:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from zoo import console
-from zoo.cli.compare_options import CompareOptions, is_terminal, output_stream
+from zoo.cli.tables import fancy as is_terminal
 from zoo.compare import comparison_folder, plan
 from zoo.compare.execute import FailedRun, Job, RunOptions, execute, exit_code, threads_per_run
 from zoo.compare.number_format import format_duration
 from zoo.compare.plan import Arm, Comparison, Step
+from zoo.config.option_parser import ParsedOptions
 from zoo.errors import StorageError, UsageError, ZooError
 
 if TYPE_CHECKING:
@@ -34,20 +36,20 @@ class PendingError(Exception):
 class Runner:
     """Runs variants as a command line says: how many at once, whose share, and not at all in a dry run."""
 
-    def __init__(self, options: CompareOptions, fits: plan.Fits, goal: str | None, budget: str | None) -> None:
-        self.asked, self.fits, self.goal, self.budget = options, fits, goal, budget
+    def __init__(self, options: ParsedOptions, fits: plan.Fits, goal: str | None, budget: str | None) -> None:
+        self.options, self.fits, self.goal, self.budget = options, fits, goal, budget
         self.failed: list[FailedRun] = []
         plan.take_shard([], options.get("shard"))  # a wrong one is refused before anything is run
 
     def __call__(self, arms: Sequence[Arm], seeds: Sequence[int], whole: bool = True) -> None:
         """Run what is missing; ``whole``: all of it and not only a share, since what follows needs it."""
         jobs = self.jobs(arms, seeds)
-        if "dry-run" in self.asked.flags:
+        if self.options.get("dry_run"):
             left = [step for step in plan.list_steps(jobs) if step.state != "finished"]
             if left:
                 raise PendingError(left)
             return
-        shard = self.asked.get("shard")
+        shard = self.options.get("shard")
         mine = list(jobs) if whole else plan.take_shard(jobs, shard)
         self.failed += execute(mine, self.how(wait=whole or shard is None))
 
@@ -58,28 +60,27 @@ class Runner:
 
     def how(self, wait: bool) -> RunOptions:
         environment = {"ZOO_BUDGET": self.budget} if self.budget else {}
-        return RunOptions(jobs=self.asked.jobs, environment=environment, wait=wait, report=self.tell)
+        return RunOptions(jobs=self.options.get("jobs"), environment=environment, wait=wait, report=self.tell)
 
     def tell(self, line: str) -> None:
-        print(line, file=output_stream(self.asked), flush=True)
+        print(line, file=output_stream(self.options), flush=True)
 
 
-def open_comparison(options: CompareOptions, several: Sequence[Sequence[str]]) -> tuple[Any, Any]:
+def open_comparison(options: ParsedOptions, several: Sequence[Sequence[str]]) -> tuple[Any, Any]:
     """`zoo fit` to be asked, and what measures configurations; checks the names of ``several``, then imports torch."""
     from zoo.cli import compare_fits, doctor, warning_filters
 
     for words in several:
         compare_fits.draft(words)
     doctor.check_torch()
-    warning_filters.filter_warnings("debug" in options.flags)
+    warning_filters.filter_warnings(options.get("debug"))
     from zoo.compare.measure_model import CostMeter
 
-    allow = [word.partition("=")[2] for word in options.options if word.startswith("--allow-import=")]
-    allow += ["*"] if "--trust" in options.options else []
-    return compare_fits.ZooFit(options.get("runs") or "runs"), CostMeter(tuple(allow))
+    allow = (*options.get("allow_import"), *(["*"] if options.get("trust") else []))
+    return compare_fits.ZooFit(options.get("runs")), CostMeter(allow)
 
 
-def compare(options: CompareOptions, comparison: Comparison) -> int:
+def compare(options: ParsedOptions, comparison: Comparison) -> int:
     """`zoo compare RECIPE --vary …`: run, then answer."""
     from zoo.compare import length_probe, prepare_runs
 
@@ -98,7 +99,7 @@ def compare(options: CompareOptions, comparison: Comparison) -> int:
         runner.tell(f"  {note}")
     for one in ready.invalid:
         runner.tell(f"  left out {one.name}: {one.sentence}")
-    if "dry-run" in options.flags:
+    if options.get("dry_run"):
         print_plan(plan.list_steps(jobs))
         return 0
     record = comparison_folder.Record(
@@ -122,15 +123,20 @@ def compare(options: CompareOptions, comparison: Comparison) -> int:
     return max(show_comparison(record, options, place, figures), exit_code(runner.failed))
 
 
-def command_line(options: CompareOptions) -> str:
+def output_stream(options: ParsedOptions) -> TextIO:
+    """Where progress goes: not between the braces of a JSON document."""
+    return sys.stderr if options.get("json") else sys.stdout
+
+
+def command_line(options: ParsedOptions) -> str:
     """The command line, to be shown and repeated."""
-    return shlex.join(["zoo", *options.argv])
+    return shlex.join(["zoo", "compare", *options.argv])
 
 
 def count_unfinished(jobs: Sequence[Job], runner: Runner) -> int | None:
     """What to say, and the exit code, where the table has to wait for other shards or for what failed."""
     left = [step for step in plan.list_steps(jobs) if step.state != "finished"]
-    if runner.asked.get("shard") and left and not runner.failed:
+    if runner.options.get("shard") and left and not runner.failed:
         runner.tell(f"{len(jobs) - len(left)} of {len(jobs)} runs are finished; the others are other shards'.")
         return 0
     if len(left) == len(jobs):
@@ -145,12 +151,12 @@ def count_unfinished(jobs: Sequence[Job], runner: Runner) -> int | None:
 
 def print_introduction(seeds: Sequence[int], arms: Sequence[Arm], steps: Sequence[Step], runner: Runner) -> None:
     """Say what is about to be run, and how long it takes."""
-    left, jobs = [step for step in steps if step.state != "finished"], runner.asked.jobs
+    left, jobs = [step for step in steps if step.state != "finished"], runner.options.get("jobs")
     point = arms[0].point
     length = {arm.name: arm.point.config["trainer"].get("max_steps") for arm in arms}
     estimate = plan.estimate_seconds(steps, length, point.root / point.recipe)
     took = "unknown: no run is finished yet" if estimate is None else f"about {format_duration(estimate / jobs)}"
-    share = f", shard {runner.asked.get('shard')}" if runner.asked.get("shard") else ""
+    share = f", shard {runner.options.get('shard')}" if runner.options.get("shard") else ""
     runner.tell(
         f"{point.recipe}: {len(arms)} variants x {len(seeds)} seeds = {len(steps)} runs, "
         f"{len(steps) - len(left)} finished{share}"
@@ -198,7 +204,7 @@ def probe(
     return draw_lines(title, length_probe.mean_losses(losses), axis_labels, ticks, caption=caption, looks=looks)
 
 
-def answer_folders(folders: Sequence[Path], options: CompareOptions) -> int:
+def answer_folders(folders: Sequence[Path], options: ParsedOptions) -> int:
     """`zoo compare FOLDER`: answer what is there, without torch."""
     from zoo.compare import run_records
 
@@ -213,7 +219,7 @@ def answer_folders(folders: Sequence[Path], options: CompareOptions) -> int:
     return print_answer(answer, options, place)
 
 
-def answer_records(ledgers: Sequence[RunRecord], options: CompareOptions, record: comparison_folder.Record) -> Answer:
+def answer_records(ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record) -> Answer:
     from zoo.compare.verdict import answer
 
     at, commands = options.get("at") or "best", [record.command] if record.command else []
@@ -221,7 +227,7 @@ def answer_records(ledgers: Sequence[RunRecord], options: CompareOptions, record
 
 
 def show_comparison(
-    record: comparison_folder.Record, options: CompareOptions, place: Path | None, more: Sequence[Chart] = ()
+    record: comparison_folder.Record, options: ParsedOptions, place: Path | None, more: Sequence[Chart] = ()
 ) -> int:
     """Answer a comparison that was run; into ``place`` goes the report."""
     ledgers = comparison_folder.read_ledgers(record.folders, record.budget)
@@ -231,11 +237,11 @@ def show_comparison(
     return print_answer(answer, options, place, more)
 
 
-def print_answer(answer: Answer, options: CompareOptions, place: Path | None, more: Sequence[Chart] = ()) -> int:
+def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, more: Sequence[Chart] = ()) -> int:
     """Print the answer, write the report where there is a place for it; 1 where figures are not comparable."""
     from zoo.compare import table
 
-    if "json" in options.flags:
+    if options.get("json"):
         print(table.as_json(answer))
     else:
         width = min(shutil.get_terminal_size((table.WIDTH, 0)).columns, 160) if is_terminal() else table.WIDTH
@@ -245,7 +251,7 @@ def print_answer(answer: Answer, options: CompareOptions, place: Path | None, mo
     return 1 if answer.comparability_errors else 0
 
 
-def write_report(answer: Answer, options: CompareOptions, place: Path, more: Sequence[Chart]) -> None:
+def write_report(answer: Answer, options: ParsedOptions, place: Path, more: Sequence[Chart]) -> None:
     """Write the files and what TensorBoard shows, and say where they are."""
     from zoo.cli.tensorboard import link
     from zoo.compare import table, tensorboard_summary

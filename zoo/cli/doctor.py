@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoo import registry
 from zoo.cli import tables
+from zoo.config.option_parser import ParsedOptions
 from zoo.errors import UsageError
 from zoo.plugins import diagnosis, discovery
 
@@ -52,7 +53,7 @@ def check_torch() -> None:
         raise UsageError(problem)
 
 
-def doctor(json: bool) -> int:
+def run(options: ParsedOptions) -> int:
     """`zoo doctor`: everything a report of a problem should hold. Exits with 2 when something is wrong."""
     discovery.tolerate_damaged_metadata()
     versions = {name: installed_version(name) or "not installed" for name in SHOWN}
@@ -77,7 +78,7 @@ def doctor(json: bool) -> int:
         "lightning_command": owners,
     }
     broken = mismatch is not None or bool(damaged) or any(not plugin["ok"] for plugin in tried)
-    if json:
+    if options.get("json"):
         tables.as_json(report)
         return 2 if broken else 0
     print(f"python       {report['python']}\nsystem       {report['system']}")

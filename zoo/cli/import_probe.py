@@ -24,7 +24,7 @@ from zoo.registry import Part
 PATIENCE = 20.0  # seconds for one import
 KEPT_LINES = 2**16  # bytes of what an import prints
 USUAL = ("torch", "lightning.pytorch", "zoo.models.stack", "zoo.tasks.task", "zoo.data.data")
-BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from zoo.cli import probe; probe.serve()"
+BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from zoo.cli import import_probe; import_probe.serve()"
 
 
 @dataclass(frozen=True)

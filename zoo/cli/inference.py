@@ -10,81 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from zoo import console
-from zoo.cli import inference_text, words
-from zoo.cli.words import ParsedOptions
+from zoo.config.option_parser import ParsedOptions
 from zoo.console import printable
 from zoo.errors import UsageError
 from zoo.inference.find_run import CONFIG, FINISHED
 from zoo.io import atomic_files
 
-RUN = "RUN is a run's folder, a checkpoint file, an export, or a recipe's name: its newest finished run under --runs."
-MORE = (
-    "  --device NAME               cpu, cuda, …; auto unless given\n  --runs DIR                  where runs are (runs)"
-)
-USAGE = {
-    "generate": f"""\
-usage: zoo generate RUN [--prompt TEXT ...] [options]        (without --prompt: standard input, as one prompt)
-Continue a text. {RUN}
-  --length N                  tokens to write (128, or as many as the model has positions for)
-  --temperature T             0.8; 0 takes the likeliest token; --top-k N, --top-p P draw from fewer
-  --seed N                    1
-  --beams N, --n-best N       beam search, and how many of its texts; --length-penalty A (1.0)
-  --stop TEXT                 end in front of it; any number of times
-  --int8                      matrices and what they multiply in 8 bits: faster on a CPU, slightly worse
-  --json                      one JSON object per text: prompt, text, score, ended
-{MORE}""",
-    "translate": f"""\
-usage: zoo translate RUN [options] < source.txt > target.txt
-Translate standard input, a line for each line, in order. {RUN}
-  --beams N, --n-best N       beam search, and how many translations (with --json); --length-penalty A (1.0)
-  --max-length N              longest translation in tokens
-  --too-long WAY              error, or skip (leave the line empty), or truncate
-  --batch-tokens N            padded source tokens at once, counted per beam (4096)
-  --attention FILE.png        draw what the first translation looked at in its source
-  --json                      one JSON object per translation: line, source, text, score, ended
-{MORE}""",
-    "classify": f"""\
-usage: zoo classify RUN IMAGE ... [options]         (a classifier of texts: --text TEXT, or lines of standard input)
-Name images, or texts. {RUN}
-  --text TEXT                 a text; any number of times
-  --top N                     classes per image (5)
-  --resize WAY                crop (the middle square) or stretch, where training did not resize
-  --json                      one JSON object per image: image, classes
-{MORE}""",
-    "fill": f"""\
-usage: zoo fill RUN [--text "a [MASK] of text" ...] [options]        (without --text: the lines of standard input)
-Put the likeliest token into each [MASK]. {RUN}
-  --top N                     tokens per blank (5), with --json
-  --json                      one JSON object per text: text, filled, blanks
-{MORE}""",
-    "tag": f"""\
-usage: zoo tag RUN [--text TEXT ...] [options]        (without --text: the lines of standard input)
-Name each token of a text: the token, a tab, its class. {RUN}
-  --json                      one JSON object per text: text, tokens
-{MORE}""",
-    "export": f"""\
-usage: zoo export RUN DIR [--format zoo] [--force]
-Save model.safetensors, config.json and the tokenizer or classes into DIR, which every command takes as RUN. {RUN}
-  --format WAY                zoo, or hf: as the library of the model's own family (transformers, timm) loads it
-{MORE}""",
-}
 
-
-def run(command: str, argv: list[str]) -> int:
+def run(options: ParsedOptions) -> int:
     """Run one of the commands."""
-    if "-h" in argv or "--help" in argv:
-        print(USAGE[command])
-        return 0
-    options = words.parse(command, argv)
-    if not options.words:
-        raise UsageError(f"zoo {command} needs a run. {RUN}")
-    most = {"generate": 1, "translate": 1, "fill": 1, "tag": 1, "export": 2}.get(command, sys.maxsize)
-    if len(options.words) > most:
-        raise UsageError(f"{options.words[most]!r} is one word too many. See: zoo {command} --help")
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8")  # what zoo reads is UTF-8, whatever the terminal's locale is
-    COMMANDS[command](options)
+    FUNCTIONS[options.command](options)
     return 0
 
 
@@ -93,21 +31,17 @@ def load_trained(options: ParsedOptions, bare: bool = False) -> Any:
     from zoo.cli import doctor, warning_filters
     from zoo.inference.find_run import find_model
 
-    place = find_model(
-        options.words[0], options.get("runs", "runs")
-    )  # a wrong name is refused before torch is imported
+    place = find_model(options.words[0], options.get("runs"))  # a wrong name is refused before torch is imported
     if not Path(options.words[0]).exists():
         print(f"using {place.weights}", file=sys.stderr)  # a recipe's name may mean any of its runs
     doctor.check_torch()
-    warning_filters.filter_warnings(bool(options.get("debug")))
+    warning_filters.filter_warnings(options.get("debug"))
     from zoo.inference.load import load
 
-    allow = (*options.get("allow_import", ()), *(["*"] if options.get("trust") else []))
-    model = load(
-        options.words[0], options.get("device", "auto"), runs=options.get("runs", "runs"), allow=allow, bare=bare
-    )
+    allow = (*options.get("allow_import"), *(["*"] if options.get("trust") else []))
+    model = load(options.words[0], options.get("device"), runs=options.get("runs"), allow=allow, bare=bare)
     getattr(model, options.command)
-    if options.get("int8"):
+    if options.values.get("int8"):
         model.quantise()
     return model
 
@@ -116,11 +50,11 @@ def generate(options: ParsedOptions) -> None:
     """`zoo generate`: the prompt and what follows it, or JSON."""
     model = load_trained(options)  # first: nobody should type a text for a run that does not exist
     prompts = options.get("prompt") or [_standard_input()]
-    how = options.some(
-        *("length", "temperature", "top_k", "top_p", "seed", "beams", "length_penalty", "n_best", "stop"),
+    settings = options.subset(
+        "length", "temperature", "top_k", "top_p", "seed", "beams", "length_penalty", "n_best", "stop"
     )
     for number, prompt in enumerate(prompts):
-        for rank, one in enumerate(model.generate(prompt, **how)):
+        for rank, one in enumerate(model.generate(prompt, **settings)):
             if options.get("json"):
                 _line({"prompt": prompt, **one._asdict()})
                 continue
@@ -129,26 +63,18 @@ def generate(options: ParsedOptions) -> None:
 
 def translate(options: ParsedOptions) -> None:
     """`zoo translate`: lines to lines, in windows that are sorted by length."""
-    several = options.get("n_best", 1) > 1
-    if several and not options.get("json"):
+    if options.get("n_best") > 1 and not options.get("json"):
         raise UsageError("--n-best above 1 gives several translations of a line: add --json, which says whose.")
     model = load_trained(options)
-    search = model.search(
-        *(
-            options.get("beams", 1),
-            options.get("length_penalty", 1.0),
-            options.get("n_best", 1),
-            options.get("max_length"),
-        ),
-    )
-    how = options.some("batch_tokens", "too_long")
+    search = model.search(*(options.get(name) for name in ("beams", "length_penalty", "n_best", "max_length")))
+    settings = options.subset("batch_tokens", "too_long")
     if sys.stdin.isatty():
-        how["window"] = 1  # a person waits for each line
+        settings["window"] = 1  # a person waits for each line
     sources: list[str] = []
     picture = options.get("attention")
     with _progress("lines") as tell:
         lines = _kept(_stdin_lines(), sources)
-        for number, best in enumerate(model.stream(lines, search, **how, tell=tell), 1):
+        for number, best in enumerate(model.stream(lines, search, **settings, tell=tell), 1):
             source = sources.pop(0)
             if picture and best[0].text:
                 draw(model, source, best[0].text, picture)
@@ -158,7 +84,7 @@ def translate(options: ParsedOptions) -> None:
                     _line({"line": number, "source": source, **one._asdict()})
             else:
                 # one line per line, whatever the model says
-                print(best[0].text.replace("\r", " ").replace("\n", " "), flush="window" in how)
+                print(best[0].text.replace("\r", " ").replace("\n", " "), flush="window" in settings)
 
 
 def draw(model: Any, source: str, target: str, path: str) -> None:
@@ -188,41 +114,67 @@ def draw(model: Any, source: str, target: str, path: str) -> None:
 
 
 def classify(options: ParsedOptions) -> None:
-    """`zoo classify`: an image and its likeliest classes per line."""
+    """`zoo classify`: an image, or a text, and its likeliest classes per line."""
     model, paths = load_trained(options), options.words[1:]
     if "labels.json" in model.files:
-        inference_text.classify(options, model, _line, _stdin_lines)
+        classify_texts(options, model)
         return
     if options.get("text"):
         raise UsageError(f"{options.words[0]} names images: zoo classify {options.words[0]} IMAGE ...")
     if not paths:
         raise UsageError(f"no image to classify: zoo classify {options.words[0]} IMAGE ...")
-    found = model.classify(paths, **options.some("top", "resize"))
-    for path, guesses in zip(paths, found, strict=True):
+    results = model.classify(paths, **options.subset("top", "resize"))
+    for path, guesses in zip(paths, results, strict=True):
         if options.get("json"):
             _line({"image": path, "classes": [guess._asdict() for guess in guesses]})
         else:
-            named = (f"{printable(guess.label)} {guess.probability:.3f}" for guess in guesses)
-            print("\t".join([printable(path), *named]))
+            print("\t".join([printable(path), *_labels(guesses)]))
+
+
+def classify_texts(options: ParsedOptions, model: Any) -> None:
+    """The likeliest classes of each text, or JSON. Raises UsageError for images."""
+    if options.get("resize"):
+        raise UsageError("--resize is for images, and this model names texts.")
+    if len(options.words) > 1:
+        raise UsageError(f"{options.words[1]!r} is one word too many: a text is written with --text.")
+    for text in options.get("text") or _stdin_lines():
+        guesses = model.classify(text, **options.subset("top"))[0]
+        if options.get("json"):
+            _line({"text": text, "classes": [guess._asdict() for guess in guesses]})
+        else:
+            print("\t".join(_labels(guesses)), flush=True)
+
+
+def _labels(guesses: Iterable[Any]) -> list[str]:
+    return [f"{printable(guess.label)} {guess.probability:.3f}" for guess in guesses]
 
 
 def fill(options: ParsedOptions) -> None:
     """`zoo fill`: texts with their blanks filled, or JSON."""
-    inference_text.fill(options, load_trained(options), _line, _stdin_lines)
+    model = load_trained(options)
+    for text in options.get("text") or _stdin_lines():
+        result = model.fill(text, **options.subset("top"))[0]
+        if options.get("json"):
+            blanks = [[guess._asdict() for guess in guesses] for guesses in result.guesses]
+            _line({"text": text, "filled": result.text, "blanks": blanks})
+        else:
+            print(result.text.replace("\n", " "), flush=True)
 
 
 def tag(options: ParsedOptions) -> None:
-    """`zoo tag`: a token and its class per line, an empty line after each text."""
-    inference_text.tag(options, load_trained(options), _line, _stdin_lines)
+    """`zoo tag`: a token and its class per line, an empty line after each text, or JSON."""
+    model = load_trained(options)
+    for text in options.get("text") or _stdin_lines():
+        result = model.tag(text)[0]
+        if options.get("json"):
+            _line({"text": text, "tokens": [one._asdict() for one in result]})
+        else:
+            print("\n".join(f"{printable(one.text)}\t{printable(one.label)}" for one in result), end="\n\n", flush=True)
 
 
 def export(options: ParsedOptions) -> None:
     """`zoo export`: says what was written."""
-    if len(options.words) < 2:
-        raise UsageError(f"where to? zoo export {options.words[0]} DIR")
-    way, force = options.get("format", "zoo"), bool(options.get("force"))
-    if way not in ("zoo", "hf"):
-        raise UsageError(f"--format must be zoo or hf, got {way!r}.")
+    way, force = options.get("format"), options.get("force")
     model, folder = load_trained(options, bare=way == "hf"), Path(options.words[1]).expanduser()
     if model.place.source.name == CONFIG and not (model.place.folder / FINISHED).is_file():
         atomic_files.warn(f"{model.place.folder} is not finished: this is its best state so far")
@@ -237,7 +189,7 @@ def export(options: ParsedOptions) -> None:
         print(f"{printable(str(path))}  {path.stat().st_size:,} bytes")
 
 
-COMMANDS: dict[str, Callable[[ParsedOptions], None]] = {
+FUNCTIONS: dict[str, Callable[[ParsedOptions], None]] = {
     "generate": generate, "translate": translate, "classify": classify, "fill": fill, "tag": tag,
     "export": export,
 }  # fmt: skip

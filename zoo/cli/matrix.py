@@ -9,21 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zoo import console, registry
-from zoo.cli import words
+from zoo.config.option_parser import ParsedOptions
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 from zoo.registry import Part
 
 if TYPE_CHECKING:
     from zoo.conformance.combinations import Cell, Verdict
-
-USAGE = """\
-usage: zoo matrix [--write FILE]
-Build and train every combination of the installed parts, plugins included, for two steps in every task that takes
-parts, and print a Markdown table: a combination trains, is refused by a sentence, or is broken (exit code 1).
-Combinations: position x attention x backend with the default norm, ffn and block, and norm x ffn x block.
-  --write FILE                write the table into FILE
-  ZOO_DISABLE_PLUGINS=all     (environment) zoo's own parts alone"""
 
 SIGN = "<!-- written by: "
 INTRODUCTION = """\
@@ -46,18 +38,15 @@ Attention, position and backend are the default ones."""
 UNNAMED = "none named"
 
 
-def run(argv: list[str]) -> int:
+def run(options: ParsedOptions) -> int:
     """`zoo matrix`."""
-    options = words.parse("matrix", argv)
-    if options.words:
-        raise UsageError(f"{options.words[0]!r} is one word too many. See: zoo matrix --help")
-    target = Path(options.get("write")).expanduser() if "write" in options.options else None
+    target = Path(options.get("write")).expanduser() if options.get("write") is not None else None
     if target:
         _check(target)
     from zoo.cli import doctor, warning_filters
 
     doctor.check_torch()
-    warning_filters.filter_warnings(bool(options.get("debug")))
+    warning_filters.filter_warnings(options.get("debug"))
     from zoo.conformance import combinations
     from zoo.plugins.safe_import import contain_import
 

@@ -13,19 +13,11 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from zoo import __version__, recipe_files, registry
-from zoo.cli import words
 from zoo.cli.show import check_kind
+from zoo.config.option_parser import ParsedOptions
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 from zoo.plugins.description import source_file
-
-USAGE = """\
-usage: zoo new KIND NAME [--dest DIR] | zoo new recipe NAME [--from RECIPE]
-Write a pip package with one part of a kind that works and keeps its contract, for you to change; or a recipe.
-  KIND                        position, backend, attention, norm, ffn, block, task, data
-  NAME                        the class, such as MyNorm, which becomes the package my-norm; or the recipe: NAME.yaml
-  --dest DIR                  where the package goes (the package's name)
-  --from RECIPE               the recipe to start from, a name or a file"""
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 SUFFIX = ".template"
@@ -41,16 +33,13 @@ GIVES = {
 }  # fmt: skip
 
 
-def run(argv: list[str]) -> int:
+def run(options: ParsedOptions) -> int:
     """`zoo new`."""
-    options = words.parse("new", argv)
-    if len(options.words) != 2:
-        raise UsageError("usage: zoo new KIND NAME [--dest DIR], or zoo new recipe NAME [--from RECIPE]")
     what, name = options.words
-    other = "--dest" if what == "recipe" else "--from"
-    if other[2:] in options.options:
+    other = "dest" if what == "recipe" else "from"
+    if options.get(other) is not None:
         belongs = "a package: a recipe is written here" if what == "recipe" else "zoo new recipe"
-        raise UsageError(f"'{other}' belongs to {belongs}. See: zoo new --help")
+        raise UsageError(f"'--{other}' belongs to {belongs}. See: zoo new --help")
     if what == "recipe":
         return recipe(name, options.get("from"))
     return package(check_kind(what), name, options.get("dest"))

@@ -9,6 +9,7 @@ from pathlib import Path
 from zoo import recipe_files, registry
 from zoo.cli import tables
 from zoo.config.layers import MISSING, Node, where
+from zoo.config.option_parser import ParsedOptions
 from zoo.errors import UsageError
 from zoo.plugins import diagnosis
 from zoo.plugins.description import Option, cache_lookups, describe
@@ -29,21 +30,21 @@ def check_kind(kind: str) -> str:
     )
 
 
-def list_parts(words: list[str], json: bool) -> int:
-    """`zoo list [kind] [glob]`."""
-    kinds = list(registry.KINDS)
+def list_parts(options: ParsedOptions) -> int:
+    """`zoo list [KIND] [GLOB]`."""
+    kinds, words = list(registry.KINDS), list(options.words)
     if words and not any(mark in words[0] for mark in "*?["):
         kinds = [check_kind(words.pop(0))]
-    pattern = words[0].lower() if words else "*"
     if len(words) > 1:
-        raise UsageError("usage: zoo list [kind] [glob] [--json]")
+        raise UsageError(f"one pattern at a time: got {words[0]!r} and {words[1]!r}. See: zoo list --help")
+    pattern = words[0].lower() if words else "*"
     parts = [
         part for kind in kinds for part in registry.installed_parts(kind) if fnmatch.fnmatch(part.name.lower(), pattern)
     ]
     if not parts:
         raise UsageError(f"no part matches {pattern!r}. See all: zoo list")
     with cache_lookups():
-        if json:
+        if options.get("json"):
             tables.as_json([_summary(part) for part in parts])
             return 0
         wrong = {part: problem for part in parts if (problem := "; ".join(diagnosis.problems(part)))}
@@ -56,16 +57,14 @@ def list_parts(words: list[str], json: bool) -> int:
     return 0
 
 
-def show(words: list[str], json: bool) -> int:
+def show(options: ParsedOptions) -> int:
     """`zoo show KIND NAME` or `zoo show RECIPE`."""
-    if len(words) == 1:
-        return _show_recipe(words[0], json)
-    if len(words) != 2:
-        raise UsageError("usage: zoo show KIND NAME, or zoo show RECIPE")
-    kind = check_kind(words[0])
-    part = registry.find(kind, words[1])
+    if len(options.words) == 1:
+        return _show_recipe(options)
+    kind = check_kind(options.words[0])
+    part = registry.find(kind, options.words[1])
     about = describe(part)
-    if json:
+    if options.get("json"):
         tables.as_json({**_summary(part), **about.as_dict()})
         return 0
     print(f"{part.kind} {part.name} ({part.origin}, {part.path})")
@@ -80,11 +79,11 @@ def show(words: list[str], json: bool) -> int:
     return 0
 
 
-def list_recipes(words: list[str], json: bool) -> int:
-    """`zoo recipes [glob]`."""
-    pattern = words[0].lower() if words else "*"
+def recipes(options: ParsedOptions) -> int:
+    """`zoo recipes [GLOB]`."""
+    pattern = options.words[0].lower() if options.words else "*"
     matching = [recipe for recipe in recipe_files.recipes() if fnmatch.fnmatch(recipe.name.lower(), pattern)]
-    if json:
+    if options.get("json"):
         keys = ("name", "header", "path", "distribution")
         tables.as_json([{key: getattr(item, key) for key in keys} | {"path": str(item.path)} for item in matching])
         return 0
@@ -99,11 +98,9 @@ def _of(recipe: recipe_files.Recipe) -> str:
     return "" if recipe.builtin else f" ({recipe.distribution})"
 
 
-def copy(words: list[str], force: bool) -> int:
+def copy(options: ParsedOptions) -> int:
     """`zoo cp RECIPE DEST`."""
-    if len(words) != 2:
-        raise UsageError("usage: zoo cp RECIPE DEST [--force]")
-    target = recipe_files.copy_recipe(words[0], words[1], force)
+    target = recipe_files.copy_recipe(options.words[0], options.words[1], options.get("force"))
     print(f"{target}\nTrain it: zoo fit {target}")
     return 0
 
@@ -136,10 +133,11 @@ def _row(section: str, option: Option) -> list[str]:
     return [f"--{section}.{option.name}", kind, default, option.about]
 
 
-def _show_recipe(name: str, json: bool) -> int:
+def _show_recipe(options: ParsedOptions) -> int:
     """A recipe's text, then every value with its line and the part that a name stands for."""
+    name = options.words[0]
     if name.lower() in registry.KINDS:
-        return list_parts([name], json)
+        return list_parts(options)
     from zoo.config import yaml_source
 
     kinds = [kind for kind in registry.KINDS if registry.parts_called(kind, name)]
@@ -147,7 +145,7 @@ def _show_recipe(name: str, json: bool) -> int:
         raise UsageError(f"{name!r} is a part, not a recipe. Name its kind too: zoo show {kinds[0]} {name}")
     path = recipe_files.find_recipe(name)
     leaves = list(_leaves(yaml_source.read_yaml(path), ""))
-    if json:
+    if options.get("json"):
         values = [{"key": key, "value": node.plain_value(), "origin": node.origin} for key, node in leaves]
         tables.as_json({"recipe": name, "path": str(path), "text": path.read_text("utf-8"), "values": values})
         return 0

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from zoo.compare import tensorboard_summary
 from zoo.compare.tensorboard_summary import PINNED
+from zoo.config.option_parser import ParsedOptions
 from zoo.errors import UsageError
 from zoo.plugins.discovery import tolerate_damaged_metadata
 
@@ -33,14 +34,12 @@ def arguments(folder: Path, port: int) -> list[str]:
     return ["tensorboard", "--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port)]
 
 
-def tensorboard(words: list[str], port: int | None = None) -> int:
+def run(options: ParsedOptions) -> int:
     """`zoo tensorboard [DIR]`: runs until it is interrupted."""
-    if len(words) > 1:
-        raise UsageError("usage: zoo tensorboard [DIR] [--port PORT]")
-    folder = Path(words[0] if words else "runs")
+    folder = Path(options.words[0] if options.words else "runs")
     if not folder.is_dir():
         raise UsageError(f"no folder {str(folder)!r}. Train something first: zoo fit RECIPE")
-    port = port or _free_port()
+    port = options.get("port") or _free_port()
     with tensorboard_summary.opened(folder) as (logdir, pinned):
         print(f"{link(port=port, pinned=pinned)}\nStop it with Ctrl-C.", flush=True)
         return serve(logdir, port)

@@ -1,28 +1,89 @@
-"""Split a command line into a recipe, dotted options and the few options of zoo itself. Needs no torch."""
+"""The options of fit, validate, test and predict: a recipe, options of the configuration and those of the run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from zoo.errors import UsageError
-from zoo.registry import suggest
+from zoo.config.option_parser import Argument, CommandSpec, Option, ParsedOptions
+from zoo.config.option_parser import parse as parse_options
 
-FLAGS = {
-    "trust", "overwrite", "resume", "requeue", "accept-changes", "debug", "print_config", "help", "help-all",
-}  # fmt: skip
-VALUED = {"name", "runs", "config", "save-every", "on-nonfinite"}
-POLICIES = ("stop", "skip", "rewind")  # what to do about a loss or a gradient that is not finite
-LISTED = {"config", "allow-import"}
-SHORT = {"-c": "config", "-h": "help"}
-ALIASES = {"seed": "seed_everything", "print-config": "print_config", "allow_import": "allow-import"}
-CONFIG = ("seed_everything", "ckpt_path", "return_predictions", "compile")
 SECTIONS = ("model", "data", "trainer", "tune")
-# what people write most often at the top level, and what they mean
-COMMON = (
-    "model.lr", "model.dim", "model.depth", "model.heads", "model.position", "model.attention", "model.norm",
-    "model.ffn", "model.backend", "model.optimizer", "model.dropout", "data.batch_size", "data.path",
-    "trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "trainer.devices", "trainer.precision",
-    "trainer.accelerator", "trainer.strategy", "trainer.accumulate_grad_batches", "trainer.gradient_clip_val",
+OPEN_OPTIONS = tuple(pattern for section in SECTIONS for pattern in (section, f"{section}.*"))
+POLICIES = ("stop", "skip", "rewind")  # what to do about a loss or a gradient that is not finite
+# what `Command.flags` may hold
+FLAGS = ("trust", "overwrite", "resume", "requeue", "accept-changes", "debug", "print_config", "help-all")
+RECIPE = Argument("RECIPE", "a name from `zoo recipes`, a YAML file or a run's folder", False, completes="recipe")
+
+
+def _setting(name: str, help: str, heading: str, metavar: str = "NAME", kind: str = "") -> Option:
+    """An option of the configuration under a dotted name."""
+    return Option(name, help, metavar=metavar, key=name, kind=kind, heading=heading)
+
+
+MODEL, DATA, TRAINER, RUN, CONFIGURATION = (
+    "Model", "Data", "Trainer (any option of Lightning's Trainer)", "Run", "Configuration",
+)  # fmt: skip
+ALLOW_IMPORT = Option(
+    "allow-import", "let class paths name this module; only for recipes you trust", metavar="PKG.MOD", repeats=True,
+    heading=CONFIGURATION,
+)  # fmt: skip
+TRUST = Option("trust", "let the recipe name any module, and write where it says", bool, heading=CONFIGURATION)
+CONFIG = Option(
+    "config", "add a YAML file over the recipe, any number of times", metavar="FILE", repeats=True, short="-c",
+    heading=CONFIGURATION,
+)  # fmt: skip
+RUNS = Option("runs", "where runs go: DIR/<recipe>/<the differences>/s<seed>", metavar="DIR", default="runs",
+              heading=RUN)  # fmt: skip
+COMPILE = Option("compile", "have torch.compile make one program of the loss and its gradients", bool, key="compile",
+                 heading=RUN)  # fmt: skip
+# what a comparison of runs shares with one run
+SETTINGS = (
+    _setting("model", "the task", MODEL, kind="task"),
+    *(
+        _setting(f"model.{kind}", kind, MODEL, kind=kind)
+        for kind in ("position", "attention", "backend", "norm", "ffn", "block")
+    ),
+    _setting("model.dim", "width; also model.depth, model.heads, model.hidden, model.dropout", MODEL, "N"),
+    _setting("model.lr", "learning rate; model.optimizer: AdamW, SGD, … of torch.optim", MODEL, "RATE"),
+    _setting("tune.start", "begin with a run's weights; docs/finetuning.md has tune.freeze, .rank, …", MODEL, "RUN"),
+    _setting("data", "the data set", DATA, kind="data"),
+    _setting("data.batch_size", "samples per step; also data.path FILE", DATA, "N"),
+    _setting("trainer.max_steps", "or trainer.max_epochs N, trainer.max_time DD:HH:MM:SS", TRAINER, "N"),
+    _setting("trainer.devices", "with trainer.accelerator auto, cpu, gpu and trainer.strategy ddp", TRAINER, "N"),
+    _setting("trainer.precision", "32-true, bf16-mixed, …; by default what the machine is fast at", TRAINER, "P"),
+    _setting("trainer.gradient_clip_val", "also trainer.accumulate_grad_batches N", TRAINER, "X"),
+)
+# not in the help, but completed and suggested: what people write at the top level, and what they mean
+FURTHER = (
+    "model.depth", "model.heads", "model.hidden", "model.dropout", "model.optimizer", "data.path",
+    "trainer.max_epochs", "trainer.max_time", "trainer.accelerator", "trainer.strategy",
+    "trainer.accumulate_grad_batches",
+)  # fmt: skip
+SETTINGS += tuple(_setting(name, "", "") for name in FURTHER)
+OPTIONS = (
+    *SETTINGS,
+    Option("seed", "of the random numbers", int, metavar="N", default=1, key="seed_everything",
+           aliases=("seed_everything",), heading=RUN),
+    RUNS,
+    Option("name", "name the variant yourself", metavar="NAME", heading=RUN),
+    Option("resume", "continue from the newest intact checkpoint of the same run", bool, heading=RUN),
+    Option("requeue", "--resume where the run has begun, else start it: for jobs that restart", bool, heading=RUN),
+    Option("accept-changes", "--resume although the recipe or the data have changed", bool, heading=RUN),
+    Option("save-every", "checkpoints besides those after validations and every ten minutes", int, metavar="STEPS",
+           default=0, above=0, most=999_999_999, heading=RUN),
+    Option("on-nonfinite", "what to do about a loss or gradient that is not finite", default="stop",
+           choices=POLICIES, heading=RUN),
+    COMPILE,
+    Option("overwrite", "delete the earlier run of the same name", bool, heading=RUN),
+    Option("ckpt_path", "start from a checkpoint, or evaluate it", metavar="FILE", key="ckpt_path", heading=RUN),
+    Option("return_predictions", "", bool, key="return_predictions", heading=""),
+    CONFIG,
+    Option("print_config", "print the complete configuration and stop", bool, heading=CONFIGURATION),
+    ALLOW_IMPORT,
+    TRUST,
+    Option("help-all", "every option; with a recipe, those of its model and data too", bool, heading=CONFIGURATION),
 )  # fmt: skip
 
 
@@ -43,76 +104,33 @@ class Command:
 
     @property
     def debug(self) -> bool:
+        """Whether warnings and tracebacks are shown."""
         return "debug" in self.flags
 
 
-def parse(subcommand: str, argv: list[str]) -> Command:
-    """Read everything after the subcommand. Raises UsageError for what zoo does not know."""
-    command = Command(subcommand)
-    rest = list(argv)
-    while rest:
-        token = rest.pop(0)
-        if not token.startswith("-") or token == "-":
-            if command.recipe is not None:
-                raise UsageError(f"one recipe at a time: got {command.recipe!r} and {token!r}. Add files with -c FILE.")
-            command.recipe = token
-            continue
-        word, equals, value = token.partition("=")
-        key = SHORT.get(word) or (word[2:] if word.startswith("--") else "")
-        key = ALIASES.get(key, key)
-        if key in FLAGS:
-            if equals:
-                raise UsageError(f"'{word}' takes no value.")
-            command.allow += ["*"] if key == "trust" else []
-            command.flags.add(key)
-            continue
-        _check(word, key)
-        given: str | bool = value if equals else _next(rest)
-        text = token if equals or given is True else f"{word} {given}"
-        _store(command, key, given, text, word)
-    return command
+def spec(name: str, **fields: Any) -> CommandSpec:
+    """A command with a recipe and the options of a run; ``fields`` are further ones of its description."""
+    surplus = "one recipe at a time; add files with -c FILE"
+    return CommandSpec(name, arguments=(RECIPE,), options=OPTIONS, open_options=OPEN_OPTIONS, surplus=surplus, **fields)
 
 
-def _next(rest: list[str]) -> str | bool:
-    """The option's value, or True for a bare one."""
-    if not rest or rest[0].startswith("--") or rest[0] in SHORT:
-        return True
-    return rest.pop(0)
+def parse(subcommand: str, argv: Sequence[str]) -> Command:
+    """Read everything after the subcommand. Raises UsageError for an option that it does not have."""
+    return from_parsed(parse_options(spec(subcommand), argv))
 
 
-def _check(word: str, key: str) -> None:
-    if key in VALUED or key in LISTED or key in CONFIG or key.partition(".")[0] in SECTIONS:
-        return
-    by_last = {name.rpartition(".")[2]: name for name in COMMON}
-    own = [*FLAGS, *VALUED, *LISTED, *CONFIG, "seed"]
-    last = key.rpartition(".")[2]
-    if last in by_last:
-        hint = f" Did you mean '--{by_last[last]}'?"
-    else:
-        near = suggest(last, [*own, *by_last]).removeprefix(" Did you mean '").removesuffix("'?")
-        hint = f" Did you mean '--{by_last.get(near, near)}'?" if near else ""
-    raise UsageError(f"unknown option {word!r}.{hint} See: zoo fit --help")
-
-
-def _store(command: Command, key: str, value: str | bool, text: str, word: str) -> None:
-    if key not in VALUED and key not in LISTED:
-        command.options.append((key, value, text))
-        return
-    if not isinstance(value, str):
-        raise UsageError(f"{word!r} needs a value.")
-    if key == "config":
-        command.configs.append(value)
-    elif key == "allow-import":
-        command.allow.append(value)
-    elif key == "name":
-        command.name = value
-    elif key == "save-every":
-        if not (value.isdecimal() and value.isascii() and 0 < len(value) < 10):
-            raise UsageError(f"--save-every takes a number of steps, got {value!r}.")
-        command.save_every = int(value)
-    elif key == "on-nonfinite":
-        if value not in POLICIES:
-            raise UsageError(f"--on-nonfinite takes {', '.join(POLICIES)}; got {value!r}.{suggest(value, POLICIES)}")
-        command.on_nonfinite = value
-    else:
-        command.runs = value
+def from_parsed(parsed: ParsedOptions) -> Command:
+    """The command of parsed options."""
+    flags = {name for name in FLAGS if parsed.get(name.replace("-", "_"))}
+    return Command(
+        parsed.command,
+        recipe=parsed.words[0] if parsed.words else None,
+        configs=list(parsed.get("config")),
+        options=list(parsed.settings),
+        allow=[*parsed.get("allow_import"), *(["*"] if "trust" in flags else [])],
+        flags=flags,
+        name=parsed.get("name"),
+        runs=parsed.get("runs"),
+        save_every=parsed.get("save_every"),
+        on_nonfinite=parsed.get("on_nonfinite"),
+    )

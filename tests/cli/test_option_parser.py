@@ -1,0 +1,212 @@
+"""One treatment of options in every command, and no other module that reads a command line."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from zoo.cli import commands, main
+from zoo.config.option_parser import Option, ParsedOptions
+from zoo.errors import UsageError
+
+ROOT = Path(__file__).parents[2]
+SHELLS = {"completion": ["bash"]}
+CASES = [
+    pytest.param(command, option, id=f"{command.name}-{option.name}")
+    for command in commands.COMMANDS.values()
+    for option in command.all_options
+]
+FLAGS = [
+    one for one in CASES if one.values[1].type is bool and one.values[1] is not commands.COMMANDS["fit"].all_options[-1]
+]
+VALUED = [one for one in CASES if one.values[1].type is not bool]
+TYPED = [one for one in VALUED if not one.values[1].key and (one.values[1].type is not str or one.values[1].choices)]
+
+
+def words_of(command):
+    """As many words as a command needs."""
+    return ["word"] * sum(argument.required for argument in command.arguments)
+
+
+def parse(command, *argv) -> ParsedOptions:
+    return commands.parse(command.name, [*words_of(command), *argv])
+
+
+def refusal(command, *argv) -> str:
+    """What is said of a wrong command line: one sentence, and where help is."""
+    with pytest.raises(UsageError) as caught:
+        parse(command, *argv)
+    text = str(caught.value)
+    assert text.endswith(f" See: zoo {command.name} --help")
+    assert len(text.splitlines()) == 1
+    return text
+
+
+def good_value(option: Option) -> str:
+    return option.choices[-1] if option.choices else {int: "3", float: "2.5", str: "a value"}[option.type]
+
+
+def stored(options: ParsedOptions, option: Option):
+    """The value of an option, wherever it is kept: an option of the configuration stays text."""
+    if option.key:
+        return [value for key, value, _ in options.settings if key == option.key][-1]
+    return options.values[option.destination]
+
+
+@pytest.mark.parametrize(("command", "option"), VALUED)
+def test_a_value_follows_the_option_or_an_equals_sign(command, option):
+    text = good_value(option)
+    value = text if option.key else option.convert(text)
+    for spelling in option.strings:
+        for argv in ([spelling, text], [f"{spelling}={text}"]):
+            if spelling == option.short and len(argv) == 1:
+                continue
+            options = parse(command, *argv)
+            assert stored(options, option) == ([value] if option.repeats else value)
+            assert options.words == words_of(command)
+            assert options.get("debug") is False
+            if option.key:
+                assert options.settings == [(option.key, text, " ".join(argv))]
+
+
+@pytest.mark.parametrize(("command", "option"), FLAGS)
+def test_a_flag_can_be_turned_off(command, option):
+    name = option.name
+    for argv, value in {
+        (f"--{name}",): True, (f"--{name}=true",): True, (f"--{name}=false",): False, (f"--no-{name}",): False,
+        (f"--{name}", f"--no-{name}"): False, (f"--{name}=false", f"--{name}"): True,
+    }.items():  # fmt: skip
+        assert stored(parse(command, *argv), option) is value
+    words = words_of(command)  # which a flag does not take for its value
+    assert commands.parse(command.name, [f"--{name}", *words]).words == words
+    assert f"'--{name}' takes true, false or no value, got 'maybe'." in refusal(command, f"--{name}=maybe")
+
+
+@pytest.mark.parametrize(("command", "option"), VALUED)
+def test_an_option_at_the_end_needs_its_value(command, option):
+    if option.key:  # the configuration says so, with the option's type: see test_cli_strangers
+        assert stored(parse(command, f"--{option.name}"), option) is True
+        return
+    for argv in ([f"--{option.name}"], [f"--{option.name}", "--debug"]):
+        assert refusal(command, *argv).startswith(f"'--{option.name}' needs {option.requirement}.")
+
+
+@pytest.mark.parametrize(("command", "option"), TYPED)
+def test_a_value_of_the_wrong_type_is_refused(command, option):
+    wrong = ["x", "", "nan"] + (["1.5"] if option.type is int else []) + (["-1"] if option.above == 0 else [])
+    for text in wrong:
+        for argv in ([f"--{option.name}={text}"], [f"--{option.name}", text]):
+            said = refusal(command, *argv)
+            assert said.startswith(f"'--{option.name}' must be {option.requirement}, got {text!r}.")
+
+
+@pytest.mark.parametrize(("command", "option"), CASES)
+def test_typing_errors_and_abbreviations_are_refused_with_a_suggestion(command, option):
+    if option.name.count(".") or "*" in command.open_options or not option.heading:
+        return
+    for typo in {f"{option.name[:-1]}~", f"{option.name}{option.name[-1]}"} - {option.name}:
+        assert f"zoo {command.name} has no option '--{typo}'. Did you mean '--" in refusal(command, f"--{typo}=1")
+    declared = {string for one in command.all_options for string in one.strings}
+    short = next(
+        (option.name[:end] for end in range(1, len(option.name)) if f"--{option.name[:end]}" not in declared), ""
+    )
+    if short and not command.accepts(short):
+        text = refusal(command, f"--{short}")
+        assert f"zoo {command.name} has no option '--{short}'." in text
+    whole = option.name[:-1]
+    if f"--{whole}" not in declared and not command.accepts(whole):
+        assert f"--{option.name}'" in refusal(command, f"--{whole}")
+
+
+@pytest.mark.parametrize(("command", "option"), VALUED)
+def test_the_last_of_several_values_counts_unless_all_do(command, option):
+    first, last = (
+        good_value(option),
+        option.choices[0] if option.choices else {int: "4", float: "4.5", str: "b"}[option.type],
+    )
+    value = stored(parse(command, f"--{option.name}={first}", f"--{option.name}", last), option)
+    expected = [text if option.key else option.convert(text) for text in (first, last)]
+    assert value == (expected if option.repeats else expected[-1])
+
+
+@pytest.mark.parametrize("command", commands.COMMANDS.values(), ids=lambda command: command.name)
+def test_words(command):
+    assert parse(command, "--", *[]).words == words_of(command)
+    required = words_of(command)
+    if required:
+        with pytest.raises(UsageError, match=f"zoo {command.name} needs {command.arguments[len(required) - 1].name}: "):
+            commands.parse(command.name, required[:-1])
+    if not any(argument.repeats for argument in command.arguments):
+        surplus = ["odd"] * (len(command.arguments) - len(required) + 1)
+        assert "'odd' is one word too many" in refusal(command, *surplus)
+        assert "'--odd' is one word too many" in refusal(command, "--", *["--odd"] * len(surplus))
+    assert f"zoo {command.name} has no option '-x'." in refusal(command, "-x")
+    assert "the value '--' cannot be given" in refusal(command, "--debug=--")
+
+
+def test_values_may_begin_with_one_dash():
+    options = parse(commands.COMMANDS["fit"], "--model.lr", "-1e-3", "--name", "-x", "--trainer.devices", "-1")
+    assert [value for _, value, _ in options.settings] == ["-1e-3", "-1"]
+    assert options.get("name") == "-x"
+    assert parse(commands.COMMANDS["generate"], "--prompt=--odd", "--stop", "-- two").values == {
+        "prompt": ["--odd"], "stop": ["-- two"],
+    }  # fmt: skip
+
+
+def test_settings_keep_their_order_and_their_text():
+    argv = ["--model.lr=1", "--seed", "3", "--model.lr", "2", "--compile", "--model.tie", "--no-compile", "-cx.yaml"]
+    options = parse(commands.COMMANDS["fit"], *argv)
+    assert options.settings == [
+        ("model.lr", "1", "--model.lr=1"), ("seed_everything", "3", "--seed 3"), ("model.lr", "2", "--model.lr 2"),
+        ("compile", True, "--compile"), ("model.tie", True, "--model.tie"), ("compile", False, "--no-compile"),
+    ]  # fmt: skip
+    assert options.get("config") == ["x.yaml"]
+
+
+@pytest.mark.parametrize("command", commands.COMMANDS)
+def test_a_wrong_option_ends_in_code_2_before_anything_is_done(command, capsys, monkeypatch):
+    monkeypatch.setattr("importlib.import_module", lambda name: pytest.fail(f"{name} was imported"))
+    argv = [command, *words_of(commands.COMMANDS[command])]
+    wrong = ["--timeout=x"] if command == "check" else ["--no-such-option"]
+    assert main([*argv, *wrong]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.endswith(f" See: zoo {command} --help\n")
+
+
+def test_json_can_be_turned_off(capsys):
+    assert main(["list", "norm", "--json=false"]) == 0
+    assert capsys.readouterr().out.startswith("kind")
+    assert main(["list", "norm", "--no-json", "--json"]) == 0
+    assert capsys.readouterr().out.startswith("[")
+
+
+# the code
+
+WORD_LISTS = {"argv", "words", "rest", "args", "tokens", "extras", "waiting", "line"}
+READERS = sorted([*(ROOT / "zoo/cli").rglob("*.py"), *(ROOT / "zoo/config").rglob("*.py")])
+
+
+def test_no_other_module_reads_a_command_line_word_by_word():
+    """A loop over words that looks at their dashes, or takes the word that follows, is a parser."""
+    loops = {}
+    for path in READERS:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.For):
+                over = [node.iter]
+            elif isinstance(node, ast.While):
+                over = [node.test]
+            else:
+                over = [generator.iter for generator in getattr(node, "generators", [])]
+            names = {getattr(one, "id", getattr(one, "attr", "")) for top in over for one in ast.walk(top)}
+            text = ast.unparse(node)
+            reads = any(mark in text for mark in ("startswith('-", "== '-", ".pop(0", "next("))
+            if names & WORD_LISTS and reads:
+                loops.setdefault(path.relative_to(ROOT).as_posix(), []).append(node.lineno)
+    assert list(loops) == ["zoo/config/option_parser.py"], loops
+
+
+def test_argparse_is_used_in_one_module():
+    users = [path.name for path in READERS if "argparse.ArgumentParser" in path.read_text()]
+    assert users == ["option_parser.py"]

@@ -1,0 +1,71 @@
+"""fit, validate, test, predict: everything that needs no torch is checked before torch is imported."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zoo.cli import doctor, warning_filters
+from zoo.config import fit_options, run_config
+from zoo.config.fit_options import Command
+from zoo.config.option_parser import ParsedOptions
+from zoo.config.run_config import Draft
+from zoo.system import garbage_collection, malloc
+
+if TYPE_CHECKING:
+    from zoo.config.resolve import Schema
+    from zoo.config.signatures import Param
+
+
+def run(options: ParsedOptions) -> int:
+    """Plan the run, then hand it to Lightning; or print its configuration, or every option."""
+    command = fit_options.from_parsed(options)
+    lists_options = "help-all" in command.flags
+    draft = run_config.read_draft(command) if command.recipe or not lists_options else Draft([], None, 0)
+    doctor.check_torch()
+    malloc.keep()
+    with garbage_collection.uncollected():
+        warning_filters.filter_warnings(command.debug)
+        schema = run_config.schema()
+        if lists_options:
+            print_options(command, draft, schema)
+            return 0
+        config_plan = run_config.make_plan(command, draft, schema)
+        if "print_config" in command.flags:
+            print(run_config.config_text(config_plan), end="")
+            return 0
+        from zoo.cli import fit
+
+        return fit.run_plan(config_plan, schema)
+
+
+def print_options(command: Command, draft: Draft, schema: Schema) -> None:
+    """Print every option of the trainer, and of the model and data that a recipe or the options choose."""
+    from zoo.config.signatures import parameters
+
+    print(f"usage: zoo {command.subcommand} [RECIPE] [options]\n")
+    for section, cls in _sections(command, draft, schema):
+        print(f"{section} ({cls.__module__}.{cls.__qualname__})")
+        for param in parameters(cls).values():
+            print(f"  --{section}.{param.name:<28} {_about(param)}")
+        print()
+    if not draft.layers and not command.options:
+        print("Name a recipe to see the options of its model and data: zoo fit RECIPE --help-all")
+
+
+def _sections(command: Command, draft: Draft, schema: Schema) -> list[tuple[str, type]]:
+    if not draft.layers:
+        return [("trainer", schema.trainer)]
+    classes = run_config.make_plan(command, draft, schema).resolved.classes
+    below = [key for key in classes if key.startswith("model.")]
+    return [*((key, classes[key]) for key in ("model", *below, "data")), ("trainer", schema.trainer)]
+
+
+def _about(param: Param) -> str:
+    from zoo.config.coercion import describe_type
+
+    default = "required" if param.required else f"default {getattr(param.default, '__name__', param.default)}"
+    if param.slot is None:
+        return f"{describe_type(param.annotation)}; {default}"
+    if param.slot.kind:
+        return f"a {param.slot.word}, see: zoo list {param.slot.kind}; {default}"
+    return f"a {param.slot.base.__name__}; {default}"

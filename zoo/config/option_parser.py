@@ -1,0 +1,277 @@
+"""The one parser of command lines: argparse over declared options, with one treatment of every mistake.
+
+A command line is ``WORD ... --option VALUE --option=VALUE --flag --no-flag --flag=false -- WORD ...``, in any order.
+Options are written in full: an abbreviation is refused with the option that it begins. Where an option that takes one
+value is repeated, the last one counts. ``-`` and ``_`` are the same in a name. Needs no torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import fnmatch
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from zoo.errors import UsageError
+from zoo.registry import suggest
+
+TYPE_NAMES = {int: "a whole number", float: "a number", str: "a value"}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a command.
+
+    ``key`` marks an option of the configuration (``model.lr``, ``seed_everything``): its value stays text, is checked
+    where the configuration is resolved, and several of one key are layers of which the last wins.
+    """
+
+    name: str  # without dashes: max-length, model.lr
+    help: str
+    type: type = str  # bool: a flag
+    metavar: str = ""
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    short: str = ""  # such as -c
+    repeats: bool = False
+    above: float = -math.inf  # a number must be greater than this
+    most: float = math.inf
+    key: str = ""
+    aliases: tuple[str, ...] = ()
+    kind: str = ""  # of parts whose names it takes
+    heading: str = "Options"  # in the help; none: not shown
+
+    @property
+    def destination(self) -> str:
+        """The name in Python."""
+        return self.name.replace("-", "_")
+
+    @property
+    def strings(self) -> list[str]:
+        """Every spelling on a command line, the documented one first."""
+        names = [name for one in (self.name, *self.aliases) for name in (one, one.replace("-", "_"), _dashed(one))]
+        return [*(f"--{name}" for name in dict.fromkeys(names)), *([self.short] if self.short else [])]
+
+    @property
+    def requirement(self) -> str:
+        """What its value must be, as a phrase."""
+        if self.choices:
+            return _alternatives(self.choices)
+        low = f" above {self.above:.12g}" if self.above > -math.inf else ""
+        high = f"{' and' if low else ''} at most {self.most:.12g}" if self.most < math.inf else ""
+        return f"{TYPE_NAMES[self.type]}{low}{high}"
+
+    def convert(self, text: str) -> Any:
+        """The value of a text. Raises ValueError for what it cannot be."""
+        value = self.type(text)
+        number = self.type in (int, float)
+        if (self.choices and value not in self.choices) or (number and not self.above < value <= self.most):
+            raise ValueError(text)
+        return value
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A word of a command line that is no option."""
+
+    name: str
+    help: str = ""
+    required: bool = True
+    repeats: bool = False
+    completes: str = ""  # what a shell offers: recipe, comparison, kind, part, command, shell; else files
+
+
+HELP = Option("help", "show this help", bool, short="-h")
+DEBUG = Option("debug", "show warnings, and the traceback of an error", bool)
+
+
+@dataclass(frozen=True)
+class CommandSpec:
+    """One command: what its module, its arguments and its options are, and how its help describes it."""
+
+    name: str
+    summary: str = ""
+    group: str = ""
+    module: str = ""  # of zoo.cli, with its function where that is not `run`: show:list_parts
+    arguments: tuple[Argument, ...] = ()
+    options: tuple[Option, ...] = ()
+    open_options: tuple[str, ...] = ()  # patterns of undeclared options: model.*
+    examples: tuple[str, ...] = ()
+    usages: tuple[str, ...] = ()  # where one line of arguments is not enough
+    description: str = ""
+    notes: str = ""  # a function of zoo.cli that returns further lines of help: help:part_names
+    surplus: str = ""  # what to do instead of giving one word too many
+    only_prints: bool = False  # nothing is left to do when nobody reads the output
+    needs_folder: bool = True  # a working folder that exists
+
+    @property
+    def all_options(self) -> tuple[Option, ...]:
+        """Its options, and those of every command."""
+        return (*self.options, DEBUG, HELP)
+
+    def accepts(self, name: str) -> bool:
+        """Whether an option that is not declared may be given."""
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.open_options)
+
+
+@dataclass
+class ParsedOptions:
+    """A command line: its words, the values of declared options by their names in Python, and configuration options."""
+
+    command: str
+    words: list[str] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)  # of the options that were on the command line
+    settings: list[tuple[str, str | bool, str]] = field(default_factory=list)  # key, value, text on the command line
+    argv: list[str] = field(default_factory=list)
+    defaults: dict[str, Any] = field(default_factory=dict)
+
+    def get(self, name: str) -> Any:
+        """The value of a declared option, or its default. Raises KeyError for an option that is not declared."""
+        return self.values[name] if name in self.values else self.defaults[name]
+
+    def subset(self, *names: str) -> dict[str, Any]:
+        """Those of the options that were on the command line."""
+        return {name: self.values[name] for name in names if name in self.values}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of printing usage and leaving."""
+
+    def error(self, message: str) -> Any:
+        raise UsageError(message)
+
+
+class _Collect(argparse.Action):
+    """Appends destination, spelling and value of every option, in the order of the command line."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        namespace.collected.append((self.dest, option_string, self.const if self.nargs == 0 else values))
+
+
+def parse(spec: CommandSpec, argv: Sequence[str]) -> ParsedOptions:
+    """Read what follows a command's name. Raises UsageError, which names the option and where help is.
+
+    With ``--help`` the words are not checked.
+    """
+    parser = _Parser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    namespace = argparse.Namespace(collected=[])
+    declared = {option.destination: option for option in spec.all_options}
+    spellings = _register(parser, spec, argv)
+    result = ParsedOptions(spec.name, argv=list(argv))
+    result.defaults = {name: _default(option) for name, option in declared.items() if not option.key}
+    try:
+        if any(word.endswith("=--") for word in argv):  # argparse of Python 3.11 fails at it
+            raise UsageError("the value '--' cannot be given to an option.")
+        extras = parser.parse_known_args(list(argv), namespace)[1]
+        for destination, spelling, value in namespace.collected:
+            _store(result, declared.get(destination), destination, spelling, value)
+        split = extras.index("--") if "--" in extras else len(extras)
+        result.words = [*extras[:split], *extras[split + 1 :]]
+        unknown = [word for word in extras[:split] if word.startswith("-") and word != "-"]
+        if result.values.get("help"):
+            return result
+        if unknown:
+            raise UsageError(_unknown_option(spec, unknown[0].partition("=")[0]))
+        _check_words(spec, result.words)
+    except argparse.ArgumentError as error:
+        spelling = str(error.argument_name).partition("/")[0]
+        raise UsageError(
+            f"{_misused(spelling, spellings[spelling], str(error))} See: zoo {spec.name} --help"
+        ) from error
+    except UsageError as error:
+        raise UsageError(f"{error} See: zoo {spec.name} --help") from None
+    return result
+
+
+def _register(parser: argparse.ArgumentParser, spec: CommandSpec, argv: Sequence[str]) -> dict[str, Option]:
+    """Declare a command's options to argparse, and those of the configuration that a command line names."""
+    spellings: dict[str, Option] = {}
+    for option in spec.all_options:
+        if option.key and option.type is not bool:
+            for string in option.strings:
+                parser.add_argument(string, dest=option.key, nargs="?", const=True, action=_Collect)
+        elif option.type is bool:
+            off = [f"--no-{option.name}", f"--no-{option.destination}"] if option is not HELP else []
+            for value, strings in ((True, option.strings), (False, off)):
+                exact = [f"{one}={text}" for one in option.strings for text in (str(value).lower(), str(value))]
+                names = [*dict.fromkeys(strings), *exact]
+                parser.add_argument(*names, dest=option.destination, nargs=0, const=value, action=_Collect)
+                spellings.update(dict.fromkeys(names, option))
+        else:
+            parser.add_argument(*option.strings, dest=option.destination, action=_Collect)
+        spellings.update(dict.fromkeys(option.strings, option))
+    for string in dict.fromkeys(word.partition("=")[0] for word in argv if word.startswith("--")):
+        if string not in spellings and spec.accepts(string[2:]):
+            parser.add_argument(string, dest=string[2:], nargs="?", const=True, action=_Collect)
+    # a word with one dash that is no option is a value, such as -1e-3 or -b; argparse alone knows plain numbers
+    parser._negative_number_matcher = re.compile("-[^-]")
+    return spellings
+
+
+def _default(option: Option) -> Any:
+    return False if option.type is bool else () if option.repeats else option.default
+
+
+def _store(result: ParsedOptions, option: Option | None, destination: str, spelling: str, value: Any) -> None:
+    """Keep one option of the command line. Raises UsageError for a value that it cannot have."""
+    if option is None or option.key:
+        whole = f"{spelling}={value}"
+        text = spelling if isinstance(value, bool) else whole if whole in result.argv else f"{spelling} {value}"
+        result.settings.append((option.key if option else destination, value, text))
+        return
+    if option.type is not bool:
+        try:
+            value = option.convert(value)
+        except ValueError as error:
+            hint = suggest(value, option.choices) if option.choices else ""
+            raise UsageError(f"{spelling!r} must be {option.requirement}, got {value!r}.{hint}") from error
+    if option.repeats:
+        result.values.setdefault(option.destination, []).append(value)
+    else:
+        result.values[option.destination] = value
+
+
+def _misused(spelling: str, option: Option, message: str) -> str:
+    """What is wrong with an option that argparse refuses: a flag has a value, or another option has none."""
+    if option.type is bool:
+        value = message.rpartition("explicit argument ")[2]
+        return f"{spelling!r} takes true, false or no value, got {value}."
+    dashes = f" One that begins with dashes: {spelling}=VALUE." if option.type is str and not option.choices else ""
+    return f"{spelling!r} needs {option.requirement}.{dashes}"
+
+
+def _unknown_option(spec: CommandSpec, spelling: str) -> str:
+    """The sentence about an option that a command does not have, with the one that was probably meant."""
+    names = [option.strings[0] for option in spec.all_options if option.heading or option.key]
+    ends = {name.lstrip("-").rpartition(".")[2]: name for name in names}  # people write --lr for --model.lr
+    last = spelling.lstrip("-").rpartition(".")[2].lower()
+    begins = [name for name in names if name.startswith(spelling.lower()) and len(spelling) > len("--")]
+    near = difflib.get_close_matches(last, ends, 1, cutoff=0.5)
+    likely = [ends[last]] if last in ends else begins[:3] or [ends[one] for one in near]
+    hint = f" Did you mean {_alternatives([repr(name) for name in likely])}?" if likely else ""
+    return f"zoo {spec.name} has no option {spelling!r}.{hint}"
+
+
+def _check_words(spec: CommandSpec, words: Sequence[str]) -> None:
+    """Raise UsageError for too few or too many words."""
+    required = [argument for argument in spec.arguments if argument.required]
+    if len(words) < len(required):
+        lacking = required[len(words)]
+        raise UsageError(f"zoo {spec.name} needs {lacking.name}: {lacking.help}.")
+    most = math.inf if any(argument.repeats for argument in spec.arguments) else len(spec.arguments)
+    if len(words) > most:
+        reason = spec.surplus or ("" if most else f"zoo {spec.name} takes no words")
+        raise UsageError(f"{words[int(most)]!r} is one word too many{f': {reason}' if reason else ''}.")
+
+
+def _alternatives(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
+
+
+def _dashed(name: str) -> str:
+    """A name with dashes, unless it is a key of the configuration: those have underscores alone."""
+    return name if "." in name else name.replace("_", "-")
