@@ -15,14 +15,14 @@ from zoo import registry, renames
 from zoo.cli.check_worker import given_options
 from zoo.cli.compare_fits import ZooFit
 from zoo.compare import run_records
-from zoo.compare.measure_model import Meter
+from zoo.compare.measure_model import CostMeter
 from zoo.config import fit_options, run_config
 from zoo.config.signatures import parameters
 from zoo.errors import UsageError
 from zoo.inference import weight_files
 from zoo.inference.find_run import EXPORT, WEIGHTS
 from zoo.inference.load import load
-from zoo.inference.rebuild_task import complete, rebuild_task
+from zoo.inference.rebuild_task import complete_options, rebuild_task
 from zoo.parts.attention import Attention, MultiHead
 from zoo.parts.backend import Backend, Naive
 from zoo.parts.ffn import FFN, MLP
@@ -106,7 +106,7 @@ def plan(folder, text, *words):
     file = folder / "recipe.yaml"
     file.write_text(text)
     command = fit_options.parse("fit", [str(file), f"--runs={folder / 'runs'}", *words])
-    return run_config.plan(command, run_config.draft(command))
+    return run_config.make_plan(command, run_config.read_draft(command))
 
 
 def warnings_of(caplog):
@@ -225,7 +225,9 @@ def test_in_a_saved_model(row, tmp_path, caplog):
     assert_one_warning(caplog, row[1], row[2], "config.yaml")
     assert str(ours) == str(theirs)
     assert ours.state_dict().keys() == theirs.state_dict().keys()
-    assert complete(config["model"]) == complete(renames.update_options(renamed_back(config, row)["model"], "x"))
+    assert complete_options(config["model"]) == complete_options(
+        renames.update_options(renamed_back(config, row)["model"], "x")
+    )
     with pytest.raises(UsageError, match="both are set"):
         rebuild_task(both_in(config, row), Path("config.yaml"))
 
@@ -284,7 +286,7 @@ def test_a_folder_that_has_the_old_name_is_found(row, tmp_path):
 
 
 def test_the_data_of_a_saved_run(caplog):
-    meter = Meter()
+    meter = CostMeter()
     data = {"class_path": "zoo.data.digits.Digits", "init_args": {"workers": 1}}
     assert meter.data({"data": data}).num_workers == 1
     assert_one_warning(caplog, "workers", "num_workers", "the configuration")

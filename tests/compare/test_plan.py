@@ -395,7 +395,7 @@ def test_runs_in_a_folder_with_an_alphabetical_name_go_on(real):
     earlier.mkdir(parents=True)
     assert real.point(words).folder(3) == earlier / "s3"
     command = fit_options.parse("fit", [*words, "--seed=3", "--resume", f"--runs={real.runs}"])
-    assert run_config.plan(command, run_config.draft(command), real.schema).run.folder == earlier / "s3"
+    assert run_config.make_plan(command, run_config.read_draft(command), real.schema).run.folder == earlier / "s3"
 
 
 def test_changes_are_those_that_matter(real):
