@@ -74,9 +74,14 @@ def test_a_metric_of_the_collection_is_computed_and_reported(tmp_path, monkeypat
         self.text_metrics.add_metrics({"ter": TranslationEditRate()})
 
     monkeypatch.setattr(Translation, "__init__", with_edit_rate)
-    monkeypatch.setattr(Translation, "translate", lambda self, source, valid: ["nonsense"] * len(source))
+    words = {1: "nonsense " * 40, 2: "nonsense"}  # by the step of the validation
+    monkeypatch.setattr(
+        Translation, "translate", lambda self, source, valid: [words[self.trainer.global_step]] * len(source)
+    )
     diary = train("translation", 8, tmp_path, max_steps=2, val_check_interval=1)
-    assert diary.curve("val/ter") == [pytest.approx(100.0)] * 2  # every word is wrong, each time anew
+    first, second = diary.curve("val/ter")
+    assert first > 200
+    assert second == pytest.approx(100.0)  # every word is wrong, and those of the first validation do not count
     assert diary.curve("val/bleu") == [0.0] * 2
 
 
