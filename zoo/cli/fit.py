@@ -59,13 +59,13 @@ class ZooCLI(LightningCLI):
         self.plan, self.run_folder, command = plan, plan.run.folder, plan.command.subcommand
         self.facts: dict[str, Any] = {}  # what the manifest of each checkpoint says
         self.dry = bool(plan.config["trainer"].get("fast_dev_run"))  # a try of a few batches that leaves nothing
-        wanted = {key: value for key, value in plan.config.items() if key not in OWN}
+        config = {key: value for key, value in plan.config.items() if key not in OWN}
         super().__init__(
             schema.model, schema.data, save_config_callback=None, trainer_class=schema.trainer,
             trainer_defaults={**TRAINER, "default_root_dir": str(self.run_folder)},
             seed_everything_default=plan.seed, parser_class=Parser, subclass_mode_model=True, subclass_mode_data=True,
             auto_configure_optimizers=False, load_from_checkpoint_support=False,
-            args={"subcommand": command, command: copy.deepcopy(wanted)},  # a copy: jsonargparse changes lists in place
+            args={"subcommand": command, command: copy.deepcopy(config)},  # a copy: jsonargparse changes lists in place
         )  # fmt: skip
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
@@ -118,24 +118,24 @@ class ZooCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """The trainer, with what a run carries where the configuration says nothing else."""
-        written = self.plan.config["trainer"]
+        trainer_config = self.plan.config["trainer"]
         if self.subcommand == "fit":
             carried = make_logger_and_callbacks(self.model, self.run_folder, self.plan, self.facts)
-            callbacks = [item for item in carried.pop("callbacks", []) if required_sections(item, written)]
+            callbacks = [item for item in carried.pop("callbacks", []) if required_sections(item, trainer_config)]
             bars = any(isinstance(item, ProgressBar) for item in callbacks)
             carried = {**({} if bars else {"enable_progress_bar": False}), **carried}
         else:
             carried = {"logger": False, "enable_checkpointing": False}
             callbacks = (
                 [lightning_overhead.Bar()]
-                if sys.stderr.isatty() and required_sections(lightning_overhead.Bar(), written)
+                if sys.stderr.isatty() and required_sections(lightning_overhead.Bar(), trainer_config)
                 else []
             )
             if not callbacks:
                 carried["enable_progress_bar"] = False  # in a pipe a bar is noise among the figures
         self.trainer_defaults["callbacks"] = [*callbacks, Provenance(part_versions.packages_used(self.plan.config))]
         with blame_options():
-            carried = {key: carried[key] for key in carried if key not in written}
+            carried = {key: carried[key] for key in carried if key not in trainer_config}
             try:
                 trainer = super().instantiate_trainer(**carried, **kwargs)
             except Exception as error:
@@ -183,9 +183,9 @@ class ZooCLI(LightningCLI):
             self.data.save(self.run_folder)
         self.facts.update(resume.manifest_facts(self.plan, self.data, self.run_folder))
         if run_folder.first_rank():
-            chosen = resume.PRECISION not in self.plan.resolved.origins
+            default_precision = resume.PRECISION not in self.plan.resolved.origins
             compiled = " · compiled" if self.plan.config.get("compile") else ""
-            print(f"{fit_summary.device_name(self.trainer, chosen)}{compiled}", flush=True)
+            print(f"{fit_summary.device_name(self.trainer, default_precision)}{compiled}", flush=True)
         self.started = time.monotonic()
 
     def after_fit(self) -> None:
@@ -194,8 +194,8 @@ class ZooCLI(LightningCLI):
             return
         done = self.run_folder / run_folder.FINISHED
         if not done.exists() or "resume" in self.plan.command.flags:
-            known = {f"val/{name}": value for name, value in getattr(self.model, "measured", {}).items()}
-            measured = {name: value for name, value in known.items() if value == value}  # also before a resume
+            measurements = {f"val/{name}": value for name, value in getattr(self.model, "measured", {}).items()}
+            measured = {name: value for name, value in measurements.items() if value == value}  # also before a resume
             figures = {name: float(value) for name, value in self.trainer.callback_metrics.items()} | measured
             try:
                 atomic_files.write_json(done, {"step": self.trainer.global_step, **figures}, indent=None, end="\n")
@@ -251,12 +251,12 @@ def make_logger_and_callbacks(task: Any, home: Path, plan: Plan, facts: dict[str
     return make_logger_and_callbacks(task, counted, home, plan.config["model"], plan.config["data"], keeping)
 
 
-def required_sections(callback: object, written: dict[str, Any]) -> bool:
+def required_sections(callback: object, trainer_config: dict[str, Any]) -> bool:
     """Whether a callback that zoo adds agrees with what the configuration switched off."""
     if isinstance(callback, ProgressBar):
-        own = [item.get("class_path") for item in written.get("callbacks") or [] if isinstance(item, Mapping)]
-        return written.get("enable_progress_bar") is not False and not any("Bar" in str(name) for name in own)
-    return not isinstance(callback, Checkpoint) or written.get("enable_checkpointing") is not False
+        own = [item.get("class_path") for item in trainer_config.get("callbacks") or [] if isinstance(item, Mapping)]
+        return trainer_config.get("enable_progress_bar") is not False and not any("Bar" in str(name) for name in own)
+    return not isinstance(callback, Checkpoint) or trainer_config.get("enable_checkpointing") is not False
 
 
 def run_plan(plan: Plan, schema: Schema) -> int:
@@ -287,7 +287,7 @@ def run_plan(plan: Plan, schema: Schema) -> int:
         return error.code if isinstance(error.code, int) else 1
     except UsageError as error:
         _release(plan)
-        raise type(error)(f"{error}{error_origin.written_at(str(error), plan, schema)}") from error
+        raise type(error)(f"{error}{error_origin.option_origin(str(error), plan, schema)}") from error
     except (CheckpointError, StorageError, OSError):
         _release(plan)
         raise
