@@ -172,8 +172,8 @@ def test_a_part_that_cannot_be_imported(acted, zoo):
 
 def test_json(acted, zoo):
     code, out, err = zoo("check", "x.Bad", "--json", "--only", "fine,fails")
-    told = json.loads(out)
     assert (code, err) == (1, "")
+    told = json.loads(out)
     assert told["counts"] == {"ok": 1, "FAIL": 1}
     assert told["checks"][1] | {"seconds": 0} == {
         "name": "fails", "status": "FAIL", "sentence": "x changed in place.\nCopy it.", "seconds": 0,
@@ -223,7 +223,7 @@ def test_options_are_typed_like_those_of_fit(mine):
     from zoo.parts.ffn import MLP, MoE
 
     def given(part, kind, *words):
-        return check_worker.given_options(part, kind, commands.parse("check", [kind, *words]).settings)
+        return check_worker.parse_part_options(part, kind, commands.parse("check", [kind, *words]).settings)
 
     assert given(Mine, "norm", "--eps", "1e-3", "--sizes", "[1, 2]") == {"eps": 1e-3, "sizes": (1, 2)}
     assert given(Mine, "norm", "--model.norm.eps=2", "--norm.mode", "die") == {"eps": 2.0, "mode": "die"}

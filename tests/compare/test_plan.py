@@ -403,7 +403,7 @@ def test_changes_are_those_that_matter(real):
 
     folder = real.point(("vit-tiny",)).folder(1)
     folder.mkdir(parents=True)
-    text = plans.config_text(real._made["vit-tiny/default"])
+    text = plans.config_text(real._plans["vit-tiny/default"])
     path = folder / "config.yaml"
 
     def changes(old, new, *words):

@@ -47,9 +47,10 @@ class Report:
         reasons = Counter(
             one["sentence"].strip().splitlines()[0] for one in self.outcomes if one["status"] == "skipped"
         )
-        told = [f"{reason} ({count})" if count > 1 else reason for reason, count in reasons.most_common(MOST_REASONS)]
-        rest = reasons.total() - sum(count for _, count in reasons.most_common(MOST_REASONS))
-        return "; ".join([*told, *([f"{rest} for other reasons"] if rest else [])])
+        common = reasons.most_common(MOST_REASONS)
+        phrases = [f"{reason} ({count})" if count > 1 else reason for reason, count in common]
+        rest = reasons.total() - sum(count for _, count in common)
+        return "; ".join([*phrases, *([f"{rest} for other reasons"] if rest else [])])
 
     def failed(self, strict: bool) -> bool:
         """Whether a check failed, or was skipped where that counts as a failure."""
@@ -58,12 +59,12 @@ class Report:
     def summary(self, strict: bool = False) -> str:
         """All in one line."""
         words = {"ok": "ok", "FAIL": "failed", "known": "known", "skipped": "skipped"}
-        told = [f"{self.counts[status]} {word}" for status, word in words.items() if self.counts[status]]
+        tallies = [f"{self.counts[status]} {word}" for status, word in words.items() if self.counts[status]]
         number = f"{len(self.outcomes)} check{'' if len(self.outcomes) == 1 else 's'}"
         head = f"{number} of {self.kind} {self.name} ({self.origin})"
         skips = f"; skipped: {self.skips()}" if self.counts["skipped"] else ""
         counts = " – which --strict counts as failed" if skips and strict else ""
-        return f"{head}: {', '.join(told)} in {self.seconds:.1f} s{skips}{counts}"
+        return f"{head}: {', '.join(tallies)} in {self.seconds:.1f} s{skips}{counts}"
 
 
 def run(options: ParsedOptions) -> int:

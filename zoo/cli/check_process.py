@@ -79,9 +79,11 @@ class Child:
             try:
                 line = self.lines.get(timeout=POLL)
             except queue.Empty:
-                # a process that the part has forked may hold the pipe open
-                if self.process.poll() is not None and self.lines.empty():
-                    break
+                if self.process.poll() is not None:
+                    # its last lines may not be read yet; a process that the part has forked may hold the pipe open
+                    self.readers[0].join(GRACE)
+                    if self.lines.empty():
+                        break
                 continue
             event = json.loads(line) if line else {"event": "end"}
             if event["event"] == "end":

@@ -64,7 +64,7 @@ def run(job: Mapping[str, Any], tell: Tell) -> None:
 
     filter_warnings(job["debug"])
     part, kind, origin = load_class(job["kind"], job["name"])
-    options = given_options(part, kind, job["options"])
+    options = parse_part_options(part, kind, job["options"])
 
     from zoo.conformance import checks
 
@@ -91,10 +91,10 @@ def load_class(kind: str, name: str) -> tuple[type, str, str]:
         raise UsageError(f"{name} is a {own}, no {kind}: zoo check {name}")
     owner = registry.part_of_class(name)
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return cls, own, owner.origin if owner else _shown(file)
+    return cls, own, owner.origin if owner else _short_path(file)
 
 
-def _shown(file: str | None) -> str:
+def _short_path(file: str | None) -> str:
     if not file:
         return "no file"
     path = Path(file)
@@ -131,21 +131,21 @@ def choose_class(candidates: dict[str, Any], only: list[str], kind: str) -> dict
     return {name: check for name, check in candidates.items() if not only or name in only}
 
 
-def given_options(part: type, kind: str, written: list[tuple[str, str | bool, str]]) -> dict[str, Any]:
+def parse_part_options(part: type, kind: str, options: list[tuple[str, str | bool, str]]) -> dict[str, Any]:
     """The options of a part as Python values of their types."""
-    if not written:
+    if not options:
         return {}
     from zoo.plugins.description import CLASS_PARAMETERS
 
     # as `zoo show` spells them: --model.norm.eps
     own = {"task": ("model.",), "data": ("data.",)}.get(kind, (f"model.{kind}.", f"{kind}."))
     merged: dict[str, Node] = {}
-    for layer in yaml_source.option_layers((_short(name, own), value, text) for name, value, text in written):
+    for layer in yaml_source.option_layers((_short(name, own), value, text) for name, value, text in options):
         for name, node in layer.children.items():
             before = merged.get(name)
             children = before.children if before and node.value is MISSING else {}
-            kept = node if before is None or node.value is not MISSING else before
-            merged[name] = Node(kept.value, node.origin, {**children, **node.children}, kept.explicit, kept.typed)
+            latest = node if before is None or node.value is not MISSING else before
+            merged[name] = Node(latest.value, node.origin, {**children, **node.children}, latest.explicit, latest.typed)
     return _values(part, CLASS_PARAMETERS.get(kind, 0), merged, kind)
 
 

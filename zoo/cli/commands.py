@@ -45,7 +45,7 @@ def _for_runs(name: str, help: str, **fields: object) -> Option:
     return Option(name, help, **{"heading": "How it runs", **fields})  # type: ignore[arg-type]
 
 
-FIXED, EQUAL, SHOWN = "What is compared", "What is held equal (the recipe's steps, unless a budget is named)", "Answer"
+FIXED, EQUAL, ANSWER = "What is compared", "What is held equal (the recipe's steps, unless a budget is named)", "Answer"
 COMPARE_OPTIONS = (
     Option("vary", "an option of zoo fit and its values; again for a grid", metavar="OPTION=VALUE,VALUE",
            repeats=True, heading=FIXED),
@@ -68,12 +68,12 @@ COMPARE_OPTIONS = (
     _for_runs("runs", RUNS.help, metavar="DIR", default="runs"),
     *(_for_runs(one.name, one.help, type=one.type, metavar=one.metavar, repeats=one.repeats, short=one.short,
                 key=one.key) for one in (COMPILE, CONFIG, ALLOW_IMPORT, TRUST)),
-    Option("goal", "the figure that decides; the task's first unless named", metavar="NAME", heading=SHOWN),
-    Option("at", "when the figure is taken", choices=("best", "last"), heading=SHOWN),
+    Option("goal", "the figure that decides; the task's first unless named", metavar="NAME", heading=ANSWER),
+    Option("at", "when the figure is taken", choices=("best", "last"), heading=ANSWER),
     Option("probe", "length=1,2,4,8: the loss of language models on texts so many times longer", metavar="WHAT",
-           heading=SHOWN),
-    Option("json", "one JSON document", bool, heading=SHOWN),
-    Option("out", "where the report goes", metavar="DIR", heading=SHOWN),
+           heading=ANSWER),
+    Option("json", "one JSON document", bool, heading=ANSWER),
+    Option("out", "where the report goes", metavar="DIR", heading=ANSWER),
 )  # fmt: skip
 # options of one run, which a comparison decides itself, and what to write instead
 DECIDED_BY_COMPARISON = {

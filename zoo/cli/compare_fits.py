@@ -41,12 +41,12 @@ class ZooFit:
 
     def __init__(self, runs: str) -> None:
         self.runs, self.schema = runs, run_config.schema()
-        self._made: dict[str, run_config.Plan] = {}
+        self._plans: dict[str, run_config.Plan] = {}
 
     def point(self, words: Sequence[str]) -> Point:
         """The configuration of a recipe and options. Raises UsageError as `zoo fit` does."""
         config_plan = run_config.make_plan(*draft([*words, f"--runs={self.runs}"]), self.schema)
-        self._made[config_plan.run.title] = config_plan
+        self._plans[config_plan.run.title] = config_plan
         return Point(Path(self.runs), config_plan.run.recipe, config_plan.run.variant, config_plan.config)
 
     def changes(self, point: Point, home: Path) -> list[str]:
@@ -54,7 +54,7 @@ class ZooFit:
 
         An option that the run does not know came with a later zoo, and counts only where somebody wrote it.
         """
-        path, config_plan = home / CONFIG, self._made[f"{point.recipe}/{point.variant}"]
+        path, config_plan = home / CONFIG, self._plans[f"{point.recipe}/{point.variant}"]
         try:
             old = run_config.flatten(self._config_of(path)) if path.is_file() else {}
         except UsageError:

@@ -20,7 +20,7 @@ from zoo.plugins import diagnosis, discovery
 if TYPE_CHECKING:
     from zoo.cli.import_probe import Outcome
 
-SHOWN = ("zoo-transformers", "lightning", "torch", "torchvision", "torchmetrics", "jsonargparse", "tokenizers",
+PACKAGES = ("zoo-transformers", "lightning", "torch", "torchvision", "torchmetrics", "jsonargparse", "tokenizers",
          "tensorboard", "rich", "numpy")  # fmt: skip
 SLOW = 2.0  # seconds that an import may take unmentioned
 
@@ -56,7 +56,7 @@ def check_torch() -> None:
 def run(options: ParsedOptions) -> int:
     """`zoo doctor`: everything a report of a problem should hold. Exits with 2 when something is wrong."""
     discovery.tolerate_damaged_metadata()
-    versions = {name: installed_version(name) or "not installed" for name in SHOWN}
+    versions = {name: installed_version(name) or "not installed" for name in PACKAGES}
     mismatch = torch_mismatch()
     tried = _plugins()
     damaged = [

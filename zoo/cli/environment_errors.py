@@ -30,9 +30,9 @@ PROGRAM = (str(Path(__file__).parents[1]), "site-packages", "dist-packages", "<f
 def explained(error: BaseException) -> ZooError | None:
     """What a person can do about an error of the machine or the input; None where it may be a bug."""
     for one in _causes(error):
-        found = _of_memory(one) or _of_text(one) or (_of_system(one) if isinstance(one, OSError) else None)
-        if found is not None:
-            return found
+        explanation = _of_memory(one) or _of_text(one) or (_of_system(one) if isinstance(one, OSError) else None)
+        if explanation is not None:
+            return explanation
     return None
 
 
@@ -78,9 +78,9 @@ def _of_memory(error: BaseException) -> ZooError | None:
     if not memory and not (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return None
     size = re.search(r"(?:allocate|allocating)\D{0,40}?([\d.]+ ?(?:[KMGT]i?B|bytes))", text)
-    wanted = f" It asked for {size[1]} at once." if size else ""
+    amount = f" It asked for {size[1]} at once." if size else ""
     return ZooError(
-        f"out of memory.{wanted}{_limit('AS', 'ulimit -v')}\n"
+        f"out of memory.{amount}{_limit('AS', 'ulimit -v')}\n"
         "Take a smaller model, batch or --data.max_length, or a machine with more memory."
     )
 
@@ -95,8 +95,8 @@ def _limit(name: str, command: str) -> str:
             return ""
     except (ImportError, AttributeError, OSError, ValueError):
         return ""
-    shown = f"{soft / 2**20:,.0f} MB" if name == "AS" else str(soft)
-    return f" Its limit is {shown} ({command})."
+    amount = f"{soft / 2**20:,.0f} MB" if name == "AS" else str(soft)
+    return f" Its limit is {amount} ({command})."
 
 
 def _of_text(error: BaseException) -> ZooError | None:

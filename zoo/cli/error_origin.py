@@ -16,10 +16,10 @@ from zoo.config.resolve import Schema
 from zoo.config.run_config import Plan
 from zoo.errors import ZooError
 
-SHOWN = 3
+MOST_OPTIONS = 3
 
 
-def written_at(message: str, plan: Plan, schema: Schema) -> str:
+def option_origin(message: str, plan: Plan, schema: Schema) -> str:
     """Where what a part refuses was written; nothing where the message says so itself.
 
     An option of the command line is to blame where the model can be built without it. Else the options count that the
@@ -31,12 +31,12 @@ def written_at(message: str, plan: Plan, schema: Schema) -> str:
     if first and (origin := plan.resolved.origins.get(first[0])):
         return where(origin)
     if blamed := culprits(message, plan, schema):
-        return where(", ".join(blamed[:SHOWN]))
+        return where(", ".join(blamed[:MOST_OPTIONS]))
     sentence = re.sub(r"\S*[/=]\S*", "", message)  # without paths: a run's folder is named after its options
     words, origins = set(re.findall(r"\w+", sentence)), plan.resolved.origins
-    named = [key for key in origins if key.startswith(("model.", "data.")) and key.rpartition(".")[2] in words]
-    given = [key for key in named if origins[key].startswith("--")]
-    return where(", ".join(dict.fromkeys(origins[key] for key in (given or named)[:SHOWN])))
+    keys = [key for key in origins if key.startswith(("model.", "data.")) and key.rpartition(".")[2] in words]
+    on_command_line = [key for key in keys if origins[key].startswith("--")]
+    return where(", ".join(dict.fromkeys(origins[key] for key in (on_command_line or keys)[:MOST_OPTIONS])))
 
 
 def culprits(message: str, plan: Plan, schema: Schema) -> list[str]:
@@ -64,6 +64,6 @@ def refusal(plan: Plan, schema: Schema, without: Sequence[str]) -> str:
     except Exception as error:  # whatever a part makes of its options
         from zoo.cli.error_report import about_options, root_cause
 
-        found = about_options(root_cause(error))
-        return str(found) if isinstance(found, ZooError) else f"{type(found).__name__}: {found}"
+        cause = about_options(root_cause(error))
+        return str(cause) if isinstance(cause, ZooError) else f"{type(cause).__name__}: {cause}"
     return ""

@@ -99,9 +99,9 @@ def by_lightning(error: BaseException, options: Iterable[str] | None = None) -> 
         return None
     pieces = Path(frames[-1].filename).parts
     on_purpose = {"lightning", "pytorch_lightning"} & {*pieces} and (frames[-1].line or "").startswith("raise")
-    said = " ".join(str(error).split())
-    named = options is None or bool({*re.findall(r"\w+", said)} & {*options})
-    return UsageError(f"the trainer cannot run like this: {said}") if on_purpose and named else None
+    message = " ".join(str(error).split())
+    names_option = options is None or bool({*re.findall(r"\w+", message)} & {*options})
+    return UsageError(f"the trainer cannot run like this: {message}") if on_purpose and names_option else None
 
 
 def _misconfigured() -> tuple[type[Exception], ...]:

@@ -111,22 +111,21 @@ class ZooCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """The trainer, with what a run carries where the configuration says nothing else."""
-        written = self.plan.config["trainer"]
+        trainer_config = self.plan.config["trainer"]
         if self.command == "fit":
             carried = make_logger_and_callbacks(self.model, self.run_folder, self.plan, self.facts)
-            callbacks = [item for item in carried.pop("callbacks", []) if required_sections(item, written)]
+            callbacks = [item for item in carried.pop("callbacks", []) if required_sections(item, trainer_config)]
             bars = any(isinstance(item, ProgressBar) for item in callbacks)
             carried = {**({} if bars else {"enable_progress_bar": False}), **carried}
         else:
             carried = {"logger": False, "enable_checkpointing": False}
-            callbacks = (
-                [progress_bar.Bar()] if sys.stderr.isatty() and required_sections(progress_bar.Bar(), written) else []
-            )
+            bar = progress_bar.Bar()
+            callbacks = [bar] if sys.stderr.isatty() and required_sections(bar, trainer_config) else []
             if not callbacks:
                 carried["enable_progress_bar"] = False  # in a pipe a bar is noise among the figures
         self.trainer_defaults["callbacks"] = [*callbacks, Provenance(part_versions.packages_used(self.plan.config))]
         with blame_options():
-            carried = {key: carried[key] for key in carried if key not in written}
+            carried = {key: carried[key] for key in carried if key not in trainer_config}
             distributed.set_timeouts()
             try:
                 trainer = super().instantiate_trainer(**carried, **kwargs)
@@ -181,9 +180,9 @@ class ZooCLI(LightningCLI):
             self.data.save(self.run_folder)
         self.facts.update(resume.manifest_facts(self.plan, self.data, self.run_folder))
         if run_folder.first_rank():
-            chosen = resume.PRECISION not in self.plan.resolved.origins
+            default_precision = resume.PRECISION not in self.plan.resolved.origins
             compiled = " · compiled" if self.plan.config.get("compile") else ""
-            print(f"{fit_summary.device_name(self.trainer, chosen)}{compiled}", flush=True)
+            print(f"{fit_summary.device_name(self.trainer, default_precision)}{compiled}", flush=True)
         self.started = time.monotonic()
 
     def after_fit(self) -> None:
@@ -192,8 +191,8 @@ class ZooCLI(LightningCLI):
             return
         done = self.run_folder / run_folder.FINISHED
         if not done.exists() or "resume" in self.plan.command.flags:
-            known = {f"val/{name}": value for name, value in getattr(self.model, "measured", {}).items()}
-            measured = {name: value for name, value in known.items() if value == value}  # also before a resume
+            measurements = {f"val/{name}": value for name, value in getattr(self.model, "measured", {}).items()}
+            measured = {name: value for name, value in measurements.items() if value == value}  # also before a resume
             figures = {name: float(value) for name, value in self.trainer.callback_metrics.items()} | measured
             try:
                 atomic_files.write_json(done, {"step": self.trainer.global_step, **figures}, indent=None, end="\n")
@@ -249,12 +248,12 @@ def make_logger_and_callbacks(task: Any, home: Path, plan: Plan, facts: dict[str
     return make_logger_and_callbacks(task, counted, home, plan.config["model"], plan.config["data"], keeping)
 
 
-def required_sections(callback: object, written: dict[str, Any]) -> bool:
+def required_sections(callback: object, trainer_config: dict[str, Any]) -> bool:
     """Whether a callback that zoo adds agrees with what the configuration switched off."""
     if isinstance(callback, ProgressBar):
-        own = [item.get("class_path") for item in written.get("callbacks") or [] if isinstance(item, Mapping)]
-        return written.get("enable_progress_bar") is not False and not any("Bar" in str(name) for name in own)
-    return not isinstance(callback, Checkpoint) or written.get("enable_checkpointing") is not False
+        own = [item.get("class_path") for item in trainer_config.get("callbacks") or [] if isinstance(item, Mapping)]
+        return trainer_config.get("enable_progress_bar") is not False and not any("Bar" in str(name) for name in own)
+    return not isinstance(callback, Checkpoint) or trainer_config.get("enable_checkpointing") is not False
 
 
 def run_plan(plan: Plan, schema: Schema) -> int:
@@ -283,7 +282,7 @@ def run_plan(plan: Plan, schema: Schema) -> int:
         return error.code if isinstance(error.code, int) else 1
     except UsageError as error:
         _release(plan)
-        raise type(error)(f"{error}{error_origin.written_at(str(error), plan, schema)}") from error
+        raise type(error)(f"{error}{error_origin.option_origin(str(error), plan, schema)}") from error
     except (CheckpointError, StorageError, OSError):
         _release(plan)
         raise

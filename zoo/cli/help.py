@@ -86,8 +86,8 @@ def command_help(name: str) -> str:
 
 def _words(command: CommandSpec) -> str:
     """The words of a command as a usage line shows them."""
-    shown = (f"{argument.name}{' ...' if argument.repeats else ''}" for argument in command.arguments)
-    pairs = zip(shown, command.arguments, strict=True)
+    names = (f"{argument.name}{' ...' if argument.repeats else ''}" for argument in command.arguments)
+    pairs = zip(names, command.arguments, strict=True)
     return " ".join(word if argument.required else f"[{word}]" for word, argument in pairs)
 
 
@@ -114,13 +114,13 @@ def _about(option: Option) -> str:
 def _names(kind: str) -> str:
     """The installed names of a kind, cut where a line ends."""
     names = list(dict.fromkeys(part.name for part in registry.parts(kind)))
-    shown: list[str] = []
+    first: list[str] = []
     more = f", … (zoo list {kind})"
     for name in names:
-        if len(", ".join([*shown, name])) + len(more) > WIDTH - 34:
-            return f"{', '.join(shown)}{more}"
-        shown.append(name)
-    return ", ".join(shown) or "none installed"
+        if len(", ".join([*first, name])) + len(more) > WIDTH - 34:
+            return f"{', '.join(first)}{more}"
+        first.append(name)
+    return ", ".join(first) or "none installed"
 
 
 def part_names() -> Iterable[str]:

@@ -22,7 +22,7 @@ from zoo.plugins import discovery
 from zoo.registry import Part
 
 PATIENCE = 20.0  # seconds for one import
-KEPT_LINES = 2**16  # bytes of what an import prints
+MOST_BYTES = 2**16  # bytes of what an import prints
 USUAL = ("torch", "lightning.pytorch", "zoo.models.stack", "zoo.tasks.task", "zoo.data.data")
 BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from zoo.cli import import_probe; import_probe.serve()"
 
@@ -112,9 +112,9 @@ def _listen(texts: dict[int, bytes]) -> None:
     """Read what is there for a moment, and keep the beginning: an import that prints for ever fills no memory."""
     until = time.monotonic() + 0.05
     while (left := until - time.monotonic()) > 0:
-        chunks = {pipe: os.read(pipe, KEPT_LINES) for pipe in select.select(list(texts), [], [], left)[0]}
+        chunks = {pipe: os.read(pipe, MOST_BYTES) for pipe in select.select(list(texts), [], [], left)[0]}
         for pipe, more in chunks.items():
-            texts[pipe] += more[: KEPT_LINES - len(texts[pipe])]
+            texts[pipe] += more[: MOST_BYTES - len(texts[pipe])]
         if not all(chunks.values()):
             time.sleep(0.01)  # a closed one is always ready
         if chunks and not any(chunks.values()):

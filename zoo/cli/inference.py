@@ -73,7 +73,7 @@ def translate(options: ParsedOptions) -> None:
     sources: list[str] = []
     picture = options.get("attention")
     with _progress("lines") as tell:
-        lines = _kept(_stdin_lines(), sources)
+        lines = _remember(_stdin_lines(), sources)
         for number, best in enumerate(model.stream(lines, search, **settings, tell=tell), 1):
             source = sources.pop(0)
             if picture and best[0].text:
@@ -218,7 +218,7 @@ def _stdin_lines() -> Iterator[str]:
             ) from error
 
 
-def _kept(lines: Iterable[str], store: list[str]) -> Iterator[str]:
+def _remember(lines: Iterable[str], store: list[str]) -> Iterator[str]:
     """The same lines, remembered until their translation is printed."""
     for line in lines:
         store.append(line)

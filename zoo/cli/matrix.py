@@ -51,8 +51,8 @@ def run(options: ParsedOptions) -> int:
     from zoo.plugins.safe_import import contain_import
 
     with contain_import():  # whatever a part prints, or wherever it leaves
-        mixed = list(_counted("attention, position, backend", combinations.cells(combinations.MIXING)))
-        computed = list(_counted("norm, feed-forward, block", combinations.cells(combinations.COMPUTING)))
+        mixed = list(_with_count("attention, position, backend", combinations.cells(combinations.MIXING)))
+        computed = list(_with_count("norm, feed-forward, block", combinations.cells(combinations.COMPUTING)))
     text = matrix_page(mixed, computed, target)
     if target:
         try:
@@ -64,7 +64,7 @@ def run(options: ParsedOptions) -> int:
         print(text, end="")
     broken = [cell for cell in [*mixed, *computed] if cell.verdict.status == "BROKEN"]
     for cell in broken[:3]:
-        print(f"{cell.task} with {_chosen(cell)}: {cell.verdict}", file=sys.stderr)
+        print(f"{cell.task} with {_parts(cell)}: {cell.verdict}", file=sys.stderr)
     if broken:
         print(f"{len(broken)} of {len(mixed) + len(computed)} combinations are broken", file=sys.stderr)
     return 1 if broken else 0
@@ -87,10 +87,10 @@ def matrix_page(mixed: Iterable[Cell], computed: Iterable[Cell], target: Path | 
     return "\n\n".join(
         [
             f"{SIGN}{command} -->",
-            INTRODUCTION.format(tasks=_listed(tasks), patience=PATIENCE),
+            INTRODUCTION.format(tasks=_enumeration(tasks), patience=PATIENCE),
             *([f"Plugins: {', '.join(sorted(plugins))}."] if plugins else []),
             MIXING, tables[0], COMPUTING, tables[1], "## Sentences",
-            "\n".join(f"{number}. {_said(verdict)}" for verdict, number in sentences.items()) or "None was needed.",
+            "\n".join(f"{number}. {_sentence(verdict)}" for verdict, number in sentences.items()) or "None was needed.",
         ]
     ) + "\n"  # fmt: skip
 
@@ -133,16 +133,16 @@ def _mark(verdict: Verdict, sentences: dict[Verdict, int]) -> str:
     return f"**BROKEN {number}**" if verdict.status == "BROKEN" else str(number)
 
 
-def _said(verdict: Verdict) -> str:
+def _sentence(verdict: Verdict) -> str:
     text = " ".join(verdict.sentence.split())
     return f"**BROKEN**: {text}" if verdict.status == "BROKEN" else text
 
 
-def _chosen(cell: Cell) -> str:
+def _parts(cell: Cell) -> str:
     return ", ".join(f"{part.kind} {part.name}" for part in cell.parts if part)
 
 
-def _listed(names: list[str]) -> str:
+def _enumeration(names: list[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 
 
@@ -154,13 +154,13 @@ def _check(target: Path) -> None:
         raise UsageError(f"{target} exists and was not written by zoo matrix. Name another file, or remove it.")
 
 
-def _counted(what: str, cells: Iterator[Cell]) -> Iterator[Cell]:
+def _with_count(what: str, cells: Iterator[Cell]) -> Iterator[Cell]:
     """The same cells, with a count for a person who waits."""
-    shown = sys.stderr.isatty()
+    terminal = sys.stderr.isatty()
     for number, cell in enumerate(cells, 1):
-        if shown:
+        if terminal:
             console.draw(f"\r{what}: {number}", sys.stderr, end="")
             sys.stderr.flush()
         yield cell
-    if shown:
+    if terminal:
         console.draw("\r\033[K", sys.stderr, end="")

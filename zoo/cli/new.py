@@ -53,15 +53,15 @@ def package(kind: str, name: str, destination: str | None) -> int:
     target = Path(destination or distributed).expanduser()
     if target.exists() or target.is_symlink():
         raise UsageError(f"{target} exists. Choose another place: zoo new {kind} {name} --dest DIR")
-    written = files(kind, name, distributed)
+    contents = files(kind, name, distributed)
     try:
-        for path, text in written.items():
+        for path, text in contents.items():
             (target / path).parent.mkdir(parents=True, exist_ok=True)
             atomic_files.write_text(target / path, text)
     except OSError as error:
         shutil.rmtree(target, ignore_errors=True)  # half a package is none
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
-    for path in written:
+    for path in contents:
         print(target / path)
     print(f"\nTry it:\n  pip install -e '{target}[test]' && pytest {target}")
     print(f"  zoo check {kind} {name}\n  {recipes_of_kind(kind, name)}")

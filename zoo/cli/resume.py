@@ -40,21 +40,21 @@ def requeued(plan: Plan) -> None:
 
 def choose_checkpoint(plan: Plan) -> None:
     """Find the checkpoint to resume from or to evaluate, and refuse a damaged one or one of another architecture."""
-    command, given = plan.command, plan.config.get("ckpt_path")
+    command, ckpt_path = plan.command, plan.config.get("ckpt_path")
     resume, evaluate = "resume" in command.flags, command.subcommand != "fit"
-    if given is None and resume:
-        given = plan.config["ckpt_path"] = str(newest_run(plan.run.folder))
-    elif given is None and evaluate:
+    if ckpt_path is None and resume:
+        ckpt_path = plan.config["ckpt_path"] = str(newest_run(plan.run.folder))
+    elif ckpt_path is None and evaluate:
         home = plan.source.parent if plan.source and plan.source.name == run_folder.CONFIG else plan.run.folder
         best = find_checkpoint(home, best=True) if home.is_dir() else None
         if best is None:
             raise UsageError(f"no checkpoint in {home}. Train first, or add --ckpt_path FILE")
-        given = plan.config["ckpt_path"] = str(best)
-    if given is None:
+        ckpt_path = plan.config["ckpt_path"] = str(best)
+    if ckpt_path is None:
         return
-    path = Path(str(given))
-    if "://" in str(given) or not path.is_file():
-        raise UsageError(f"no checkpoint file {str(given)!r}.{' It is a folder.' if path.is_dir() else ''}")
+    path = Path(str(ckpt_path))
+    if "://" in str(ckpt_path) or not path.is_file():
+        raise UsageError(f"no checkpoint file {str(ckpt_path)!r}.{' It is a folder.' if path.is_dir() else ''}")
     plan.manifest = checkpoint_manifest.verify(path)
     origin = run_of_checkpoint(path)
     records = part_versions.check_records(

@@ -69,7 +69,7 @@ def show(options: ParsedOptions) -> int:
         return 0
     print(f"{part.kind} {part.name} ({part.origin}, {part.path})")
     print(about.summary or "Its source cannot be found.")
-    for line in _told(part):
+    for line in _problems(part):
         print(line)
     section = {"task": "model", "data": "data"}.get(kind, f"model.{kind}")
     print(f"\nUse it: --{section} {part.name}")
@@ -119,7 +119,7 @@ def _brief(part: Part) -> str:
     return text if len(text) <= 90 else text[:89] + "…"
 
 
-def _told(part: Part) -> list[str]:
+def _problems(part: Part) -> list[str]:
     """What is wrong with a part, and with others of its name."""
     lines = [f"Problem: {problem}. See: zoo doctor" for problem in diagnosis.problems(part)]
     others = [one for one in registry.parts_called(part.kind, part.name) if one != part]

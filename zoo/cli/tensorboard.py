@@ -67,8 +67,8 @@ def serve(folder: Path, port: int) -> int:
         code = 1
     if not code:  # its server ends so at Ctrl-C
         return 130
-    said = "".join(last).strip().splitlines()[-1:] or [f"exit code {code}"]
-    raise UsageError(f"TensorBoard stopped: {said[0]}")
+    last_words = "".join(last).strip().splitlines()[-1:] or [f"exit code {code}"]
+    raise UsageError(f"TensorBoard stopped: {last_words[0]}")
 
 
 class _Tail(io.TextIOBase):
@@ -87,16 +87,16 @@ def _silent(last: deque[str]) -> Iterator[None]:
     """Keep the last texts that this process writes, and hide what a child writes: file names of runs, unescaped."""
     sys.stdout.flush()
     sys.stderr.flush()
-    kept, null = [os.dup(1), os.dup(2)], os.open(os.devnull, os.O_WRONLY)
+    streams, null = [os.dup(1), os.dup(2)], os.open(os.devnull, os.O_WRONLY)
     try:
         for handle in (1, 2):
             os.dup2(null, handle)
         with contextlib.redirect_stdout(_Tail(last)), contextlib.redirect_stderr(_Tail(last)):
             yield
     finally:
-        for handle, before in zip((1, 2), kept, strict=True):
+        for handle, before in zip((1, 2), streams, strict=True):
             os.dup2(before, handle)
-        for handle in (*kept, null):
+        for handle in (*streams, null):
             os.close(handle)
 
 
