@@ -57,7 +57,7 @@ WITHOUT_PART = ("documentation", "unknown_options_are_refused", "clean_import") 
 SITUATIONS = ("options", "memory")  # beside the part as it is
 
 
-def tried(*situations: str) -> Callable[[Promise], Promise]:
+def in_situations(*situations: str) -> Callable[[Promise], Promise]:
     """Say in which situations beside the usual one a promise is tried; all of them unless said."""
 
     def say(promise: Promise) -> Promise:
@@ -67,7 +67,7 @@ def tried(*situations: str) -> Callable[[Promise], Promise]:
     return say
 
 
-once = tried()
+once = in_situations()
 
 
 class Broken(AssertionError):  # noqa: N818
@@ -90,7 +90,7 @@ class Check:
 
     promise: Callable[[Subject], None]
     subject: Subject
-    known: str | None = None  # why this part is allowed to fail
+    known_failure: str | None = None  # why this part is allowed to fail
 
     @property
     def name(self) -> str:
@@ -105,7 +105,7 @@ class Check:
         return self.name
 
     def __call__(self) -> None:
-        if self.known is None:
+        if self.known_failure is None:
             self._try()
             return
         try:
@@ -113,8 +113,10 @@ class Check:
         except SkipTest:
             raise
         except Exception as error:
-            raise Inapplicable(f"known failure: {self.known}") from error
-        raise Broken(f"{self.name} is declared as a known failure ({self.known}), and passes. Remove the declaration.")
+            raise Inapplicable(f"known failure: {self.known_failure}") from error
+        raise Broken(
+            f"{self.name} is declared as a known failure ({self.known_failure}), and passes. Remove the declaration."
+        )
 
     def _try(self) -> None:
         """Try the promise in every situation. Raises Inapplicable where it applies to none of them."""
@@ -140,11 +142,11 @@ class Check:
     def _situations(self) -> Iterator[tuple[str, Subject]]:
         """The part as it is, then with other options, then in a stack that looks at a memory; and the name of each."""
         yield "", self.subject
-        tried = getattr(self.promise, "situations", SITUATIONS)
-        if "options" in tried:
-            for written, other in self.subject.other_options():
-                yield f"with {written}", other
-        if "memory" in tried and (looking := self.subject.with_memory()):
+        situations = getattr(self.promise, "situations", SITUATIONS)
+        if "options" in situations:
+            for option, other in self.subject.other_options():
+                yield f"with {option}", other
+        if "memory" in situations and (looking := self.subject.with_memory()):
             yield "in a stack that looks at a memory", looking
 
     def _try_once(self, subject: Subject) -> None:
@@ -159,20 +161,23 @@ class Check:
 
     def outcome(self) -> Outcome:
         """Run it and say how it went, whatever the part does."""
-        begun = time.perf_counter()
+        start = time.perf_counter()
         status: Status = "ok"
         sentence = ""
         try:
             self()
         except SkipTest as reason:
-            status, sentence = ("known" if self.known else "skipped"), str(reason).removeprefix("known failure: ")
+            status, sentence = (
+                ("known" if self.known_failure else "skipped"),
+                str(reason).removeprefix("known failure: "),
+            )
         except Broken as error:
             status, sentence = "FAIL", str(error)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a part may raise anything
             status, sentence = "FAIL", f"{describe_error(error)} — expected: {self.says}"
-        return Outcome(self.name, status, sentence, time.perf_counter() - begun)
+        return Outcome(self.name, status, sentence, time.perf_counter() - start)
 
 
 @dataclass(frozen=True)
@@ -196,12 +201,12 @@ def describe_error(error: BaseException) -> str:
 
 def make_checks(subject: Subject, promises: Iterable[Callable[[Subject], None]]) -> list[Check]:
     """The checks of a contract for a part. Raises ValueError for a known failure that no promise has the name of."""
-    listed = list(promises)
+    promises_of_kind = list(promises)
     failures = dict(getattr(subject.part, "known_failures", {}))
-    names = {promise.__name__ for promise in listed}
+    names = {promise.__name__ for promise in promises_of_kind}
     if unknown := sorted(set(failures) - names):
         raise ValueError(
             f"{subject.part.__name__}.known_failures names {', '.join(unknown)}, which no check of its kind is called. "
             f"There are: {', '.join(sorted(names))}"
         )
-    return [Check(promise, subject, failures.get(promise.__name__)) for promise in listed]
+    return [Check(promise, subject, failures.get(promise.__name__)) for promise in promises_of_kind]

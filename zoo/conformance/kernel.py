@@ -28,9 +28,9 @@ class Call(NamedTuple):
     k: Tensor
     v: Tensor
     pattern: dict[str, Any]
-    told: str
+    description: str
 
-    def asked(self) -> Pattern:
+    def make_pattern(self) -> Pattern:
         return Pattern(**self.pattern)
 
 
@@ -152,4 +152,4 @@ def misread_features(call: Call) -> Iterator[tuple[str, dict[str, Any], float | 
 
 def reference_result(call: Call, scale: float | None = None) -> Tensor:
     """The textbook's result in float64."""
-    return Naive()(call.q.double(), call.k.double(), call.v.double(), call.asked(), scale=scale)
+    return Naive()(call.q.double(), call.k.double(), call.v.double(), call.make_pattern(), scale=scale)

@@ -143,8 +143,8 @@ def turning_keeps_lengths(subject: PositionSubject) -> None:
         out = scheme.rotate(y, pos)
         if getattr(subject.part, "keeps_lengths", True):
             gap = difference(out.norm(dim=-1), y.norm(dim=-1))
-            told = "or declare keeps_lengths = False, as a factor on the scores is"
-            require(gap <= 1e-6, f"at position {first} rotate changes lengths by {gap:.1e}: turn them, {told}.")
+            advice = "or declare keeps_lengths = False, as a factor on the scores is"
+            require(gap <= 1e-6, f"at position {first} rotate changes lengths by {gap:.1e}: turn them, {advice}.")
         require(difference(scheme.rotate(3 * y, pos), 3 * out) <= 1e-6, "rotate is not linear.")
         alike = y[:, :1].expand_as(y)
         out = scheme.rotate(alike, pos)

@@ -45,12 +45,12 @@ def randaugment(images: Tensor, draws: np.ndarray) -> Tensor:
     from torchvision.transforms import RandAugment
 
     change = RandAugment()
-    changed = []
+    result = []
     with torch.random.fork_rng(devices=[]):  # torchvision draws from the global state
         for image, draw in zip(crop_flip(images, draws), draws[:, 3], strict=True):
             torch.manual_seed(int(draw * 2**53))
-            changed.append(change(image))
-    return torch.stack(changed)
+            result.append(change(image))
+    return torch.stack(result)
 
 
 WAYS: dict[str, Callable[[Tensor, np.ndarray], Tensor]] = {

@@ -109,9 +109,9 @@ class TokenPlan(Plan):
                 f"a sample of {longest} tokens (rounded up to a multiple of {MULTIPLE}) does not fit max_tokens="
                 f"{tokens // world}. Raise max_tokens or lower max_length."
             )
-        super().__init__(self._cut(np.sort(self.width).tolist()), world, seed)
+        super().__init__(self._batch_edges(np.sort(self.width).tolist()), world, seed)
 
-    def _cut(self, width: list[int]) -> list[int]:
+    def _batch_edges(self, width: list[int]) -> list[int]:
         edges = [0]
         for i, wide in enumerate(width):
             if (i - edges[-1] + 1) * wide > self.tokens:

@@ -113,7 +113,7 @@ class Data(LightningDataModule, ABC):
         return Loader(dataset=self.datasets[split], batch_sampler=Batches(plan, rank, frozen), workers=self.workers)
 
 
-def a_fraction(**options: float) -> None:
+def require_fraction(**options: float) -> None:
     """Raise UsageError for the first option outside of the open interval (0, 1)."""
     for name, value in options.items():
         if not 0 < value < 1:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from zoo.pretrained.config_keys import BOOKKEEPING, Keys, real, size, word
-from zoo.pretrained.family import WRITTEN, Config, Family, Options, activation, inner, part, refused
+from zoo.pretrained.family import ACTIVATION_NAMES, Config, Family, Options, activation, inner, part, unsupported_value
 from zoo.pretrained.tensor_mapping import MappedTensors, Stacked, TensorRule, Tensors, Transform
 from zoo.pretrained.vit import CLASSES, classes
 
@@ -57,7 +57,9 @@ class Reversed(Transform):
 def encoder(config: Config) -> Options:
     """What the encoders have in common, DeBERTa's included."""
     if config["hidden_size"] % config["num_attention_heads"]:
-        raise refused(config, "num_attention_heads", config["model_type"], f"a divisor of {config['hidden_size']}")
+        raise unsupported_value(
+            config, "num_attention_heads", config["model_type"], f"a divisor of {config['hidden_size']}"
+        )
     return {
         "vocab_size": config["vocab_size"],
         "dim": config["hidden_size"],
@@ -80,7 +82,7 @@ def written_encoder(options: Options) -> dict[str, Any]:
         "num_hidden_layers": options["depth"],
         "num_attention_heads": options["heads"],
         "intermediate_size": options["hidden"] or 4 * options["dim"],
-        "hidden_act": WRITTEN[inner(options["ffn"])["activation"]],
+        "hidden_act": ACTIVATION_NAMES[inner(options["ffn"])["activation"]],
         "hidden_dropout_prob": options["dropout"],
         "attention_probs_dropout_prob": options["attention_dropout"],
         "max_position_embeddings": options["max_length"],
@@ -95,14 +97,14 @@ def offset(config: Config) -> int:
     if config["model_type"] == "bert":
         return 0
     if config["pad_token_id"] is None:
-        raise refused(config, "pad_token_id", "roberta", "the number behind which its positions begin")
+        raise unsupported_value(config, "pad_token_id", "roberta", "the number behind which its positions begin")
     return config["pad_token_id"] + 1
 
 
 def body(config: Config) -> Options:
     first = offset(config)
     if config["max_position_embeddings"] <= first:
-        raise refused(config, "max_position_embeddings", config["model_type"], f"more than {first}")
+        raise unsupported_value(config, "max_position_embeddings", config["model_type"], f"more than {first}")
     return {
         **encoder(config),
         "max_length": config["max_position_embeddings"] - first,
@@ -112,7 +114,7 @@ def body(config: Config) -> Options:
     }
 
 
-def written(options: Options, kind: str) -> dict[str, Any]:
+def config_of(options: Options, kind: str) -> dict[str, Any]:
     first = inner(options["position"])["offset"]
     config = {**written_encoder(options), "model_type": kind, "max_position_embeddings": options["max_length"] + first}
     return config if kind == "bert" else {**config, "pad_token_id": first - 1}
@@ -126,7 +128,7 @@ def masked(config: Config) -> Options:
 
 
 def written_masked(options: Options, kind: str) -> dict[str, Any]:
-    return {**written(options, kind), **({"architectures": [PAIRS]} if options["next_sentence"] else {})}
+    return {**config_of(options, kind), **({"architectures": [PAIRS]} if options["next_sentence"] else {})}
 
 
 def labelled(config: Config) -> Options:
@@ -156,7 +158,7 @@ def tokens(config: Config) -> Options:
 
 
 def written_classifier(options: Options, kind: str) -> dict[str, Any]:
-    return {**written(options, kind), **written_labels(options)}
+    return {**config_of(options, kind), **written_labels(options)}
 
 
 def same(theirs: str, ours: str) -> list[TensorRule]:
@@ -193,7 +195,7 @@ def bert_head(weights: str) -> tuple[list[TensorRule], dict[str, str]]:
     return [*rules, TensorRule(f"{first}bias", "head.bias")], copies
 
 
-def mapped(config: Config, task: str) -> MappedTensors:
+def map_tensors(config: Config, task: str) -> MappedTensors:
     kind = config["model_type"]
     first = f"{kind}.embeddings."
     rules = layers(kind, config["hidden_size"], ("query", "key", "value"))
@@ -238,12 +240,12 @@ def families(kind: str, name: str) -> tuple[Family, Family, Family]:
     heads = (f"{name}ForMaskedLM", PAIRS) if kind == "bert" else (f"{name}ForMaskedLM",)
     write = partial(written_classifier, kind=kind)
     return (
-        Family(kind, (kind,), heads, MASKED, masked, partial(written_masked, kind=kind), partial(mapped, task=MASKED),
-               keys(kind, MASKED), noticed),
+        Family(kind, (kind,), heads, MASKED, masked, partial(written_masked, kind=kind),
+               partial(map_tensors, task=MASKED), keys(kind, MASKED), noticed),
         Family(f"{kind}-classifier", (kind,), (f"{name}ForSequenceClassification",), TEXTS, texts, write,
-               partial(mapped, task=TEXTS), keys(kind, TEXTS)),
+               partial(map_tensors, task=TEXTS), keys(kind, TEXTS)),
         Family(f"{kind}-tagger", (kind,), (f"{name}ForTokenClassification",), TOKENS, tokens, write,
-               partial(mapped, task=TOKENS), keys(kind, TOKENS)),
+               partial(map_tensors, task=TOKENS), keys(kind, TOKENS)),
     )  # fmt: skip
 
 

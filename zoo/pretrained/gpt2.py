@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zoo.pretrained.config_keys import BOOKKEEPING, Keys, flag, real, size, word
-from zoo.pretrained.family import WRITTEN, Config, Family, Options, activation, inner, part
+from zoo.pretrained.family import ACTIVATION_NAMES, Config, Family, Options, activation, inner, part
 from zoo.pretrained.tensor_mapping import MappedTensors, TensorRule, Transposed
 
 TURNED = Transposed()
@@ -61,12 +61,12 @@ def config(options: Options) -> dict[str, Any]:
         "n_inner": options["hidden"] or 4 * options["dim"],
         "tie_word_embeddings": options["tie"],
         "layer_norm_epsilon": inner(options["norm"])["eps"],
-        "activation_function": WRITTEN[inner(options["ffn"])["activation"]],
+        "activation_function": ACTIVATION_NAMES[inner(options["ffn"])["activation"]],
         **{"resid_pdrop": rate, "embd_pdrop": rate, "attn_pdrop": options["attention_dropout"]},
     }
 
 
-def mapped(config: Config) -> MappedTensors:
+def map_tensors(config: Config) -> MappedTensors:
     theirs, ours = "transformer.h.{n}.", "stack.blocks.{n}."
     rules = [
         TensorRule("transformer.wte.weight", "embedding.weight"),
@@ -98,7 +98,7 @@ GPT2 = Family(
     task="zoo.tasks.lm.CausalLM",
     options=options,
     config=config,
-    mapped=mapped,
+    map_tensors=map_tensors,
     keys=KEYS,
     prefix="transformer.",
 )

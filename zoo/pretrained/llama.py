@@ -6,7 +6,7 @@ from typing import Any
 
 from zoo.errors import UsageError
 from zoo.pretrained.config_keys import BOOKKEEPING, Key, Keys, flag, real, size, word
-from zoo.pretrained.family import Config, Family, Options, budget, inner, name_of, part, refused, width
+from zoo.pretrained.family import Config, Family, Options, budget, inner, name_of, part, unsupported_value, width
 from zoo.pretrained.tensor_mapping import MappedTensors, Stacked, TensorRule
 
 QWEN = ("qwen2", "qwen3")
@@ -47,11 +47,11 @@ def rope(config: Config) -> Options:
     name = config["model_type"]
     both = [key for key in ("rope_scaling", "rope_parameters") if config[key]]
     if len(both) > 1 and config["rope_scaling"] != config["rope_parameters"]:
-        raise refused(config, "rope_scaling", name, "rope_parameters alone")
+        raise unsupported_value(config, "rope_scaling", name, "rope_parameters alone")
     source = both[0] if both else "rope_parameters"
     scaling: Options = dict(config[source] or {})
     if scaling.pop("partial_rotary_factor", None) not in (None, 1.0):
-        raise refused(config, source, name, "no partial_rotary_factor")
+        raise unsupported_value(config, source, name, "no partial_rotary_factor")
     scaling = Keys(ROPE, ignored=()).complete(
         {"rope_theta": config["rope_theta"], **scaling}, name, f"config.json: {source}"
     )
@@ -99,13 +99,13 @@ def heads(config: Config) -> tuple[int, int, int]:
     count = config["num_attention_heads"]
     groups = config["num_key_value_heads"] or count
     if count % groups:
-        raise refused(config, "num_key_value_heads", config["model_type"], f"a divisor of {count}")
+        raise unsupported_value(config, "num_key_value_heads", config["model_type"], f"a divisor of {count}")
     wide = config["head_dim"] or config["hidden_size"] // count
     if wide % 2 and config["head_dim"]:
-        raise refused(config, "head_dim", config["model_type"], "an even number")
+        raise unsupported_value(config, "head_dim", config["model_type"], "an even number")
     if wide % 2:
-        said = f"a divisor of hidden_size={config['hidden_size']} that leaves an even number"
-        raise refused(config, "num_attention_heads", config["model_type"], said)
+        right = f"a divisor of hidden_size={config['hidden_size']} that leaves an even number"
+        raise unsupported_value(config, "num_attention_heads", config["model_type"], right)
     return count, groups, wide
 
 
@@ -119,9 +119,11 @@ def windows(config: Config) -> Options:
         first = config["max_window_layers"] if window else depth
         kinds = ["full_attention"] * min(first, depth) + ["sliding_attention"] * max(0, depth - first)
     if len(kinds) != depth or not all(kind in ("full_attention", "sliding_attention") for kind in kinds):
-        raise refused(config, "layer_types", name, f"full_attention or sliding_attention for each of {depth} layers")
+        raise unsupported_value(
+            config, "layer_types", name, f"full_attention or sliding_attention for each of {depth} layers"
+        )
     if window is None and "sliding_attention" in kinds:
-        raise refused(config, "layer_types", name, "sliding_window and use_sliding_window beside it")
+        raise unsupported_value(config, "layer_types", name, "sliding_window and use_sliding_window beside it")
     if set(kinds) == {"sliding_attention"}:
         return {"window": window}
     narrow = [number for number, kind in enumerate(kinds) if kind == "sliding_attention"]
@@ -159,11 +161,11 @@ def options(config: Config) -> Options:
 def feed(config: Config) -> Options:
     gated = GATED.get(config["hidden_act"])
     if gated is None:
-        raise refused(config, "hidden_act", config["model_type"], " or ".join(repr(name) for name in GATED))
+        raise unsupported_value(config, "hidden_act", config["model_type"], " or ".join(repr(name) for name in GATED))
     if config["model_type"] != "mixtral":
         return gated
     if config["num_experts_per_tok"] > config["num_local_experts"]:
-        raise refused(config, "num_experts_per_tok", "mixtral", f"{config['num_local_experts']} or less")
+        raise unsupported_value(config, "num_experts_per_tok", "mixtral", f"{config['num_local_experts']} or less")
     return part(
         "ffn.MoE",
         experts=config["num_local_experts"],
@@ -173,7 +175,7 @@ def feed(config: Config) -> Options:
     )
 
 
-def written(options: Options) -> dict[str, Any]:
+def config_of(options: Options) -> dict[str, Any]:
     attention, ffn = inner(options["attention"]), inner(options["ffn"])
     kind = ffn.get("expert", options["ffn"])
     gated, name = inner(kind), {"SwiGLU": "silu", "ReGLU": "relu", "Bilinear": "linear"}.get(name_of(kind))
@@ -198,11 +200,11 @@ def written(options: Options) -> dict[str, Any]:
 
 
 def llama_config(options: Options) -> dict[str, Any]:
-    return {**written(options), "model_type": "llama", "attention_bias": inner(options["attention"])["bias"]}
+    return {**config_of(options), "model_type": "llama", "attention_bias": inner(options["attention"])["bias"]}
 
 
 def mistral_config(options: Options) -> dict[str, Any]:
-    return {**written(options), "model_type": "mistral", "sliding_window": options["window"]}
+    return {**config_of(options), "model_type": "mistral", "sliding_window": options["window"]}
 
 
 def qwen2_config(options: Options) -> dict[str, Any]:
@@ -213,7 +215,7 @@ def qwen2_config(options: Options) -> dict[str, Any]:
         narrow |= set(range(one["first"], depth if one["last"] is None else one["last"] + 1, one["step"]))
     kinds = ["sliding_attention" if n in narrow else "full_attention" for n in range(depth)]
     return {
-        **written(options),
+        **config_of(options),
         "model_type": "qwen2",
         "use_sliding_window": bool(narrow),
         "sliding_window": size,
@@ -229,7 +231,7 @@ def qwen3_config(options: Options) -> dict[str, Any]:
 def mixtral_config(options: Options) -> dict[str, Any]:
     moe = inner(options["ffn"])
     return {
-        **written(options),
+        **config_of(options),
         "model_type": "mixtral",
         "sliding_window": options["window"],
         "num_local_experts": moe["experts"],
@@ -238,7 +240,7 @@ def mixtral_config(options: Options) -> dict[str, Any]:
     }
 
 
-def mapped(config: Config) -> MappedTensors:
+def map_tensors(config: Config) -> MappedTensors:
     theirs, ours = "model.layers.{n}.", "stack.blocks.{n}."
     count, groups, wide = heads(config)
     packed = Stacked([count * wide, groups * wide, groups * wide])
@@ -283,7 +285,7 @@ def experts(config: Config, theirs: str, ours: str) -> list[TensorRule]:
 def family(name: str, architecture: str, config: Any, keys: Keys) -> Family:
     """A relative: the same tensors, and a configuration with fields of its own."""
     task = "zoo.tasks.lm.CausalLM"
-    return Family(name, (name,), (architecture,), task, options, config, mapped, keys, prefix="model.")
+    return Family(name, (name,), (architecture,), task, options, config, map_tensors, keys, prefix="model.")
 
 
 WINDOWS = {
