@@ -1,4 +1,4 @@
-"""The contract of an attention: one function, whichever way it is computed, masked, cached and looked at."""
+"""The contract of an attention: the same function however it is computed, masked, cached and visualised."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 
 from zoo.conformance.check import Inapplicable, in_situations, once, require
 from zoo.conformance.common import COMMON, difference
-from zoo.conformance.growth import memory_claim
 from zoo.conformance.kernel import FEATURES, calls, features
+from zoo.conformance.running import memory_claim
 from zoo.conformance.sequence import SEQUENCE, learns_two_samples, no_token_is_special
+from zoo.conformance.short_training import TASKS
 from zoo.conformance.subject import DIM, HEADS, LENGTH, SHORT_AND_LONG, TEXT, AttentionSubject, Refused, spread
-from zoo.conformance.tasks import TASKS
 from zoo.conformance.weights import WEIGHTS
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize

@@ -1,4 +1,4 @@
-"""The contract of a backend: it equals the textbook for all that it claims, and refuses the rest."""
+"""The contract of a backend: it equals textbook attention for all features that it supports, and rejects the others."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 
 from zoo.conformance.check import Broken, Inapplicable, in_situations, require
 from zoo.conformance.common import COMMON, difference
-from zoo.conformance.growth import memory_claim
 from zoo.conformance.kernel import FEATURES, Call, calls, explain_mismatch, features, long_calls, reference_result
+from zoo.conformance.running import memory_claim
 from zoo.conformance.sequence import SEQUENCE, learns_two_samples, no_token_is_special
+from zoo.conformance.short_training import TASKS
 from zoo.conformance.subject import BackendSubject
-from zoo.conformance.tasks import TASKS
 from zoo.conformance.weights import WEIGHTS
 from zoo.errors import UsageError
 from zoo.parts.backend import CASES, Backend, Naive

@@ -1,4 +1,4 @@
-"""The contract of a block: every branch counts, the stream is kept, and no token sees what its parts do not show it."""
+"""The contract of a block: every branch contributes, the residual stream is preserved, no information leaks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import nn
 
 from zoo.conformance.check import in_situations, require
 from zoo.conformance.common import COMMON, difference
-from zoo.conformance.growth import memory_claim
+from zoo.conformance.running import memory_claim
 from zoo.conformance.sequence import CAUSAL, SEQUENCE, build_stack, learns_two_samples, no_token_is_special, pad
+from zoo.conformance.short_training import TASKS
 from zoo.conformance.subject import BlockSubject
-from zoo.conformance.tasks import TASKS
 from zoo.conformance.weights import WEIGHTS
 from zoo.models.initialization import initialize
 from zoo.models.stack import Stack

@@ -1,4 +1,4 @@
-"""Which parts work together: every combination is built and trained for two steps, nothing is declared.
+"""Which parts can be combined: every combination is built and trained for two steps.
 
 A cell is what became of one combination in one task: it trains, it is refused by a sentence when it is built, or it is
 broken, which is a fault of a part or of zoo.

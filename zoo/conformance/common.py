@@ -1,4 +1,4 @@
-"""Promises of every part that computes tokens: documentation, shapes, dtypes, repeatability."""
+"""Checks of every part that computes tokens: documentation, shapes, dtypes, reproducibility."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CAP = {torch.bfloat16: 4e-2, torch.float16: 6e-3}
 
 
 def difference(actual: Tensor, expected: Tensor) -> float:
-    """The largest difference, relative to the largest number where that is above one; infinite where one is not one."""
+    """max |a - e| / max(1, max |e|) of two tensors of any equal shape; infinite for other shapes and NaN."""
     if actual.shape != expected.shape:
         return float("inf")
     if not actual.numel():
@@ -38,7 +38,7 @@ def difference(actual: Tensor, expected: Tensor) -> float:
 
 
 def build_part(subject: Subject, causal: bool = False, dropout: float = 0.0) -> nn.Module:
-    """The subject's layer. Raises Inapplicable where the part refuses to be used like this."""
+    """The subject's layer. Raises Inapplicable if the part does not support these arguments."""
     try:
         return subject.layer(causal, dropout)
     except Refused as refusal:
@@ -46,7 +46,7 @@ def build_part(subject: Subject, causal: bool = False, dropout: float = 0.0) -> 
 
 
 def any_layer(subject: Subject) -> nn.Module:
-    """The subject's layer, causal, or on a grid, if it cannot be used otherwise. Raises Broken if it cannot be used."""
+    """The subject's layer; causal, or on a grid, if it supports nothing else. Raises Broken if it cannot be built."""
     refusal = None
     for extent in (TEXT, Extent(TEXT.sizes, causal=True), GRID):
         try:

@@ -1,4 +1,4 @@
-"""The contract of a data module: an order that depends on seed and epoch alone, dealt to processes, and resumable."""
+"""The contract of a data module: an order that depends only on seed and epoch, split over processes, resumable."""
 
 from __future__ import annotations
 

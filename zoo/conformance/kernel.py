@@ -1,4 +1,4 @@
-"""Calls that try a kernel: queries, keys and values with every feature of a pattern, and a slow truth beside them."""
+"""Test calls for attention kernels: queries, keys and values for every feature of a pattern, and a slow reference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHAPES = {
 
 
 class Call(NamedTuple):
-    """One call of a kernel, and how it is called in a sentence."""
+    """One call of a kernel, q (B, H, T, D), k and v (B, G, S, D), with the pattern's options and a description."""
 
     q: Tensor
     k: Tensor
@@ -31,6 +31,7 @@ class Call(NamedTuple):
     description: str
 
     def make_pattern(self) -> Pattern:
+        """The pattern of the call."""
         return Pattern(**self.pattern)
 
 

@@ -1,4 +1,4 @@
-"""Values of a part's options to try it with: from its signature, its type hints and what it declares."""
+"""Values of a part's options to test it with: from its signature, its type hints and its declarations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of a position scheme: it uses the positions it is given, in text and on grids."""
+"""The contract of a position scheme: it uses the positions passed to it, in text and on grids."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from torch import Tensor
 from zoo.conformance.check import Broken, Inapplicable, once, require
 from zoo.conformance.common import COMMON, difference
 from zoo.conformance.sequence import SEQUENCE, learns_two_samples
+from zoo.conformance.short_training import TASKS
 from zoo.conformance.subject import DIM, GRID, HEADS, TEXT, PositionSubject, Refused
-from zoo.conformance.tasks import TASKS
 from zoo.conformance.weights import WEIGHTS
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize

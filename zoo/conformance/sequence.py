@@ -1,4 +1,4 @@
-"""Promises of parts through which tokens see each other: causality, padding, decoding, order, length."""
+"""Checks of parts that mix tokens: causality, padding, decoding, order, length."""
 
 from __future__ import annotations
 

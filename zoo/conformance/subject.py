@@ -1,4 +1,4 @@
-"""A part under test: built as a stack builds it and called as a stack calls it."""
+"""A part under test, built and called as a model builds and calls it."""
 
 from __future__ import annotations
 

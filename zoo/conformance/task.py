@@ -1,4 +1,4 @@
-"""The contract of a task: a loss that is a sum over predictions, figures that start anew, a net that can be counted."""
+"""The contract of a task: a loss summed over predictions, metrics that reset, a model whose FLOPs can be counted."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from zoo.conformance.check import Inapplicable, once, require
 from zoo.conformance.common import clean_import, difference, documentation
+from zoo.conformance.short_training import train
 from zoo.conformance.subject import TaskSubject
-from zoo.conformance.tasks import train
 from zoo.models.loss import IGNORED
 from zoo.tasks.task import Loss
 from zoo.training.model_cost import cost

@@ -1,4 +1,4 @@
-"""Promises about parameters: initialisation, devices, gradients, saving, copying."""
+"""Checks of parameters: initialisation, devices, gradients, saving, copying."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which samples make a batch, in which order, and which of them a process gets.
+"""Batch samplers and loaders: the order of samples, their batches, and each process's share.
 
-The order is a pure function of (seed, epoch). It is cut into *global* batches, and process r of w takes every w-th
-sample of each, from the r-th: the number of processes does not change what a global batch contains.
+The order is a pure function of (seed, epoch). It is split into *global* batches, of which process r of w takes samples
+r, r + w, …: the number of processes does not change the content of a global batch.
 """
 
 from __future__ import annotations
@@ -131,9 +131,9 @@ class TokenPlan(Plan):
 
 @dataclass
 class Position:
-    """Where training stands in its data: the epoch, and how many global batches of it were handed out.
+    """The position of training in its data: the epoch, and the number of its global batches already consumed.
 
-    It is right at any moment: also before the first batch of an epoch, and after a resume before anything was read.
+    Valid at any time, also before the first batch of an epoch and after a resume before any batch is read.
     """
 
     epoch: int = 0

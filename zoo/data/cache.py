@@ -1,7 +1,7 @@
-"""Files made once and kept: each entry is a folder whose name is the digest of what it was made from.
+"""The cache of prepared data: each entry is a folder named after the digest of its inputs.
 
-Everything lies under the folder that the environment variable ZOO_CACHE names, else under ``~/.cache/zoo``. Where that
-cannot be written, entries are made in a temporary folder that ends with the process.
+Entries are in the folder of the environment variable ZOO_CACHE, or in ``~/.cache/zoo``. If that cannot be written, they
+are in a temporary folder that is removed when the process ends.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Sentences in any two languages from Babel's CLDR data: dates, lists, quantities and names that mean the same.
+"""Sentence pairs in any two languages from Babel's CLDR data: dates, lists, quantities and names.
 
-A kind is a function that draws a meaning and returns how to say it in a locale.
+A kind is a function that samples a meaning and returns a function that phrases it in a locale.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Corrupting text: T5's spans behind sentinels, and BART's five noises; each with its inverse where it has one.
+"""Text corruption: T5's spans replaced by sentinels, and BART's five kinds of noise, with their inverses if any.
 
-All functions take token numbers, (T,) int64, and draw from the generator that they are given.
+All functions take token numbers (T,) in int64, and sample from the generator ``draw``.
 """
 
 from __future__ import annotations

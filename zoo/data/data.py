@@ -1,4 +1,4 @@
-"""The base of all data modules."""
+"""The base class of data modules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_WORKERS = 1024  # processes that load
 
 
 class Data(LightningDataModule, ABC):
-    """A data set with its splits, its order and what a model must know of it.
+    """A data set with its splits, their order, and the sizes that a model needs.
 
     Build the Trainer with ``use_distributed_sampler=False``: the loaders deal batches to the processes themselves.
     Every process must use the same seed, which is torch's initial seed unless given.
@@ -49,7 +49,7 @@ class Data(LightningDataModule, ABC):
 
     @abstractmethod
     def sizes(self) -> dict[str, int]:
-        """What a model must know, by the names of its options."""
+        """The sizes that a model needs, by the names of its options: ``{"vocab_size": 256}``."""
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -57,7 +57,7 @@ class Data(LightningDataModule, ABC):
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write what a trained model needs later to be used on new inputs."""
+        """Write the files that inference on new inputs needs, such as tokenizer.json."""
 
     @classmethod
     def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:

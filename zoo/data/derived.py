@@ -1,4 +1,4 @@
-"""The base of data that are made from the tokens of a text: masked, corrupted, noised."""
+"""Base class of data modules derived from the tokens of a text: masked, corrupted, noised."""
 
 from __future__ import annotations
 

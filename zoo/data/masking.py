@@ -1,4 +1,4 @@
-"""Masking: which tokens a masked language model must tell, and what it is shown in their place."""
+"""Token masking of masked language models: which tokens are predicted, and what replaces them in the input."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ class Masker(NamedTuple):
     def __call__(
         self, tokens: np.ndarray, allowed: np.ndarray, seed: int, epoch: int, indices: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What the model sees and what it must tell (-100 elsewhere), both (B, T), for rows ``indices`` of an epoch.
+        """Inputs (B, T) and targets (B, T), -100 where nothing is predicted, for rows ``indices`` (B,) of an epoch.
 
-        Only ``allowed`` places are chosen. The same (seed, epoch, index) always gives the same masks.
+        Only positions in ``allowed`` (B, T) are masked. Equal (seed, epoch, index) give equal masks.
         """
         width = tokens.shape[1]
         draws = uniforms(seed, epoch, indices, 3 * width).reshape(len(tokens), 3, width)

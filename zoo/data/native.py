@@ -1,4 +1,4 @@
-"""Calls into the library `tokenizers`, which is written in Rust: what it makes of bad files and texts, said plainly."""
+"""Calls into the Rust library `tokenizers`: turn its panics and errors for bad files and texts into UsageError."""
 
 from __future__ import annotations
 

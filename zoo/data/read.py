@@ -1,4 +1,4 @@
-"""Read text files strictly: a wrong byte is an error that names its line, and nothing is replaced or left out."""
+"""Read text files strictly: an invalid byte is an error that names its line, and nothing is replaced or skipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The task that shows what attention is for: say a random word backwards."""
+"""Reversed random words: a translation task that needs attention."""
 
 from __future__ import annotations
 

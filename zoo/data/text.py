@@ -1,4 +1,4 @@
-"""Text for language models: blocks of consecutive tokens."""
+"""Text data for language models: blocks of consecutive tokens."""
 
 from __future__ import annotations
 

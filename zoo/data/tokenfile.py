@@ -1,4 +1,4 @@
-"""What a tokenizer.json may hold: the library loads files that would give wrong numbers, or take for ever."""
+"""Validate tokenizer.json: the library loads files whose numbers are inconsistent or whose patterns never end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text to token numbers and back: one class around `tokenizers`, kept in its standard file tokenizer.json."""
+"""The tokenizer: text to token numbers and back, a class around the library `tokenizers` and its tokenizer.json."""
 
 from __future__ import annotations
 

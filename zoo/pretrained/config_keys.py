@@ -1,4 +1,4 @@
-"""The keys of a published configuration: which are read, with type and default, and which change no logits."""
+"""The keys of a published config.json: which are read, with type and default, and which do not affect logits."""
 
 from __future__ import annotations
 

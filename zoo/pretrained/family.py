@@ -1,4 +1,4 @@
-"""What a family of published models is: its configuration and its tensors, both readable and writable."""
+"""A family of published models: how its configuration and its tensors are converted, in both directions."""
 
 from __future__ import annotations
 

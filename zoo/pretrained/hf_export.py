@@ -1,4 +1,4 @@
-"""Carry a model of ours out: as a checkpoint that its family's own library loads."""
+"""Export a model of zoo as a checkpoint that the library of its family loads (`zoo export --format hf`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bring a published checkpoint into zoo: its configuration, its tensors, and which of them a swapped part keeps."""
+"""Import a published checkpoint: its configuration, its tensors, and which of them a swapped part can use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the tensors of a published checkpoint become ours and back: key patterns, each with a transform."""
+"""Convert the tensors of a published checkpoint to zoo's names and back: rules of key patterns with transforms."""
 
 from __future__ import annotations
 

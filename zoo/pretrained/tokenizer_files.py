@@ -1,4 +1,4 @@
-"""The files beside the weights: tokenizers, the names of classes, and how images are normalised."""
+"""Import and export the files next to the weights: tokenizers, class names, and normalisation of images."""
 
 from __future__ import annotations
 

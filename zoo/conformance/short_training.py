@@ -1,4 +1,4 @@
-"""Promises of training: a few steps in each of the three tasks."""
+"""Checks that train a part for a few steps in each of the three tasks."""
 
 from __future__ import annotations
 
