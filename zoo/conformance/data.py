@@ -40,10 +40,12 @@ def digest(batch: Any) -> str:
 
 
 def batches_of(batches: Iterable[Any], count: int | None = FEW) -> list[str]:
+    """Digests of the first ``count`` batches, all for None."""
     return [digest(batch) for batch in islice(batches, count)]
 
 
 def epoch(loader: Loader, number: int) -> Loader:
+    """The loader, set to an epoch."""
     loader.batches.set_epoch(number)
     return loader
 

@@ -63,10 +63,12 @@ def whole_numbers(default: Any) -> list[int]:
 
 
 def same(value: Any, default: Any) -> bool:
+    """Whether two values have the same type and are equal."""
     return type(value) is type(default) and value == default
 
 
 def is_union(annotation: Any) -> bool:
+    """Whether an annotation is a union of types."""
     return typing.get_origin(annotation) in (Union, types.UnionType)
 
 

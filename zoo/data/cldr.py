@@ -202,61 +202,73 @@ def some_day(book: Book, first: int, last: int) -> datetime.date:
 
 
 def date(book: Book) -> Say:
+    """A date between 1900 and 2099."""
     return day(some_day(book, 1900, 2099), book.random.choice(["full", "full", "long", "medium"]))
 
 
 def date_time(book: Book) -> Say:
+    """A date with a time of day."""
     say = day(some_day(book, 1950, 2060), book.random.choice(["long", "full"]))
     time = datetime.time(book.random.randrange(24), book.random.randrange(60))
     return lambda one: say(one) + (" " + normalize_spaces(format_time(time, "short", locale=one)))
 
 
 def countries(book: Book) -> Say:
+    """One to four countries, joined by "and"."""
     codes = book.random.sample(book.territories, book.random.randint(1, 4))
     return listing(lambda one: [one.territories[code] for code in codes])
 
 
 def countries_or(book: Book) -> Say:
+    """Two or three countries, joined by "or"."""
     codes = book.random.sample(book.territories, book.random.randint(2, 3))
     return listing(lambda one: [one.territories[code] for code in codes], "or")
 
 
 def languages(book: Book) -> Say:
+    """One to four languages, joined by "and"."""
     codes = book.random.sample(book.languages, book.random.randint(1, 4))
     return listing(lambda one: [one.languages[code] for code in codes])
 
 
 def unit(book: Book) -> Say:
+    """A number with a unit."""
     return quantity(book.number(), book.random.choice(book.units))
 
 
 def units(book: Book) -> Say:
+    """Two numbers with units."""
     parts = [quantity(book.number(), name) for name in book.random.sample(book.units, 2)]
     return listing(lambda one: [part(one).text for part in parts])
 
 
 def relative_time(book: Book) -> Say:
+    """A time span before or after now, such as "in 3 days"."""
     span = datetime.timedelta(seconds=book.random.choice(SECONDS) * book.random.randint(1, 40))
     span = -span if book.random.random() < 0.5 else span
     return lambda one: Phrase(normalize_spaces(format_timedelta(span, add_direction=True, threshold=1.2, locale=one)))
 
 
 def money(book: Book) -> Say:
+    """An amount of money."""
     return price(book.number(), book.random.choice(book.currencies))
 
 
 def country_money(book: Book) -> Say:
+    """A country and an amount of money."""
     code, say = book.random.choice(book.territories), money(book)
     return lambda one: normalize_spaces(one.territories[code]) + ": " + say(one)
 
 
 def country_date(book: Book) -> Say:
+    """A country and a date."""
     code = book.random.choice(book.territories)
     say = day(some_day(book, 1900, 2099), book.random.choice(["full", "long"]))
     return lambda one: normalize_spaces(one.territories[code]) + ", " + say(one)
 
 
 def language_country(book: Book) -> Say:
+    """A language, and a country in parentheses."""
     language, code = book.random.choice(book.languages), book.random.choice(book.territories)
     return lambda one: Phrase(normalize_spaces(f"{one.languages[language]} ({one.territories[code]})"))
 

@@ -54,6 +54,7 @@ def both(config: Config, name: str) -> Any:
 
 
 def options(config: Config) -> Options:
+    """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
     bart = config["model_type"] == "bart"
     if not bart and config["decoder_vocab_size"] not in (None, config["vocab_size"]):
         raise unsupported_value(config, "decoder_vocab_size", "marian", f"the vocab_size, {config['vocab_size']}")
@@ -83,6 +84,7 @@ def options(config: Config) -> Options:
 
 
 def config(options: Options) -> dict[str, Any]:
+    """The configuration keys that BART and Marian share, for the options of zoo's task."""
     hidden, heads = options["hidden"] or 4 * options["dim"], options["heads"]
     return {
         "is_encoder_decoder": True,
@@ -102,14 +104,17 @@ def config(options: Options) -> dict[str, Any]:
 
 
 def bart_config(options: Options) -> dict[str, Any]:
+    """BART's configuration for the options of zoo's task."""
     return {**config(options), "model_type": "bart"}
 
 
 def marian_config(options: Options) -> dict[str, Any]:
+    """Marian's configuration for the options of zoo's task."""
     return {**config(options), "model_type": "marian", "decoder_vocab_size": options["target_vocab_size"]}
 
 
 def map_tensors(config: Config) -> MappedTensors:
+    """The rules that convert the family's tensors to zoo's, for a configuration."""
     bart, size = config["model_type"] == "bart", config["vocab_size"]
     rules = [
         TensorRule("model.shared.weight", "target_embedding.weight"),
@@ -132,6 +137,7 @@ def map_tensors(config: Config) -> MappedTensors:
 
 
 def stack(dim: int, side: str) -> list[TensorRule]:
+    """The rules for the layers of one side, encoder or decoder, of width ``dim``."""
     theirs, ours, rules = f"model.{side}.layers.{{n}}.", f"{side}.blocks.{{n}}.", []
     looks = [("self_attn", "attend")] + ([("encoder_attn", "cross")] if side == "decoder" else [])
     for end in ("weight", "bias"):

@@ -76,6 +76,7 @@ def encoder(config: Config) -> Options:
 
 
 def written_encoder(options: Options) -> dict[str, Any]:
+    """The encoder's keys of a published configuration, for the options of zoo's task."""
     return {
         "vocab_size": options["vocab_size"],
         "hidden_size": options["dim"],
@@ -102,6 +103,7 @@ def offset(config: Config) -> int:
 
 
 def body(config: Config) -> Options:
+    """Options of zoo's encoder for a published configuration. Raises UsageError for unsupported values."""
     first = offset(config)
     if config["max_position_embeddings"] <= first:
         raise unsupported_value(config, "max_position_embeddings", config["model_type"], f"more than {first}")
@@ -115,6 +117,7 @@ def body(config: Config) -> Options:
 
 
 def config_of(options: Options, kind: str) -> dict[str, Any]:
+    """The configuration of a BERT or RoBERTa (``kind``), without that of its head."""
     first = inner(options["position"])["offset"]
     config = {**written_encoder(options), "model_type": kind, "max_position_embeddings": options["max_length"] + first}
     return config if kind == "bert" else {**config, "pad_token_id": first - 1}
@@ -128,6 +131,7 @@ def masked(config: Config) -> Options:
 
 
 def written_masked(options: Options, kind: str) -> dict[str, Any]:
+    """The configuration of a masked language model of this ``kind``."""
     return {**config_of(options, kind), **({"architectures": [PAIRS]} if options["next_sentence"] else {})}
 
 
@@ -141,6 +145,7 @@ def labelled(config: Config) -> Options:
 
 
 def written_labels(options: Options) -> dict[str, Any]:
+    """The keys of a published configuration that describe classes and the classifier's dropout."""
     count = options["num_classes"]
     return {
         "id2label": {str(n): f"LABEL_{n}" for n in range(count)},
@@ -150,14 +155,17 @@ def written_labels(options: Options) -> dict[str, Any]:
 
 
 def texts(config: Config) -> Options:
+    """Options of a text classifier for a published configuration. Raises UsageError for unsupported values."""
     return {**body(config), **labelled(config), "pool": "first", "pooler": "tanh"}
 
 
 def tokens(config: Config) -> Options:
+    """Options of a token classifier for a published configuration. Raises UsageError for unsupported values."""
     return {**body(config), **labelled(config)}
 
 
 def written_classifier(options: Options, kind: str) -> dict[str, Any]:
+    """The configuration of a classifier of this ``kind``."""
     return {**config_of(options, kind), **written_labels(options)}
 
 
@@ -196,6 +204,7 @@ def bert_head(weights: str) -> tuple[list[TensorRule], dict[str, str]]:
 
 
 def map_tensors(config: Config, task: str) -> MappedTensors:
+    """The rules that convert the family's tensors to those of a ``task`` of zoo."""
     kind = config["model_type"]
     first = f"{kind}.embeddings."
     rules = layers(kind, config["hidden_size"], ("query", "key", "value"))

@@ -101,6 +101,7 @@ def attention(config: Config) -> Options:
 
 
 def body(config: Config) -> Options:
+    """Options of zoo's encoder for a published configuration. Raises UsageError for unsupported values."""
     if config["embedding_size"] not in (None, config["hidden_size"]):
         raise unsupported_value(config, "embedding_size", NAME, str(config["hidden_size"]))
     return {
@@ -113,6 +114,7 @@ def body(config: Config) -> Options:
 
 
 def config_of(options: Options) -> dict[str, Any]:
+    """The configuration of a DeBERTa, without that of its head."""
     attention_options = inner(options["attention"])
     return {
         **written_encoder(options),
@@ -129,6 +131,7 @@ def config_of(options: Options) -> dict[str, Any]:
 
 
 def masked(config: Config) -> Options:
+    """Options of a masked language model for a published configuration. Raises UsageError for unsupported values."""
     return {**body(config), "tie": True, "activation": activation(config, "hidden_act"), "next_sentence": 0.0}
 
 
@@ -138,6 +141,7 @@ def rate(config: Config) -> Config:
 
 
 def texts(config: Config) -> Options:
+    """Options of a text classifier for a published configuration. Raises UsageError for unsupported values."""
     if config["pooler_hidden_size"] not in (None, config["hidden_size"]):
         raise unsupported_value(config, "pooler_hidden_size", NAME, str(config["hidden_size"]))
     pooler = "tanh" if config["pooler_hidden_act"] == "tanh" else activation(config, "pooler_hidden_act")
@@ -145,20 +149,24 @@ def texts(config: Config) -> Options:
 
 
 def tokens(config: Config) -> Options:
+    """Options of a token classifier for a published configuration. Raises UsageError for unsupported values."""
     return {**body(config), **labelled({**config, "classifier_dropout": None})}
 
 
 def written_texts(options: Options) -> dict[str, Any]:
+    """The configuration of a text classifier."""
     config, pooler = written_tokens(options), options["pooler"]
     return {**config, "cls_dropout": options["head_dropout"], "pooler_hidden_act": ACTIVATION_NAMES.get(pooler, pooler)}
 
 
 def written_tokens(options: Options) -> dict[str, Any]:
+    """The configuration of a token classifier."""
     labels = {key: value for key, value in written_labels(options).items() if key != "classifier_dropout"}
     return {**config_of(options), **labels}
 
 
 def map_tensors(config: Config, task: str) -> MappedTensors:
+    """The rules that convert DeBERTa's tensors to those of a ``task`` of zoo."""
     rules = layers("deberta", config["hidden_size"], ("query_proj", "key_proj", "value_proj"))
     rules.append(TensorRule("deberta.encoder.rel_embeddings.weight", f"{TABLE}table.weight"))
     rules += norm("deberta.encoder.LayerNorm", f"{TABLE}norm")
@@ -195,6 +203,7 @@ def noticed(config: Config, tensors: Tensors) -> Config:
 
 
 def family(name: str, architecture: str, task: str, read: Any, write: Any) -> Family:
+    """The family of DeBERTa-v2 models with one kind of head."""
     mapping = partial(map_tensors, task=task)
     return Family(name, ("deberta-v2",), (architecture,), task, read, write, mapping, keys(task), noticed)
 

@@ -31,6 +31,7 @@ KEYS = Keys(
 
 
 def options(config: Config) -> Options:
+    """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
     dim = config["n_embd"]
     return {
         "vocab_size": config["vocab_size"],
@@ -50,6 +51,7 @@ def options(config: Config) -> Options:
 
 
 def config(options: Options) -> dict[str, Any]:
+    """The published configuration for the options of zoo's task."""
     rate = options["dropout"]
     return {
         "vocab_size": options["vocab_size"],
@@ -67,6 +69,7 @@ def config(options: Options) -> dict[str, Any]:
 
 
 def map_tensors(config: Config) -> MappedTensors:
+    """The rules that convert the family's tensors to zoo's, for a configuration."""
     theirs, ours = "transformer.h.{n}.", "stack.blocks.{n}."
     rules = [
         TensorRule("transformer.wte.weight", "embedding.weight"),

@@ -77,6 +77,7 @@ def rope(config: Config) -> Options:
 
 
 def written_rope(position: Any) -> Options:
+    """The keys of a published configuration for a RoPE of zoo. Raises UsageError for other positions."""
     position_options = inner(position)
     if name_of(position) != "RoPE":
         return {}
@@ -131,6 +132,7 @@ def windows(config: Config) -> Options:
 
 
 def options(config: Config) -> Options:
+    """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
     _, groups, wide = heads(config)
     bias = config["model_type"] == "qwen2" or config.get("attention_bias", False)
     norm = part("norm.RMSNorm", eps=config["rms_norm_eps"])
@@ -159,6 +161,7 @@ def options(config: Config) -> Options:
 
 
 def feed(config: Config) -> Options:
+    """The feed-forward of a configuration. Raises UsageError for an unknown activation."""
     gated = GATED.get(config["hidden_act"])
     if gated is None:
         raise unsupported_value(config, "hidden_act", config["model_type"], " or ".join(repr(name) for name in GATED))
@@ -176,6 +179,7 @@ def feed(config: Config) -> Options:
 
 
 def config_of(options: Options) -> dict[str, Any]:
+    """The configuration keys that all relatives of LLaMA share, for the options of zoo's task."""
     attention, ffn = inner(options["attention"]), inner(options["ffn"])
     kind = ffn.get("expert", options["ffn"])
     gated, name = inner(kind), {"SwiGLU": "silu", "ReGLU": "relu", "Bilinear": "linear"}.get(name_of(kind))
@@ -200,14 +204,17 @@ def config_of(options: Options) -> dict[str, Any]:
 
 
 def llama_config(options: Options) -> dict[str, Any]:
+    """LLaMA's configuration for the options of zoo's task."""
     return {**config_of(options), "model_type": "llama", "attention_bias": inner(options["attention"])["bias"]}
 
 
 def mistral_config(options: Options) -> dict[str, Any]:
+    """Mistral's configuration for the options of zoo's task."""
     return {**config_of(options), "model_type": "mistral", "sliding_window": options["window"]}
 
 
 def qwen2_config(options: Options) -> dict[str, Any]:
+    """Qwen 2's configuration for the options of zoo's task."""
     depth, size = options["depth"], options["window"]
     narrow = set(range(depth)) if size else set()
     for one in options["overrides"] or ():
@@ -224,11 +231,13 @@ def qwen2_config(options: Options) -> dict[str, Any]:
 
 
 def qwen3_config(options: Options) -> dict[str, Any]:
+    """Qwen 3's configuration for the options of zoo's task."""
     bias = inner(options["attention"])["bias"]
     return {**qwen2_config(options), "model_type": "qwen3", "attention_bias": bias}
 
 
 def mixtral_config(options: Options) -> dict[str, Any]:
+    """Mixtral's configuration for the options of zoo's task."""
     moe = inner(options["ffn"])
     return {
         **config_of(options),
@@ -241,6 +250,7 @@ def mixtral_config(options: Options) -> dict[str, Any]:
 
 
 def map_tensors(config: Config) -> MappedTensors:
+    """The rules that convert the family's tensors to zoo's, for a configuration."""
     theirs, ours = "model.layers.{n}.", "stack.blocks.{n}."
     count, groups, wide = heads(config)
     packed = Stacked([count * wide, groups * wide, groups * wide])
@@ -265,6 +275,7 @@ def map_tensors(config: Config) -> MappedTensors:
 
 
 def gated(config: Config, theirs: str, ours: str) -> list[TensorRule]:
+    """The rules of a gated feed-forward: gate and up projections are one matrix in zoo."""
     both = (f"{theirs}mlp.gate_proj.weight", f"{theirs}mlp.up_proj.weight")
     return [
         TensorRule(both, f"{ours}ffn.part.up.weight", Stacked([config["intermediate_size"]] * 2)),
@@ -273,6 +284,7 @@ def gated(config: Config, theirs: str, ours: str) -> list[TensorRule]:
 
 
 def experts(config: Config, theirs: str, ours: str) -> list[TensorRule]:
+    """The rules of a mixture of experts: the matrices of all experts are one tensor in zoo."""
     expert, part = f"{theirs}block_sparse_moe.experts.{{e}}.", f"{ours}ffn.part.ffn."
     both = (f"{expert}w1.weight", f"{expert}w3.weight")
     return [

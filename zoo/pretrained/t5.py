@@ -61,6 +61,7 @@ def scaled(config: Config) -> bool:
 
 
 def options(config: Config) -> Options:
+    """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
     tied, name = config["tie_word_embeddings"], feed(config)
     depth = config["num_layers"]
     return {
@@ -88,6 +89,7 @@ def options(config: Config) -> Options:
 
 
 def config(options: Options) -> dict[str, Any]:
+    """The published configuration for the options of zoo's task."""
     attention, position, ffn = (inner(options[kind]) for kind in ("attention", "position", "ffn"))
     name = {"Plain": "relu", "GEGLU": "gated-gelu", "SwiGLU": "gated-silu"}[name_of(options["ffn"])]
     hidden = options["hidden"] or 4 * options["dim"]
@@ -123,6 +125,7 @@ def noticed(config: Config, tensors: Tensors) -> Config:
 
 
 def map_tensors(config: Config) -> MappedTensors:
+    """The rules that convert the family's tensors to zoo's, for a configuration."""
     rules = [TensorRule("shared.weight", "target_embedding.weight")]
     for side, branches in (("encoder", ("attend", "ffn")), ("decoder", ("attend", "cross", "ffn"))):
         rules += stack(config, side, branches)

@@ -59,6 +59,7 @@ def side(config: Config, key: str) -> int:
 
 
 def options(config: Config) -> Options:
+    """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
     image, patch = side(config, "image_size"), side(config, "patch_size")
     if image % patch:
         raise unsupported_value(config, "patch_size", config["model_type"], f"a divisor of image_size={image}")
@@ -86,6 +87,7 @@ def options(config: Config) -> Options:
 
 
 def config(options: Options) -> dict[str, Any]:
+    """The published configuration for the options of zoo's task."""
     count = options["num_classes"]
     return {
         "model_type": "deit" if options["registers"] else "vit",
@@ -119,6 +121,7 @@ def embeddings(config: Config, projection: str, table: str, cls: str) -> list[Te
 
 
 def map_tensors(config: Config) -> MappedTensors:
+    """The rules that convert the family's tensors to zoo's, for a configuration."""
     kind = config["model_type"]
     theirs, ours, dim = f"{kind}.encoder.layer.{{n}}.", "stack.blocks.{n}.", config["hidden_size"]
     first = f"{kind}.embeddings."
@@ -216,6 +219,7 @@ def timm_complete(config: Config, source: str) -> dict[str, Any]:
 
 
 def timm_options(config: Config) -> Options:
+    """Options of zoo's task for timm's configuration. Raises UsageError for unsupported values."""
     args, cfg, match = config["model_args"], config["pretrained_cfg"], NAME.fullmatch(config["architecture"])
     if match is None and None in (args[key] for key in ("embed_dim", "depth", "num_heads", "patch_size", "img_size")):
         raise UsageError(
@@ -305,6 +309,7 @@ def timm_config(options: Options) -> dict[str, Any]:
 
 
 def timm_mapped(config: Config) -> MappedTensors:
+    """The rules that convert timm's tensors to zoo's."""
     theirs, ours = "blocks.{n}.", "stack.blocks.{n}."
     rules = embeddings(config, "patch_embed.proj", "pos_embed", "cls_token")
     for end in ("weight", "bias"):
