@@ -25,7 +25,7 @@ BODIES = {
     "Memory": ("raise MemoryError('no room')\n", "MemoryError: no room"),
     "Cuda": ("import torch\ntorch.cuda.set_device(99)\n", "p_cuda.py:2"),
     "Hidden": ("def __getattr__(name):\n    raise RuntimeError('not yet')\n", "RuntimeError: not yet"),
-    "Stranger": ("class Stranger: pass\n", "is no norm"),
+    "Stranger": ("class Stranger: pass\n", "is not a norm"),
 }
 SMALL = [
     *["--data", "TextFiles", "--data.path", "text.txt", "--data.max_length", "16", "--data.tokenizer", "bytes"],

@@ -251,8 +251,8 @@ def test_class_paths(mine):
     for path, kind, error, said in (
         ("mine.Mime", "", UsageError, "module mine has no class 'Mime'. Did you mean 'Mine'?"),
         ("mine.Mine", "ffn", UsageError, "mine.Mine is a norm, no ffn: zoo check mine.Mine"),
-        ("mine.Other", "", UsageError, "mine.Other is no part"),
-        ("mine.os", "", UsageError, "mine.os is no part"),
+        ("mine.Other", "", UsageError, "mine.Other is not a part"),
+        ("mine.os", "", UsageError, "mine.os is not a part"),
         ("zoo.parts.norm.Norm", "", UsageError, "is the base of every norm"),
         ("no_such.Mine", "", UsageError, "there is no module 'no_such' here or among the installed packages"),
         ("mine.no.Such", "", UsageError, "there is no module 'mine.no'"),

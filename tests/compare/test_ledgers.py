@@ -56,10 +56,10 @@ def test_several_recipes_keep_their_names(tmp_path):
         ("", "is not valid JSON: Expecting value"),
         ('{"format": 1, "variant"', "is damaged"),
         (b"\xff\xfe\x00", "is damaged"),
-        ("[1, 2]", "is no ledger of zoo"),
-        ('{"accounts": [], "currency": "EUR"}', "is no ledger of zoo"),
-        ("null", "is no ledger of zoo"),
-        ('{"format": 2, "variant": "default"}', "has format 2, and this zoo reads format 1"),
+        ("[1, 2]", "is not a run record of zoo"),
+        ('{"accounts": [], "currency": "EUR"}', "is not a run record of zoo"),
+        ("null", "is not a run record of zoo"),
+        ('{"format": 2, "variant": "default"}', "has format 2, and this version of zoo reads format 1"),
         ('{"format": 1, "variant": "default"}', "no valid recipe, seed, goals, tokens, finished"),
         ("[" * 100_000, "is damaged"),
     ],
@@ -104,7 +104,7 @@ def test_a_run_that_has_written_nothing_yet_is_named(tmp_path):
 def test_folders_without_runs_are_refused(tmp_path):
     with pytest.raises(UsageError, match=r"holds no run: no ledger.json below it"):
         read_records(tmp_path)
-    with pytest.raises(UsageError, match=r"is no folder of runs"):
+    with pytest.raises(UsageError, match=r"is not a folder of runs"):
         read_records(tmp_path / "nowhere")
 
 

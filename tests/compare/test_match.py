@@ -124,14 +124,14 @@ def test_a_task_without_that_width_says_so(text, meter):
     found, fits = arms({"a": config(text), "b": config(text)})
     for arm in found:
         del arm.point.config["model"]["init_args"]["hidden"]
-    with pytest.raises(UsageError, match=r"--match solves for model\.hidden, which task CausalLM has not"):
+    with pytest.raises(UsageError, match=r"--match solves for model\.hidden, and task CausalLM has no such option"):
         matched_sizes.match_size(found, "params", fits, meter)
 
 
 def test_the_width_itself_cannot_vary(text, meter):
     found, fits = arms({"a": config(text), "b": config(text)})
     varied = Arm((Choice("model.hidden", "3"),), found[1].words, found[1].point)
-    with pytest.raises(UsageError, match="it cannot vary itself"):
+    with pytest.raises(UsageError, match=r"sets model\.hidden, so it cannot be a varied option: remove it"):
         matched_sizes.match_size([found[0], varied], "params", fits, meter)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from zoo.data import cache
-from zoo.data.cache import MANIFEST, cached_entry, intact, root, write_array
+from zoo.data.cache import MANIFEST, cache_root, cached_entry, is_intact, write_array
 from zoo.data.text import TextFiles
 from zoo.errors import StorageError
 
@@ -24,7 +24,7 @@ def test_an_entry_is_built_once_per_key(fresh_cache):
     assert cached_entry("x", {"a": 2, "b": 1}, build) == first
     assert len(built) == 1
     assert cached_entry("x", {"a": 3, "b": 1}, build) != first
-    assert root() == fresh_cache
+    assert cache_root() == fresh_cache
 
 
 @pytest.mark.parametrize("harm", ["truncate", "flip", "remove", "manifest"])
@@ -48,9 +48,9 @@ def test_a_damaged_entry_is_built_again(fresh_cache, tmp_path, harm):
         file.unlink()
     else:
         (entry / MANIFEST).write_text("{")
-    assert not intact(entry)
+    assert not is_intact(entry)
     assert load().tolist() == good
-    assert intact(entry)
+    assert is_intact(entry)
 
 
 def test_a_failed_build_leaves_nothing_behind(fresh_cache):
@@ -75,8 +75,8 @@ def test_leftovers_of_a_killed_process_are_removed(fresh_cache):
 @pytest.fixture(autouse=True)
 def _new_process():
     """As in a new process: nothing was warned of yet, and no entry lies in the process's own temporary folder."""
-    cache._say.cache_clear()
-    cache._say_unmapped.cache_clear()
+    cache._warn_cache.cache_clear()
+    cache._warn_unmapped.cache_clear()
     cache._temporary.cache_clear()
 
 
@@ -115,19 +115,19 @@ def test_without_a_home_a_sentence_names_the_variable(monkeypatch):
     monkeypatch.delenv("ZOO_CACHE", raising=False)
     monkeypatch.setattr("pathlib.Path.home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
     with pytest.raises(StorageError, match="ZOO_CACHE"):
-        root()
+        cache_root()
 
 
 def test_an_array_on_a_file_system_that_maps_no_files_is_read(tmp_path, monkeypatch, capsys):
     write_array(tmp_path / "a.npy", np.arange(5))
-    assert isinstance(cache.mapped(tmp_path / "a.npy"), np.memmap)
+    assert isinstance(cache.map_array(tmp_path / "a.npy"), np.memmap)
 
     def refuse(*args, **kwargs):
         raise OSError(errno.ENODEV, "No such device")
 
     monkeypatch.setattr("mmap.mmap", refuse)
     for _ in range(2):
-        assert cache.mapped(tmp_path / "a.npy").tolist() == [0, 1, 2, 3, 4]
+        assert cache.map_array(tmp_path / "a.npy").tolist() == [0, 1, 2, 3, 4]
     assert capsys.readouterr().err.count("warning:") == 1
 
 

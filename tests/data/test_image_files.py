@@ -8,7 +8,7 @@ import torch
 from PIL import ExifTags, Image
 
 import zoo.data.images as images
-from zoo.data.imagefiles import FilePixels, Files, turned, upright
+from zoo.data.imagefiles import FilePixels, Files, has_orientation, upright
 from zoo.data.images import ENDINGS, ImageFolder, NpzImages
 from zoo.errors import UsageError
 
@@ -75,7 +75,7 @@ def test_an_image_is_seen_upright(tmp_path, mark, ending):
     else:
         save(path, mark)
     with Image.open(path) as image:
-        assert turned(image) == (mark != 1)
+        assert has_orientation(image) == (mark != 1)
         assert np.array_equal(np.asarray(upright(image).convert("RGB")), np.asarray(scene()))
     right = FilePixels(1, 8, lambda _: scene(), None).fetch(np.array([0]))
     assert torch.equal(FilePixels(1, 8, Files([str(path)]), None).fetch(np.array([0])), right)
@@ -93,7 +93,7 @@ def test_a_jpeg_is_upright_in_training_and_when_it_is_named(tmp_path, mark):
 def test_a_mark_that_means_nothing_turns_nothing(tmp_path, mark):
     save(tmp_path / "a.png", mark)
     with Image.open(tmp_path / "a.png") as image:
-        assert not turned(image)
+        assert not has_orientation(image)
         assert np.array_equal(np.asarray(upright(image)), np.asarray(scene()))
 
 

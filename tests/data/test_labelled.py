@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from zoo.data.labelled import IGNORE, Labelled, few
+from zoo.data.labelled import IGNORE, LabelledText, select_labels
 from zoo.data.labelledfiles import LabelledFiles
 from zoo.data.roles import OTHER, ROLES, PythonRoles, roles_of
-from zoo.data.stdlib import StdlibDocs, origins
+from zoo.data.stdlib import StdlibDocs, package_origins
 from zoo.data.topics import DocTopics
 from zoo.errors import UsageError
 
@@ -25,7 +25,7 @@ def topics(tmp_path_factory):
         made.setup()
         made.found = made.texts()
         made.documents = StdlibDocs(val_fraction=0.25).documents().splits
-        made.homes = origins()
+        made.homes = package_origins()
     return made
 
 
@@ -55,14 +55,14 @@ def test_a_batch_holds_the_texts_and_their_labels(topics):
 
 
 def test_a_few_labels_are_as_many_of_each_class():
-    texts = [Labelled(str(number), "a" if number % 10 else "b") for number in range(200)]
-    chosen = few(texts, 40)
+    texts = [LabelledText(str(number), "a" if number % 10 else "b") for number in range(200)]
+    chosen = select_labels(texts, 40)
     assert Counter(one.label for one in chosen) == {"a": 20, "b": 20}
-    assert Counter(one.label for one in few(texts, 60)) == {"a": 40, "b": 20}
-    assert set(few(texts, 20)) < set(chosen)
-    assert few(texts, None) == texts
+    assert Counter(one.label for one in select_labels(texts, 60)) == {"a": 40, "b": 20}
+    assert set(select_labels(texts, 20)) < set(chosen)
+    assert select_labels(texts, None) == texts
     with pytest.raises(UsageError, match="labels is 201"):
-        few(texts, 201)
+        select_labels(texts, 201)
 
 
 def write(folder, **splits):

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from zoo.data.native import native_call, panicked
+from zoo.data.native import is_panic, native_call
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 
@@ -58,5 +58,5 @@ def test_other_errors_and_what_others_print_are_passed_on(capfd):
     with pytest.raises(KeyError):
         fail()
     assert capfd.readouterr().err == "a line of somebody else\n"
-    assert not panicked(KeyboardInterrupt())
-    assert not panicked(ValueError())
+    assert not is_panic(KeyboardInterrupt())
+    assert not is_panic(ValueError())

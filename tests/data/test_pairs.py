@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from zoo.data.batches import Batches, Loader
-from zoo.data.pairdata import Pair, spread, token_slots
-from zoo.data.pairs import PairOptions, ParallelFiles, set_aside
+from zoo.data.pairdata import Pair, select_by_kind, token_slots
+from zoo.data.pairs import PairOptions, ParallelFiles, split_validation
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 
@@ -97,13 +97,13 @@ def test_plain_compressed_and_table_are_the_same_data(corpus, tmp_path):
 
 def test_validation_is_set_aside_by_sentence():
     pairs = [Pair(f"s{i % 20}", f"t{i}") for i in range(100)]
-    parts = set_aside(pairs, 0.25)
+    parts = split_validation(pairs, 0.25)
     sides = {name: {pair.source for pair in part} for name, part in parts.items()}
     assert len(sides["val"]) == 5
     assert not sides["val"] & sides["train"]
     assert sorted(parts["train"] + parts["val"], key=pairs.index) == pairs
     with pytest.raises(UsageError, match="too few"):
-        set_aside(pairs[:1], 0.5)
+        split_validation(pairs[:1], 0.5)
 
 
 def test_separate_vocabularies(corpus, tmp_path):
@@ -136,8 +136,8 @@ def test_decode_marks_some_of_validation_and_all_of_test(corpus):
 
 def test_decoded_samples_are_spread_over_kinds():
     kinds = ["a"] * 10 + ["b"] * 3 + ["c"]
-    assert sorted(spread(kinds, np.arange(14), 6)) == [0, 1, 2, 10, 11, 13]
-    assert spread(kinds, np.array([4, 5, 12]), 2) == [4, 12]
+    assert sorted(select_by_kind(kinds, np.arange(14), 6)) == [0, 1, 2, 10, 11, 13]
+    assert select_by_kind(kinds, np.array([4, 5, 12]), 2) == [4, 12]
 
 
 def test_slots_become_the_tokens_that_touch_them():

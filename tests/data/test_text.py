@@ -7,7 +7,7 @@ import torch
 
 from zoo.data.batches import Batches, Loader
 from zoo.data.stdlib import StdlibDocs
-from zoo.data.text import TextFiles, cut
+from zoo.data.text import TextFiles, split_validation
 from zoo.errors import UsageError
 
 
@@ -162,7 +162,7 @@ def test_missing_files_name_the_recipe(tmp_path):
 
 
 def test_cut_may_divide_a_document():
-    assert cut(["abcd", "efgh"], 0.25) == {"train": ["abcd", "ef"], "val": ["gh"]}
+    assert split_validation(["abcd", "efgh"], 0.25) == {"train": ["abcd", "ef"], "val": ["gh"]}
 
 
 def test_the_seed_defaults_to_torchs(file):

@@ -57,7 +57,7 @@ def test_weights_that_are_not_numbers(exported, name, tmp_path, capsys, monkeypa
         out, err = capsys.readouterr()
         assert out == ""
         assert len(err.strip().splitlines()) <= 4
-        assert f"model.safetensors: {tensor} holds 1 of " in err
+        assert f"model.safetensors: {tensor} has 1 of " in err
     assert not (tmp_path / "out").exists()
     with pytest.raises(NonFiniteError, match="not a number"):
         zoo.load(folder)

@@ -31,7 +31,9 @@ def theirs(tmp_path):
     model = complete_options({"class_path": GPT2.task, "init_args": GPT2.options(config)})
     folder = tmp_path / "theirs"
     folder.mkdir()
-    tensors = tensor_mapping.write(keep_own_tensors(rebuild_task({"model": model}, folder).net), GPT2.mapped(config))
+    tensors = tensor_mapping.write_published(
+        keep_own_tensors(rebuild_task({"model": model}, folder).net), GPT2.map_tensors(config)
+    )
     save_file({key: tensor.detach().contiguous() for key, tensor in tensors.items()}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(CONFIG))
     return folder

@@ -181,16 +181,16 @@ def describe_values(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else " ".join(str(value).split())
 
 
-def _baseline(groups: Mapping[str, Seeds], wanted: str | None) -> str:
-    if wanted is None:
+def _baseline(groups: Mapping[str, Seeds], requested: str | None) -> str:
+    if requested is None:
         return default_baseline(groups)
     names = _varied_choices(groups, {})
     fitting = match_variant(
-        wanted, {name: {n: describe_values(_choice(runs, n)) for n in names} for name, runs in groups.items()}
+        requested, {name: {n: describe_values(_choice(runs, n)) for n in names} for name, runs in groups.items()}
     )
     if len(fitting) != 1:
-        why = f"stands for {join_words(fitting)}." if fitting else f"is no variant.{suggest(wanted, groups)}"
-        raise UsageError(f"--baseline {wanted!r} {why}\nThere are: {join_words([*concise(groups).values()], 8)}.")
+        why = f"stands for {join_words(fitting)}." if fitting else f"is no variant.{suggest(requested, groups)}"
+        raise UsageError(f"--baseline {requested!r} {why}\nThere are: {join_words([*concise(groups).values()], 8)}.")
     return fitting[0]
 
 

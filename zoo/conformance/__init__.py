@@ -1,4 +1,4 @@
-"""The contract of each kind of part, as checks that anyone can run on any part.
+"""The contract of each kind of part, as checks that run on any part: `zoo check` and tests of plugins use them.
 
 In a test file: ``@pytest.mark.parametrize("check", checks(MyNorm), ids=str)``, ``def test_contract(check): check()``.
 """
@@ -40,13 +40,15 @@ __all__ = ["Broken", "Check", "Inapplicable", "Outcome", "checks"]
 
 
 def checks(part: type, **options: Any) -> list[Check]:
-    """The contract of a part's kind, for the part with these options.
+    """The checks of a part's kind, for the part with these options.
 
-    A part declares with class attributes what it does not promise: see docs/plugins.md. Raises UsageError for a class
-    that is no part.
+    A part declares with class attributes what it does not support: see docs/plugins.md. Raises UsageError for a class
+    that is not a part.
     """
     kind = getattr(part, "kind", None)
     if not isinstance(part, type) or kind not in SUBJECTS:
         name = getattr(part, "__name__", repr(part))
-        raise UsageError(f"{name} is no part: it derives from no base of {', '.join(SUBJECTS)}: see docs/plugins.md.")
+        raise UsageError(
+            f"{name} is not a part: it must derive from the base class of {', '.join(SUBJECTS)}: see docs/plugins.md."
+        )
     return make_checks(SUBJECTS[kind](part, options), import_module(f"zoo.conformance.{kind}").PROMISES)

@@ -1,4 +1,4 @@
-"""The contract of an attention: one function, whichever way it is computed, masked, cached and looked at."""
+"""The contract of an attention: the same function however it is computed, masked, cached and visualised."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import torch
 
-from zoo.conformance.check import Inapplicable, once, require, tried
+from zoo.conformance.check import Inapplicable, in_situations, once, require
 from zoo.conformance.common import COMMON, difference
-from zoo.conformance.growth import memory_claim
 from zoo.conformance.kernel import FEATURES, calls, features
+from zoo.conformance.running import memory_claim
 from zoo.conformance.sequence import SEQUENCE, learns_two_samples, no_token_is_special
+from zoo.conformance.short_training import TASKS
 from zoo.conformance.subject import DIM, HEADS, LENGTH, SHORT_AND_LONG, TEXT, AttentionSubject, Refused, spread
-from zoo.conformance.tasks import TASKS
 from zoo.conformance.weights import WEIGHTS
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize
@@ -25,7 +25,7 @@ from zoo.parts.position import RoPE
 DRAWS = 40
 
 
-@tried("options")
+@in_situations("options")
 def claims(subject: AttentionSubject) -> None:
     """``supports`` and ``requires`` are sets of known features, and the part has an attention's three projections."""
     features_of_patterns = {*FEATURES, "dropout", "rotate", "cross"}
@@ -50,7 +50,7 @@ def free(part: Attention) -> Pattern:
     return Pattern(causal="causal" in part.supports & part.backend.supports)
 
 
-@tried("options")
+@in_situations("options")
 def weights_times_values(subject: AttentionSubject) -> None:
     """What ``attend`` gives is what ``weigh`` says: weights times values, for every combination of features."""
     part = weighing(subject).double()
@@ -59,20 +59,21 @@ def weights_times_values(subject: AttentionSubject) -> None:
         k, v = (y[:, : part.kv_heads] if y.size(1) > part.kv_heads else y for y in (call.k, call.v))
         if k.size(1) != part.kv_heads:
             continue
-        out = part.attend(call.q, k, v, call.asked())
-        weights = part.weigh(call.q, k, call.asked())
+        out = part.attend(call.q, k, v, call.make_pattern())
+        weights = part.weigh(call.q, k, call.make_pattern())
         require(
             weights.shape == (*call.q.shape[:3], k.size(2)),
-            f"{call.told}: weigh gives {tuple(weights.shape)}, not (B, H, T, S).",
+            f"{call.description}: weigh gives {tuple(weights.shape)}, not (B, H, T, S).",
         )
         expected = weights.double() @ v.repeat_interleave(part.heads // part.kv_heads, 1)
         gap = difference(out, expected)
         require(
-            gap <= 1e-6, f"{call.told}: attend is {gap:.1e} away from weigh @ v. Heat maps would show something else."
+            gap <= 1e-6,
+            f"{call.description}: attend is {gap:.1e} away from weigh @ v. Heat maps would show something else.",
         )
 
 
-@tried("options")
+@in_situations("options")
 def weights_are_shares(subject: AttentionSubject) -> None:
     """Weights are not negative, hidden keys have none, and a row sums to one, or to zero where it sees no key."""
     part = weighing(subject).double()
@@ -81,25 +82,26 @@ def weights_are_shares(subject: AttentionSubject) -> None:
         k = call.k[:, : part.kv_heads]
         if k.size(1) != part.kv_heads:
             continue
-        weights = part.weigh(call.q, k, call.asked())
-        require(bool((weights >= 0).all()), f"{call.told}: a weight is negative.")
+        weights = part.weigh(call.q, k, call.make_pattern())
+        require(bool((weights >= 0).all()), f"{call.description}: a weight is negative.")
         S = k.size(2)
-        pattern = call.asked()
+        pattern = call.make_pattern()
         query = torch.arange(call.q.size(2)) + pattern.offset
         mask = pattern.mask(query, torch.arange(S) + pattern.start)
         if mask is not None:
             mask = mask if mask.dim() == 4 else mask[None, None]
             hidden_weights = weights.masked_select(~mask.expand_as(weights))
-            require(not hidden_weights.any(), f"{call.told}: a hidden key has a weight above zero.")
+            require(not hidden_weights.any(), f"{call.description}: a hidden key has a weight above zero.")
             # an attention may see fewer keys than it is allowed to, never more
         total = weights.sum(-1)
         fine = ((total - 1).abs() < 1e-6) | (total.abs() < 1e-12)
         require(
-            bool(fine.all()), f"{call.told}: the weights of a query sum to {total[~fine][:1].tolist()}, not to one."
+            bool(fine.all()),
+            f"{call.description}: the weights of a query sum to {total[~fine][:1].tolist()}, not to one.",
         )
 
 
-@tried("options")
+@in_situations("options")
 def rows_and_heads(subject: AttentionSubject) -> None:
     """Weights of chosen rows and heads are those rows and heads of all weights."""
     part = weighing(subject)
@@ -111,7 +113,7 @@ def rows_and_heads(subject: AttentionSubject) -> None:
         require(gap <= 1e-5, f"weights of chosen rows are {gap:.1e} away: queries stand at pattern.offset, not at 0.")
 
 
-@tried("options")
+@in_situations("options")
 def backends_agree(subject: AttentionSubject) -> None:
     """It computes the same on every backend that it takes."""
     outs, x = {}, subject.tokens(2, SHORT_AND_LONG[-1])
@@ -131,7 +133,7 @@ def backends_agree(subject: AttentionSubject) -> None:
         require(part.dot_product, "it takes several backends, so dot_product should be True.")
 
 
-@tried("options")
+@in_situations("options")
 def projections(subject: AttentionSubject) -> None:
     """Every head and every input counts: queries, keys, values and the output matrix, of self and of a memory."""
     part = subject.build()
@@ -149,7 +151,7 @@ def projections(subject: AttentionSubject) -> None:
     require(not silent, f"heads {silent} change nothing.")
 
 
-@tried("options")
+@in_situations("options")
 def queries_are_turned(subject: AttentionSubject) -> None:
     """With a position that turns queries and keys, the result depends on distances, not on where a sequence begins."""
     part = subject.build().double()
@@ -165,8 +167,10 @@ def queries_are_turned(subject: AttentionSubject) -> None:
     there = part(x, pattern=Pattern(offset=17, start=17), position=scheme)
     gap = difference(there, here)
     require(gap <= 1e-8, f"shifted by 17 places the result differs by {gap:.1e}: turn queries and keys alike.")
-    plain = part(x, pattern=Pattern())
-    require(difference(here, plain) > 1e-6, "positions that turn queries and keys change nothing: are they applied?")
+    unrotated = part(x, pattern=Pattern())
+    require(
+        difference(here, unrotated) > 1e-6, "positions that turn queries and keys change nothing: are they applied?"
+    )
     if not free(part).causal:
         return
     whole, cache = part(x, pattern=Pattern(causal=True), position=scheme), Cache(6)
@@ -181,7 +185,7 @@ def queries_are_turned(subject: AttentionSubject) -> None:
     )
 
 
-@tried("options")
+@in_situations("options")
 def dropout(subject: AttentionSubject) -> None:
     """Attention dropout is on in training, repeatable by seed, right on average, and off in evaluation."""
     probe = subject.build()
@@ -205,7 +209,7 @@ def dropout(subject: AttentionSubject) -> None:
     require(gap <= 0.1, f"the mean over {DRAWS} draws is {gap:.0%} off: divide what is kept by 1 - rate.")
 
 
-@tried("options")
+@in_situations("options")
 def memory_is_looked_at_alike(subject: AttentionSubject) -> None:
     """Looking at a memory is the same function as looking at oneself: own tokens as a memory give the same result."""
     part = subject.build()
@@ -228,7 +232,7 @@ def memory_is_looked_at_alike(subject: AttentionSubject) -> None:
             )
 
 
-@tried("options")
+@in_situations("options")
 def rows_without_keys(subject: AttentionSubject) -> None:
     """A query that may see no key attends to nothing: zeros before the output matrix, and finite gradients."""
     part = subject.build()
@@ -243,7 +247,7 @@ def rows_without_keys(subject: AttentionSubject) -> None:
     require(all(bool(g.isfinite().all()) for g in grads), "queries without keys give gradients that are not finite.")
 
 
-@tried("options")
+@in_situations("options")
 def hidden_keys_do_not_leak(subject: AttentionSubject) -> None:
     """A hidden key does not matter however well it fits and however large its value is."""
     part = subject.build()
@@ -267,7 +271,7 @@ def hidden_keys_do_not_leak(subject: AttentionSubject) -> None:
             )
 
 
-@tried("options")
+@in_situations("options")
 def order_of_keys(subject: AttentionSubject) -> None:
     """Without a pattern, keys are a set: another order of keys and values changes nothing."""
     part = subject.build()
@@ -283,7 +287,7 @@ def order_of_keys(subject: AttentionSubject) -> None:
         require(gap <= 1e-5, f"another order of keys changes the result by {gap:.1e}.")
 
 
-@tried("options")
+@in_situations("options")
 def same_by_chunks(subject: AttentionSubject) -> None:
     """Queries in chunks, at their offsets, give what all queries give at once."""
     part = subject.build()
@@ -297,7 +301,7 @@ def same_by_chunks(subject: AttentionSubject) -> None:
     require(gap <= 1e-5, f"queries in chunks differ by {gap:.1e}: use pattern.offset.")
 
 
-@tried("options")
+@in_situations("options")
 def leaves_inputs_alone(subject: AttentionSubject) -> None:
     """Tokens, a memory and the mask of real keys are not changed: a parallel feed-forward reads them too."""
     part = subject.build()

@@ -1,4 +1,4 @@
-"""The contract of a backend: it equals the textbook for all that it claims, and refuses the rest."""
+"""The contract of a backend: it equals textbook attention for all features that it supports, and rejects the others."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.conformance.check import Broken, Inapplicable, require, tried
+from zoo.conformance.check import Broken, Inapplicable, in_situations, require
 from zoo.conformance.common import COMMON, difference
-from zoo.conformance.growth import memory_claim
 from zoo.conformance.kernel import FEATURES, Call, calls, explain_mismatch, features, long_calls, reference_result
+from zoo.conformance.running import memory_claim
 from zoo.conformance.sequence import SEQUENCE, learns_two_samples, no_token_is_special
+from zoo.conformance.short_training import TASKS
 from zoo.conformance.subject import BackendSubject
-from zoo.conformance.tasks import TASKS
 from zoo.conformance.weights import WEIGHTS
 from zoo.errors import UsageError
 from zoo.parts.backend import CASES, Backend, Naive
 from zoo.parts.pattern import Pattern
 
 
-@tried("options")
+@in_situations("options")
 def claims(subject: BackendSubject) -> None:
     """``supports`` is a set of known features."""
     names = {*FEATURES, *CASES, "dropout"}
@@ -29,39 +29,40 @@ def claims(subject: BackendSubject) -> None:
     require(not unknown, f"supports names {', '.join(unknown)}; features are {', '.join(sorted(names))}.")
 
 
-@tried("options")
+@in_situations("options")
 def values(subject: BackendSubject) -> None:
     """It equals Naive for every combination of the features it claims, shared heads and cached prefixes included."""
     backend = subject.build()
     for dtype, bound in ((torch.float32, 5e-6), (torch.float64, 1e-11)):
         for call in calls(subject.supports, dtype):
             try:
-                out = backend(call.q, call.k, call.v, call.asked())
+                out = backend(call.q, call.k, call.v, call.make_pattern())
             except UsageError:
                 if dtype is torch.float64:  # a fused kernel may have no float64
                     continue
                 raise
             shape = (*call.q.shape[:3], call.v.size(-1))
-            require(out.shape == shape, f"{call.told}: it gives {tuple(out.shape)}, not (B, H, T, D) = {shape}.")
+            require(out.shape == shape, f"{call.description}: it gives {tuple(out.shape)}, not (B, H, T, D) = {shape}.")
             gap = difference(out, reference_result(call))
             explanation = explain_mismatch(call, out) if gap > bound else ""
-            require(gap <= bound, f"{call.told}: {gap:.1e} away from Naive in {dtype}. {explanation}")
+            require(gap <= bound, f"{call.description}: {gap:.1e} away from Naive in {dtype}. {explanation}")
 
 
-@tried("options")
+@in_situations("options")
 def long_sequences(subject: BackendSubject) -> None:
     """It equals Naive over hundreds of keys, which a kernel takes in more than one tile."""
     backend = subject.build()
     for call in long_calls(subject.supports):
-        out = backend(call.q, call.k, call.v, call.asked())
+        out = backend(call.q, call.k, call.v, call.make_pattern())
         gap = difference(out, reference_result(call))
         explanation = explain_mismatch(call, out) if gap > 1e-5 else ""
         require(
-            gap <= 1e-5, f"{call.told}: {gap:.1e} away from Naive. Is each tile of keys added, and once? {explanation}"
+            gap <= 1e-5,
+            f"{call.description}: {gap:.1e} away from Naive. Is each tile of keys added, and once? {explanation}",
         )
 
 
-@tried("options")
+@in_situations("options")
 def gradients(subject: BackendSubject) -> None:
     """Gradients of queries, keys, values and the bias equal Naive's."""
     backend, naive = subject.build(), Naive()
@@ -79,10 +80,10 @@ def gradients(subject: BackendSubject) -> None:
             faults.append(torch.autograd.grad((out * probe).sum(), leaves, allow_unused=True, materialize_grads=True))
         for name, one, other in zip(("queries", "keys", "values", "the bias"), *faults, strict=False):
             gap = difference(one, other)
-            require(gap <= 3e-5, f"{call.told}: the gradient of {name} is {gap:.1e} away from Naive's.")
+            require(gap <= 3e-5, f"{call.description}: the gradient of {name} is {gap:.1e} away from Naive's.")
 
 
-@tried("options")
+@in_situations("options")
 def scale_and_widths(subject: BackendSubject) -> None:
     """A given scale is used, and head widths that are no power of two work."""
     backend, pattern = subject.build(), Pattern(causal="causal" in subject.supports)
@@ -95,7 +96,7 @@ def scale_and_widths(subject: BackendSubject) -> None:
             require(gap <= 1e-5, f"head width {width} and scale={scale}: {gap:.1e} away from Naive.")
 
 
-@tried("options")
+@in_situations("options")
 def more_keys_than_queries(subject: BackendSubject) -> None:
     """The scale is the same where queries and keys differ in number, as with a memory, and where heads share keys."""
     backend = subject.build()
@@ -112,7 +113,7 @@ def more_keys_than_queries(subject: BackendSubject) -> None:
                 )
 
 
-@tried("options")
+@in_situations("options")
 def width_of_values(subject: BackendSubject) -> None:
     """Values may be wider or narrower than queries and keys; or they are refused by a sentence."""
     backend = subject.build()
@@ -122,34 +123,37 @@ def width_of_values(subject: BackendSubject) -> None:
             q, k = torch.randn(2, 4, T, 12), torch.randn(2, 2, S, 12)
             v = torch.randn(2, 2, S, width)
             call = Call(q, k, v, features(words, S, 4) | {"offset": offset}, "")
-            told = f"values {width} wide for queries 12 wide, {T} queries and {S} keys"
+            description = f"values {width} wide for queries 12 wide, {T} queries and {S} keys"
             try:
-                out = backend(q, k, v, call.asked())
+                out = backend(q, k, v, call.make_pattern())
             except UsageError as refusal:
                 raise Inapplicable(f"it refuses values of another width: {refusal}") from refusal
             shape = (2, 4, T, width)
-            require(out.shape == shape, f"{told}: it gives {tuple(out.shape)}, not (B, H, T, D of v) = {shape}.")
+            require(out.shape == shape, f"{description}: it gives {tuple(out.shape)}, not (B, H, T, D of v) = {shape}.")
             gap = difference(out, reference_result(call))
-            require(gap <= 1e-5, f"{told}: {gap:.1e} away from Naive.")
+            require(gap <= 1e-5, f"{description}: {gap:.1e} away from Naive.")
 
 
-@tried("options")
+@in_situations("options")
 def low_precision(subject: BackendSubject) -> None:
     """In bfloat16 and float16 its error is at most twice that of Naive in the same dtype; the dtype is kept."""
     backend = subject.build()
     for dtype in (torch.bfloat16, torch.float16):
         for call in calls(subject.supports, dtype):
-            out = backend(call.q, call.k, call.v, call.asked())
+            out = backend(call.q, call.k, call.v, call.make_pattern())
             require(out.dtype == dtype, f"{dtype} came back as {out.dtype}: end with .to(v.dtype).")
             exact = reference_result(call)
-            error, allowed = difference(out, exact), difference(Naive()(call.q, call.k, call.v, call.asked()), exact)
+            error, allowed = (
+                difference(out, exact),
+                difference(Naive()(call.q, call.k, call.v, call.make_pattern()), exact),
+            )
             require(
                 error <= 2 * allowed + 1e-5 or error <= 1e-3,
-                f"{call.told}: in {dtype} the error is {error:.1e}, more than twice Naive's {allowed:.1e}.",
+                f"{call.description}: in {dtype} the error is {error:.1e}, more than twice Naive's {allowed:.1e}.",
             )
 
 
-@tried("options")
+@in_situations("options")
 def rows_without_keys(subject: BackendSubject) -> None:
     """A query that may see no key gets exact zeros, and gradients stay finite."""
     if "valid" not in subject.supports:
@@ -166,7 +170,7 @@ def rows_without_keys(subject: BackendSubject) -> None:
         require(fine, "queries without keys give gradients that are not finite: mask with a finite number, then zero.")
 
 
-@tried("options")
+@in_situations("options")
 def hidden_keys_do_not_leak(subject: BackendSubject) -> None:
     """A hidden key does not matter however well it fits and however large its value is."""
     backend = subject.build()
@@ -189,7 +193,7 @@ def hidden_keys_do_not_leak(subject: BackendSubject) -> None:
         )
 
 
-@tried("options")
+@in_situations("options")
 def large_scores(subject: BackendSubject) -> None:
     """Scores of ten thousand give finite results and gradients near Naive's: subtract the maximum first."""
     backend = subject.build()
@@ -203,7 +207,7 @@ def large_scores(subject: BackendSubject) -> None:
     require(all(bool(g.isfinite().all()) for g in grads), "with large scores gradients are not finite.")
 
 
-@tried("options")
+@in_situations("options")
 def refusal(subject: BackendSubject) -> None:
     """What it does not claim is refused, when a stack is built and when it is called."""
     backend = subject.build()
@@ -225,7 +229,7 @@ def refusal(subject: BackendSubject) -> None:
         )
 
 
-@tried("options")
+@in_situations("options")
 def dropout(subject: BackendSubject) -> None:
     """Dropout falls on the weights: repeatable by seed, right on average, and not at all at rate 0."""
     if "dropout" not in subject.supports:
@@ -254,7 +258,7 @@ def dropout(subject: BackendSubject) -> None:
     require(gap <= 0.1, f"the mean over 600 draws is {gap:.0%} away from no dropout: divide what is kept by 1 - rate.")
 
 
-@tried("options")
+@in_situations("options")
 def leaves_inputs_alone(subject: BackendSubject) -> None:
     """Queries, keys, values and the mask of valid keys are not changed, and views of them work."""
     backend: Backend = subject.build()

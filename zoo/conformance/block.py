@@ -1,4 +1,4 @@
-"""The contract of a block: every branch counts, the stream is kept, and no token sees what its parts do not show it."""
+"""The contract of a block: every branch contributes, the residual stream is preserved, no information leaks."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import cast
 import torch
 from torch import nn
 
-from zoo.conformance.check import require, tried
+from zoo.conformance.check import in_situations, require
 from zoo.conformance.common import COMMON, difference
-from zoo.conformance.growth import memory_claim
+from zoo.conformance.running import memory_claim
 from zoo.conformance.sequence import CAUSAL, SEQUENCE, build_stack, learns_two_samples, no_token_is_special, pad
+from zoo.conformance.short_training import TASKS
 from zoo.conformance.subject import BlockSubject
-from zoo.conformance.tasks import TASKS
 from zoo.conformance.weights import WEIGHTS
 from zoo.models.initialization import initialize
 from zoo.models.stack import Stack
@@ -40,7 +40,7 @@ def silenced(net: Stack, kind: type, cross: bool | None = None, factor: float = 
     return net
 
 
-@tried("options")
+@in_situations("options")
 def every_branch_counts(subject: BlockSubject) -> None:
     """Attention, cross-attention and feed-forward each change the result, and each is run once per pass."""
     x, states = subject.tokens(), subject.tokens(2, 5)
@@ -60,7 +60,7 @@ def every_branch_counts(subject: BlockSubject) -> None:
     )
 
 
-@tried("options")
+@in_situations("options")
 def the_stream_is_kept(subject: BlockSubject) -> None:
     """With branches that give nothing, a token still tells what it was: there is a residual path."""
     net = build_stack(subject, depth=2)
@@ -83,7 +83,7 @@ def the_stream_is_kept(subject: BlockSubject) -> None:
         )
 
 
-@tried("options")
+@in_situations("options")
 def context_is_passed_on(subject: BlockSubject) -> None:
     """Attention gets the position scheme and its bias; a feed-forward that wants real tokens gets no padding."""
     x = subject.tokens(1, 6)
@@ -107,7 +107,7 @@ def context_is_passed_on(subject: BlockSubject) -> None:
     require(shapes == [(10,)], f"{sentence}: call it by context.feed(part, x).")
 
 
-@tried("options")
+@in_situations("options")
 def parts_are_those_given(subject: BlockSubject) -> None:
     """The attention and the feed-forward that a stack gives are in the block, where they can be watched."""
     net = subject.stack(CAUSAL, cross=True, depth=2)
@@ -117,17 +117,17 @@ def parts_are_those_given(subject: BlockSubject) -> None:
     require(len(feeds) == 2, f"two blocks hold {len(feeds)} feed-forwards.")
 
 
-@tried("options")
+@in_situations("options")
 def side_losses_survive(subject: BlockSubject) -> None:
     """The side loss of a feed-forward still has a gradient after the stack has run."""
 
-    class Told(MLP):
+    class AddsSideLoss(MLP):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             out = super().forward(x)
             self.aux_loss = out.square().mean()
             return out
 
-    net = subject.stack(CAUSAL, ffn=Told, depth=2).train()
+    net = subject.stack(CAUSAL, ffn=AddsSideLoss, depth=2).train()
     out = net(subject.tokens())
     losses = [m.aux_loss for m in net.modules() if isinstance(m, FFN)]
     require(all(loss is not None for loss in losses), "a feed-forward's side loss is lost.")
@@ -137,13 +137,13 @@ def side_losses_survive(subject: BlockSubject) -> None:
     require(all(grads), "a feed-forward's side loss has no gradient.")
 
 
-@tried("options")
+@in_situations("options")
 def dropout(subject: BlockSubject) -> None:
     """Dropout falls on every branch in training, and on none in evaluation."""
     net = build_stack(subject, dropout=0.5)
     x = subject.tokens()
-    plain = net(x)
-    require(torch.equal(net(x), plain), "dropout is on in evaluation.")
+    reference = net(x)
+    require(torch.equal(net(x), reference), "dropout is on in evaluation.")
     drops = [m for m in net.modules() if isinstance(m, nn.Dropout) and m.p == 0.5]
     require(len(drops) >= 3, f"a block with dropout=0.5 holds {len(drops) - 1} dropouts, fewer than its branches.")
     ran: list[int] = []
@@ -158,11 +158,11 @@ def dropout(subject: BlockSubject) -> None:
     require(gap <= 1e-6, "without branches dropout changes tokens: it falls on the stream itself, not on branches.")
 
 
-@tried("options")
+@in_situations("options")
 def dropout_on_average(subject: BlockSubject) -> None:
     """A branch with dropout gives on average what it gives without, whichever branch it is."""
     x, memory = subject.tokens(64, 5, torch.float64), Memory(subject.tokens(64, 5, torch.float64))
-    for told, kind, cross in BRANCHES:
+    for description, kind, cross in BRANCHES:
         net = subject.stack(CAUSAL, cross=True, dropout=0.5).double()
         net.norm, net.dropout.p = nn.Identity(), 0.0
         for other, place in ((other, place) for _, other, place in BRANCHES if (other, place) != (kind, cross)):
@@ -175,8 +175,8 @@ def dropout_on_average(subject: BlockSubject) -> None:
         share = ((torch.stack(draws).mean(0) * whole).sum() / whole.square().sum()).item()
         require(
             0.9 <= share <= 1.1,
-            f"with dropout=0.5 the {told} gives on average {share:.2f} times what it gives without: what is kept is "
-            "divided by 1 - rate, once.",
+            f"with dropout=0.5 the {description} gives on average {share:.2f} times what it gives without: what is "
+            "kept is divided by 1 - rate, once.",
         )
 
 

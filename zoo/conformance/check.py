@@ -1,4 +1,4 @@
-"""A check: one promise of a contract, tried on one part, with a sentence to act on when it is broken."""
+"""A check: one property of a contract (a promise), tested on one part; a failure says what to change."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Status = Literal["ok", "FAIL", "known", "skipped"]
 
 
 def put_kernels(enabled: tuple[bool, ...]) -> None:
-    """Allow scaled_dot_product_attention these kernels."""
+    """Enable or disable the kernels of scaled_dot_product_attention, in the order of KERNELS."""
     for kernel, allowed in zip(KERNELS, enabled, strict=True):
         getattr(torch.backends.cuda, f"enable_{kernel}_sdp")(allowed)
 
 
 KERNELS = ("flash", "mem_efficient", "math", "cudnn")
-# what a program sets for all of torch: how it is read and how it is put back
+# global settings of torch: functions that read and set them
 SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "recording of gradients": (torch.is_grad_enabled, torch.set_grad_enabled),
@@ -40,7 +40,7 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
 
 @contextmanager
 def restore_settings() -> Iterator[list[str]]:
-    """Put torch's settings back at the end; what it gives then names those that were changed within."""
+    """Restore torch's global settings at the end; the list that it yields then names those that had changed."""
     before = {name: now() for name, (now, _) in SETTINGS.items()}
     changed: list[str] = []
     try:
@@ -53,12 +53,12 @@ def restore_settings() -> Iterator[list[str]]:
 
 
 Promise = Callable[[Any], None]
-WITHOUT_PART = ("documentation", "unknown_options_are_refused", "clean_import")  # these build nothing
-SITUATIONS = ("options", "memory")  # beside the part as it is
+WITHOUT_PART = ("documentation", "unknown_options_are_refused", "clean_import")  # checks that build no part
+SITUATIONS = ("options", "memory")  # besides the part with its own options
 
 
-def tried(*situations: str) -> Callable[[Promise], Promise]:
-    """Say in which situations beside the usual one a promise is tried; all of them unless said."""
+def in_situations(*situations: str) -> Callable[[Promise], Promise]:
+    """A decorator that limits the additional situations in which a promise is tested; the default is all."""
 
     def say(promise: Promise) -> Promise:
         promise.situations = situations  # type: ignore[attr-defined]
@@ -67,33 +67,34 @@ def tried(*situations: str) -> Callable[[Promise], Promise]:
     return say
 
 
-once = tried()
+once = in_situations()
 
 
 class Broken(AssertionError):  # noqa: N818
-    """A promise is not kept; the message says what was seen and what to do."""
+    """A check failed; the message says what was observed and what to change."""
 
 
 class Inapplicable(SkipTest):
-    """The part declares that it does not promise this; test runners show it as skipped."""
+    """The part declares that it does not support this property; test runners show the check as skipped."""
 
 
 def require(condition: bool, sentence: str) -> None:
-    """Raise Broken with the sentence unless the promise is kept."""
+    """Raise Broken with the sentence unless the condition holds."""
     if not condition:
         raise Broken(sentence)
 
 
 @dataclass(frozen=True)
 class Check:
-    """One promise, tried on one part. Calling it raises Broken, or Inapplicable."""
+    """One promise, tested on one part. Calling it raises Broken if it fails, Inapplicable if it does not apply."""
 
     promise: Callable[[Subject], None]
     subject: Subject
-    known: str | None = None  # why this part is allowed to fail
+    known_failure: str | None = None  # the reason why this part may fail
 
     @property
     def name(self) -> str:
+        """The name of the promise's function."""
         return self.promise.__name__
 
     @property
@@ -105,7 +106,7 @@ class Check:
         return self.name
 
     def __call__(self) -> None:
-        if self.known is None:
+        if self.known_failure is None:
             self._try()
             return
         try:
@@ -113,11 +114,13 @@ class Check:
         except SkipTest:
             raise
         except Exception as error:
-            raise Inapplicable(f"known failure: {self.known}") from error
-        raise Broken(f"{self.name} is declared as a known failure ({self.known}), and passes. Remove the declaration.")
+            raise Inapplicable(f"known failure: {self.known_failure}") from error
+        raise Broken(
+            f"{self.name} is declared as a known failure ({self.known_failure}), and passes. Remove the declaration."
+        )
 
     def _try(self) -> None:
-        """Try the promise in every situation. Raises Inapplicable where it applies to none of them."""
+        """Test the promise in every situation. Raises Inapplicable if it applies to none of them."""
         if (missing := self.subject.missing_options()) and self.name not in WITHOUT_PART:
             raise Inapplicable(f"it needs {', '.join(f'--{name} VALUE' for name in missing)}")
         inapplicable: SkipTest | None = None
@@ -138,17 +141,17 @@ class Check:
             raise inapplicable
 
     def _situations(self) -> Iterator[tuple[str, Subject]]:
-        """The part as it is, then with other options, then in a stack that looks at a memory; and the name of each."""
+        """The part as it is, with other options, and in a stack with cross-attention; each with its description."""
         yield "", self.subject
-        tried = getattr(self.promise, "situations", SITUATIONS)
-        if "options" in tried:
-            for written, other in self.subject.other_options():
-                yield f"with {written}", other
-        if "memory" in tried and (looking := self.subject.with_memory()):
+        situations = getattr(self.promise, "situations", SITUATIONS)
+        if "options" in situations:
+            for option, other in self.subject.other_options():
+                yield f"with {option}", other
+        if "memory" in situations and (looking := self.subject.with_memory()):
             yield "in a stack that looks at a memory", looking
 
     def _try_once(self, subject: Subject) -> None:
-        """Run from one seed, with torch's settings as they are at the start of a program, and put them back."""
+        """Run with a fixed seed and torch's default settings, and restore the settings afterwards."""
         with torch.random.fork_rng([]), restore_settings():
             torch.manual_seed(0)
             torch.set_default_dtype(torch.float32)
@@ -158,26 +161,29 @@ class Check:
             require(not changed, f"it leaves torch's {', '.join(changed)} changed for the rest of the program.")
 
     def outcome(self) -> Outcome:
-        """Run it and say how it went, whatever the part does."""
-        begun = time.perf_counter()
+        """Run the check and return its outcome, whatever the part raises."""
+        start = time.perf_counter()
         status: Status = "ok"
         sentence = ""
         try:
             self()
         except SkipTest as reason:
-            status, sentence = ("known" if self.known else "skipped"), str(reason).removeprefix("known failure: ")
+            status, sentence = (
+                ("known" if self.known_failure else "skipped"),
+                str(reason).removeprefix("known failure: "),
+            )
         except Broken as error:
             status, sentence = "FAIL", str(error)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a part may raise anything
             status, sentence = "FAIL", f"{describe_error(error)} — expected: {self.says}"
-        return Outcome(self.name, status, sentence, time.perf_counter() - begun)
+        return Outcome(self.name, status, sentence, time.perf_counter() - start)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one check went."""
+    """The outcome of one check: its name, status, message, and duration in seconds."""
 
     name: str
     status: Status
@@ -195,13 +201,13 @@ def describe_error(error: BaseException) -> str:
 
 
 def make_checks(subject: Subject, promises: Iterable[Callable[[Subject], None]]) -> list[Check]:
-    """The checks of a contract for a part. Raises ValueError for a known failure that no promise has the name of."""
-    listed = list(promises)
+    """The checks of a contract for a part. Raises ValueError if ``known_failures`` names an unknown check."""
+    promises_of_kind = list(promises)
     failures = dict(getattr(subject.part, "known_failures", {}))
-    names = {promise.__name__ for promise in listed}
+    names = {promise.__name__ for promise in promises_of_kind}
     if unknown := sorted(set(failures) - names):
         raise ValueError(
-            f"{subject.part.__name__}.known_failures names {', '.join(unknown)}, which no check of its kind is called. "
+            f"{subject.part.__name__}.known_failures names {', '.join(unknown)}: there is no such check of its kind. "
             f"There are: {', '.join(sorted(names))}"
         )
-    return [Check(promise, subject, failures.get(promise.__name__)) for promise in listed]
+    return [Check(promise, subject, failures.get(promise.__name__)) for promise in promises_of_kind]

@@ -1,4 +1,4 @@
-"""Which parts work together: every combination is built and trained for two steps, nothing is declared.
+"""Which parts can be combined: every combination is built and trained for two steps.
 
 A cell is what became of one combination in one task: it trains, it is refused by a sentence when it is built, or it is
 broken, which is a fault of a part or of zoo.
@@ -88,13 +88,13 @@ def attempt(task: type[Task], parts: Mapping[str, Callable[..., Any]]) -> Verdic
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
         try:
-            built: Any = task(**task.small_sizes(options), **options, **parts)  # type: ignore[arg-type]
+            module: Any = task(**task.small_sizes(options), **options, **parts)  # type: ignore[arg-type]
         except UsageError as refusal:
             return Verdict("refused", str(refusal))
         except (Exception, SystemExit) as error:  # a part of a plugin may raise anything
             return Verdict("BROKEN", f"{describe_error(error)}, while it is built")
         try:
-            complaint = fault(built)
+            complaint = fault(module)
         except (Exception, SystemExit) as error:
             complaint = f"{describe_error(error)}, in training"
     return Verdict("BROKEN", complaint) if complaint else TRAINS
@@ -125,8 +125,8 @@ def _step(task: Task, batch: Any, optimiser: torch.optim.Optimizer) -> str:
     optimiser.zero_grad()
     loss.backward()
     gradients = {name: parameter.grad for name, parameter in task.named_parameters() if parameter.requires_grad}
-    if lost := [name for name, grad in gradients.items() if grad is None]:
-        return f"no gradient reaches {some(lost)}"
+    if missing := [name for name, grad in gradients.items() if grad is None]:
+        return f"no gradient reaches {some(missing)}"
     if wild := [name for name, grad in gradients.items() if grad is not None and not grad.isfinite().all()]:
         return f"the gradient is not finite in {some(wild)}"
     optimiser.step()

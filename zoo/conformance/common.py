@@ -1,4 +1,4 @@
-"""Promises of every part that computes tokens: documentation, shapes, dtypes, repeatability."""
+"""Checks of every part that computes tokens: documentation, shapes, dtypes, reproducibility."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from zoo.conformance.check import Broken, Inapplicable, describe_error, once, require, tried
+from zoo.conformance.check import Broken, Inapplicable, describe_error, in_situations, once, require
 from zoo.conformance.subject import GRID, SHORT_AND_LONG, TEXT, Refused, Subject
 from zoo.models.stack import Stack
 from zoo.parts.position import Extent
@@ -27,7 +27,7 @@ CAP = {torch.bfloat16: 4e-2, torch.float16: 6e-3}
 
 
 def difference(actual: Tensor, expected: Tensor) -> float:
-    """The largest difference, relative to the largest number where that is above one; infinite where one is not one."""
+    """max |a - e| / max(1, max |e|) of two tensors of any equal shape; infinite for other shapes and NaN."""
     if actual.shape != expected.shape:
         return float("inf")
     if not actual.numel():
@@ -38,7 +38,7 @@ def difference(actual: Tensor, expected: Tensor) -> float:
 
 
 def build_part(subject: Subject, causal: bool = False, dropout: float = 0.0) -> nn.Module:
-    """The subject's layer. Raises Inapplicable where the part refuses to be used like this."""
+    """The subject's layer. Raises Inapplicable if the part does not support these arguments."""
     try:
         return subject.layer(causal, dropout)
     except Refused as refusal:
@@ -46,7 +46,7 @@ def build_part(subject: Subject, causal: bool = False, dropout: float = 0.0) -> 
 
 
 def any_layer(subject: Subject) -> nn.Module:
-    """The subject's layer, causal, or on a grid, if it cannot be used otherwise. Raises Broken if it cannot be used."""
+    """The subject's layer; causal, or on a grid, if it supports nothing else. Raises Broken if it cannot be built."""
     refusal = None
     for extent in (TEXT, Extent(TEXT.sizes, causal=True), GRID):
         try:
@@ -90,13 +90,13 @@ def documentation(subject: Subject) -> None:
         if option.name in subject.options or needed:
             continue
         require(option.default is not option.empty, f"option {option.name!r} needs a default.")
-        plain = option.default
-        if not isinstance(plain, type):  # a part as a default is written by its name
+        default = option.default
+        if not isinstance(default, type):  # a part as a default is written by its name
             try:
-                same = json.loads(json.dumps(plain)) == (list(plain) if isinstance(plain, tuple) else plain)
+                same = json.loads(json.dumps(default)) == (list(default) if isinstance(default, tuple) else default)
             except TypeError:
                 same = False
-            require(same, f"option {option.name!r} has the default {plain!r}, which a recipe cannot hold.")
+            require(same, f"option {option.name!r} has the default {default!r}, which a recipe cannot hold.")
 
 
 @once
@@ -160,8 +160,8 @@ def autocast(subject: Subject) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             out = layer(x)
         gap = difference(out, expected)
-        told = f"under autocast it is {gap:.1e} away from float32: widen sums and softmax."
-        require(gap <= CAP[torch.bfloat16], told)
+        message = f"under autocast it is {gap:.1e} away from float32: widen sums and softmax."
+        require(gap <= CAP[torch.bfloat16], message)
     out.float().square().sum().backward()
     for name, parameter in layer.named_parameters():
         if parameter.grad is not None:
@@ -206,12 +206,12 @@ def batch_independence(subject: Subject) -> None:
         whole = layer(x)
         for row in range(4):
             gap = difference(layer(x[row : row + 1]), whole[row : row + 1])
-            told = f"row {row} alone differs by {gap:.1e} from the same row in a batch: rows must not mix."
-            require(gap <= 1e-5, told)
+            message = f"row {row} alone differs by {gap:.1e} from the same row in a batch: rows must not mix."
+            require(gap <= 1e-5, message)
         require(difference(layer(x[order]), whole[order]) <= 1e-5, "another order of rows changes their results.")
         loud = torch.cat([x[:1], 1e3 * x[1:]])
-        told = "other rows' size changes a row's result: rows must not mix."
-        require(difference(layer(loud)[:1], whole[:1]) <= 1e-5, told)
+        message = "other rows' size changes a row's result: rows must not mix."
+        require(difference(layer(loud)[:1], whole[:1]) <= 1e-5, message)
 
 
 def evaluation_is_deterministic(subject: Subject) -> None:
@@ -248,32 +248,32 @@ class Interrupted(TorchFunctionMode):
 @once
 def dropping_options(subject: Subject) -> None:
     """An option that drops (its name holds "drop") does so in training alone, repeatably, and is right on average."""
-    given = CLASS_PARAMETERS.get(subject.kind, 0)
-    for name in [name for name in list(inspect.signature(subject.part).parameters)[given:] if "drop" in name]:
+    skipped = CLASS_PARAMETERS.get(subject.kind, 0)
+    for name in [name for name in list(inspect.signature(subject.part).parameters)[skipped:] if "drop" in name]:
         other = copy.copy(subject)
         other.options = {**subject.options, name: 0.3}
         layer, x = any_layer(other), other.tokens(16, 5)
         whole = layer(x)
-        told = f"with {name}=0.3"
-        require(torch.equal(layer(x), whole), f"{told} it drops in evaluation.")
+        situation = f"with {name}=0.3"
+        require(torch.equal(layer(x), whole), f"{situation} it drops in evaluation.")
         layer.train()
 
         def run(seed: int, layer: nn.Module = layer, x: Tensor = x) -> Tensor:
             torch.manual_seed(seed)
             return layer(x).detach()
 
-        require(torch.equal(run(1), run(1)), f"{told} the same seed drops others: draw from torch's generator.")
-        require(not torch.equal(run(1), run(2)), f"{told} nothing is dropped in training.")
+        require(torch.equal(run(1), run(1)), f"{situation} the same seed drops others: draw from torch's generator.")
+        require(not torch.equal(run(1), run(2)), f"{situation} nothing is dropped in training.")
         mean = torch.stack([run(seed) for seed in range(60)]).mean(0)
         share = ((mean * whole).sum() / whole.square().sum()).item()
         require(
             0.8 <= share <= 1.2,
-            f"{told} it gives on average {share:.2f} times what it gives without: what is kept is divided by 1 - rate, "
-            "once.",
+            f"{situation} it gives on average {share:.2f} times what it gives without: what is kept is divided by "
+            "1 - rate, once.",
         )
 
 
-@tried("options")
+@in_situations("options")
 def no_state_between_calls(subject: Subject) -> None:
     """What a call gives does not depend on earlier calls, in evaluation or training, nor on calls at the same time."""
     a, b, c = subject.tokens(2, 7), subject.tokens(3, 5), subject.tokens(2, 7)
@@ -357,8 +357,8 @@ def import_in_fresh_processes(modules: list[str], ready: str) -> None:
     )  # fmt: skip
     for line in done.stdout.splitlines():
         if line.startswith("["):
-            module, found = json.loads(line)
-            IMPORTS[module, ready] = found
+            module, imported = json.loads(line)
+            IMPORTS[module, ready] = imported
     error = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     for module in modules:
         IMPORTS.setdefault((module, ready), {"error": error})

@@ -1,4 +1,4 @@
-"""The contract of a data module: an order that depends on seed and epoch alone, dealt to processes, and resumable."""
+"""The contract of a data module: an order that depends only on seed and epoch, split over processes, resumable."""
 
 from __future__ import annotations
 
@@ -40,10 +40,12 @@ def digest(batch: Any) -> str:
 
 
 def batches_of(batches: Iterable[Any], count: int | None = FEW) -> list[str]:
+    """Digests of the first ``count`` batches, all for None."""
     return [digest(batch) for batch in islice(batches, count)]
 
 
 def epoch(loader: Loader, number: int) -> Loader:
+    """The loader, set to an epoch."""
     loader.batches.set_epoch(number)
     return loader
 
@@ -69,8 +71,8 @@ def order_is_repeatable(subject: DataSubject) -> None:
     require(one != later, "the second epoch has the order of the first.")
     require(one != batches_of(epoch(other.train_dataloader(), 0)), "another seed gives the same order.")
     require(later == batches_of(epoch(again.train_dataloader(), 1)), "the same seed gives another second epoch.")
-    held = [batches_of(first.val_dataloader()) for _ in range(2)]
-    require(held[0] == held[1], "validation batches differ from one time to the next.")
+    orders = [batches_of(first.val_dataloader()) for _ in range(2)]
+    require(orders[0] == orders[1], "validation batches differ from one time to the next.")
 
 
 @once
@@ -110,16 +112,16 @@ def resumes(subject: DataSubject) -> None:
     """Stopped after some batches and loaded into a new loader, it goes on with the next one."""
     loader = epoch(subject.build(seed=1).train_dataloader(), 0)
     whole = batches_of(loader)
-    served = min(2, len(whole) - 1)
+    consumed = min(2, len(whole) - 1)
     loader = epoch(subject.build(seed=1).train_dataloader(), 0)
     running = iter(loader)
-    for _ in range(served):
+    for _ in range(consumed):
         next(running)
     state = pickle.loads(pickle.dumps(loader.state_dict()))
     new = subject.build(seed=1).train_dataloader()
     new.load_state_dict(state)
-    rest = batches_of(epoch(new, 0), FEW - served)
-    require(rest == whole[served:], "after a resume batches are repeated or left out.")
+    remaining = batches_of(epoch(new, 0), FEW - consumed)
+    require(remaining == whole[consumed:], "after a resume batches are repeated or left out.")
 
 
 @once
@@ -142,12 +144,16 @@ def splits_are_apart(subject: DataSubject) -> None:
     for split in ("val", "test"):
         if split not in data.datasets or (split == "test" and data.datasets["test"] is data.datasets["val"]):
             continue
-        found = samples(data.datasets[split], ASIDE)
-        for name, values in found.items():
+        others = samples(data.datasets[split], ASIDE)
+        for name, values in others.items():
             if name in train and (twins := twins_of(values, train[name])) is not None:
                 share = sum(twins) / len(twins)
-                told = f"{sum(twins)} of {len(twins)} samples of {split} stand in the training data, by their {name!r}"
-                require(share <= allowed, f"{told}: take whole texts or images out of training (twins = {data.twins}).")
+                message = (
+                    f"{sum(twins)} of {len(twins)} samples of {split} stand in the training data, by their {name!r}"
+                )
+                require(
+                    share <= allowed, f"{message}: take whole texts or images out of training (twins = {data.twins})."
+                )
 
 
 def samples(dataset: Any, most: int | None = None) -> dict[str, list[np.ndarray]]:
@@ -155,12 +161,12 @@ def samples(dataset: Any, most: int | None = None) -> dict[str, list[np.ndarray]
     indices = np.arange(len(dataset))
     if most is not None and len(indices) > most:
         indices = np.linspace(0, len(indices) - 1, most).astype(np.int64)
-    found: dict[str, list[np.ndarray]] = {}
+    columns: dict[str, list[np.ndarray]] = {}
     for part in np.array_split(indices, -(-len(indices) // 64)):
         for name, value in dataset.batch(part, 0).items():
             if isinstance(value, Tensor) and value.dim() > 1 and len(value) == len(part) and value.dtype != torch.bool:
-                found.setdefault(name, []).extend(value.numpy())
-    return found
+                columns.setdefault(name, []).extend(value.numpy())
+    return columns
 
 
 def twins_of(some: list[np.ndarray], train: list[np.ndarray]) -> list[bool] | None:
@@ -169,17 +175,17 @@ def twins_of(some: list[np.ndarray], train: list[np.ndarray]) -> list[bool] | No
     An image does where another is the same; a text where nine tenths of its runs of WORDS tokens stand somewhere.
     """
     if some[0].dtype.kind == "f" or some[0].ndim > 1:
-        known = {one.tobytes() for one in train}
-        return [one.tobytes() in known for one in some if len(np.unique(one[..., :64])) >= 4] or None
-    found = [runs(trimmed(one)) for one in some]
-    told = [one for one in found if len(one) >= 8]
-    if len(told) < len(some) / 10:
+        train_bytes = {one.tobytes() for one in train}
+        return [one.tobytes() in train_bytes for one in some if len(np.unique(one[..., :64])) >= 4] or None
+    pieces = [runs(trimmed(one)) for one in some]
+    long_pieces = [one for one in pieces if len(one) >= 8]
+    if len(long_pieces) < len(some) / 10:
         return None
     everywhere = runs(np.concatenate([trimmed(one) for one in train]))  # rows may follow each other in one text
     if not len(everywhere):
-        return [False for _ in told]
-    places = [np.searchsorted(everywhere, one).clip(max=len(everywhere) - 1) for one in told]
-    return [bool((everywhere[place] == one).mean() >= 0.9) for place, one in zip(places, told, strict=True)]
+        return [False for _ in long_pieces]
+    places = [np.searchsorted(everywhere, one).clip(max=len(everywhere) - 1) for one in long_pieces]
+    return [bool((everywhere[place] == one).mean() >= 0.9) for place, one in zip(places, long_pieces, strict=True)]
 
 
 def trimmed(tokens: np.ndarray) -> np.ndarray:
@@ -207,8 +213,10 @@ def every_sample_loads(subject: DataSubject) -> None:
         for part in np.array_split(few, -(-len(few) // 64)):
             for name, value in dataset.batch(part, 0).items():
                 if isinstance(value, Tensor) and value.is_floating_point():
-                    told = f"{name} of {split} holds numbers that are not finite, in samples {part[0]} to {part[-1]}."
-                    require(bool(value.isfinite().all()), told)
+                    message = (
+                        f"{name} of {split} holds numbers that are not finite, in samples {part[0]} to {part[-1]}."
+                    )
+                    require(bool(value.isfinite().all()), message)
 
 
 class Content(NamedTuple):
@@ -218,19 +226,19 @@ class Content(NamedTuple):
     digest: str
 
 
-def content(data: Any) -> dict[str, Content]:
+def content_digests(data: Any) -> dict[str, Content]:
     """What the splits hold that does not change from epoch to epoch."""
-    found = {}
+    digests = {}
     for split, dataset in data.datasets.items():
         picked = np.unique(np.linspace(0, len(dataset) - 1, PICKED).astype(np.int64))
-        batches = [kept(dataset.batch(np.array([index]), epoch)) for index in picked for epoch in (0, 1)]
+        batches = [tensors_of(dataset.batch(np.array([index]), epoch)) for index in picked for epoch in (0, 1)]
         if all(digest(one) == digest(other) for one, other in zip(batches[::2], batches[1::2], strict=True)):
             shapes = [len(dataset), [{name: value.dim() for name, value in one.items()} for one in batches]]
-            found[split] = Content(shapes, "".join(map(digest, batches)))
-    return found
+            digests[split] = Content(shapes, "".join(map(digest, batches)))
+    return digests
 
 
-def kept(batch: dict[str, Any]) -> dict[str, Tensor]:
+def tensors_of(batch: dict[str, Any]) -> dict[str, Tensor]:
     """The numbers of a batch, without what only says which of them are real, or wanted."""
     return {n: v for n, v in batch.items() if isinstance(v, Tensor) and v.dtype != torch.bool}
 
@@ -239,42 +247,44 @@ def kept(batch: dict[str, Any]) -> dict[str, Tensor]:
 def fingerprint_follows_content(subject: DataSubject) -> None:
     """Other content has another fingerprint: other options, and one file, line or array after the other changed."""
     data = subject.build(seed=1)
-    said, held = data.fingerprint(), content(data)
-    if subject.written:
-        follows_files(subject, said)
-    for written, other in subject.other_options():
+    fingerprint, digests = data.fingerprint(), content_digests(data)
+    if subject.file_options:
+        follows_files(subject, fingerprint)
+    for option, other in subject.other_options():
         try:
             changed = cast(DataSubject, other).build(seed=1)
         except (UsageError, ValueError):
             continue
-        for split, one in content(changed).items():
-            if split in held and one.shapes == held[split].shapes and one.digest != held[split].digest:
-                told = f"with {written} the {split} split holds other samples under the same fingerprint"
-                require(changed.fingerprint() != said, f"{told}: it covers everything that samples are made from.")
+        for split, one in content_digests(changed).items():
+            if split in digests and one.shapes == digests[split].shapes and one.digest != digests[split].digest:
+                message = f"with {option} the {split} split holds other samples under the same fingerprint"
+                require(
+                    changed.fingerprint() != fingerprint, f"{message}: it covers everything that samples are made from."
+                )
 
 
-def follows_files(subject: DataSubject, said: str) -> None:
+def follows_files(subject: DataSubject, fingerprint: str) -> None:
     """Raise Broken where files elsewhere have another fingerprint, or changed ones the same."""
     for place in ("elsewhere", "changed"):
         shutil.rmtree(subject.folder / place, ignore_errors=True)
     here = subject.folder / "elsewhere"
     again = subject.build(seed=1, **(subject.files(place="elsewhere") or {})).fingerprint()
-    require(again == said, "the same files in another folder have another fingerprint: it is about content.")
+    require(again == fingerprint, "the same files in another folder have another fingerprint: it is about content.")
     subject.files(seed=1, place="changed")
     other_files = subject.folder / "changed"
     for file in sorted(path for path in here.rglob("*") if path.is_file()):
         whole = file.read_bytes()
-        for told, changed_file in variants(whole, other_files / file.relative_to(here), file.suffix):
+        for change, changed_file in variants(whole, other_files / file.relative_to(here), file.suffix):
             file.write_bytes(changed_file)
             try:
-                named = {name: relocated(value, subject.folder) for name, value in subject.written.items()}
-                changed = subject.build(seed=1, **named).fingerprint()  # before the file is as it was
+                options = {name: relocated(value, subject.folder) for name, value in subject.file_options.items()}
+                changed = subject.build(seed=1, **options).fingerprint()  # before the file is as it was
             except UsageError:
                 continue
             finally:
                 file.write_bytes(whole)
-            where = f"{file.relative_to(here)} changed ({told})"
-            require(changed != said, f"{where}, and the fingerprint did not: it covers every sample.")
+            where = f"{file.relative_to(here)} changed ({change})"
+            require(changed != fingerprint, f"{where}, and the fingerprint did not: it covers every sample.")
 
 
 def relocated(value: Any, folder: Path) -> Any:
@@ -299,14 +309,14 @@ def variants(whole: bytes, other: Path, suffix: str) -> Iterator[tuple[str, byte
     except UnicodeDecodeError:
         return
     last = min(len(lines), len(other_lines)) - 1
-    for told, number in (("the last line", last), ("a line in the middle", last // 2)):
+    for change, number in (("the last line", last), ("a line in the middle", last // 2)):
         line, other_line = lines[number].split("\t"), other_lines[number].split("\t")
         for column in range(min(len(line), len(other_line))):
             mixed = [*line[:column], other_line[column], *line[column + 1 :]]
             column_told = f", column {column + 1}" if len(line) > 1 else ""
             if mixed != line:
                 changed = [*lines[:number], "\t".join(mixed), *lines[number + 1 :]]
-                yield told + column_told, ("\n".join(changed) + "\n").encode()
+                yield change + column_told, ("\n".join(changed) + "\n").encode()
 
 
 @once

@@ -9,9 +9,9 @@ import torch
 from zoo.conformance.check import Inapplicable, once, require
 from zoo.conformance.common import CAP, COMMON, difference
 from zoo.conformance.sequence import learns_two_samples, pad
+from zoo.conformance.short_training import TASKS
 from zoo.conformance.subject import FFNSubject, spread
-from zoo.conformance.tasks import TASKS
-from zoo.conformance.tokens import TOKENS, reference
+from zoo.conformance.token_wise import TOKENS, reference
 from zoo.conformance.weights import WEIGHTS, aux_losses
 from zoo.models.initialization import initialize
 

@@ -1,4 +1,4 @@
-"""Calls that try a kernel: queries, keys and values with every feature of a pattern, and a slow truth beside them."""
+"""Test calls for attention kernels: queries, keys and values for every feature of a pattern, and a slow reference."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ SHAPES = {
 
 
 class Call(NamedTuple):
-    """One call of a kernel, and how it is called in a sentence."""
+    """One call of a kernel, q (B, H, T, D), k and v (B, G, S, D), with the pattern's options and a description."""
 
     q: Tensor
     k: Tensor
     v: Tensor
     pattern: dict[str, Any]
-    told: str
+    description: str
 
-    def asked(self) -> Pattern:
+    def make_pattern(self) -> Pattern:
+        """The pattern of the call."""
         return Pattern(**self.pattern)
 
 
@@ -152,4 +153,4 @@ def misread_features(call: Call) -> Iterator[tuple[str, dict[str, Any], float | 
 
 def reference_result(call: Call, scale: float | None = None) -> Tensor:
     """The textbook's result in float64."""
-    return Naive()(call.q.double(), call.k.double(), call.v.double(), call.asked(), scale=scale)
+    return Naive()(call.q.double(), call.k.double(), call.v.double(), call.make_pattern(), scale=scale)

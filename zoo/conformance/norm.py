@@ -8,9 +8,9 @@ import torch
 
 from zoo.conformance.check import Inapplicable, require
 from zoo.conformance.common import CAP, COMMON, difference
+from zoo.conformance.short_training import TASKS
 from zoo.conformance.subject import NormSubject, spread
-from zoo.conformance.tasks import TASKS
-from zoo.conformance.tokens import TOKENS, reference
+from zoo.conformance.token_wise import TOKENS, reference
 from zoo.conformance.weights import WEIGHTS
 
 

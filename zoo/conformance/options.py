@@ -1,4 +1,4 @@
-"""Values of a part's options to try it with: from its signature, its type hints and what it declares."""
+"""Values of a part's options to test it with: from its signature, its type hints and its declarations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def candidates(part: type, fixed: dict[str, Any]) -> dict[str, list[Any]]:
     What a part declares in ``tried_options`` comes as dictionaries, under the names of the options in them.
     """
     hints = typing.get_type_hints(part.__init__)  # type: ignore[misc]
-    found: dict[str, list[Any]] = {}
+    by_option: dict[str, list[Any]] = {}
     for name, parameter in list(inspect.signature(part).parameters.items())[
         CLASS_PARAMETERS.get(getattr(part, "kind", ""), 0) :
     ]:
@@ -30,29 +30,29 @@ def candidates(part: type, fixed: dict[str, Any]) -> dict[str, list[Any]]:
             continue
         values = others(hints.get(name, parameter.annotation), parameter.default)
         if values:
-            found[name] = values
+            by_option[name] = values
     for declared in getattr(part, DECLARED, ()):
         if not set(declared) & set(fixed):
-            found.setdefault(", ".join(declared), []).append(dict(declared))
-    return found
+            by_option.setdefault(", ".join(declared), []).append(dict(declared))
+    return by_option
 
 
 def others(annotation: Any, default: Any) -> list[Any]:
     """Values of a type other than the default."""
     members = typing.get_args(annotation) if is_union(annotation) else (annotation,)
-    found: list[Any] = []
+    values: list[Any] = []
     for member in members:
         if typing.get_origin(member) is Literal:
-            found += list(typing.get_args(member))
+            values += list(typing.get_args(member))
         elif member is bool:
-            found += [True, False]
+            values += [True, False]
         elif member is int:
-            found += whole_numbers(default)
+            values += whole_numbers(default)
         elif member is float:
-            found += [1.0] if default is None else [default / 2, default * 2] if default else [0.1]
-        elif (made := made_by(member)) is not None:
-            found += [PARTS[base] for base in PARTS if isinstance(made, type) and issubclass(base, made)]
-    return [value for number, value in enumerate(found) if not same(value, default) and value not in found[:number]]
+            values += [1.0] if default is None else [default / 2, default * 2] if default else [0.1]
+        elif (result_type := made_by(member)) is not None:
+            values += [PARTS[base] for base in PARTS if isinstance(result_type, type) and issubclass(base, result_type)]
+    return [value for number, value in enumerate(values) if not same(value, default) and value not in values[:number]]
 
 
 def whole_numbers(default: Any) -> list[int]:
@@ -63,10 +63,12 @@ def whole_numbers(default: Any) -> list[int]:
 
 
 def same(value: Any, default: Any) -> bool:
+    """Whether two values have the same type and are equal."""
     return type(value) is type(default) and value == default
 
 
 def is_union(annotation: Any) -> bool:
+    """Whether an annotation is a union of types."""
     return typing.get_origin(annotation) in (Union, types.UnionType)
 
 
@@ -80,8 +82,8 @@ def made_by(annotation: Any) -> Any:
     return None
 
 
-def written(name: str, value: Any) -> str:
+def option_text(name: str, value: Any) -> str:
     """How an option and its value are written on the command line."""
     if isinstance(value, dict):
-        return " ".join(written(each, given) for each, given in value.items())
+        return " ".join(option_text(each, item) for each, item in value.items())
     return f"--{name} {getattr(value, '__name__', value)}"

@@ -1,4 +1,4 @@
-"""The contract of a position scheme: it uses the positions it is given, in text and on grids."""
+"""The contract of a position scheme: it uses the positions passed to it, in text and on grids."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from torch import Tensor
 from zoo.conformance.check import Broken, Inapplicable, once, require
 from zoo.conformance.common import COMMON, difference
 from zoo.conformance.sequence import SEQUENCE, learns_two_samples
+from zoo.conformance.short_training import TASKS
 from zoo.conformance.subject import DIM, GRID, HEADS, TEXT, PositionSubject, Refused
-from zoo.conformance.tasks import TASKS
 from zoo.conformance.weights import WEIGHTS
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize
@@ -143,8 +143,8 @@ def turning_keeps_lengths(subject: PositionSubject) -> None:
         out = scheme.rotate(y, pos)
         if getattr(subject.part, "keeps_lengths", True):
             gap = difference(out.norm(dim=-1), y.norm(dim=-1))
-            told = "or declare keeps_lengths = False, as a factor on the scores is"
-            require(gap <= 1e-6, f"at position {first} rotate changes lengths by {gap:.1e}: turn them, {told}.")
+            advice = "or declare keeps_lengths = False, as a factor on the scores is"
+            require(gap <= 1e-6, f"at position {first} rotate changes lengths by {gap:.1e}: turn them, {advice}.")
         require(difference(scheme.rotate(3 * y, pos), 3 * out) <= 1e-6, "rotate is not linear.")
         alike = y[:, :1].expand_as(y)
         out = scheme.rotate(alike, pos)

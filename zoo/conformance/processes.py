@@ -1,4 +1,4 @@
-"""Two processes that train one module together, as DDP does."""
+"""Train one module in two processes with DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ torch.ones(1, requires_grad=True).sum().backward()
 
 
 def together(layer: nn.Module, x: Tensor, target: Tensor, steps: int = 3) -> dict[str, Tensor]:
-    """The parameters after ``steps`` of gradient descent by two processes with half of the batch each.
+    """The parameters after ``steps`` of gradient descent by two processes with half of the batch (B, …) each.
 
-    Raises Broken when a process fails or does not end. Processes are forked: a class of a test file cannot be sent.
+    Raises Broken if a process fails or does not end. Processes are forked, because classes of test files cannot be
+    pickled.
     """
     with tempfile.TemporaryDirectory() as home:
         place = Path(home)

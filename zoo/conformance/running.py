@@ -1,18 +1,20 @@
-"""Promises about how a part runs: computed twice, compiled, in many layers, in several processes."""
+"""Checks of how a part runs: recomputed, compiled, in many layers, in several processes, and its memory use."""
 
 from __future__ import annotations
 
 import copy
+import math
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from zoo.conformance.check import Broken, Inapplicable, once, require
 from zoo.conformance.common import any_layer, build_part, difference
-from zoo.conformance.subject import SHORT_AND_LONG, Refused, Subject
+from zoo.conformance.subject import DIM, SHORT_AND_LONG, Refused, Subject
 from zoo.models.initialization import initialize
 from zoo.models.stack import Stack
+from zoo.parts.position import Extent
 from zoo.system.torch_internals import raised_by_compiler
 
 
@@ -121,3 +123,43 @@ def processes_agree(subject: Subject) -> None:
 
 
 RUNNING = [activation_checkpointing, compiles, signals_keep_their_size, processes_agree]
+
+
+SHORT, LONG = 256, 1024
+MOST = {"linear": 1.25, "quadratic": 2.25}
+
+
+@once
+def memory_claim(subject: Subject) -> None:
+    """What is kept for the backward pass grows with length as declared (``memory``: linear or quadratic)."""
+    declared = str(getattr(subject.part, "memory", "quadratic"))
+    require(declared in MOST, f"memory must be one of {', '.join(MOST)}, got {declared!r}.")
+    sizes = [saved_bytes(subject, length) for length in (SHORT, LONG)]
+    exponent = math.log(sizes[1] / sizes[0]) / math.log(LONG / SHORT)
+    require(
+        exponent <= MOST[declared],
+        f"declared {declared}, yet what it keeps grows with length to the power {exponent:.2f} "
+        f"({sizes[0] / 2**20:.1f} MB at {SHORT}, {sizes[1] / 2**20:.1f} MB at {LONG}).",
+    )
+
+
+def saved_bytes(subject: Subject, length: int) -> int:
+    """Bytes that one training step of a layer keeps for its backward pass."""
+    net = None
+    for extent in (Extent((length,), causal=True), Extent((length,))):
+        try:
+            net = subject.stack(extent).train()
+            break
+        except Refused as refusal:
+            reason = str(refusal)
+    if net is None:
+        raise Inapplicable(f"it refuses: {reason}")
+    storages: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        net(torch.randn(1, length, DIM, requires_grad=True))
+    return sum(storages.values())

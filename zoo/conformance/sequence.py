@@ -1,4 +1,4 @@
-"""Promises of parts through which tokens see each other: causality, padding, decoding, order, length."""
+"""Checks of parts that mix tokens: causality, padding, decoding, order, length."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import Tensor
 
-from zoo.conformance.check import Broken, Inapplicable, once, require, tried
+from zoo.conformance.check import Broken, Inapplicable, in_situations, once, require
 from zoo.conformance.common import any_layer, build_part, difference, takes_padding
 from zoo.conformance.subject import LENGTH, SHORT_AND_LONG, Refused, Subject
 from zoo.errors import UsageError
@@ -38,8 +38,8 @@ def causality_by_perturbation(subject: Subject) -> None:
             other = x.clone()
             other[:, t + 1 :] = 1e3 * torch.randn_like(other[:, t + 1 :])
             gap = difference(layer(other)[:, : t + 1], whole[:, : t + 1])
-            told = f"of {length} tokens those up to {t} change by {gap:.1e} when later ones do: they see the future."
-            require(gap <= 1e-5 * length / 9 if length > 9 else gap <= 1e-6, told)
+            message = f"of {length} tokens those up to {t} change by {gap:.1e} when later ones do: they see the future."
+            require(gap <= 1e-5 * length / 9 if length > 9 else gap <= 1e-6, message)
 
 
 def causality_by_gradient(subject: Subject) -> None:
@@ -70,7 +70,7 @@ def causality_by_gradient(subject: Subject) -> None:
 
 def padding(subject: Subject) -> None:
     """Padding on the left or on the right, whatever it holds, changes no real token."""
-    tried = 0
+    count = 0
     for causal in (False, True):
         try:
             layer = subject.layer(causal)
@@ -78,29 +78,29 @@ def padding(subject: Subject) -> None:
             continue
         if not takes_padding(layer):
             continue
-        tried += 1
+        count += 1
         for lengths, width in (((6, 4), 7), ((70, 37), 75)):
             rows = [subject.tokens(1, length) for length in lengths]
             alone = [layer(row)[0] for row in rows]
-            for left, rubbish in ((True, 0.0), (True, 1e3), (False, 0.0), (False, 1e3)):
-                x, valid = pad(rows, left, rubbish, width)
+            for on_left, rubbish in ((True, 0.0), (True, 1e3), (False, 0.0), (False, 1e3)):
+                x, valid = pad(rows, on_left, rubbish, width)
                 out = layer(x, valid)
                 for number, one in enumerate(alone):
                     gap = difference(out[number][valid[number]], one)
-                    side = "left" if left else "right"
+                    side = "left" if on_left else "right"
                     description = f"padding on the {side}{', causal' if causal else ''}"
                     require(
                         gap <= 1e-5,
                         f"{description}: a real token differs by {gap:.1e} from the same sequence without padding. "
                         "Mask padding before the softmax, and take positions as they are given.",
                     )
-    if not tried:
+    if not count:
         raise Inapplicable("it does not lower valid")
 
 
 def packed_rows(subject: Subject) -> None:
     """Sentences packed in one row give what each gives alone, and gradients never cross from one to another."""
-    tried = 0
+    count = 0
     for causal in (False, True):
         try:
             layer = subject.layer(causal)
@@ -108,8 +108,8 @@ def packed_rows(subject: Subject) -> None:
             continue
         if not takes_padding(layer):
             continue
-        tried += 1
-        told = f"packed{', causal' if causal else ''}"
+        count += 1
+        situation = f"packed{', causal' if causal else ''}"
         for lengths, width in (((6, 3, 1, 4), 7), ((70, 5, 33), 72)):
             rows = [subject.tokens(1, length) for length in lengths]
             x, valid = pad(rows, False, 1e3, width)
@@ -119,26 +119,26 @@ def packed_rows(subject: Subject) -> None:
                 out = packing.spread(layer(x, mask, packing=packing))
                 for number, row in enumerate(rows):
                     gap = difference(out[number][valid[number]], layer(row)[0])
-                    require(gap <= 1e-5, f"{told}: a sentence differs by {gap:.1e} from itself alone. {UNPACK}")
+                    require(gap <= 1e-5, f"{situation}: a sentence differs by {gap:.1e} from itself alone. {UNPACK}")
             exact = copy.deepcopy(layer).double().train()
             leaf = x.double().requires_grad_()
             out = packing.spread(exact(leaf, valid, packing=packing))
             (grad,) = torch.autograd.grad((out[1] * torch.randn_like(out[1])).sum(), leaf)
             others = grad[[n for n in range(len(rows)) if n != 1]].abs().max().item()
-            require(others == 0, f"{told}: the gradient of one sentence reaches another, {others:.1e}. {UNPACK}")
-    if not tried:
+            require(others == 0, f"{situation}: the gradient of one sentence reaches another, {others:.1e}. {UNPACK}")
+    if not count:
         raise Inapplicable("it does not lower valid")
 
 
 UNPACK = "Rows hold several sentences: call parts by context, which keeps them apart, or do not declare packs."
 
 
-def pad(rows: list[Tensor], left: bool, rubbish: float, width: int = 7) -> tuple[Tensor, Tensor]:
+def pad(rows: list[Tensor], on_left: bool, rubbish: float, width: int = 7) -> tuple[Tensor, Tensor]:
     """Rows (1, T, dim) as one batch, and which tokens are real."""
     x = rubbish * torch.randn(len(rows), width, rows[0].size(-1), dtype=rows[0].dtype)
     valid = torch.zeros(len(rows), width, dtype=torch.bool)
     for number, row in enumerate(rows):
-        place = slice(width - row.size(1), width) if left else slice(0, row.size(1))
+        place = slice(width - row.size(1), width) if on_left else slice(0, row.size(1))
         x[number, place], valid[number, place] = row[0], True
     return x, valid
 
@@ -174,8 +174,8 @@ def decoding_reordered(subject: Subject) -> None:
             cache.memory.select(order)
         out = net(x[order, -2:], caches=caches)
         gap = difference(out, net(x)[order, -2:])
-        told = f"after rows were reordered it differs by {gap:.1e}: keep nothing per row outside the cache."
-        require(gap <= 1e-5, told)
+        message = f"after rows were reordered it differs by {gap:.1e}: keep nothing per row outside the cache."
+        require(gap <= 1e-5, message)
 
 
 def decoding_padded(subject: Subject) -> None:
@@ -185,18 +185,18 @@ def decoding_padded(subject: Subject) -> None:
         raise Inapplicable("it does not lower valid")
     for lengths, width in (((6, 4), 7), ((70, 37), 75)):
         rows = [subject.tokens(1, length) for length in lengths]
-        x, valid = pad(rows, left=True, rubbish=10.0, width=width)
+        x, valid = pad(rows, on_left=True, rubbish=10.0, width=width)
         caches, steps = net.caches(width), []
         for begin, end in ((0, width - 2), (width - 2, width - 1), (width - 1, width)):
             steps.append(net(x[:, begin:end], valid[:, :end], caches=caches))
         out = torch.cat(steps, 1)
         for number, row in enumerate(rows):
             gap = difference(out[number][valid[number]], net(row)[0])
-            told = f"a prompt padded on the left decodes with a difference of {gap:.1e} to the same alone."
-            require(gap <= 1e-5, told)
+            message = f"a prompt padded on the left decodes with a difference of {gap:.1e} to the same alone."
+            require(gap <= 1e-5, message)
 
 
-@tried("options")
+@in_situations("options")
 def memory(subject: Subject) -> None:
     """A stack looks at a memory, at its real tokens only, in one pass and step by step."""
     try:
@@ -222,8 +222,8 @@ def looks_at(subject: Subject, net: Stack, tokens: int, sizes: tuple[int, int]) 
     require(difference(moved, whole) > 1e-6, "the memory does not matter: is it looked at?")
     exact, wide = copy.deepcopy(net).double(), states.double()
     everything = exact(x.double(), memory=Memory(wide))
-    seen = sorted({0, 1, 2, 3, 31, 32, 63, 64, most - 1}) if getattr(subject.part, "sees_all", True) else []
-    for s in [number for number in seen if number < most]:
+    distances = sorted({0, 1, 2, 3, 31, 32, 63, 64, most - 1}) if getattr(subject.part, "sees_all", True) else []
+    for s in [number for number in distances if number < most]:
         other = wide.clone()
         other[:, s] += 0.1
         change = (exact(x.double(), memory=Memory(other)) - everything).abs().amax((0, 2))
@@ -240,7 +240,7 @@ def looks_at(subject: Subject, net: Stack, tokens: int, sizes: tuple[int, int]) 
     require(gap <= 1e-5, f"with a memory, decoding step by step differs by {gap:.1e} from one pass.")
 
 
-@tried("options")
+@in_situations("options")
 def beyond_the_longest(subject: Subject) -> None:
     """A sequence longer than the stack was made for is right, or refused by a sentence with both lengths."""
     try:
@@ -278,16 +278,16 @@ def offsets(subject: Subject) -> None:
         steps = [net(x[:, :first], caches=caches)]
         steps += [net(x[:, t : t + 1], caches=caches) for t in range(first, length)]
         gap = difference(torch.cat(steps, 1), whole)
-        told = f"with a window of {window}"
-        require(gap <= 1e-5, f"{told} decoding differs by {gap:.1e}: keys start at pattern.start, not at 0.")
+        situation = f"with a window of {window}"
+        require(gap <= 1e-5, f"{situation} decoding differs by {gap:.1e}: keys start at pattern.start, not at 0.")
         near = x.clone()
         near[:, : 2 * window // 3] += 1
         after = window + 2 * window // 3
-        seen = difference(net(near)[:, after:], whole[:, after:])
-        require(seen <= 1e-6, f"{told} a token changes by {seen:.1e} with one {window} places away.")
+        offset_gap = difference(net(near)[:, after:], whole[:, after:])
+        require(offset_gap <= 1e-6, f"{situation} a token changes by {offset_gap:.1e} with one {window} places away.")
 
 
-@tried("options")
+@in_situations("options")
 def no_token_is_special(subject: Subject) -> None:
     """Without positions, tokens in another order give the results in that order."""
     layer = any_layer(subject)

@@ -1,4 +1,4 @@
-"""A part under test: built as a stack builds it and called as a stack calls it."""
+"""A part under test, built and called as a model builds and calls it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from zoo.conformance.options import candidates, written
+from zoo.conformance.options import candidates, option_text
 from zoo.data.data import Data
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize
@@ -77,25 +77,25 @@ class Subject:
     def other_options(self) -> Iterator[tuple[str, Subject]]:
         """The part with one option changed at a time, to values that it takes; and how that is written."""
         for name, values in candidates(self.part, self.options).items():
-            taken = 0
+            count = 0
             for value in values:
                 other = copy.copy(self)
                 other.options = {**self.options, **(value if isinstance(value, dict) else {name: value})}
-                if taken < MOST_VALUES and other.places() >= self.places() - {"grid"}:
-                    taken += 1
-                    yield written(name, value), other
+                if count < MOST_VALUES and other.places() >= self.places() - {"grid"}:
+                    count += 1
+                    yield option_text(name, value), other
 
     def places(self) -> set[str]:
         """Where it can be used with its options: in a causal stack or not, and on a grid.
 
         Raises whatever a part raises instead of UsageError or ValueError.
         """
-        found = set()
+        places = set()
         for place, extent in (("text", TEXT), ("causal", Extent(TEXT.sizes, causal=True)), ("grid", GRID)):
             with suppress(Refused, UsageError, ValueError):
                 self.stack(extent)
-                found.add(place)
-        return found
+                places.add(place)
+        return places
 
     def with_memory(self) -> Subject | None:
         """The part in stacks that look at a memory; None where it makes no sense there."""
@@ -109,9 +109,9 @@ class Subject:
         """A stack with this part, its weights moved off zeros and ones, which hide mistakes. Raises Refused."""
         usual: dict[str, Any] = {"dim": DIM, "heads": HEADS, "hidden": HIDDEN, "depth": 1, "position": NoPosition}
         usual |= {"backend": Naive} if self.kind not in ("attention", "backend") else {}
-        made: type[Stack] = Looking if self.looks else Stack
+        cls: type[Stack] = Looking if self.looks else Stack
         try:
-            return spread(made(extent, **usual | {self.kind: self.factory} | options))
+            return spread(cls(extent, **usual | {self.kind: self.factory} | options))
         except UsageError as error:
             raise Refused(str(error)) from error
 
@@ -254,28 +254,28 @@ class DataSubject(Subject):
             return None
 
     @cached_property
-    def written(self) -> dict[str, Any]:
+    def file_options(self) -> dict[str, Any]:
         """The options of files that every check reads."""
         return self.files() or {}
 
     def missing_options(self) -> list[str]:
-        return [name for name in super().missing_options() if name not in self.written]
+        return [name for name in super().missing_options() if name not in self.file_options]
 
     def other_options(self) -> Iterator[tuple[str, Subject]]:
-        for name, values in candidates(self.part, self.written | self.options).items():
+        for name, values in candidates(self.part, self.file_options | self.options).items():
             for value in values[:1]:
                 other = copy.copy(self)
                 other.options = {**self.options, **(value if isinstance(value, dict) else {name: value})}
-                yield written(name, value), other
+                yield option_text(name, value), other
 
     def build(self, **options: Any) -> Data:
         """The data, loaded."""
-        given = self.written | self.options | options
+        every = self.file_options | self.options | options
         before = os.environ.get("ZOO_CACHE")
-        if self.written:  # what is made of files that are soon gone does not belong into the cache
+        if self.file_options:  # what is made of files that are soon gone does not belong into the cache
             os.environ["ZOO_CACHE"] = str(self.folder / "cache")
         try:
-            data = cast(type[Data], self.part)(**given)
+            data = cast(type[Data], self.part)(**every)
             data.ready()
         finally:
             if before is None:

@@ -1,4 +1,4 @@
-"""The contract of a task: a loss that is a sum over predictions, figures that start anew, a net that can be counted."""
+"""The contract of a task: a loss summed over predictions, metrics that reset, a model whose FLOPs can be counted."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from zoo.conformance.check import Inapplicable, once, require
 from zoo.conformance.common import clean_import, difference, documentation
+from zoo.conformance.short_training import train
 from zoo.conformance.subject import TaskSubject
-from zoo.conformance.tasks import train
 from zoo.models.loss import IGNORED
 from zoo.tasks.task import Loss
 from zoo.training.model_cost import cost
@@ -110,12 +110,14 @@ def padding_counts_for_nothing(subject: TaskSubject) -> None:
             for real in {width // 2, width - 1}:
                 expected = repeated(measure, shortened(batch, fields, real))
                 for seed in (0, 1):
-                    found = repeated(measure, padded(batch, fields, real, seed))
-                    told = f"{where}: {width - real} tokens of padding in {', '.join(fields)} change"
-                    sizes = int(found.size), int(expected.size)
-                    require(sizes[0] == sizes[1], f"{told} the number of predictions from {sizes[1]} to {sizes[0]}.")
-                    gap = difference(found.total, expected.total)
-                    require(gap <= 1e-4, f"{told} the loss by {gap:.1e}: pass on which tokens are real, and sum those.")
+                    figures = repeated(measure, padded(batch, fields, real, seed))
+                    message = f"{where}: {width - real} tokens of padding in {', '.join(fields)} change"
+                    sizes = int(figures.size), int(expected.size)
+                    require(sizes[0] == sizes[1], f"{message} the number of predictions from {sizes[1]} to {sizes[0]}.")
+                    gap = difference(figures.total, expected.total)
+                    require(
+                        gap <= 1e-4, f"{message} the loss by {gap:.1e}: pass on which tokens are real, and sum those."
+                    )
 
 
 def repeated(measure: Callable[[Any], Loss], batch: dict[str, Any]) -> Loss:
@@ -135,11 +137,11 @@ def padded_together(batch: dict[str, Any]) -> list[list[str]]:
     masks = [name for name in tensors if name == "valid" or name.endswith("_valid")]
     own = {mask: mask.removesuffix("valid").rstrip("_") for mask in masks}
     groups = [[mask, *(n for n in tensors if n == own[mask])] for mask in masks if own[mask]]
-    taken = {name for group in groups for name in group}
-    said = [name for name in ("valid", "targets", "labels") if name in tensors and name not in taken][:1]
-    for name in said:
+    grouped = {name for group in groups for name in group}
+    others = [name for name in ("valid", "targets", "labels") if name in tensors and name not in grouped][:1]
+    for name in others:
         shape = tensors[name].shape[:2]
-        groups.append([name, *(n for n, t in tensors.items() if t.shape[:2] == shape and n not in {name, *taken})])
+        groups.append([name, *(n for n, t in tensors.items() if t.shape[:2] == shape and n not in {name, *grouped})])
     return groups
 
 
@@ -150,7 +152,7 @@ def shortened(batch: dict[str, Any], fields: list[str], real: int) -> dict[str, 
 
 def padded(batch: dict[str, Any], fields: list[str], real: int, seed: int) -> dict[str, Any]:
     """The batch with padding behind the first ``real`` tokens of some values, which holds whatever ``seed`` draws."""
-    draw, found = torch.Generator().manual_seed(seed), dict(batch)
+    draw, result = torch.Generator().manual_seed(seed), dict(batch)
     for name in fields:
         value = batch[name].clone()
         tail = value[:, real:]
@@ -163,8 +165,8 @@ def padded(batch: dict[str, Any], fields: list[str], real: int, seed: int) -> di
         else:
             some = torch.randint(value.numel(), tail.shape, generator=draw)
             tail.copy_(value.flatten()[some])
-        found[name] = value
-    return found
+        result[name] = value
+    return result
 
 
 def trains(subject: TaskSubject) -> None:

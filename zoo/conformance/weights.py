@@ -1,4 +1,4 @@
-"""Promises about parameters: initialisation, devices, gradients, saving, copying."""
+"""Checks of parameters: initialisation, devices, gradients, saving, copying."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def initialisation(subject: Subject) -> None:
         if name in declared:
             require(same, f"{name} is declared in fixed_start, and begins with other numbers for another seed.")
         elif parameter.numel() > 8 and bool((parameter != parameter.flatten()[0]).any()):  # constants need no seed
-            told = "draw from torch's generator, or declare fixed_start"
-            require(not same, f"{name} ignores the seed: {told}.")
+            advice = "draw from torch's generator, or declare fixed_start"
+            require(not same, f"{name} ignores the seed: {advice}.")
 
 
 def fixed_starts(layer: nn.Module) -> set[str]:
@@ -68,8 +68,8 @@ def state(layer: nn.Module) -> list[tuple[str, Tensor]]:
 def meta_construction(subject: Subject) -> None:
     """Built on the meta device, moved and initialised, it equals one that was built where it is used."""
     torch.manual_seed(0)
-    plain = any_layer(subject)
-    initialize(plain, 5)
+    reference = any_layer(subject)
+    initialize(reference, 5)
     with torch.device("meta"):
         ghost = any_layer(subject)
     strays = [name for name, tensor in state(ghost) if not tensor.is_meta]
@@ -78,10 +78,10 @@ def meta_construction(subject: Subject) -> None:
     )
     ghost = ghost.to_empty(device="cpu")
     initialize(ghost, 5)
-    for (name, one), (_, other) in zip(state(plain), state(ghost), strict=True):
+    for (name, one), (_, other) in zip(state(reference), state(ghost), strict=True):
         require(torch.equal(one, other), f"{name} is lost on the meta device: write it in reset_parameters().")
     x = subject.tokens()
-    gap = difference(ghost.eval()(x), plain.eval()(x))
+    gap = difference(ghost.eval()(x), reference.eval()(x))
     require(gap == 0, "a tensor that is neither parameter nor buffer is lost on the meta device: register_buffer it.")
 
 
@@ -117,11 +117,13 @@ def every_parameter_learns(subject: Subject) -> None:
         require(bool(grad.any()), f"the gradient of {name} is zero: is its use detached?")
     layer = any_layer(subject).train()
     (layer(subject.tokens(1, 1)).sum() + aux_losses(layer)).backward()
-    lost = [name for name, parameter in layer.named_parameters() if parameter.requires_grad and parameter.grad is None]
+    missing = [
+        name for name, parameter in layer.named_parameters() if parameter.requires_grad and parameter.grad is None
+    ]
     require(
-        not lost,
-        f"with a single token no gradient reaches {', '.join(lost[:3])}: DDP waits for it. What has no tokens must run "
-        "on none: a gradient of zeros is one.",
+        not missing,
+        f"with a single token no gradient reaches {', '.join(missing[:3])}: DDP waits for it. What has no tokens must "
+        "run on none: a gradient of zeros is one.",
     )
 
 
@@ -130,8 +132,8 @@ def gradients_are_right(subject: Subject) -> None:
     layer = any_layer(subject).double()
     for length in (3, SHORT_AND_LONG[-1]):
         for name, off in slopes_off(layer, subject.tokens(1, length, torch.float64)):
-            told = f"the gradient of {name} is wrong by {off:.2g}: detached, halved, or computed in low precision?"
-            require(off < 1e-4, told)
+            message = f"the gradient of {name} is wrong by {off:.2g}: detached, halved, or computed in low precision?"
+            require(off < 1e-4, message)
     try:
         layer = subject.layer(dropout=0.3)
     except Refused:

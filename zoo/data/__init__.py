@@ -1,1 +1,1 @@
-"""Data modules: they know tokenizers, sizes and splits, and nothing of any model."""
+"""Data modules, tokenizers, batching and caches; independent of models."""

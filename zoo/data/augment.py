@@ -1,4 +1,4 @@
-"""Random changes of training images: a function of (seed, epoch, sample) alone, for a whole batch at once."""
+"""Augmentation of training images, a function of (seed, epoch, sample) only, for a whole batch at once."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MARGIN = 8  # images move by up to an eighth of their size
 
 
 def none(images: Tensor, draws: np.ndarray) -> Tensor:
-    """The images as they are."""
+    """The images (B, C, H, W) unchanged."""
     return images
 
 
 def shift(images: Tensor, draws: np.ndarray) -> Tensor:
-    """Each image (B, C, H, W) moved by up to an eighth of its size, the rest black."""
+    """Each image (B, C, H, W) moved by up to an eighth of its size, padded with black; ``draws`` (B, 4) in [0, 1)."""
     count, _, height, width = images.shape
     most = max(1, height // MARGIN), max(1, width // MARGIN)
     padded = F.pad(images, (most[1], most[1], most[0], most[0]))
@@ -35,22 +35,22 @@ def shift(images: Tensor, draws: np.ndarray) -> Tensor:
 
 
 def crop_flip(images: Tensor, draws: np.ndarray) -> Tensor:
-    """The same, and every other image mirrored."""
+    """Random shift, and a horizontal flip with probability 1/2; shapes as in `shift`."""
     mirrored = torch.from_numpy(draws[:, 2] < 0.5)
     return shift(torch.where(mirrored[:, None, None, None], images.flip(-1), images), draws)
 
 
 def randaugment(images: Tensor, draws: np.ndarray) -> Tensor:
-    """The same, then two operations of RandAugment (Cubuk et al. 2020) at torchvision's default strength."""
+    """`crop_flip`, then two operations of RandAugment (Cubuk et al. 2020) at torchvision's default strength."""
     from torchvision.transforms import RandAugment
 
     change = RandAugment()
-    changed = []
+    result = []
     with torch.random.fork_rng(devices=[]):  # torchvision draws from the global state
         for image, draw in zip(crop_flip(images, draws), draws[:, 3], strict=True):
             torch.manual_seed(int(draw * 2**53))
-            changed.append(change(image))
-    return torch.stack(changed)
+            result.append(change(image))
+    return torch.stack(result)
 
 
 WAYS: dict[str, Callable[[Tensor, np.ndarray], Tensor]] = {
@@ -62,5 +62,5 @@ WAYS: dict[str, Callable[[Tensor, np.ndarray], Tensor]] = {
 
 
 def augment(images: Tensor, way: str, seed: int, epoch: int, indices: np.ndarray) -> Tensor:
-    """uint8 images (B, C, H, W), changed in that way."""
+    """uint8 images (B, C, H, W), augmented in one of WAYS."""
     return images if way == "none" else WAYS[way](images, uniforms(seed, epoch, indices, 4))

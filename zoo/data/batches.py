@@ -1,7 +1,7 @@
-"""Which samples make a batch, in which order, and which of them a process gets.
+"""Batch samplers and loaders: the order of samples, their batches, and each process's share.
 
-The order is a pure function of (seed, epoch). It is cut into *global* batches, and process r of w takes every w-th
-sample of each, from the r-th: the number of processes does not change what a global batch contains.
+The order is a pure function of (seed, epoch). It is split into *global* batches, of which process r of w takes samples
+r, r + w, …: the number of processes does not change the content of a global batch.
 """
 
 from __future__ import annotations
@@ -109,9 +109,9 @@ class TokenPlan(Plan):
                 f"a sample of {longest} tokens (rounded up to a multiple of {MULTIPLE}) does not fit max_tokens="
                 f"{tokens // world}. Raise max_tokens or lower max_length."
             )
-        super().__init__(self._cut(np.sort(self.width).tolist()), world, seed)
+        super().__init__(self._batch_edges(np.sort(self.width).tolist()), world, seed)
 
-    def _cut(self, width: list[int]) -> list[int]:
+    def _batch_edges(self, width: list[int]) -> list[int]:
         edges = [0]
         for i, wide in enumerate(width):
             if (i - edges[-1] + 1) * wide > self.tokens:
@@ -131,9 +131,9 @@ class TokenPlan(Plan):
 
 @dataclass
 class Position:
-    """Where training stands in its data: the epoch, and how many global batches of it were handed out.
+    """The position of training in its data: the epoch, and the number of its global batches already consumed.
 
-    It is right at any moment: also before the first batch of an epoch, and after a resume before anything was read.
+    Valid at any time, also before the first batch of an epoch and after a resume before any batch is read.
     """
 
     epoch: int = 0

@@ -1,7 +1,7 @@
-"""Files made once and kept: each entry is a folder whose name is the digest of what it was made from.
+"""The cache of prepared data: each entry is a folder named after the digest of its inputs.
 
-Everything lies under the folder that the environment variable ZOO_CACHE names, else under ``~/.cache/zoo``. Where that
-cannot be written, entries are made in a temporary folder that ends with the process.
+Entries are in the folder of the environment variable ZOO_CACHE, or in ``~/.cache/zoo``. If that cannot be written, they
+are in a temporary folder that is removed when the process ends.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ MANIFEST = "manifest.json"
 HASHED_BYTES = 64 * 2**20  # above this a file's length alone is compared, so that a start stays fast
 
 
-def root() -> Path:
+def cache_root() -> Path:
     """The cache folder. Raises StorageError where none is named and the user has no home."""
-    named = os.environ.get("ZOO_CACHE")
+    folder = os.environ.get("ZOO_CACHE")
     try:
-        return Path(named) if named else Path.home() / ".cache" / "zoo"
+        return Path(folder) if folder else Path.home() / ".cache" / "zoo"
     except RuntimeError as error:
         raise StorageError("no cache folder: set the environment variable ZOO_CACHE, or HOME, to a folder.") from error
 
@@ -49,23 +49,23 @@ def cached_entry(name: str, key: object, build: Callable[[Path], None]) -> Path:
     """
     title = f"{name}-{digest(key)[:24]}"
     try:
-        entry = root() / title
-        if intact(entry):
+        entry = cache_root() / title
+        if is_intact(entry):
             return entry
         entry.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{entry}.lock"):
-            if not intact(entry):
+            if not is_intact(entry):
                 _make(entry, build)
         return entry
     except (OSError, NotImplementedError, StorageError) as error:  # the second: a file system without locks
         return _uncached(title, build, error)
 
 
-def intact(entry: Path) -> bool:
+def is_intact(entry: Path) -> bool:
     """Whether every file of an entry is as long as when it was written and, up to 64 MB, has the same content."""
     try:
         manifest = json.loads((entry / MANIFEST).read_text("utf-8"))
-        return all(_stamp(entry / name) == stamp for name, stamp in manifest.items())
+        return all(_checksum(entry / name) == stamp for name, stamp in manifest.items())
     except (OSError, ValueError, AttributeError):
         return False
 
@@ -77,18 +77,18 @@ def write_array(path: Path, array: np.ndarray) -> None:
     atomic_files.publish_draft(draft, path)
 
 
-def mapped(path: Path) -> np.ndarray:
+def map_array(path: Path) -> np.ndarray:
     """An array in a file, read as it is used; at once where the file system maps no files, with a warning."""
     try:
         return np.load(path, mmap_mode="r")
     except OSError as error:
-        found = np.load(path)
-        _say_unmapped(error.strerror or str(error), path.parent)
-        return found
+        array = np.load(path)
+        _warn_unmapped(error.strerror or str(error), path.parent)
+        return array
 
 
 @functools.cache
-def _say_unmapped(why: str, folder: Path) -> None:
+def _warn_unmapped(why: str, folder: Path) -> None:
     atomic_files.warn(f"the files in {folder} cannot be mapped into memory, and are read as a whole: {why}")
 
 
@@ -112,14 +112,14 @@ class _Stream:
 
 
 def _make(entry: Path, build: Callable[[Path], None]) -> None:
-    for left in entry.parent.glob(
+    for leftover in entry.parent.glob(
         f"*{entry.name}.*{atomic_files.PARTIAL}"
     ):  # by a killed process: the lock is ours now
-        shutil.rmtree(left, ignore_errors=True)
+        shutil.rmtree(leftover, ignore_errors=True)
     with atomic_files.filled(entry) as folder:
         build(folder)
         files = sorted(folder.iterdir())
-        atomic_files.write_json(folder / MANIFEST, {file.name: _stamp(file) for file in files}, indent=None)
+        atomic_files.write_json(folder / MANIFEST, {file.name: _checksum(file) for file in files}, indent=None)
 
 
 def _uncached(title: str, build: Callable[[Path], None], error: Exception) -> Path:
@@ -136,14 +136,14 @@ def _uncached(title: str, build: Callable[[Path], None], error: Exception) -> Pa
         raise neither from again
     entry = folder / title
     try:
-        if not intact(entry):
+        if not is_intact(entry):
             _make(entry, build)
     except OSError as again:
         about = Path(os.fsdecode(again.filename or folder))
         if atomic_files.storage_fault(again) is None or not about.is_relative_to(folder):
             raise  # of the files that `build` reads
         raise neither from again
-    _say(why)
+    _warn_cache(why)
     return entry
 
 
@@ -151,22 +151,22 @@ def _uncached(title: str, build: Callable[[Path], None], error: Exception) -> Pa
 def _temporary(process: int) -> Path:
     """A folder that is removed when the process ends."""
     folder = tempfile.TemporaryDirectory(prefix="zoo-", ignore_cleanup_errors=True)
-    _held.append(folder)
+    _temporary_folders.append(folder)
     return Path(folder.name)
 
 
-_held: list[tempfile.TemporaryDirectory] = []
+_temporary_folders: list[tempfile.TemporaryDirectory] = []
 
 
 @functools.cache
-def _say(why: str) -> None:
+def _warn_cache(why: str) -> None:
     atomic_files.warn(
         f"the cache cannot be written, so that what is made now is made again next time: {why}. Set the environment "
         "variable ZOO_CACHE to a folder of yours"
     )
 
 
-def _stamp(file: Path) -> list[object]:
+def _checksum(file: Path) -> list[object]:
     size = file.stat().st_size
     if size > HASHED_BYTES:
         return [size, None]

@@ -1,6 +1,6 @@
-"""Sentences in any two languages from Babel's CLDR data: dates, lists, quantities and names that mean the same.
+"""Sentence pairs in any two languages from Babel's CLDR data: dates, lists, quantities and names.
 
-A kind is a function that draws a meaning and returns how to say it in a locale.
+A kind is a function that samples a meaning and returns a function that phrases it in a locale.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ SECONDS = (1, 60, 3600, 86400, 604800, 2600000, 31536000)
 SLOTS = {"E": "weekday", "c": "weekday", "M": "month", "L": "month", "d": "day", "y": "year"}  # by CLDR's letter
 FIELD = re.compile(r"%\((\w+)\)s")
 # no-break spaces become plain ones; marks of writing direction say nothing
-PLAIN = str.maketrans({"\xa0": " ", "\u202f": " "} | dict.fromkeys("\u061c\u200e\u200f\u202a\u202b\u202c"))
+REPLACEMENTS = str.maketrans({"\xa0": " ", "\u202f": " "} | dict.fromkeys("\u061c\u200e\u200f\u202a\u202b\u202c"))
 LEAST_NAMES = 100
 LEAST_UNITS = 8
 
@@ -119,11 +119,11 @@ class Book:
     def pair(self, kind: str) -> Pair | None:
         """A pair of this kind, or None where Babel lacks a pattern and answers with its own key."""
         say = KINDS[kind](self)
-        left, right = (say(one) for one in self.locales)
-        if any(unit in text for text in (left.text, right.text) for unit in UNITS):
+        source, target = (say(one) for one in self.locales)
+        if any(unit in text for text in (source.text, target.text) for unit in UNITS):
             return None
-        slots = [(left.slots[name], right.slots[name]) for name in left.slots if name in right.slots]
-        return Pair(left.text, right.text, kind, tuple(slots))
+        slots = [(source.slots[name], target.slots[name]) for name in source.slots if name in target.slots]
+        return Pair(source.text, target.text, kind, tuple(slots))
 
     def number(self) -> int | float:
         """A small, middling or large number, with or without decimals."""
@@ -138,11 +138,11 @@ class Book:
         both = sorted(set(tables[0]) & set(tables[1]))
         return [code for code in both if fits(code) and all(table[code] != code for table in tables)]
 
-    def _need(self, least: int, found: list[str], what: str) -> None:
-        if len(found) < least:
+    def _need(self, least: int, available: list[str], what: str) -> None:
+        if len(available) < least:
             names = " and ".join(map(str, self.locales))
             raise UsageError(
-                f"Babel {babel.__version__} has {len(found)} {what} that both {names} name, {least} are needed.\n"
+                f"Babel {babel.__version__} has {len(available)} {what} that both {names} name, {least} are needed.\n"
                 "Choose languages with fuller data, for example en, de, fr, es, pt, ru, zh, ja, ko, ar or hi."
             )
 
@@ -157,24 +157,24 @@ def locale(name: str) -> Locale:
     return Locale.parse(exact)
 
 
-def plain(text: str) -> str:
+def normalize_spaces(text: str) -> str:
     """Text without no-break spaces and direction marks."""
-    return text.translate(PLAIN)
+    return text.translate(REPLACEMENTS)
 
 
 def listing(names: Callable[[Locale], list[str]], style: str = "standard") -> Say:
     """Names joined by the locale's commas and its "and", or its "or"."""
-    return lambda one: Phrase(plain(format_list(names(one), style=style, locale=one)))  # type: ignore[arg-type]
+    return lambda one: Phrase(normalize_spaces(format_list(names(one), style=style, locale=one)))  # type: ignore[arg-type]
 
 
 def quantity(value: float, unit: str) -> Say:
     """A number with its unit, in the right plural."""
-    return lambda one: Phrase(plain(format_unit(value, unit, length="long", locale=one)))
+    return lambda one: Phrase(normalize_spaces(format_unit(value, unit, length="long", locale=one)))
 
 
 def price(value: float, currency: str) -> Say:
     """A number with the currency's name, in the right plural."""
-    return lambda one: Phrase(plain(format_currency(value, currency, locale=one, format_type="name")))
+    return lambda one: Phrase(normalize_spaces(format_currency(value, currency, locale=one, format_type="name")))
 
 
 def day(value: datetime.date, length: str) -> Say:
@@ -186,10 +186,10 @@ def day(value: datetime.date, length: str) -> Say:
         text, slots = "", {}
         # a split by a pattern with one group alternates: literal, field, literal, field, …, literal
         for i, piece in enumerate(FIELD.split(pattern)):
-            said = plain(fields[piece]) if i % 2 else plain(piece.replace("%%", "%"))
+            part = normalize_spaces(fields[piece]) if i % 2 else normalize_spaces(piece.replace("%%", "%"))
             if i % 2 and piece[0] in SLOTS:
-                slots[SLOTS[piece[0]]] = (len(text), len(text) + len(said))
-            text += said
+                slots[SLOTS[piece[0]]] = (len(text), len(text) + len(part))
+            text += part
         return Phrase(text, slots)
 
     return say
@@ -202,63 +202,75 @@ def some_day(book: Book, first: int, last: int) -> datetime.date:
 
 
 def date(book: Book) -> Say:
+    """A date between 1900 and 2099."""
     return day(some_day(book, 1900, 2099), book.random.choice(["full", "full", "long", "medium"]))
 
 
 def date_time(book: Book) -> Say:
+    """A date with a time of day."""
     say = day(some_day(book, 1950, 2060), book.random.choice(["long", "full"]))
     time = datetime.time(book.random.randrange(24), book.random.randrange(60))
-    return lambda one: say(one) + (" " + plain(format_time(time, "short", locale=one)))
+    return lambda one: say(one) + (" " + normalize_spaces(format_time(time, "short", locale=one)))
 
 
 def countries(book: Book) -> Say:
+    """One to four countries, joined by "and"."""
     codes = book.random.sample(book.territories, book.random.randint(1, 4))
     return listing(lambda one: [one.territories[code] for code in codes])
 
 
 def countries_or(book: Book) -> Say:
+    """Two or three countries, joined by "or"."""
     codes = book.random.sample(book.territories, book.random.randint(2, 3))
     return listing(lambda one: [one.territories[code] for code in codes], "or")
 
 
 def languages(book: Book) -> Say:
+    """One to four languages, joined by "and"."""
     codes = book.random.sample(book.languages, book.random.randint(1, 4))
     return listing(lambda one: [one.languages[code] for code in codes])
 
 
 def unit(book: Book) -> Say:
+    """A number with a unit."""
     return quantity(book.number(), book.random.choice(book.units))
 
 
 def units(book: Book) -> Say:
+    """Two numbers with units."""
     parts = [quantity(book.number(), name) for name in book.random.sample(book.units, 2)]
     return listing(lambda one: [part(one).text for part in parts])
 
 
 def relative_time(book: Book) -> Say:
+    """A time span before or after now, such as "in 3 days"."""
     span = datetime.timedelta(seconds=book.random.choice(SECONDS) * book.random.randint(1, 40))
     span = -span if book.random.random() < 0.5 else span
-    return lambda one: Phrase(plain(format_timedelta(span, add_direction=True, threshold=1.2, locale=one)))
+    return lambda one: Phrase(normalize_spaces(format_timedelta(span, add_direction=True, threshold=1.2, locale=one)))
 
 
 def money(book: Book) -> Say:
+    """An amount of money."""
     return price(book.number(), book.random.choice(book.currencies))
 
 
 def country_money(book: Book) -> Say:
+    """A country and an amount of money."""
     code, say = book.random.choice(book.territories), money(book)
-    return lambda one: plain(one.territories[code]) + ": " + say(one)
+    return lambda one: normalize_spaces(one.territories[code]) + ": " + say(one)
 
 
 def country_date(book: Book) -> Say:
+    """A country and a date."""
     code = book.random.choice(book.territories)
     say = day(some_day(book, 1900, 2099), book.random.choice(["full", "long"]))
-    return lambda one: plain(one.territories[code]) + ", " + say(one)
+    return lambda one: normalize_spaces(one.territories[code]) + ", " + say(one)
 
 
 def language_country(book: Book) -> Say:
+    """A language, and a country in parentheses."""
     language, code = book.random.choice(book.languages), book.random.choice(book.territories)
-    return lambda one: Phrase(plain(f"{one.languages[language]} ({one.territories[code]})"))
+    return lambda one: Phrase(normalize_spaces(f"{one.languages[language]} ({one.territories[code]})"))
 
 
 KINDS: dict[str, Callable[[Book], Say]] = {

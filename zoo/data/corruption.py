@@ -1,6 +1,6 @@
-"""Corrupting text: T5's spans behind sentinels, and BART's five noises; each with its inverse where it has one.
+"""Text corruption: T5's spans replaced by sentinels, and BART's five kinds of noise, with their inverses if any.
 
-All functions take token numbers, (T,) int64, and draw from the generator that they are given.
+All functions take token numbers (T,) in int64, and sample from the generator ``draw``.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def spans(length: int, rate: float, mean: float, draw: np.random.Generator) -> S
     """
     noise = min(max(round(length * rate), 1), length - 1)
     count = min(max(round(noise / mean), 1), noise, length - noise)
-    rest = _pieces(length - noise + 2, count + 1, draw)
-    rest[[0, -1]] -= 1  # in front of the first span and behind the last there may be nothing
-    edges = np.cumsum(np.stack([rest[:-1], _pieces(noise, count, draw)], 1).ravel())
+    gaps = _pieces(length - noise + 2, count + 1, draw)
+    gaps[[0, -1]] -= 1  # in front of the first span and behind the last there may be nothing
+    edges = np.cumsum(np.stack([gaps[:-1], _pieces(noise, count, draw)], 1).ravel())
     return [(int(edges[i]), int(edges[i + 1])) for i in range(0, 2 * count, 2)]
 
 
@@ -40,16 +40,16 @@ def _pieces(total: int, count: int, draw: np.random.Generator) -> np.ndarray:
     return np.diff([0, *cuts.tolist(), total])
 
 
-def corrupt_spans(tokens: Tokens, chosen: Spans, sentinels: Tokens) -> Corrupted:
+def corrupt_spans(tokens: Tokens, spans_to_hide: Spans, sentinels: Tokens) -> Corrupted:
     """The text with each span replaced by a sentinel of its own; and each sentinel followed by its span, then one more
     sentinel as the end: ``Thank you <0> me to <1> week`` and ``<0> for inviting <1> last <2>`` (Raffel et al., 2020).
     """
     source, target, at = [], [], 0
-    for number, (start, end) in enumerate(chosen):
+    for number, (start, end) in enumerate(spans_to_hide):
         source += [tokens[at:start], sentinels[number : number + 1]]
         target += [sentinels[number : number + 1], tokens[start:end]]
         at = end
-    last = len(chosen)
+    last = len(spans_to_hide)
     return Corrupted(np.concatenate([*source, tokens[at:]]), np.concatenate([*target, sentinels[last : last + 1]]))
 
 

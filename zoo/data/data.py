@@ -1,4 +1,4 @@
-"""The base of all data modules."""
+"""The base class of data modules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_WORKERS = 1024  # processes that load
 
 
 class Data(RenamedOptions, LightningDataModule, ABC):
-    """A data set with its splits, its order and what a model must know of it.
+    """A data set with its splits, their order, and the sizes that a model needs.
 
     Build the Trainer with ``use_distributed_sampler=False``: the loaders deal batches to the processes themselves.
     Every process must use the same seed, which is torch's initial seed unless given.
@@ -55,7 +55,7 @@ class Data(RenamedOptions, LightningDataModule, ABC):
 
     @abstractmethod
     def sizes(self) -> dict[str, int]:
-        """What a model must know, by the names of its options."""
+        """The sizes that a model needs, by the names of its options: ``{"vocab_size": 256}``."""
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -63,7 +63,7 @@ class Data(RenamedOptions, LightningDataModule, ABC):
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write what a trained model needs later to be used on new inputs."""
+        """Write the files that inference on new inputs needs, such as tokenizer.json."""
 
     @classmethod
     def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class Data(RenamedOptions, LightningDataModule, ABC):
         return Loader(dataset=self.datasets[split], batch_sampler=Batches(plan, rank, frozen), workers=self.num_workers)
 
 
-def a_fraction(**options: float) -> None:
+def require_fraction(**options: float) -> None:
     """Raise UsageError for the first option outside of the open interval (0, 1)."""
     for name, value in options.items():
         if not 0 < value < 1:

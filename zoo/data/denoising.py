@@ -20,7 +20,7 @@ from zoo.data.corruption import (
     rotate,
     spans,
 )  # fmt: skip
-from zoo.data.data import a_fraction, at_least
+from zoo.data.data import at_least, require_fraction
 from zoo.data.derived import FromText, Stream
 from zoo.data.masked import ENDS
 from zoo.data.stdlib import StdlibDocs
@@ -78,7 +78,7 @@ class NoisedRows(BatchDataset):
         }
 
 
-class Restored(FromText):
+class RestorationData(FromText):
     """What both ways of corrupting share: one tokenizer for both sides, and pieces that fit the model."""
 
     added: Sequence[str] = (PAD, BOS, EOS, MASK)
@@ -100,7 +100,7 @@ class Restored(FromText):
         """Tokens of a piece: what is shown and what must be said both fit max_length with their ends."""
         return self.max_length - 2
 
-    def made(self, stream: Stream, split: str) -> BatchDataset:
+    def make_dataset(self, stream: Stream, split: str) -> BatchDataset:
         rows = NoisedRows(stream, self.length, self.max_length, self.corrupter(), self)
         rows.decoded = 0 if split == "train" else self.eval_limit
         return rows
@@ -131,7 +131,7 @@ class Restored(FromText):
             self.tokenizer.save(folder / f"{side}-tokenizer.json")
 
 
-class SpanCorruption(Restored):
+class SpanCorruption(RestorationData):
     """A text with spans replaced by sentinels <extra_0>, <extra_1>, …, which the target says (T5).
 
     The target is each sentinel with its span, and one more sentinel as the end. Spans are `mean_span` tokens long on
@@ -152,7 +152,7 @@ class SpanCorruption(Restored):
             mean_span: mean length of a replaced span in tokens.
         """
         super().__init__(text, eval_limit, seed)
-        a_fraction(rate=rate)
+        require_fraction(rate=rate)
         if mean_span < 1:
             raise UsageError(f"mean_span is {mean_span}: a span has at least one token")
         self.rate, self.mean_span = rate, mean_span
@@ -176,7 +176,7 @@ class Spans:
         return corrupt_spans(tokens, spans(len(tokens), self.rate, self.mean, draw), self.sentinels)
 
 
-class Denoising(Restored):
+class Denoising(RestorationData):
     """A text with noise, which the target says whole (BART).
 
     Noises are applied in this order, those that are named: permutation of sentences, rotation of the piece, infilling
@@ -200,7 +200,7 @@ class Denoising(Restored):
             mean_span: mean length of an infilled span in tokens.
         """
         super().__init__(text, eval_limit, seed)
-        a_fraction(rate=rate)
+        require_fraction(rate=rate)
         self.noises = list(noises or ("infilling", "permutation"))
         for noise in self.noises:
             if noise not in NOISES:
@@ -226,15 +226,15 @@ class Noises:
         self.noises, self.rate, self.mean, self.mask, self.ends = frozenset(noises), rate, mean, mask, ends
 
     def __call__(self, tokens: np.ndarray, draw: np.random.Generator) -> Corrupted:
-        shown = tokens
+        noisy = tokens
         if "permutation" in self.noises:
-            shown = permute_sentences(shown, self.ends, draw)
+            noisy = permute_sentences(noisy, self.ends, draw)
         if "rotation" in self.noises:
-            shown = rotate(shown, draw)
+            noisy = rotate(noisy, draw)
         if "infilling" in self.noises:
-            shown = infill(shown, self.rate, self.mean, self.mask, draw)
+            noisy = infill(noisy, self.rate, self.mean, self.mask, draw)
         if "masking" in self.noises:
-            shown = mask_tokens(shown, self.rate, self.mask, draw)
+            noisy = mask_tokens(noisy, self.rate, self.mask, draw)
         if "deletion" in self.noises:
-            shown = delete_tokens(shown, self.rate, draw)
-        return Corrupted(shown, tokens)
+            noisy = delete_tokens(noisy, self.rate, draw)
+        return Corrupted(noisy, tokens)

@@ -1,4 +1,4 @@
-"""The base of data that are made from the tokens of a text: masked, corrupted, noised."""
+"""Base class of data modules derived from the tokens of a text: masked, corrupted, noised."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zoo.data.data import Data
 from zoo.data.text import TextData
 from zoo.errors import UsageError
 
-HELD = 20181011  # the seed of what evaluation is shown, the same for everybody
+EVALUATION_SEED = 20181011  # the seed of what evaluation is shown, the same for everybody
 
 
 class Stream(NamedTuple):
@@ -27,7 +27,7 @@ class Stream(NamedTuple):
 
     def key(self, epoch: int) -> tuple[int, int]:
         """The seed and the epoch of noise, which is the same in every evaluation: Lightning counts epochs there too."""
-        return (HELD, 0) if self.seed is None else (self.seed, epoch)
+        return (EVALUATION_SEED, 0) if self.seed is None else (self.seed, epoch)
 
     def rows(self, length: int) -> int:
         """How many pieces of ``length`` tokens there are: all tokens in evaluation, whole pieces in training."""
@@ -69,7 +69,7 @@ class FromText(Data):
         return self.text.max_length
 
     @abstractmethod
-    def made(self, stream: Stream, split: str) -> BatchDataset:
+    def make_dataset(self, stream: Stream, split: str) -> BatchDataset:
         """The samples of a split."""
 
     @abstractmethod
@@ -81,7 +81,7 @@ class FromText(Data):
         self.tokenizer = self.text.tokenizer.extended(self.added)
         streams = {split: blocks.tokens for split, blocks in self.text.datasets.items()}  # type: ignore[attr-defined]
         self.datasets = {
-            split: self.made(Stream(tokens, self.seed if split == "train" else None), split)
+            split: self.make_dataset(Stream(tokens, self.seed if split == "train" else None), split)
             for split, tokens in streams.items()
         }
 

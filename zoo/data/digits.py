@@ -9,7 +9,7 @@ import numpy as np
 
 from zoo.data.augment import Augment
 from zoo.data.cache import cached_entry, write_arrays
-from zoo.data.imagedata import ImageData, Split, squares, stratified_split
+from zoo.data.imagedata import ImageData, Split, square_images, stratified_split
 from zoo.errors import UsageError
 
 SPLIT = (20170612,)  # the seed of the split, the same for everybody
@@ -47,7 +47,8 @@ class Digits(ImageData):
         train, val = stratified_split(labels, 0.2, SPLIT)
         parts = {"train": train, "val": val}
         splits = {
-            name: Split(squares(images[part], self.image_size, "Digits"), labels[part]) for name, part in parts.items()
+            name: Split(square_images(images[part], self.image_size, "Digits"), labels[part])
+            for name, part in parts.items()
         }
         return splits, [str(number) for number in range(10)]
 

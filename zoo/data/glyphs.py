@@ -11,11 +11,11 @@ from PIL import Image, ImageDraw, ImageFont
 from zoo.data.augment import Augment
 from zoo.data.cache import cached_entry, write_arrays
 from zoo.data.data import at_least
-from zoo.data.imagedata import ImageData, Split, squares
+from zoo.data.imagedata import ImageData, Split, square_images
 from zoo.errors import UsageError
 
 SEED = 20170612  # of the images, the same for everybody
-HELD = 1000  # validation images, and as many test images
+EVALUATION_SIZE = 1000  # validation images, and as many test images
 SMALLEST = 7
 NOISE = 20.0  # standard deviation, of 255
 TIMES = (1.7, 1.9, 2.2)  # sizes of the font, in sides of the image, on a canvas twice as large as the image
@@ -56,13 +56,19 @@ class Glyphs(ImageData):
         entry = cached_entry("glyphs", {"format": 1, **options}, self._render)
         with np.load(entry / "glyphs.npz") as arrays:
             images, labels = arrays["images"], arrays["labels"]
-        edges = {"test": slice(HELD), "val": slice(HELD, 2 * HELD), "train": slice(2 * HELD, None)}
-        splits = {name: Split(squares(images[part], None, "Glyphs"), labels[part]) for name, part in edges.items()}
+        edges = {
+            "test": slice(EVALUATION_SIZE),
+            "val": slice(EVALUATION_SIZE, 2 * EVALUATION_SIZE),
+            "train": slice(2 * EVALUATION_SIZE, None),
+        }
+        splits = {
+            name: Split(square_images(images[part], None, "Glyphs"), labels[part]) for name, part in edges.items()
+        }
         return splits, list(self.characters)
 
     def _render(self, folder: Path) -> None:
         draw = np.random.default_rng(SEED)
-        count = self.size + 2 * HELD
+        count = self.size + 2 * EVALUATION_SIZE
         labels = draw.permutation(np.arange(count) % len(self.characters))
         stamps = [[stamp(character, self.side, times) for times in TIMES] for character in self.characters]
         images = np.empty((count, self.side, self.side), np.float32)

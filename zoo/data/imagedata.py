@@ -171,7 +171,7 @@ def moments(pixels: Pixels) -> tuple[list[float], list[float]]:
     return mean.tolist(), np.where(std < 1 / 255, 1.0, std).tolist()  # a constant channel is only centred
 
 
-def squares(images: np.ndarray, size: int | None, where: str) -> ArrayPixels:
+def square_images(images: np.ndarray, size: int | None, where: str) -> ArrayPixels:
     """Images (N, H, W) or (N, H, W, C) of uint8, resized to `size` where given. Raises UsageError for other arrays."""
     if images.dtype != np.uint8 or images.ndim not in (3, 4):
         raise UsageError(f"{where}: images are {images.dtype} {images.shape}: uint8 (N, H, W) or (N, H, W, C) is right")
@@ -186,11 +186,11 @@ def squares(images: np.ndarray, size: int | None, where: str) -> ArrayPixels:
     tensor = torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
     if size is None or (height, width) == (size, size):
         return ArrayPixels(tensor)
-    parts = [resized(part, size) for part in tensor.split(256)]
+    parts = [resize_images(part, size) for part in tensor.split(256)]
     return ArrayPixels(torch.cat(parts))
 
 
-def resized(images: Tensor, size: int) -> Tensor:
+def resize_images(images: Tensor, size: int) -> Tensor:
     """uint8 (B, C, H, W) to (B, C, size, size), smoothed."""
     larger = F.interpolate(images.float(), (size, size), mode="bilinear", antialias=True)
     return larger.round().clamp(0, 255).byte()
@@ -214,11 +214,11 @@ def check_labels(where: str, split: Split, classes: int) -> None:
 def stratified_split(labels: np.ndarray, fraction: float, seed: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     """Indices of the rest and of a random `fraction` of each class, both in the order of the data."""
     draw = np.random.default_rng(seed)
-    held = np.zeros(len(labels), bool)
+    selected = np.zeros(len(labels), bool)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
-        held[draw.permutation(members)[: round(len(members) * fraction)]] = True
-    return np.flatnonzero(~held), np.flatnonzero(held)
+        selected[draw.permutation(members)[: round(len(members) * fraction)]] = True
+    return np.flatnonzero(~selected), np.flatnonzero(selected)
 
 
 def _labels_digest(split: Split) -> str:

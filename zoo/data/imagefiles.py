@@ -51,10 +51,10 @@ class FilePixels(Pixels):
 
 def upright(image: Image.Image) -> Image.Image:
     """The image as a camera's orientation mark in its EXIF data says it is to be seen, as every viewer shows it."""
-    return ImageOps.exif_transpose(image) if turned(image) else image
+    return ImageOps.exif_transpose(image) if has_orientation(image) else image
 
 
-def turned(image: Image.Image) -> bool:
+def has_orientation(image: Image.Image) -> bool:
     """Whether an image is stored on its side, upside down or mirrored."""
     try:
         return image.getexif().get(ExifTags.Base.Orientation, 1) in range(2, 9)
@@ -69,7 +69,7 @@ class Files:
         self.paths = list(paths)
 
     def __call__(self, index: int) -> Image.Image:
-        return header(self.paths[index])
+        return open_header(self.paths[index])
 
 
 class Items:
@@ -82,7 +82,7 @@ class Items:
         return self.dataset[int(self.part[index])][0]
 
 
-def header(path: str) -> Image.Image:
+def open_header(path: str) -> Image.Image:
     """The image, its size known and nothing decoded. Raises UsageError when it is no image, or a huge one."""
     try:
         with warnings.catch_warnings():  # Pillow's own limit is higher and only a warning

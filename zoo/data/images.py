@@ -19,9 +19,9 @@ from PIL import Image
 
 from zoo.data.augment import Augment
 from zoo.data.cache import cached_entry, write_json
-from zoo.data.data import a_fraction, log_once
-from zoo.data.imagedata import ImageData, Split, squares, stratified_split
-from zoo.data.imagefiles import UNREADABLE, FilePixels, Files, Items, header
+from zoo.data.data import log_once, require_fraction
+from zoo.data.imagedata import ImageData, Split, square_images, stratified_split
+from zoo.data.imagefiles import UNREADABLE, FilePixels, Files, Items, open_header
 from zoo.data.read import missing_file
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
@@ -96,12 +96,12 @@ class ImageFolder(ImageData):
             try:
                 folder_of_split = _visible_folders()(str(folder), is_valid_file=is_image)
             except FileNotFoundError as error:  # no class, or a class without images
-                others = left_out(folder)
-                hint = f"\nIt holds {told_endings(others)}, which are not read." if others else ""
+                others = unread_files(folder)
+                hint = f"\nIt holds {count_endings(others)}, which are not read." if others else ""
                 raise UsageError(f"{folder}: {str(error).splitlines()[0]}{hint}") from error
-            if others := left_out(folder):
+            if others := unread_files(folder):
                 log_once(
-                    f"{folder}: {len(others)} files are left out, {told_endings(others)}: they lie in no class's "
+                    f"{folder}: {len(others)} files are left out, {count_endings(others)}: they lie in no class's "
                     f"folder, or their names end in none of {' '.join(ENDINGS)}. The first: {others[0]}"
                 )
             names = names or folder_of_split.classes
@@ -130,7 +130,7 @@ class ImageFolder(ImageData):
         whole = sum(size for size, _ in stats) <= DECODED_BYTES
 
         def check(entry: Path) -> None:
-            wrong = {path: why for path, _ in samples if (why := flaw(path, whole))}
+            wrong = {path: why for path, _ in samples if (why := image_problem(path, whole))}
             contents = {path: content_digest(path, whole) for path, _ in samples if path not in wrong}
             write_json(entry / "checked.json", {"wrong": wrong, "contents": contents})
 
@@ -184,25 +184,25 @@ def _visible_folders() -> type:
     return Visible
 
 
-def left_out(folder: Path) -> list[str]:
+def unread_files(folder: Path) -> list[str]:
     """The files below a split's folder that are not read, save for hidden ones and what file managers leave."""
-    found = []
+    files = []
     for place, folders, names in os.walk(folder, followlinks=True):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         inside = Path(place) != folder
-        found += [
+        files += [
             os.path.join(place, name)
             for name in sorted(names)
             if not (name.startswith(".") or name.lower() in LITTER or (inside and is_image(name)))
         ]
-    return found
+    return files
 
 
-def told_endings(paths: list[str]) -> str:
+def count_endings(paths: list[str]) -> str:
     """How many there are of each ending: ``3 .avif, 1 .txt``."""
     counts = Counter(Path(path).suffix.lower() or "without an ending" for path in paths)
-    shown = [f"{count} {ending}" for ending, count in counts.most_common(6)]
-    return ", ".join([*shown, *(["…"] if len(counts) > 6 else [])])
+    texts = [f"{count} {ending}" for ending, count in counts.most_common(6)]
+    return ", ".join([*texts, *(["…"] if len(counts) > 6 else [])])
 
 
 def content_digest(path: str, whole: bool) -> str:
@@ -218,10 +218,10 @@ def content_digest(path: str, whole: bool) -> str:
         return hashed.hexdigest()
 
 
-def flaw(path: str, whole: bool) -> str:
+def image_problem(path: str, whole: bool) -> str:
     """Why an image cannot be read, by its header or as a whole; nothing where it can."""
     try:
-        with header(path) as image:
+        with open_header(path) as image:
             if whole:
                 image.load()
     except UsageError as error:
@@ -270,7 +270,7 @@ class NpzImages(ImageData):
         splits, names = {}, []
         for name, file in self.files.items():
             arrays = _npz(Path(file).expanduser())
-            splits[name] = Split(squares(arrays["images"], self.image_size, file), arrays["labels"])
+            splits[name] = Split(square_images(arrays["images"], self.image_size, file), arrays["labels"])
             if name == "train":
                 names = [str(one) for one in arrays.get("names", ())]
             pixels, first = splits[name].pixels, splits["train"].pixels
@@ -279,24 +279,24 @@ class NpzImages(ImageData):
                     f"{file}: images of size {pixels.size} with {pixels.channels} channels, but {self.files['train']} "
                     f"has {first.size} with {first.channels}"
                 )
-        return splits, names or numbered(splits["train"].labels, self.files["train"])
+        return splits, names or class_numbers(splits["train"].labels, self.files["train"])
 
 
-def numbered(labels: np.ndarray, where: str) -> list[str]:
+def class_numbers(labels: np.ndarray, where: str) -> list[str]:
     """The names of classes that have none, their numbers. Raises UsageError where there are gaps between them.
 
     A class that no image has would be trained all the same: numbers such as 1000000 would make a million of them.
     """
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         return []  # check_labels says what is wrong
-    found = np.unique(labels[labels >= 0])
-    gaps = np.flatnonzero(found != np.arange(len(found)))
+    present = np.unique(labels[labels >= 0])
+    gaps = np.flatnonzero(present != np.arange(len(present)))
     if len(gaps):
         raise UsageError(
-            f"{where}: labels run to {found[-1]}, and no image has the label {gaps[0]}: there are {len(found)} classes "
-            f"with images.\nNumber them from 0 to {len(found) - 1}, or give an array 'names' with every class's name."
+            f"{where}: labels run to {present[-1]}, and no image has the label {gaps[0]}: there are {len(present)} "
+            f"classes with images.\nNumber them from 0 to {len(present) - 1}, or add an array 'names' of all classes."
         )
-    return [str(number) for number in found]
+    return [str(number) for number in present]
 
 
 def _npz(path: Path) -> dict[str, np.ndarray]:
@@ -356,7 +356,7 @@ class TorchvisionImages(ImageData):
             val_fraction: share of the training images that validates.
         """
         super().__init__(image_size, batch_size, augment, num_workers, seed)
-        a_fraction(val_fraction=val_fraction)
+        require_fraction(val_fraction=val_fraction)
         self.dataset, self.root, self.val_fraction = name, Path(root).expanduser(), val_fraction
 
     @classmethod
@@ -375,27 +375,27 @@ class TorchvisionImages(ImageData):
     def read(self) -> tuple[dict[str, Split], list[str]]:
         train, test = self._open("train"), self._open("test")
         labels = _labels(train)
-        train_part, held = stratified_split(labels, self.val_fraction, SPLIT)
+        train_part, val_part = stratified_split(labels, self.val_fraction, SPLIT)
         splits = {
             "train": self._split(train, labels, train_part, "train"),
-            "val": self._split(train, labels, held, "train"),
+            "val": self._split(train, labels, val_part, "train"),
             "test": self._split(test, _labels(test), np.arange(len(test)), "test"),
         }
         names = [str(name) for name in getattr(train, "classes", ())]
-        return splits, names or numbered(labels, self.dataset)
+        return splits, names or class_numbers(labels, self.dataset)
 
     def _split(self, dataset: Any, labels: np.ndarray, part: np.ndarray, split: str) -> Split:
         data = np.asarray(getattr(dataset, "data", ()))
         if data.dtype == np.uint8 and data.ndim in (3, 4) and len(data) == len(labels):
             if data.ndim == 4 and data.shape[1] in (1, 3) and data.shape[3] not in (1, 3):
                 data = data.transpose(0, 2, 3, 1)  # SVHN and STL10 put channels first
-            return Split(squares(data[part], self.image_size, self.dataset), labels[part])
+            return Split(square_images(data[part], self.image_size, self.dataset), labels[part])
         if self.image_size is None:
             raise UsageError(f"the images of {self.dataset} may differ in size: give image_size")
         items = Items(dataset, part)
         some = np.unique(np.linspace(0, len(part) - 1, SAMPLED_IDENTITY).astype(np.int64)).tolist() if len(part) else []
-        seen = [hashlib.sha256(items(int(index)).convert("RGB").tobytes()).hexdigest()[:16] for index in some]
-        identity = [self.dataset, split, len(labels), part.tolist(), seen]  # another root may hold other images
+        digests = [hashlib.sha256(items(int(index)).convert("RGB").tobytes()).hexdigest()[:16] for index in some]
+        identity = [self.dataset, split, len(labels), part.tolist(), digests]  # another root may hold other images
         return Split(FilePixels(len(part), self.image_size, items, identity), labels[part])
 
     def _open(self, split: str) -> Any:
@@ -409,14 +409,14 @@ class TorchvisionImages(ImageData):
         cls = getattr(datasets, self.dataset)
         options = inspect.signature(cls).parameters
         if "train" in options:
-            chosen: dict[str, Any] = {"train": split == "train"}
+            arguments: dict[str, Any] = {"train": split == "train"}
         elif "split" in options:
-            chosen = {"split": split}
+            arguments = {"split": split}
         else:
             raise UsageError(f"torchvision's {self.dataset} has no train and test split: use ImageFolder or NpzImages")
-        chosen |= {"download": False} if "download" in options else {}
+        arguments |= {"download": False} if "download" in options else {}
         try:
-            return cls(str(self.root), **chosen)
+            return cls(str(self.root), **arguments)
         except (RuntimeError, OSError) as error:
             raise missing_file(f"the {split} split of the data set {self.dataset} in {self.root}", RECIPES) from error
 

@@ -23,7 +23,7 @@ ADDED = (PAD, CLS, SEP)
 IGNORE = -100
 
 
-class Labelled(NamedTuple):
+class LabelledText(NamedTuple):
     """A text and the name of its class."""
 
     text: str
@@ -41,22 +41,22 @@ class LabelledRows(BatchDataset):
 
     def batch(self, indices: np.ndarray, epoch: int) -> dict[str, Any]:
         """``tokens`` (B, T), ``valid`` (B, T): False at padding, ``labels`` (B,), or (B, T) with -100 where none is."""
-        chosen = [self.rows[index] for index in indices]
-        width = int(round_up(max(map(len, chosen)) + 1, self.most))
-        tokens = np.full((len(chosen), width), self.pad, np.int64)
+        rows = [self.rows[index] for index in indices]
+        width = int(round_up(max(map(len, rows)) + 1, self.most))
+        tokens = np.full((len(rows), width), self.pad, np.int64)
         valid = np.zeros(tokens.shape, bool)
-        for row, ids in enumerate(chosen):
+        for row, ids in enumerate(rows):
             tokens[row, : len(ids) + 1] = [self.cls, *ids]
             valid[row, : len(ids) + 1] = True
         labels = self._labels([self.labels[index] for index in indices], tokens.shape)
         return {"tokens": torch.from_numpy(tokens), "valid": torch.from_numpy(valid), "labels": labels}
 
     @staticmethod
-    def _labels(chosen: list[Any], shape: tuple[int, int]) -> torch.Tensor:
-        if not isinstance(chosen[0], list):
-            return torch.tensor(chosen)
+    def _labels(values: list[Any], shape: tuple[int, int]) -> torch.Tensor:
+        if not isinstance(values[0], list):
+            return torch.tensor(values)
         labels = torch.full(shape, IGNORE)
-        for row, own in enumerate(chosen):
+        for row, own in enumerate(values):
             labels[row, 1 : len(own) + 1] = torch.tensor(own)
         return labels
 
@@ -93,22 +93,22 @@ class LabelledData(Data):
         if labels is not None:
             at_least(1, labels=labels)
         self.names: list[str] = []
-        self.named, self.vocab_size, self.max_length, self.limit = tokenizer, vocab_size, max_length, labels
+        self.tokenizer_path, self.vocab_size, self.max_length, self.limit = tokenizer, vocab_size, max_length, labels
 
     tokenizer: Tokenizer
     _fingerprint: str
 
     def _tokenizer(self, texts: list[str]) -> Tokenizer:
-        if self.named is None:
+        if self.tokenizer_path is None:
             return Tokenizer.bpe(texts, self.vocab_size).extended(ADDED)
-        return tokenizer_option(self.named).extended(ADDED)
+        return tokenizer_option(self.tokenizer_path).extended(ADDED)
 
     @property
     def room(self) -> int:
         """How many tokens of a text a row holds."""
         return self.max_length - len(self.tokenizer.marked([]))
 
-    def cut(self, ids: list[int]) -> list[int]:
+    def truncate(self, ids: list[int]) -> list[int]:
         """What stands behind <cls>: the tokens of a text, and <sep> where a published tokenizer ends texts with it."""
         return self.tokenizer.marked(ids[: self.room])[1:]
 
@@ -137,7 +137,7 @@ class TextLabels(LabelledData):
     """
 
     @abstractmethod
-    def texts(self) -> dict[str, list[Labelled]]:
+    def texts(self) -> dict[str, list[LabelledText]]:
         """The texts of "train", "val" and perhaps "test"."""
 
     def load(self) -> None:
@@ -154,26 +154,26 @@ class TextLabels(LabelledData):
                 f"single text, such as {alone[0]!r:.60}.\nA line holds a class, a tab and a text, in this order."
             )
         place = {name: number for number, name in enumerate(self.names)}
-        for split, found in texts.items():
-            for one in found:
+        for split, items in texts.items():
+            for one in items:
                 if one.label not in place:
                     raise UsageError(f"the {split} split has the label {one.label!r}, which no training text has")
-        texts["train"] = few(texts["train"], self.limit)
+        texts["train"] = select_labels(texts["train"], self.limit)
         content = hashlib.sha256(json.dumps([self.tokenizer.to_json(), self.max_length]).encode())
-        for split, found in sorted(texts.items()):
-            content.update(json.dumps([split, found]).encode())
+        for split, items in sorted(texts.items()):
+            content.update(json.dumps([split, items]).encode())
         self._fingerprint = content.hexdigest()
-        rows = {split: self._rows(split, found, place) for split, found in texts.items()}
+        rows = {split: self._rows(split, items, place) for split, items in texts.items()}
         self.datasets = {"test": rows["val"], **rows}
 
-    def _rows(self, split: str, texts: list[Labelled], place: dict[str, int]) -> LabelledRows:
+    def _rows(self, split: str, texts: list[LabelledText], place: dict[str, int]) -> LabelledRows:
         ids = self.tokenizer.encode_batch([one.text for one in texts])
         room = self.room
         long = sum(len(row) > room for row in ids)
         if long:
             log_once(f"{long} of {len(ids)} {split} texts are cut to their first {room} tokens")
         return LabelledRows(
-            [self.cut(row) for row in ids], [place[one.label] for one in texts], *self.marks(), self.max_length
+            [self.truncate(row) for row in ids], [place[one.label] for one in texts], *self.marks(), self.max_length
         )
 
 
@@ -183,7 +183,7 @@ def tokenizer_option(path: str) -> Tokenizer:
     return Tokenizer.load(here / "tokenizer.json" if here.is_dir() else here)
 
 
-def few(texts: list[Labelled], limit: int | None) -> list[Labelled]:
+def select_labels(texts: list[LabelledText], limit: int | None) -> list[LabelledText]:
     """``limit`` texts, the classes in turn, in an order that is the same for everybody; all of them for None."""
     if limit is None:
         return texts

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from zoo.data.batches import generator, sample_sentence
-from zoo.data.data import a_fraction
-from zoo.data.labelled import CHOICE, Labelled, TextLabels
+from zoo.data.data import require_fraction
+from zoo.data.labelled import CHOICE, LabelledText, TextLabels
 from zoo.data.read import missing_file, read_lines
 from zoo.errors import UsageError
 from zoo.io import atomic_files
@@ -46,7 +46,7 @@ class LabelledFiles(TextLabels):
             seed: of the order; the run's unless given.
         """
         super().__init__(tokenizer, vocab_size, max_length, batch_size, labels, seed)
-        a_fraction(val_fraction=val_fraction)
+        require_fraction(val_fraction=val_fraction)
         self.path, self.val_fraction = Path(path).expanduser(), val_fraction
 
     @classmethod
@@ -58,41 +58,41 @@ class LabelledFiles(TextLabels):
             atomic_files.write_text(folder / f"{split}.tsv", text)
         return {"path": str(folder)}
 
-    def texts(self) -> dict[str, list[Labelled]]:
+    def texts(self) -> dict[str, list[LabelledText]]:
         files = {split: self._file(split) for split in ("train", "val", "test")}
         if files["train"] is None:
             raise missing_file(f"{self.path / 'train.tsv'} (or .gz)", RECIPES)
-        splits = {split: read(file) for split, file in files.items() if file is not None}
+        splits = {split: read_table(file) for split, file in files.items() if file is not None}
         if len({one.label for one in splits["train"]}) < 2:
             raise UsageError(f"{files['train']} has a single class: there is nothing to tell apart")
-        return splits if "val" in splits else splits | set_aside(splits["train"], self.val_fraction)
+        return splits if "val" in splits else splits | split_validation(splits["train"], self.val_fraction)
 
     def _file(self, split: str) -> Path | None:
         names = (self.path / f"{split}.tsv", self.path / f"{split}.tsv.gz")
         return next((file for file in names if file.is_file()), None)
 
 
-def read(file: Path) -> list[Labelled]:
+def read_table(file: Path) -> list[LabelledText]:
     """The lines of a table. Raises UsageError that names the first line without a class or a text."""
     rows = []
     for number, line in enumerate(read_lines(file, RECIPES), 1):
         label, tab, text = line.partition("\t")
         if not tab or not label.strip() or not text.strip():
             raise UsageError(f"{file}:{number} must hold a class, a tab and a text")
-        rows.append(Labelled(text, label.strip()))
+        rows.append(LabelledText(text, label.strip()))
     if not rows:
         raise UsageError(f"{file} is empty: it must hold a class, a tab and a text per line")
     return rows
 
 
-def set_aside(texts: list[Labelled], fraction: float) -> dict[str, list[Labelled]]:
+def split_validation(texts: list[LabelledText], fraction: float) -> dict[str, list[LabelledText]]:
     """Training and validation texts, drawn by a fixed seed."""
     count = max(1, round(len(texts) * fraction))
     if count >= len(texts):
         raise UsageError(f"{len(texts)} texts are too few to set some aside for validation")
     order = generator(CHOICE).permutation(len(texts))
-    held = set(order[:count].tolist())
+    validation = set(order[:count].tolist())
     return {
-        "train": [text for number, text in enumerate(texts) if number not in held],
-        "val": [text for number, text in enumerate(texts) if number in held],
+        "train": [text for number, text in enumerate(texts) if number not in validation],
+        "val": [text for number, text in enumerate(texts) if number in validation],
     }

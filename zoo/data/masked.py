@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from zoo.data.batches import BatchDataset, generator
-from zoo.data.data import a_fraction, at_least
+from zoo.data.data import at_least, require_fraction
 from zoo.data.derived import FromText, Stream
 from zoo.data.masking import Masker, Words
 from zoo.data.stdlib import StdlibDocs
@@ -105,8 +105,8 @@ class PairRows(MaskedRows):
             if other != document:
                 break
         # as long as what it stands for, or the length would tell
-        cut = max(begin, min(self.split(begin, stop, draw), stop - (end - middle)))
-        return first, self.stream.tokens[cut : min(stop, cut + end - middle)], False
+        first_token = max(begin, min(self.split(begin, stop, draw), stop - (end - middle)))
+        return first, self.stream.tokens[first_token : min(stop, first_token + end - middle)], False
 
     def split(self, start: int, end: int, draw: np.random.Generator) -> int:
         """A place behind the end of a sentence in the middle half of a piece, or any place there."""
@@ -139,12 +139,12 @@ class MaskedText(FromText):
             seed: of what is hidden; the text's unless given.
         """
         super().__init__(text, seed)
-        a_fraction(rate=rate)
+        require_fraction(rate=rate)
         at_least(0, scored=scored)
         at_least(2 * SHORTEST if next_sentence else 2, max_length=self.text.max_length)
         self.rate, self.whole_words, self.next_sentence, self.scored = rate, whole_words, next_sentence, scored
 
-    def made(self, stream: Stream, split: str) -> BatchDataset:
+    def make_dataset(self, stream: Stream, split: str) -> BatchDataset:
         words = Words.of(self.tokenizer) if self.whole_words else None
         masker = Masker(self.rate, self.number(MASK), self.ordinary(), words)
         marks = {name: self.number(name) for name in self.added}

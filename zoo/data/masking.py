@@ -1,4 +1,4 @@
-"""Masking: which tokens a masked language model must tell, and what it is shown in their place."""
+"""Token masking of masked language models: which tokens are predicted, and what replaces them in the input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from zoo.data.batches import uniforms
 from zoo.data.tokenizer import Tokenizer, byte_of
 
 IGNORE = -100
-SHOWN, RANDOM = 0.8, 0.1  # of the chosen tokens: hidden by <mask>, replaced by any token; the rest stays (BERT)
+MASK_SHARE, RANDOM_SHARE = (
+    0.8,
+    0.1,
+)  # of the chosen tokens: hidden by <mask>, replaced by any token; the rest stays (BERT)
 SPACE, LETTER, DIGIT, OTHER, ALONE = range(5)
 
 
@@ -31,11 +34,11 @@ class Words(NamedTuple):
         the space in front of it; the first token of a row always begins one.
         """
         first, last = self.first[tokens], self.last[tokens]
-        found = np.ones(tokens.shape, bool)
+        is_start = np.ones(tokens.shape, bool)
         new = (first[:, 1:] == SPACE) & (last[:, :-1] != SPACE)
         other = (first[:, 1:] != last[:, :-1]) & (last[:, :-1] != SPACE)
-        found[:, 1:] = new | other | (first[:, 1:] == ALONE)
-        return found
+        is_start[:, 1:] = new | other | (first[:, 1:] == ALONE)
+        return is_start
 
     def numbers(self, tokens: np.ndarray) -> np.ndarray:
         """(B, T): the column in which the word of each token begins."""
@@ -70,16 +73,16 @@ class Masker(NamedTuple):
     def __call__(
         self, tokens: np.ndarray, allowed: np.ndarray, seed: int, epoch: int, indices: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What the model sees and what it must tell (-100 elsewhere), both (B, T), for rows ``indices`` of an epoch.
+        """Inputs (B, T) and targets (B, T), -100 where nothing is predicted, for rows ``indices`` (B,) of an epoch.
 
-        Only ``allowed`` places are chosen. The same (seed, epoch, index) always gives the same masks.
+        Only positions in ``allowed`` (B, T) are masked. Equal (seed, epoch, index) give equal masks.
         """
         width = tokens.shape[1]
         draws = uniforms(seed, epoch, indices, 3 * width).reshape(len(tokens), 3, width)
         chance, way, which = draws[:, 0], draws[:, 1], draws[:, 2]
         if self.words is not None:
             chance = np.take_along_axis(chance, self.words.numbers(tokens), 1)
-        chosen = (chance < self.rate) & allowed
+        selected = (chance < self.rate) & allowed
         random = self.ordinary[(which * len(self.ordinary)).astype(np.int64)]
-        shown = np.where(way < SHOWN, self.mask, np.where(way < SHOWN + RANDOM, random, tokens))
-        return np.where(chosen, shown, tokens), np.where(chosen, tokens, IGNORE)
+        replacements = np.where(way < MASK_SHARE, self.mask, np.where(way < MASK_SHARE + RANDOM_SHARE, random, tokens))
+        return np.where(selected, replacements, tokens), np.where(selected, tokens, IGNORE)

@@ -1,4 +1,4 @@
-"""Calls into the library `tokenizers`, which is written in Rust: what it makes of bad files and texts, said plainly."""
+"""Calls into the Rust library `tokenizers`: turn its panics and errors for bad files and texts into UsageError."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from zoo.errors import UsageError
 
 
-def panicked(error: BaseException) -> bool:
+def is_panic(error: BaseException) -> bool:
     """Whether a library in Rust gave up: its exception derives from none that Python code expects."""
     return type(error).__name__ == "PanicException" and not isinstance(error, Exception)
 
@@ -24,14 +24,14 @@ def native_call(source: str, texts: Any = (), silent: bool = False) -> Iterator[
     ``silent`` keeps what the library prints when it gives up, a report of its own failure, off standard error.
     Raises UsageError where a text is not Unicode, or where the library gives up.
     """
-    with _errors_held_back() if silent else contextlib.nullcontext():
+    with _hold_errors() if silent else contextlib.nullcontext():
         try:
             yield
         except (TypeError, UnicodeEncodeError) as error:
             refuse_surrogates(texts, error)
             raise
         except BaseException as error:
-            if not panicked(error):
+            if not is_panic(error):
                 raise
             reason = " ".join(str(error).split())[:200]
             raise UsageError(
@@ -53,7 +53,7 @@ def refuse_surrogates(texts: Any, error: Exception | None = None) -> None:
 
 
 @contextlib.contextmanager
-def _errors_held_back() -> Iterator[None]:
+def _hold_errors() -> Iterator[None]:
     """Collect standard error of the whole process; what was written is passed on, unless an exception ends the block.
 
     The library prints from Rust, so that Python's stream alone would not hold it back.
@@ -78,6 +78,6 @@ def _errors_held_back() -> Iterator[None]:
             os.dup2(error_output, 2)
             os.close(error_output)
             file.seek(0)
-            if written := file.read():
+            if output := file.read():
                 with contextlib.suppress(OSError):
-                    os.write(2, written)
+                    os.write(2, output)

@@ -16,7 +16,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only
 
 from zoo.data.batches import BatchDataset, Plan, TokenPlan, round_up
-from zoo.data.cache import cached_entry, mapped, write_array, write_json
+from zoo.data.cache import cached_entry, map_array, write_array, write_json
 from zoo.data.data import Data, at_least
 from zoo.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from zoo.errors import UsageError
@@ -46,7 +46,7 @@ class Side:
 
     @classmethod
     def load(cls, folder: Path, name: str) -> Side:
-        return cls(mapped(folder / f"{name}.ids.npy"), np.load(folder / f"{name}.edges.npy"))
+        return cls(map_array(folder / f"{name}.ids.npy"), np.load(folder / f"{name}.edges.npy"))
 
     @staticmethod
     def save(folder: Path, name: str, sentences: Sequence[Sequence[int]]) -> None:
@@ -70,20 +70,26 @@ class Pairs(BatchDataset):
     def __init__(
         self, source: Side, target: Side, rows: np.ndarray, max_length: int, extra: dict[str, list[Any]] | None
     ) -> None:
-        self.source, self.target, self.kept, self.max_length, self.extra = source, target, rows, max_length, extra
+        self.source, self.target, self.rows_in_use, self.max_length, self.extra = (
+            source,
+            target,
+            rows,
+            max_length,
+            extra,
+        )
 
     def __len__(self) -> int:
-        return len(self.kept)
+        return len(self.rows_in_use)
 
     def all_decoded(self) -> Pairs:
         """The same pairs, all marked for decoding."""
         extra = None if self.extra is None else {**self.extra, "decode": [True] * len(self.source.lengths)}
-        return Pairs(self.source, self.target, self.kept, self.max_length, extra)
+        return Pairs(self.source, self.target, self.rows_in_use, self.max_length, extra)
 
     @property
     def lengths(self) -> np.ndarray:
         """Tokens of the longer side, its closing <eos> included."""
-        return np.maximum(self.source.lengths, self.target.lengths)[self.kept] + 1
+        return np.maximum(self.source.lengths, self.target.lengths)[self.rows_in_use] + 1
 
     def batch(self, indices: np.ndarray, epoch: int) -> dict[str, Any]:
         """``source`` (B, S): tokens, <eos>. ``target`` (B, T): <bos>, tokens, <eos>. ``…_valid``: False at padding.
@@ -92,21 +98,21 @@ class Pairs(BatchDataset):
         ``source_text``, ``text``, ``type``, ``decode`` (B,) bool, and ``slots`` (K, 5): rows [row, s0, s1, t0, t1] say
         that source tokens [s0, s1) mean the same as target[:, 1:]'s tokens [t0, t1).
         """
-        chosen = self.kept[indices]
+        rows = self.rows_in_use[indices]
         batch: dict[str, Any] = {}
         for name, side, start in (("source", self.source, 0), ("target", self.target, 1)):
-            lengths = side.lengths[chosen]
+            lengths = side.lengths[rows]
             width = int(round_up(int(lengths.max()) + 1, self.max_length)) + start
-            ids = np.ones((len(chosen), width), np.int64)  # <bos> in the first column of target
-            ids[:, start:] = side.rows(chosen, width - start)
-            ids[np.arange(len(chosen)), start + lengths] = 2  # <eos>
+            ids = np.ones((len(rows), width), np.int64)  # <bos> in the first column of target
+            ids[:, start:] = side.rows(rows, width - start)
+            ids[np.arange(len(rows)), start + lengths] = 2  # <eos>
             valid = np.arange(width) <= (start + lengths)[:, None]
             batch |= {name: torch.from_numpy(ids), f"{name}_valid": torch.from_numpy(valid)}
-        return batch if self.extra is None else batch | self._extra(self.extra, chosen)
+        return batch if self.extra is None else batch | self._extra(self.extra, rows)
 
     @staticmethod
-    def _extra(extra: dict[str, list[Any]], chosen: np.ndarray) -> dict[str, Any]:
-        columns = {name: [values[i] for i in chosen] for name, values in extra.items()}
+    def _extra(extra: dict[str, list[Any]], rows: np.ndarray) -> dict[str, Any]:
+        columns = {name: [values[i] for i in rows] for name, values in extra.items()}
         slots = [(row, *slot) for row, every in enumerate(columns["slots"]) for slot in every]
         return {
             "source_text": columns["source"],
@@ -219,8 +225,8 @@ class PairData(Data):
         if split == "train":
             return Pairs(source, target, rows, self.max_length, None)
         extra = json.loads((entry / f"{split}.json").read_text("utf-8"))
-        chosen = set(spread(extra["kind"], rows, self.eval_limit))
-        extra["decode"] = [i in chosen for i in range(len(longest))]
+        decoded = set(select_by_kind(extra["kind"], rows, self.eval_limit))
+        extra["decode"] = [i in decoded for i in range(len(longest))]
         pairs = Pairs(source, target, rows, self.max_length, extra)
         return pairs.all_decoded() if split == "test" else pairs
 
@@ -269,8 +275,8 @@ def token_slots(pair: Pair, source: Tokenizer, target: Tokenizer) -> list[list[i
     """A pair's slots as [s0, s1, t0, t1]: the tokens that hold at least one character of the slot."""
     if not pair.slots:
         return []
-    left, right = source.offsets(pair.source)[1], target.offsets(pair.target)[1]
-    return [[*_tokens(left, ours), *_tokens(right, theirs)] for ours, theirs in pair.slots]
+    source_offsets, target_offsets = source.offsets(pair.source)[1], target.offsets(pair.target)[1]
+    return [[*_tokens(source_offsets, ours), *_tokens(target_offsets, theirs)] for ours, theirs in pair.slots]
 
 
 def _tokens(offsets: list[Span], span: Span) -> Span:
@@ -278,7 +284,7 @@ def _tokens(offsets: list[Span], span: Span) -> Span:
     return inside[0], inside[-1] + 1
 
 
-def spread(kinds: list[str], rows: np.ndarray, limit: int) -> list[int]:
+def select_by_kind(kinds: list[str], rows: np.ndarray, limit: int) -> list[int]:
     """The first `limit` of `kept`, taking the kinds in turn."""
     counts: dict[str, int] = {}
     turn = []

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from zoo.data.batches import generator, sample_sentence
-from zoo.data.data import a_fraction
+from zoo.data.data import require_fraction
 from zoo.data.pairdata import Pair, PairData, TooLong
 from zoo.data.read import LONGEST_LINE, missing_file, raw_lines, read_bytes
 from zoo.errors import UsageError
@@ -74,7 +74,7 @@ class ParallelFiles(PairData):
         super().__init__(vocab_size, max_tokens, max_length, eval_limit, num_workers, seed)
         self.path, self.languages = Path(path).expanduser(), (source, target)
         self.options = options or PairOptions()
-        a_fraction(val_fraction=self.options.val_fraction)
+        require_fraction(val_fraction=self.options.val_fraction)
         if source == target:
             raise UsageError(f"source and target are both {source!r}: they must name two languages")
         if self.options.too_long not in ("error", "skip"):
@@ -95,10 +95,10 @@ class ParallelFiles(PairData):
 
     def files(self) -> dict[str, list[Path]]:
         """The one or two files of each split that has any. Raises UsageError for a split that was named but lacks."""
-        named = {"val": self.options.val, "test": self.options.test}
+        prefixes = {"val": self.options.val, "test": self.options.test}
         inside = self.path.is_dir()
         splits = {"train": self._find(self.path / "train" if inside else self.path)}
-        for split, prefix in named.items():
+        for split, prefix in prefixes.items():
             if prefix is not None:
                 splits[split] = self._find(Path(prefix).expanduser())
             elif inside:
@@ -139,24 +139,24 @@ class ParallelFiles(PairData):
             split: [hashlib.sha256(read_bytes(file, RECIPES)).hexdigest() for file in files]
             for split, files in self.files().items()
         }
-        rest = {} if self.options.bad == "error" else {"bad": self.options.bad}
-        return {"files": digests, "val_fraction": None if "val" in digests else self.options.val_fraction, **rest}
+        options = {} if self.options.bad == "error" else {"bad": self.options.bad}
+        return {"files": digests, "val_fraction": None if "val" in digests else self.options.val_fraction, **options}
 
     def corpus(self) -> dict[str, list[Pair]]:
         corpus = {split: _read(files, self.options) for split, files in self.files().items()}
-        return corpus if "val" in corpus else corpus | set_aside(corpus["train"], self.options.val_fraction)
+        return corpus if "val" in corpus else corpus | split_validation(corpus["train"], self.options.val_fraction)
 
 
-def set_aside(pairs: list[Pair], fraction: float) -> dict[str, list[Pair]]:
+def split_validation(pairs: list[Pair], fraction: float) -> dict[str, list[Pair]]:
     """Training and validation pairs, drawn by a fixed seed; no source sentence is in both."""
     sources = list(dict.fromkeys(pair.source for pair in pairs))
     count = max(1, round(len(sources) * fraction))
     if count >= len(sources):
         raise UsageError(f"{len(sources)} different source sentences are too few to set some aside for validation")
-    held = {sources[i] for i in generator(SPLIT).permutation(len(sources))[:count]}
+    validation = {sources[i] for i in generator(SPLIT).permutation(len(sources))[:count]}
     return {
-        "train": [pair for pair in pairs if pair.source not in held],
-        "val": [pair for pair in pairs if pair.source in held],
+        "train": [pair for pair in pairs if pair.source not in validation],
+        "val": [pair for pair in pairs if pair.source in validation],
     }
 
 
@@ -171,25 +171,25 @@ def _read(files: list[Path], options: PairOptions) -> list[Pair]:
         counts = f"{files[1].name} has {len(columns[1])} lines and {files[0].name} has {len(columns[0])}"
         raise UsageError(f"{counts}: they must be parallel. ← {files[0]}, {files[1]}")
     if not columns[0]:
-        named = " and ".join([str(files[0]), *(file.name for file in files[1:])])
+        names = " and ".join([str(files[0]), *(file.name for file in files[1:])])
         are = (
             "are empty: they must hold a sentence per line"
             if len(files) > 1
             else "is empty: it must hold a pair per line"
         )
-        raise UsageError(f"{named} {are}")
+        raise UsageError(f"{names} {are}")
     pairs: list[Pair] = []
-    left_out: dict[str, list[int]] = {}
+    skipped: dict[str, list[int]] = {}
     for number, raw in enumerate(zip(*columns, strict=True), 1):
         try:
             pairs.append(_pair(files, raw, number))
         except _BadLineError as error:
             if options.bad == "error":
                 raise
-            left_out.setdefault(error.kind, []).append(number)
-    for kind, numbers in left_out.items():
-        shown = ", ".join(map(str, numbers[:5])) + (", …" if len(numbers) > 5 else "")
-        log.warning("%s: %d of %d lines are left out, %s: %s", files[0], len(numbers), len(columns[0]), kind, shown)
+            skipped.setdefault(error.kind, []).append(number)
+    for kind, numbers in skipped.items():
+        examples = ", ".join(map(str, numbers[:5])) + (", …" if len(numbers) > 5 else "")
+        log.warning("%s: %d of %d lines are left out, %s: %s", files[0], len(numbers), len(columns[0]), kind, examples)
     if not pairs:
         raise UsageError(f"{files[0]}: none of its {len(columns[0])} lines is a pair")
     return pairs
@@ -205,7 +205,7 @@ class _BadLineError(UsageError):
 
 def _pair(files: list[Path], raw: tuple[bytes, ...], number: int) -> Pair:
     """The pair of a line of one file, or of two. Raises _BadLineError that names file and line."""
-    texts = [_decoded(file, line, number) for file, line in zip(files, raw, strict=True)]
+    texts = [_decode_line(file, line, number) for file, line in zip(files, raw, strict=True)]
     if len(files) == 2:
         for file, text in zip(files, texts, strict=True):
             if not text.strip():
@@ -223,7 +223,7 @@ def _pair(files: list[Path], raw: tuple[bytes, ...], number: int) -> Pair:
     return Pair(columns[0], columns[1])
 
 
-def _decoded(file: Path, line: bytes, number: int) -> str:
+def _decode_line(file: Path, line: bytes, number: int) -> str:
     if len(line) > LONGEST_LINE:
         sentence = f"{file}:{number} has {len(line)} bytes: no sentence has more than {LONGEST_LINE}{SKIP}"
         raise _BadLineError(sentence, "huge")

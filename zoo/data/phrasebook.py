@@ -23,7 +23,7 @@ KINDS = [
     "country_date",
     "language_country",
 ]
-HELD = 1000  # validation pairs, and as many test pairs
+EVALUATION_SIZE = 1000  # validation pairs, and as many test pairs
 TRIES = 20  # per pair, before the kinds count as exhausted
 
 
@@ -88,19 +88,23 @@ class Phrasebook(PairData):
         from zoo.data.cldr import Book
 
         book = Book(*self.languages, self.corpus_seed)
-        count = self.size + 2 * HELD
-        found: dict[str, Pair] = {}
+        count = self.size + 2 * EVALUATION_SIZE
+        unique: dict[str, Pair] = {}
         for _ in range(TRIES * count):
             pair = book.pair(book.random.choice(self.kinds))
             if pair is not None:
-                found.setdefault(pair.source, pair)
-                if len(found) == count:
+                unique.setdefault(pair.source, pair)
+                if len(unique) == count:
                     break
-        if len(found) < count:
+        if len(unique) < count:
             raise UsageError(
-                f"the kinds {', '.join(self.kinds)} give about {len(found)} different sentences, {count} are needed: "
-                f"size and 2 × {HELD} for validation and test.\nChoose a smaller size or more kinds."
+                f"the kinds {', '.join(self.kinds)} give about {len(unique)} different sentences, {count} are needed: "
+                f"size and 2 × {EVALUATION_SIZE} for validation and test.\nChoose a smaller size or more kinds."
             )
-        pairs = list(found.values())
+        pairs = list(unique.values())
         book.random.shuffle(pairs)  # kinds with few sentences are used up early
-        return {"test": pairs[:HELD], "val": pairs[HELD : 2 * HELD], "train": pairs[2 * HELD :]}
+        return {
+            "test": pairs[:EVALUATION_SIZE],
+            "val": pairs[EVALUATION_SIZE : 2 * EVALUATION_SIZE],
+            "train": pairs[2 * EVALUATION_SIZE :],
+        }

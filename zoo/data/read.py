@@ -1,4 +1,4 @@
-"""Read text files strictly: a wrong byte is an error that names its line, and nothing is replaced or left out."""
+"""Read text files strictly: an invalid byte is an error that names its line, and nothing is replaced or skipped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BOM = b"\xef\xbb\xbf"
 LONGEST_LINE = 1_000_000  # characters; no sentence has as many
 
 
-def memory() -> int:
+def memory_size() -> int:
     """The bytes of this machine's memory, which a text is read into as a whole."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 2**36
 
@@ -23,7 +23,7 @@ def read_bytes(path: Path, recipes: str) -> bytes:
     Raises UsageError when it is missing, damaged or not readable; `recipes` names those that need no file.
     """
     try:
-        content = limits.content(path, memory())
+        content = limits.content(path, memory_size())
     except FileNotFoundError as error:
         raise missing_file(str(path), recipes) from error
     except OSError as error:
@@ -35,12 +35,12 @@ def read_bytes(path: Path, recipes: str) -> bytes:
 
 def raw_lines(path: Path, recipes: str) -> list[bytes]:
     r"""The lines of a file before they are decoded, without the byte-order mark and the ends ``\n`` and ``\r\n``."""
-    content = without_mark(path, read_bytes(path, recipes))
+    content = strip_mark(path, read_bytes(path, recipes))
     lines = content.removesuffix(b"\n").split(b"\n") if content else []
     return [line.removesuffix(b"\r") for line in lines]
 
 
-def without_mark(path: Path, content: bytes) -> bytes:
+def strip_mark(path: Path, content: bytes) -> bytes:
     """The content without UTF-8's byte-order mark. Raises UsageError for that of UTF-16."""
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise UsageError(
@@ -54,7 +54,7 @@ def read_text(path: Path, recipes: str) -> str:
 
     Raises UsageError that names file and line of the first byte that is not UTF-8, or of a NUL.
     """
-    content = without_mark(path, read_bytes(path, recipes))
+    content = strip_mark(path, read_bytes(path, recipes))
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:

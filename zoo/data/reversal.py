@@ -1,4 +1,4 @@
-"""The task that shows what attention is for: say a random word backwards."""
+"""Reversed random words: a translation task that needs attention."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zoo.data.data import at_least
 from zoo.data.pairdata import Pair, PairData
 from zoo.errors import UsageError
 
-HELD = 500  # words for validation, and as many for test
+EVALUATION_SIZE = 500  # words for validation, and as many for test
 BYTES = 259  # the smallest vocabulary there is: every letter stays a token
 
 
@@ -43,7 +43,7 @@ class Reversal(PairData):
         at_least(1, size=size)
         if not 2 <= letters <= len(string.ascii_lowercase):
             raise UsageError(f"letters is {letters}: it must lie between 2 and {len(string.ascii_lowercase)}")
-        if letters**length < 2 * (size + 2 * HELD):
+        if letters**length < 2 * (size + 2 * EVALUATION_SIZE):
             raise UsageError(f"{letters} letters make too few words of {length} for size={size}. Choose longer words.")
         self.length, self.letters, self.size = length, letters, size
 
@@ -54,9 +54,13 @@ class Reversal(PairData):
         draw = random.Random(self.corpus_seed)
         alphabet = string.ascii_lowercase[: self.letters]
         words: dict[str, None] = {}
-        while len(words) < self.size + 2 * HELD:
+        while len(words) < self.size + 2 * EVALUATION_SIZE:
             words["".join(draw.choices(alphabet, k=self.length))] = None
         last = self.length - 1
         slots = tuple(((i, i + 1), (last - i, last - i + 1)) for i in range(self.length))
         pairs = [Pair(word, word[::-1], slots=slots) for word in words]
-        return {"test": pairs[:HELD], "val": pairs[HELD : 2 * HELD], "train": pairs[2 * HELD :]}
+        return {
+            "test": pairs[:EVALUATION_SIZE],
+            "val": pairs[EVALUATION_SIZE : 2 * EVALUATION_SIZE],
+            "train": pairs[2 * EVALUATION_SIZE :],
+        }

@@ -15,7 +15,7 @@ import numpy as np
 
 from zoo.data.batches import generator
 from zoo.data.cache import cached_entry, write_json
-from zoo.data.data import a_fraction, at_least
+from zoo.data.data import at_least, require_fraction
 from zoo.data.labelled import LabelledData, LabelledRows
 from zoo.data.stdlib import ORDER, StdlibDocs, library_files
 
@@ -64,7 +64,7 @@ class PythonRoles(LabelledData):
         """
         super().__init__(tokenizer, vocab_size, max_length, batch_size, labels, seed)
         at_least(10, pieces=pieces)
-        a_fraction(val_fraction=val_fraction)
+        require_fraction(val_fraction=val_fraction)
         self.pieces, self.val_fraction = pieces, val_fraction
 
     def load(self) -> None:
@@ -84,25 +84,25 @@ class PythonRoles(LabelledData):
         rows, labels = [], []
         for one in sources:
             ids, offsets = self.tokenizer.offsets(one.text)
-            rows.append(self.cut(ids))
+            rows.append(self.truncate(ids))
             labels.append([role(one, *offset) for offset in offsets[: self.room]])
         return LabelledRows(rows, labels, *self.marks(), self.max_length)
 
     def sources(self) -> dict[str, list[Source]]:
         """Pieces of training and of validation files, in an order that is the same for everybody."""
 
-        def cut(folder: Path) -> None:
+        def extract(folder: Path) -> None:
             files = library_files()
             files = [files[i] for i in generator(ORDER, 1).permutation(len(files))]
             first = round(len(files) * self.val_fraction)
-            found = {
+            pieces = {
                 "train": take(files[first:], self.pieces),
                 "val": take(files[:first], round(self.pieces * self.val_fraction)),
             }
-            write_json(folder / "pieces.json", found)
+            write_json(folder / "pieces.json", pieces)
 
         key = {"format": 1, "pieces": self.pieces, "val_fraction": self.val_fraction, **StdlibDocs().source()}
-        content = json.loads((cached_entry("roles", key, cut) / "pieces.json").read_text("utf-8"))
+        content = json.loads((cached_entry("roles", key, extract) / "pieces.json").read_text("utf-8"))
         return {split: [Source(*one) for one in content[split]] for split in ("train", "val")}
 
 
@@ -163,9 +163,9 @@ def roles_of(text: str) -> list[int]:
 
 def _role(one: tokenize.TokenInfo, before: str, after: str, importing: bool, depth: int) -> str:
     """What a token of Python is."""
-    plain = {tokenize.COMMENT: "comment", tokenize.NUMBER: "number", tokenize.STRING: "string", tokenize.OP: "operator"}
+    roles = {tokenize.COMMENT: "comment", tokenize.NUMBER: "number", tokenize.STRING: "string", tokenize.OP: "operator"}
     if one.type != tokenize.NAME:
-        return plain.get(one.type, "string" if "STRING" in tokenize.tok_name[one.type] else "other")
+        return roles.get(one.type, "string" if "STRING" in tokenize.tok_name[one.type] else "other")
     if keyword.iskeyword(one.string):
         return "keyword"
     if before in ("def", "class"):

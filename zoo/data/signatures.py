@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zoo.data.cache import cached_entry, write_json
-from zoo.data.data import a_fraction
+from zoo.data.data import require_fraction
 from zoo.data.pairdata import Pair, PairData
 from zoo.data.stdlib import StdlibDocs, library_files
 
@@ -27,7 +27,7 @@ class Signature(NamedTuple):
     defaults: dict[str, str | None]
 
     @property
-    def held(self) -> float:
+    def split_position(self) -> float:
         """A number in [0, 1) that is the same for everybody: it decides to which split a signature belongs."""
         return int.from_bytes(hashlib.sha256(self.text.encode()).digest()[:6]) / 2**48
 
@@ -56,7 +56,7 @@ class SignatureQuestions(PairData):
             val_fraction: share of the signatures that validates, and as much that tests.
         """
         super().__init__(vocab_size, max_tokens, max_length, eval_limit, num_workers, seed)
-        a_fraction(val_fraction=2 * val_fraction)
+        require_fraction(val_fraction=2 * val_fraction)
         self.val_fraction = val_fraction
 
     def origin(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class SignatureQuestions(PairData):
     def corpus(self) -> dict[str, list[Pair]]:
         splits: dict[str, list[Pair]] = {"train": [], "val": [], "test": []}
         for one in signatures():
-            place = int(one.held / self.val_fraction)
+            place = int(one.split_position / self.val_fraction)
             splits[("val", "test")[place] if place < 2 else "train"] += questions(one)
         return splits
 
@@ -87,8 +87,8 @@ def signatures() -> list[Signature]:
     """The library's signatures of two to eight parameters, each text once, in the order of files and lines."""
 
     def extract(folder: Path) -> None:
-        found = {one.text: one for file in library_files() for one in signatures_of(file.read_bytes())}
-        write_json(folder / "signatures.json", [*found.values()])
+        unique = {one.text: one for file in library_files() for one in signatures_of(file.read_bytes())}
+        write_json(folder / "signatures.json", [*unique.values()])
 
     entry = cached_entry("signatures", {"format": 1, **StdlibDocs().source()}, extract)
     return [Signature(*one) for one in json.loads((entry / "signatures.json").read_text("utf-8"))]
@@ -105,15 +105,17 @@ def signatures_of(source: bytes) -> Iterator[Signature]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             defaults = _parameters(node.args)
-            text = f"{node.name}({', '.join(_written(*one) for one in defaults.items())})"
+            text = f"{node.name}({', '.join(_parameter_text(*one) for one in defaults.items())})"
             if LEAST <= len(defaults) <= MOST and len(text) <= LONGEST and text.isascii() and "\n" not in text:
                 yield Signature(text, defaults)
 
 
 def _parameters(args: ast.arguments) -> dict[str, str | None]:
-    plain = [*args.posonlyargs, *args.args]
-    first = len(plain) - len(args.defaults)
-    defaults = {arg.arg: ast.unparse(args.defaults[i - first]) if i >= first else None for i, arg in enumerate(plain)}
+    positional = [*args.posonlyargs, *args.args]
+    first = len(positional) - len(args.defaults)
+    defaults = {
+        arg.arg: ast.unparse(args.defaults[i - first]) if i >= first else None for i, arg in enumerate(positional)
+    }
     if args.vararg:
         defaults["*" + args.vararg.arg] = None
     for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
@@ -123,5 +125,5 @@ def _parameters(args: ast.arguments) -> dict[str, str | None]:
     return {name: default for name, default in defaults.items() if name not in RECEIVERS}
 
 
-def _written(name: str, default: str | None) -> str:
+def _parameter_text(name: str, default: str | None) -> str:
     return name if default is None else f"{name}={default}"

@@ -83,10 +83,10 @@ class StdlibDocs(TextData):
         texts: list[str] = json.loads((entry / "texts.json").read_text("utf-8"))
         shuffled = [texts[i] for i in generator(ORDER).permutation(len(texts))]
         characters = sum(map(len, texts)) * self.val_fraction
-        first, held = len(shuffled), 0
-        while held < characters:
+        first, size = len(shuffled), 0
+        while size < characters:
             first -= 1
-            held += len(shuffled[first])
+            size += len(shuffled[first])
         return Corpus({"train": shuffled[:first], "val": shuffled[first:]}, separate=True)
 
 
@@ -104,24 +104,24 @@ def texts_of(library: Path) -> list[str]:
         raise _no_sources() from error
     texts += [topics[name] for name in sorted(topics)]
     # translated first: two texts may differ by a mark only
-    return list(dict.fromkeys(plain(text) for text in texts))
+    return list(dict.fromkeys(to_ascii(text) for text in texts))
 
 
-def origins() -> dict[str, list[str]]:
+def package_origins() -> dict[str, list[str]]:
     """Each docstring of the running Python's library, as in ``texts_of``, with the packages that have it.
 
     A module alone counts as a package; a private one, such as ``_pydecimal``, as the public one it serves.
     """
 
     def extract(folder: Path) -> None:
-        found: dict[str, list[str]] = {}
+        packages: dict[str, list[str]] = {}
         for file in _sources(library):
             home = file.relative_to(library).parts[0].removesuffix(".py").removeprefix("_py").lstrip("_")
             for text in _docstrings(file):
-                homes = found.setdefault(plain(text), [])
+                homes = packages.setdefault(to_ascii(text), [])
                 if home not in homes:
                     homes.append(home)
-        write_json(folder / "origins.json", found)
+        write_json(folder / "origins.json", packages)
 
     library = _library()
     entry = cached_entry("stdlib-origins", {"format": 1, **StdlibDocs().source()}, extract)
@@ -129,7 +129,7 @@ def origins() -> dict[str, list[str]]:
     return content
 
 
-def plain(text: str) -> str:
+def to_ascii(text: str) -> str:
     """ASCII: typographic marks in their plain forms, any other character a question mark."""
     return text.translate(TYPOGRAPHY).encode("ascii", "replace").decode()
 
@@ -156,11 +156,11 @@ def _library() -> Path:
 
 
 def _sources(library: Path) -> list[Path]:
-    found = []
+    sources = []
     for folder, inside, files in os.walk(library):
         inside[:] = [name for name in inside if name not in SKIPPED]
-        found += [Path(folder, name) for name in files if name.endswith(".py")]
-    return sorted(found)
+        sources += [Path(folder, name) for name in files if name.endswith(".py")]
+    return sorted(sources)
 
 
 def library_files() -> list[Path]:

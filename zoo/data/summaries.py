@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zoo.data.data import a_fraction, at_least
+from zoo.data.data import at_least, require_fraction
 from zoo.data.pairdata import Pair, PairData
 from zoo.data.stdlib import StdlibDocs
 
@@ -39,7 +39,7 @@ class DocSummaries(PairData):
         """
         super().__init__(vocab_size, max_tokens, max_length, eval_limit, num_workers, seed)
         at_least(BODY, reads=reads)
-        a_fraction(val_fraction=val_fraction)
+        require_fraction(val_fraction=val_fraction)
         self.reads, self.val_fraction = reads, val_fraction
 
     def origin(self) -> dict[str, Any]:
@@ -47,10 +47,10 @@ class DocSummaries(PairData):
 
     def corpus(self) -> dict[str, list[Pair]]:
         splits = StdlibDocs(val_fraction=self.val_fraction).documents().splits
-        train, held = (_pairs(splits[name], self.reads) for name in ("train", "val"))
+        train, others = (_pairs(splits[name], self.reads) for name in ("train", "val"))
         targets = {pair.target for pair in train}
-        held = [pair for pair in held if pair.target not in targets]  # many methods say what their twins say
-        return {"train": train, "val": held[::2], "test": held[1::2]}
+        others = [pair for pair in others if pair.target not in targets]  # many methods say what their twins say
+        return {"train": train, "val": others[::2], "test": others[1::2]}
 
 
 def _pairs(texts: list[str], reads: int) -> list[Pair]:
@@ -60,9 +60,9 @@ def _pairs(texts: list[str], reads: int) -> list[Pair]:
 
 def summary(text: str, reads: int) -> Pair | None:
     """A docstring's rest and its first line; None where one of them is missing."""
-    first, _, rest = text.partition("\n")
-    body = " ".join(rest.split())
-    if rest[:1] != "\n" or not SHORTEST <= len(first) <= LONGEST or not first.endswith(".") or len(body) < BODY:
+    first, _, following = text.partition("\n")
+    body = " ".join(following.split())
+    if following[:1] != "\n" or not SHORTEST <= len(first) <= LONGEST or not first.endswith(".") or len(body) < BODY:
         return None
     if len(body) > reads:
         body = body[: reads + 1].rpartition(" ")[0] or body[:reads]

@@ -1,4 +1,4 @@
-"""Text for language models: blocks of consecutive tokens."""
+"""Text data for language models: blocks of consecutive tokens."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from zoo.data.batches import BatchDataset, generator, sample_sentence
-from zoo.data.cache import cached_entry, mapped, write_array, write_json
-from zoo.data.data import Data, a_fraction, at_least, log_once
+from zoo.data.cache import cached_entry, map_array, write_array, write_json
+from zoo.data.data import Data, at_least, log_once, require_fraction
 from zoo.data.read import missing_file, read_bytes, read_text
 from zoo.data.tokenizer import EOS, Tokenizer
 from zoo.errors import UsageError
@@ -117,7 +117,7 @@ class TextData(Data):
         if tokenizer not in ("chars", "bytes", "bpe"):
             raise UsageError(f"tokenizer is {tokenizer!r}: it must be chars, bytes or bpe")
         at_least(1, max_length=max_length)
-        a_fraction(val_fraction=val_fraction)
+        require_fraction(val_fraction=val_fraction)
         self.scheme, self.vocab_size = tokenizer, vocab_size
         self.max_length, self.val_fraction = max_length, val_fraction
 
@@ -144,7 +144,7 @@ class TextData(Data):
         self.tokenizer = Tokenizer.load(entry / "tokenizer.json")
         self._fingerprint: str = json.loads((entry / "meta.json").read_text("utf-8"))["fingerprint"]
         sizes = self.tokenizer.byte_lengths()
-        streams = {file.stem: mapped(file) for file in sorted(entry.glob("*.npy"))}
+        streams = {file.stem: map_array(file) for file in sorted(entry.glob("*.npy"))}
         for split, stream in streams.items():
             if len(stream) < 2:
                 raise UsageError(
@@ -256,7 +256,7 @@ class TextFiles(TextData):
                 documents[split] = [_text(file) for file in text_files(path)]
         separate = any(len(texts) > 1 for texts in documents.values())
         if "val" not in documents:
-            documents |= cut(documents["train"], self.val_fraction)
+            documents |= split_validation(documents["train"], self.val_fraction)
         return Corpus(documents, separate)
 
 
@@ -284,14 +284,14 @@ def text_files(path: str | list[str]) -> list[Path]:
     return matches
 
 
-def cut(texts: list[str], fraction: float) -> Mapping[str, list[str]]:
+def split_validation(texts: list[str], fraction: float) -> Mapping[str, list[str]]:
     """Texts up to the last `fraction` of their characters, and that last part."""
-    left = int(sum(map(len, texts)) * (1 - fraction))
+    remaining = int(sum(map(len, texts)) * (1 - fraction))
     train, val = [], []
     for text in texts:
-        train.append(text[:left])
-        val.append(text[left:])
-        left = max(0, left - len(text))
+        train.append(text[:remaining])
+        val.append(text[remaining:])
+        remaining = max(0, remaining - len(text))
     return {"train": [text for text in train if text], "val": [text for text in val if text]}
 
 

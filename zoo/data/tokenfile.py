@@ -1,4 +1,4 @@
-"""What a tokenizer.json may hold: the library loads files that would give wrong numbers, or take for ever."""
+"""Validate tokenizer.json: the library loads files whose numbers are inconsistent or whose patterns never end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATTERNS = [{"Regex": IDEOGRAPH}, {"Regex": CHARACTER}]
 LONGEST_TOKEN = 10_000  # characters
 
 
-def is_published(path: Path) -> dict[str, str] | None:
+def published_names(path: Path) -> dict[str, str] | None:
     """What a published tokenizer calls <pad>, <bos>, <cls> and the others; None for one of ours.
 
     It is told by special_tokens_map.json beside it, the file in which the library transformers keeps these names. For
@@ -42,7 +42,7 @@ def is_published(path: Path) -> dict[str, str] | None:
     return digests
 
 
-def check(path: Path, text: str) -> None:
+def check_tokenizer(path: Path, text: str) -> None:
     """Raise UsageError where numbers have holes or clash: the library itself loads such files without a word."""
     content = json.loads(text, object_pairs_hook=_unique_keys(path))
     _check_steps(path, content)
@@ -70,9 +70,9 @@ def check(path: Path, text: str) -> None:
         hole = next((n for n in range(len(by_number)) if n not in by_number), 0)
         raise UsageError(f"{path}: numbers must run from 0 to {len(by_number) - 1} without a hole, but {hole} is free")
     added = {token["content"] for token in content["added_tokens"]}
-    lost = {PAD, BOS, EOS} & set(vocabulary) - added
-    if lost:
-        raise UsageError(f"{path}: {', '.join(sorted(lost))} must be listed in added_tokens as special")
+    unlisted = {PAD, BOS, EOS} & set(vocabulary) - added
+    if unlisted:
+        raise UsageError(f"{path}: {', '.join(sorted(unlisted))} must be listed in added_tokens as special")
     if not all(token.get("special") for token in content["added_tokens"]):
         raise UsageError(f"{path}: every added token must be special")
 
@@ -99,11 +99,11 @@ def _check_steps(path: Path, content: dict[str, Any]) -> None:
 
 def _unique_keys(path: Path) -> Callable[[list[tuple[str, object]]], dict[str, object]]:
     def pairs(items: list[tuple[str, object]]) -> dict[str, object]:
-        found = dict(items)
-        if len(found) != len(items):
+        result = dict(items)
+        if len(result) != len(items):
             names = [name for name, _ in items]
             twice = next(name for name in names if names.count(name) > 1)
             raise UsageError(f"{path}: {twice!r} stands twice in the same object")
-        return found
+        return result
 
     return pairs

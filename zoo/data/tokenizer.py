@@ -1,4 +1,4 @@
-"""Text to token numbers and back: one class around `tokenizers`, kept in its standard file tokenizer.json."""
+"""The tokenizer: text to token numbers and back, a class around the library `tokenizers` and its tokenizer.json."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
 
 from zoo.data.native import native_call, refuse_surrogates
-from zoo.data.tokenfile import BOS, CHARACTER, CLS, EOS, IDEOGRAPH, MASK, PAD, SEP, check, is_published
+from zoo.data.tokenfile import BOS, CHARACTER, CLS, EOS, IDEOGRAPH, MASK, PAD, SEP, check_tokenizer, published_names
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 
@@ -109,16 +109,16 @@ class Tokenizer:
         path = Path(path)
         try:
             text = limits.text(path, limits.JSON_BYTES)
-            names = is_published(path)
+            names = published_names(path)
             if names is None:
-                check(path, text)
+                check_tokenizer(path, text)
             with native_call(str(path), silent=True):
                 inner = tokenizers.Tokenizer.from_str(text)
                 inner.no_padding()
                 inner.no_truncation()
-                found = cls(inner, names)
-            found.source = str(path)
-            return found
+                result = cls(inner, names)
+            result.source = str(path)
+            return result
         except UsageError:
             raise
         except FileNotFoundError as error:
@@ -208,7 +208,7 @@ class Tokenizer:
         special = set(self.specials.values())
         if self.scheme == "bpe" and not _is_byte_level(self.inner):
             return np.array(
-                [0 if n in special else _spelled(token) for n, token in enumerate(self.tokens)], dtype=np.int64
+                [0 if n in special else _byte_count(token) for n, token in enumerate(self.tokens)], dtype=np.int64
             )
         size = (lambda token: len(token.encode())) if self.scheme == "chars" else len  # byte-level: a letter per byte
         return np.array([0 if n in special else size(token) for n, token in enumerate(self.tokens)], dtype=np.int64)
@@ -250,7 +250,7 @@ def _is_byte_level(inner: tokenizers.Tokenizer) -> bool:
     return '"ByteLevel"' in json.dumps(json.loads(inner.to_str())["decoder"])
 
 
-def _spelled(token: str) -> int:
+def _byte_count(token: str) -> int:
     """Bytes of a token that is spelled as text: ▁ is a space, ## a continuation, <0x0A> one byte."""
     if re.fullmatch(r"<0x[0-9A-F]{2}>", token):
         return 1

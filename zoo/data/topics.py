@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from zoo.data.data import at_least
-from zoo.data.labelled import Labelled, TextLabels
-from zoo.data.stdlib import StdlibDocs, origins
+from zoo.data.labelled import LabelledText, TextLabels
+from zoo.data.stdlib import StdlibDocs, package_origins
 from zoo.errors import UsageError
 
 
@@ -45,14 +45,14 @@ class DocTopics(TextLabels):
         at_least(2, topics=topics)
         self.topics, self.val_fraction = topics, val_fraction
 
-    def texts(self) -> dict[str, list[Labelled]]:
+    def texts(self) -> dict[str, list[LabelledText]]:
         splits = StdlibDocs(val_fraction=self.val_fraction).documents().splits
-        of = {text: homes[0] for text, homes in origins().items() if len(homes) == 1}
+        of = {text: homes[0] for text, homes in package_origins().items() if len(homes) == 1}
         counts = Counter(home for home in of.values())
         if len(counts) < self.topics:
             raise UsageError(f"topics is {self.topics}, and the library has {len(counts)} packages with docstrings")
-        chosen = {name for name, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[: self.topics]}
+        classes = {name for name, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[: self.topics]}
         return {
-            split: [Labelled(text, of[text]) for text in texts if of.get(text) in chosen]
+            split: [LabelledText(text, of[text]) for text in texts if of.get(text) in classes]
             for split, texts in splits.items()
         }

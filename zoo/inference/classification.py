@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from zoo.data.imagedata import ArrayPixels, Images, Split, resized
-from zoo.data.imagefiles import UNREADABLE, FilePixels, header, upright
+from zoo.data.imagedata import ArrayPixels, Images, Split, resize_images
+from zoo.data.imagefiles import UNREADABLE, FilePixels, open_header, upright
 from zoo.errors import UsageError
 from zoo.inference.find_run import ModelLocation
 from zoo.inference.trained_model import Trained
@@ -112,7 +112,7 @@ class TrainedClassification(Trained):
         pixels = torch.from_numpy(array.reshape(*array.shape[:2], -1).transpose(2, 0, 1).copy())[None]
         if right:
             return pixels
-        return resized(centre_square(pixels) if way == "crop" else pixels, self.size)
+        return resize_images(centre_square(pixels) if way == "crop" else pixels, self.size)
 
 
 def prepare_image(path: Path) -> tuple[list[str], Tensor, Tensor, int, int]:
@@ -149,7 +149,7 @@ def open_image(picture: Picture, name: str) -> Image.Image:
         path = Path(picture).expanduser()
         if not path.is_file():
             raise UsageError(f"no image file {name!r}." + (" It is a folder." if path.is_dir() else ""))
-        image = header(str(path))
+        image = open_header(str(path))
     elif isinstance(picture, Image.Image):
         image = picture
     else:

@@ -84,10 +84,10 @@ class Trained:
 
     def check_entries(self, option: str, size: int, file: str) -> None:
         """Raise CheckpointError if ``file`` has more entries (tokens, classes) than the model's ``option``."""
-        built = (self.place.config["model"].get("init_args") or {}).get(option)
-        if isinstance(built, int) and size > built:
+        entries = (self.place.config["model"].get("init_args") or {}).get(option)
+        if isinstance(entries, int) and size > entries:
             raise CheckpointError(
-                f"{self.place.folder / file} has {size} entries, and the model's {option} is {built}: "
+                f"{self.place.folder / file} has {size} entries, and the model's {option} is {entries}: "
                 "it belongs to another run. Copy the file of this run there."
             )
 

@@ -1,1 +1,1 @@
-"""Published checkpoints: how those of each family are read into models of zoo, and written back."""
+"""Pretrained weights of other libraries: import the checkpoints of each family into models of zoo, and export them."""

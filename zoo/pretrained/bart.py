@@ -8,7 +8,7 @@ import torch
 
 from zoo.errors import UsageError
 from zoo.pretrained.config_keys import BOOKKEEPING, Key, Keys, flag, real, size, word
-from zoo.pretrained.family import WRITTEN, Config, Family, Options, activation, inner, part, refused
+from zoo.pretrained.family import ACTIVATION_NAMES, Config, Family, Options, activation, inner, part, unsupported_value
 from zoo.pretrained.tensor_mapping import MappedTensors, Shaped, Stacked, TensorRule, Tensors
 
 TASK = "zoo.tasks.translation.Translation"
@@ -47,16 +47,19 @@ def both(config: Config, name: str) -> Any:
     if one != other:
         raise UsageError(f"config.json: encoder_{name}={one} and decoder_{name}={other} differ: our sides are alike.")
     if name == "attention_heads" and config["d_model"] % one:
-        raise refused(config, "encoder_attention_heads", config["model_type"], f"a divisor of {config['d_model']}")
+        raise unsupported_value(
+            config, "encoder_attention_heads", config["model_type"], f"a divisor of {config['d_model']}"
+        )
     return one
 
 
 def options(config: Config) -> Options:
+    """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
     bart = config["model_type"] == "bart"
     if not bart and config["decoder_vocab_size"] not in (None, config["vocab_size"]):
-        raise refused(config, "decoder_vocab_size", "marian", f"the vocab_size, {config['vocab_size']}")
+        raise unsupported_value(config, "decoder_vocab_size", "marian", f"the vocab_size, {config['vocab_size']}")
     if not bart and config["d_model"] % 2:
-        raise refused(config, "d_model", "marian", "an even number")
+        raise unsupported_value(config, "d_model", "marian", "an even number")
     return {
         "source_vocab_size": config["vocab_size"],
         "target_vocab_size": config["vocab_size"],
@@ -81,6 +84,7 @@ def options(config: Config) -> Options:
 
 
 def config(options: Options) -> dict[str, Any]:
+    """The configuration keys that BART and Marian share, for the options of zoo's task."""
     hidden, heads = options["hidden"] or 4 * options["dim"], options["heads"]
     return {
         "is_encoder_decoder": True,
@@ -92,7 +96,7 @@ def config(options: Options) -> dict[str, Any]:
         "decoder_layers": options["decoder_depth"] or options["depth"],
         **{"encoder_attention_heads": heads, "decoder_attention_heads": heads},
         **{"encoder_ffn_dim": hidden, "decoder_ffn_dim": hidden},
-        "activation_function": WRITTEN[inner(options["ffn"])["activation"]],
+        "activation_function": ACTIVATION_NAMES[inner(options["ffn"])["activation"]],
         "tie_word_embeddings": True,
         "dropout": options["dropout"],
         "attention_dropout": options["attention_dropout"],
@@ -100,14 +104,17 @@ def config(options: Options) -> dict[str, Any]:
 
 
 def bart_config(options: Options) -> dict[str, Any]:
+    """BART's configuration for the options of zoo's task."""
     return {**config(options), "model_type": "bart"}
 
 
 def marian_config(options: Options) -> dict[str, Any]:
+    """Marian's configuration for the options of zoo's task."""
     return {**config(options), "model_type": "marian", "decoder_vocab_size": options["target_vocab_size"]}
 
 
-def mapped(config: Config) -> MappedTensors:
+def map_tensors(config: Config) -> MappedTensors:
+    """The rules that convert the family's tensors to zoo's, for a configuration."""
     bart, size = config["model_type"] == "bart", config["vocab_size"]
     rules = [
         TensorRule("model.shared.weight", "target_embedding.weight"),
@@ -130,6 +137,7 @@ def mapped(config: Config) -> MappedTensors:
 
 
 def stack(dim: int, side: str) -> list[TensorRule]:
+    """The rules for the layers of one side, encoder or decoder, of width ``dim``."""
     theirs, ours, rules = f"model.{side}.layers.{{n}}.", f"{side}.blocks.{{n}}.", []
     looks = [("self_attn", "attend")] + ([("encoder_attn", "cross")] if side == "decoder" else [])
     for end in ("weight", "bias"):
@@ -152,12 +160,12 @@ def supplied(config: Config, tensors: Tensors) -> Tensors:
 
 
 BART = Family(
-    "bart", ("bart",), ("BartForConditionalGeneration", "BartModel"), TASK, options, bart_config, mapped,
+    "bart", ("bart",), ("BartForConditionalGeneration", "BartModel"), TASK, options, bart_config, map_tensors,
     keys({"static_position_embeddings": [False], "normalize_embedding": [True]}), supplied=supplied,
     prefix="model.",
 )  # fmt: skip
 MARIAN = Family(
-    "marian", ("marian",), ("MarianMTModel",), TASK, options, marian_config, mapped,
+    "marian", ("marian",), ("MarianMTModel",), TASK, options, marian_config, map_tensors,
     keys(
         {
             "static_position_embeddings": [True], "normalize_embedding": [False],

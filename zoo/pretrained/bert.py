@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from zoo.pretrained.config_keys import BOOKKEEPING, Keys, real, size, word
-from zoo.pretrained.family import WRITTEN, Config, Family, Options, activation, inner, part, refused
+from zoo.pretrained.family import ACTIVATION_NAMES, Config, Family, Options, activation, inner, part, unsupported_value
 from zoo.pretrained.tensor_mapping import MappedTensors, Stacked, TensorRule, Tensors, Transform
 from zoo.pretrained.vit import CLASSES, classes
 
@@ -58,7 +58,7 @@ def encoder(config: Config) -> Options:
     """What the encoders have in common, DeBERTa's included."""
     if config["hidden_size"] % config["num_attention_heads"]:
         divisor = f"a divisor of hidden_size={config['hidden_size']}"
-        raise refused(config, "num_attention_heads", config["model_type"], divisor)
+        raise unsupported_value(config, "num_attention_heads", config["model_type"], divisor)
     return {
         "vocab_size": config["vocab_size"],
         "dim": config["hidden_size"],
@@ -75,13 +75,14 @@ def encoder(config: Config) -> Options:
 
 
 def written_encoder(options: Options) -> dict[str, Any]:
+    """The encoder's keys of a published configuration, for the options of zoo's task."""
     return {
         "vocab_size": options["vocab_size"],
         "hidden_size": options["dim"],
         "num_hidden_layers": options["depth"],
         "num_attention_heads": options["heads"],
         "intermediate_size": options["hidden"] or 4 * options["dim"],
-        "hidden_act": WRITTEN[inner(options["ffn"])["activation"]],
+        "hidden_act": ACTIVATION_NAMES[inner(options["ffn"])["activation"]],
         "hidden_dropout_prob": options["dropout"],
         "attention_probs_dropout_prob": options["attention_dropout"],
         "max_position_embeddings": options["max_length"],
@@ -96,14 +97,15 @@ def offset(config: Config) -> int:
     if config["model_type"] == "bert":
         return 0
     if config["pad_token_id"] is None:
-        raise refused(config, "pad_token_id", "roberta", "the number behind which its positions begin")
+        raise unsupported_value(config, "pad_token_id", "roberta", "the number behind which its positions begin")
     return config["pad_token_id"] + 1
 
 
 def body(config: Config) -> Options:
+    """Options of zoo's encoder for a published configuration. Raises UsageError for unsupported values."""
     first = offset(config)
     if config["max_position_embeddings"] <= first:
-        raise refused(config, "max_position_embeddings", config["model_type"], f"more than {first}")
+        raise unsupported_value(config, "max_position_embeddings", config["model_type"], f"more than {first}")
     return {
         **encoder(config),
         "max_length": config["max_position_embeddings"] - first,
@@ -113,7 +115,8 @@ def body(config: Config) -> Options:
     }
 
 
-def written(options: Options, kind: str) -> dict[str, Any]:
+def config_of(options: Options, kind: str) -> dict[str, Any]:
+    """The configuration of a BERT or RoBERTa (``kind``), without that of its head."""
     first = inner(options["position"])["offset"]
     config = {**written_encoder(options), "model_type": kind, "max_position_embeddings": options["max_length"] + first}
     return config if kind == "bert" else {**config, "pad_token_id": first - 1}
@@ -123,13 +126,14 @@ def masked(config: Config) -> Options:
     """The head of a masked language model; RoBERTa's activation is always GELU."""
     bert, pairs = config["model_type"] == "bert", PAIRS in (config.get("architectures") or ())
     if pairs and config["type_vocab_size"] < 2:
-        raise refused(config, "type_vocab_size", PAIRS, "2 or more, one for each text of a pair,")
+        raise unsupported_value(config, "type_vocab_size", PAIRS, "2 or more, one for each text of a pair,")
     name = activation(config, "hidden_act") if bert else "gelu"
     return {**body(config), "tie": True, "activation": name, "next_sentence": float(pairs)}
 
 
 def written_masked(options: Options, kind: str) -> dict[str, Any]:
-    return {**written(options, kind), **({"architectures": [PAIRS]} if options["next_sentence"] else {})}
+    """The configuration of a masked language model of this ``kind``."""
+    return {**config_of(options, kind), **({"architectures": [PAIRS]} if options["next_sentence"] else {})}
 
 
 def labelled(config: Config) -> Options:
@@ -142,6 +146,7 @@ def labelled(config: Config) -> Options:
 
 
 def written_labels(options: Options) -> dict[str, Any]:
+    """The keys of a published configuration that describe classes and the classifier's dropout."""
     count = options["num_classes"]
     return {
         "id2label": {str(n): f"LABEL_{n}" for n in range(count)},
@@ -151,15 +156,18 @@ def written_labels(options: Options) -> dict[str, Any]:
 
 
 def texts(config: Config) -> Options:
+    """Options of a text classifier for a published configuration. Raises UsageError for unsupported values."""
     return {**body(config), **labelled(config), "pool": "first", "pooler": "tanh"}
 
 
 def tokens(config: Config) -> Options:
+    """Options of a token classifier for a published configuration. Raises UsageError for unsupported values."""
     return {**body(config), **labelled(config)}
 
 
 def written_classifier(options: Options, kind: str) -> dict[str, Any]:
-    return {**written(options, kind), **written_labels(options)}
+    """The configuration of a classifier of this ``kind``."""
+    return {**config_of(options, kind), **written_labels(options)}
 
 
 def same(theirs: str, ours: str) -> list[TensorRule]:
@@ -196,7 +204,8 @@ def bert_head(weights: str) -> tuple[list[TensorRule], dict[str, str]]:
     return [*rules, TensorRule(f"{first}bias", "head.bias")], copies
 
 
-def mapped(config: Config, task: str) -> MappedTensors:
+def map_tensors(config: Config, task: str) -> MappedTensors:
+    """The rules that convert the family's tensors to those of a ``task`` of zoo."""
     kind = config["model_type"]
     first = f"{kind}.embeddings."
     rules = layers(kind, config["hidden_size"], ("query", "key", "value"))
@@ -241,12 +250,12 @@ def families(kind: str, name: str) -> tuple[Family, Family, Family]:
     heads = (f"{name}ForMaskedLM", PAIRS) if kind == "bert" else (f"{name}ForMaskedLM",)
     write = partial(written_classifier, kind=kind)
     return (
-        Family(kind, (kind,), heads, MASKED, masked, partial(written_masked, kind=kind), partial(mapped, task=MASKED),
-               keys(kind, MASKED), noticed),
+        Family(kind, (kind,), heads, MASKED, masked, partial(written_masked, kind=kind),
+               partial(map_tensors, task=MASKED), keys(kind, MASKED), noticed),
         Family(f"{kind}-classifier", (kind,), (f"{name}ForSequenceClassification",), TEXTS, texts, write,
-               partial(mapped, task=TEXTS), keys(kind, TEXTS)),
+               partial(map_tensors, task=TEXTS), keys(kind, TEXTS)),
         Family(f"{kind}-tagger", (kind,), (f"{name}ForTokenClassification",), TOKENS, tokens, write,
-               partial(mapped, task=TOKENS), keys(kind, TOKENS)),
+               partial(map_tensors, task=TOKENS), keys(kind, TOKENS)),
     )  # fmt: skip
 
 

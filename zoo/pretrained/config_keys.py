@@ -1,4 +1,4 @@
-"""The keys of a published configuration: which are read, with type and default, and which change no logits."""
+"""The keys of a published config.json: which are read, with type and default, and which do not affect logits."""
 
 from __future__ import annotations
 
@@ -95,17 +95,17 @@ class Keys:
         A null says nothing where the key is not of the family.
         """
         for key, value in config.items():
-            shown = f"{source}: {key}={shorten(value)}"
+            entry = f"{source}: {key}={shorten(value)}"
             if key in self.read:
                 if (right := self.read[key].wrong(value)) is not None:
-                    raise UsageError(f"{shown} is not supported in {name}; {right} would be.")
+                    raise UsageError(f"{entry} is not supported in {name}; {right} would be.")
             elif key in self.fixed:
                 if not any(_same(value, right) for right in self.fixed[key]):
                     rights = " or ".join(repr(right) for right in self.fixed[key])
-                    raise UsageError(f"{shown} is not supported in {name}; {rights} would be.")
+                    raise UsageError(f"{entry} is not supported in {name}; {rights} would be.")
             elif key not in self.ignored and key not in self.aliases and value is not None:
                 raise UsageError(
-                    f"{shown} is not a key of {name} that zoo reads, so the model may be another than zoo would build. "
+                    f"{entry} is not a key of {name} that zoo reads, so the model may be another than zoo would build. "
                     "Where it changes nothing, delete it from the file."
                 )
         full = {**{key: spec.default for key, spec in self.read.items()}, **config}

@@ -21,7 +21,17 @@ from zoo.pretrained.bert import (
     written_labels,
 )  # fmt: skip
 from zoo.pretrained.config_keys import BOOKKEEPING, Key, Keys, flag, real, size, word
-from zoo.pretrained.family import WRITTEN, Config, Family, Options, activation, inner, name_of, part, refused
+from zoo.pretrained.family import (
+    ACTIVATION_NAMES,
+    Config,
+    Family,
+    Options,
+    activation,
+    inner,
+    name_of,
+    part,
+    unsupported_value,
+)
 from zoo.pretrained.tensor_mapping import MappedTensors, TensorRule, Tensors
 from zoo.pretrained.vit import CLASSES
 
@@ -55,27 +65,29 @@ def keys(task: str) -> Keys:
 def attention(config: Config) -> Options:
     """Disentangled attention with their options. Raises UsageError for those that it has not."""
     if not config["relative_attention"]:
-        raise refused(config, "relative_attention", NAME, "true")
+        raise unsupported_value(config, "relative_attention", NAME, "true")
     dim, heads = config["hidden_size"], config["num_attention_heads"]
     if config["attention_head_size"] not in (None, dim // heads):
-        raise refused(config, "attention_head_size", NAME, str(dim // heads))
+        raise unsupported_value(config, "attention_head_size", NAME, str(dim // heads))
     text = config["pos_att_type"] or ()
     words = text.lower().split("|") if isinstance(text, str) else text
     strings = isinstance(words, (list, tuple)) and all(isinstance(word, str) for word in words)
-    said = {word.strip() for word in words} if strings else set()
-    terms = next((name for name, kinds in TERMS.items() if kinds == said), None)
+    types = {word.strip() for word in words} if strings else set()
+    terms = next((name for name, kinds in TERMS.items() if kinds == types), None)
     if terms is None:
-        raise refused(config, "pos_att_type", NAME, "'c2p', 'p2c' or both")
+        raise unsupported_value(config, "pos_att_type", NAME, "'c2p', 'p2c' or both")
     normed = config["norm_rel_ebd"]
     if normed not in ("none", "layer_norm"):
-        raise refused(config, "norm_rel_ebd", NAME, "'none' or 'layer_norm'")
+        raise unsupported_value(config, "norm_rel_ebd", NAME, "'none' or 'layer_norm'")
     farthest = config["max_relative_positions"]
     farthest = config["max_position_embeddings"] if farthest < 1 else farthest
     buckets = config["position_buckets"]
     if buckets == 1 or (buckets < 1 and farthest < 2):
-        raise refused(config, "position_buckets" if buckets == 1 else "max_relative_positions", NAME, "2 or more")
+        raise unsupported_value(
+            config, "position_buckets" if buckets == 1 else "max_relative_positions", NAME, "2 or more"
+        )
     if buckets > 1 and farthest - 1 <= buckets // 2:
-        raise refused(
+        raise unsupported_value(
             config, "max_relative_positions", NAME, f"more than {buckets // 2 + 1}, half of position_buckets,"
         )
     return part(
@@ -89,8 +101,9 @@ def attention(config: Config) -> Options:
 
 
 def body(config: Config) -> Options:
+    """Options of zoo's encoder for a published configuration. Raises UsageError for unsupported values."""
     if config["embedding_size"] not in (None, config["hidden_size"]):
-        raise refused(config, "embedding_size", NAME, str(config["hidden_size"]))
+        raise unsupported_value(config, "embedding_size", NAME, str(config["hidden_size"]))
     return {
         **encoder(config),
         "max_length": config["max_position_embeddings"],
@@ -100,7 +113,8 @@ def body(config: Config) -> Options:
     }
 
 
-def written(options: Options) -> dict[str, Any]:
+def config_of(options: Options) -> dict[str, Any]:
+    """The configuration of a DeBERTa, without that of its head."""
     attention_options = inner(options["attention"])
     return {
         **written_encoder(options),
@@ -117,6 +131,7 @@ def written(options: Options) -> dict[str, Any]:
 
 
 def masked(config: Config) -> Options:
+    """Options of a masked language model for a published configuration. Raises UsageError for unsupported values."""
     return {**body(config), "tie": True, "activation": activation(config, "hidden_act"), "next_sentence": 0.0}
 
 
@@ -126,27 +141,32 @@ def rate(config: Config) -> Config:
 
 
 def texts(config: Config) -> Options:
+    """Options of a text classifier for a published configuration. Raises UsageError for unsupported values."""
     if config["pooler_hidden_size"] not in (None, config["hidden_size"]):
-        raise refused(config, "pooler_hidden_size", NAME, str(config["hidden_size"]))
+        raise unsupported_value(config, "pooler_hidden_size", NAME, str(config["hidden_size"]))
     pooler = "tanh" if config["pooler_hidden_act"] == "tanh" else activation(config, "pooler_hidden_act")
     return {**body(config), **labelled(rate(config)), "pool": "first", "pooler": pooler}
 
 
 def tokens(config: Config) -> Options:
+    """Options of a token classifier for a published configuration. Raises UsageError for unsupported values."""
     return {**body(config), **labelled({**config, "classifier_dropout": None})}
 
 
 def written_texts(options: Options) -> dict[str, Any]:
+    """The configuration of a text classifier."""
     config, pooler = written_tokens(options), options["pooler"]
-    return {**config, "cls_dropout": options["head_dropout"], "pooler_hidden_act": WRITTEN.get(pooler, pooler)}
+    return {**config, "cls_dropout": options["head_dropout"], "pooler_hidden_act": ACTIVATION_NAMES.get(pooler, pooler)}
 
 
 def written_tokens(options: Options) -> dict[str, Any]:
+    """The configuration of a token classifier."""
     labels = {key: value for key, value in written_labels(options).items() if key != "classifier_dropout"}
-    return {**written(options), **labels}
+    return {**config_of(options), **labels}
 
 
-def mapped(config: Config, task: str) -> MappedTensors:
+def map_tensors(config: Config, task: str) -> MappedTensors:
+    """The rules that convert DeBERTa's tensors to those of a ``task`` of zoo."""
     rules = layers("deberta", config["hidden_size"], ("query_proj", "key_proj", "value_proj"))
     rules.append(TensorRule("deberta.encoder.rel_embeddings.weight", f"{TABLE}table.weight"))
     rules += norm("deberta.encoder.LayerNorm", f"{TABLE}norm")
@@ -183,10 +203,11 @@ def noticed(config: Config, tensors: Tensors) -> Config:
 
 
 def family(name: str, architecture: str, task: str, read: Any, write: Any) -> Family:
-    mapping = partial(mapped, task=task)
+    """The family of DeBERTa-v2 models with one kind of head."""
+    mapping = partial(map_tensors, task=task)
     return Family(name, ("deberta-v2",), (architecture,), task, read, write, mapping, keys(task), noticed)
 
 
-DEBERTA = family("deberta-v2", "DebertaV2ForMaskedLM", MASKED, masked, written)
+DEBERTA = family("deberta-v2", "DebertaV2ForMaskedLM", MASKED, masked, config_of)
 DEBERTA_TEXTS = family("deberta-v2-classifier", "DebertaV2ForSequenceClassification", TEXTS, texts, written_texts)
 DEBERTA_TOKENS = family("deberta-v2-tagger", "DebertaV2ForTokenClassification", TOKENS, tokens, written_tokens)

@@ -1,4 +1,4 @@
-"""What a family of published models is: its configuration and its tensors, both readable and writable."""
+"""A family of published models: how its configuration and its tensors are converted, in both directions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ACTIVATIONS = {
     "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
     "gelu_python_tanh": "gelu_tanh", "gelu_accurate": "gelu_tanh",
 }  # fmt: skip
-WRITTEN = {"gelu": "gelu", "relu": "relu", "swish": "silu", "gelu_tanh": "gelu_new"}
+ACTIVATION_NAMES = {"gelu": "gelu", "relu": "relu", "swish": "silu", "gelu_tanh": "gelu_new"}
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Family:
     task: str  # a class path
     options: Callable[[Config], Options]
     config: Callable[[Options], Options]
-    mapped: Callable[[Config], MappedTensors]
+    map_tensors: Callable[[Config], MappedTensors]
     keys: Keys
     noticed: Callable[[Config, Tensors], Config] = lambda config, tensors: config
     supplied: Callable[[Config, Tensors], Tensors] = lambda config, tensors: tensors
@@ -81,7 +81,7 @@ def activation(config: Config, key: str) -> str:
     return ACTIVATIONS[name]
 
 
-def refused(config: Config, key: str, name: str, right: str) -> UsageError:
+def unsupported_value(config: Config, key: str, name: str, right: str) -> UsageError:
     """The error of a key whose value is of the right type, and of no model of ours."""
     return UsageError(f"config.json: {key}={shorten(config.get(key))} is not supported in {name}; {right} would be.")
 

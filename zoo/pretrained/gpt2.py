@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zoo.pretrained.config_keys import BOOKKEEPING, Keys, flag, real, size, word
-from zoo.pretrained.family import WRITTEN, Config, Family, Options, activation, inner, part
+from zoo.pretrained.family import ACTIVATION_NAMES, Config, Family, Options, activation, inner, part
 from zoo.pretrained.tensor_mapping import MappedTensors, TensorRule, Transposed
 
 TURNED = Transposed()
@@ -31,6 +31,7 @@ KEYS = Keys(
 
 
 def options(config: Config) -> Options:
+    """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
     dim = config["n_embd"]
     return {
         "vocab_size": config["vocab_size"],
@@ -50,6 +51,7 @@ def options(config: Config) -> Options:
 
 
 def config(options: Options) -> dict[str, Any]:
+    """The published configuration for the options of zoo's task."""
     rate = options["dropout"]
     return {
         "vocab_size": options["vocab_size"],
@@ -61,12 +63,13 @@ def config(options: Options) -> dict[str, Any]:
         "n_inner": options["hidden"] or 4 * options["dim"],
         "tie_word_embeddings": options["tie"],
         "layer_norm_epsilon": inner(options["norm"])["eps"],
-        "activation_function": WRITTEN[inner(options["ffn"])["activation"]],
+        "activation_function": ACTIVATION_NAMES[inner(options["ffn"])["activation"]],
         **{"resid_pdrop": rate, "embd_pdrop": rate, "attn_pdrop": options["attention_dropout"]},
     }
 
 
-def mapped(config: Config) -> MappedTensors:
+def map_tensors(config: Config) -> MappedTensors:
+    """The rules that convert the family's tensors to zoo's, for a configuration."""
     theirs, ours = "transformer.h.{n}.", "stack.blocks.{n}."
     rules = [
         TensorRule("transformer.wte.weight", "embedding.weight"),
@@ -98,7 +101,7 @@ GPT2 = Family(
     task="zoo.tasks.lm.CausalLM",
     options=options,
     config=config,
-    mapped=mapped,
+    map_tensors=map_tensors,
     keys=KEYS,
     prefix="transformer.",
 )

@@ -1,4 +1,4 @@
-"""Carry a model of ours out: as a checkpoint that its family's own library loads."""
+"""Export a model of zoo as a checkpoint that the library of its family loads (`zoo export --format hf`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zoo.io import atomic_files
 from zoo.pretrained import hf_files, lookup, tokenizer_files
 from zoo.pretrained.family import Family, budget, width
 from zoo.pretrained.importer import keep_own_tensors
-from zoo.pretrained.tensor_mapping import write
+from zoo.pretrained.tensor_mapping import write_published
 
 if TYPE_CHECKING:
     from zoo.inference.trained_model import Trained
@@ -35,7 +35,9 @@ def export_pretrained(trained: Trained, folder: Path, force: bool = False) -> Fa
         raise UsageError(f"{folder} is where the model comes from. Choose another folder.")
     model = complete_options(trained.place.config["model"])
     family, config = _family(model, trained.place.config.get("family"))
-    tensors = write(keep_own_tensors(trained.net), family.mapped(family.complete(config, hf_files.CONFIG)))
+    tensors = write_published(
+        keep_own_tensors(trained.net), family.map_tensors(family.complete(config, hf_files.CONFIG))
+    )
     heads = {"architectures": [family.architecture], "dtype": _dtype(trained)} if family.architecture else {}
     about = {**heads, **config}
     try:
@@ -55,10 +57,10 @@ def _family(model: Mapping[str, Any], recorded: object) -> tuple[Family, dict[st
         try:
             config = {"model_type": (family.types or (None,))[0], **family.config(model["init_args"])}
             full = family.complete(config, "config.json")
-            told = complete_options({"class_path": family.task, "init_args": family.options(full)})
+            complete = complete_options({"class_path": family.task, "init_args": family.options(full)})
         except (KeyError, TypeError, UsageError):
             continue  # it has no word for one of the parts
-        differing = list(_differences("model", _normal(model["init_args"]), _normal(told["init_args"])))
+        differing = list(_differences("model", _normal(model["init_args"]), _normal(complete["init_args"])))
         if not differing:
             return family, {key: value for key, value in config.items() if value is not None or key != "model_type"}
         if best is None or len(differing) < best[0]:
@@ -69,7 +71,7 @@ def _family(model: Mapping[str, Any], recorded: object) -> tuple[Family, dict[st
 
 def _normal(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options without those of training, and what can be left out or said in two ways said in one."""
-    plain_options = _plain(options)
+    plain_options = _as_json(options)
     plain_options["hidden"] = plain_options.get("hidden") or 4 * plain_options["dim"]
     if "next_sentence" in plain_options:
         plain_options["next_sentence"] = plain_options["next_sentence"] > 0  # which is a weight of the loss
@@ -86,26 +88,26 @@ def _normal(options: Mapping[str, Any]) -> dict[str, Any]:
     return plain_options
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """A copy without the options of training."""
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items() if key not in IGNORED_KEYS}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {key: _as_json(item) for key, item in value.items() if key not in IGNORED_KEYS}
+    return [_as_json(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _differences(name: str, ours: Any, theirs: Any) -> Iterator[str]:
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
         if ours.get("class_path") != theirs.get("class_path"):
-            yield f"{name} {_shown(theirs)} and not {_shown(ours)}"
+            yield f"{name} {_shorten(theirs)} and not {_shorten(ours)}"
             return
         for key in ours.keys() | theirs.keys():
             below = name if key == "init_args" else f"{name}.{key}"
             yield from _differences(below, ours.get(key), theirs.get(key))
     elif ours != theirs:
-        yield f"{name}={_shown(theirs)} and not {_shown(ours)}"
+        yield f"{name}={_shorten(theirs)} and not {_shorten(ours)}"
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     return (
         value["class_path"].rpartition(".")[2] if isinstance(value, Mapping) and "class_path" in value else f"{value}"
     )

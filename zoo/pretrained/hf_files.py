@@ -70,9 +70,9 @@ def save(folder: Path, config: Mapping[str, Any], tensors: Tensors) -> None:
     """Write a checkpoint in one piece, as its family's own library does."""
     from safetensors.torch import save_file
 
-    held = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     with atomic_files.native(folder / WEIGHTS) as draft:
-        save_file(held, draft, {"format": "pt"})
+        save_file(copies, draft, {"format": "pt"})
     atomic_files.write_json(folder / CONFIG, dict(config))
 
 

@@ -1,4 +1,4 @@
-"""Bring a published checkpoint into zoo: its configuration, its tensors, and which of them a swapped part keeps."""
+"""Import a published checkpoint: its configuration, its tensors, and which of them a swapped part can use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zoo.inference.rebuild_task import complete_options, rebuild_task
 from zoo.io import atomic_files
 from zoo.pretrained import hf_files, lookup, tokenizer_files
 from zoo.pretrained.family import Family
-from zoo.pretrained.tensor_mapping import Origin, Tensors, fit_shapes, read
+from zoo.pretrained.tensor_mapping import Origin, Tensors, fit_shapes, read_published
 from zoo.tasks.task import Task
 
 RECIPE = "recipe.yaml"  # of an import: how to train it on
@@ -60,7 +60,7 @@ def checkpoint(folder: Path) -> Checkpoint:
         theirs = {family.prefix + key: tensor for key, tensor in theirs.items()}
     theirs = family.supplied(config, theirs)
     try:
-        tensors, origins, constants = read(theirs, family.mapped(config), str(folder))
+        tensors, origins, constants = read_published(theirs, family.map_tensors(config), str(folder))
     except CheckpointError as error:
         if config.get("architectures") or not family.architectures:
             raise
@@ -89,29 +89,32 @@ def aliases(net: nn.Module) -> dict[str, str]:
     return {name: first[id(tensor)] for name, tensor in every if first[id(tensor)] != name}
 
 
-def swapped_parts(found: Checkpoint, model: Mapping[str, Any]) -> tuple[Task, Tensors, list[TensorLine]]:
+def swapped_parts(checkpoint: Checkpoint, model: Mapping[str, Any]) -> tuple[Task, Tensors, list[TensorLine]]:
     """The task of another configuration, every tensor of its net, and what became of each.
 
     A tensor is kept where the model has one of its name and shape; all others are newly initialised. The task is on the
     meta device where nothing is, so that a large model is not in memory twice.
     """
-    source = found.folder / hf_files.CONFIG
+    source = checkpoint.folder / hf_files.CONFIG
     with torch.device("meta"):
         task = rebuild_task({"model": model}, source)
-    shapes = {name: tensor.shape for name, tensor in found.tensors.items()}
+    shapes = {name: tensor.shape for name, tensor in checkpoint.tensors.items()}
     if any(shapes.get(name) != tensor.shape for name, tensor in keep_own_tensors(task.net).items()):
         task = rebuild_task({"model": model}, source)
     tensors, lines = {}, []
     for name, fresh in keep_own_tensors(task.net).items():
-        old, origin = found.tensors.get(name), found.origins.get(name)
+        old, origin = checkpoint.tensors.get(name), checkpoint.origins.get(name)
         if old is not None and origin is not None and old.shape == fresh.shape:
             tensors[name] = old
             lines.append(TensorLine("converted" if origin.changed else "kept", name, tuple(old.shape), origin.keys))
         else:
             tensors[name] = fresh.detach()
             lines.append(TensorLine("new", name, tuple(fresh.shape), ()))
-    gone = [name for name in found.tensors if tensors.get(name) is not found.tensors[name]]
-    lines += [TensorLine("left out", "", tuple(found.tensors[name].shape), found.origins[name].keys) for name in gone]
+    replaced = [name for name in checkpoint.tensors if tensors.get(name) is not checkpoint.tensors[name]]
+    lines += [
+        TensorLine("left out", "", tuple(checkpoint.tensors[name].shape), checkpoint.origins[name].keys)
+        for name in replaced
+    ]
     return task, tensors, lines
 
 
@@ -143,12 +146,14 @@ def save(
 ) -> None:
     """Write an imported model as an export of zoo, with the files that its task needs and the text of a recipe."""
     tied = {other: tensors[name] for other, name in aliases(task.net).items()}
-    held = {f"net.{name}": tensor for name, tensor in {**tensors, **tied}.items()}
+    weights = {f"net.{name}": tensor for name, tensor in {**tensors, **tied}.items()}
     for name, tensor in task.state_dict().items():
-        held.setdefault(name, torch.zeros_like(tensor, device="cpu"))  # what a task counts, such as tokens seen: none
+        weights.setdefault(
+            name, torch.zeros_like(tensor, device="cpu")
+        )  # what a task counts, such as tokens seen: none
     try:
         with atomic_files.staged(folder, EXPORT) as draft:
-            weight_files.write_tensors(held, draft / WEIGHTS)
+            weight_files.write_tensors(weights, draft / WEIGHTS)
             extra = tokenizer_files.import_tokenizers(source.folder, draft, source.theirs, model)
             about = {
                 "format": FORMAT,

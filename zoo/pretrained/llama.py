@@ -6,7 +6,7 @@ from typing import Any
 
 from zoo.errors import UsageError
 from zoo.pretrained.config_keys import BOOKKEEPING, Key, Keys, flag, real, size, word
-from zoo.pretrained.family import Config, Family, Options, budget, inner, name_of, part, refused, width
+from zoo.pretrained.family import Config, Family, Options, budget, inner, name_of, part, unsupported_value, width
 from zoo.pretrained.tensor_mapping import MappedTensors, Stacked, TensorRule
 
 QWEN = ("qwen2", "qwen3")
@@ -47,11 +47,11 @@ def rope(config: Config) -> Options:
     name = config["model_type"]
     both = [key for key in ("rope_scaling", "rope_parameters") if config[key]]
     if len(both) > 1 and config["rope_scaling"] != config["rope_parameters"]:
-        raise refused(config, "rope_scaling", name, "rope_parameters alone")
+        raise unsupported_value(config, "rope_scaling", name, "rope_parameters alone")
     source = both[0] if both else "rope_parameters"
     scaling: Options = dict(config[source] or {})
     if scaling.pop("partial_rotary_factor", None) not in (None, 1.0):
-        raise refused(config, source, name, "no partial_rotary_factor")
+        raise unsupported_value(config, source, name, "no partial_rotary_factor")
     scaling = Keys(ROPE, ignored=()).complete(
         {"rope_theta": config["rope_theta"], **scaling}, name, f"config.json: {source}"
     )
@@ -77,6 +77,7 @@ def rope(config: Config) -> Options:
 
 
 def written_rope(position: Any) -> Options:
+    """The keys of a published configuration for a RoPE of zoo. Raises UsageError for other positions."""
     position_options = inner(position)
     if name_of(position) != "RoPE":
         return {}
@@ -99,13 +100,13 @@ def heads(config: Config) -> tuple[int, int, int]:
     count = config["num_attention_heads"]
     kv_heads = config["num_key_value_heads"] or count
     if count % kv_heads:
-        raise refused(config, "num_key_value_heads", config["model_type"], f"a divisor of {count}")
+        raise unsupported_value(config, "num_key_value_heads", config["model_type"], f"a divisor of {count}")
     wide = config["head_dim"] or config["hidden_size"] // count
     if wide % 2 and config["head_dim"]:
-        raise refused(config, "head_dim", config["model_type"], "an even number")
+        raise unsupported_value(config, "head_dim", config["model_type"], "an even number")
     if wide % 2:
-        said = f"a divisor of hidden_size={config['hidden_size']} that leaves an even number"
-        raise refused(config, "num_attention_heads", config["model_type"], said)
+        right = f"a divisor of hidden_size={config['hidden_size']} that leaves an even number"
+        raise unsupported_value(config, "num_attention_heads", config["model_type"], right)
     return count, kv_heads, wide
 
 
@@ -119,9 +120,11 @@ def windows(config: Config) -> Options:
         first = config["max_window_layers"] if window else depth
         kinds = ["full_attention"] * min(first, depth) + ["sliding_attention"] * max(0, depth - first)
     if len(kinds) != depth or not all(kind in ("full_attention", "sliding_attention") for kind in kinds):
-        raise refused(config, "layer_types", name, f"full_attention or sliding_attention for each of {depth} layers")
+        raise unsupported_value(
+            config, "layer_types", name, f"full_attention or sliding_attention for each of {depth} layers"
+        )
     if window is None and "sliding_attention" in kinds:
-        raise refused(config, "layer_types", name, "sliding_window and use_sliding_window beside it")
+        raise unsupported_value(config, "layer_types", name, "sliding_window and use_sliding_window beside it")
     if set(kinds) == {"sliding_attention"}:
         return {"window": window}
     narrow = [number for number, kind in enumerate(kinds) if kind == "sliding_attention"]
@@ -129,6 +132,7 @@ def windows(config: Config) -> Options:
 
 
 def options(config: Config) -> Options:
+    """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
     _, kv_heads, wide = heads(config)
     bias = config["model_type"] == "qwen2" or config.get("attention_bias", False)
     norm = part("norm.RMSNorm", eps=config["rms_norm_eps"])
@@ -157,13 +161,14 @@ def options(config: Config) -> Options:
 
 
 def feed(config: Config) -> Options:
+    """The feed-forward of a configuration. Raises UsageError for an unknown activation."""
     gated = GATED.get(config["hidden_act"])
     if gated is None:
-        raise refused(config, "hidden_act", config["model_type"], " or ".join(repr(name) for name in GATED))
+        raise unsupported_value(config, "hidden_act", config["model_type"], " or ".join(repr(name) for name in GATED))
     if config["model_type"] != "mixtral":
         return gated
     if config["num_experts_per_tok"] > config["num_local_experts"]:
-        raise refused(config, "num_experts_per_tok", "mixtral", f"{config['num_local_experts']} or less")
+        raise unsupported_value(config, "num_experts_per_tok", "mixtral", f"{config['num_local_experts']} or less")
     return part(
         "ffn.MoE",
         experts=config["num_local_experts"],
@@ -173,7 +178,8 @@ def feed(config: Config) -> Options:
     )
 
 
-def written(options: Options) -> dict[str, Any]:
+def config_of(options: Options) -> dict[str, Any]:
+    """The configuration keys that all relatives of LLaMA share, for the options of zoo's task."""
     attention, ffn = inner(options["attention"]), inner(options["ffn"])
     kind = ffn.get("expert", options["ffn"])
     gated, name = inner(kind), {"SwiGLU": "silu", "ReGLU": "relu", "Bilinear": "linear"}.get(name_of(kind))
@@ -198,14 +204,17 @@ def written(options: Options) -> dict[str, Any]:
 
 
 def llama_config(options: Options) -> dict[str, Any]:
-    return {**written(options), "model_type": "llama", "attention_bias": inner(options["attention"])["bias"]}
+    """LLaMA's configuration for the options of zoo's task."""
+    return {**config_of(options), "model_type": "llama", "attention_bias": inner(options["attention"])["bias"]}
 
 
 def mistral_config(options: Options) -> dict[str, Any]:
-    return {**written(options), "model_type": "mistral", "sliding_window": options["window"]}
+    """Mistral's configuration for the options of zoo's task."""
+    return {**config_of(options), "model_type": "mistral", "sliding_window": options["window"]}
 
 
 def qwen2_config(options: Options) -> dict[str, Any]:
+    """Qwen 2's configuration for the options of zoo's task."""
     depth, size = options["depth"], options["window"]
     narrow = set(range(depth)) if size else set()
     for one in options["overrides"] or ():
@@ -213,7 +222,7 @@ def qwen2_config(options: Options) -> dict[str, Any]:
         narrow |= set(range(one["first"], depth if one["last"] is None else one["last"] + 1, one["step"]))
     kinds = ["sliding_attention" if n in narrow else "full_attention" for n in range(depth)]
     return {
-        **written(options),
+        **config_of(options),
         "model_type": "qwen2",
         "use_sliding_window": bool(narrow),
         "sliding_window": size,
@@ -222,14 +231,16 @@ def qwen2_config(options: Options) -> dict[str, Any]:
 
 
 def qwen3_config(options: Options) -> dict[str, Any]:
+    """Qwen 3's configuration for the options of zoo's task."""
     bias = inner(options["attention"])["bias"]
     return {**qwen2_config(options), "model_type": "qwen3", "attention_bias": bias}
 
 
 def mixtral_config(options: Options) -> dict[str, Any]:
+    """Mixtral's configuration for the options of zoo's task."""
     moe = inner(options["ffn"])
     return {
-        **written(options),
+        **config_of(options),
         "model_type": "mixtral",
         "sliding_window": options["window"],
         "num_local_experts": moe["experts"],
@@ -238,7 +249,8 @@ def mixtral_config(options: Options) -> dict[str, Any]:
     }
 
 
-def mapped(config: Config) -> MappedTensors:
+def map_tensors(config: Config) -> MappedTensors:
+    """The rules that convert the family's tensors to zoo's, for a configuration."""
     theirs, ours = "model.layers.{n}.", "stack.blocks.{n}."
     count, kv_heads, wide = heads(config)
     packed = Stacked([count * wide, kv_heads * wide, kv_heads * wide])
@@ -263,6 +275,7 @@ def mapped(config: Config) -> MappedTensors:
 
 
 def gated(config: Config, theirs: str, ours: str) -> list[TensorRule]:
+    """The rules of a gated feed-forward: gate and up projections are one matrix in zoo."""
     both = (f"{theirs}mlp.gate_proj.weight", f"{theirs}mlp.up_proj.weight")
     return [
         TensorRule(both, f"{ours}ffn.part.up.weight", Stacked([config["intermediate_size"]] * 2)),
@@ -271,6 +284,7 @@ def gated(config: Config, theirs: str, ours: str) -> list[TensorRule]:
 
 
 def experts(config: Config, theirs: str, ours: str) -> list[TensorRule]:
+    """The rules of a mixture of experts: the matrices of all experts are one tensor in zoo."""
     expert, part = f"{theirs}block_sparse_moe.experts.{{e}}.", f"{ours}ffn.part.ffn."
     both = (f"{expert}w1.weight", f"{expert}w3.weight")
     return [
@@ -283,7 +297,7 @@ def experts(config: Config, theirs: str, ours: str) -> list[TensorRule]:
 def family(name: str, architecture: str, config: Any, keys: Keys) -> Family:
     """A relative: the same tensors, and a configuration with fields of its own."""
     task = "zoo.tasks.lm.CausalLM"
-    return Family(name, (name,), (architecture,), task, options, config, mapped, keys, prefix="model.")
+    return Family(name, (name,), (architecture,), task, options, config, map_tensors, keys, prefix="model.")
 
 
 WINDOWS = {

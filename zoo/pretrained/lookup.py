@@ -1,4 +1,4 @@
-"""The families that zoo knows, and which of them a configuration belongs to."""
+"""Find the family of published models that a configuration belongs to."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from zoo.pretrained.config_keys import BOOKKEEPING, Key, Keys, flag, real, size, word
-from zoo.pretrained.family import Config, Family, Options, budget, inner, name_of, part, refused, width
+from zoo.pretrained.family import Config, Family, Options, budget, inner, name_of, part, unsupported_value, width
 from zoo.pretrained.tensor_mapping import MappedTensors, Shaped, Stacked, TensorRule, Tensors
 
 TASK = "zoo.tasks.translation.Translation"
@@ -45,20 +45,23 @@ def feed(config: Config) -> str:
     halves = {"dense_act_fn": act, "is_gated_act": gated == "gated"}
     for key, half in halves.items():
         if config[key] is not None and config[key] != half:
-            raise refused(config, key, config["model_type"], f"{half!r}, as feed_forward_proj={name!r} says,")
-    found = f"{gated}-{ACTS.get(act)}".removeprefix("-")
-    if found not in FEEDS:
-        raise refused(config, "feed_forward_proj", config["model_type"], " or ".join(repr(name) for name in FEEDS))
-    return found
+            raise unsupported_value(config, key, config["model_type"], f"{half!r}, as feed_forward_proj={name!r} says,")
+    projection = f"{gated}-{ACTS.get(act)}".removeprefix("-")
+    if projection not in FEEDS:
+        raise unsupported_value(
+            config, "feed_forward_proj", config["model_type"], " or ".join(repr(name) for name in FEEDS)
+        )
+    return projection
 
 
 def scaled(config: Config) -> bool:
     """Whether states are scaled before the output: as said, or else where the first T5's matrices are tied."""
-    told = config["scale_decoder_outputs"]
-    return config["tie_word_embeddings"] if told is None else told
+    configured = config["scale_decoder_outputs"]
+    return config["tie_word_embeddings"] if configured is None else configured
 
 
 def options(config: Config) -> Options:
+    """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
     tied, name = config["tie_word_embeddings"], feed(config)
     depth = config["num_layers"]
     return {
@@ -86,6 +89,7 @@ def options(config: Config) -> Options:
 
 
 def config(options: Options) -> dict[str, Any]:
+    """The published configuration for the options of zoo's task."""
     attention, position, ffn = (inner(options[kind]) for kind in ("attention", "position", "ffn"))
     name = {"MLP": "relu", "GEGLU": "gated-gelu", "SwiGLU": "gated-silu"}[name_of(options["ffn"])]
     hidden = options["hidden"] or 4 * options["dim"]
@@ -116,7 +120,7 @@ def noticed(config: Config, tensors: Tensors) -> Config:
     """
     own, shared = tensors.get("lm_head.weight"), tensors.get("shared.weight")
     if config.get("model_type") == "mt5" and config.get("tie_word_embeddings") is False and own is None:
-        raise refused(config, "tie_word_embeddings", "mt5", "true, as there is no tensor lm_head.weight,")
+        raise unsupported_value(config, "tie_word_embeddings", "mt5", "true, as there is no tensor lm_head.weight,")
     if config.get("model_type") == "mt5" or shared is None:
         return config
     tied = own is None or (own.shape == shared.shape and torch.equal(own, shared))
@@ -125,7 +129,8 @@ def noticed(config: Config, tensors: Tensors) -> Config:
     return {"scale_decoder_outputs": config.get("tie_word_embeddings", True), **config, "tie_word_embeddings": tied}
 
 
-def mapped(config: Config) -> MappedTensors:
+def map_tensors(config: Config) -> MappedTensors:
+    """The rules that convert the family's tensors to zoo's, for a configuration."""
     rules = [TensorRule("shared.weight", "target_embedding.weight")]
     for side, branches in (("encoder", ("attend", "ffn")), ("decoder", ("attend", "cross", "ffn"))):
         rules += stack(config, side, branches)
@@ -165,11 +170,11 @@ def stack(config: Config, side: str, branches: tuple[str, ...]) -> list[TensorRu
 
 
 T5 = Family(
-    "t5", ("t5",), ("T5ForConditionalGeneration", "T5WithLMHeadModel"), TASK, options, config, mapped,
+    "t5", ("t5",), ("T5ForConditionalGeneration", "T5WithLMHeadModel"), TASK, options, config, map_tensors,
     Keys({**READ, "scale_decoder_outputs": Key(None, bool, optional=True)}, FIXED, IGNORED, ALIASES), noticed,
 )  # fmt: skip
 MT5 = Family(
-    "mt5", ("mt5",), ("MT5ForConditionalGeneration",), TASK, options, config, mapped,
+    "mt5", ("mt5",), ("MT5ForConditionalGeneration",), TASK, options, config, map_tensors,
     Keys(
         {
             **READ, "vocab_size": size(250112), "d_ff": size(1024), "num_layers": size(8), "num_heads": size(6),

@@ -1,4 +1,4 @@
-"""How the tensors of a published checkpoint become ours and back: key patterns, each with a transform."""
+"""Convert the tensors of a published checkpoint to zoo's names and back: rules of key patterns with transforms."""
 
 from __future__ import annotations
 
@@ -110,16 +110,18 @@ def pattern(key: str) -> re.Pattern[str]:
     return re.compile(text)
 
 
-def read(theirs: Tensors, mapped: MappedTensors, source: str) -> tuple[Tensors, dict[str, Origin], list[str]]:
+def read_published(
+    theirs: Tensors, mapping: MappedTensors, source: str
+) -> tuple[Tensors, dict[str, Origin], list[str]]:
     """Our tensors, where each comes from, and the keys that hold constants or copies.
 
     Raises CheckpointError that names a key that nothing is known of, or that is missing from a group.
     """
-    left, tensors = set(theirs), dict[str, Tensor]()
+    remaining, tensors = set(theirs), dict[str, Tensor]()
     origins: dict[str, Origin] = {}
-    for rule in mapped.rules:
+    for rule in mapping.rules:
         first = pattern(rule.keys[0])
-        for key in sorted(left):
+        for key in sorted(remaining):
             match = first.fullmatch(key)
             if match is None:
                 continue
@@ -137,25 +139,25 @@ def read(theirs: Tensors, mapped: MappedTensors, source: str) -> tuple[Tensors, 
                 shapes = ", ".join(f"{one} {tuple(theirs[one].shape)}" for one in keys)
                 raise CheckpointError(f"{source}: {shapes} does not fit the configuration: {error}.") from error
             origins[name] = Origin(keys, rule.how is not SAME)
-            left -= set(keys)
-    extra = [key for key in sorted(left) if any(pattern(one).fullmatch(key) for one in mapped.constants)]
-    for copy, original in mapped.copies.items():
-        if copy in left and original in theirs:
+            remaining -= set(keys)
+    extra = [key for key in sorted(remaining) if any(pattern(one).fullmatch(key) for one in mapping.constants)]
+    for copy, original in mapping.copies.items():
+        if copy in remaining and original in theirs:
             if not torch.equal(theirs[copy], theirs[original]):
                 raise CheckpointError(f"{source}: {copy} differs from {original}, which the configuration ties it to.")
             extra.append(copy)
-    unknown = sorted(left - set(extra))
+    unknown = sorted(remaining - set(extra))
     if unknown:
-        shown = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
-        raise CheckpointError(f"{source} has unknown {shown}: no rule of this family speaks of it.")
+        examples = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
+        raise CheckpointError(f"{source} has unknown {examples}: no rule of this family speaks of it.")
     return tensors, origins, extra
 
 
-def write(ours: Tensors, mapped: MappedTensors) -> Tensors:
+def write_published(ours: Tensors, mapping: MappedTensors) -> Tensors:
     """Their tensors: ``read`` backwards. Raises CheckpointError for a tensor of ours that no rule speaks of."""
     tensors: Tensors = {}
     for name, tensor in ours.items():
-        for rule in mapped.rules:
+        for rule in mapping.rules:
             match = pattern(rule.ours).fullmatch(name)
             if match is None:
                 continue
@@ -171,8 +173,8 @@ def fit_shapes(tensors: Tensors, shapes: Mapping[str, torch.Size], origins: Mapp
     """Raise CheckpointError unless these are all the tensors of a model, in its shapes, by their keys."""
     missing = sorted(shapes.keys() - tensors.keys())
     if missing:
-        shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-        raise CheckpointError(f"{source} has no tensor for {shown} of the model that its configuration describes.")
+        examples = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        raise CheckpointError(f"{source} has no tensor for {examples} of the model that its configuration describes.")
     for name in sorted(tensors.keys() - shapes.keys()):
         raise CheckpointError(f"{source} has {', '.join(origins[name].keys)}: its configuration has no place for it.")
     for name, shape in shapes.items():

@@ -1,4 +1,4 @@
-"""The files beside the weights: tokenizers, the names of classes, and how images are normalised."""
+"""Import and export the files next to the weights: tokenizers, class names, and normalisation of images."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def export_tokenizers(source: Path, folder: Path, family: Family, config: Mappin
         atomic_files.write_json(folder / IMAGES, _preprocessor(images))
     if (folder / "tokenizer.json").is_file():
         facts = {**_tokenizer_files(source, folder, family.task, facts), **facts}
-    kept = {key: config[key] for key in ("pad_token_id",) if key in config}  # RoBERTa counts its positions by it
-    return {**config, **facts, **kept}
+    numbering = {key: config[key] for key in ("pad_token_id",) if key in config}  # RoBERTa counts its positions by it
+    return {**config, **facts, **numbering}
 
 
 def _preprocessor(images: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,16 +95,18 @@ def _tokenizer_files(source: Path, folder: Path, task: str, facts: Mapping[str, 
     A tokenizer of ours puts no special tokens around a text, which our tasks do: its template then does it.
     """
     name, pair = task.rpartition(".")[2], (folder / "tokenizer.json", source / "target-tokenizer.json")
-    told = Tokenizer.load(pair[0])
-    inner, own = told.inner, not told.names
-    tokens = {word: told.names.get(f"<{word}>", f"<{word}>") for word in ("pad", "bos", "eos", "cls", "sep", "mask")}
-    tokens = {word: token for word, token in tokens.items() if token in told.specials}
+    tokenizer = Tokenizer.load(pair[0])
+    inner, own = tokenizer.inner, not tokenizer.names
+    tokens = {
+        word: tokenizer.names.get(f"<{word}>", f"<{word}>") for word in ("pad", "bos", "eos", "cls", "sep", "mask")
+    }
+    tokens = {word: token for word, token in tokens.items() if token in tokenizer.specials}
     if name == "CausalLM" and "eos" in tokens:
         tokens.setdefault("bos", tokens["eos"])  # with which our documents begin
     if own:
         template = "<cls> $A" if name not in ("CausalLM", "Translation") and "cls" in tokens else "$A"
         template += " <eos>" if name == "Translation" and "eos" in tokens else ""
-        marks = [(token, told.specials[token]) for token in ("<cls>", "<eos>") if token in template]
+        marks = [(token, tokenizer.specials[token]) for token in ("<cls>", "<eos>") if token in template]
         inner.post_processor = processors.TemplateProcessing(single=template, pair=None, special_tokens=marks)
         inner.save(str(folder / "tokenizer.json"))
     if not (folder / TOKENIZER).is_file():
@@ -115,15 +117,19 @@ def _tokenizer_files(source: Path, folder: Path, task: str, facts: Mapping[str, 
             **{f"{word}_token": token for word, token in tokens.items()},
         }
         atomic_files.write_json(folder / TOKENIZER, about)
-    numbers = {f"{word}_token_id": told.specials[token] for word, token in tokens.items()}
-    found: dict[str, Any] = {f"{word}_token_id": numbers.get(f"{word}_token_id") for word in ("bos", "eos", "pad")}
+    numbers = {f"{word}_token_id": tokenizer.specials[token] for word, token in tokens.items()}
+    own_numbers: dict[str, Any] = {
+        f"{word}_token_id": numbers.get(f"{word}_token_id") for word in ("bos", "eos", "pad")
+    }
     if name == "Translation":
-        target = Tokenizer.load(pair[1]) if pair[1].is_file() else told
-        found |= {"decoder_start_token_id": target.bos, "forced_eos_token_id": None}
+        target = Tokenizer.load(pair[1]) if pair[1].is_file() else tokenizer
+        own_numbers |= {"decoder_start_token_id": target.bos, "forced_eos_token_id": None}
     if name in ("CausalLM", "Translation") and not (folder / GENERATION).is_file():
-        said = {**found, **{key: value for key, value in facts.items() if key.endswith("_token_id")}}
-        atomic_files.write_json(folder / GENERATION, {key: value for key, value in said.items() if value is not None})
-    return found
+        token_numbers = {**own_numbers, **{key: value for key, value in facts.items() if key.endswith("_token_id")}}
+        atomic_files.write_json(
+            folder / GENERATION, {key: value for key, value in token_numbers.items() if value is not None}
+        )
+    return own_numbers
 
 
 def _images(source: Path, folder: Path, theirs: Mapping[str, Any], options: Mapping[str, Any]) -> None:

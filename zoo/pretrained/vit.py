@@ -7,7 +7,7 @@ from typing import Any
 
 from zoo.errors import UsageError
 from zoo.pretrained.config_keys import BOOKKEEPING, Key, Keys, flag, real, size, word
-from zoo.pretrained.family import WRITTEN, Config, Family, Options, activation, inner, part, refused
+from zoo.pretrained.family import ACTIVATION_NAMES, Config, Family, Options, activation, inner, part, unsupported_value
 from zoo.pretrained.tensor_mapping import MappedTensors, Shaped, Stacked, TensorRule
 
 TASK = "zoo.tasks.classification.Classification"
@@ -42,11 +42,11 @@ def classes(config: Config) -> int:
     if names is None:
         return count or 2
     if len(names) < 2:
-        raise refused(config, "id2label", config["model_type"], "names of two classes or more")
+        raise unsupported_value(config, "id2label", config["model_type"], "names of two classes or more")
     if sorted(names, key=str) != sorted(map(str, range(len(names))), key=str):
-        raise refused(config, "id2label", config["model_type"], "one name for each number from 0")
+        raise unsupported_value(config, "id2label", config["model_type"], "one name for each number from 0")
     if count not in (None, len(names)):
-        raise refused(config, "num_labels", config["model_type"], f"the {len(names)} of id2label")
+        raise unsupported_value(config, "num_labels", config["model_type"], f"the {len(names)} of id2label")
     return len(names)
 
 
@@ -56,17 +56,18 @@ def side(config: Config, key: str) -> int:
     pair = value if isinstance(value, list) else [value, value]
     whole = len(pair) == 2 and all(isinstance(one, int) and not isinstance(one, bool) and one >= 1 for one in pair)
     if not whole or pair[0] != pair[1]:
-        raise refused(config, key, config.get("model_type", "timm"), "the side of a square")
+        raise unsupported_value(config, key, config.get("model_type", "timm"), "the side of a square")
     return pair[0]
 
 
 def options(config: Config) -> Options:
+    """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
     image, patch = side(config, "image_size"), side(config, "patch_size")
     if image % patch:
-        raise refused(config, "patch_size", config["model_type"], f"a divisor of image_size={image}")
+        raise unsupported_value(config, "patch_size", config["model_type"], f"a divisor of image_size={image}")
     if config["hidden_size"] % config["num_attention_heads"]:
         divisor = f"a divisor of hidden_size={config['hidden_size']}"
-        raise refused(config, "num_attention_heads", config["model_type"], divisor)
+        raise unsupported_value(config, "num_attention_heads", config["model_type"], divisor)
     return {
         "num_classes": classes(config),
         "image_size": image,
@@ -88,6 +89,7 @@ def options(config: Config) -> Options:
 
 
 def config(options: Options) -> dict[str, Any]:
+    """The published configuration for the options of zoo's task."""
     count = options["num_classes"]
     return {
         "model_type": "deit" if options["registers"] else "vit",
@@ -102,7 +104,7 @@ def config(options: Options) -> dict[str, Any]:
         "intermediate_size": options["hidden"] or 4 * options["dim"],
         "qkv_bias": inner(options["attention"])["bias"],
         "layer_norm_eps": inner(options["norm"])["eps"],
-        "hidden_act": WRITTEN[inner(options["ffn"])["activation"]],
+        "hidden_act": ACTIVATION_NAMES[inner(options["ffn"])["activation"]],
         "hidden_dropout_prob": options["dropout"],
         "attention_probs_dropout_prob": options["attention_dropout"],
     }
@@ -120,7 +122,8 @@ def embeddings(config: Config, projection: str, table: str, cls: str) -> list[Te
     ]
 
 
-def mapped(config: Config) -> MappedTensors:
+def map_tensors(config: Config) -> MappedTensors:
+    """The rules that convert the family's tensors to zoo's, for a configuration."""
     kind = config["model_type"]
     theirs, ours, dim = f"{kind}.encoder.layer.{{n}}.", "stack.blocks.{n}.", config["hidden_size"]
     first = f"{kind}.embeddings."
@@ -212,12 +215,13 @@ def timm_complete(config: Config, source: str) -> dict[str, Any]:
         full["num_classes"] = CFG.read["num_classes"].default
     shape = cfg["input_size"]
     if len(shape) != 3 or not all(isinstance(one, int) and one >= 1 for one in shape):
-        raise refused(cfg, "input_size", "timm", "three whole numbers")
+        raise unsupported_value(cfg, "input_size", "timm", "three whole numbers")
     return {**full, "model_args": ARGS.complete(full["model_args"] or {}, "timm", f"{source}: model_args"),
             "pretrained_cfg": cfg}  # fmt: skip
 
 
 def timm_options(config: Config) -> Options:
+    """Options of zoo's task for timm's configuration. Raises UsageError for unsupported values."""
     args, cfg, match = config["model_args"], config["pretrained_cfg"], NAME.fullmatch(config["architecture"])
     if match is None and None in (args[key] for key in ("embed_dim", "depth", "num_heads", "patch_size", "img_size")):
         raise UsageError(
@@ -228,24 +232,24 @@ def timm_options(config: Config) -> Options:
     patch, pixels = (int(match[2]), int(match[3])) if match else (0, 0)
     pooled = next((one for one in (args["global_pool"], cfg["global_pool"]) if one is not None), "token")
     if pooled != "token":
-        raise refused({"global_pool": pooled}, "global_pool", "timm", "'token'")
+        raise unsupported_value({"global_pool": pooled}, "global_pool", "timm", "'token'")
     act = args["act_layer"] or "gelu"
     if act not in ACT_LAYERS:
-        raise refused(args, "act_layer", "timm", " or ".join(repr(name) for name in ACT_LAYERS))
+        raise unsupported_value(args, "act_layer", "timm", " or ".join(repr(name) for name in ACT_LAYERS))
     if cfg["fixed_input_size"] and args["img_size"] is None:
         _, pixels, width = cfg["input_size"]
         if pixels != width:
-            raise refused(cfg, "input_size", "timm", "that of a square")
+            raise unsupported_value(cfg, "input_size", "timm", "that of a square")
     sizes = {key: args[key] if args[key] is not None else other
              for key, other in (("img_size", pixels), ("patch_size", patch))}  # fmt: skip
     image, patch = side(sizes, "img_size"), side(sizes, "patch_size")
     dim, heads = args["embed_dim"] or dim, args["num_heads"] or heads
     if image % patch:
-        raise refused(sizes, "patch_size", "timm", f"a divisor of img_size={image}")
+        raise unsupported_value(sizes, "patch_size", "timm", f"a divisor of img_size={image}")
     if int(dim * args["mlp_ratio"]) < 1:
-        raise refused(args, "mlp_ratio", "timm", f"at least 1 / {dim}")
+        raise unsupported_value(args, "mlp_ratio", "timm", f"at least 1 / {dim}")
     if dim % heads:
-        raise refused({"num_heads": heads}, "num_heads", "timm", f"a divisor of {dim}")
+        raise unsupported_value({"num_heads": heads}, "num_heads", "timm", f"a divisor of {dim}")
     return {
         "num_classes": timm_classes(config),
         "image_size": image,
@@ -269,7 +273,7 @@ def timm_classes(config: Config) -> int:
     inside = config["model_args"]["num_classes"]
     count = config["num_classes"] if inside is None else inside
     if count < 2:
-        raise refused({"num_classes": count}, "num_classes", "timm", "2 or more")
+        raise unsupported_value({"num_classes": count}, "num_classes", "timm", "2 or more")
     return count
 
 
@@ -307,6 +311,7 @@ def timm_config(options: Options) -> dict[str, Any]:
 
 
 def timm_mapped(config: Config) -> MappedTensors:
+    """The rules that convert timm's tensors to zoo's."""
     theirs, ours = "blocks.{n}.", "stack.blocks.{n}."
     rules = embeddings(config, "patch_embed.proj", "pos_embed", "cls_token")
     for end in ("weight", "bias"):
@@ -324,6 +329,6 @@ def timm_mapped(config: Config) -> MappedTensors:
     return MappedTensors(rules)
 
 
-VIT = Family("vit", ("vit",), ("ViTForImageClassification",), TASK, options, config, mapped, KEYS)
-DEIT = Family("deit", ("deit",), ("DeiTForImageClassification",), TASK, options, config, mapped, KEYS)
+VIT = Family("vit", ("vit",), ("ViTForImageClassification",), TASK, options, config, map_tensors, KEYS)
+DEIT = Family("deit", ("deit",), ("DeiTForImageClassification",), TASK, options, config, map_tensors, KEYS)
 TIMM = Family("timm", (), (), TASK, timm_options, timm_config, timm_mapped, TIMM_KEYS, filled=timm_complete)

@@ -10,7 +10,7 @@ import torch
 from faults import planted
 from zoo.data.imagedata import ArrayPixels, ImageData, Split
 from zoo.data.images import ImageFolder, NpzImages
-from zoo.data.labelled import Labelled, TextLabels
+from zoo.data.labelled import LabelledText, TextLabels
 from zoo.data.labelledfiles import LabelledFiles
 from zoo.data.text import Corpus, TextData, TextFiles
 from zoo.errors import UsageError
@@ -29,7 +29,7 @@ class Sentences(TextLabels):
 
     def texts(self):
         draw = random.Random(self.shift + 100 * self.noisy)
-        made = [Labelled(sentence(draw), draw.choice(["cat", "dog"])) for _ in range(120)]
+        made = [LabelledText(sentence(draw), draw.choice(["cat", "dog"])) for _ in range(120)]
         return {"train": made[:80], "val": made[80:100], "test": made[100:]}
 
 

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from zoo.data.imagedata import resized
+from zoo.data.imagedata import resize_images
 from zoo.data.imagefiles import UNREADABLE
 from zoo.errors import UsageError
 from zoo.inference.classification import MODES, Picture, open_image, prepare_image
@@ -76,7 +76,7 @@ class TrainedDetection(Trained):
         except UNREADABLE as error:
             raise UsageError(f"{name} cannot be read as an image: {error}") from error
         pixels = torch.from_numpy(array.reshape(*array.shape[:2], -1).transpose(2, 0, 1).copy())[None]
-        return (pixels if image.size == (self.size, self.size) else resized(pixels, self.size)), image.size
+        return (pixels if image.size == (self.size, self.size) else resize_images(pixels, self.size)), image.size
 
 
 def named(said: Predictions, names: Sequence[str], size: tuple[int, int], threshold: float = 0.5) -> list[Found]:

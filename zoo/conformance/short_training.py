@@ -1,4 +1,4 @@
-"""Promises of training: a few steps in each of the three tasks."""
+"""Checks that train a part for a few steps in each of the three tasks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from zoo.conformance.check import Inapplicable, once, require, tried
+from zoo.conformance.check import Inapplicable, in_situations, once, require
 from zoo.conformance.subject import DIM, HEADS, HIDDEN, Subject
 from zoo.errors import UsageError
 from zoo.parts.ffn import aux_losses
@@ -27,11 +27,11 @@ def steps(subject: Subject, task: Callable[..., Task], sizes: dict[str, Any], ba
     refusal = None
     for others in ({}, {"position": Sinusoidal}):
         try:
-            built: Any = task(**sizes, dim=DIM, depth=1, heads=HEADS, hidden=HIDDEN, **others | slot)
+            module: Any = task(**sizes, dim=DIM, depth=1, heads=HEADS, hidden=HIDDEN, **others | slot)
         except UsageError as error:
             refusal = refusal or error
         else:
-            train(built.train(), batch, type(built).__name__)
+            train(module.train(), batch, type(module).__name__)
             return
     raise Inapplicable(f"it refuses: {refusal}")
 
@@ -54,7 +54,7 @@ def train(module: Task, batch: dict[str, Any], where: str) -> None:
     require(not still, f"in {where} {STEPS} steps do not move {', '.join(still[:3])}: {hint}")
 
 
-@tried("options")
+@in_situations("options")
 def trains_language(subject: Subject) -> None:
     """A causal language model with it trains: finite loss and gradients, every parameter moves."""
     tokens = torch.randint(WORDS, (8, 13))
@@ -62,7 +62,7 @@ def trains_language(subject: Subject) -> None:
     steps(subject, CausalLM, {"vocab_size": WORDS, "max_length": 16}, batch)
 
 
-@tried("options")
+@in_situations("options")
 def trains_translation(subject: Subject) -> None:
     """A translation model with it trains on padded batches: finite loss and gradients, every parameter moves."""
     source, target = torch.randint(WORDS, (9, 7)), torch.randint(WORDS, (9, 6))
@@ -74,7 +74,7 @@ def trains_translation(subject: Subject) -> None:
     steps(subject, Translation, sizes, batch)
 
 
-@tried("options")
+@in_situations("options")
 def trains_vision(subject: Subject) -> None:
     """A vision model with it trains: finite loss and gradients, every parameter moves."""
     batch = {"images": torch.randn(8, 1, 12, 12), "labels": torch.randint(5, (8,))}

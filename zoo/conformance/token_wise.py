@@ -1,4 +1,4 @@
-"""Promises of parts that compute each token by itself."""
+"""Checks of parts that compute each token independently."""
 
 from __future__ import annotations
 
