@@ -68,9 +68,9 @@ class Broken(FFN):
 FAULTS = {
     "fine": "trains",
     "refuses": "refused: ffn Broken needs a Monday.",
-    "raises": r"BROKEN: raised RuntimeError: no such device at test_matrix_table.py:\d+, while it is built",
-    "late": r"BROKEN: raised UsageError: ffn Broken needs a Monday. at test_matrix_table.py:\d+, in training",
-    "leaves": r"BROKEN: raised SystemExit: 3 at test_matrix_table.py:\d+, in training",
+    "raises": r"BROKEN: raised RuntimeError: no such device at test_combinations.py:\d+, while it is built",
+    "late": r"BROKEN: raised UsageError: ffn Broken needs a Monday. at test_combinations.py:\d+, in training",
+    "leaves": r"BROKEN: raised SystemExit: 3 at test_combinations.py:\d+, in training",
     "infinite": "BROKEN: the loss is nan",
     "wild": r"BROKEN: the gradient is not finite in net.stack.blocks.0.ffn.part.weight.*",
     "unused": r"BROKEN: no gradient reaches net.stack.blocks.0.ffn.part.spare",
