@@ -65,7 +65,7 @@ MUTANTS = [
             "cli/__init__.py",
             'words[:1] == ["--version"]',
             'words[:1] == ["--vversion"]',
-            "cli/test_cli_read.py cli/test_cli_plain.py",
+            "cli/test_cli_report.py",
         ),
         ("cli/new.py", "if major == 0 else", "if major == 1 else", "cli/test_cli_new.py::test_names_and_versions"),
         (
@@ -83,9 +83,9 @@ MUTANTS = [
         ),
         (
             "cli/fit_summary.py",
-            "seconds >= 60 else",
-            "seconds >= 6 else",
-            "cli/test_cli_report.py cli/test_cli_overrides.py",
+            "whole >= 60 else",
+            "whole >= 6 else",
+            "cli/test_cli_report.py",
         ),
         ("cli/resume.py", 'not in ("", "0")', 'not in ("",)', "training/test_resume.py"),
         (
