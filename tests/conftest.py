@@ -28,7 +28,7 @@ settings.load_profile("deterministic")
 
 torch.set_num_threads(1)
 torch.ones(1, requires_grad=True).sum().backward()  # before fake tensors: see zoo/conformance/processes.py
-# seconds per file on two cores; made anew by ZOO_RECORD_DURATIONS=1 pytest
+# seconds per file on two cores; rewritten by ZOO_RECORD_DURATIONS=1 pytest
 DURATIONS = Path(__file__).parent / "durations.json"
 
 

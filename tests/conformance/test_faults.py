@@ -39,12 +39,12 @@ def test_there_are_at_least_sixty_and_no_two_are_alike():
 
 @pytest.mark.parametrize(("fault", "name", "word"), CASES)
 def test_a_fault_is_caught_and_named(fault, name, word):
-    found = next(check for check in checks(fault.part, **fault.options) if check.name == name).outcome()
-    assert found.status == "FAIL", f"not caught: {fault.part.__doc__}"
-    assert word in found.sentence
+    outcome = next(check for check in checks(fault.part, **fault.options) if check.name == name).outcome()
+    assert outcome.status == "FAIL", f"not caught: {fault.part.__doc__}"
+    assert word in outcome.sentence
 
 
 @pytest.mark.parametrize(("fault", "name", "word"), CASES)
 def test_the_part_without_the_fault_passes(fault, name, word):
-    found = outcome_without_fault(fault.parent, tuple(fault.options.items()), name)
-    assert found.status in ("ok", "skipped"), found.sentence
+    outcome = outcome_without_fault(fault.parent, tuple(fault.options.items()), name)
+    assert outcome.status in ("ok", "skipped"), outcome.sentence

@@ -13,5 +13,5 @@ NAMES = ["own-norm", *(package.name for package in PACKAGES)]
     "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.campaign]) for name in NAMES]
 )
 def test_its_own_tests_pass(home, name):
-    said = home.fine("python -m pytest -q -p no:cacheprovider -p no:xdist -o addopts= tests", home.folder / name)
-    assert " passed" in said
+    output = home.fine("python -m pytest -q -p no:cacheprovider -p no:xdist -o addopts= tests", home.folder / name)
+    assert " passed" in output

@@ -34,8 +34,8 @@ REFUSED = {"flex": "backend Flex", "flashvarlen": "backend FlashVarlen"}
 def points(package: Path) -> list[tuple[str, str]]:
     """The (kind, name) of every part that a package declares."""
     project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
-    groups = {group.removeprefix("zoo."): found for group, found in project["entry-points"].items()}
-    return [(kind, name) for kind, found in groups.items() if kind != "recipes" for name in found]
+    groups = {group.removeprefix("zoo."): points for group, points in project["entry-points"].items()}
+    return [(kind, name) for kind, points in groups.items() if kind != "recipes" for name in points]
 
 
 def test_every_part_is_listed_with_its_package_and_nothing_is_wrong_with_it(home):
