@@ -10,10 +10,25 @@ os.environ["ZOO_BF16"] = "0"  # results do not depend on the processor
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
+
+# pytest --hypothesis-profile=nightly: ten times as many examples, and others each time
+settings.register_profile(
+    "deterministic",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=100,
+    suppress_health_check=list(HealthCheck),
+)
+settings.register_profile(
+    "nightly", settings.get_profile("deterministic"), derandomize=False, max_examples=1000, print_blob=True
+)
+settings.load_profile("deterministic")
 
 torch.set_num_threads(1)
 torch.ones(1, requires_grad=True).sum().backward()  # before fake tensors: see zoo/conformance/processes.py
-# seconds per file on two cores; made anew by ZOO_RECORD_DURATIONS=1 pytest
+# seconds per file on two cores; rewritten by ZOO_RECORD_DURATIONS=1 pytest
 DURATIONS = Path(__file__).parent / "durations.json"
 
 

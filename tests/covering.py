@@ -19,7 +19,7 @@ def covering(
     rows = [row for row in itertools.product(*factors.values()) if accepted(dict(zip(names, row, strict=True)))]
     parts = {row: frozenset((group, tuple(row[place] for place in group)) for group in groups) for row in rows}
     missing = set(itertools.chain.from_iterable(parts.values()))
-    chosen = []
+    array = []
     waiting = rows
     gain = {row: len(groups) for row in rows}  # an upper bound: what a row adds only shrinks
     while missing:
@@ -33,8 +33,8 @@ def covering(
                     break
         missing -= parts[best]
         waiting = [row for row in waiting if gain[row] and row != best]
-        chosen.append(dict(zip(names, best, strict=True)))
-    return chosen
+        array.append(dict(zip(names, best, strict=True)))
+    return array
 
 
 def uncovered(rows: Iterable[Row], accepted: Iterable[Row], strength: int = 3) -> set[tuple[tuple[str, Any], ...]]:

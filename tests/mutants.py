@@ -65,7 +65,7 @@ MUTANTS = [
             "cli/__init__.py",
             'words[:1] == ["--version"]',
             'words[:1] == ["--vversion"]',
-            "cli/test_cli_read.py cli/test_cli_plain.py",
+            "cli/test_cli_report.py",
         ),
         ("cli/new.py", "if major == 0 else", "if major == 1 else", "cli/test_cli_new.py::test_names_and_versions"),
         (
@@ -83,9 +83,9 @@ MUTANTS = [
         ),
         (
             "cli/fit_summary.py",
-            "seconds >= 60 else",
-            "seconds >= 6 else",
-            "cli/test_cli_report.py cli/test_cli_overrides.py",
+            "whole >= 60 else",
+            "whole >= 6 else",
+            "cli/test_cli_report.py",
         ),
         ("cli/resume.py", 'not in ("", "0")', 'not in ("",)', "training/test_resume.py"),
         (
@@ -198,8 +198,8 @@ MUTANTS = [
         ("conformance/common.py", 'report["seconds"] < 2,', "True,", "conformance/test_faults.py"),
         (
             "conformance/check.py",
-            "self.known is None:\n            self._try()",
-            "self.known is None:\n            pass",
+            "if self.~ is None:\n            self._try()",
+            "if self.~ is None:\n            pass",
             "conformance/test_faults.py",
         ),
         ("conformance/block.py", "growth > 5,", "growth > 0,", "conformance/test_faults.py"),
@@ -214,7 +214,7 @@ MUTANTS = [
         # data
         (
             "data/labelled.py",
-            "content.update(json.dumps([split, found]).encode())",
+            "content.update(json.dumps([split, ~]).encode())",
             "content.update(split.encode())",
             "data/test_identity.py",
         ),
@@ -241,7 +241,7 @@ MUTANTS = [
             "False",
             "data/test_image_files.py malformed/test_odd_files.py",
         ),
-        ("data/pairs.py", "if pair.source not in held]", "if pair.source in held]", "data/test_pairs.py"),
+        ("data/pairs.py", "if pair.source not in ~]", "if pair.source in ~]", "data/test_pairs.py"),
         (
             "data/pairs.py",
             "len(line) > LONGEST_LINE",
@@ -279,8 +279,8 @@ MUTANTS = [
         ("finetuning/finetune.py", "decay**steps", "decay**(steps + 1)", "finetuning/test_finetune.py"),
         (
             "finetuning/weight_transfer.py",
-            "given.shape == tensor.shape",
-            "given.numel() == tensor.numel()",
+            "elif ~.shape == tensor.shape",
+            "elif ~.numel() == tensor.numel()",
             "finetuning/test_finetune.py",
         ),
         (

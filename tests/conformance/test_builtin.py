@@ -1,28 +1,29 @@
 """Every built-in part keeps the contract of its kind.
 
-The compiler is tried on one part of each kind; on all of them by ``pytest -m campaign``, as `zoo check KIND` does.
+The default run samples the situations of each check, and tries the compiler on one part of each kind. A campaign
+(``pytest -m campaign``) runs the whole contract, as `zoo check KIND` does.
 """
 
 import pytest
+from sampled import sampled_checks
 
 from zoo import registry
 from zoo.conformance import SUBJECTS, checks
 from zoo.conformance.common import import_in_fresh_processes, ready_for
 
-SLOW = ("compiles",)  # tried on the first part of each kind, unless this is a campaign
 PARTS = [
     (kind, number, part, part.load())
     for kind in SUBJECTS
-    for number, part in enumerate(one for one in registry.parts(kind) if one.distribution == "zoo-transformers")
+    for number, part in enumerate(one for one in registry.parts(kind) if one.distribution == registry.BUILTIN)
 ]
-CASES = [
-    pytest.param(
-        check,
-        id=f"{kind}-{part.name}-{check}",
-        marks=[pytest.mark.campaign] if number and check.name in SLOW else [],
-    )
+SAMPLED = [
+    pytest.param(check, id=f"{kind}-{part.name}-{check}")
     for kind, number, part, loaded in PARTS
-    for check in checks(loaded)
+    for check in sampled_checks(loaded, number)
+    if check.name != "compiles" or not number
+]
+WHOLE = [
+    pytest.param(check, id=f"{kind}-{part.name}-{check}") for kind, _, part, loaded in PARTS for check in checks(loaded)
 ]
 
 
@@ -35,6 +36,22 @@ def _imports():
         import_in_fresh_processes(sorted(modules), ready)
 
 
-@pytest.mark.parametrize("check", CASES)
+@pytest.mark.parametrize("check", SAMPLED)
 def test_a_built_in_part_keeps_its_contract(check):
     check()
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("check", WHOLE)
+def test_a_built_in_part_keeps_its_contract_in_every_situation(check):
+    check()
+
+
+def test_every_situation_of_a_part_is_sampled():
+    """Disentangled has the most options."""
+    sampled = sampled_checks(registry.get("attention", "Disentangled"))
+    whole = checks(registry.get("attention", "Disentangled"))
+    met = {name for check in sampled for name, _ in list(check._situations())[1:]}
+    there = {name for check in whole for name, _ in list(check._situations())[1:]}
+    assert len(there) >= 5
+    assert met == there

@@ -25,11 +25,11 @@ def alone(monkeypatch):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the page was written without a GPU")
 def test_the_page_of_our_own_parts_is_what_happens(alone):
-    written = PAGE.read_text(encoding="utf-8")
-    found = matrix.matrix_page(cells(MIXING), cells(COMPUTING), Path("docs/matrix.md"))
-    command = re.match(r"<!-- written by: (.*) -->\n", written)[1]
-    assert found == written, f"a combination has changed. Look at the difference, and if it is meant: {command}"
-    assert "BROKEN" not in written
+    page = PAGE.read_text(encoding="utf-8")
+    computed = matrix.matrix_page(cells(MIXING), cells(COMPUTING), Path("docs/matrix.md"))
+    command = re.match(r"<!-- written by: (.*) -->\n", page)[1]
+    assert computed == page, f"a combination has changed. Look at the difference, and if it is meant: {command}"
+    assert "BROKEN" not in page
 
 
 def test_the_page_covers_every_part_and_task(alone):
@@ -80,8 +80,8 @@ FAULTS = {
 
 @pytest.mark.parametrize("way", FAULTS)
 def test_verdicts(way):
-    found = attempt(CausalLM, {"ffn": lambda dim, hidden: Broken(dim, hidden, way)})
-    assert re.fullmatch(FAULTS[way], str(found)), str(found)
+    verdict = attempt(CausalLM, {"ffn": lambda dim, hidden: Broken(dim, hidden, way)})
+    assert re.fullmatch(FAULTS[way], str(verdict)), str(verdict)
 
 
 def test_a_verdict_leaves_the_random_state_alone_and_repeats():
@@ -139,16 +139,16 @@ def test_a_broken_combination_is_shown_and_fails_the_command(plugins, capsys, tm
     assert "CausalLM with norm LayerNorm, ffn Bad, block PreNorm: BROKEN: no gradient reaches" in err
     assert "6 of 15 combinations are broken" in err
     assert main(["matrix", "--write", str(tmp_path / "m.md")]) == 1
-    written = (tmp_path / "m.md").read_text(encoding="utf-8")
-    assert written.partition("\n")[2] == out.partition("\n")[2]
-    assert written.startswith(f"<!-- written by: zoo matrix --write {tmp_path / 'm.md'} -->")
+    text = (tmp_path / "m.md").read_text(encoding="utf-8")
+    assert text.partition("\n")[2] == out.partition("\n")[2]
+    assert text.startswith(f"<!-- written by: zoo matrix --write {tmp_path / 'm.md'} -->")
     assert capsys.readouterr().out == f"15 combinations → {tmp_path / 'm.md'}\n"
 
 
 def test_what_is_refused(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("zoo.conformance.combinations.cells", lambda kinds: pytest.fail("it was computed"))
     (tmp_path / "notes.md").write_text("mine")
-    for words, said in {
+    for words, sentence in {
         ("--wirte", "x"): "zoo matrix has no option '--wirte'. Did you mean '--write'?",
         ("--write",): "'--write' needs a value",
         ("norm",): "'norm' is one word too many",
@@ -157,5 +157,5 @@ def test_what_is_refused(capsys, tmp_path, monkeypatch):
         ("--write", str(tmp_path / "no" / "x.md")): "name a file in a folder that exists",
     }.items():
         assert main(["matrix", *words]) == 2
-        assert said in capsys.readouterr().err
+        assert sentence in capsys.readouterr().err
     assert (tmp_path / "notes.md").read_text() == "mine"

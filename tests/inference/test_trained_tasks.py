@@ -1,10 +1,13 @@
 """The commands that use a trained model."""
 
+import io
 import json
 import os
 import pty
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,7 +19,7 @@ from zoo.cli.commands import parse
 from zoo.errors import UsageError
 
 
-def zoo(*words, stdin="", code=0):
+def zoo_process(*words, stdin="", code=0):
     command = [sys.executable, "-m", "zoo", *map(str, words)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, input=stdin.encode(), capture_output=True, timeout=120, env=env)
@@ -24,9 +27,21 @@ def zoo(*words, stdin="", code=0):
     return done.stdout.decode(), done.stderr.decode()
 
 
+def zoo(*words, stdin="", code=0):
+    """As a process of its own, which would start torch again."""
+    given, out, err = (io.TextIOWrapper(io.BytesIO(content), "utf-8") for content in (stdin.encode(), b"", b""))
+    with mock.patch.object(sys, "stdin", given), redirect_stdout(out), redirect_stderr(err):
+        ended = main([str(word) for word in words])
+    for stream in (out, err):
+        stream.flush()
+    texts = out.buffer.getvalue().decode(), err.buffer.getvalue().decode()
+    assert ended == code, texts[1]
+    return texts
+
+
 def test_translate_gives_a_line_for_each_line(runs, model):
     lines = [f"{number % 13} hours" if number % 7 else "" for number in range(50)]
-    out, err = zoo(
+    out, err = zoo_process(
         "translate",
         "translation-tiny",
         "--runs",
@@ -70,7 +85,6 @@ def test_what_a_translation_looked_at_is_drawn(runs, model, tmp_path):
 
 
 def test_generate_classify_and_export(runs, model, tmp_path, capsys):
-    # three commands in three processes would start torch three times
     out, _ = zoo("generate", "lm-tiny", "--runs", runs, "--length", 7, "--seed", 4, stdin="the\n")
     newest = max((runs / "lm-tiny").rglob("finished.json"), key=lambda path: path.stat().st_mtime).parent.parent.name
     assert out == "the" + model(newest).generate("the", length=7, seed=4)[0].text + "\n"

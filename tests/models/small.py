@@ -4,6 +4,7 @@ import itertools
 
 import torch
 
+from tests.covering import covering
 from zoo import registry
 from zoo.errors import UsageError
 from zoo.models import LanguageModel, Seq2Seq, ViT
@@ -23,6 +24,26 @@ def names(kind):
 def combinations(*kinds):
     """Every choice of one installed part per kind, as {kind: name}."""
     return [dict(zip(kinds, row, strict=True)) for row in itertools.product(*map(names, kinds))]
+
+
+def refused(model, parts):
+    """Whether these built-in parts refuse each other in this model, as test_matrix.py shows they do, and no others."""
+    position, backend, attention = (parts[kind] for kind in ("position", "backend", "attention"))
+    return (
+        (attention == "Additive" and (backend != "Naive" or position == "RoPE"))
+        or (backend == "Flash" and (position in ("ALiBi", "T5") or model == "Seq2Seq" or bool(parts.get("window"))))
+        or (attention == "Disentangled" and (backend == "Flash" or position == "RoPE"))
+    )
+
+
+def ours(kind):
+    """The names of the built-in parts of a kind."""
+    return [part.name for part in registry.parts(kind) if part.distribution == registry.BUILTIN]
+
+
+def covering_rows(model, *kinds, **choices):
+    """{kind: name} of built-in parts, in which all triples of choices occur that are not refused in this model."""
+    return covering({kind: ours(kind) for kind in kinds} | choices, accepted=lambda row: not refused(model, row))
 
 
 def chosen(parts):

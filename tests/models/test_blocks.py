@@ -5,7 +5,20 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from small import SIZES, built, chosen, combinations, language, names, seq2seq, spread, stack, tokens, vit
+from small import (
+    SIZES,
+    built,
+    chosen,
+    combinations,
+    covering_rows,
+    language,
+    names,
+    seq2seq,
+    spread,
+    stack,
+    tokens,
+    vit,
+)
 from torch import nn
 from torch.testing import assert_close
 
@@ -19,7 +32,7 @@ from zoo.parts.position import ALiBi, Extent, Learned, NoPosition
 
 pytestmark = pytest.mark.usefixtures("double")
 same = partial(assert_close, atol=1e-10, rtol=0)
-SCORES = [parts for parts in combinations("position", "backend", "attention") if built(vit, parts, depth=1)]
+SCORES = covering_rows("ViT", "position", "backend", "attention")
 LOW = combinations("norm", "ffn") + SCORES
 
 

@@ -15,16 +15,16 @@ def home(tmp_path_factory):
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent  # of all workers
     folder, done = shared / "plugins", shared / "plugins.done"
+    home = Home(folder)
     with FileLock(shared / "plugins.lock"):
-        if done.exists():
-            return Home(folder)
-        made = Home(folder)
-        made.create()
-        made.fine("zoo new norm OwnNorm")
-        for package in PACKAGES:  # copies, so that building leaves nothing behind
-            ignored = shutil.ignore_patterns("*.egg-info", "__pycache__")
-            shutil.copytree(package, folder / package.name, ignore=ignored)
-        names = ["own-norm", *(package.name for package in PACKAGES)]
-        made.fine("python -m pip install -q " + " ".join(f"./{name}" for name in names))
-        done.touch()
-    return made
+        if not done.exists():
+            home.create()
+            home.fine("zoo new norm OwnNorm")
+            for package in PACKAGES:  # copies, so that building leaves nothing behind
+                ignored = shutil.ignore_patterns("*.egg-info", "__pycache__")
+                shutil.copytree(package, folder / package.name, ignore=ignored)
+            names = ["own-norm", *(package.name for package in PACKAGES)]
+            home.fine("python -m pip install -q " + " ".join(f"./{name}" for name in names))
+            done.touch()
+    yield home
+    home.close()

@@ -106,7 +106,8 @@ def device_name(trainer: Trainer, chosen: bool = False) -> str:
 
 def summary(run: Run, trainer: Trainer, task: Task, seconds: float) -> str:
     """How far a run came, how good it was, and what to do next."""
-    took = f"{int(seconds // 60)} min {seconds % 60:.0f} s" if seconds >= 60 else f"{seconds:.0f} s"
+    whole = round(seconds)
+    took = f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
     best = " · ".join(f"{name} {value:.4g}" for name, value in task.best.items())
     return "\n".join(
         [

@@ -1,0 +1,61 @@
+"""The contract of a part at a fraction of its cost, for the default run; campaigns run `zoo.conformance.checks`.
+
+Every check runs on the part as it is. Of the other situations in which it is tried (the part with another value of
+each option, the part in a stack that looks at a memory) it meets one: the checks of a part take its situations in
+turn, so that each situation meets some checks, and each check other situations from part to part.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from zoo.conformance import Check, checks
+from zoo.conformance.check import SITUATIONS
+from zoo.conformance.subject import Subject
+
+Situation = tuple[str, Subject]
+
+
+class Situations:
+    """The other situations of a part, found when a check first needs them: that builds the part many times."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self._cached: dict[str, list[Situation]] = {}
+
+    def of(self, kind: str) -> list[Situation]:
+        if kind not in self._cached:
+            self._cached[kind] = list(self._find(kind))
+        return self._cached[kind]
+
+    def _find(self, kind: str) -> Iterator[Situation]:
+        if kind == "options":
+            yield from ((f"with {written}", other) for written, other in self.subject.other_options())
+        elif looking := self.subject.with_memory():
+            yield "in a stack that looks at a memory", looking
+
+
+@dataclass(frozen=True)
+class SampledCheck(Check):
+    """A check of the part as it is, and in one other situation: that of number ``turn``."""
+
+    situations: Situations | None = None
+    turn: int = 0
+
+    def _situations(self) -> Iterator[Situation]:
+        yield "", self.subject
+        assert self.situations is not None
+        kinds = [kind for kind in SITUATIONS if kind in getattr(self.promise, "situations", SITUATIONS)]
+        others = [situation for kind in kinds for situation in self.situations.of(kind)]
+        if others:
+            yield others[self.turn % len(others)]
+
+
+def sampled_checks(part: type, first: int = 0, **options: Any) -> list[Check]:
+    """The checks of the contract of a part with these options; the first takes the situation of number ``first``."""
+    whole = checks(part, **options)
+    situations = Situations(whole[0].subject)
+    return [
+        SampledCheck(check.promise, check.subject, check.known, situations, first + number)
+        for number, check in enumerate(whole)
+    ]
