@@ -40,6 +40,7 @@ class Report:
 
     @property
     def counts(self) -> Counter[str]:
+        """How many checks had each outcome: ok, FAIL, known, skipped."""
         return Counter(outcome["status"] for outcome in self.outcomes)
 
     def skips(self) -> str:

@@ -59,10 +59,12 @@ class Runner:
         return plan.list_jobs(arms, seeds, self.goal)
 
     def how(self, wait: bool) -> RunOptions:
+        """How runs are executed; ``wait``: until those of other processes have ended too."""
         environment = {"ZOO_BUDGET": self.budget} if self.budget else {}
         return RunOptions(jobs=self.options.get("jobs"), environment=environment, wait=wait, report=self.tell)
 
     def tell(self, line: str) -> None:
+        """Print a line of progress."""
         print(line, file=output_stream(self.options), flush=True)
 
 
@@ -220,6 +222,7 @@ def answer_folders(folders: Sequence[Path], options: ParsedOptions) -> int:
 
 
 def answer_records(ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record) -> Answer:
+    """The verdict over finished runs, with what the command line says besides."""
     from zoo.compare.verdict import answer
 
     at, commands = options.get("at") or "best", [record.command] if record.command else []

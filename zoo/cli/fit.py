@@ -48,6 +48,7 @@ class Parser(LightningArgumentParser):
     """Raises instead of printing usage and leaving."""
 
     def error(self, message: str, ex: Exception | None = None):
+        """Raise UsageError with the message's first line."""
         raise UsageError(_first_line(message)) from ex
 
 

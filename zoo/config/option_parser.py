@@ -205,7 +205,7 @@ def _register(parser: argparse.ArgumentParser, spec: CommandSpec, argv: Sequence
             parser.add_argument(*option.strings, dest=option.destination, action=_Collect)
         spellings.update(dict.fromkeys(option.strings, option))
     for string in dict.fromkeys(word.partition("=")[0] for word in argv if word.startswith("--")):
-        if string not in spellings and spec.accepts(string[2:]):
+        if string != "--" and string not in spellings and spec.accepts(string[2:]):
             parser.add_argument(string, dest=string[2:], nargs="?", const=True, action=_Collect)
     # a word with one dash that is no option is a value, such as -1e-3 or -b; argparse alone knows plain numbers
     parser._negative_number_matcher = re.compile("-[^-]")
