@@ -55,10 +55,12 @@ class ImageTask(Task):
         return self.net(images)
 
     def on_fit_start(self) -> None:
+        """Make the blend of images and labels, which training alone has."""
         super().on_fit_start()
         self.mixer = mixer(self.mix, self.num_classes)
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
+        """Cross-entropy summed over images (), in nats, and their number (); images (B, C, H, W), labels (B,)."""
         images, labels = batch["images"], batch["labels"]
         size = torch.tensor(len(images), device=images.device)
         if self.mixer is not None:
@@ -67,17 +69,20 @@ class ImageTask(Task):
         return Loss(F.cross_entropy(logits, labels, reduction="sum", label_smoothing=self.label_smoothing), size)
 
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
+        """The same without smoothing and blending, after updating accuracies."""
         labels = batch["labels"]
         logits = self(batch["images"]).float()
         self.metrics.update(logits, labels)
         return Loss(F.cross_entropy(logits, labels, reduction="sum"), torch.tensor(len(labels), device=labels.device))
 
     def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> list[dict[str, Any]]:
-        chance, guess = self(batch["images"]).float().softmax(-1).max(-1)
-        rows = zip(guess.tolist(), chance.tolist(), batch["labels"].tolist(), strict=True)
-        return [{"class": found, "probability": sure, "label": label} for found, sure, label in rows]
+        """Per image its likeliest class, that one's probability, and its label."""
+        probability, classes = self(batch["images"]).float().softmax(-1).max(-1)
+        rows = zip(classes.tolist(), probability.tolist(), batch["labels"].tolist(), strict=True)
+        return [{"class": guess, "probability": chance, "label": label} for guess, chance, label in rows]
 
     def sample(self, rows: int) -> dict[str, Tensor]:
+        """Random images (rows, C, H, W) and labels (rows,)."""
         size = self.net.image_size
         return {
             "images": torch.randn(rows, self.net.channels, size, size),
@@ -85,6 +90,7 @@ class ImageTask(Task):
         }
 
     def example(self) -> tuple[tuple[Tensor, ...], int]:
+        """One image (1, C, H, W) on the meta device, and 1."""
         size = self.net.image_size
         return (torch.zeros(1, self.net.channels, size, size, device="meta"),), 1
 
@@ -124,6 +130,7 @@ class Classification(ImageTask):
 
     @classmethod
     def small_sizes(cls, options: Mapping[str, Any]) -> dict[str, int]:
+        """Images of two patches a side."""
         return {**cls.data_sizes, "image_size": 2 * int(options.get("patch_size") or 16)}
 
 

@@ -50,9 +50,11 @@ class Labelling(Task):
         return self.net(tokens, valid, segments)
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
+        """Cross-entropy summed over labels (), in nats, and their number ()."""
         return self._loss(*self._labelled(batch), self.label_smoothing)
 
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
+        """The same without smoothing, after updating accuracy and F1."""
         logits, labels = self._labelled(batch)
         self.metrics.update(logits, labels)
         return self._loss(logits, labels, 0.0)
@@ -69,9 +71,11 @@ class Labelling(Task):
         return Loss(total, torch.tensor(len(labels), device=labels.device))
 
     @abstractmethod
-    def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> list[dict[str, Any]]: ...
+    def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> list[dict[str, Any]]:
+        """A record per text."""
 
     def sample(self, rows: int) -> dict[str, Tensor]:
+        """Random tokens (rows, T), of which ``valid`` (rows, T) are real, and labels."""
         length = min(self.net.max_length, 16)
         valid = torch.arange(length) < torch.randint(2, length + 1, (rows, 1))
         return {
@@ -80,6 +84,7 @@ class Labelling(Task):
         }  # fmt: skip
 
     def example(self) -> tuple[tuple[Tensor, ...], int]:
+        """One text of tokens (1, T) on the meta device, and its number of predictions."""
         length = self.net.max_length
         return (torch.zeros(1, length, dtype=torch.long, device="meta"),), 1 if self.unit == "text" else length
 
@@ -118,9 +123,11 @@ class SequenceClassification(Labelling):
         super().__init__(net, classes, label_smoothing, lr, optimizer, schedule)
 
     def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> list[dict[str, Any]]:
-        sure, guess = self(batch["tokens"], batch["valid"], batch.get("segments")).float().softmax(-1).max(-1)
-        rows = zip(guess.tolist(), sure.tolist(), batch["labels"].tolist(), strict=True)
-        return [{"class": found, "probability": chance, "label": label} for found, chance, label in rows]
+        """Per text its likeliest class, that one's probability, and its label."""
+        logits = self(batch["tokens"], batch["valid"], batch.get("segments")).float()
+        probability, classes = logits.softmax(-1).max(-1)
+        rows = zip(classes.tolist(), probability.tolist(), batch["labels"].tolist(), strict=True)
+        return [{"class": guess, "probability": chance, "label": label} for guess, chance, label in rows]
 
 
 class TokenClassification(Labelling):
@@ -156,6 +163,7 @@ class TokenClassification(Labelling):
         super().__init__(net, classes, label_smoothing, lr, optimizer, schedule)
 
     def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> list[dict[str, Any]]:
+        """Per text the likeliest class and the label of each token that has a label."""
         guess = self(batch["tokens"], batch["valid"], batch.get("segments")).argmax(-1)
         rows = zip(guess, batch["labels"], strict=True)
         return [
@@ -163,6 +171,7 @@ class TokenClassification(Labelling):
         ]
 
     def sample(self, rows: int) -> dict[str, Tensor]:
+        """As the base's, with labels (rows, T), IGNORE at padding."""
         batch = super().sample(rows)
         labels = torch.randint(self.num_classes, batch["tokens"].shape)
         return {**batch, "labels": labels.masked_fill(~batch["valid"], IGNORE)}

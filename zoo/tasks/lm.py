@@ -36,11 +36,13 @@ class LanguageTask(Task):
         return self.net(tokens)
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
+        """Cross-entropy summed over tokens (), in nats, and their number (); inputs and targets (B, T)."""
         targets = batch["targets"]
         logits = self(batch["inputs"]).flatten(0, 1).float()
         return Loss(F.cross_entropy(logits, targets.flatten(), reduction="sum"), (targets >= 0).sum())
 
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
+        """The same, after updating bits per byte; ``bytes`` (B,) is the length of each text."""
         total, size = self.loss(batch)
         length = batch["bytes"].sum()
         if length > 0:
@@ -48,14 +50,17 @@ class LanguageTask(Task):
         return Loss(total, size)
 
     def compute_metrics(self, loss: float) -> dict[str, float]:
+        """Perplexity exp(loss), and bits per byte."""
         return {"perplexity": math.exp(min(loss, 700.0)), **super().compute_metrics(loss)}
 
     def sample(self, rows: int) -> dict[str, Tensor]:
+        """Random inputs and targets (rows, T), with their bytes (rows,)."""
         length = min(self.net.max_length, 16)
         tokens = torch.randint(self.net.vocab_size, (rows, length + 1))
         return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:], "bytes": torch.full((rows,), 4 * length)}
 
     def example(self) -> tuple[tuple[Tensor, ...], int]:
+        """One text of tokens (1, T) on the meta device, and T."""
         length = self.net.max_length
         return (torch.zeros(1, length, dtype=torch.long, device="meta"),), length
 
@@ -90,6 +95,7 @@ class CausalLM(LanguageTask):
         super().__init__(net, lr, optimizer, schedule)
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
+        """As the base's, computed some rows of logits at a time."""
         targets = batch["targets"]
         total = cross_entropy(self.net.states(batch["inputs"]), self.net.output, targets)
         return Loss(total, (targets >= 0).sum())

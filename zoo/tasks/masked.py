@@ -17,10 +17,10 @@ from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, 
 
 
 class MaskedLM(Task):
-    """Tell hidden tokens from those around them (BERT); reports loss (nats per hidden token) and accuracy.
+    """Predict hidden tokens from those around them (BERT); reports loss (nats per hidden token) and accuracy.
 
     ``pseudo_perplexity`` hides each token of a few validation rows alone (Salazar et al., 2020). With ``next_sentence``
-    the model tells as well whether a second text follows a first; ``follow_accuracy`` is how often it is right.
+    the model also predicts whether a second text follows a first; ``follow_accuracy`` is how often it is right.
     """
 
     data_sizes: ClassVar = {"vocab_size": 64, "max_length": 64, "mask_token": 1}
@@ -65,8 +65,9 @@ class MaskedLM(Task):
         return self.net(tokens, valid, segments)
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
+        """Cross-entropy summed over hidden tokens (), in nats, and their number (); inputs and targets (B, T)."""
         states = self._states(batch)
-        total, size = self._filled(self._told(states, batch), batch)
+        total, size = self._summed(self._hidden_logits(states, batch), batch)
         if self.next_sentence:
             total = total + self.next_sentence * F.cross_entropy(
                 self.net.follow(states).float(), self._follows(batch), reduction="sum"
@@ -74,8 +75,9 @@ class MaskedLM(Task):
         return Loss(total, size)
 
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
+        """The same without the loss of pairs, after updating the metrics."""
         states = self._states(batch)
-        logits = self._told(states, batch)
+        logits = self._hidden_logits(states, batch)
         hidden = batch["targets"] >= 0
         if hidden.any():
             self.metrics["accuracy"].update((logits.argmax(-1) == batch["targets"][hidden]).float())
@@ -83,17 +85,17 @@ class MaskedLM(Task):
             self.metrics["follow_accuracy"].update((self.net.follow(states).argmax(-1) == self._follows(batch)).float())
         if "scored" in batch and batch["scored"].any():
             self.metrics["pseudo_perplexity"].update(-self._alone(batch))  # nats, until they are reported
-        return self._filled(logits, batch)
+        return self._summed(logits, batch)
 
     def _states(self, batch: dict[str, Tensor]) -> Tensor:
         return self.net.states(batch["inputs"], batch["valid"], batch.get("segments"))
 
-    def _told(self, states: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    def _hidden_logits(self, states: Tensor, batch: dict[str, Tensor]) -> Tensor:
         """Logits (N, V) of the hidden tokens only: the vocabulary is the widest matrix of a small model."""
         return self.net.fill(states[batch["targets"] >= 0]).float()
 
     @staticmethod
-    def _filled(logits: Tensor, batch: dict[str, Tensor]) -> Loss:
+    def _summed(logits: Tensor, batch: dict[str, Tensor]) -> Loss:
         targets = batch["targets"][batch["targets"] >= 0]
         return Loss(F.cross_entropy(logits, targets, reduction="sum"), torch.tensor(len(targets), device=logits.device))
 
@@ -112,10 +114,12 @@ class MaskedLM(Task):
         return pseudo_log_probabilities(self.net, (whole, valid, segments), scored, mask)
 
     def compute_metrics(self, loss: float) -> dict[str, float]:
+        """Accuracies, and the pseudo-perplexity: exp of the mean negative log-probability."""
         values = super().compute_metrics(loss)
         return {**values, "pseudo_perplexity": math.exp(min(values["pseudo_perplexity"], 700.0))}
 
     def sample(self, rows: int) -> dict[str, Tensor]:
+        """Random tokens (rows, T) of which 30 % are hidden, and targets (rows, T), -100 at the others."""
         length = min(self.net.max_length, 16)
         tokens = torch.randint(self.net.vocab_size, (rows, length))
         hidden = torch.rand(rows, length) < 0.3
@@ -127,5 +131,6 @@ class MaskedLM(Task):
         }  # fmt: skip
 
     def example(self) -> tuple[tuple[Tensor, ...], int]:
+        """One text of tokens (1, T) on the meta device, and T."""
         length = self.net.max_length
         return (torch.zeros(1, length, dtype=torch.long, device="meta"),), length

@@ -19,7 +19,7 @@ class Schedule:
         return self.shape(step, min(1.0, (step - self.warmup) / max(1, self.total - self.warmup)))
 
     def shape(self, step: int, done: float) -> float:
-        """The factor at ``step``, with this share of the way after warm-up done."""
+        """The factor at ``step``, with a share ``done`` of the steps after warm-up done. Raises NotImplementedError."""
         raise NotImplementedError
 
 
@@ -27,6 +27,7 @@ class Constant(Schedule):
     """The full rate after warm-up."""
 
     def shape(self, step: int, done: float) -> float:
+        """1."""
         return 1.0
 
 
@@ -38,6 +39,7 @@ class Linear(Schedule):
         self.floor = floor
 
     def shape(self, step: int, done: float) -> float:
+        """1 - (1 - floor) * done."""
         return 1.0 - (1.0 - self.floor) * done
 
 
@@ -49,6 +51,7 @@ class Cosine(Schedule):
         self.floor = floor
 
     def shape(self, step: int, done: float) -> float:
+        """floor + (1 - floor) * (1 + cos(pi * done)) / 2."""
         return self.floor + (1.0 - self.floor) * 0.5 * (1.0 + math.cos(math.pi * done))
 
 
@@ -56,4 +59,5 @@ class InverseSqrt(Schedule):
     """sqrt(warmup / step) (Vaswani et al., 2017, scaled so that the rate peaks at the learning rate given)."""
 
     def shape(self, step: int, done: float) -> float:
+        """sqrt(warmup / step)."""
         return math.sqrt(max(1, self.warmup) / max(1, step))

@@ -82,7 +82,7 @@ class Task(LightningModule):
         """Arguments of ``net`` for one sample on the meta device, and the tokens (or images) in it."""
 
     def sample(self, rows: int) -> Any:
-        """A random batch such as its data gives, for checks; NotImplementedError where a task has none."""
+        """A random batch such as its data gives, for checks. Raises NotImplementedError where a task has none."""
         raise NotImplementedError
 
     def compute_metrics(self, loss: float) -> dict[str, float]:
@@ -192,8 +192,8 @@ class Task(LightningModule):
         self._write({f"val_by_tokens/{name}": figures[name] for name in monitored}, int(self.tokens_seen))
 
     def predict_step(self, batch: Any, batch_idx: int) -> list[dict[str, Any]]:
-        """A record of plain values per sample, for `zoo predict` to write down."""
-        raise UsageError(f"task {type(self).__name__} has no predictions to write down. Measure it: zoo test")
+        """A record of plain values per sample, for `zoo predict`. Raises UsageError where a task has no predictions."""
+        raise UsageError(f"task {type(self).__name__} has no predictions. Measure it: zoo test")
 
     # optimiser
 

@@ -22,13 +22,13 @@ from zoo.value_checks import a_rate
 
 
 class Translator(Protocol):
-    """A network that translates: logits of a target that it is shown, and a state that writes one."""
+    """A network that translates: logits of a target, and a state that generates one."""
 
     max_length: int
 
     @property
     def decoder(self) -> nn.Module:
-        """What ``watch`` is shown, for attention to the source."""
+        """The module with attention to the source, for ``record_weights``."""
         ...
 
     def __call__(self, source: Tensor, target: Tensor, source_valid: Tensor | None = None) -> Tensor:
@@ -36,7 +36,7 @@ class Translator(Protocol):
         ...
 
     def begin(self, source: Tensor, valid: Tensor | None, capacity: int) -> State:
-        """A state for writing up to ``capacity`` tokens for sources (B, S)."""
+        """A state to generate up to ``capacity`` tokens for sources (B, S)."""
         ...
 
 
@@ -76,7 +76,7 @@ class TranslationTask(Task):
 
     @property
     def translator(self) -> Translator:
-        """The network, by what this task asks of it."""
+        """The network, by the methods that this task calls."""
         return cast(Translator, self.net)
 
     def forward(self, source: Tensor, target: Tensor, source_valid: Tensor | None = None) -> Tensor:
@@ -84,12 +84,13 @@ class TranslationTask(Task):
         return self.translator(source, target, source_valid)
 
     def loss(self, batch: dict[str, Any]) -> Loss:
+        """Cross-entropy summed over target tokens (), in nats, and their number (); source (B, S), target (B, T)."""
         return self._loss(self._logits(batch), batch, self.label_smoothing)
 
     def _logits(self, batch: dict[str, Any]) -> Tensor:
         return self(batch["source"], batch["target"][:, :-1], batch["source_valid"]).float()
 
-    def _wanted(self, batch: dict[str, Any]) -> Tensor:
+    def _targets(self, batch: dict[str, Any]) -> Tensor:
         """The target tokens that are to be predicted (B, T), IGNORED at padding."""
         return batch["target"][:, 1:].masked_fill(~batch["target_valid"][:, 1:], IGNORED)
 
@@ -101,6 +102,7 @@ class TranslationTask(Task):
         return Loss(total, valid.sum())
 
     def evaluate(self, batch: dict[str, Any]) -> Loss:
+        """The same without smoothing, after updating the metrics; decodes rows that ``decode`` (B,) marks."""
         with record_weights(self.translator.decoder) as recorded:
             logits = self._logits(batch)
         valid = batch["target_valid"][:, 1:]
@@ -138,12 +140,13 @@ class TranslationTask(Task):
         references = [batch["text"][row] for row in rows.tolist()]
         kinds = [batch["type"][row] for row in rows.tolist()]
         self.text_metrics.update(hypotheses, [[text] for text in references])
-        for got, text, kind in zip(hypotheses, references, kinds, strict=True):
-            self.metrics["exact"].update(float(got == text))
+        for hypothesis, text, kind in zip(hypotheses, references, kinds, strict=True):
+            self.metrics["exact"].update(float(hypothesis == text))
             if kind:
-                self.exact_by_type.setdefault(kind, []).append(float(got == text))
+                self.exact_by_type.setdefault(kind, []).append(float(hypothesis == text))
 
     def compute_metrics(self, loss: float) -> dict[str, float]:
+        """Perplexity, accuracy, alignment, and where sentences were decoded exact, BLEU and chrF in percent."""
         values = {"perplexity": math.exp(min(loss, 700.0)), **super().compute_metrics(loss)}
         if values["exact"] == values["exact"]:  # something was decoded, here or in another process
             values |= {name: 100 * float(value) for name, value in self.text_metrics.compute().items()}
@@ -161,11 +164,13 @@ class TranslationTask(Task):
         return {f"exact_{kind}": sum(flags) / len(flags) for kind, flags in hits.items()}
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[dict[str, Any]]:
+        """Per sentence its source, translation and reference."""
         hypotheses = self.translate(batch["source"], batch["source_valid"])
         rows = zip(batch["source_text"], hypotheses, batch["text"], strict=True)
         return [{"source": source, "translation": text, "reference": reference} for source, text, reference in rows]
 
     def sample(self, rows: int) -> dict[str, Any]:
+        """Random source (rows, S) and target (rows, T) with their masks; nothing is decoded."""
         words = min(module.num_embeddings for module in self.net.modules() if isinstance(module, nn.Embedding))
         length, end = min(self.translator.max_length, 8), torch.randint(2, 9, (2, rows, 1))
         source_valid, target_valid = torch.arange(length) < end
@@ -176,6 +181,7 @@ class TranslationTask(Task):
         }  # fmt: skip
 
     def example(self) -> tuple[tuple[Tensor, ...], int]:
+        """Source and target of one sentence (1, T) on the meta device, and T."""
         length = min(self.translator.max_length, 32)
         tokens = torch.zeros(1, length, dtype=torch.long, device="meta")
         return (tokens, tokens), length
@@ -218,7 +224,8 @@ class Translation(TranslationTask):
         super().__init__(net, label_smoothing, bleu_tokenize, lr, optimizer, schedule)
 
     def loss(self, batch: dict[str, Any]) -> Loss:
-        valid, targets = batch["target_valid"][:, 1:], self._wanted(batch)
+        """As the base's, computed some rows of logits at a time, and without padding in training."""
+        valid, targets = batch["target_valid"][:, 1:], self._targets(batch)
         packing = Packing.of(valid) if self.training else None
         states = self.net.states(batch["source"], batch["target"][:, :-1], batch["source_valid"], packing)
         if packing is not None:

@@ -31,6 +31,7 @@ class BatchLoop(_TrainingEpochLoop):
 
     @logged_batches.setter
     def logged_batches(self, count: int) -> None:
+        """Set the count."""
         self._batches_that_stepped = count
 
     def should_validate(self, data_fetcher: Any) -> bool:
