@@ -65,7 +65,7 @@ def each_layer(subject: Subject) -> Iterator[nn.Module]:
 
 
 def takes_padding(layer: nn.Module) -> bool:
-    """Whether a layer can be told which tokens are real."""
+    """Whether a layer accepts a mask of real tokens."""
     return not (isinstance(layer, Stack) and any(part.unsupported(frozenset({"valid"})) for part in layer.attentions()))
 
 

@@ -243,7 +243,7 @@ class Loader(DataLoader[dict[str, Any]]):
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where in the epoch training stands, at whatever moment."""
+        """The position of training in the epoch, at any time."""
         position = self.batches.position
         return {"epoch": position.epoch, "served": position.served, "plan": self.batches.plan.identity()}
 

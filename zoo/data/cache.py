@@ -41,11 +41,11 @@ def digest(value: object) -> str:
 
 
 def cached_entry(name: str, key: object, build: Callable[[Path], None]) -> Path:
-    """The folder that `build` filled for this key; it is built when missing, and built again when damaged.
+    """The cached folder for a key, filled by `build` if it is missing or damaged.
 
-    Any number of processes may ask at once: one builds, the others wait. A reader never sees a half-made entry. Where
-    the cache folder cannot be written the entry is built for this process alone, with a warning. Raises StorageError
-    where not even that is possible.
+    Any number of processes may call it at once: one builds, the others wait. Entries appear complete or not at all. If
+    the cache folder cannot be written, the entry is built for this process only, with a warning. Raises StorageError
+    if that is impossible too.
     """
     title = f"{name}-{digest(key)[:24]}"
     try:
@@ -78,7 +78,7 @@ def write_array(path: Path, array: np.ndarray) -> None:
 
 
 def map_array(path: Path) -> np.ndarray:
-    """An array in a file, read as it is used; at once where the file system maps no files, with a warning."""
+    """A memory-mapped array of a file; read as a whole, with a warning, if the file system cannot map files."""
     try:
         return np.load(path, mmap_mode="r")
     except OSError as error:

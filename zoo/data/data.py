@@ -67,9 +67,9 @@ class Data(RenamedOptions, LightningDataModule, ABC):
 
     @classmethod
     def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
-        """Write small files into an empty folder, other ones for another seed, and give the options that name them.
+        """Write small files that depend on the seed to an empty folder, and return the options that name them.
 
-        `zoo check` tries data that reads files with these; NotImplementedError where there are none.
+        `zoo check` tests data modules that read files with these. Raises NotImplementedError if there are none.
         """
         raise NotImplementedError
 

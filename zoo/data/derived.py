@@ -16,7 +16,7 @@ from zoo.data.data import Data
 from zoo.data.text import TextData
 from zoo.errors import UsageError
 
-EVALUATION_SEED = 20181011  # the seed of what evaluation is shown, the same for everybody
+EVALUATION_SEED = 20181011  # fixed seed of the noise in evaluation
 
 
 class Stream(NamedTuple):

@@ -1,4 +1,4 @@
-"""Handwritten digits without a download: scikit-learn brings them along."""
+"""Handwritten digits without a download, from scikit-learn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zoo.data.cache import cached_entry, write_arrays
 from zoo.data.imagedata import ImageData, Split, square_images, stratified_split
 from zoo.errors import UsageError
 
-SPLIT = (20170612,)  # the seed of the split, the same for everybody
+SPLIT = (20170612,)  # fixed seed of the split
 
 
 class Digits(ImageData):

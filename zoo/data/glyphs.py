@@ -14,7 +14,7 @@ from zoo.data.data import at_least
 from zoo.data.imagedata import ImageData, Split, square_images
 from zoo.errors import UsageError
 
-SEED = 20170612  # of the images, the same for everybody
+SEED = 20170612  # fixed seed of the images
 EVALUATION_SIZE = 1000  # validation images, and as many test images
 SMALLEST = 7
 NOISE = 20.0  # standard deviation, of 255

@@ -36,7 +36,7 @@ LITTER = ("thumbs.db", "desktop.ini", "icon\r")
 PIECE = 4096  # bytes
 SAMPLED_IDENTITY = 16  # images whose pixels tell one root of a data set of torchvision from another
 log = logging.getLogger(__name__)
-# the others of torchvision are no labelled images, read videos, or unpack archives and pickles that nobody checked
+# without data sets of torchvision that are not labelled images, read videos, or unpack unverified archives
 LABELLED = (
     "CIFAR10", "CIFAR100", "CLEVRClassification", "Country211", "DTD", "EMNIST", "FER2013", "FGVCAircraft",
     "FashionMNIST", "Flowers102", "Food101", "GTSRB", "Imagenette", "KMNIST", "LFWPeople", "MNIST", "OxfordIIITPet",
@@ -185,7 +185,7 @@ def _visible_folders() -> type:
 
 
 def unread_files(folder: Path) -> list[str]:
-    """The files below a split's folder that are not read, save for hidden ones and what file managers leave."""
+    """The files below a split's folder that are not read, except hidden files and those of file managers."""
     files = []
     for place, folders, names in os.walk(folder, followlinks=True):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -316,7 +316,7 @@ def _npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def _check_archive(path: Path) -> None:
-    """Raise ValueError for arrays that do not hold what their headers say, before memory is asked for."""
+    """Raise ValueError for arrays whose size contradicts their header, before allocating memory."""
     members = limits.zip_members(path)
     with zipfile.ZipFile(path) as archive:
         for name, info in members.items():

@@ -1,4 +1,4 @@
-"""Texts with a class each: the part that files and the embedded texts share."""
+"""Text classification data: base classes for files and embedded texts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zoo.data.data import Data, at_least, log_once
 from zoo.data.tokenizer import CLS, PAD, SEP, Tokenizer
 from zoo.errors import UsageError
 
-CHOICE = 20180111  # the seed that chooses a few labels, the same for everybody
+CHOICE = 20180111  # fixed seed for the choice of a few labels
 ADDED = (PAD, CLS, SEP)
 IGNORE = -100
 
@@ -109,7 +109,7 @@ class LabelledData(Data):
         return self.max_length - len(self.tokenizer.marked([]))
 
     def truncate(self, ids: list[int]) -> list[int]:
-        """What stands behind <cls>: the tokens of a text, and <sep> where a published tokenizer ends texts with it."""
+        """The tokens after <cls>: those of a text, and <sep> if a published tokenizer ends texts with it."""
         return self.tokenizer.marked(ids[: self.room])[1:]
 
     def marks(self) -> tuple[int, int]:
@@ -184,7 +184,7 @@ def tokenizer_option(path: str) -> Tokenizer:
 
 
 def select_labels(texts: list[LabelledText], limit: int | None) -> list[LabelledText]:
-    """``limit`` texts, the classes in turn, in an order that is the same for everybody; all of them for None."""
+    """``limit`` texts, alternating between classes in a fixed order; all for None. Raises UsageError."""
     if limit is None:
         return texts
     if limit > len(texts):

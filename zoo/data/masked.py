@@ -1,4 +1,4 @@
-"""Text for masked language models: rows of tokens with some hidden, alone or as two texts of which one may follow."""
+"""Text data for masked language models: rows of tokens with masks, of one text or of two (next sentence)."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class PairRows(MaskedRows):
 
 
 class MaskedText(FromText):
-    """A text with hidden tokens, other ones in every epoch: masks are drawn from (seed, epoch, row)."""
+    """A text with masked tokens, different in every epoch: masks depend on (seed, epoch, row)."""
 
     added = (PAD, CLS, SEP, MASK)
 

@@ -19,12 +19,12 @@ log = logging.getLogger(__name__)
 RECIPES = "translation-tiny"
 SKIP = ".\nLeave such lines out: --data.options.bad skip"
 VAL_NAMES = ("val", "valid", "dev")
-SPLIT = 20170612  # the seed of the split, the same for everybody
+SPLIT = 20170612  # fixed seed of the split
 
 
 @dataclass(frozen=True)
 class PairOptions:
-    """What is seldom changed.
+    """Options that are seldom changed.
 
     `shared`: one tokenizer for both languages. `split_digits`: every digit is a token. `too_long`: leave pairs longer
     than max_length out, or raise an error. `bad`: the same for lines that are blank, broken, huge or no UTF-8. `val`,
@@ -165,7 +165,7 @@ def _is_table(path: Path) -> bool:
 
 
 def _read(files: list[Path], options: PairOptions) -> list[Pair]:
-    """The pairs of a split. Raises UsageError for the first line that is none, or leaves such lines out and says so."""
+    """The pairs of a split. Raises UsageError for the first invalid line, or skips such lines with a warning."""
     columns = [raw_lines(file, RECIPES) for file in files]
     if len(columns) == 2 and len(columns[0]) != len(columns[1]):
         counts = f"{files[1].name} has {len(columns[1])} lines and {files[0].name} has {len(columns[0])}"

@@ -1,4 +1,4 @@
-"""Translation without files: pairs that Babel's CLDR data say in both languages."""
+"""Translation data without files: sentence pairs generated from Babel's CLDR data."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Phrasebook(PairData):
         }
 
     def corpus(self) -> dict[str, list[Pair]]:
-        """Raises UsageError when the kinds have fewer different sentences than asked for."""
+        """Generate the pairs. Raises UsageError if the kinds have fewer different sentences than requested."""
         from zoo.data.cldr import Book
 
         book = Book(*self.languages, self.corpus_seed)

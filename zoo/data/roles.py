@@ -1,4 +1,4 @@
-"""Token classification without files: what each token of the standard library's source code is."""
+"""Token classification data without files: the role of each token of the standard library's source code."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class PythonRoles(LabelledData):
         return LabelledRows(rows, labels, *self.marks(), self.max_length)
 
     def sources(self) -> dict[str, list[Source]]:
-        """Pieces of training and of validation files, in an order that is the same for everybody."""
+        """Pieces of training and validation files, in a fixed random order."""
 
         def extract(folder: Path) -> None:
             files = library_files()

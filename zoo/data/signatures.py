@@ -1,4 +1,4 @@
-"""Question answering without files: what the signatures of Python's standard library say."""
+"""Question answering data without files: questions about signatures of Python's standard library."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Signature(NamedTuple):
 
     @property
     def split_position(self) -> float:
-        """A number in [0, 1) that is the same for everybody: it decides to which split a signature belongs."""
+        """A number in [0, 1), a hash of the text, that decides to which split the signature belongs."""
         return int.from_bytes(hashlib.sha256(self.text.encode()).digest()[:6]) / 2**48
 
 
@@ -71,7 +71,7 @@ class SignatureQuestions(PairData):
 
 
 def questions(one: Signature) -> Iterator[Pair]:
-    """All that is asked about a signature."""
+    """All questions about a signature, with their answers."""
     names = [name.lstrip("*") for name in one.defaults]
     for name, default in one.defaults.items():
         if default is not None:

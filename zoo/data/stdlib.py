@@ -1,4 +1,4 @@
-"""English text that every Python brings along: the documentation of its standard library."""
+"""English text without files: the documentation of Python's standard library."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SKIPPED = frozenset(
 SHORTEST = 60  # characters: shorter docstrings are mostly names and signatures
 LEAST_FILES = 200
 LEAST_TEXTS = 1000  # a complete library has four times as many
-ORDER = 20170612  # the order of documents, the same for everybody
+ORDER = 20170612  # fixed seed of the order of documents
 TYPOGRAPHY = str.maketrans({"’": "'", "‘": "'", "”": '"', "“": '"', "…": "...", "—": "--", "–": "-", "´": "'"})
 
 

@@ -13,7 +13,7 @@ BODY = 60  # characters that there must be to sum up
 
 
 class DocSummaries(PairData):
-    """Docstrings of the running Python's standard library: their first line, told from the text below it.
+    """Docstrings of the running Python's standard library: their first line is predicted from the text below it.
 
     Python's convention is that the first line sums up the rest, and that a blank line stands between them. The source
     is the first `reads` characters of the rest, to the end of a word, with line breaks as spaces. Half of the texts

@@ -21,7 +21,7 @@ LONGEST_TOKEN = 10_000  # characters
 
 
 def published_names(path: Path) -> dict[str, str] | None:
-    """What a published tokenizer calls <pad>, <bos>, <cls> and the others; None for one of ours.
+    """The names of <pad>, <bos>, <cls> and others in a published tokenizer; None for zoo's own tokenizers.
 
     It is told by special_tokens_map.json beside it, the file in which the library transformers keeps these names. For
     target-tokenizer.json it is target-special_tokens_map.json: a published model's targets begin with another token.

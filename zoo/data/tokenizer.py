@@ -141,11 +141,11 @@ class Tokenizer:
         return len(self.tokens)
 
     def special(self, name: str) -> int | None:
-        """The number of a special token by our name of it, such as <cls>; None where there is none."""
+        """The number of a special token by zoo's name, such as <cls>; None if the tokenizer lacks it."""
         return self.specials.get(self.names.get(name, name))
 
     def lead(self) -> list[int]:
-        """The special tokens that a published tokenizer puts in front of a text; none for one of ours."""
+        """The special tokens that a published tokenizer puts before a text; empty for zoo's own tokenizers."""
         with native_call(self.source, (), self.foreign):
             ids = self.inner.encode("", add_special_tokens=True).ids if self.names else []
         return ids[: ids.index(self.eos)] if self.eos in ids else ids

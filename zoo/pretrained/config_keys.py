@@ -31,7 +31,7 @@ BOOKKEEPING = frozenset(
 
 @dataclass(frozen=True)
 class Key:
-    """A key that is read: the value that it has where it is missing, and what it may hold."""
+    """A key that is read: its default, and its valid values."""
 
     default: Any
     kind: type

@@ -23,7 +23,7 @@ ACTIVATION_NAMES = {"gelu": "gelu", "relu": "relu", "swish": "silu", "gelu_tanh"
 
 @dataclass(frozen=True)
 class Family:
-    """A family: which checkpoints belong to it, and how each becomes a task of ours with its options.
+    """A family of checkpoints, and how each is converted to a task of zoo with its options.
 
     ``keys`` are all that their configuration may hold. ``options`` reads a complete one; ``config`` writes one, and
     ``options`` of what it wrote must give the same options again, or the model is none of this family. ``mapped`` gives
@@ -82,7 +82,7 @@ def activation(config: Config, key: str) -> str:
 
 
 def unsupported_value(config: Config, key: str, name: str, right: str) -> UsageError:
-    """The error of a key whose value is of the right type, and of no model of ours."""
+    """The error for a key whose value is valid but not supported by zoo."""
     return UsageError(f"config.json: {key}={shorten(config.get(key))} is not supported in {name}; {right} would be.")
 
 

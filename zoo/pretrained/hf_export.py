@@ -49,7 +49,7 @@ def export_pretrained(trained: Trained, folder: Path, force: bool = False) -> Fa
 
 
 def _family(model: Mapping[str, Any], recorded: object) -> tuple[Family, dict[str, Any]]:
-    """The family whose configuration says all of this model's options, the recorded one first, and what it says."""
+    """The family that can express all options of this model, trying the recorded one first, and its configuration."""
     candidates = [family for family in lookup.FAMILIES if family.task == model["class_path"]]
     candidates.sort(key=lambda family: family.name != recorded)
     best: tuple[int, str] | None = None

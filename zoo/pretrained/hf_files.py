@@ -19,7 +19,7 @@ SAFE = (
 
 
 def config(folder: Path) -> dict[str, Any]:
-    """The configuration of a checkpoint. Raises UsageError where there is none."""
+    """The configuration of a checkpoint. Raises UsageError if it is missing."""
     path = folder / CONFIG
     if not path.is_file():
         what = "is no folder" if not folder.is_dir() else f"has no {CONFIG}"

@@ -27,7 +27,7 @@ TensorFate = Literal["kept", "converted", "new", "left out"]
 
 
 class TensorLine(NamedTuple):
-    """What became of one tensor: ours by its name, theirs by their keys."""
+    """What happened to one tensor: its name in zoo, and its keys in the published checkpoint."""
 
     fate: TensorFate
     name: str

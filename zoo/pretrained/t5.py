@@ -114,7 +114,7 @@ def config(options: Options) -> dict[str, Any]:
 
 
 def noticed(config: Config, tensors: Tensors) -> Config:
-    """Tied or not, as the tensors are: newer versions of transformers write that they are tied, whatever they are.
+    """Whether embeddings are tied according to the tensors; new versions of transformers always claim that they are.
 
     Raises UsageError for an mT5 that is not tied and has no output matrix.
     """

@@ -24,7 +24,7 @@ class Transform:
         return theirs[0]
 
     def write(self, ours: Tensor) -> list[Tensor]:
-        """Our tensor as theirs."""
+        """A tensor of zoo converted to the published checkpoint's."""
         return [ours]
 
 
@@ -154,7 +154,7 @@ def read_published(
 
 
 def write_published(ours: Tensors, mapping: MappedTensors) -> Tensors:
-    """Their tensors: ``read`` backwards. Raises CheckpointError for a tensor of ours that no rule speaks of."""
+    """The published checkpoint's tensors, the inverse of `read_published`. Raises CheckpointError without a rule."""
     tensors: Tensors = {}
     for name, tensor in ours.items():
         for rule in mapping.rules:
