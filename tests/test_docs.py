@@ -36,7 +36,7 @@ def test_the_plugin_of_the_docs_is_found_shown_and_trained(tmp_path):
     # an installed plugin may have a norm of this name
     others = ",".join({part.distribution for part in registry.parts("norm") if not part.builtin})
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), str(ROOT)]), "OMP_NUM_THREADS": "1"}
-    env |= {registry.SWITCH: others} if others else {}
+    env |= {registry.DISABLE_VARIABLE: others} if others else {}
 
     def zoo(*words: str) -> str:
         command = [sys.executable, "-m", "zoo", *words]

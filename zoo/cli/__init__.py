@@ -33,7 +33,7 @@ def _guarded(name: str, words: list[str], restore: bool) -> int:
     only_prints = name in COMMANDS and COMMANDS[name].only_prints
     with console.guarded(ends=only_prints, restore=restore) as output:
         try:
-            code = _dispatch(name, words[1:], Path(sys.argv[0]).stem)
+            code = _dispatch(name, words, Path(sys.argv[0]).stem)
             sys.stdout.flush()
         except console.UnreadError:  # the reader, such as head, has seen enough
             code = 0
