@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-from zoo import registry
 from zoo.cli import commands
 from zoo.config.option_parser import CommandSpec, Option, ParsedOptions
 from zoo.errors import UsageError
@@ -34,6 +33,8 @@ def run(options: ParsedOptions) -> int:
         return 0
     name = options.words[0]
     if name not in commands.COMMANDS:
+        from zoo import registry
+
         raise UsageError(f"unknown command {name!r}.{registry.suggest(name, commands.COMMANDS)} See: zoo --help")
     print(command_help(name))
     return 0
@@ -113,6 +114,8 @@ def _about(option: Option) -> str:
 
 def _names(kind: str) -> str:
     """The installed names of a kind, cut where a line ends."""
+    from zoo import registry  # which `zoo --help` does without
+
     names = list(dict.fromkeys(part.name for part in registry.parts(kind)))
     first: list[str] = []
     more = f", … (zoo list {kind})"

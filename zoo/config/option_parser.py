@@ -8,7 +8,6 @@ value is repeated, the last one counts. ``-`` and ``_`` are the same in a name. 
 from __future__ import annotations
 
 import argparse
-import difflib
 import fnmatch
 import math
 import re
@@ -17,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zoo.errors import UsageError
-from zoo.registry import suggest
 
 TYPE_NAMES = {int: "a whole number", float: "a number", str: "a value"}
 
@@ -227,6 +225,8 @@ def _store(result: ParsedOptions, option: Option | None, destination: str, spell
         try:
             value = option.convert(value)
         except ValueError as error:
+            from zoo.registry import suggest  # not needed to start a command
+
             hint = suggest(value, option.choices) if option.choices else ""
             raise UsageError(f"{spelling!r} must be {option.requirement}, got {value!r}.{hint}") from error
     if option.repeats:
@@ -246,6 +246,8 @@ def _misused(spelling: str, option: Option, message: str) -> str:
 
 def _unknown_option(spec: CommandSpec, spelling: str) -> str:
     """The sentence about an option that a command does not have, with the one that was probably meant."""
+    import difflib
+
     names = [option.strings[0] for option in spec.all_options if option.heading or option.key]
     ends = {name.lstrip("-").rpartition(".")[2]: name for name in names}  # people write --lr for --model.lr
     last = spelling.lstrip("-").rpartition(".")[2].lower()
