@@ -1,7 +1,5 @@
 """Leaving out what does nothing changes nothing that somebody asked for."""
 
-import io
-import math
 import os
 
 import pytest
@@ -14,7 +12,7 @@ from zoo.data.text import TextFiles
 from zoo.tasks.lm import CausalLM
 from zoo.training.callbacks import EndsWithValidation
 from zoo.training.checkpoint import CheckpointSaver
-from zoo.training.lightning_overhead import NVML, STEP, Bar, Silent, install
+from zoo.training.lightning_overhead import NVML, STEP, Silent, install
 
 
 class Listener(Callback):
@@ -74,18 +72,6 @@ def test_a_profiler_that_was_asked_for_sees_everything(tmp_path, listener):
     run.fit(*build("lm", 4, tmp_path))
     seen = run.profiler.recorded_durations
     assert len(seen["[Callback]Own.on_before_backward"]) == 3  # the hook that does nothing, too
-
-
-def test_the_bar_ends_where_the_run_does(tmp_path):
-    screen = io.StringIO()
-    bar = Bar(leave=True, console_kwargs={"file": screen, "force_terminal": True, "width": 120})
-    bar._asked = math.inf  # no drawing is due
-    run = trainer(tmp_path, callbacks=[bar], max_steps=7, enable_progress_bar=True)
-    run.fit(*build("lm", 4, tmp_path))
-    drawn = screen.getvalue()
-    assert "7/7" in drawn
-    assert "6/7" not in drawn  # nobody asked before the last step
-    assert "Epoch 0 " in drawn
 
 
 @pytest.mark.parametrize("devices", [0, 1])

@@ -108,11 +108,7 @@ class EndsWithValidation(Callback):
 
 
 class PrintedLines(Callback):
-    """One line per validation, for logs and pipes, where a progress bar would draw itself again and again."""
-
-    def __init__(self, shown: bool = True) -> None:
-        """``shown``: printed, and not only kept in the run's log."""
-        self.shown = shown
+    """Prints one line per validation: above a progress bar, and alone in logs and pipes."""
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         console.cover()  # a bar of somebody else's may have taken the streams
@@ -124,8 +120,4 @@ class PrintedLines(Callback):
         goals = {f"val/{goal}" for goal in pl_module.goals}
         text = " · ".join(f"{name} {value:.4g}" for name, value in figures.items() if name in goals)
         steps = int(trainer.estimated_stepping_batches)
-        line = f"step {trainer.global_step}/{steps} · {text}"
-        if self.shown:
-            print(line, flush=True)
-        else:
-            console.log(line)
+        print(f"step {trainer.global_step}/{steps} · {text}", flush=True)
