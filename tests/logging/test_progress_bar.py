@@ -239,7 +239,8 @@ def in_terminal(words, columns, folder):
     return text.decode()
 
 
-@pytest.mark.parametrize("columns", [80, *(pytest.param(n, marks=pytest.mark.campaign) for n in (40, 120))])
+@pytest.mark.campaign
+@pytest.mark.parametrize("columns", [40, 80, 120])
 def test_a_real_run_on_a_terminal(tmp_path, columns):
     options = "--model.dim 16 --model.depth 1 --model.heads 2 --data.size 400 --trainer.val_check_interval 3"
     words = f"fit vit-glyphs {options} --trainer.max_steps 6 --trainer.limit_val_batches 1".split()
