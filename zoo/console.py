@@ -246,12 +246,6 @@ def open_log(folder: Path) -> None:
         current.open_log(folder / LOG)
 
 
-def log(text: str) -> None:
-    """Keep a line in the log alone."""
-    if current is not None:
-        current.record(f"{text}\n")
-
-
 def draw(text: str, stream: Any = None, end: str = "\n") -> None:
     """Print a text that holds zoo's own colours or cursor movements, and nobody else's."""
     stream = sys.stdout if stream is None else stream

@@ -1,12 +1,18 @@
-"""The header's line about the device, how long a run took, and which zoo it was."""
+"""The header that a run prints before it starts, and its summary."""
 
 from importlib.metadata import version
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from zoo.cli import fit_summary
+from zoo.config.run_folder import Run
+from zoo.tasks.lm import CausalLM
+from zoo.training.model_cost import Cost
+
+SIZES = {"vocab_size": 32, "max_length": 16, "dim": 16, "depth": 2, "heads": 2}
 
 
 def trainer(precision):
@@ -43,3 +49,60 @@ def test_a_summary_says_minutes_and_seconds(seconds, text):
 
 def test_the_version_is_that_of_the_package(zoo):
     assert zoo("--version") == (0, f"zoo {version('zoo-transformers')}\n", "")
+
+
+def plan(flags=(), variant="position=rope", root="runs", **trainer):
+    """A plan of `zoo fit lm-tiny`, as far as its header needs it."""
+    config = {
+        "model": {"class_path": "zoo.tasks.lm.CausalLM", "init_args": {**SIZES, "position": "RoPE", "ffn": "SwiGLU"}},
+        "data": {"class_path": "zoo.data.text.StdlibDocs", "init_args": {"batch_size": 12, "max_length": 64}},
+        "trainer": {"max_steps": 3000, **trainer},
+    }
+    command = SimpleNamespace(flags=set(flags))
+    return SimpleNamespace(run=Run(Path(root), "lm-tiny", variant, 3), config=config, command=command)
+
+
+def test_the_header_says_what_is_trained_on_what_for_how_long_and_where():
+    lines = fit_summary.header(plan(), CausalLM(**SIZES), Cost(917_632, 1.84e6)).splitlines()
+    assert lines[0] == "Training lm-tiny: CausalLM on StdlibDocs, 3,000 steps, seed 3"
+    assert lines[1] == "  task    predict each next token"
+    assert "position RoPE" in lines[2]
+    assert "  size    0.918 M parameters · 1.84 MFLOP per token, forward" in lines
+    assert lines[-1] == "  folder  runs/lm-tiny/position=rope/s3"
+    assert max(map(len, lines)) <= 80
+    resumed = fit_summary.header(plan(flags=["resume"]), CausalLM(**SIZES), Cost(1, 1.0))
+    assert resumed.startswith("Resuming lm-tiny: ")
+
+
+def test_lines_of_the_header_are_wrapped_below_their_text_and_paths_stay_whole():
+    folder = "position=rope,dim=16,depth=1,heads=2,max_length=16,limit_val_batches=1,max_steps=9"
+    lines = fit_summary.header(plan(variant=folder, root="a folder"), CausalLM(**SIZES), Cost(1, 1.0)).splitlines()
+    assert [line for line in lines if len(line) > 80] == [f"          folder/lm-tiny/{folder}/s3"]
+    text = fit_summary.entry("device", "word " * 40).splitlines()
+    assert len(text) > 2
+    assert max(map(len, text)) <= 80
+    assert [line[:12] for line in text] == ["  device  wo"] + ["          wo"] * (len(text) - 1)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "text"),
+    [
+        ({"max_steps": 1}, "1 step"), ({"max_epochs": 2}, "2 epochs"),
+        ({"max_steps": -1, "max_epochs": -1}, "without an end"),
+        ({"max_steps": 90, "max_epochs": 1}, "90 steps or 1 epoch"), ({"max_steps": 0}, "0 steps"),
+        ({"max_steps": 90, "max_time": "00:01:00:00"}, "90 steps or at most 00:01:00:00"),
+    ],
+)  # fmt: skip
+def test_the_length_of_a_run_in_words(trainer, text):
+    assert fit_summary.length(trainer) == text
+
+
+def test_the_summary_names_the_next_commands():
+    run = Run(Path("my runs"), "lm", "default", 1)
+    task = SimpleNamespace(best={"loss": 1.23456})
+    text = fit_summary.summary(run, SimpleNamespace(global_step=20), task, 75.0).splitlines()
+    assert text == [
+        "finished 20 steps in 1 min 15 s · best loss 1.235",
+        "  look     zoo tensorboard 'my runs/lm'",
+        "  measure  zoo test 'my runs/lm/default/s1'",
+    ]

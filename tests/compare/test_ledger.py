@@ -159,7 +159,7 @@ def test_the_start_of_a_resumed_run_is_where_training_began(tmp_path):
 def test_the_order_of_batches_matters(tmp_path):
     def digest(batches):
         kept = Ledger(tmp_path, {})
-        kept._held = [list(tensors(batch)) for batch in batches]
+        kept._pending = [list(tensors(batch)) for batch in batches]
         kept._digest()
         return kept.batches["digest"]
 
@@ -197,13 +197,13 @@ def test_batches_of_another_device_are_digested_together(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "sample", lambda tensor: Elsewhere())
     monkeypatch.setattr(module, "tensor_bytes", lambda tensor: b"x")
     Elsewhere.dtype = torch.float32
-    for count in range(module.HELD_BACK - 1):
+    for count in range(module.PENDING - 1):
         kept.on_train_batch_start(Fit(), None, {"x": torch.ones(1)}, count)
     assert kept.batches["count"] == 0
-    assert kept.state_dict()["batches"]["count"] == module.HELD_BACK - 1  # a checkpoint waits for none
-    for count in range(module.HELD_BACK):
+    assert kept.state_dict()["batches"]["count"] == module.PENDING - 1  # a checkpoint waits for none
+    for count in range(module.PENDING):
         looked.on_train_batch_start(Fit(), None, {"x": torch.ones(1)}, count)
-    assert looked.batches["count"] == module.HELD_BACK
+    assert looked.batches["count"] == module.PENDING
 
 
 def test_training_that_diverged_is_said_to_have(tmp_path):

@@ -12,11 +12,14 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from zoo import plotting
+from zoo.logging import attention_figures
 from zoo.logging.attention_figures import (
     CMAP,
     FRAME,
     ORANGE,
     TILE,
+    Page,
+    _tiles,
     alignment,
     coloured,
     head_grid,
@@ -41,7 +44,8 @@ def pixels(image):
 
 def matrix(image):
     """The upper left corner of the first panel: just inside its frame."""
-    return np.argwhere((pixels(image) == rgb(FRAME)).all(-1)).min(0) + 2
+    spots = np.argwhere((pixels(image) == rgb(FRAME)).all(-1))  # by rows: the legend has such a frame, too
+    return spots[0] + 2
 
 
 def test_the_colours_of_weights_darken_evenly_from_almost_white():
@@ -146,10 +150,64 @@ def test_the_heaviest_patch_of_an_image_is_the_most_orange(channels):
     assert image.height < over_images([(grey, weights, "7")] * 2).height < 2 * image.height
 
 
-def test_one_map_has_no_mean():
+def test_one_map_has_no_mean_and_many_heads_take_several_lines():
     image = torch.rand(3, 100, 100)
-    one, two = over_image(image, torch.rand(1, 5, 5)), over_image(image, torch.rand(2, 5, 5))
-    assert two.width - one.width == 2 * (TILE + 24)
+    two, four, five, ten = (over_image(image, torch.rand(heads, 5, 5)) for heads in (2, 4, 5, 10))
+    assert four.width - two.width == 2 * (TILE + 24)
+    assert ten.size == five.size == (four.width, five.height)
+    assert five.height > four.height + TILE
+    assert [name for name, _, _ in _tiles(image, np.ones((1, 5, 5)))] == ["image", "attention"]
+    assert [name for name, _, _ in _tiles(image, np.ones((2, 5, 5)))] == ["image", "mean", "head 1", "head 2"]
+
+
+@pytest.fixture
+def texts(monkeypatch):
+    """The texts that are drawn, with their sizes in pixels and edges: left, top, right, bottom."""
+    drawn, real, turned = [], Page.pixels, {}
+
+    def remember(words, size, colour):
+        pixels = text_pixels(words, size, colour)
+        turned[pixels.tobytes()] = words, size
+        return pixels
+
+    def place(page, values, x, y):
+        upright = next((one for one in (values, np.rot90(values, -1)) if one.tobytes() in turned), None)
+        if upright is not None:
+            words, size = turned[upright.tobytes()]
+            edge = 0.15 * size  # without ink, as between lines of a text
+            box = x + edge, y + edge, x + values.shape[1] - edge, y + values.shape[0] - edge
+            drawn.append((words, size, box))
+        real(page, values, x, y)
+
+    monkeypatch.setattr(attention_figures, "text_pixels", remember)
+    monkeypatch.setattr(Page, "pixels", place)
+    return drawn
+
+
+PICTURES = {
+    "heads": lambda: head_grid([torch.rand(4, 48, 48)] * 2, None, "Heads on the first 48 tokens of the text"),
+    "many heads": lambda: head_grid([torch.rand(8, 48, 48)] * 6, None, "Heads", [f"layer {2 * n}" for n in range(6)]),
+    "one head": lambda: head_grid([torch.rand(1, 7, 7)], None, "Heads on the first 7 tokens of the validation text"),
+    "sentence": lambda: alignment(torch.rand(18, 16), ["Donnerstag"] * 16, ["of"] * 18, [(0, 1, 0, 1)], "Last layer"),
+    "words": lambda: alignment(torch.rand(2, 2), ["a", "b"], ["c", "d"], title="Cross-attention, last layer"),
+    "patches": lambda: over_images([(torch.rand(3, 32, 32), torch.rand(8, 8, 8), "deer, predicted: ship")] * 4),
+    "one map": lambda: over_image(torch.rand(1, 28, 28), torch.rand(1, 7, 7), "7, predicted correctly", "Patches"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_text_is_legible_in_a_card_of_tensorboard_and_within_the_picture(texts, name):
+    image = PICTURES[name]()
+    assert texts
+    for words, size, (left, top, right, bottom) in texts:
+        assert size * min(1.0, 330 / image.width) >= 9, words
+        assert min(left, top) >= 0, words
+        assert right <= image.width, words
+        assert bottom <= image.height, words
+    for number, (one, _, first) in enumerate(texts):
+        for other, _, second in texts[number + 1 :]:
+            apart = first[2] <= second[0] or second[2] <= first[0] or first[3] <= second[1] or second[3] <= first[1]
+            assert apart or not one.strip() or not other.strip(), (one, other)
 
 
 def test_a_picture_is_the_same_every_time_and_leaves_no_global_state():

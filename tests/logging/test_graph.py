@@ -41,7 +41,7 @@ class Decoder(nn.Module):
 
 
 def test_a_layer_of_the_encoder_is_that_of_the_notes():
-    assert flow(stack(), X, WHOLE).named() == [
+    assert flow(stack(), X, WHOLE).edge_names() == [
         ("x", "MultiHead"),
         ("x", "add"),
         ("MultiHead", "add"),
@@ -54,7 +54,7 @@ def test_a_layer_of_the_encoder_is_that_of_the_notes():
 
 
 def test_a_layer_of_the_decoder_is_that_of_the_notes():
-    found = flow(Decoder(), {**X, "memory": torch.randn(1, 4, 16)}, WHOLE).named()
+    found = flow(Decoder(), {**X, "memory": torch.randn(1, 4, 16)}, WHOLE).edge_names()
     assert set(found) == {
         ("x", "MultiHead"), ("x", "add"), ("MultiHead", "add"), ("add", "LayerNorm"),
         ("LayerNorm", "MultiHead 2"), ("memory", "MultiHead 2"), ("LayerNorm", "add 2"), ("MultiHead 2", "add 2"),
@@ -64,7 +64,7 @@ def test_a_layer_of_the_decoder_is_that_of_the_notes():
 
 
 def test_self_attention_and_a_feed_forward_are_those_of_the_notes():
-    found = flow(MultiHead(16, 2, Naive()), X, pattern=Pattern()).named()
+    found = flow(MultiHead(16, 2, Naive()), X, pattern=Pattern()).edge_names()
     assert found == [
         ("x", "linear qkv"),
         ("linear qkv", "product"),
@@ -76,7 +76,7 @@ def test_self_attention_and_a_feed_forward_are_those_of_the_notes():
     ]
     masked = flow(MultiHead(16, 2, Naive()), X, pattern=Pattern(causal=True)).nodes
     assert masked.index("scale") < masked.index("mask") < masked.index("softmax")
-    assert flow(MLP(16, 64, "relu"), X).named() == [
+    assert flow(MLP(16, 64, "relu"), X).edge_names() == [
         ("x", "linear up"),
         ("linear up", "relu"),
         ("relu", "linear down"),
@@ -86,7 +86,7 @@ def test_self_attention_and_a_feed_forward_are_those_of_the_notes():
 def test_the_whole_model_is_that_of_the_notes():
     sizes = {"dim": 16, "depth": 6, "heads": 2, "tie": "none"}
     net = Seq2Seq(11, 11, 9, position=Sinusoidal, block=PostNorm, norm=LayerNorm, backend=Naive, **sizes).eval()
-    found = flow(net, {"source": torch.tensor([[1, 2]]), "target": torch.tensor([[3, 4, 5]])}, (Block,)).named()
+    found = flow(net, {"source": torch.tensor([[1, 2]]), "target": torch.tensor([[3, 4, 5]])}, (Block,)).edge_names()
     layers = ["PostNorm", *(f"PostNorm {n}" for n in range(2, 13))]
     encoder, decoder = layers[:6], layers[6:]
     for side, start, first in (("source", "", encoder[0]), ("target", " 2", decoder[0])):
@@ -100,7 +100,7 @@ def test_the_whole_model_is_that_of_the_notes():
 
 
 def test_another_part_is_another_chart():
-    charts = {block: flow(stack(block=block), X, WHOLE).named() for block in (PostNorm, PreNorm, Parallel)}
+    charts = {block: flow(stack(block=block), X, WHOLE).edge_names() for block in (PostNorm, PreNorm, Parallel)}
     assert charts[PreNorm][:2] == [("x", "LayerNorm"), ("LayerNorm", "MultiHead")]
     assert ("LayerNorm", "MLP") in charts[Parallel]
     assert ("LayerNorm", "MultiHead") in charts[Parallel]

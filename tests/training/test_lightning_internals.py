@@ -5,7 +5,6 @@ import types
 
 import pytest
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.loops import fit_loop, training_epoch_loop
 from lightning.pytorch.strategies.launchers import subprocess_script
 
@@ -31,8 +30,6 @@ def canaries():
         Canary("lightning", trainer, "_signal_connector"),
         Canary("lightning", subprocess_script, "_SubprocessScriptLauncher"),
         Canary("lightning", launcher, "_call_children_scripts", ("self",)),
-        Canary("lightning", RichProgressBar, "_init_progress", ("self", "trainer")),
-        Canary("lightning", RichProgressBar, "_get_train_description", ("self", "current_epoch")),
     ]
 
 

@@ -101,7 +101,7 @@ def test_the_speed_of_a_run_too_short_for_windows_is_tokens_over_seconds(tmp_pat
 
 def test_seconds_go_on_after_a_resume(tmp_path):
     ledger = Ledger(tmp_path, {})
-    ledger.seconds, ledger._begun = 100.0, time.monotonic() - 50.0
+    ledger.seconds, ledger._started_at = 100.0, time.monotonic() - 50.0
     found = ledger._cost(SimpleNamespace(callbacks=[]), SimpleNamespace(tokens_seen=1500))
     assert 150 <= found["seconds"] < 160
     assert 1500 / 160 < found["tokens_per_s"] <= 10

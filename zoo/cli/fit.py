@@ -29,10 +29,11 @@ from zoo.inference import part_versions
 from zoo.inference.find_run import find_checkpoint
 from zoo.io import atomic_files
 from zoo.io.locks import RunLock
+from zoo.logging import progress_bar
 from zoo.system import garbage_collection
 from zoo.system.stop_signals import exit_code
 from zoo.tasks.compilation import compile_loss
-from zoo.training import distributed, out_of_memory, progress_bar
+from zoo.training import distributed, out_of_memory
 from zoo.training.callbacks import Provenance
 from zoo.training.signals import StopRequested
 
@@ -120,8 +121,7 @@ class ZooCLI(LightningCLI):
             carried = {**({} if bars else {"enable_progress_bar": False}), **carried}
         else:
             carried = {"logger": False, "enable_checkpointing": False}
-            bar = progress_bar.Bar()
-            callbacks = [bar] if sys.stderr.isatty() and required_sections(bar, trainer_config) else []
+            callbacks = [item for item in progress_bar.on_terminal() if required_sections(item, trainer_config)]
             if not callbacks:
                 carried["enable_progress_bar"] = False  # in a pipe a bar is noise among the figures
         self.trainer_defaults["callbacks"] = [*callbacks, Provenance(part_versions.packages_used(self.plan.config))]
@@ -181,9 +181,9 @@ class ZooCLI(LightningCLI):
             self.data.save(self.run_folder)
         self.facts.update(resume.manifest_facts(self.plan, self.data, self.run_folder))
         if run_folder.first_rank():
-            default_precision = resume.PRECISION not in self.plan.resolved.origins
+            automatic = resume.PRECISION not in self.plan.resolved.origins
             compiled = " · compiled" if self.plan.config.get("compile") else ""
-            print(f"{fit_summary.device_name(self.trainer, default_precision)}{compiled}", flush=True)
+            print(fit_summary.entry("device", fit_summary.device_name(self.trainer, automatic) + compiled), flush=True)
         self.started = time.monotonic()
 
     def after_fit(self) -> None:
@@ -238,11 +238,7 @@ def make_logger_and_callbacks(task: Any, home: Path, plan: Plan, facts: dict[str
 
     counted = cost(task)
     if run_folder.first_rank():
-        lines = [
-            fit_summary.header(plan.run, task, counted, plan.config["model"]["init_args"]),
-            fit_summary.memory_of(task, plan),
-        ]
-        print("\n".join(filter(None, lines)), flush=True)
+        print(fit_summary.header(plan, task, counted), flush=True)
     keeping = CheckpointOptions(
         plan.command.save_every, plan.command.on_nonfinite, facts, resume.logged_positions(plan)
     )

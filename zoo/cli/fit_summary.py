@@ -1,7 +1,10 @@
-"""What a run says before it starts and after it ends."""
+"""The header that a run prints before it starts, and its summary at the end."""
 
 from __future__ import annotations
 
+import re
+import shlex
+import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,22 +16,54 @@ if TYPE_CHECKING:
     from zoo.tasks.task import Task
     from zoo.training.model_cost import Cost
 
-PLACES = ("first", "step", "last")  # what says for which layers an override is
+WIDTH = 80  # columns
+LABEL = 10  # of them for what a line is about
+PLACES = ("first", "step", "last")  # the options of an override that choose its layers
 PARTS = ("position", "attention", "backend", "norm", "ffn", "block")
 
 
-def header(run: Run, task: Task, cost: Cost, options: Mapping[str, Any]) -> str:
-    """The run, its parts and its size."""
+def entry(label: str, text: str) -> str:
+    """``  label   text``, in lines of WIDTH columns; a word that is longer, such as a path, stays whole."""
+    return textwrap.fill(
+        text, WIDTH, initial_indent=f"  {label:{LABEL - 2}}", subsequent_indent=" " * LABEL, break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def header(plan: Plan, task: Task, cost: Cost) -> str:
+    """What is trained, on which data, for how long, and where it is written; its parts, size and memory."""
+    run, options = plan.run, plan.config["model"]["init_args"]
+    data = str(plan.config["data"]["class_path"]).rpartition(".")[2]
+    verb = "Resuming" if "resume" in plan.command.flags else "Training"
     parts = [f"{kind} {description}" for kind in PARTS if (description := part(kind, task, options.get(kind)))]
     size = f"{cost.parameters / 1e6:.3g} M parameters · {cost.flops / 1e6:.3g} MFLOP per {task.unit}, forward"
-    return "\n".join(
-        [
-            f"{run.title} · seed {run.seed} → {run.folder}",
-            f"  parts   {' · '.join(parts) or 'none that can be swapped'}",
-            *layers(options),
-            f"  size    {size}",
-        ]
-    )
+    first = f"{verb} {run.recipe}: {type(task).__name__} on {data}, {length(plan.config['trainer'])}, seed {run.seed}"
+    lines = [
+        textwrap.fill(first, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False),
+        entry("task", goal(type(task))),
+        entry("parts", " · ".join(parts) or "none that can be swapped"),
+        *layers(options),
+        entry("size", size),
+        memory_of(task, plan),
+        entry("folder", str(run.folder)),
+    ]
+    return "\n".join(filter(None, lines))
+
+
+def goal(task: type[Task]) -> str:
+    """What a task learns, in the first words of its class: "predict each next token"."""
+    text = " ".join((task.__doc__ or "").split())
+    first = re.split(r"[;.]", text, maxsplit=1)[0] or task.__name__
+    return first[:1].lower() + first[1:]
+
+
+def length(trainer: Mapping[str, Any]) -> str:
+    """How long a run is: "3,000 steps", "2 epochs", "at most 00:01:00:00"; what comes first where there are several."""
+    steps, epochs, time = trainer.get("max_steps", -1), trainer.get("max_epochs"), trainer.get("max_time")
+    limits = [f"{steps:,} {'step' if steps == 1 else 'steps'}"] if steps is not None and steps >= 0 else []
+    limits += [f"{epochs:,} {'epoch' if epochs == 1 else 'epochs'}"] if epochs is not None and epochs >= 0 else []
+    limits += [f"at most {time}"] if time else []
+    return " or ".join(limits) or "without an end"
 
 
 def layers(options: Mapping[str, Any]) -> list[str]:
@@ -44,12 +79,12 @@ def layers(options: Mapping[str, Any]) -> list[str]:
         parts = [
             f"{name} {display_value(value)}" for name, value in one.items() if name not in PLACES and value is not None
         ]
-        lines.append(f"  layers  {where}: {' · '.join(parts) or 'as all others'}")
+        lines.append(entry("layers", f"{where}: {' · '.join(parts) or 'as all others'}"))
     return lines
 
 
 def memory_of(task: Task, plan: Plan) -> str:
-    """About how much memory a step will take; nothing where that cannot be said."""
+    """About how much memory a step takes; empty where it cannot be estimated."""
     from zoo.training.memory_estimate import estimate, rows
 
     trainer, model, data = (plan.config[name] for name in ("trainer", "model", "data"))
@@ -57,21 +92,22 @@ def memory_of(task: Task, plan: Plan) -> str:
     try:
         count = rows(task, data.get("init_args") or {}) if plain else 0
         need = estimate(task, count) if count else None
-    except Exception:  # a net of a plugin may need numbers, which an estimate has not
+    except Exception:  # the net of a plugin may need real values, which an estimate on the meta device lacks
         return ""
     if need is None:
         return ""
     own = f"{megabytes(need.weights + need.states)} weights and optimiser"
-    return f"  memory  about {megabytes(need.total)}: {own}, {megabytes(need.batch)} a batch of {count} at full length"
+    text = f"about {megabytes(need.total)}: {own}, {megabytes(need.batch)} a batch of {count} at full length"
+    return entry("memory", text)
 
 
 def megabytes(size: int) -> str:
-    """Bytes as a person says them."""
+    """A number of bytes as "81 MB" or "1.5 GB"."""
     return f"{size / 2**30:.1f} GB" if size >= 2**30 else f"{size / 2**20:.0f} MB"
 
 
 def part(kind: str, task: Task, value: Any) -> str:
-    """A part as configured; the backend that an attention chose itself when none is named."""
+    """A part as configured, or empty; without a configured backend, those that the attentions chose."""
     from zoo.parts.attention import Attention
     from zoo.training.setup import display_value
 
@@ -81,8 +117,8 @@ def part(kind: str, task: Task, value: Any) -> str:
     return "" if value is None else str(display_value(value))
 
 
-def device_name(trainer: Trainer, chosen: bool = False) -> str:
-    """Where a run computes, and how; ``chosen``: nobody has said in which precision."""
+def device_name(trainer: Trainer, automatic: bool = False) -> str:
+    """Device, threads and precision; ``automatic``: no option sets the precision."""
     import torch
 
     from zoo.config import precision
@@ -91,28 +127,29 @@ def device_name(trainer: Trainer, chosen: bool = False) -> str:
     kind = place = str(trainer.strategy.root_device.type)
     if place == "cuda":
         place = torch.cuda.get_device_name()
-    threads = f", {torch.get_num_threads()} threads" if place == "cpu" else ""
+    count = torch.get_num_threads()
+    threads = f", {count} {'thread' if count == 1 else 'threads'}" if place == "cpu" else ""
     several = f"{trainer.world_size} × " if trainer.world_size > 1 else ""
     freed = f" · freed memory is {malloc.state()}" if place == "cpu" else ""
     advice = ""
     if (
-        chosen and str(trainer.precision) == precision.BF16_MIXED and precision.has_fast_bf16(kind)
+        automatic and str(trainer.precision) == precision.BF16_MIXED and precision.has_fast_bf16(kind)
     ):  # not where it was adopted
         advice = ", which this machine is fast at (exact: --trainer.precision 32-true)"
     elif str(trainer.precision) == "32-true" and precision.has_bf16(kind):
         advice = f", {precision.BF16_MIXED} may be faster"
-    return f"  device  {several}{place}{threads} · {trainer.precision}{advice}{freed}"
+    return f"{several}{place}{threads} · {trainer.precision}{advice}{freed}"
 
 
 def summary(run: Run, trainer: Trainer, task: Task, seconds: float) -> str:
-    """How far a run came, how good it was, and what to do next."""
+    """Steps, time and best figures of a run, and the commands that come next."""
     whole = round(seconds)
     took = f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
     best = " · ".join(f"{name} {value:.4g}" for name, value in task.best.items())
     return "\n".join(
         [
             f"finished {trainer.global_step} steps in {took}{f' · best {best}' if best else ''}",
-            f"  look     zoo tensorboard {run.root}",
-            f"  measure  zoo test {run.folder}",
+            f"  look     zoo tensorboard {shlex.quote(str(run.root / run.recipe))}",
+            f"  measure  zoo test {shlex.quote(str(run.folder))}",
         ]
     )

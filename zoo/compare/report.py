@@ -1,4 +1,4 @@
-"""A comparison as one HTML page that needs nothing else: no script, no font, no picture from anywhere."""
+"""A comparison as one HTML page without scripts, fonts or pictures from elsewhere."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _by_row(answer: Answer, cells: tuple[list[str], list[list[str]]] | None) -> 
 
 
 def _runs(answer: Answer) -> dict[str, Any]:
-    """A line per run: what it reached and when, what it was given and took, or what became of it."""
+    """A line per run: its figure and step, tokens, steps, time and speed; or that it is not finished or diverged."""
     lines = []
     for row in answer.rows:
         for seed, run in answer.runs[row.variant].items():

@@ -1,8 +1,8 @@
 """Pictures of attention: an alignment of two sentences, a grid of heads, patches on an image.
 
-All are drawn at twice the size that they are meant to be seen at, so that text is sharp. They are matplotlib figures
-without axes, since one axes takes longer than a whole picture here and a validation draws dozens of panels; and text
-that was drawn is kept, since most of it is the same at every validation.
+TensorBoard shows a picture in a card 330 pixels wide, whatever its size: the wider a picture, the larger its text. They
+are matplotlib figures without axes, since one axes takes longer than a whole picture here and a validation draws dozens
+of panels; and pixels of text are cached, since most of it is the same at every validation.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ CMAP = LinearSegmentedColormap.from_list(
 )
 WIDEST = 512  # cells: a longer axis is pooled
 TILE = 208  # pixels of an image
-LABEL = 16  # characters of a token that are shown
+ROW = 6  # tiles beside each other
+LABEL = 24  # characters of a token; the rest is cut off
 MARGIN, GAP = 28, 12  # pixels
+CARD = 660  # pixels: the width at which text of the sizes NOTE and TITLE is twice as large as in TensorBoard's card
+NOTE, TITLE = 20, 25  # pixels
 INK, GREY, FRAME, PAPER = LIGHT["ink"], LIGHT["grey"], "#cbd1d9", LIGHT["paper"]
 ORANGE = "#e8590c"  # outlines and patches: far from every colour of CMAP
 Spans = Sequence[Sequence[int]]
@@ -99,15 +102,17 @@ def alignment(
     ``gold`` says what belongs together: each (s0, s1, t0, t1) outlines source tokens [s0, s1) of rows [t0, t1).
     """
     values, steps = pooled(array(weights))
-    cell = max(3, min(48, 1280 // max(values.shape)))
+    cell = max(3, min(48, 960 // max(values.shape)))
     rows, columns = _labels(target_tokens[:: steps[0]], cell), _labels(source_tokens[:: steps[1]], cell)
     peak = float(values.max(initial=0.0)) or 1.0
     panel = _panel(values / peak, cell)
-    notes = ["row: token written · column: token read", *(["outlined: what belongs together"] if gold else [])]
-    x, y = MARGIN + _longest(rows) + GAP, _below_title(title) + _longest(columns) + GAP
-    width = max(x + panel.shape[1], MARGIN + _title_width(title), x + 400)
-    page = Page(width + MARGIN, y + len(panel) + _legend_height(notes))
-    _write_title(page, title)
+    notes = ["row: target token · column: source token", *(["outlined: translations of each other"] if gold else [])]
+    x = MARGIN + _longest(rows) + GAP
+    scale = _scale(x + panel.shape[1] + MARGIN)
+    y = _below_title(title, scale) + _longest(columns) + GAP
+    width = max(x + panel.shape[1], MARGIN + _text_width(title, TITLE, scale), MARGIN + _legend_width(notes, scale))
+    page = Page(width + MARGIN, y + len(panel) + _legend_height(notes, scale))
+    _write_title(page, title, scale)
     _label_rows(page, rows, x - GAP, y, cell)
     _label_columns(page, columns, x, y - GAP, cell)
     _draw_panel(page, panel, x, y)
@@ -116,7 +121,7 @@ def alignment(
         page.outline(
             x + left * cell, y + top * cell, x + right * cell, y + bottom * cell, ORANGE, 4 if cell > 15 else 2
         )
-    _draw_legend(page, x, y + len(panel) + 2 * GAP, [(0.0, "0"), (1.0, f"{peak:.2g}")], notes)
+    _draw_legend(page, y + len(panel) + 2 * GAP, [(0.0, "0"), (1.0, f"{peak:.2g}")], notes, scale)
     return page.image()
 
 
@@ -125,78 +130,98 @@ def head_grid(
 ) -> Image.Image:
     """A panel per layer (row) and head (column), from weights (H, T, S) per layer; ``names`` of the layers.
 
-    The square root of a weight is what is coloured, alike in all panels: heads that look at everything stay visible.
+    Colours stand for square roots of weights, alike in all panels: heads that attend to everything stay visible.
     """
     grids = [[pooled(array(head), 128)[0] for head in layer] for layer in layers]
-    longest = max(max(grid.shape) for row in grids for grid in row)
-    cell = 20 if tokens else max(2, min(20, 384 // longest))
+    longest, heads = max(max(grid.shape) for row in grids for grid in row), max(map(len, grids))
+    cell = 20 if tokens else max(2, min(20, 960 // (heads * longest)))
     labels = _labels(tokens or (), cell)
     room = _longest(labels) + GAP // 2 if tokens else 0
-    notes = ["row: token that looks · column: token looked at"]
-    left, top = MARGIN + 40 + room, _below_title(title) + 30 + room
+    notes = ["row: token that attends · column: token attended to"]
     high = sum(len(row[0]) * cell + 2 * GAP for row in grids)
     wide = max(sum(grid.shape[1] * cell + 2 * GAP for grid in row) for row in grids)
-    width = max(left + wide - 2 * GAP, MARGIN + _title_width(title), left + 480)
-    page = Page(width + MARGIN, top + high - 2 * GAP + _legend_height(notes))
-    _write_title(page, title)
+    scale = _scale(2 * MARGIN + room + wide)
+    line = round(1.5 * NOTE * scale)  # the height of a name
+    left, top = MARGIN + line + room, _below_title(title, scale) + line + room
+    width = max(left + wide - 2 * GAP, MARGIN + _text_width(title, TITLE, scale), MARGIN + _legend_width(notes, scale))
+    page = Page(width + MARGIN, top + high - 2 * GAP + _legend_height(notes, scale))
+    _write_title(page, title, scale)
     y = top
     for number, row in enumerate(grids):
-        x, middle = left, y + row[0].shape[0] * cell / 2
-        name = names[number] if names else f"layer {number + 1}"
-        line = np.rot90(text_pixels(name, 22, GREY))
-        page.pixels(line, MARGIN, middle - len(line) / 2)
+        x, tall = left, row[0].shape[0] * cell
+        name = _fitting(names[number] if names else f"layer {number + 1}", tall + GAP, scale)
+        pixels = np.rot90(text_pixels(name, round(NOTE * scale), GREY))
+        page.pixels(pixels, MARGIN, y + tall / 2 - len(pixels) / 2)
         _label_rows(page, labels, x - GAP // 2, y, cell)
         for head, grid in enumerate(row):
             if number == 0:
-                page.text(f"head {head + 1}", x + grid.shape[1] * cell / 2, _below_title(title) + 10, 22, align=0.5)
+                name = _fitting(f"head {head + 1}", grid.shape[1] * cell + GAP, scale)
+                middle = x + grid.shape[1] * cell / 2
+                page.text(name, middle, top - room - line / 2, round(NOTE * scale), align=0.5)
                 _label_columns(page, labels, x, y - GAP // 2, cell)
             _draw_panel(page, _panel(np.sqrt(grid), cell), x, y)
             x += grid.shape[1] * cell + 2 * GAP
-        y += row[0].shape[0] * cell + 2 * GAP
-    _draw_legend(page, left, y, [(0.0, "0"), (0.5, "0.25"), (1.0, "1")], notes)
+        y += tall + 2 * GAP
+    _draw_legend(page, y, [(0.0, "0"), (0.5, "0.25"), (1.0, "1")], notes, scale)
     return page.image()
 
 
 def over_image(image: Tensor, weights: Tensor, caption: str | None = None, title: str | None = None) -> Image.Image:
-    """An image (C, H, W) in 0..1, and under the weights of its patches, (heads, rows, columns): their mean and each."""
+    """An image (C, H, W) in 0..1 beside weights of its patches (heads, rows, columns): their mean and each head."""
     return over_images([(image, weights, caption or "")], title)
 
 
 def over_images(samples: Sequence[tuple[Tensor, Tensor, str]], title: str | None = None) -> Image.Image:
-    """A row like that of ``over_image`` for each image, weights and caption."""
-    rows = [_tiles(image, array(weights), caption) for image, weights, caption in samples]
-    top, step = _below_title(title) + 34, TILE + 30 + MARGIN
-    width = max((TILE + 2 * GAP) * max(map(len, rows)) - 2 * GAP, _title_width(title))
-    page = Page(width + 2 * MARGIN, top + step * len(rows))
-    _write_title(page, title)
-    for number, row in enumerate(rows):
-        for column, (name, pixels, note) in enumerate(row):
-            x, y = MARGIN + column * (TILE + 2 * GAP), top + number * step
-            if number == 0:
-                page.text(name, x + TILE / 2, y - 20, 22, align=0.5)
-            _draw_panel(page, pixels, x, y, 1)
-            page.text(note, x, y + TILE + 17, 20)
+    """Rows like those of ``over_image`` for each image (C, H, W), weights (heads, rows, columns) and caption."""
+    tiles = [_tiles(image, array(weights)) for image, weights, _ in samples]
+    step = TILE + 2 * GAP
+    across = min(ROW, max(map(len, tiles)))
+    note = "orange: the more, the heavier; below: the largest weight"
+    scale = _scale(2 * MARGIN + step * across - 2 * GAP)
+    size, line = round(NOTE * scale), round(1.5 * NOTE * scale)
+    width = max(
+        step * across - 2 * GAP,
+        *(_text_width(text, NOTE, scale) for text in (note, *(caption for _, _, caption in samples))),
+        _text_width(title, TITLE, scale),
+    )
+    lines = [-(-len(row) // ROW) for row in tiles]
+    captions = [line if caption else 0 for _, _, caption in samples]
+    high = sum(captions) + sum(lines) * (TILE + 2 * line + GAP)
+    y = _below_title(title, scale)
+    page = Page(width + 2 * MARGIN, y + high + line + MARGIN)
+    _write_title(page, title, scale)
+    for (_, _, caption), row, extra in zip(samples, tiles, captions, strict=True):
+        page.text(caption, MARGIN, y + extra / 2, size, INK)
+        y += extra
+        for first in range(0, len(row), ROW):
+            for column, (name, pixels, below) in enumerate(row[first : first + ROW]):
+                x = MARGIN + column * step
+                page.text(name, x + TILE / 2, y + line / 2, size, align=0.5)
+                _draw_panel(page, pixels, x, y + line, 1)
+                page.text(below, x + TILE / 2, y + line + TILE + line / 2, size, align=0.5)
+            y += TILE + 2 * line + GAP
+    page.text(note, MARGIN, y + line / 2, size)
     return page.image()
 
 
-def _tiles(image: Tensor, maps: np.ndarray, caption: str) -> list[tuple[str, np.ndarray, str]]:
-    """Heading, pixels and note of the image, of the mean of all heads and of each head."""
-    shown = array(image).transpose(1, 2, 0)
-    shown = np.clip(shown if shown.shape[2] == 3 else shown[..., :1].repeat(3, 2), 0, 1)
-    resized = Image.fromarray(np.round(shown * 255).astype(np.uint8)).resize((TILE, TILE), _resampling(shown))
+def _tiles(image: Tensor, maps: np.ndarray) -> list[tuple[str, np.ndarray, str]]:
+    """Heading, pixels (TILE, TILE, 3) and note of the image, of the mean of all heads and of each head."""
+    colours = array(image).transpose(1, 2, 0)
+    colours = np.clip(colours if colours.shape[2] == 3 else colours[..., :1].repeat(3, 2), 0, 1)
+    resized = Image.fromarray(np.round(colours * 255).astype(np.uint8)).resize((TILE, TILE), _resampling(colours))
     heads = [(f"head {number + 1}", head) for number, head in enumerate(maps)]
-    named = [("mean of heads", maps.mean(0)), *heads] if len(maps) > 1 else [("attention", maps[0])]
-    tiles = [(name, _overlaid(resized, weights), f"orange: {weights.max():.2g}") for name, weights in named]
-    return [("image", np.asarray(resized), caption), *tiles]
+    panels = [("mean", maps.mean(0)), *heads] if len(maps) > 1 else [("attention", maps[0])]
+    tiles = [(name, _overlaid(resized, weights), f"{weights.max():.2g}") for name, weights in panels]
+    return [("image", np.asarray(resized), ""), *tiles]
 
 
 def array(values: Tensor) -> np.ndarray:
-    """The numbers, wherever they are and however short; what is not a number is drawn as nothing."""
+    """A tensor of any shape, device and dtype as an array; NaN becomes 0."""
     return np.nan_to_num(values.detach().float().cpu().numpy())
 
 
 def pooled(values: np.ndarray, widest: int = WIDEST) -> tuple[np.ndarray, tuple[int, int]]:
-    """A matrix of at most ``widest`` rows and columns, and how many old ones each holds: their largest is kept."""
+    """Max-pool a matrix to at most ``widest`` rows and columns; also the rows and columns per cell."""
     rows, columns = (-(-size // widest) for size in values.shape)
     short = [(0, -size % step) for size, step in zip(values.shape, (rows, columns), strict=True)]
     filled = np.pad(values, short)
@@ -228,7 +253,7 @@ def _ruler() -> Figure:
 
 def _labels(words: Tokens, cell: int) -> list[np.ndarray | None]:
     """A label for each row or column of cells; None where it would cover the one before."""
-    size = max(16, min(26, cell - 2))
+    size = max(16, min(40, cell - 2))
     every = -(-size // cell)
     short = [printable(word, LABEL) for word in words]
     return [None if number % every else text_pixels(word, size, INK) for number, word in enumerate(short)]
@@ -258,16 +283,26 @@ def _cells(span: Sequence[int], steps: tuple[int, int]) -> tuple[int, int, int, 
     return s0 // steps[1], -(-s1 // steps[1]), t0 // steps[0], -(-t1 // steps[0])
 
 
-def _below_title(title: str | None) -> int:
-    return MARGIN + (52 if title else 0)
+def _scale(width: float) -> float:
+    """The factor on the sizes of text in a picture of this width."""
+    return max(1.0, width / CARD)
 
 
-def _title_width(title: str | None) -> int:
-    return text_pixels(title or "", 30, INK).shape[1]
+def _below_title(title: str | None, scale: float) -> int:
+    return MARGIN + (round(2 * TITLE * scale) if title else 0)
 
 
-def _write_title(page: Page, title: str | None) -> None:
-    page.text(title or "", MARGIN, MARGIN + 13, 30, INK)
+def _text_width(text: str | None, size: int, scale: float) -> int:
+    return text_pixels(text or "", round(size * scale), INK).shape[1]
+
+
+def _fitting(name: str, room: float, scale: float) -> str:
+    """``head 3``, or ``3`` where that is wider than the room."""
+    return name if _text_width(name, NOTE, scale) <= room else name.rpartition(" ")[2]
+
+
+def _write_title(page: Page, title: str | None, scale: float) -> None:
+    page.text(title or "", MARGIN, MARGIN + TITLE * scale / 2, round(TITLE * scale), INK)
 
 
 def _panel(shares: np.ndarray, cell: int) -> np.ndarray:
@@ -285,23 +320,27 @@ def _draw_panel(page: Page, pixels: np.ndarray, x: float, y: float, room: int = 
     page.outline(x - room, y - room, x + wide + 1, y + high + 1, FRAME, 1)
 
 
-def _legend_height(notes: Tokens) -> int:
-    return 2 * GAP + 48 + 28 * len(notes) + MARGIN
+def _legend_width(notes: Tokens, scale: float) -> int:
+    return max(_text_width(note, NOTE, scale) for note in notes)
 
 
-def _draw_legend(page: Page, x: float, y: float, ticks: Sequence[tuple[float, str]], notes: Sequence[str]) -> None:
+def _legend_height(notes: Tokens, scale: float) -> int:
+    return round(2 * GAP + (NOTE + 1.5 * NOTE * (1 + len(notes))) * scale + MARGIN)
+
+
+def _draw_legend(page: Page, y: float, ticks: Sequence[tuple[float, str]], notes: Sequence[str], scale: float) -> None:
     """The colours of weights with numbers at places on them, 0..1, and below them lines about rows and columns."""
-    wide, high = 320, 20
-    _draw_panel(page, coloured(np.linspace(0, 1, wide)[None].repeat(high, 0)), x, y, 1)
+    wide, high, size = round(320 * scale), round(NOTE * scale), round(NOTE * scale)
+    _draw_panel(page, coloured(np.linspace(0, 1, wide)[None].repeat(high, 0)), MARGIN, y, 1)
     for share, label in ticks:
-        page.text(label, x + wide * share, y + high + 17, 20, align=share)
+        page.text(label, MARGIN + wide * share, y + high + 0.75 * size, size, align=share)
     for number, line in enumerate(notes):
-        page.text(line, x, y + high + 49 + 28 * number, 20)
+        page.text(line, MARGIN, y + high + (2.25 + 1.5 * number) * size, size)
 
 
-def _resampling(shown: np.ndarray) -> Image.Resampling:
+def _resampling(pixels: np.ndarray) -> Image.Resampling:
     """Small images keep their pixels."""
-    return Image.Resampling.NEAREST if max(shown.shape[:2]) <= 64 else Image.Resampling.BICUBIC
+    return Image.Resampling.NEAREST if max(pixels.shape[:2]) <= 64 else Image.Resampling.BICUBIC
 
 
 def _overlaid(image: Image.Image, weights: np.ndarray) -> np.ndarray:

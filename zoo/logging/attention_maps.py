@@ -1,4 +1,4 @@
-"""What a model looks at while it learns: pictures of attention for the same few samples in every run."""
+"""Pictures of attention during training, for the same few validation samples in every run."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ from zoo.tasks.lm import CausalLM
 from zoo.tasks.task import Task
 from zoo.tasks.translation import TranslationTask
 
-SENTENCES, IMAGES, TOKENS, LABELLED = 3, 4, 48, 32
+SENTENCES, IMAGES, TOKENS = 3, 4, 48
+LABELLED = 32  # columns of all heads together that get labels: those of more would not be legible
 LAYERS, HEADS, QUERIES = 6, 8, 256  # of a large model some, evenly spaced
 LAST = "Cross-attention, last layer, mean of heads"
 
 
 @singledispatch
 def pictures(task: Task, data: Any) -> dict[str, Image.Image]:
-    """Pictures of what ``task`` looks at, by name; none for a task that has registered nothing.
+    """Pictures of the attention of ``task``, by name; none for a task without a registered function.
 
     Called in evaluation, without gradients. ``data`` is the run's data module. A name with a slash is the whole tag in
     TensorBoard, others stand below ``attention``. Another task joins in by ``@pictures.register`` on a function of its
@@ -68,21 +69,20 @@ def align_tokens(
     weights = translation_alignment(net, source[None], None, target[None, :-1])
     if weights is None:
         return None
-    read, written = labels(tokenizers[0], source), labels(tokenizers[1], target[1:])
-    return alignment(weights[0], read, written, gold, LAST)
+    return alignment(weights[0], labels(tokenizers[0], source), labels(tokenizers[1], target[1:]), gold, LAST)
 
 
 def most_telling(has_alignment: Sequence[bool], kinds: Sequence[str]) -> list[int]:
-    """Numbers of samples, those whose alignment is known first, and each of another kind as long as there are some."""
+    """Indices of all samples: first those with an alignment, and among these one of each kind in turn."""
     turn = [kinds[:row].count(kind) for row, kind in enumerate(kinds)]
     return sorted(range(len(kinds)), key=lambda row: (not has_alignment[row], turn[row]))
 
 
 def translation_alignment(net: nn.Module, source: Tensor, source_valid: Tensor | None, target: Tensor) -> Tensor | None:
-    """How much each target token looks at each source token, (B, T, S): last layer, mean over heads; None without any.
+    """Cross-attention weights (B, T, S) of the last layer, mean over heads; None for a net without cross-attention.
 
-    ``net`` is any translator, ``source`` (B, S) as it was encoded and ``target`` (B, T) what the decoder is given,
-    <bos> first: row t is about the token that is written after ``target[:, t]``.
+    ``net`` is any translator, ``source`` (B, S) and ``source_valid`` (B, S) the encoder's input, ``target`` (B, T) the
+    decoder's, <bos> first: row t belongs to the prediction of the token after ``target[:, t]``.
     """
     decoder = net.get_submodule("decoder")
     names = attention_layers(decoder)[-1:]
@@ -99,7 +99,8 @@ def _language(task: CausalLM, data: Any) -> dict[str, Image.Image]:
     grid = attention_grid(task.net, tokens)
     if not grid:
         return {}
-    words = labels(data.tokenizer, tokens[0]) if tokens.size(1) <= LABELLED else None
+    columns = tokens.size(1) * max(weights.size(0) for weights in grid.values())
+    words = labels(data.tokenizer, tokens[0]) if columns <= LABELLED else None
     title = f"Heads on the first {tokens.size(1)} tokens of the validation text"
     return {"heads": head_grid(list(grid.values()), words, title, list(grid))}
 
@@ -107,10 +108,10 @@ def _language(task: CausalLM, data: Any) -> dict[str, Image.Image]:
 def attention_grid(net: nn.Module, *inputs: Tensor) -> dict[str, Tensor]:
     """Weights (H, T, S) of the first sample by layer, of at most LAYERS layers and HEADS heads."""
     names = attention_layers(net)
-    chosen = {names[i]: f"layer {i + 1}" for i in spaced_samples(len(names), LAYERS)}
-    with evaluation(net), record_weights(net, chosen) as recorded:
+    titles = {names[i]: f"layer {i + 1}" for i in spaced_samples(len(names), LAYERS)}
+    with evaluation(net), record_weights(net, titles) as recorded:
         net(*(one[:1] for one in inputs))
-    return {chosen[name]: weights[0, spaced_samples(weights.size(1), HEADS)] for name, weights in recorded.items()}
+    return {titles[name]: weights[0, spaced_samples(weights.size(1), HEADS)] for name, weights in recorded.items()}
 
 
 @pictures.register
@@ -125,16 +126,16 @@ def _classification(task: Classification, data: Any) -> dict[str, Image.Image]:
     rows = []
     for number, image in enumerate(batch["images"].float().cpu()):
         real, guess = (data.names[int(one[number])] for one in (batch["labels"], predictions))
-        caption = f"{real}, taken for {guess}" if real != guess else f"{real}, recognised"
+        caption = f"{real}, predicted: {guess}" if real != guess else f"{real}, predicted correctly"
         heads = maps[number, spaced_samples(maps.size(1), HEADS)]
         rows.append((image * std + mean, heads, caption))
     return {"patches": over_images(rows)}
 
 
 def patch_attention(net: ViT, images: Tensor) -> tuple[Tensor | None, Tensor]:
-    """How much the last layer looks at each patch, (B, H, rows, columns), and the classes said for images (B, C, H, W).
+    """Attention of the last layer to patches (B, H, rows, columns), and classes (B,), of images (B, C, H, W).
 
-    It is the class token's look where there is one, and the mean look of all patches where they are averaged.
+    It is the attention of the class token where there is one, else the mean over (at most QUERIES) patches.
     """
     names, side = attention_layers(net)[-1:], net.image_size // net.patch_size
     rows = [0] if net.cls is not None else spaced_samples(side * side, QUERIES)
@@ -152,19 +153,19 @@ def validation(data: Any, count: int) -> dict[str, Any]:
 
 
 def labels(tokenizer: Any, ids: Tensor) -> list[str]:
-    """What each token stands for; an underscore is a space in front."""
+    """The text of each token id (T,); an underscore stands for a leading space."""
     words = [tokenizer.decode([number]) or tokenizer.tokens[number] for number in ids.tolist()]
     return [f"_{word[1:]}" if word[:1] == " " else word for word in words]
 
 
 def spaced_samples(count: int, most: int) -> list[int]:
-    """At most so many of the numbers below ``count``, evenly."""
+    """At most ``most`` evenly spaced numbers below ``count``."""
     return sorted({round(step) for step in np.linspace(0, count - 1, min(count, most))})
 
 
 @contextmanager
 def evaluation(net: nn.Module) -> Iterator[None]:
-    """Without gradients and dropout; afterwards every part trains, or not, and chance goes on as before."""
+    """Evaluation mode without gradients; afterwards the modes of all modules and the random state are as before."""
     modes = [(part, part.training) for part in net.modules()]
     here = next((p.device for p in net.parameters()), torch.device("cpu"))
     try:
@@ -189,14 +190,14 @@ def summary(images: Mapping[str, Image.Image]) -> Summary:
 
 
 class Heatmaps(Callback):
-    """Draws attention into TensorBoard after each validation: bounded, in one process, and never in a run's way."""
+    """Draws attention into TensorBoard after each validation, in the first process; an error ends the drawing alone."""
 
     def __init__(self) -> None:
         self.broken = False
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         loggers = [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
-        # elsewhere a process holds a part of the weights only, and a forward would wait for the others
+        # with another strategy a process holds a part of the weights only, and a forward would wait for the others
         whole = type(trainer.strategy) in (SingleDeviceStrategy, DDPStrategy)
         data = trainer.datamodule  # type: ignore[attr-defined]
         active = data and loggers and whole and trainer.is_global_zero and not trainer.sanity_checking

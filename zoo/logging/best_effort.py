@@ -1,4 +1,4 @@
-"""Writes of what is only a record of a run: one that fails is a warning, and training goes on."""
+"""Writes of a run's records: a failing disk costs a warning, and training goes on."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from zoo.io import atomic_files
 
 
 class BestEffort:
-    """Warns of writes of ``what`` that a disk refuses: when it begins, and when it works again or the run ends.
+    """Warns when writes of ``what`` begin to fail, and when they work again or the run ends.
 
-    ``loss`` says what is missing while it fails, ``again`` what is true once it works.
+    ``loss`` is the sentence for a file that stays incomplete, ``again`` the one for a file that is complete again.
     """
 
     def __init__(self, what: str, loss: str, again: str) -> None:
@@ -20,7 +20,7 @@ class BestEffort:
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """Survive a disk that refuses what the block writes; any other error is raised."""
+        """Turn a storage error of the block into a warning. Raises every other error."""
         try:
             yield
         except Exception as error:
@@ -36,7 +36,7 @@ class BestEffort:
         self.failures = 0
 
     def end(self) -> None:
-        """Say at the end what is missing."""
+        """Warn at the end of a run if writes still fail."""
         if self.failures:
             atomic_files.warn(f"{self.what} could not be written until the end: {self.loss}")
         self.failures = 0

@@ -27,7 +27,7 @@ _numbers = itertools.count()
 
 
 class EventLog:
-    """What torch calls an event writer: events of one file, in the order they came; they wait while the disk fails."""
+    """An event writer for torch: appends events to one file in order, and holds them back while the disk fails."""
 
     def __init__(self, folder: Path) -> None:
         # TensorBoard reads files in the order of their names, which begin with the second: a clock that was set back
@@ -50,7 +50,7 @@ class EventLog:
         return str(self.log.path.parent)
 
     def write(self, record: bytes) -> None:
-        """Take a packed record."""
+        """Append a packed record."""
         self.log.append(record)
 
     def add_event(self, event: Any) -> None:
@@ -60,14 +60,14 @@ class EventLog:
             self.flush()
 
     def flush(self) -> None:
-        """Give the operating system all events, or say that it does not take them."""
+        """Write all events to the file, or warn that the disk fails."""
         self._flushed = time.monotonic()
         with self.effort.attempt():
             self.log.path.parent.mkdir(parents=True, exist_ok=True)
             self.log.flush()
 
     def close(self) -> None:
-        """A last flush; says what is missing."""
+        """Flush a last time and close; warns of events that are missing."""
         self.flush()
         self.log.close()
         self.effort.end()
@@ -75,7 +75,7 @@ class EventLog:
             atomic_files.warn(f"{self.log.lost:,} events did not fit into memory and are missing from {self.log.path}")
 
     def reopen(self) -> None:
-        """Nothing: a closed file is opened again by what is added."""
+        """Nothing: the next event opens a closed file again."""
 
 
 class Events(SummaryWriter):
@@ -103,11 +103,11 @@ class _File(FileWriter):
 
 
 def following_second(names: Iterable[str]) -> int:
-    """What a file of events that comes after those of these names has to begin with: the present, or later."""
+    """The second for the name of the next event file: the present one, or the one after the latest of ``names``."""
     return max([int(time.time()), *(second(name) + 1 for name in names)])
 
 
 def second(name: str) -> int:
-    """What the name of a file of events begins with; 0 for another one's name."""
+    """The second in the name of an event file; 0 for other files."""
     part = (name.removeprefix(EVENTS.rstrip("*")).split(".") or [""])[0]
     return int(part) if part.isdecimal() else 0

@@ -1,4 +1,4 @@
-"""What flows where in a model: a chart of its operations, traced from a call of the model itself.
+"""A chart of the operations of a model, traced from a call of the model itself.
 
     flow(stack, {"x": torch.randn(1, 5, 64)}, whole=(Attention, Norm, FFN)).mermaid()
 
@@ -30,7 +30,7 @@ class Flow(NamedTuple):
     nodes: list[str]
     edges: list[tuple[int, int]]
 
-    def named(self) -> list[tuple[str, str]]:
+    def edge_names(self) -> list[tuple[str, str]]:
         """Edges by names; two nodes of one name are told apart by a number: add, add 2."""
         counts: dict[str, int] = {}
         names = []
@@ -51,7 +51,7 @@ class Tracer(TorchDispatchMode):
     def __init__(self, inputs: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.flow = Flow(list(inputs), [])
-        self.kept: list[Tensor] = [*inputs.values()]  # an id is only a tensor's while the tensor lives
+        self.references: list[Tensor] = [*inputs.values()]  # an id is only a tensor's while the tensor lives
         self.node = {id(one): number for number, one in enumerate(inputs.values())}
         self.inside: list[int | str] = []  # numbers of nodes that are drawn as one, and names of modules that are not
 
@@ -65,7 +65,7 @@ class Tracer(TorchDispatchMode):
             at = self._node(func, before)
             for _, one in tensors(out):
                 self.node[id(one)] = at
-                self.kept.append(one)
+                self.references.append(one)
         return out
 
     def _node(self, func: Any, before: list[int]) -> int:

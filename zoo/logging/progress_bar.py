@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar, Timer
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
@@ -30,8 +30,8 @@ SEPARATOR = " · "
 class StepProgress(ProgressBar):
     """`step 120/3,000 ━━━━━━ loss 3.214 · 9,540 tokens/s · 5:02 left · val/loss 3.31`, in as many columns as there are.
 
-    A step is one of the optimiser, whatever the gradient accumulation; the loss is that of the newest batch; time left
-    is the steps left at the mean pace of this process, validations included, or what ``max_time`` leaves if less.
+    A step is one of the optimiser, whatever the gradient accumulation. The loss is that of the newest batch. Time left:
+    the steps left at this process's mean pace, validations included, or what ``max_time`` leaves if that is less.
     """
 
     def __init__(self, screen: Console | None = None, refresh_rate: int = RATE) -> None:
@@ -40,6 +40,7 @@ class StepProgress(ProgressBar):
         self.screen, self.refresh_rate = screen, refresh_rate
         self._enabled = True
         self._live: Live | None = None
+        self._visible = False  # something has been drawn
         self._due = 0.0  # when the next drawing is
         self._total: int | None = None  # optimiser steps of the run
         self._origin: tuple[float, int] | None = None  # time and number of the first step of this process
@@ -129,8 +130,11 @@ class StepProgress(ProgressBar):
     def _start(self) -> None:
         if self._enabled and self._live is None:
             screen = self.screen or Console()
-            self._live = Live(console=screen, auto_refresh=False, get_renderable=self._line)
-            self._live.start()
+            self._visible = (
+                False  # an empty line first: what is drawn before the cursor moves would enter the run's log
+            )
+            self._live = Live(console=screen, auto_refresh=False, get_renderable=self._content)
+            self._live.start(refresh=True)
             console.cover()
 
     def _stop(self) -> None:
@@ -140,7 +144,7 @@ class StepProgress(ProgressBar):
             live.stop()
 
     def _draw(self) -> None:
-        self._due = time.monotonic() + 1 / self.refresh_rate
+        self._due, self._visible = time.monotonic() + 1 / self.refresh_rate, True
         if self._live is not None:
             self._live.refresh()
 
@@ -168,6 +172,9 @@ class StepProgress(ProgressBar):
         timers = [one for one in self.trainer.callbacks if isinstance(one, Timer)]  # type: ignore[attr-defined]
         limits += [max(0.0, seconds) for timer in timers if (seconds := timer.time_remaining()) is not None]
         return min(limits, default=None)
+
+    def _content(self) -> Line | Text:
+        return self._line() if self._visible else Text()
 
     def _line(self) -> Line:
         """The line at this moment."""
@@ -225,6 +232,6 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def on_terminal() -> list[ProgressBar]:
+def on_terminal() -> list[Callback]:
     """The bar where both standard streams are a terminal; in a pipe or a log it would be noise."""
     return [StepProgress()] if sys.stdout.isatty() and sys.stderr.isatty() else []

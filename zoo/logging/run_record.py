@@ -1,4 +1,4 @@
-"""What a run did, as plain JSON beside its checkpoints: what `zoo compare` reads, without torch."""
+"""The record of a run, ledger.json beside its checkpoints: plain JSON, which `zoo compare` reads without torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from zoo.training.callbacks import CostMeter, peak_memory
 
 FILE, FORMAT = "ledger.json", 1
 SAMPLE = 1 << 16  # bytes of a tensor that a digest reads; of a larger one it reads evenly spaced values
-HELD_BACK = 16  # batches of another device that wait for their digest: one wait for the device serves them all
+PENDING = 16  # batches of another device that wait for their digest: one wait for the device serves them all
 FIRST = 8  # batches whose own digests are written down
 # what `zoo compare --budget` makes equal, where it is not the tokens: it says so to the runs that it starts
 BUDGET = {"budget": os.environ["ZOO_BUDGET"]} if os.environ.get("ZOO_BUDGET") else {}
@@ -45,34 +45,34 @@ class Ledger(Callback):
         self.batches: dict[str, Any] = {"digest": "", "count": 0, "first": []}
         self.validations: list[dict[str, float]] = []
         self.seconds, self.finished = 0.0, False
-        self._begun: float | None = None
-        self._held: list[list[tuple[str, Tensor]]] = []
+        self._started_at: float | None = None
+        self._pending: list[list[tuple[str, Tensor]]] = []
         self.effort = BestEffort(
             f"the record of the run, {folder / FILE},",
             "its end is missing, which the same command with --resume writes",
             "nothing is missing from it",
         )
 
-    # what is seen
+    # collecting
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit" and not self.start:
             self.start = weights(getattr(pl_module, "net", pl_module))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._begun, self.finished = time.monotonic(), False
+        self._started_at, self.finished = time.monotonic(), False
         self.write(trainer, pl_module)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if not trainer.is_global_zero:
             return
         samples = [(name, sample(tensor)) for name, tensor in tensors(batch)]
-        self._held.append(samples)
-        if len(self._held) == HELD_BACK or all(tensor.device.type == "cpu" for _, tensor in samples):
+        self._pending.append(samples)
+        if len(self._pending) == PENDING or all(tensor.device.type == "cpu" for _, tensor in samples):
             self._digest()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.sanity_checking or self._begun is None:
+        if trainer.sanity_checking or self._started_at is None:
             return
         measured: dict[str, float] = getattr(pl_module, "measured", {})
         # a figure that is not a number was not measured, or, where the loss is none either, the run diverged
@@ -98,8 +98,8 @@ class Ledger(Callback):
             setattr(self, name, value)
 
     def _digest(self) -> None:
-        """Chain the digests of the batches that wait."""
-        for samples in self._held:
+        """Chain the digests of the pending batches."""
+        for samples in self._pending:
             own = hashlib.blake2b(digest_size=8)
             for name, tensor in samples:
                 own.update(f"{name} {tensor.dtype} ".encode() + tensor_bytes(tensor))
@@ -107,15 +107,15 @@ class Ledger(Callback):
             self.batches["digest"], self.batches["count"] = chained.hexdigest(), self.batches["count"] + 1
             if len(self.batches["first"]) < FIRST:
                 self.batches["first"].append(own.hexdigest())
-        self._held.clear()
+        self._pending.clear()
 
     def _elapsed(self) -> float:
-        return self.seconds + (0.0 if self._begun is None else time.monotonic() - self._begun)
+        return self.seconds + (0.0 if self._started_at is None else time.monotonic() - self._started_at)
 
-    # what is written
+    # writing
 
     def write(self, trainer: Trainer, task: Any) -> None:
-        """Replace the file by what is known now; a reader never sees half of it."""
+        """Replace the file atomically by the present state."""
         if not trainer.is_global_zero or getattr(trainer, "fast_dev_run", False):
             return
         self._digest()
@@ -160,7 +160,7 @@ class Ledger(Callback):
 
 
 def tensors(batch: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a batch, by where they stand in it."""
+    """The tensors of a batch with their paths in it, `.inputs` or `.0.1`."""
     if isinstance(batch, Tensor):
         yield name, batch
     elif isinstance(batch, Mapping):
@@ -172,7 +172,7 @@ def tensors(batch: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def sample(tensor: Tensor) -> Tensor:
-    """At most SAMPLE bytes of a tensor, evenly spaced; a copy where the tensor lies on another device."""
+    """At most SAMPLE bytes of a tensor of any shape, evenly spaced, (N,); a copy unless it is on the CPU."""
     flat = tensor.detach().reshape(-1)
     most = SAMPLE // max(1, tensor.element_size())
     if flat.numel() > most:
@@ -187,7 +187,7 @@ def tensor_bytes(tensor: Tensor) -> bytes:
 
 
 def weights(net: nn.Module) -> dict[str, str]:
-    """A digest of every parameter, shared ones once."""
+    """The first 16 hexadecimal digits of the SHA-256 of every parameter by name, tied ones once."""
     return {
         name: hashlib.sha256(tensor_bytes(parameter)).hexdigest()[:16]
         for name, parameter in net.named_parameters()
@@ -196,7 +196,7 @@ def weights(net: nn.Module) -> dict[str, str]:
 
 
 def run_identity(folder: Path, task: Any) -> dict[str, Any]:
-    """Recipe, variant and seed, which the folder is named after."""
+    """Recipe, variant and seed, as in the folder's path."""
     recipe, variant, last = ("", "", "", *folder.absolute().parts)[-3:]
     number = re.fullmatch(r"s(\d+)", last)
     seed = int(number[1]) if number else int(getattr(task, "_seed", 0))
@@ -211,7 +211,7 @@ def data_identity(trainer: Trainer) -> dict[str, str | None]:
 
 
 def training_setting(trainer: Any, task: Any) -> dict[str, Any]:
-    """What surrounds a model while it learns; runs that differ in it are not alike."""
+    """The settings of training that a fair comparison holds equal: precision, device, versions, steps."""
     device = trainer.strategy.root_device
     kernels = {repr(module.backend) for module in task.modules() if isinstance(module, Attention)}
     steps = trainer.estimated_stepping_batches
@@ -231,7 +231,7 @@ def training_setting(trainer: Any, task: Any) -> dict[str, Any]:
 
 
 def tokens_seen(task: Any) -> int:
-    """Predictions so far, over all processes."""
+    """Predictions trained on so far, over all processes."""
     return int(getattr(task, "tokens_seen", 0))
 
 
@@ -241,11 +241,12 @@ def processor_name() -> str:
         lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
     except OSError:
         lines = []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def own_version() -> str:
+    """The installed version of zoo, or "unknown"."""
     try:
         return version("zoo-transformers")
     except PackageNotFoundError:
@@ -253,13 +254,13 @@ def own_version() -> str:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write JSON so that the file is whole at any moment."""
+    """Write JSON atomically. Raises OSError where that fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_files.write_json(path, json_value(value), end="\n")
 
 
 def json_value(value: object) -> Any:
-    """The same for JSON, which has no word for what is not finite: null."""
+    """A value for strict JSON: null for numbers that are not finite, text for other objects."""
     if isinstance(value, Mapping):
         return {str(name): json_value(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -116,11 +116,7 @@ class EndsWithValidation(Callback):
 
 
 class PrintedLines(Callback):
-    """One line per validation, for logs and pipes, where a progress bar would draw itself again and again."""
-
-    def __init__(self, shown: bool = True) -> None:
-        """``shown``: printed, and not only kept in the run's log."""
-        self.shown = shown
+    """Prints one line per validation: above a progress bar, and alone in logs and pipes."""
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take standard output back: a progress bar of another package may have taken it."""
@@ -134,8 +130,4 @@ class PrintedLines(Callback):
         monitored = {f"val/{name}" for name in pl_module.monitored_metrics}
         text = " · ".join(f"{name} {value:.4g}" for name, value in figures.items() if name in monitored)
         steps = int(trainer.estimated_stepping_batches)
-        line = f"step {trainer.global_step}/{steps} · {text}"
-        if self.shown:
-            print(line, flush=True)
-        else:
-            console.log(line)
+        print(f"step {trainer.global_step}/{steps} · {text}", flush=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.strategies import Strategy
@@ -94,21 +93,3 @@ def replace_launcher(strategy: Strategy, launcher: type[ScriptLauncher]) -> None
     """Make a strategy's launcher of processes, if it has Lightning's, one of another class."""
     if type(strategy.launcher) is _SubprocessScriptLauncher:
         strategy.launcher.__class__ = launcher
-
-
-class ProgressBar(RichProgressBar):
-    """Lightning's bar, with public names for `_init_progress` and `_get_train_description`."""
-
-    def drawing_begins(self, trainer: Trainer) -> None:
-        """Called when the bar has taken standard output and error."""
-
-    def describe_training(self, text: str) -> str:
-        """The words before the bar of training; ``text`` are Lightning's."""
-        return text
-
-    def _init_progress(self, trainer: Trainer) -> None:
-        super()._init_progress(trainer)
-        self.drawing_begins(trainer)
-
-    def _get_train_description(self, current_epoch: int) -> str:
-        return self.describe_training(super()._get_train_description(current_epoch))

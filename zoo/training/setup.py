@@ -1,4 +1,4 @@
-"""What every run carries: a logger, checkpoints, a cost meter, and a progress bar or lines."""
+"""What every run carries: a logger, checkpoints, a cost meter, lines, and on a terminal a progress bar."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from lightning.pytorch import Callback
 
 from zoo.logging.attention_maps import Heatmaps
+from zoo.logging.progress_bar import on_terminal
 from zoo.logging.run_record import Ledger
 from zoo.logging.tensorboard import RunLogger
 from zoo.tasks.task import Task
@@ -20,7 +21,6 @@ from zoo.training.checkpoint import CheckpointSaver
 from zoo.training.model_cost import Cost
 from zoo.training.nonfinite import NonFiniteGuard
 from zoo.training.precision_check import PrecisionCheck
-from zoo.training.progress_bar import Bar
 
 Choice = str | float | bool
 BATCH = ("batch_size", "max_tokens", "max_length")
@@ -52,8 +52,7 @@ def make_logger_and_callbacks(
     keeping = keeping or CheckpointOptions()
     recipe, variant = folder.parts[-3:-1]
     logger = RunLogger(folder, f"{variant} ({recipe})", chosen_options(model), keeping.logged)
-    bars: list[Callback] = [Bar()] if sys.stderr.isatty() and sys.stdout.isatty() else []
-    callbacks = [
+    callbacks: list[Callback] = [
         CheckpointSaver(
             folder / "checkpoints", next(iter(task.monitored_metrics.items())), keeping.every, keeping.facts
         ),
@@ -63,8 +62,8 @@ def make_logger_and_callbacks(
         EndsWithValidation(),
         Heatmaps(),
         Ledger(folder, describe_configuration(model, data or {})),
-        *bars,
-        PrintedLines(shown=not bars),
+        *on_terminal(),
+        PrintedLines(),
     ]
     return {"logger": logger, "callbacks": callbacks}
 
