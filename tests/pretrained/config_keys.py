@@ -304,11 +304,11 @@ def one_model(model: dict[str, Any]) -> dict[str, Any]:
 
 @torch.no_grad()
 def our_logits(folder: Path, name: str, given: dict[str, Any]) -> torch.Tensor:
-    importer.build, importer.complete = one_net, one_model
+    importer.rebuild_task, importer.complete_options = one_net, one_model
     try:
         found = importer.checkpoint(folder)
     finally:
-        importer.build, importer.complete = rebuild_task, complete_options
+        importer.rebuild_task, importer.complete_options = rebuild_task, complete_options
     net = one_net({"model": found.model}, folder).net.eval()
     for key, tensor in importer.keep_own_tensors(net).items():
         tensor.data.copy_(found.tensors[key])
