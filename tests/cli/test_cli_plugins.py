@@ -295,7 +295,7 @@ def test_an_import_cannot_leave_and_others_can(monkeypatch):
 
 def test_an_import_without_standard_output():
     code = (
-        "import os; os.close(1)\nfrom zoo.plugins.safe_import import bring\n"
+        "import os; os.close(1)\nfrom zoo.plugins.safe_import import import_object\n"
         "bring('json', 'dumps')\nimport sys; sys.stdout = sys.stderr = None\nbring('json', 'loads')"
     )
     done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, timeout=60)

@@ -53,7 +53,7 @@ def test_none_is_the_part_that_does_nothing(word):
         ("model.position=", "is not OPTION=VALUE,VALUE"),
         ("position=rope", "as 'model.position'"),
         ("modle.position=rope", "as 'model.position'"),
-        ("model.=rope", "begins with model, data, trainer or tune"),
+        ("model.=rope", "begin with model, data, trainer or tune"),
     ],
 )
 def test_what_cannot_vary(text, said):
@@ -195,7 +195,7 @@ def test_a_packaged_comparison_is_short_explained_and_well_formed(one):
     found = wanted(one.name)
     assert recipe_files.packaged_recipe(found.recipe)
     assert found.name == one.name
-    assert yaml_source.read_yaml(one.path).plain()["vary"]
+    assert yaml_source.read_yaml(one.path).as_data()["vary"]
     assert one.name in compare.USAGE
     assert all(one.name != recipe.name for recipe in recipe_files.recipes())
 
