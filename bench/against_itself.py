@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from zoo.cli import main
-from zoo.compare.run_records import Ledger, read_records
+from zoo.compare.run_records import RunRecord, read_records
 from zoo.compare.verdict import answer
 
 WORDS = ("vit-tiny", "--trainer.max_steps=60", "--trainer.val_check_interval=60")
@@ -24,7 +24,7 @@ def finished(folder: Path, seed: int) -> list[Path]:
     return [path.parent for path in folder.glob(f"*/*/s{seed}/ledger.json") if json.loads(path.read_text())["finished"]]
 
 
-def train(runs: Path, seeds: int, words: tuple[str, ...]) -> list[Ledger]:
+def train(runs: Path, seeds: int, words: tuple[str, ...]) -> list[RunRecord]:
     """The ledgers of seeds 1 to ``seeds``."""
     for seed in range(1, seeds + 1):
         if not finished(runs, seed) and main(["fit", *words, f"--seed={seed}", f"--runs={runs}", "--overwrite"]):
@@ -34,7 +34,7 @@ def train(runs: Path, seeds: int, words: tuple[str, ...]) -> list[Ledger]:
     ]
 
 
-def compared(found: list[Ledger], seeds: int) -> list[tuple[str, float, float]]:
+def compared(found: list[RunRecord], seeds: int) -> list[tuple[str, float, float]]:
     """For every ``2 * seeds`` runs the verdict, p, and the difference."""
     told = []
     for first in range(0, len(found), 2 * seeds):

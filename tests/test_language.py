@@ -108,7 +108,9 @@ def public_definitions(module):
         if inspect.isclass(value):
             for method, function in vars(value).items():
                 function = getattr(function, "__func__", function)
-                if not method.startswith("_") and (inspect.isfunction(function) or isinstance(function, property)):
+                is_lambda = getattr(function, "__name__", "") == "<lambda>"  # the default of a dataclass's field
+                documentable = inspect.isfunction(function) or isinstance(function, property)
+                if not method.startswith("_") and documentable and not is_lambda:
                     yield f"{name}.{method}", getattr(value, method)
 
 

@@ -295,8 +295,8 @@ def test_an_import_cannot_leave_and_others_can(monkeypatch):
 
 def test_an_import_without_standard_output():
     code = (
-        "import os; os.close(1)\nfrom zoo.plugins.safe_import import bring\n"
-        "bring('json', 'dumps')\nimport sys; sys.stdout = sys.stderr = None\nbring('json', 'loads')"
+        "import os; os.close(1)\nfrom zoo.plugins.safe_import import import_object\n"
+        "import_object('json', 'dumps')\nimport sys; sys.stdout = sys.stderr = None\nimport_object('json', 'loads')"
     )
     done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")

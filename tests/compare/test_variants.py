@@ -52,7 +52,7 @@ def test_none_is_the_part_that_does_nothing(word):
         ("model.position=", "is not OPTION=VALUE,VALUE"),
         ("position=rope", "as 'model.position'"),
         ("modle.position=rope", "as 'model.position'"),
-        ("model.=rope", "begins with model, data, trainer or tune"),
+        ("model.=rope", "begin with model, data, trainer or tune"),
     ],
 )
 def test_what_cannot_vary(text, said):

@@ -17,9 +17,6 @@ from zoo import renames
 from zoo.compare.variant_names import pieces
 from zoo.console import LOG
 from zoo.errors import UsageError
-from zoo.inference import checkpoint_manifest
-from zoo.inference.find_run import FINISHED, STARTING
-from zoo.inference.part_versions import FILE as PARTS
 from zoo.io import limits
 
 LEDGER, CONFIG, FORMAT = "ledger.json", "config.yaml", 1
@@ -175,6 +172,8 @@ def path_beside(folder: Path, suffix: str) -> Path:
 
 def read_state(folder: Path) -> State:
     """The state of a run: finished, continue (it has a checkpoint), started (it has none), or missing."""
+    from zoo.inference.find_run import FINISHED
+
     if not folder.is_dir():
         return "missing"
     if (folder / FINISHED).is_file() and (has_no_record(folder) or read_record(folder).get("finished")):
@@ -184,6 +183,8 @@ def read_state(folder: Path) -> State:
 
 def has_no_record(folder: Path) -> bool:
     """Whether a run was finished by a version of zoo that wrote no ledger.json."""
+    from zoo.inference.find_run import FINISHED  # here: it needs yaml, which reading records does not
+
     return (folder / FINISHED).is_file() and not (folder / LEDGER).exists()
 
 
@@ -198,11 +199,16 @@ def read_record(folder: Path) -> Mapping[str, Any]:
 
 def newest_checkpoint(folder: Path) -> Path | None:
     """The newest intact checkpoint of a run; None without one."""
+    from zoo.inference import checkpoint_manifest
+
     return checkpoint_manifest.newest_intact(folder).path
 
 
 def resume_options(folder: Path) -> list[str]:
     """The options with which `zoo fit` resumes or starts a run. Removes the folder of a run killed before it began."""
+    from zoo.inference.find_run import STARTING
+    from zoo.inference.part_versions import FILE as PARTS
+
     state = read_state(folder)
     if state == "continue":
         return ["--resume", f"--ckpt_path={newest_checkpoint(folder)}"]

@@ -61,6 +61,7 @@ def in_situations(*situations: str) -> Callable[[Promise], Promise]:
     """A decorator that limits the additional situations in which a promise is tested; the default is all."""
 
     def say(promise: Promise) -> Promise:
+        """Attach the situations to the promise."""
         promise.situations = situations  # type: ignore[attr-defined]
         return promise
 

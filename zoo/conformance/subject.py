@@ -60,6 +60,7 @@ class Subject:
 
     @property
     def name(self) -> str:
+        """The name of the part's class."""
         return self.part.__name__
 
     @property
@@ -133,6 +134,7 @@ class NormSubject(Subject):
         return spread(Alone(self.build()))
 
     def build(self, dim: int = DIM) -> Norm:
+        """A norm of width DIM."""
         return self.factory(dim)
 
 
@@ -145,6 +147,7 @@ class FFNSubject(Subject):
         return spread(Alone(self.build()))
 
     def build(self, dim: int = DIM, hidden: int = HIDDEN) -> FFN:
+        """A feed-forward of width DIM."""
         return self.factory(dim, hidden)
 
 
@@ -160,6 +163,7 @@ class AttentionSubject(Subject):
 
     @property
     def supports(self) -> frozenset[str]:
+        """The features that the attention supports."""
         return self.build().supports
 
 
@@ -170,10 +174,12 @@ class BackendSubject(Subject):
     crosses = True
 
     def build(self) -> Backend:
+        """A backend."""
         return self.factory()
 
     @property
     def supports(self) -> frozenset[str]:
+        """The features that the backend supports."""
         return self.build().supports
 
 
@@ -296,6 +302,7 @@ class Looking(Stack):
         self.states = 2 * torch.randn(1, 5, self.dim, generator=torch.Generator().manual_seed(1), device="cpu")
 
     def forward(self, x, valid=None, memory=None, caches=None, packing=None):
+        """The output (B, T, dim) of the stack with cross-attention to a memory."""
         return super().forward(x, valid, memory or self.memory_of(x, valid, packing), caches, packing)
 
     def memory_of(self, x: Tensor, valid: Tensor | None, packing: Packing | None) -> Memory:
@@ -313,6 +320,7 @@ class Alone(nn.Module):
         self.part = part
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        """The output of the part alone, of the shape of its input."""
         return self.part(x)
 
 

@@ -91,12 +91,15 @@ class Data(RenamedOptions, LightningDataModule, ABC):
         return RowPlan(len(self.datasets[split]), self.batch_size * world, world, seed)
 
     def train_dataloader(self) -> Loader:
+        """Shuffled batches of the training split."""
         return self._loader("train", self.seed)
 
     def val_dataloader(self) -> Loader:
+        """Batches of the validation split, in a fixed order."""
         return self._loader("val", None)
 
     def test_dataloader(self) -> Loader:
+        """Batches of the test split, in a fixed order."""
         return self._loader("test", None)
 
     def predict_dataloader(self) -> Loader:

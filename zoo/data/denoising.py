@@ -111,10 +111,12 @@ class RestorationData(FromText):
 
     @property
     def source_tokenizer(self) -> Any:
+        """The tokenizer of the corrupted text."""
         return self.tokenizer
 
     @property
     def target_tokenizer(self) -> Any:
+        """The tokenizer of the target, which is the same."""
         return self.tokenizer
 
     def detokenize(self, ids: Any) -> str:

@@ -25,6 +25,7 @@ class Words(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Words:
+        """The table of a tokenizer's vocabulary."""
         special = set(tokenizer.specials)
         kinds = [(ALONE, ALONE) if token in special else _ends(token, tokenizer.scheme) for token in tokenizer.tokens]
         return cls(*(np.array(side) for side in zip(*kinds, strict=True)))

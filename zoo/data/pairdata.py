@@ -46,10 +46,12 @@ class Side:
 
     @classmethod
     def load(cls, folder: Path, name: str) -> Side:
+        """Read one side of a split from a cache entry."""
         return cls(map_array(folder / f"{name}.ids.npy"), np.load(folder / f"{name}.edges.npy"))
 
     @staticmethod
     def save(folder: Path, name: str, sentences: Sequence[Sequence[int]]) -> None:
+        """Write one side of a split to a cache entry."""
         edges = np.cumsum([0, *map(len, sentences)], dtype=np.int64)
         flat = np.fromiter((number for one in sentences for number in one), np.int32, count=int(edges[-1]))
         write_array(folder / f"{name}.ids.npy", flat)

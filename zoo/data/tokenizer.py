@@ -138,6 +138,7 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
+        """The number of tokens, special ones included."""
         return len(self.tokens)
 
     def special(self, name: str) -> int | None:
@@ -182,6 +183,7 @@ class Tokenizer:
             return np.array(self.inner.encode(text, add_special_tokens=False).ids, dtype=np.int64)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token numbers of several texts. Raises UsageError as `encode` does."""
         if self.scheme != "bpe":
             return [self.encode(text) for text in texts]
         with native_call(self.source, texts, self.foreign):

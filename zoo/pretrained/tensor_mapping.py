@@ -80,6 +80,7 @@ class TensorRule:
 
     @property
     def keys(self) -> tuple[str, ...]:
+        """The keys of the published tensors, in their order."""
         return (self.theirs,) if isinstance(self.theirs, str) else self.theirs
 
 
