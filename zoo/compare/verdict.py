@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,25 +13,11 @@ from zoo.compare.run_warnings import Flag
 from zoo.compare.statistics import Paired, Verdict, holm, judge, paired, summary
 from zoo.compare.variant_names import concise, match_variant
 from zoo.errors import UsageError
+from zoo.logging.cost_measures import MEASURES
 from zoo.registry import suggest
 
 Seeds = Mapping[int, Ledger]
 DAGGER = "†"  # on differences that count diverged runs
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a variant costs: forward FLOPs and speed per token or image, bytes, seconds; medians over seeds.
-
-    Memory is the largest of any seed. NaN where no run says.
-    """
-
-    parameters: float
-    flops: float
-    speed: float
-    memory: float
-    seconds: float
-    kernel: str
 
 
 @dataclass(frozen=True)
@@ -52,10 +37,11 @@ class Row:
     pair: Paired
     adjusted: float
     verdict: Verdict
-    cost: Cost
+    cost: Mapping[str, float]  # by the names of MEASURES
     unfinished: tuple[int, ...] = ()
     left_out: tuple[int, ...] = ()
     tuned: str = ""
+    kernel: str = ""
     others: Mapping[str, tuple[float, float]] | None = None
 
     @property
@@ -157,6 +143,7 @@ def answer(
                 figures=figures[name], mean=summary([*figures[name].values()])[0],
                 sd=summary([*figures[name].values()])[1], pair=pair, adjusted=adjusted.get(name, math.nan),
                 verdict=_verdict(name, base, pair, adjusted, tests, direction == "min", findings), cost=_cost(runs),
+                kernel=_kernels(runs),
                 unfinished=tuple(s for s in runs if s not in figures[name]),
                 left_out=tuple(s for s in figures[name] if name != base and s not in figures[base]),
                 tuned=(tuned or {}).get(name, ""), others=_others(runs, headline, at),
@@ -272,15 +259,18 @@ def _same_part(value: str, usual: str) -> bool:
     return value != usual and "(" in value + usual and value.partition("(")[0] == usual.partition("(")[0]
 
 
-def _cost(runs: Seeds) -> Cost:
-    def known(name: str) -> list[float]:
+def _cost(runs: Seeds) -> dict[str, float]:
+    """What a variant costs, by the names of MEASURES, over its seeds; NaN where no run says."""
+
+    def recorded(name: str) -> list[float]:
         return [value for run in runs.values() if math.isfinite(value := number(run.cost.get(name)))] or [math.nan]
 
-    kernels = dict.fromkeys(str(run.setting["kernel"]) for run in runs.values() if run.setting.get("kernel"))
-    return Cost(
-        known("parameters")[0], known("flops_per_token")[0], statistics.median(known("tokens_per_s")),
-        max(known("peak_memory_bytes")), statistics.median(known("seconds")), ", ".join(kernels),
-    )  # fmt: skip
+    return {measure.name: measure.over_seeds(recorded(measure.name)) for measure in MEASURES}
+
+
+def _kernels(runs: Seeds) -> str:
+    """The attention kernels that a variant's runs used."""
+    return ", ".join(dict.fromkeys(str(run.setting["kernel"]) for run in runs.values() if run.setting.get("kernel")))
 
 
 def _others(runs: Seeds, goal: str, at: str) -> dict[str, tuple[float, float]]:
