@@ -16,20 +16,14 @@ from zoo.compare import prose
 from zoo.compare.number_format import decimal_places, format_fixed
 from zoo.compare.run_records import number
 from zoo.compare.verdict import Answer, Row
+from zoo.logging.cost_measures import MEASURES
 from zoo.palette import LIGHT, SERIES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# per cost: the axis label, whether lower is better, and a short name
-COSTS = {
-    "flops": ("forward FLOPs per token", True, "computation"),
-    "speed": ("tokens per second", False, "speed"),
-    "parameters": ("parameters", True, "size"),
-    "memory": ("peak memory (bytes)", True, "memory"),
-    "seconds": ("training time (s)", True, "time"),
-}
+COSTS = {measure.chart: measure for measure in MEASURES if measure.chart}
 WIDTH = 720  # width of a chart in units: one CSS pixel in the HTML page, two pixels in a PNG
 ROW = 34  # height of a row of names, in units
 LONGEST = 30  # characters of a name before it is shortened
@@ -175,9 +169,9 @@ def draw_pareto(answer: Answer, cost: str = "flops") -> Chart | None:
     """
     from zoo.plotting import new_figure, style
 
-    label, cheap_is_low, word = COSTS[cost]
-    rows = [row for row in answer.rows if math.isfinite(getattr(row.cost, cost)) and math.isfinite(row.mean)]
-    costs = [getattr(row.cost, cost) for row in rows]
+    measure = COSTS[cost]
+    rows = [row for row in answer.rows if math.isfinite(row.cost[measure.name]) and math.isfinite(row.mean)]
+    costs = [row.cost[measure.name] for row in rows]
     if len(rows) < 2 or max(costs) - min(costs) <= 1e-3 * max(costs):
         return None
     sds = [row.sd if math.isfinite(row.sd) else 0.0 for row in rows]
@@ -188,10 +182,10 @@ def draw_pareto(answer: Answer, cost: str = "flops") -> Chart | None:
         axes = _axes(figure, 74, 14, WIDTH - 24, 326)
         heights = [row.mean + side * sd for row, sd in zip(rows, sds, strict=True) for side in (-1, 1)]
         axes.set(xlim=pad_range(costs, 0.14), ylim=pad_range(heights, 0.12), ylabel=_axis(answer))
-        axes.set_xlabel(label.replace("token", answer.unit))
+        axes.set_xlabel(measure.axis.replace("token", answer.unit))
         _prefix_ticks(axes)
         axes.grid(axis="y", linewidth=1)
-        best = frontier(points, cheap_is_low, answer.lower_is_better)
+        best = frontier(points, measure.low_is_good, answer.lower_is_better)
         axes.plot(*_xy(best), color=LIGHT["grey"], linewidth=1.4, dashes=(3.6, 2.9))
         for row, point, sd in zip(rows, points, sds, strict=True):
             colour, marker, _ = looks[row.variant]
@@ -199,7 +193,7 @@ def draw_pareto(answer: Answer, cost: str = "flops") -> Chart | None:
             _mark(axes, point, colour, marker, 13)
         _name_points(axes, [clip_name(row.label) for row in rows], points, sds)
     caption = "Mean and standard deviation over seeds. A dashed line joins what no other variant beats in both."
-    return Chart(cost, f"Quality against {word}", caption, figure)
+    return Chart(cost, f"Quality against {measure.word}", caption, figure)
 
 
 def draw_lines(

@@ -7,7 +7,7 @@ import io
 import itertools
 import math
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -16,6 +16,7 @@ from zoo.compare import prose
 from zoo.compare.number_format import NONE, format_duration, format_memory, format_short
 from zoo.compare.verdict import Answer, Row
 from zoo.console import printable
+from zoo.logging.cost_measures import MEASURES
 
 WIDTH, LABEL, NARROW = 100, 26, 14
 COLOURS = {"better": "32", "worse": "31", "not comparable": "33", "no verdict": "2", "not distinguishable": "2"}
@@ -103,21 +104,23 @@ def as_json(answer: Answer) -> str:
     return console.as_json(_strict(content), indent=2, allow_nan=False) + "\n"
 
 
+FORMS: dict[str, Callable[[float], str]] = {"count": format_short, "bytes": format_memory, "seconds": format_duration}
+
 RECORD = (
     "variant", "label", "goal", "seeds", "diverged", "unfinished", "left_out", "mean", "sd", "pairs", "difference",
-    "difference_sd", "low", "high", "t", "p", "p_holm", "effect", "verdict", "sentence", "seeds_needed", "parameters",
-    "flops_per_token", "tokens_per_s", "peak_memory_bytes", "seconds", "kernel", "tuned",
+    "difference_sd", "low", "high", "t", "p", "p_holm", "effect", "verdict", "sentence", "seeds_needed",
+    *(measure.name for measure in MEASURES), "kernel", "tuned",
 )  # fmt: skip
 
 
 def record(answer: Answer, row: Row) -> dict[str, Any]:
-    """A variant as a flat mapping with the keys of RECORD."""
-    pair, cost = row.pair, row.cost
+    """A variant as flat named values, those of RECORD."""
+    pair = row.pair
     values = (
         row.variant, row.label, answer.goal, len(row.figures), len(row.diverged), len(row.unfinished),
         len(row.unpaired), row.mean, row.sd, pair.n, pair.mean, pair.sd, pair.low, pair.high, pair.t, pair.p,
-        row.adjusted, pair.effect, row.verdict.word, row.sentence, row.verdict.needed, cost.parameters, cost.flops,
-        cost.speed, cost.memory, cost.seconds, cost.kernel, row.tuned,
+        row.adjusted, pair.effect, row.verdict.word, row.sentence, row.verdict.needed,
+        *(row.cost[measure.name] for measure in MEASURES), row.kernel, row.tuned,
     )  # fmt: skip
     return dict(zip(RECORD, values, strict=True))
 
@@ -139,18 +142,12 @@ def verdicts(answer: Answer) -> tuple[list[str], list[list[str]]]:
 
 
 def costs(answer: Answer) -> tuple[list[str], list[list[str]]]:
-    """Headings and cells: the costs of each variant."""
-    headings = [_heading(answer), "parameters", f"FLOPs/{answer.unit}", f"{answer.unit}s/s", "memory", "time", "kernel"]
-    rows = []
-    for row in answer.rows:
-        cost = row.cost
-        cells = [
-            format_short(cost.parameters),
-            format_short(cost.flops),
-            format_short(cost.speed),
-            format_memory(cost.memory),
-        ]
-        rows.append([row.label, *cells, format_duration(cost.seconds), cost.kernel or "–"])
+    """Headings and cells: what each variant costs."""
+    headings = [_heading(answer), *(measure.heading.format(unit=answer.unit) for measure in MEASURES), "kernel"]
+    rows = [
+        [row.label, *(FORMS[measure.form](row.cost[measure.name]) for measure in MEASURES), row.kernel or "–"]
+        for row in answer.rows
+    ]
     return headings, rows
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,25 +12,11 @@ from zoo.compare.run_records import BETTER, RunRecord, group_by_variant, number
 from zoo.compare.statistics import Paired, Verdict, holm_adjust, judge, mean_and_deviation, paired_t_test
 from zoo.compare.variant_names import concise, match_variant
 from zoo.errors import UsageError
+from zoo.logging.cost_measures import MEASURES
 from zoo.registry import suggest
 
 Seeds = Mapping[int, RunRecord]
 DAGGER = "†"  # marks differences that include diverged runs
-
-
-@dataclass(frozen=True)
-class Cost:
-    """The costs of a variant: forward FLOPs and speed per token or image, peak memory in bytes, training seconds.
-
-    Medians over seeds, except memory, which is the maximum. NaN if no run has recorded it.
-    """
-
-    parameters: float
-    flops: float
-    speed: float
-    memory: float
-    seconds: float
-    kernel: str
 
 
 @dataclass(frozen=True)
@@ -52,10 +37,11 @@ class Row:
     pair: Paired
     adjusted: float
     verdict: Verdict
-    cost: Cost
+    cost: Mapping[str, float]  # by the names of MEASURES
     unfinished: tuple[int, ...] = ()
     unpaired: tuple[int, ...] = ()
     tuned: str = ""
+    kernel: str = ""
     others: Mapping[str, tuple[float, float]] | None = None
 
     @property
@@ -159,6 +145,7 @@ def answer(
                 figures=figures[name], mean=mean_and_deviation([*figures[name].values()])[0],
                 sd=mean_and_deviation([*figures[name].values()])[1], pair=pair, adjusted=adjusted.get(name, math.nan),
                 verdict=_verdict(name, base, pair, adjusted, tests, direction == "min", findings), cost=_cost(runs),
+                kernel=_kernels(runs),
                 unfinished=tuple(s for s in runs if s not in figures[name]),
                 unpaired=tuple(s for s in figures[name] if name != base and s not in figures[base]),
                 tuned=(tuned or {}).get(name, ""), others=_others(runs, headline, at),
@@ -276,15 +263,18 @@ def _same_part(value: str, usual: str) -> bool:
     return value != usual and "(" in value + usual and value.partition("(")[0] == usual.partition("(")[0]
 
 
-def _cost(runs: Seeds) -> Cost:
-    def cost_values(name: str) -> list[float]:
+def _cost(runs: Seeds) -> dict[str, float]:
+    """What a variant costs, by the names of MEASURES, over its seeds; NaN where no run says."""
+
+    def recorded(name: str) -> list[float]:
         return [value for run in runs.values() if math.isfinite(value := number(run.cost.get(name)))] or [math.nan]
 
-    kernels = dict.fromkeys(str(run.setting["kernel"]) for run in runs.values() if run.setting.get("kernel"))
-    return Cost(
-        cost_values("parameters")[0], cost_values("flops_per_token")[0], statistics.median(cost_values("tokens_per_s")),
-        max(cost_values("peak_memory_bytes")), statistics.median(cost_values("seconds")), ", ".join(kernels),
-    )  # fmt: skip
+    return {measure.name: measure.over_seeds(recorded(measure.name)) for measure in MEASURES}
+
+
+def _kernels(runs: Seeds) -> str:
+    """The attention kernels that a variant's runs used."""
+    return ", ".join(dict.fromkeys(str(run.setting["kernel"]) for run in runs.values() if run.setting.get("kernel")))
 
 
 def _others(runs: Seeds, goal: str, at: str) -> dict[str, tuple[float, float]]:

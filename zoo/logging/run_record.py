@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from zoo.io import atomic_files
 from zoo.logging.best_effort import BestEffort
+from zoo.logging.cost_measures import MEASURES, RunFacts
 from zoo.parts.attention import Attention
 from zoo.training.callbacks import CostMeter, peak_memory
 
@@ -145,18 +146,12 @@ class Ledger(Callback):
         return self.validations[-1] if self.validations else {}
 
     def _cost(self, trainer: Trainer, task: Any) -> dict[str, float | None]:
-        """Speed is the median over steady windows, or the mean of a run too short for them; spread is relative."""
+        """Every measure of what the run costs, and the relative spread of its speed."""
         meter = next((item for item in trainer.callbacks if isinstance(item, CostMeter)), None)  # type: ignore[attr-defined]
-        rates, seconds = (meter.rates[1:] or meter.rates) if meter else [], self._elapsed()
-        mean = tokens_seen(task) / seconds if seconds and tokens_seen(task) else None
-        return {
-            "parameters": meter.cost.parameters if meter else None,
-            "flops_per_token": meter.cost.flops if meter else None,
-            "tokens_per_s": meter.speed() if meter and rates else mean,
-            "spread": statistics.stdev(rates) / statistics.mean(rates) if len(rates) > 1 else None,
-            "peak_memory_bytes": meter.peak_memory() if meter else peak_memory(),
-            "seconds": seconds,
-        }
+        seconds, tokens = self._elapsed(), tokens_seen(task)
+        facts = meter.facts(seconds, tokens) if meter else RunFacts(None, None, [], peak_memory(), seconds, tokens)
+        spread = statistics.stdev(facts.rates) / statistics.mean(facts.rates) if len(facts.rates) > 1 else None
+        return {**{measure.name: measure.measure(facts) for measure in MEASURES}, "spread": spread}
 
 
 def tensors(batch: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,6 @@ from torch import Tensor, nn
 from zoo.parts.block import Memory
 from zoo.parts.cache import LayerCache
 from zoo.parts.few_row_linear import Linear, Packed, linear, packs
-
-if TYPE_CHECKING:
-    from zoo.models.language import LanguageModel
 
 
 class State(Protocol):
@@ -46,6 +43,24 @@ class Decoder(Protocol):
         ...
 
 
+class DecoderOnly(Protocol):
+    """A causal language model."""
+
+    @property
+    def stack(self) -> Any:
+        """Its stack."""
+        ...
+
+    @property
+    def output(self) -> Tensor:
+        """The matrix (V, dim) that turns states into logits."""
+        ...
+
+    def states(self, tokens: Tensor, valid: Tensor | None = None, caches: list[LayerCache] | None = None) -> Tensor:
+        """Tokens (B, T), after those in the caches, to states (B, T, dim)."""
+        ...
+
+
 def select_caches(caches: Sequence[LayerCache], rows: Tensor) -> None:
     """Keep these rows in every cache."""
     for cache in caches:
@@ -70,7 +85,7 @@ class PackedWeights:
 class LanguageState:
     """A language model and its caches; prompts of different lengths stand with their padding on the left."""
 
-    def __init__(self, model: LanguageModel, capacity: int, valid: Tensor | None = None):
+    def __init__(self, model: DecoderOnly, capacity: int, valid: Tensor | None = None):
         self.model, self.valid = model, valid
         self.caches = model.stack.caches(capacity)
         self.matrices = PackedWeights(model.stack, lambda: model.output)

@@ -112,14 +112,14 @@ class Stack(nn.Module):
             return RealTokens(part) if part.real_tokens else part
 
         layers = apply_overrides(Layer(attention, ffn, hidden, window), depth, overrides)
-        made = [(attend(layer), attend(layer).across() if cross else None, feed(layer)) for layer in layers]
-        share_layers([own for own, _, _ in made])
-        self.blocks = nn.ModuleList(block(*parts, self.another_norm, dropout) for parts in made)
+        parts = [(attend(layer), attend(layer).across() if cross else None, feed(layer)) for layer in layers]
+        share_layers([own for own, _, _ in parts])
+        self.blocks = nn.ModuleList(block(*of_layer, self.another_norm, dropout) for of_layer in parts)
         self.norm = norm(dim) if cast(Block, self.blocks[0]).closes else nn.Identity()
         self.dropout = nn.Dropout(dropout)
         self.causal, self.windows, self.recompute = extent.causal, [layer.window for layer in layers], recompute
         check_recompute(recompute, cast(Block, self.blocks[0]))
-        for (own, other, _), wide in zip(made, self.windows, strict=True):
+        for (own, other, _), wide in zip(parts, self.windows, strict=True):
             required = required_features(self.position, self.pattern(window=wide), padded, attention_dropout)
             memory = CROSS | {name: who for name, who in required.items() if name == "dropout"}
             if self.position.rotates:
@@ -180,41 +180,58 @@ class Stack(nn.Module):
             self.check_training(x.device)
         offset = caches[0].own.length if caches else 0
         self._check_length(offset + x.size(1))
+        # a block that mixes the tokens of a row would mix those of several sentences: it has to say that it does not
+        packs = packing is not None and all(declares_packs(type(block)) for block in self.blocks)
+        x = self.embed(x, valid, offset)
+        x = packing.pack(x) if packing is not None and packs else x
+        x = self.run_blocks(x, self.contexts(offset, valid, memory, caches, packing, packs))
+        x = packing.pack(x) if packing is not None and not packs else x
+        return self.norm(x)
+
+    def embed(self, x: Tensor, valid: Tensor | None, offset: int = 0) -> Tensor:
+        """x (B, T, dim), whose first token stands at ``offset``, with positions, norm and dropout; the same shape."""
         if valid is None:
             place = torch.arange(offset, offset + x.size(1), device=x.device)
         else:
             place = (valid.cumsum(1) - 1).clamp(min=0)[:, offset:]
             x = tame_padding(x, valid[:, offset:])
-        read = not caches or caches[0].memory.kept is None  # else its keys and values are there
-        if read and memory is not None and memory.valid is not None and memory.packing is None:
+        return self.dropout(self.entry(self.position.embed(x, place - self.position.extent.special)))
+
+    def contexts(
+        self,
+        offset: int,
+        valid: Tensor | None,
+        memory: Memory | None,
+        caches: list[LayerCache] | None,
+        packing: Packing | None,
+        packs: bool,
+    ) -> list[Context]:
+        """What each block needs beside x: its pattern, the memory and its cache; ``packs``: x comes packed."""
+        projected = caches is not None and caches[0].memory.projected is not None  # the memory is not read again
+        if memory is not None and memory.valid is not None and memory.packing is None and not projected:
             memory = memory._replace(states=tame_padding(memory.states, memory.valid))
-        x = self.dropout(self.entry(self.position.embed(x, place - self.position.extent.special)))
+        if memory is not None and not packs:
+            memory = memory.padded()
+        if packing is not None:
+            tokens: Tensor | None = packing.real if packs else packing.valid
+        else:
+            tokens = None if valid is None else valid[:, offset:]
+        inner = packing if packs else None
         starts = [cache.own.start for cache in caches] if caches else [0] * len(self.windows)
         views = list(zip(starts, self.windows, strict=True))
-        # layers that see alike share a mask
+        patterns = {view: self.pattern(valid, offset, *view, inner) for view in views}  # layers share equal ones
+        return [
+            Context(patterns[view], self.position, memory, tokens, caches[number] if caches else None, inner)
+            for number, view in enumerate(views)
+        ]
+
+    def run_blocks(self, x: Tensor, contexts: Sequence[Context]) -> Tensor:
+        """x (B, T, dim) through all blocks, recomputed in the backward pass where that is chosen; the same shape."""
         blocks = cast(Sequence[Block], self.blocks)
-        # a block that mixes the tokens of a row would mix those of several sentences: it has to say that it does not
-        inner = None if packing is None or not all(declares_packs(type(block)) for block in blocks) else packing
-        patterns = {each: self.pattern(valid, offset, *each, inner) for each in views}
-        tokens = None if valid is None else valid[:, offset:]
-        if inner is not None:
-            x, tokens = inner.pack(x), inner.real
-        elif packing is not None:
-            tokens = packing.valid
-        if memory is not None and inner is None:
-            memory = memory.padded()
-        again = self.recompute and self.training and not caches and not transformed()  # torch.func has no checkpoints
-        x = type(blocks[0]).through(
-            cast(Sequence[Block], [Recomputed(block) for block in blocks]) if again else blocks,
-            x,
-            [
-                Context(patterns[each], self.position, memory, tokens, caches[number] if caches else None, inner)
-                for number, each in enumerate(views)
-            ],
-        )
-        if packing is not None and inner is None:
-            x = packing.pack(x)
-        return self.norm(x)
+        cached = contexts[0].cache is not None
+        again = self.recompute and self.training and not cached and not transformed()  # torch.func has no checkpoints
+        through = type(blocks[0]).through
+        return through(cast(Sequence[Block], [Recomputed(block) for block in blocks]) if again else blocks, x, contexts)
 
     def check_training(self, device: torch.device) -> None:
         """Raise UsageError where a backend has no gradients on this device."""

@@ -31,18 +31,18 @@ class Cache:
         if self.length == 0:
             self._k, self._v = (y.new_empty(*y.shape[:2], self.size, y.size(-1)) for y in (k, v))
         if stored + new > self.size:  # a prompt longer than the buffer is seen once and remembered in part
-            k, v = (torch.cat([old, y], 2) for old, y in zip(self._kept(stored), (k, v), strict=True))
+            k, v = (torch.cat([old, y], 2) for old, y in zip(self._stored(stored), (k, v), strict=True))
             self._forget(new)
             stored = self.length - self.start
             self._at = 0
             self._k[:, :, :stored], self._v[:, :, :stored] = (y[:, :, y.size(2) - stored :] for y in (k, v))
             return k, v
         if self._at + stored + new > self.size:
-            self._k[:, :, :stored], self._v[:, :, :stored] = (old.clone() for old in self._kept(stored))
+            self._k[:, :, :stored], self._v[:, :, :stored] = (old.clone() for old in self._stored(stored))
             self._at = 0
         place = slice(self._at + stored, self._at + stored + new)
         self._k[:, :, place], self._v[:, :, place] = k, v
-        visible = self._kept(stored + new)
+        visible = self._stored(stored + new)
         self._forget(new)
         return visible
 
@@ -51,7 +51,7 @@ class Cache:
         if self.length:
             self._k, self._v = self._k[rows], self._v[rows]
 
-    def _kept(self, count: int) -> tuple[Tensor, Tensor]:
+    def _stored(self, count: int) -> tuple[Tensor, Tensor]:
         place = slice(self._at, self._at + count)
         return self._k[:, :, place], self._v[:, :, place]
 
@@ -67,18 +67,18 @@ class MemoryCache:
     """Keys and values of one cross-attention: a memory is projected once."""
 
     def __init__(self) -> None:
-        self.kept: tuple[Tensor, Tensor] | None = None
+        self.projected: tuple[Tensor, Tensor] | None = None
 
     def once(self, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         """Keys and values (B, kv_heads, S, D) that ``project`` gave the first time."""
-        if self.kept is None:
-            self.kept = project()
-        return self.kept
+        if self.projected is None:
+            self.projected = project()
+        return self.projected
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows of the batch, in this order."""
-        if self.kept is not None:
-            self.kept = self.kept[0][rows], self.kept[1][rows]
+        if self.projected is not None:
+            self.projected = self.projected[0][rows], self.projected[1][rows]
 
 
 class LayerCache(NamedTuple):

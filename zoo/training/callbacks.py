@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import statistics
 import sys
 import time
 from typing import Any
@@ -13,6 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from zoo import console
 from zoo.inference.part_versions import KEY, Record
+from zoo.logging.cost_measures import MEASURES, RunFacts
 from zoo.tasks.task import Task
 from zoo.training.model_cost import Cost
 
@@ -49,7 +49,7 @@ class CostMeter(Callback):
         if self._announced or trainer.global_step:
             return  # a resumed run has logged them
         self._announced = True
-        self._log(trainer, {"params_m": self.cost.parameters / 1e6, "mflops_per_token": self.cost.flops / 1e6})
+        self._log(trainer, fixed=True)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """End a window where a line of the log is due, and begin the next."""
@@ -68,20 +68,27 @@ class CostMeter(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log speed and peak memory."""
         if not trainer.sanity_checking and self.rates:
-            self._log(trainer, {"tokens_per_s": self.speed(), "peak_memory_mb": self.peak_memory() / 2**20})
+            self._log(trainer, fixed=False)
 
-    def speed(self) -> float:
-        """Predictions per second over all processes; the first window, which warms up, is left out."""
-        return statistics.median(self.rates[1:] or self.rates)
+    def facts(self, seconds: float = 0.0, tokens: int = 0) -> RunFacts:
+        """What is known of the run; the first window, which warms up, is left out."""
+        return RunFacts(
+            self.cost.parameters, self.cost.flops, self.rates[1:] or self.rates, self.peak_memory(), seconds, tokens
+        )
 
     def peak_memory(self) -> int:
         """The most bytes that the first process has held, before a resume too."""
         return max(self.peak, peak_memory())
 
-    @staticmethod
-    def _log(trainer: Trainer, figures: dict[str, float]) -> None:
+    def _log(self, trainer: Trainer, fixed: bool) -> None:
+        facts = self.facts()
+        values = {
+            f"cost/{one.tag}": value / one.scale
+            for one in MEASURES
+            if one.tag and one.fixed == fixed and (value := one.measure(facts)) is not None
+        }
         for logger in trainer.loggers:
-            logger.log_metrics({f"cost/{name}": value for name, value in figures.items()}, trainer.global_step)
+            logger.log_metrics(values, trainer.global_step)
 
 
 def peak_memory() -> int:
