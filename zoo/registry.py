@@ -134,6 +134,11 @@ def switched() -> set[str]:
     return {normal(word) for word in os.environ.get(SWITCH, "").split(",")} - {""}
 
 
+def distributions() -> set[str]:
+    """The normal names of the installed packages that bring parts or recipes."""
+    return {normal(one.package.name) for one in discover().entries}
+
+
 def flaws() -> list[Flaw]:
     """What could not be read of the entry points, or is of no kind that this version of zoo knows."""
     groups = (*KINDS, RECIPES)

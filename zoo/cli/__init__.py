@@ -92,7 +92,7 @@ def _dispatch(words: list[str], program: str) -> int:
 
 def _train(command: str, rest: list[str]) -> int:
     """fit, validate, test, predict: check everything that needs no torch first."""
-    from zoo.cli import doctor, warning_filters
+    from zoo.cli import doctor, warning_filters, words
     from zoo.config import fit_options, run_config
     from zoo.system import garbage_collection, malloc
 
@@ -101,7 +101,8 @@ def _train(command: str, rest: list[str]) -> int:
 
         print(help.command_help(command))
         return 0
-    parsed = fit_options.parse(command, rest)
+    parsed = fit_options.parse(command, rest, words.other_commands())
+    doctor.warn_of_unknown_plugins()
     draft = (
         run_config.draft(parsed) if "help-all" not in parsed.flags or parsed.recipe else run_config.Draft([], None, 0)
     )

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from zoo import registry
 from zoo.cli import tables
+from zoo.config.run_folder import first_rank
 from zoo.errors import UsageError
+from zoo.io import atomic_files
 from zoo.plugins import diagnosis, discovery
 
 if TYPE_CHECKING:
@@ -132,9 +134,14 @@ def _report(part: registry.Part, outcome: Outcome | None) -> dict[str, Any]:
 
 def _unknown() -> str:
     """Words of ZOO_DISABLE_PLUGINS that name no plugin."""
-    installed = {discovery.normal(part.distribution) for kind in registry.KINDS for part in registry.listed(kind)}
-    odd = sorted(registry.switched() - installed - {"1", "0", "all"})
+    odd = sorted(registry.switched() - registry.distributions() - {"1", "0", "all"})
     return f" (no installed plugin: {', '.join(odd)})" if odd else ""
+
+
+def warn_of_unknown_plugins() -> None:
+    """Say which words of ZOO_DISABLE_PLUGINS switch nothing off."""
+    if registry.switched() and (unknown := _unknown()) and first_rank():
+        atomic_files.warn(f"{registry.SWITCH}={os.environ[registry.SWITCH]}{unknown}")
 
 
 def _devices() -> list[str]:

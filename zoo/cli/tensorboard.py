@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from zoo.errors import UsageError
+from zoo.io import atomic_files
 from zoo.plugins.discovery import shield
 
 PINNED = ("val/loss", "train/loss", "val_by_tokens/loss")
@@ -39,6 +40,8 @@ def tensorboard(words: list[str], port: int | None = None) -> int:
     folder = Path(words[0] if words else "runs")
     if not folder.is_dir():
         raise UsageError(f"no folder {str(folder)!r}. Train something first: zoo fit RECIPE")
+    if next(folder.rglob("*tfevents*"), None) is None:
+        atomic_files.warn(f"no run below {folder} has written anything yet: charts appear as soon as one does")
     port = port or _free_port()
     print(f"{link(port=port)}\nStop it with Ctrl-C.", flush=True)
     return serve(folder, port)

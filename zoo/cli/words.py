@@ -80,6 +80,17 @@ def parse(command: str, argv: list[str]) -> ParsedOptions:
     return options
 
 
+def other_commands() -> dict[str, str]:
+    """The options that no command that trains has, and the commands that have them."""
+    from zoo.cli.compare_options import FLAGS, LISTED, VALUED
+
+    commands = {"compare": (*LISTED, *FLAGS, *VALUED), **OPTIONS}
+    names = dict.fromkeys(name for options in commands.values() for name in options)
+    return {
+        name: ", ".join(f"zoo {command}" for command, options in commands.items() if name in options) for name in names
+    }
+
+
 def _near(written: str, names: Mapping[str, Any]) -> str:
     return suggest(written, [f"--{name}" for name in names])
 

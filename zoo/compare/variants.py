@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from zoo import registry
+from zoo.config.fit_options import nearest_option
 from zoo.errors import UsageError
 
 SECTIONS = ("model", "data", "trainer", "tune")
@@ -48,7 +50,7 @@ Variant = tuple[Choice, ...]  # nothing: the recipe itself
 def factor(text: str) -> Factor:
     """What `--vary model.position=none,rope,{class_path: RoPE, init_args: {base: 500}}` says."""
     key, equals, values = text.partition("=")
-    pieces = split(values)
+    pieces = join_paths(split(values))
     if not equals or not pieces:
         raise UsageError(f"--vary {text!r} is not OPTION=VALUE,VALUE: such as --vary model.position=rope,alibi")
     return make_factor(key.strip().removeprefix("--"), pieces)
@@ -58,10 +60,11 @@ def make_factor(key: str, values: Sequence[str]) -> Factor:
     """A factor whose short forms are spelled out. Raises UsageError for what is no option."""
     section, dot, rest = key.partition(".")
     if section not in SECTIONS or not dot or not rest:
-        key_of_model = f"model.{key.rpartition('.')[2]}"
-        raise UsageError(
-            f"{key!r} cannot vary: an option begins with model, data, trainer or tune, as {key_of_model!r}."
-        )
+        if key in ("seed", "seeds", "seed_everything"):
+            raise UsageError(f"{key!r} is no option to vary: --seeds names the seeds of every variant, as --seeds 1,2.")
+        full_name = nearest_option(key)
+        example = f", as {full_name!r}" if full_name else ""
+        raise UsageError(f"{key!r} cannot vary: an option begins with model, data, trainer or tune{example}.")
     if not values:
         raise UsageError(f"{key!r} has no values to vary over.")
     return Factor(key, tuple(dict.fromkeys(spell_value(key, value) for value in values)))
@@ -99,13 +102,32 @@ def split(text: str) -> list[str]:
     return [piece.strip() for piece in pieces if piece.strip()]
 
 
+def join_paths(pieces: Sequence[str]) -> list[str]:
+    """The same with folders and files put together again whose own names hold commas, as those of runs do."""
+    joined: list[str] = []
+    rest = list(pieces)
+    while rest:
+        # a piece of --baseline begins with its option, whose name holds no slash
+        ends = (n for n in range(len(rest), 1, -1) if "/" in rest[0] and _is_path(",".join(rest[:n])))
+        count = next(ends, 1)
+        joined.append(",".join(rest[:count]))
+        del rest[:count]
+    return joined
+
+
+def _is_path(text: str) -> bool:
+    option, equals, value = text.partition("=")
+    paths = [text, *([value] if equals and "/" not in option else [])]
+    return any(os.path.exists(os.path.expanduser(path)) for path in paths)
+
+
 def baseline(text: str, varied: Sequence[Factor]) -> Variant:
     """What `--baseline position=rope,norm=rmsnorm` says of the varied options; those it leaves out stay the recipe's.
 
     Raises UsageError for an option that does not vary.
     """
     choices: dict[str, Choice] = {}
-    for piece in split(text):
+    for piece in join_paths(split(text)):
         name, equals, value = piece.partition("=")
         key = _key(name.strip().removeprefix("--"), varied, text)
         if not equals or not value.strip():

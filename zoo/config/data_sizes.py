@@ -31,13 +31,23 @@ def fill_sizes(
     return filled
 
 
-def check_sizes(options: Mapping[str, Any], sizes: Mapping[str, int], origins: Mapping[str, str]) -> None:
-    """Refuse sizes that a person wrote and the data contradicts; a vocabulary may have entries to spare."""
+def check_sizes(
+    options: Mapping[str, Any], sizes: Mapping[str, int], origins: Mapping[str, str], trained: bool = False
+) -> None:
+    """Refuse sizes that the data contradicts; a vocabulary may have entries to spare.
+
+    ``trained``: a checkpoint has these sizes, so it is the data that are other ones.
+    """
     for name, size in sizes.items():
         written = options.get(name)
         spare = name.endswith("vocab_size") or name == "num_classes"
         if isinstance(written, int) and (written < size if spare else written != size):
             tail = where(origins.get(f"model.{name}", ""))
+            if trained:
+                raise UsageError(
+                    f"the data are not those that the model was trained with, or have changed since: its {name} is "
+                    f"{written}, and they have {size}.\nPut the former data back, or train anew: zoo fit"
+                )
             raise UsageError(f"model.{name} is {written} but the data has {size}. Leave it out.{tail}")
 
 

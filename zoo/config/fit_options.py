@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from zoo.errors import UsageError
 from zoo.registry import suggest
@@ -46,8 +48,11 @@ class Command:
         return "debug" in self.flags
 
 
-def parse(subcommand: str, argv: list[str]) -> Command:
-    """Read everything after the subcommand. Raises UsageError for what zoo does not know."""
+def parse(subcommand: str, argv: list[str], elsewhere: Mapping[str, str] = MappingProxyType({})) -> Command:
+    """Read everything after the subcommand; ``elsewhere``: options of other commands, and those commands.
+
+    Raises UsageError for what zoo does not know.
+    """
     command = Command(subcommand)
     rest = list(argv)
     while rest:
@@ -66,7 +71,7 @@ def parse(subcommand: str, argv: list[str]) -> Command:
             command.allow += ["*"] if key == "trust" else []
             command.flags.add(key)
             continue
-        _check(word, key)
+        _check(subcommand, word, key, elsewhere)
         given: str | bool = value if equals else _next(rest)
         text = token if equals or given is True else f"{word} {given}"
         _store(command, key, given, text, word)
@@ -80,18 +85,23 @@ def _next(rest: list[str]) -> str | bool:
     return rest.pop(0)
 
 
-def _check(word: str, key: str) -> None:
+def _check(subcommand: str, word: str, key: str, elsewhere: Mapping[str, str]) -> None:
     if key in VALUED or key in LISTED or key in CONFIG or key.partition(".")[0] in SECTIONS:
         return
-    by_last = {name.rpartition(".")[2]: name for name in COMMON}
-    own = [*FLAGS, *VALUED, *LISTED, *CONFIG, "seed"]
-    last = key.rpartition(".")[2]
-    if last in by_last:
-        hint = f" Did you mean '--{by_last[last]}'?"
-    else:
-        near = suggest(last, [*own, *by_last]).removeprefix(" Did you mean '").removesuffix("'?")
-        hint = f" Did you mean '--{by_last.get(near, near)}'?" if near else ""
+    full_name = nearest_option(key, [*FLAGS, *VALUED, *LISTED, *CONFIG, "seed"])
+    if key in elsewhere and full_name.rpartition(".")[2] != key:
+        raise UsageError(f"zoo {subcommand} has no option {word!r}: it belongs to {elsewhere[key]}.")
+    hint = f" Did you mean '--{full_name}'?" if full_name else ""
     raise UsageError(f"unknown option {word!r}.{hint} See: zoo fit --help")
+
+
+def nearest_option(key: str, more: Sequence[str] = ()) -> str:
+    """The common option, or one of ``more``, whose last name is that of ``key``, or is like it; empty for none."""
+    by_last = {name.rpartition(".")[2]: name for name in COMMON}
+    last = key.rpartition(".")[2]
+    near = suggest(last, [*more, *by_last]).removeprefix(" Did you mean '").removesuffix("'?")
+    near = last if last in by_last else near if near[:1] == last[:1] else ""
+    return by_last.get(near, near)
 
 
 def _store(command: Command, key: str, value: str | bool, text: str, word: str) -> None:

@@ -93,8 +93,11 @@ class ImageFolder(ImageData):
                 folder_of_split = _visible_folders()(str(folder), is_valid_file=is_image)
             except FileNotFoundError as error:  # no class, or a class without images
                 others = left_out(folder)
-                hint = f"\nIt holds {told_endings(others)}, which are not read." if others else ""
-                raise UsageError(f"{folder}: {str(error).splitlines()[0]}{hint}") from error
+                hint = f"It holds {told_endings(others)}, which are not read. " if others else ""
+                raise UsageError(
+                    f"{folder}: {str(error).splitlines()[0]}\n"
+                    f"{hint}Each class is a folder of images whose names end in {' '.join(ENDINGS)}"
+                ) from error
             if others := left_out(folder):
                 log_once(
                     f"{folder}: {len(others)} files are left out, {told_endings(others)}: they lie in no class's "
