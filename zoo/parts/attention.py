@@ -55,6 +55,8 @@ class Attention(nn.Module):
         if head_dim is None and dim % heads:
             raise UsageError(f"dim={dim} is not divisible by heads={heads}. Try {nearest(dim, heads)}.")
         groups = groups or heads
+        if groups < 0:
+            raise UsageError(f"attention {type(self).__name__} needs groups >= 1, got {groups}.")
         if heads % groups:
             tried = nearest(heads, groups, "groups")
             raise UsageError(f"heads={heads} is not divisible by groups={groups}. Try {tried}.")

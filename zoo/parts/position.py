@@ -136,6 +136,8 @@ class Learned(Position):
 
     def __init__(self, dim: int, heads: int, extent: Extent, offset: int = 0):
         super().__init__(dim, heads, extent)
+        if offset < 0:
+            raise UsageError(f"position Learned needs offset >= 0, got {offset}.")
         self.limit = math.prod(extent.sizes)
         self.first = offset + extent.special  # special tokens stand in front of position 0
         self.table = nn.Embedding(self.limit + self.first, dim)
