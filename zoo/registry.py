@@ -142,6 +142,11 @@ def disabled_names() -> set[str]:
     return {normalize_name(word) for word in os.environ.get(DISABLE_VARIABLE, "").split(",")} - {""}
 
 
+def distributions() -> set[str]:
+    """The normal names of the installed packages that bring parts or recipes."""
+    return {normalize_name(one.package.name) for one in discover().entries}
+
+
 def metadata_flaws() -> list[Flaw]:
     """Entry points that cannot be read, that have an unknown kind, or that name a missing folder of recipes."""
     groups = (*KINDS, RECIPES)

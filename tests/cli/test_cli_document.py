@@ -78,14 +78,12 @@ def test_files_that_are_no_recipe(tmp_path):
     file = tmp_path / "r.yaml"
     for data, words in (
         (b"\xff\xfea\x00", "not UTF-8"), (b"a: \xe9\n", "line 1 holds byte 0xe9"),
-        (b"- a\n", "a list"), (b"word", "'word'"),
+        (b"- a\n", "a list"), (b"word", "'word'"), (b"", "r.yaml is empty"),
         (b"#" * 1_000_001, "bytes"),
     ):  # fmt: skip
         file.write_bytes(data)
         with pytest.raises(UsageError, match=words):
             yaml_source.read_yaml(file)
-    file.write_bytes(b"")
-    assert yaml_source.read_yaml(file).children == {}
     with pytest.raises(UsageError, match="cannot read"):
         yaml_source.read_yaml(tmp_path)
 

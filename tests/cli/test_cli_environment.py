@@ -144,3 +144,12 @@ def test_the_cause_of_an_error_counts():
     error.__cause__ = MemoryError()
     assert "out of memory" in str(explained(error))
     assert isinstance(explained(caught(lambda: "\ud800".encode())), UsageError)
+
+
+@pytest.mark.parametrize("shape", [(10**12, 10**12), (10**18, 10**18, 8)])
+def test_a_size_that_no_number_holds_is_no_bug(shape):
+    from zoo.cli.environment_errors import explained
+
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(*shape)
+    assert str(explained(caught.value)).startswith("out of memory.")

@@ -120,11 +120,12 @@ def test_a_swapped_part_leaves_all_else_equal(kind, tmp_path):
     usual, base = trained(first)
     assert base.batches["count"] == 3
     for name in others:
-        try:
+        # of plugins, some parts need a GPU or cannot be causal
+        refusal = contextlib.nullcontext() if registry.find(kind, name).builtin else contextlib.suppress(UsageError)
+        start = None
+        with refusal:
             start, found = trained(name)
-        except UsageError:  # parts of plugins that need a GPU, or cannot be causal
-            if registry.find(kind, name).builtin:
-                raise
+        if start is None:
             continue
         assert found.batches == base.batches, name
         assert changed_tensors(found, base) == [], name

@@ -4,7 +4,7 @@ import pytest
 
 from zoo import recipe_files
 from zoo.cli import commands, compare, help
-from zoo.compare import variants
+from zoo.compare import run_records, variants
 from zoo.compare.variants import (
     Choice,
     Factor,
@@ -247,3 +247,31 @@ def test_help_lists_options_and_is_fast_to_read(capsys):
     assert all(f"--{option.name}" in told for option in commands.COMPARE_OPTIONS)
     assert len(told.splitlines()) <= 60
     assert max(map(len, told.splitlines())) <= 120
+
+
+NAMES = ["depth=1,dim=16", "a,b,c", "position=rope,norm=rmsnorm,ffn=moe", "plain", "tune.start=u,v"]
+
+
+@pytest.mark.parametrize("first", NAMES)
+@pytest.mark.parametrize("second", NAMES)
+def test_a_folder_whose_name_holds_commas_is_one_value(first, second, tmp_path, monkeypatch):
+    paths = [f"runs/lm/{first}/s1", f"runs/vit/{second}/s1"]
+    for path in paths:
+        (tmp_path / path).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    varied = parse_factor(f"tune.start={','.join(paths)}")
+    assert varied.values == tuple(paths)
+    assert variants.parse_baseline(f"start={paths[1]}", [varied]) == (Choice("tune.start", paths[1]),)
+    assert parse_factor("model.norm=rmsnorm,layernorm").values == ("rmsnorm", "layernorm")
+    assert parse_factor(f"tune.start={paths[0]},nowhere/else").values == (paths[0], "nowhere/else")
+
+
+def test_runs_of_different_tasks_are_not_compared(tmp_path):
+    def record(recipe, goal, unit):
+        return run_records.RunRecord(tmp_path, recipe, "v", 1, goals={goal: "min"}, unit=unit)
+
+    same = [record("lm-tiny", "loss", "token"), record("lm-small", "loss", "token")]
+    run_records.check_one_task([*same, run_records.RunRecord(tmp_path, "vit", "v", 1, problem="damaged")])
+    for other in (record("vit-glyphs", "accuracy", "image"), record("vit", "loss", "image")):
+        with pytest.raises(UsageError, match=f"lm-tiny by loss per token; {other.recipe} by "):
+            run_records.check_one_task([*same, other])

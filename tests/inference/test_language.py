@@ -155,3 +155,13 @@ def test_an_empty_prompt_starts_a_document_where_there_are_documents(model):
 def test_an_unknown_character_is_named(model):
     with pytest.raises(UsageError, match="'Ω'"):
         model("learned").generate("Ω")
+
+
+def test_a_prompt_beyond_the_length_of_training_is_warned_of_once(model, caplog, monkeypatch):
+    one = model("rope")
+    monkeypatch.setattr(one, "told_of_length", False)
+    longest = one.net.max_length
+    for count, warnings in ((1, 0), (longest, 0), (longest + 1, 1), (4 * longest, 1)):
+        one.generate("a" * count, length=1)
+        assert caplog.text.count("trained with at most") == warnings
+    assert f"a prompt has {longest + 1} tokens" in caplog.text

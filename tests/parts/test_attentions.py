@@ -249,3 +249,10 @@ def test_low_precision_stays_low_and_close(name, dtype):
     assert out.dtype == dtype
     exact = part.double()(x.double(), pattern=Pattern(**options))
     assert (out.double() - exact).abs().max() <= 16 * torch.finfo(dtype).eps * exact.abs().max()
+
+
+@pytest.mark.parametrize("part", [MultiHead, Gaussian])
+@pytest.mark.parametrize("groups", [-1, -4])
+def test_a_negative_number_of_groups_is_refused(part, groups):
+    with pytest.raises(UsageError, match=f"groups >= 1, got {groups}"):
+        part(16, 4, groups=groups)

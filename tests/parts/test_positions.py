@@ -187,3 +187,9 @@ def test_axes_are_the_coordinates_of_a_flat_index(sizes):
 def test_a_width_that_cannot_be_split_is_refused(build, words):
     with pytest.raises(UsageError, match=words):
         build()
+
+
+@pytest.mark.parametrize("offset", [-1, -(10**12)])
+def test_learned_positions_have_no_rows_before_the_table(offset):
+    with pytest.raises(UsageError, match="offset >= 0"):
+        Learned(8, 2, Extent(TEXT), offset=offset)

@@ -342,4 +342,13 @@ COMMANDS = {command.name: command for command in _TABLE}
 
 def parse(command: str, argv: Sequence[str]) -> ParsedOptions:
     """Read what follows a command's name. Raises UsageError, which names the option and where help is."""
-    return parse_options(COMMANDS[command], argv)
+    return parse_options(COMMANDS[command], argv, _commands_by_option(command))
+
+
+def _commands_by_option(command: str) -> dict[str, str]:
+    """The other commands that have an option, by its name."""
+    commands: dict[str, list[str]] = {}
+    for other in COMMANDS.values():
+        for option in other.options if other.name != command else ():
+            commands.setdefault(option.name, []).append(f"zoo {other.name}")
+    return {name: ", ".join(names) for name, names in commands.items()}

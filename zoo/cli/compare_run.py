@@ -215,9 +215,9 @@ def answer_folders(folders: Sequence[Path], options: ParsedOptions) -> int:
     record = comparison_folder.load_record(folders[0]) if len(folders) == 1 else None
     if record is not None:
         return show_comparison(replace(record, baseline=options.get("baseline") or record.baseline), options, place)
-    answer = answer_records(
-        run_records.read_records(*folders), options, comparison_folder.Record((), options.get("baseline"))
-    )
+    ledgers = run_records.read_records(*folders)
+    run_records.check_one_task(ledgers)
+    answer = answer_records(ledgers, options, comparison_folder.Record((), options.get("baseline")))
     return print_answer(answer, options, place)
 
 

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from zoo import registry
 from zoo.cli import tables
 from zoo.config.option_parser import ParsedOptions
+from zoo.config.run_folder import first_rank
 from zoo.errors import UsageError
+from zoo.io import atomic_files
 from zoo.plugins import diagnosis, discovery
 
 if TYPE_CHECKING:
@@ -133,13 +135,14 @@ def _report(part: registry.Part, outcome: Outcome | None) -> dict[str, Any]:
 
 def _unknown() -> str:
     """Words of ZOO_DISABLE_PLUGINS that name no plugin."""
-    installed = {
-        discovery.normalize_name(part.distribution)
-        for kind in registry.KINDS
-        for part in registry.installed_parts(kind)
-    }
-    odd = sorted(registry.disabled_names() - installed - {"1", "0", "all"})
+    odd = sorted(registry.disabled_names() - registry.distributions() - {"1", "0", "all"})
     return f" (no installed plugin: {', '.join(odd)})" if odd else ""
+
+
+def warn_of_unknown_plugins() -> None:
+    """Say which words of ZOO_DISABLE_PLUGINS switch nothing off."""
+    if registry.disabled_names() and (unknown := _unknown()) and first_rank():
+        atomic_files.warn(f"{registry.DISABLE_VARIABLE}={os.environ[registry.DISABLE_VARIABLE]}{unknown}")
 
 
 def _devices() -> list[str]:

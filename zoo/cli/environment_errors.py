@@ -22,6 +22,7 @@ HANDLES = (errno.EMFILE, errno.ENFILE)
 MEMORY = re.compile(
     r"DefaultCPUAllocator|not enough memory|can't allocate memory|[Cc]annot allocate memory|failed to map segment"
     r"|[Uu]nable to allocate|std::bad_alloc|out of memory|unable to mmap|[Mm]emory allocation"
+    r"|[Ss]torage size calculation overflowed|integer multiplication overflow"
 )
 THREADS = re.compile(r"can't start new thread|pthread_create|unable to create (new )?thread|Thread creation failed")
 PROGRAM = (str(Path(__file__).parents[1]), "site-packages", "dist-packages", "<frozen")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from zoo import console
 from zoo.cli import error_origin, fit_finetune, fit_summary, resume
+from zoo.cli.environment_errors import explained
 from zoo.cli.error_report import blame_options, by_lightning, signal_line, signal_of
 from zoo.cli.warning_filters import filter_warnings
 from zoo.config import data_sizes, run_folder, task_data_match
@@ -92,7 +94,8 @@ class ZooCLI(LightningCLI):
         data_sizes.build_on_meta(lambda: parser.instantiate(Namespace(model=trial)))
         sizes = self.data.sizes()
         task_data_match.check_missing_sizes(task, self.data, sizes, data_sizes.missing_sizes(task, options))
-        data_sizes.check_declared_sizes(options, sizes, self.plan.resolved.origins)
+        trained = bool(self.plan.config.get("ckpt_path"))
+        data_sizes.check_declared_sizes(options, sizes, self.plan.resolved.origins, trained)
         config.model.init_args.update(Namespace(**data_sizes.fill_sizes(task, options, sizes, limit)))
         seed_everything(self.plan.seed, workers=True, verbose=False)  # as if nothing had been built before
 
@@ -100,7 +103,7 @@ class ZooCLI(LightningCLI):
         """Build the model; the data exists already."""
         config = copy.deepcopy(self.config)
         del config["data"]
-        with blame_options():
+        with blame_options(), self._name_sizes():
             self.config_init = self.parser.instantiate(config)
         self.datamodule = self.data
         self.model = self.config_init["model"]
@@ -110,6 +113,23 @@ class ZooCLI(LightningCLI):
         if self.plan.config.get("compile"):
             compile_loss(self.model)
         self.trainer = self.instantiate_trainer()
+
+    @contextlib.contextmanager
+    def _name_sizes(self) -> Iterator[None]:
+        """Where memory does not hold the model, say how large it is."""
+        try:
+            yield
+        except Exception as error:
+            answer = explained(error)
+            if answer is None or not str(answer).startswith("out of memory"):
+                raise
+            options = self.config.model.init_args
+            sizes = {name: getattr(options, name, None) for name in ("dim", "depth", "hidden", "vocab_size")}
+            shown = ", ".join(f"model.{name}={value}" for name, value in sizes.items() if isinstance(value, int))
+            first = str(answer).splitlines()[0].removeprefix("out of memory.")
+            raise type(answer)(
+                f"the model does not fit into memory.{first}\nTake smaller sizes than {shown}"
+            ) from error
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """The trainer, with what a run carries where the configuration says nothing else."""

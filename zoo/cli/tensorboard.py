@@ -17,6 +17,7 @@ from zoo.compare import tensorboard_summary
 from zoo.compare.tensorboard_summary import PINNED
 from zoo.config.option_parser import ParsedOptions
 from zoo.errors import UsageError
+from zoo.io import atomic_files
 from zoo.plugins.discovery import tolerate_damaged_metadata
 
 SEEDS = r"regex:^(.*)/s\d+$"  # all seeds of a variant share a colour
@@ -39,6 +40,8 @@ def run(options: ParsedOptions) -> int:
     folder = Path(options.words[0] if options.words else "runs")
     if not folder.is_dir():
         raise UsageError(f"no folder {str(folder)!r}. Train something first: zoo fit RECIPE")
+    if next(folder.rglob("*tfevents*"), None) is None:
+        atomic_files.warn(f"no run below {folder} has written anything yet: charts appear as soon as one does")
     port = options.get("port") or _free_port()
     with tensorboard_summary.opened(folder) as (logdir, pinned):
         print(f"{link(port=port, pinned=pinned)}\nStop it with Ctrl-C.", flush=True)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def run(options: ParsedOptions) -> int:
     """Plan the run, then hand it to Lightning; or print its configuration, or every option."""
     command = fit_options.from_parsed(options)
+    doctor.warn_of_unknown_plugins()
     lists_options = "help-all" in command.flags
     draft = run_config.read_draft(command) if command.recipe or not lists_options else Draft([], None, 0)
     doctor.check_torch()

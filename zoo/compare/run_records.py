@@ -96,6 +96,18 @@ def read_records(*folders: str | Path) -> list[RunRecord]:
     return list(records.values())
 
 
+def check_one_task(ledgers: Sequence[RunRecord]) -> None:
+    """Raise UsageError for runs of tasks that are judged by other figures: no table could compare them."""
+    tasks: dict[tuple[str, str], str] = {}
+    for one in ledgers:
+        if one.goals:
+            tasks.setdefault((next(iter(one.goals)), one.unit), one.recipe)
+    if len(tasks) > 1:
+        shown = "; ".join(f"{recipe} by {goal} per {unit}" for (goal, unit), recipe in tasks.items())
+        raise UsageError(f"these runs learn different tasks, which are judged by different figures: {shown}.\n"
+                         "Compare runs of one task.")  # fmt: skip
+
+
 def parse_record(path: Path) -> RunRecord:
     """The record in a ledger.json; for a damaged or foreign file, a record with its ``problem`` set."""
     seed = re.fullmatch(r"s(\d+)", path.parent.name)

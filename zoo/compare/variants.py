@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from zoo import registry
+from zoo.config.fit_options import nearest_option
 from zoo.errors import UsageError
 
 SECTIONS = ("model", "data", "trainer", "tune")
@@ -53,7 +55,7 @@ def parse_factor(text: str) -> Factor:
     Raises UsageError if it is not OPTION=VALUE,VALUE.
     """
     key, equals, values = text.partition("=")
-    pieces = split_values(values)
+    pieces = join_paths(split_values(values))
     if not equals or not pieces:
         raise UsageError(f"--vary {text!r} is not OPTION=VALUE,VALUE: such as --vary model.position=rope,alibi")
     return make_factor(key.strip().removeprefix("--"), pieces)
@@ -63,10 +65,11 @@ def make_factor(key: str, values: Sequence[str]) -> Factor:
     """A factor with full part names for short ones. Raises UsageError for an invalid option or no values."""
     section, dot, option = key.partition(".")
     if section not in SECTIONS or not dot or not option:
-        key_of_model = f"model.{key.rpartition('.')[2]}"
-        raise UsageError(
-            f"{key!r} cannot vary: options begin with model, data, trainer or tune, such as {key_of_model!r}."
-        )
+        if key in ("seed", "seeds", "seed_everything"):
+            raise UsageError(f"{key!r} is no option to vary: --seeds names the seeds of every variant, as --seeds 1,2.")
+        full_name = nearest_option(key)
+        example = f", as {full_name!r}" if full_name else ""
+        raise UsageError(f"{key!r} cannot vary: an option begins with model, data, trainer or tune{example}.")
     if not values:
         raise UsageError(f"{key!r} has no values to vary over.")
     return Factor(key, tuple(dict.fromkeys(spell_value(key, value) for value in values)))
@@ -104,13 +107,32 @@ def split_values(text: str) -> list[str]:
     return [piece.strip() for piece in pieces if piece.strip()]
 
 
+def join_paths(pieces: Sequence[str]) -> list[str]:
+    """The same with folders and files put together again whose own names hold commas, as those of runs do."""
+    joined: list[str] = []
+    rest = list(pieces)
+    while rest:
+        # a piece of --baseline begins with its option, whose name holds no slash
+        ends = (n for n in range(len(rest), 1, -1) if "/" in rest[0] and _is_path(",".join(rest[:n])))
+        count = next(ends, 1)
+        joined.append(",".join(rest[:count]))
+        del rest[:count]
+    return joined
+
+
+def _is_path(text: str) -> bool:
+    option, equals, value = text.partition("=")
+    paths = [text, *([value] if equals and "/" not in option else [])]
+    return any(os.path.exists(os.path.expanduser(path)) for path in paths)
+
+
 def parse_baseline(text: str, varied: Sequence[Factor]) -> Variant:
     """The values of varied options in ``--baseline position=rope,norm=rmsnorm``; others stay the recipe's.
 
     Raises UsageError for an option that is not varied.
     """
     choices: dict[str, Choice] = {}
-    for piece in split_values(text):
+    for piece in join_paths(split_values(text)):
         name, equals, value = piece.partition("=")
         key = _key(name.strip().removeprefix("--"), varied, text)
         if not equals or not value.strip():

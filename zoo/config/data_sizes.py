@@ -31,13 +31,23 @@ def fill_sizes(
     return filled
 
 
-def check_declared_sizes(options: Mapping[str, Any], sizes: Mapping[str, int], origins: Mapping[str, str]) -> None:
-    """Raise UsageError for configured sizes that contradict the data; vocabularies and classes may be larger."""
+def check_declared_sizes(
+    options: Mapping[str, Any], sizes: Mapping[str, int], origins: Mapping[str, str], trained: bool = False
+) -> None:
+    """Raise UsageError for configured sizes that contradict the data; vocabularies and classes may be larger.
+
+    ``trained``: a checkpoint has these sizes, so it is the data that are other ones.
+    """
     for name, size in sizes.items():
         declared = options.get(name)
         spare = name.endswith("vocab_size") or name == "num_classes"
         if isinstance(declared, int) and (declared < size if spare else declared != size):
             tail = where(origins.get(f"model.{name}", ""))
+            if trained:
+                raise UsageError(
+                    f"the data are not those that the model was trained with, or have changed since: its {name} is "
+                    f"{declared}, and they have {size}.\nPut the former data back, or train anew: zoo fit"
+                )
             raise UsageError(f"model.{name} is {declared} but the data has {size}. Leave it out.{tail}")
 
 

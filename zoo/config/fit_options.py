@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -134,3 +135,11 @@ def from_parsed(parsed: ParsedOptions) -> Command:
         save_every=parsed.get("save_every"),
         on_nonfinite=parsed.get("on_nonfinite"),
     )
+
+
+def nearest_option(key: str) -> str:
+    """The option of a configuration whose last name is that of ``key``, or is like it; empty for none."""
+    by_last = {option.key.rpartition(".")[2]: option.key for option in SETTINGS if "." in option.key}
+    last = key.rpartition(".")[2]
+    near = difflib.get_close_matches(last, by_last, 1)
+    return by_last[near[0]] if near and near[0][:1] == last[:1] else ""

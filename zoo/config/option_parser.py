@@ -11,8 +11,9 @@ import argparse
 import fnmatch
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from zoo.errors import UsageError
@@ -150,8 +151,10 @@ class _Collect(argparse.Action):
         namespace.collected.append((self.dest, option_string, self.const if self.nargs == 0 else values))
 
 
-def parse(spec: CommandSpec, argv: Sequence[str]) -> ParsedOptions:
+def parse(spec: CommandSpec, argv: Sequence[str], elsewhere: Mapping[str, str] = MappingProxyType({})) -> ParsedOptions:
     """Read what follows a command's name. Raises UsageError, which names the option and where help is.
+
+    ``elsewhere`` names the commands that have an option, by its name, for the message about one that this has not.
 
     With ``--help`` the words are not checked.
     """
@@ -173,7 +176,7 @@ def parse(spec: CommandSpec, argv: Sequence[str]) -> ParsedOptions:
         if result.values.get("help"):
             return result
         if unknown:
-            raise UsageError(_unknown_option(spec, unknown[0].partition("=")[0]))
+            raise UsageError(_unknown_option(spec, unknown[0].partition("=")[0], elsewhere))
         _check_words(spec, result.words)
     except argparse.ArgumentError as error:
         spelling = str(error.argument_name).partition("/")[0]
@@ -244,7 +247,7 @@ def _misused(spelling: str, option: Option, message: str) -> str:
     return f"{spelling!r} needs {option.requirement}.{dashes}"
 
 
-def _unknown_option(spec: CommandSpec, spelling: str) -> str:
+def _unknown_option(spec: CommandSpec, spelling: str, elsewhere: Mapping[str, str]) -> str:
     """The sentence about an option that a command does not have, with the one that was probably meant."""
     import difflib
 
@@ -254,6 +257,8 @@ def _unknown_option(spec: CommandSpec, spelling: str) -> str:
     begins = [name for name in names if name.startswith(spelling.lower()) and len(spelling) > len("--")]
     near = difflib.get_close_matches(last, ends, 1, cutoff=0.5)
     likely = [ends[last]] if last in ends else begins[:3] or [ends[one] for one in near]
+    if last not in ends and (commands := elsewhere.get(spelling.lstrip("-"))):
+        return f"zoo {spec.name} has no option {spelling!r}: it belongs to {commands}."
     hint = f" Did you mean {_alternatives([repr(name) for name in likely])}?" if likely else ""
     return f"zoo {spec.name} has no option {spelling!r}.{hint}"
 

@@ -237,5 +237,10 @@ def check_resume(config_plan: Plan, against: dict[str, Any], training: frozenset
     if model:
         examples = [f"{key} is {old.get(key)} in the checkpoint and {new.get(key)} in your config" for key in model[:2]]
         more = f", and {len(model) - 2} more" if len(model) > 2 else ""
-        raise UsageError(f"cannot resume: {'; '.join(examples)}{more}.")
+        if config_plan.command.subcommand == "fit":
+            raise UsageError(f"cannot resume: {'; '.join(examples)}{more}.")
+        raise UsageError(
+            f"the checkpoint is another model's: {'; '.join(examples)}{more}.\n"
+            f"Name the run that it belongs to: zoo {config_plan.command.subcommand} RUN"
+        )
     return [f"{key}: {old.get(key)} → {new.get(key)}" for key in changes]

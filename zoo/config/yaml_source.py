@@ -22,6 +22,8 @@ def read_yaml(path: Path) -> Node:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     root = parse_yaml(text, str(path))
+    if root.value in (MISSING, None) and not root.children:
+        raise UsageError(f"{path} is empty: keys such as 'model:', 'data:' and 'trainer:' belong in it.")
     if root.value is not MISSING:
         raise UsageError(f"{path} must hold keys such as 'model:' and 'data:' at its top, not {_kind(root.value)}.")
     return root
@@ -44,24 +46,12 @@ def parse_yaml(text: str, name: str, origin: str = "") -> Node:
     except limits.TooMuchError as error:
         raise UsageError(f"{name or origin}: {error}") from error
     except yaml.MarkedYAMLError as error:
-        raise UsageError(_syntax(error, text, name or origin)) from error
+        raise UsageError(plain_yaml.syntax_error(error, text, name or origin)) from error
     except yaml.reader.ReaderError as error:
         what = f"line {text[: error.position].count(chr(10)) + 1} holds the character {error.character!r}"
         raise UsageError(f"{name or origin} is not valid YAML: {what}, which YAML does not allow.") from error
     except RecursionError as error:
         raise UsageError(f"{name or origin} is nested deeper than {MAX_DEPTH} levels.") from error
-
-
-def _syntax(error: yaml.MarkedYAMLError, text: str, name: str) -> str:
-    mark = error.problem_mark or error.context_mark
-    if mark is None:
-        return f"{name} is not valid YAML: {error.problem}"
-    lines = text.splitlines()
-    line = lines[mark.line] if mark.line < len(lines) else ""
-    start = max(0, mark.column - 90)
-    caret = " " * (mark.column - start) + "^"
-    place = f"line {mark.line + 1}, column {mark.column + 1}"
-    return f"{name} is not valid YAML: {place}: {error.problem}\n  {line[start : start + 110]}\n  {caret}"
 
 
 def _kind(value: object) -> str:

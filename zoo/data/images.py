@@ -97,8 +97,11 @@ class ImageFolder(ImageData):
                 folder_of_split = _visible_folders()(str(folder), is_valid_file=is_image)
             except FileNotFoundError as error:  # no class, or a class without images
                 others = unread_files(folder)
-                hint = f"\nIt holds {count_endings(others)}, which are not read." if others else ""
-                raise UsageError(f"{folder}: {str(error).splitlines()[0]}{hint}") from error
+                hint = f"It holds {count_endings(others)}, which are not read. " if others else ""
+                raise UsageError(
+                    f"{folder}: {str(error).splitlines()[0]}\n"
+                    f"{hint}Each class is a folder of images whose names end in {' '.join(ENDINGS)}"
+                ) from error
             if others := unread_files(folder):
                 log_once(
                     f"{folder}: {len(others)} files are left out, {count_endings(others)}: they lie in no class's "

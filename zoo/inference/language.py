@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import cast, overload
 
@@ -17,6 +18,8 @@ from zoo.models.decoding_state import State
 from zoo.models.generation import GenerationConfig, generate
 from zoo.tasks.task import Task
 
+log = logging.getLogger(__name__)
+
 LENGTH = 128  # generated tokens by default
 ROWS = 64  # prompts per batch
 NUMBERS = 2**24  # logits per batch while scoring: 128 MB
@@ -26,6 +29,7 @@ class TrainedLanguageModel(Trained):
     """A language model with its tokenizer."""
 
     files = ("tokenizer.json",)
+    told_of_length = False  # a warning is said once
 
     def __init__(self, task: Task, place: ModelLocation) -> None:
         super().__init__(task, place)
@@ -76,6 +80,13 @@ class TrainedLanguageModel(Trained):
         ids = [self._start(prompt) for prompt in prompts]
         for tokens in ids:
             self._check_length(len(tokens), search.max_length)
+        longest = max(map(len, ids), default=0)
+        if longest > self.net.max_length and not self.told_of_length:
+            log.warning(
+                "a prompt has %d tokens, and the model was trained with at most %d: what follows may be poor",
+                longest, self.net.max_length,
+            )  # fmt: skip
+            self.told_of_length = True
         candidates: list[list[GeneratedText]] = [[] for _ in ids]
         for rows in self._batches([len(row) for row in ids]):
             for row, texts in zip(rows, self._generate([ids[row] for row in rows], search, stops), strict=True):

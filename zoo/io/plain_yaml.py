@@ -69,10 +69,25 @@ def parse(source: str, name: str) -> object:
         raise error if name in str(error) else TooMuchError(f"{name}: {error}") from error
     except RecursionError as error:
         raise TooMuchError(f"{name} is nested deeper than {DEPTH} levels.") from error
+    except yaml.MarkedYAMLError as error:
+        raise UsageError(syntax_error(error, source, name)) from error
     except (yaml.YAMLError, ValueError, TypeError) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"{name} is not valid YAML: {' '.join(str(error).split())[:300]}") from error
+
+
+def syntax_error(error: yaml.MarkedYAMLError, text: str, name: str) -> str:
+    """Where a text is no YAML: line, column, and the line itself with a mark below it."""
+    mark = error.problem_mark or error.context_mark
+    if mark is None:
+        return f"{name} is not valid YAML: {error.problem}"
+    lines = text.splitlines()
+    line = lines[mark.line] if mark.line < len(lines) else ""
+    start = max(0, mark.column - 90)
+    caret = " " * (mark.column - start) + "^"
+    place = f"line {mark.line + 1}, column {mark.column + 1}"
+    return f"{name} is not valid YAML: {place}: {error.problem}\n  {line[start : start + 110]}\n  {caret}"
 
 
 def _unfold(top: yaml.Node, name: str) -> None:

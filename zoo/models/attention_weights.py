@@ -40,8 +40,8 @@ def record_weights(
     """Within the block, each forward leaves its attention weights, (B, H, T, S), under the attention's name.
 
     They are computed again from what the attention was given, so that any backend can be watched. Of chosen ``names``
-    (see ``attention_layers``), ``rows`` (queries) and ``heads`` nothing else is computed or kept. Raises UsageError for
-    a name that there is not, and for queries that go on from a cache: watch one pass over the whole sequence instead.
+    (see ``attention_layers``), ``rows`` (queries) and ``heads`` nothing else is computed or kept. Raises UsageError
+    for a name that there is not, and for queries that go on from a cache: watch one pass over the whole sequence.
     An attention that cannot say its weights (it has no ``weigh``) leaves none; that is said once in a process.
     """
     parts = {name: module.get_submodule(name) for name in attention_layers(module)}

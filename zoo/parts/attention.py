@@ -69,6 +69,8 @@ class Attention(RenamedOptions, nn.Module):
         if head_dim is None and dim % heads:
             raise UsageError(f"dim={dim} is not divisible by heads={heads}. Try {nearest(dim, heads)}.")
         kv_heads = kv_heads or heads
+        if kv_heads < 0:
+            raise UsageError(f"attention {type(self).__name__} needs kv_heads >= 1, got {kv_heads}.")
         if heads % kv_heads:
             divisors = nearest(heads, kv_heads, "kv_heads")
             raise UsageError(f"heads={heads} is not divisible by kv_heads={kv_heads}. Try {divisors}.")

@@ -153,6 +153,8 @@ class Learned(Position):
             offset: unused rows in front of the first position's: 2 in RoBERTa and BART, 0 elsewhere.
         """
         super().__init__(dim, heads, extent)
+        if offset < 0:
+            raise UsageError(f"position Learned needs offset >= 0, got {offset}.")
         self.limit = math.prod(extent.sizes)
         self.first = offset + extent.special  # special tokens stand in front of position 0
         self.table = nn.Embedding(self.limit + self.first, dim)

@@ -93,6 +93,7 @@ class StopSignals:
                 while data := arrived.recv(1):
                     time.sleep(UNANSWERED)
                     if data[0] in HANDLED and not self.received and signal.getsignal(data[0]) == self.note:
+                        os.write(2, f"interrupted by {signal.Signals(data[0]).name}\n".encode())
                         os._exit(exit_code(data[0]))
 
         threading.Thread(target=watch, name="observer of signals", daemon=True).start()

@@ -1,0 +1,104 @@
+"""Every autograd function through torch.compile: values, gradients, and gradients of gradients or a refusal.
+
+    python -m tests.parts.compiled_derivatives
+    python -m tests.parts.compiled_derivatives --backends eager aot_eager inductor --only _Products
+
+Compiles each case of `test_derivatives` with fixed and open sizes, and compares it with the same call that is not
+compiled. Prints one JSON object; ends with 1 where a value differs. The backend "eager" is tried without second
+derivatives: there torch traces the backward pass without a graph, and takes gradients for constants in silence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from tests.parts.test_derivatives import CASES, draws
+from zoo.errors import UsageError
+
+BACKENDS = ("eager", "aot_eager", "inductor")
+# of a second derivative: by zoo of its functions, by torch of compiled graphs
+REFUSALS = ("second derivatives", "double backward", "create_graph=False")
+TOLERANCE = {"rtol": 1e-6, "atol": 1e-8}
+
+
+def scalar(out: Tensor) -> Tensor:
+    """A function of a result whose gradient is no constant."""
+    return (out * out).sum() + out.sum()
+
+
+def derivatives(call: Callable[..., Tensor], given: Sequence[Tensor], order: int) -> list[Tensor]:
+    """The result for order 0, its gradients for 1, the gradients of their squared norm for 2."""
+    leaves = [x.clone().requires_grad_() for x in given]
+    value = scalar(call(*leaves))
+    if order == 0:
+        return [value.detach()]
+    grads = torch.autograd.grad(value, leaves, create_graph=order == 2)
+    if order == 1:
+        return list(grads)
+    norm = sum((grad * grad).sum() for grad in grads)
+    return list(torch.autograd.grad(norm, leaves, materialize_grads=True))
+
+
+def outcome(call: Callable[..., Tensor], given: Sequence[Tensor], order: int, expected: Sequence[Tensor]) -> str:
+    """ "equal", how it was refused, or what is wrong."""
+    try:
+        result = derivatives(call, given, order)
+    except (RuntimeError, UsageError, NotImplementedError) as error:
+        sentence = str(error).strip().splitlines()[0]
+        refused = order == 2 and any(words in sentence for words in REFUSALS)
+        return "refused" if refused else f"{type(error).__name__}: {sentence:.200}"
+    for got, want in zip(result, expected, strict=True):
+        if not torch.allclose(got, want, **TOLERANCE):
+            return f"differs by {(got - want).abs().max():.2e}"
+    return "equal"
+
+
+def campaign(backends: Sequence[str], only: str = "") -> dict:
+    """The counts of each outcome by order of the derivative, and every problem."""
+    counts: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in ("0", "1", "2")}
+    problems = []
+    cases = [(name, n, *case) for name, row in CASES.items() for n, case in enumerate(row) if only in name]
+    for name, number, call, shapes in cases:
+        given = draws(*shapes)
+        expected = [derivatives(call, given, order) for order in (0, 1, 2)]
+        for backend in backends:
+            for dynamic in (False, True):
+                for order in (0, 1) if backend == "eager" else (0, 1, 2):
+                    torch.compiler.reset()
+                    compiled = torch.compile(call, backend=backend, dynamic=dynamic)
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore")
+                        found = outcome(compiled, given, order, expected[order])
+                    counts[str(order)][found if found in ("equal", "refused") else "wrong"] += 1
+                    what = f"{name.rpartition('.')[2]}{number} {backend} {'open' if dynamic else 'fixed'} order {order}"
+                    print(what, found, file=sys.stderr, flush=True)
+                    if found not in ("equal", "refused"):
+                        problems.append(f"{what}: {found}")
+    return {
+        "cases": len(cases),
+        **{f"order {order}": dict(each) for order, each in counts.items()},
+        "problems": problems,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--backends", nargs="+", default=BACKENDS, choices=BACKENDS)
+    parser.add_argument("--only", default="")
+    options = parser.parse_args()
+    counts = campaign(options.backends, options.only)
+    json.dump(counts, sys.stdout, indent=1)
+    print()
+    sys.exit(bool(counts["problems"]))
+
+
+if __name__ == "__main__":
+    main()
