@@ -355,9 +355,9 @@ MUTANTS = [
         ("io/atomic_files.py", "if path.is_dir() and not path.is_symlink():", "if path.is_dir():", "test_atomic.py"),
         # logging
         (
-            "logging/run_record.py",
-            "tokens_seen(task) / seconds if",
-            "seconds / tokens_seen(task) if",
+            "logging/cost_measures.py",
+            "self.tokens / self.seconds if",
+            "self.seconds / self.tokens if",
             "training/test_limits_of_runs.py compare/test_ledger.py",
         ),
         ("logging/run_record.py", "if lost or value == value}", "if lost or value != value}", "compare/test_ledger.py"),
