@@ -452,7 +452,12 @@ MUTANTS = [
             "stored, new = self.length, k.size(2)",
             "parts/test_kv_cache.py models/test_causality.py",
         ),
-        ("parts/disentangled.py", 'if own and pos_att_type != "p2c" else', 'if own and pos_att_type == "p2c" else', "parts/test_disentangled.py"),
+        (
+            "parts/disentangled.py",
+            'if own and pos_att_type != "p2c" else',
+            'if own and pos_att_type == "p2c" else',
+            "parts/test_disentangled.py",
+        ),
         ("parts/ffn.py", "weight / weight.sum(-1, keepdim=True)", "weight", "parts/test_ffns.py"),
         ("parts/ffn.py", "max(1, 2 * hidden // 3)", "max(1, hidden // 3)", "parts/test_ffns.py models/test_counts.py"),
         ("parts/int8.py", "amax(1).clamp(min=", "amax(0).clamp(min=", "parts/test_int8.py parts/test_linear.py"),

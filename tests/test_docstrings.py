@@ -119,10 +119,10 @@ def test_phrases_come_from_the_constructor_the_class_or_its_base(tmp_path, monke
 
 
 def test_zoo_show_prints_them(capsys):
-    from zoo.cli.show import show
+    from zoo.cli import main
 
-    assert show(["position", "rope"], json=False) == 0
+    assert main(["show", "position", "rope"]) == 0
     out = capsys.readouterr().out
     assert "how many times longer the longest wavelengths become" in out
-    assert show(["attention", "multihead"], json=False) == 0
+    assert main(["show", "attention", "multihead"]) == 0
     assert "one of: zoo list norm" in capsys.readouterr().out

@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from zoo import registry, renames
-from zoo.cli.check_worker import given_options
+from zoo.cli.check_worker import parse_part_options
 from zoo.cli.compare_fits import ZooFit
 from zoo.compare import run_records
 from zoo.compare.measure_model import CostMeter
@@ -246,7 +246,7 @@ def test_in_an_export(row, tmp_path, caplog):
     task = rebuild_task(config, Path("x"))
     folder = tmp_path / "export"
     folder.mkdir()
-    weight_files.write(task, folder / WEIGHTS)
+    weight_files.write_weights(task, folder / WEIGHTS)
     about = {"format": 1, "zoo": "0.1.0", "kind": "CausalLM", **renamed_back(config, row)}
     (folder / EXPORT).write_text(json.dumps(about))
     renames.warn.cache_clear()
@@ -301,12 +301,12 @@ def test_zoo_check(row, caplog):
     kind = kind_of(path) if kind == "part" else kind
     cls = registry.get(kind, name)
     text = str(value_of(row)).lower() if isinstance(value_of(row), bool) else str(value_of(row))
-    assert given_options(cls, kind, [(new, text, f"--{new} {text}")]) == given_options(
+    assert parse_part_options(cls, kind, [(new, text, f"--{new} {text}")]) == parse_part_options(
         cls, kind, [(old, text, f"--{old} {text}")]
     )
     assert_one_warning(caplog, old, new, f"--{old} {text}")
     with pytest.raises(UsageError, match="both are set"):
-        given_options(cls, kind, [(new, text, f"--{new}"), (old, text, f"--{old}")])
+        parse_part_options(cls, kind, [(new, text, f"--{new}"), (old, text, f"--{old}")])
 
 
 def test_records_of_runs_are_read_in_the_words_of_today():
@@ -328,7 +328,7 @@ def test_a_ledger_is_read_so(tmp_path):
         "format": 1, "recipe": "r", "variant": "v", "seed": 1, "goals": {"loss": "min"}, "tokens": 1, "finished": True,
         "choices": {"ffn": "Plain"},
     }))  # fmt: skip
-    assert run_records.parse(path).choices == {"ffn": "MLP"}
+    assert run_records.parse_record(path).choices == {"ffn": "MLP"}
 
 
 # classes

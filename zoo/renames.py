@@ -137,21 +137,21 @@ def _takes(cls: type, option: str) -> bool:
 def new_choices(choices: Mapping[str, Any]) -> dict[str, Any]:
     """The choices of a run's record, ``{"position": "RoPE(stretch=8)", "patch": 4}``, in the words of today."""
     top = {old: new for path, names in OPTIONS.items() if ".tasks." in path for old, new in names.items()}
-    return {top.get(key, key): new_choice(key, shown) for key, shown in choices.items()}
+    return {top.get(key, key): new_choice(key, choice) for key, choice in choices.items()}
 
 
-def new_choice(key: str, shown: Any) -> Any:
+def new_choice(key: str, choice: Any) -> Any:
     """A choice as a run's record shows it, ``RoPE(stretch=8)`` of ``position``, in the words of today."""
-    if not isinstance(shown, str):
-        return shown
+    if not isinstance(choice, str):
+        return choice
     kind = key.rpartition(".")[2]
     for path, names in OPTIONS.items():
         owner = {"disentangled": "attention"}.get(path.split(".")[-2], path.split(".")[-2])
         if kind in (owner, "overrides"):  # which may have parts of every kind
             for old, new in names.items():
-                shown = re.sub(rf"([(,] ?){old}=", rf"\g<1>{new}=", shown)
-    name = re.match(r"\w*", shown)
-    return new_part(kind, name[0]) + shown[name.end() :] if name else shown
+                choice = re.sub(rf"([(,] ?){old}=", rf"\g<1>{new}=", choice)
+    name = re.match(r"\w*", choice)
+    return new_part(kind, name[0]) + choice[name.end() :] if name else choice
 
 
 class RenamedOptions:

@@ -113,6 +113,7 @@ def test_zoo_lists_shows_and_trains_them(packages, tmp_path):
     ]
     small = ["--model.dim", "16", "--model.depth", "1", "--model.heads", "2", "--trainer.max_steps", "2"]
     told = zoo("check", "lm-tiny", "--model", named("task"), *parts, *small)  # each one's own command, in one run
+    told = " ".join(told.split())  # its lines are wrapped
     assert all(f"{kind} {named(kind)}" in told for kind in registry.KINDS if kind not in ("task", "data"))
     assert "recipe ok: lm-tiny: FreshTask" in told
     assert "on one batch of FreshData" in zoo("check", "vit-glyphs", "--data", named("data"))

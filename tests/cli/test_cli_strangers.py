@@ -130,7 +130,7 @@ FOREIGN = [
     (name, option.name)
     for name, command in COMMANDS.items()
     for option in command.options
-    if option.name not in OF_FIT | LAST
+    if option.name not in {*OF_FIT, *LAST, *fit_options.SECTIONS}
 ]
 
 

@@ -43,7 +43,7 @@ def test_examples_are_valid_command_lines(name):
         options = commands.parse(words[words.index("zoo") + 1], words[words.index("zoo") + 2 :])
         for argument, word in zip(command.arguments, options.words, strict=False):
             if argument.completes == "recipe" and word.startswith(("lm-", "vit-", "translation-")):
-                assert recipe_files.packaged(word), word
+                assert recipe_files.packaged_recipe(word), word
 
 
 def test_the_overview_names_compare_first_and_every_command():

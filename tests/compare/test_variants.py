@@ -52,7 +52,7 @@ def test_none_is_the_part_that_does_nothing(word):
         ("model.position=", "is not OPTION=VALUE,VALUE"),
         ("position=rope", "as 'model.position'"),
         ("modle.position=rope", "as 'model.position'"),
-        ("model.=rope", "begin with model, data, trainer or tune"),
+        ("model.=rope", "begins with model, data, trainer or tune"),
     ],
 )
 def test_what_cannot_vary(text, said):
@@ -190,7 +190,7 @@ def test_a_packaged_comparison_is_short_explained_and_well_formed(one):
     text = one.path.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 30
     assert text.startswith(f"# {one.name}: ")
-    assert all(f"{word}: " in "\n".join(one.header) for word in ("requires", "time"))
+    assert all(f"{word}: " in "\n".join(one.header) for word in ("asks", "time"))
     found = wanted(one.name)
     assert recipe_files.packaged_recipe(found.recipe)
     assert found.name == one.name

@@ -56,6 +56,6 @@ def sampled_checks(part: type, first: int = 0, **options: Any) -> list[Check]:
     whole = checks(part, **options)
     situations = Situations(whole[0].subject)
     return [
-        SampledCheck(check.promise, check.subject, check.known, situations, first + number)
+        SampledCheck(check.promise, check.subject, check.known_failure, situations, first + number)
         for number, check in enumerate(whole)
     ]

@@ -50,11 +50,11 @@ def test_training_begins_with_the_signal_that_came_before_it(handlers):
 
     with stop_signals.handled(later=True, restore=True):
         os.kill(os.getpid(), signal.SIGUSR1)
-        signals = Signals(None)
+        signals = Signals()
         signals.register_signal_handlers()
         assert signals.asked == signal.SIGUSR1
         signals.teardown()
-    signals = Signals(None)
+    signals = Signals()
     signals.register_signal_handlers()
     assert signals.asked == 0
     signals.teardown()
@@ -145,7 +145,7 @@ def test_nothing_is_handled_outside_the_main_thread(handlers):
 def test_a_command_that_trains_says_what_ended_it_before_it_trained(number, line, handlers, monkeypatch, capsys):
     from zoo.config import fit_options
 
-    monkeypatch.setattr(fit_options, "parse", lambda *_: os.kill(os.getpid(), number))
+    monkeypatch.setattr(fit_options, "from_parsed", lambda *_: os.kill(os.getpid(), number))
     assert main(["fit", "lm-tiny"]) == stop_signals.exit_code(number)
     assert capsys.readouterr().err == line
 

@@ -103,8 +103,8 @@ def check_one_task(ledgers: Sequence[RunRecord]) -> None:
         if one.goals:
             tasks.setdefault((next(iter(one.goals)), one.unit), one.recipe)
     if len(tasks) > 1:
-        shown = "; ".join(f"{recipe} by {goal} per {unit}" for (goal, unit), recipe in tasks.items())
-        raise UsageError(f"these runs learn different tasks, which are judged by different figures: {shown}.\n"
+        by_task = "; ".join(f"{recipe} by {goal} per {unit}" for (goal, unit), recipe in tasks.items())
+        raise UsageError(f"these runs learn different tasks, which are judged by different figures: {by_task}.\n"
                          "Compare runs of one task.")  # fmt: skip
 
 

@@ -110,13 +110,13 @@ def split_values(text: str) -> list[str]:
 def join_paths(pieces: Sequence[str]) -> list[str]:
     """The same with folders and files put together again whose own names hold commas, as those of runs do."""
     joined: list[str] = []
-    rest = list(pieces)
-    while rest:
+    remaining = list(pieces)
+    while remaining:
         # a piece of --baseline begins with its option, whose name holds no slash
-        ends = (n for n in range(len(rest), 1, -1) if "/" in rest[0] and _is_path(",".join(rest[:n])))
+        ends = (n for n in range(len(remaining), 1, -1) if "/" in remaining[0] and _is_path(",".join(remaining[:n])))
         count = next(ends, 1)
-        joined.append(",".join(rest[:count]))
-        del rest[:count]
+        joined.append(",".join(remaining[:count]))
+        del remaining[:count]
     return joined
 
 
