@@ -102,7 +102,8 @@ def test_the_printed_configuration_is_complete_and_reproduces_itself(zoo, work):
     config = yaml.safe_load(out)
     assert config["model"]["init_args"]["norm"]["class_path"] == "zoo.parts.norm.RMSNorm"
     assert config["model"]["init_args"]["position"]["init_args"] == {
-        "base": 10000.0, "fraction": 1.0, "stretch": 1.0, "trained": 8192, "slow": 1.0, "fast": 4.0
+        "base": 10000.0, "fraction": 1.0, "scaling_factor": 1.0, "original_max_length": 8192, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
     }  # fmt: skip
     assert config["seed_everything"] == 7
     (work / "again.yaml").write_text(out)
@@ -198,8 +199,8 @@ def test_a_compiled_run_says_so_and_is_repeated_compiled(zoo, work, monkeypatch)
     code, out, _ = zoo("fit", "lm-toy", "--resume", "--accept-changes")
     assert (code, len(calls), " · compiled" in out) == (0, 2, False)
     assert "compile: True → False" in out
-    code, _, err = zoo("fit", "lm-toy", "--compile", "maybe")
-    assert (code, err.startswith("error: 'compile' must be true or false")) == (2, True)
+    code, _, err = zoo("fit", "lm-toy", "--compile=maybe")
+    assert (code, err.startswith("error: '--compile' takes true, false or no value")) == (2, True)
 
 
 def test_a_checkpoint_never_beats_the_command_line(zoo, work, monkeypatch):

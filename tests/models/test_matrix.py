@@ -56,7 +56,7 @@ def wrong(model, *choices):
 @pytest.mark.parametrize("norm", ours("norm"))
 def test_any_three_of_our_parts_that_do_not_refuse_each_other_train_in_one_model(model, norm):
     rows = [row for row in covering_rows(model, *KINDS) if row["norm"] == norm]
-    assert len(rows) > 80
+    assert len(rows) >= 40
     verdicts = {"+".join(row.values()): attempt(TASKS[model], chosen(row)) for row in rows}
     assert {name: str(verdict) for name, verdict in verdicts.items() if verdict.status != "trains"} == {}
 

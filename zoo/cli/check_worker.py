@@ -84,7 +84,7 @@ def load_class(kind: str, name: str) -> tuple[type, str, str]:
     cls = load_by_path(name)
     own = getattr(cls, "kind", None)
     if not isinstance(cls, type) or own not in registry.KINDS:
-        raise UsageError(f"{name} is no part: it derives from no base such as zoo.parts.norm.Norm.")
+        raise UsageError(f"{name} is not a part: it derives from no base such as zoo.parts.norm.Norm.")
     if cls.__module__.startswith("zoo.") and "kind" in vars(cls):
         raise UsageError(f"{name} is the base of every {own}, not one of them.")
     if kind and own != kind:

@@ -139,7 +139,7 @@ def _import(part: Part, output_pipe: int, result_pipe: int) -> None:
         try:
             cls = part.load()
             if getattr(cls, "kind", None) != part.kind:
-                problem = f"{part.path} is no {part.kind}"
+                problem = f"{part.path} is not a {part.kind}"
         except PluginError as error:
             problem = str(error).partition("\n")[0].removeprefix(str(part)).lstrip(": ")
         seconds = time.monotonic() - begun

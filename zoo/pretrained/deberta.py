@@ -94,8 +94,8 @@ def attention(config: Config) -> Options:
         "disentangled.Disentangled",
         span=buckets if buckets > 0 else farthest,
         max_distance=farthest if buckets > 0 else None,
-        terms=terms,
-        share=config["share_att_key"],
+        pos_att_type=terms,
+        share_att_key=config["share_att_key"],
         norm=part("norm.LayerNorm", eps=config["layer_norm_eps"]) if normed == "layer_norm" else None,
     )
 

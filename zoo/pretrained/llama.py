@@ -151,7 +151,7 @@ def options(config: Config) -> Options:
             head_dim=wide,
             bias=bias,
             out_bias=bias and config["model_type"] != "qwen2",
-            norm=norm if config["model_type"] == "qwen3" else None,
+            qk_norm=norm if config["model_type"] == "qwen3" else None,
         ),
         "norm": norm,
         "ffn": feed(config),

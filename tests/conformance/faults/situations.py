@@ -129,7 +129,7 @@ class SeesSixtyStates(_Keys):
         return q, k, v
 
 
-@planted(memory_is_looked_at_alike="with --norm RMSNorm")
+@planted(memory_is_looked_at_alike="with --qk_norm RMSNorm")
 class MemoryKeysNotNormalised(MultiHead):
     """Where heads are normalised, those of a memory's keys are not."""
 
@@ -182,7 +182,7 @@ class IgnoresItsScale(MultiHead):
         return self.backend(q, k, v, pattern, self.dropout if self.training else 0.0)
 
 
-@planted(batch_independence="with --norm RMSNorm")
+@planted(batch_independence="with --qk_norm RMSNorm")
 class NormalisesOverRows(MultiHead):
     """Where heads are normalised, their mean over the batch is subtracted too."""
 
