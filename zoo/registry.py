@@ -144,7 +144,8 @@ def disabled_names() -> set[str]:
 
 def distributions() -> set[str]:
     """The normal names of the installed packages that bring parts or recipes."""
-    return {normalize_name(one.package.name) for one in discover().entries}
+    names = [part.distribution for kind in KINDS for part in installed_parts(kind)]
+    return {normalize_name(name) for name in [*names, *(one.package.name for one in discover().entries)]}
 
 
 def metadata_flaws() -> list[Flaw]:

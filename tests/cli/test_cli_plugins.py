@@ -113,7 +113,7 @@ def test_exit_codes_and_length_of_failures(monkeypatch, capsys):
     from zoo import errors
 
     def failing(error):
-        def run(words, program):
+        def run(*_):
             raise error
 
         return run

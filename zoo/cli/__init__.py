@@ -42,7 +42,7 @@ def _guarded(name: str, words: list[str], restore: bool) -> int:
         except BaseException as error:  # also what libraries in Rust raise, which is no Exception
             from zoo.cli.error_report import report_error
 
-            code = report_error(error, "--debug" in words)
+            code = report_error(error, "--debug" in (name, *words))
         sys.stdout.flush()
         return output.exit_code(code)
 
