@@ -25,7 +25,7 @@ from zoo.tasks.classification import Classification
 
 MODEL = {
     "class_path": "zoo.tasks.classification.Classification",
-    "init_args": {"num_classes": 10, "image_size": 8, "channels": 1, "dim": 8, "depth": 1, "heads": 2, "patch": 4},
+    "init_args": {"num_classes": 10, "image_size": 8, "channels": 1, "dim": 8, "depth": 1, "heads": 2, "patch_size": 4},
 }
 IMAGES = {"names": [str(n) for n in range(10)], "mean": [0.5], "std": [0.5], "image_size": 8, "channels": 1}
 

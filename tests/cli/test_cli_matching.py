@@ -13,7 +13,7 @@ from zoo.errors import UsageError
 SMALL = {"dim": 8, "depth": 1, "heads": 2}
 TASKS = {
     "CausalLM": SMALL, "MaskedLM": SMALL, "SequenceClassification": SMALL, "TokenClassification": SMALL,
-    "Translation": SMALL, "RNNSeq2Seq": {"dim": 8}, "Classification": {**SMALL, "patch": 2},
+    "Translation": SMALL, "RNNSeq2Seq": {"dim": 8}, "Classification": {**SMALL, "patch_size": 2},
 }  # fmt: skip
 TEXT = {"vocab_size": 300, "max_length": 16}
 PAIRS = {"vocab_size": 400, "max_tokens": 64, "max_length": 64}

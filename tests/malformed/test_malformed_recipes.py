@@ -71,8 +71,8 @@ EDITS = [
     ("trainer:", "trainer: [", "r.yaml"), ("trainer:", "\x00trainer:", "r.yaml"), ("trainer:", "}trainer:", "r.yaml"),
 ]  # fmt: skip
 WHOLE = {
-    "no keys": (b"- 1\n- 2\n", "r.yaml"), "a text": (b"hello", "r.yaml"), "a number": (b"3", "r.yaml"), "empty": (b"", "no model"),
-    "comments": (b"# nothing\n", "no model"), "latin 1": ("model: é".encode("latin1"), "line 1 holds byte 0xe9"),
+    "no keys": (b"- 1\n- 2\n", "r.yaml"), "a text": (b"hello", "r.yaml"), "a number": (b"3", "r.yaml"), "empty": (b"", "is empty"),
+    "comments": (b"# nothing\n", "is empty"), "latin 1": ("model: é".encode("latin1"), "line 1 holds byte 0xe9"),
     "utf-16": (SOUND.encode("utf-16"), "line 1 holds byte 0xff"), "binary": (bytes(range(256)), "r.yaml"),
     "two documents": (b"a: 1\n---\nb: 2\n", "r.yaml"), "json that is none": (b'{"model": ', "r.yaml"),
     "a control character": (b"model: \x07", "line 1"), "tabs": (b"model:\n\tclass_path: x\n", "line 2"),

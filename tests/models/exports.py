@@ -25,7 +25,7 @@ from zoo.pretrained.family import part
 WORDS, LONGEST = 41, 64
 TEXT = {"vocab_size": WORDS, "max_length": LONGEST}
 PAIR = {"source_vocab_size": WORDS, "target_vocab_size": WORDS, "max_length": LONGEST}
-IMAGE = {"num_classes": 5, "image_size": 16, "channels": 3, "patch": 4}
+IMAGE = {"num_classes": 5, "image_size": 16, "channels": 3, "patch_size": 4}
 CHANGES: dict[str, dict[str, Any]] = {
     "plain": {},
     **{name: {"position": part(f"position.{name}")} for name in "NoPosition Sinusoidal Learned RoPE ALiBi T5".split()},

@@ -252,7 +252,7 @@ def test_low_precision_stays_low_and_close(name, dtype):
 
 
 @pytest.mark.parametrize("part", [MultiHead, Gaussian])
-@pytest.mark.parametrize("groups", [-1, -4])
-def test_a_negative_number_of_groups_is_refused(part, groups):
-    with pytest.raises(UsageError, match=f"groups >= 1, got {groups}"):
-        part(16, 4, groups=groups)
+@pytest.mark.parametrize("kv_heads", [-1, -4])
+def test_a_negative_number_of_key_heads_is_refused(part, kv_heads):
+    with pytest.raises(UsageError, match=f"kv_heads >= 1, got {kv_heads}"):
+        part(16, 4, kv_heads=kv_heads)

@@ -163,7 +163,7 @@ def test_a_memory_is_looked_at_by_plain_attention():
 
 
 def test_what_it_cannot_take_is_refused():
-    with pytest.raises(UsageError, match="requires for content, which backend Flash cannot take"):
+    with pytest.raises(UsageError, match="asks for content, which backend Flash cannot take"):
         stack(depth=1, backend=Flash)
     with pytest.raises(UsageError, match="max_distance above"):
         Disentangled(DIM, HEADS, span=64, max_distance=16)

@@ -97,7 +97,7 @@ def test_an_image_classifier_is_loaded_with_its_preparation_of_images(name, tmp_
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("sizes", [{}, {"image_size": 24, "patch": 8, "channels": 1, "dim": 24, "depth": 1}])
+@pytest.mark.parametrize("sizes", [{}, {"image_size": 24, "patch_size": 8, "channels": 1, "dim": 24, "depth": 1}])
 def test_timm_loads_an_export_by_its_folder_and_by_its_file(sizes, tmp_path):
     from zoo.inference.export import FORMAT
     from zoo.inference.find_run import EXPORT, WEIGHTS

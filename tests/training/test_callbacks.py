@@ -116,7 +116,7 @@ def test_a_part_is_told_by_its_name_and_what_it_changes():
 
 
 def test_a_model_that_begins_with_learned_tokens_can_be_counted():
-    sizes = {"num_classes": 4, "image_size": 8, "channels": 1, "patch": 4, "dim": 16, "depth": 1, "heads": 2}
+    sizes = {"num_classes": 4, "image_size": 8, "channels": 1, "patch_size": 4, "dim": 16, "depth": 1, "heads": 2}
     more, less = (cost(Classification(**sizes, pool=pool)).flops for pool in ("cls", "mean"))
     assert more > less
 

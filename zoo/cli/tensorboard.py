@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from zoo.compare import tensorboard_summary
-from zoo.compare.tensorboard_summary import PINNED
 from zoo.config.option_parser import ParsedOptions
 from zoo.errors import UsageError
 from zoo.io import atomic_files
@@ -23,8 +21,11 @@ from zoo.plugins.discovery import tolerate_damaged_metadata
 SEEDS = r"regex:^(.*)/s\d+$"  # all seeds of a variant share a colour
 
 
-def link(host: str = "127.0.0.1", port: int = 6006, pinned: tuple[str, ...] = PINNED) -> str:
-    """The address of the comparison view."""
+def link(host: str = "127.0.0.1", port: int = 6006, pinned: tuple[str, ...] = ()) -> str:
+    """The address of the comparison view; the usual charts are pinned unless others are named."""
+    from zoo.compare.tensorboard_summary import PINNED  # which loads numpy
+
+    pinned = pinned or PINNED
     cards = json.dumps([{"plugin": "scalars", "tag": tag} for tag in pinned], separators=(",", ":"))
     query = f"pinnedCards={quote(cards, safe='')}&smoothing=0&runColorGroup={quote(SEEDS, safe='')}"
     return f"http://{host}:{port}/?{query}#timeseries"
@@ -42,6 +43,8 @@ def run(options: ParsedOptions) -> int:
         raise UsageError(f"no folder {str(folder)!r}. Train something first: zoo fit RECIPE")
     if next(folder.rglob("*tfevents*"), None) is None:
         atomic_files.warn(f"no run below {folder} has written anything yet: charts appear as soon as one does")
+    from zoo.compare import tensorboard_summary
+
     port = options.get("port") or _free_port()
     with tensorboard_summary.opened(folder) as (logdir, pinned):
         print(f"{link(port=port, pinned=pinned)}\nStop it with Ctrl-C.", flush=True)

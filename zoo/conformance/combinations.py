@@ -27,7 +27,7 @@ ROWS = 12
 SIZES: dict[str, Any] = {"dim": 16, "depth": 1, "heads": 2, "hidden": 24}
 OPTIONS: dict[str, dict[str, Any]] = {
     # a class token stands outside of the grid. In the last layer it alone counts, and nothing is at a distance from it
-    "Classification": {"patch": 4, "pool": "cls", "depth": 2},
+    "Classification": {"patch_size": 4, "pool": "cls", "depth": 2},
 }
 MIXING = ("position", "attention", "backend")
 COMPUTING = ("norm", "ffn", "block")

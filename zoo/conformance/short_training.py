@@ -78,7 +78,7 @@ def trains_translation(subject: Subject) -> None:
 def trains_vision(subject: Subject) -> None:
     """A vision model with it trains: finite loss and gradients, every parameter moves."""
     batch = {"images": torch.randn(8, 1, 12, 12), "labels": torch.randint(5, (8,))}
-    steps(subject, Classification, {"num_classes": 5, "image_size": 12, "channels": 1, "patch": 4}, batch)
+    steps(subject, Classification, {"num_classes": 5, "image_size": 12, "channels": 1, "patch_size": 4}, batch)
 
 
 @once
