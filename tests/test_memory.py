@@ -12,8 +12,8 @@ from zoo.system import malloc
 GLIBC = pytest.mark.skipif(malloc._glibc() is None, reason="this process does not use glibc's allocator")
 PROBE = """
 import json, resource, sys
-from zoo import memory
-said = memory.keep()
+from zoo.system import malloc
+said = malloc.keep()
 import torch
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -21,7 +21,7 @@ def faults():
         torch.empty(32 * 2**18).fill_(1.0)   # 32 MB
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 faults()
-print(json.dumps([said, memory.state(), faults()]))
+print(json.dumps([said, malloc.state(), faults()]))
 """
 
 

@@ -42,7 +42,7 @@ def test_a_torch_that_knows_no_capabilities_tells_nothing(monkeypatch):
     ("seconds", "text"), [(0.2, "0 s"), (59.4, "59 s"), (59.7, "1 min 0 s"), (60.0, "1 min 0 s"), (119.8, "2 min 0 s")]
 )
 def test_a_summary_says_minutes_and_seconds(seconds, text):
-    run = SimpleNamespace(root="runs", folder="runs/lm/default/s1")
+    run = Run(Path("runs"), "lm", "default", 1)
     done = fit_summary.summary(run, SimpleNamespace(global_step=7), SimpleNamespace(best={"loss": 0.51234}), seconds)
     assert done.splitlines()[0] == f"finished 7 steps in {text} · best loss 0.5123"
 

@@ -142,7 +142,7 @@ def test_a_failure_of_the_files_that_are_read_is_no_failure_of_the_cache(fresh_c
 WORKER = """
 import json, sys, time
 from pathlib import Path
-from zoo.data.cache import cached
+from zoo.data.cache import cached_entry as cached
 
 def build(folder):
     with open(sys.argv[1], "a") as log:

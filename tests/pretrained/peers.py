@@ -161,6 +161,7 @@ def wide(monkeypatch, dtype):
     if dtype == torch.float32:
         yield
         return
+    float32 = torch.float32
     with monkeypatch.context() as patched:
         patched.setattr(torch, "float32", torch.float64)
         patched.setattr(torch, "float", torch.float64)
@@ -168,9 +169,8 @@ def wide(monkeypatch, dtype):
         torch.set_default_dtype(torch.float64)
         try:
             yield
-        finally:
-            torch.set_default_dtype(torch.float64)
-    torch.set_default_dtype(torch.float32)
+        finally:  # float32 means float64 until the context has ended
+            torch.set_default_dtype(float32)
 
 
 def made(case, dtype=torch.float32):
