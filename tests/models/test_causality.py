@@ -212,13 +212,13 @@ def test_a_causal_mask_is_a_position_of_its_own():
 @pytest.mark.parametrize("kv_heads", [1, 2])
 @pytest.mark.parametrize("position", ["RoPE", "ALiBi", "T5"])
 @torch.no_grad()
-def test_grouped_heads_decode_with_small_caches(groups, position):
-    model = language(heads=4, attention=partial(MultiHead, kv_heads=groups), **chosen({"position": position}))
+def test_grouped_heads_decode_with_small_caches(kv_heads, position):
+    model = language(heads=4, attention=partial(MultiHead, kv_heads=kv_heads), **chosen({"position": position}))
     model = spread(model).eval()
     x, caches = tokens(2, LENGTH), model.stack.caches(LENGTH)
     same(torch.cat([model(part, caches=caches) for part in x.split(1, 1)], 1), model(x))
-    none = torch.empty(2, groups, 0, SIZES["dim"] // 4)
-    assert caches[0].own.extend(none, none)[0].shape == (2, groups, LENGTH, SIZES["dim"] // 4)
+    none = torch.empty(2, kv_heads, 0, SIZES["dim"] // 4)
+    assert caches[0].own.extend(none, none)[0].shape == (2, kv_heads, LENGTH, SIZES["dim"] // 4)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs no GPU, and is the same there")
