@@ -106,7 +106,8 @@ def test_timm_loads_an_export_by_its_folder_and_by_its_file(sizes, tmp_path):
     from zoo.pretrained.family import part
 
     options = {
-        "num_classes": 5, "image_size": 16, "channels": 3, "patch": 4, "pool": "cls", "dim": 32, "depth": 2, "heads": 4,
+        "num_classes": 5, "image_size": 16, "channels": 3, "patch_size": 4, "pool": "cls", "dim": 32, "depth": 2,
+        "heads": 4,
         "position": part("position.Learned"), "attention": part("attention.MultiHead"),
         "norm": part("norm.LayerNorm", eps=1e-6), "ffn": part("ffn.MLP", activation="gelu_tanh"), **sizes,
     }  # fmt: skip

@@ -22,7 +22,7 @@ from zoo.registry import Part
 from zoo.tasks.task import Task
 
 STEPS = 2
-PATIENCE = 16  # steps until every weight must have moved: an expert of a mixture may wait for its first token
+PATIENCE = 32  # steps until every weight must have moved: an expert of a mixture has waited 24 for its first token
 ROWS = 12
 SIZES: dict[str, Any] = {"dim": 16, "depth": 1, "heads": 2, "hidden": 24}
 OPTIONS: dict[str, dict[str, Any]] = {
