@@ -1,5 +1,6 @@
 """Runs are done once, whatever is killed and however many processes work on them."""
 
+import contextlib
 import json
 import os
 import random
@@ -62,7 +63,11 @@ def repeated(runs):
 
 
 def holding(runs):
-    return [json.loads(path.read_text()) for path in Path(runs).rglob("s*.lock")]
+    owners = []
+    for path in Path(runs).rglob("s*.lock"):
+        with contextlib.suppress(FileNotFoundError):  # given back since it was listed
+            owners.append(json.loads(path.read_text()))
+    return owners
 
 
 def until(what, patience=20.0):
