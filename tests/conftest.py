@@ -26,6 +26,7 @@ settings.register_profile(
 )
 settings.load_profile("deterministic")
 
+pytest_plugins = ["tests.fixtures"]
 torch.set_num_threads(1)
 torch.ones(1, requires_grad=True).sum().backward()  # before fake tensors: see zoo/conformance/processes.py
 # seconds per file on two cores; rewritten by ZOO_RECORD_DURATIONS=1 pytest

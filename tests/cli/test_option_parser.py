@@ -84,7 +84,7 @@ def test_a_flag_can_be_turned_off(command, option):
 
 @pytest.mark.parametrize(("command", "option"), VALUED)
 def test_an_option_at_the_end_needs_its_value(command, option):
-    if option.key:  # the configuration says so, with the option's type: see test_cli_strangers
+    if option.key:  # the configuration says so, with the option's type: see test_import_policy
         assert stored(parse(command, f"--{option.name}"), option) is True
         return
     for argv in ([f"--{option.name}"], [f"--{option.name}", "--debug"]):

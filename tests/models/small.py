@@ -27,7 +27,7 @@ def combinations(*kinds):
 
 
 def refused(model, parts):
-    """Whether these built-in parts refuse each other in this model, as test_matrix.py shows they do, and no others."""
+    """Whether these built-in parts refuse each other in this model, as test_compatibility.py shows."""
     position, backend, attention = (parts[kind] for kind in ("position", "backend", "attention"))
     return (
         (attention == "Additive" and (backend != "Naive" or position == "RoPE"))
@@ -78,7 +78,7 @@ def spread(net):
 
 
 def built(build, parts, **options):
-    """The model in evaluation, or None where a sentence refuses the parts: tests/models/test_matrix.py judges those."""
+    """The model in evaluation, or None where the parts refuse each other: see test_compatibility.py."""
     try:
         return spread(build(**chosen(parts), **options)).eval()
     except UsageError:

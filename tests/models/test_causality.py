@@ -35,7 +35,7 @@ def label(parts):
 
 
 def rows(model):
-    """Parametrise over parts in which all triples occur that do not refuse each other: see test_matrix.py."""
+    """Parametrise over parts in which all triples occur that do not refuse each other: see test_compatibility.py."""
     accepted = covering_rows(model, "position", "backend", "attention", window=[None, 2])
     return pytest.mark.parametrize("parts", accepted, ids=label)
 

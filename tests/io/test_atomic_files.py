@@ -12,7 +12,7 @@ from zoo.cli import error_report
 from zoo.errors import StorageError, UsageError
 from zoo.io import atomic_files
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 ERRORS = (errno.ENOSPC, errno.EIO, errno.ESTALE, errno.EINVAL, errno.EROFS)
 
 # who calls what changes files other than through zoo.io.atomic_files, and why that is right

@@ -1,3 +1,5 @@
+"""Toy parts, packages on sys.path and a folder to train in, for every test of the command line."""
+
 import importlib
 import sys
 from pathlib import Path
@@ -9,7 +11,7 @@ from zoo.config import fit_options, yaml_source
 from zoo.config.class_names import ClassFinder
 from zoo.plugins import discovery
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "cli"))  # cli_parts and cli_toys, which options name
 
 from cli_parts import RECIPE, TOYS, part
 

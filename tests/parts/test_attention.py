@@ -123,7 +123,7 @@ def test_cross_attention_is_the_formula_and_keeps_its_memory(name, words):
 @pytest.mark.parametrize("first", [0, 4])
 def test_attention_with_a_position_is_the_formula(name, scheme, extent, first):
     if scheme == "RoPE" and "dditive" in name:
-        return  # refused by every stack, see tests/models/test_matrix.py
+        return  # refused by every stack, see tests/models/test_compatibility.py
     part, x, cache = built(name), torch.randn(2, LENGTH, DIM), Cache(LENGTH)
     if scheme == "RoPE" and part.head_dim % (2 * len(extent.sizes)):
         return
