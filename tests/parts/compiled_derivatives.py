@@ -5,7 +5,9 @@
 
 Compiles each case of `test_derivatives` with fixed and open sizes, and compares it with the same call that is not
 compiled. Prints one JSON object; ends with 1 where a value differs. The backend "eager" is tried without second
-derivatives: there torch traces the backward pass without a graph, and takes gradients for constants in silence.
+derivatives: there torch traces the backward pass without a graph, and takes gradients for constants in silence. Cases
+that draw dropout masks again are tried there without gradients too: torch's own checkpoint, compiled for that backend,
+draws other masks in its backward pass (backends that train, which trace it by AOTAutograd, draw the same).
 """
 
 from __future__ import annotations

@@ -1,12 +1,17 @@
 """The memory that a run is said to take is near what it takes."""
 
+import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from tests.test_recipes import build
+from zoo.cli.fit_summary import memory_of
 from zoo.tasks.lm import CausalLM
+from zoo.training import memory_estimate
 from zoo.training.memory_estimate import estimate, rows
 
 TOLERANCE = 0.15
@@ -47,8 +52,6 @@ def test_a_language_model_takes_what_was_said(parts, monkeypatch):
 
 @pytest.mark.parametrize("name", ["lm-tiny", "translation-tiny", "vit-tiny", "mlm-tiny", "translation-rnn"])
 def test_tasks_of_every_kind_can_be_estimated_and_batches_count(name):
-    import torch
-
     task = build(name, torch.device("cpu"), small=True)
     before = [p.clone() for p in task.net.parameters()]
     one, four = estimate(task, 1), estimate(task, 4)
@@ -63,3 +66,27 @@ def test_rows_come_from_the_options_of_the_data():
     assert rows(task, {"batch_size": 12}) == 12
     assert rows(task, {"max_tokens": 80}) == 10
     assert rows(task, {}) == 0
+
+
+def test_the_memory_of_a_machine_is_the_least_limit(monkeypatch, tmp_path):
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(memory_estimate, "CONTAINER_LIMIT", tmp_path / "memory.max")
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert memory_estimate.device_memory(torch.device("cpu")) == machine
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory_estimate.device_memory(torch.device("cpu")) == machine
+    (tmp_path / "memory.max").write_text("5000\n")
+    assert memory_estimate.device_memory(torch.device("cpu")) == 5000
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (4000, resource.RLIM_INFINITY))
+    assert memory_estimate.device_memory(torch.device("cpu")) == 4000
+
+
+@pytest.mark.parametrize(("limit", "warns"), [(10**6, True), (10**12, False)])
+def test_the_header_warns_of_a_step_that_does_not_fit(limit, warns, monkeypatch):
+    monkeypatch.setattr(memory_estimate, "device_memory", lambda device: limit)
+    task = build("lm-tiny", torch.device("cpu"), small=True)
+    config = {"trainer": {}, "model": {"init_args": {}}, "data": {"init_args": {"batch_size": 4}}}
+    line = memory_of(task, SimpleNamespace(config=config))
+    assert line.startswith("  memory  about ")
+    assert (" more than the 1 MB here: take a smaller batch" in " ".join(line.split())) is warns

@@ -85,7 +85,9 @@ def layers(options: Mapping[str, Any]) -> list[str]:
 
 def memory_of(task: Task, plan: Plan) -> str:
     """About how much memory a step takes; empty where it cannot be estimated."""
-    from zoo.training.memory_estimate import estimate, rows
+    import torch
+
+    from zoo.training.memory_estimate import device_memory, estimate, rows
 
     trainer, model, data = (plan.config[name] for name in ("trainer", "model", "data"))
     plain = str(trainer.get("precision") or 32).startswith("32") and not model["init_args"].get("recompute")
@@ -98,6 +100,10 @@ def memory_of(task: Task, plan: Plan) -> str:
         return ""
     own = f"{megabytes(need.weights + need.states)} weights and optimiser"
     text = f"about {megabytes(need.total)}: {own}, {megabytes(need.batch)} a batch of {count} at full length"
+    gpu = torch.cuda.is_available() and trainer.get("accelerator", "auto") in ("auto", "gpu", "cuda")
+    limit = device_memory(torch.device("cuda" if gpu else "cpu"))
+    if limit is not None and need.total > limit:
+        text += f" — more than the {megabytes(limit)} here: take a smaller batch, length or model"
     return entry("memory", text)
 
 

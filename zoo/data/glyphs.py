@@ -10,9 +10,9 @@ from PIL import Image, ImageDraw, ImageFont
 
 from zoo.data.augment import Augment
 from zoo.data.cache import cached_entry, write_arrays
-from zoo.data.data import at_least
 from zoo.data.imagedata import ImageData, Split, square_images
 from zoo.errors import UsageError
+from zoo.value_checks import MOST_SAMPLES, at_least, at_most
 
 SEED = 20170612  # fixed seed of the images
 EVALUATION_SIZE = 1000  # validation images, and as many test images
@@ -47,6 +47,7 @@ class Glyphs(ImageData):
         super().__init__(image_size, batch_size, augment, num_workers, seed)
         at_least(SMALLEST, image_size=image_size)
         at_least(1, size=size)
+        at_most(MOST_SAMPLES, size=size)
         if len(characters) < 2 or len(set(characters)) < len(characters) or any(map(str.isspace, characters)):
             raise UsageError(f"characters are {characters!r}: two or more are needed, all different and none blank")
         self.characters, self.side, self.size = characters, image_size, size

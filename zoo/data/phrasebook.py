@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from zoo.data.data import at_least
 from zoo.data.pairdata import Pair, PairData
 from zoo.errors import UsageError
 from zoo.registry import suggest
+from zoo.value_checks import MOST_SAMPLES, at_least, at_most
 
 KINDS = [
     "date",
@@ -61,6 +61,7 @@ class Phrasebook(PairData):
         """
         super().__init__(vocab_size, max_tokens, max_length, eval_limit, num_workers, seed)
         at_least(1, size=size)
+        at_most(MOST_SAMPLES, size=size)
         self.languages, self.size = (source, target), size
         self.kinds = list(KINDS if kinds is None else kinds)
         if not self.kinds:

@@ -6,9 +6,9 @@ import random
 import string
 from typing import Any
 
-from zoo.data.data import at_least
 from zoo.data.pairdata import Pair, PairData
 from zoo.errors import UsageError
+from zoo.value_checks import MOST_SAMPLES, at_least, at_most
 
 EVALUATION_SIZE = 500  # words for validation, and as many for test
 BYTES = 259  # the smallest vocabulary there is: every letter stays a token
@@ -41,6 +41,7 @@ class Reversal(PairData):
         """
         super().__init__(BYTES, max_tokens, length + 1, eval_limit, num_workers, seed)
         at_least(1, size=size)
+        at_most(MOST_SAMPLES, size=size)
         if not 2 <= letters <= len(string.ascii_lowercase):
             raise UsageError(f"letters is {letters}: it must lie between 2 and {len(string.ascii_lowercase)}")
         if letters**length < 2 * (size + 2 * EVALUATION_SIZE):

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.parts.block import Memory
-from zoo.value_checks import a_rate, at_least
+from zoo.value_checks import MOST_MODULES, a_rate, at_least, at_most
 
 LAYERS: Mapping[str, Callable[..., nn.Module]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 CELLS: Mapping[str, Callable[..., nn.Module]] = {"rnn": nn.RNNCell, "gru": nn.GRUCell, "lstm": nn.LSTMCell}
@@ -40,6 +40,7 @@ class Encoder(nn.Module):
         """
         super().__init__()
         at_least(1, dim=dim, depth=depth)
+        at_most(MOST_MODULES, depth=depth)
         a_rate(dropout=dropout)
         if cell not in CELLS:
             raise UsageError(f"cell must be one of {', '.join(CELLS)}, got {cell}.")

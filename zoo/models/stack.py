@@ -21,9 +21,7 @@ from zoo.parts.norm import LayerNorm, Norm
 from zoo.parts.packing import Packing, declares_packs
 from zoo.parts.pattern import Bias, Pattern
 from zoo.parts.position import Extent, Position, RoPE
-from zoo.value_checks import a_rate, at_least, at_most
-
-DEEPEST = 10_000  # blocks
+from zoo.value_checks import MOST_MODULES, a_rate, at_least, at_most
 
 LARGEST_PADDING = 100.0  # larger numbers at padding may overflow on their way through a stack
 
@@ -96,7 +94,7 @@ class Stack(nn.Module):
         super().__init__()
         self._trains_on: torch.device | None = None  # where every backend has gradients
         at_least(1, dim=dim, depth=depth, heads=heads, window=window, hidden=hidden)
-        at_most(DEEPEST, depth=depth)
+        at_most(MOST_MODULES, depth=depth)
         a_rate(dropout=dropout, attention_dropout=attention_dropout)
         self.dim = dim
         hidden = 4 * dim if hidden is None else hidden

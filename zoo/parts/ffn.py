@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from zoo.errors import UsageError
 from zoo.parts.few_row_linear import Linear
 from zoo.renames import RenamedOptions
+from zoo.value_checks import MOST_MODULES, at_most
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -230,6 +231,7 @@ class MoE(FFN):
         super().__init__(dim, hidden)
         if not 1 <= top_k <= experts:
             raise UsageError(f"ffn MoE sends each token to top_k={top_k} of experts={experts}: at most all of them.")
+        at_most(MOST_MODULES, experts=experts)
         self.top_k, self.aux_loss_weight, self.copies = top_k, aux_loss_weight, experts
         self.router = nn.Linear(dim, experts, bias=False)
         self.experts = nn.ModuleList(expert(dim, hidden) for _ in range(experts))

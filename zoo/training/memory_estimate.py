@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +16,7 @@ from zoo.models.loss import ROWS
 from zoo.system.torch_internals import fake_tensors
 from zoo.tasks.task import Task
 
+CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 STATES = 2  # numbers per weight that optimisers like Adam keep
 
 
@@ -45,6 +49,22 @@ def estimate(task: Task, rows: int) -> Estimate:
     output = getattr(task.net, "output", None)
     logits = 3 * ROWS * output.size(0) * 4 + output.nbytes if isinstance(output, Tensor) else 0
     return Estimate(weights, gradients, STATES * gradients, saved_for_backward(task, rows) + logits)
+
+
+def device_memory(device: torch.device) -> int | None:
+    """Bytes of memory that this process may use on a device: of the GPU, or of this machine, container or limit."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    limits = []
+    with suppress(ImportError, OSError, ValueError, AttributeError):
+        import resource
+
+        limits.append(resource.getrlimit(resource.RLIMIT_AS)[0])
+    with suppress(OSError, ValueError, AttributeError):
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    with suppress(OSError, ValueError):  # "max" where a container has no limit
+        limits.append(int(CONTAINER_LIMIT.read_text()))
+    return min((limit for limit in limits if limit > 0), default=None)
 
 
 def saved_for_backward(task: Task, rows: int) -> int:

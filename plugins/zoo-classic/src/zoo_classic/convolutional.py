@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from zoo.errors import UsageError
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.tasks.lm import LanguageTask
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import OptimizerFactory, ScheduleFactory, required_size
+from zoo.value_checks import MOST_MODULES, at_least, at_most
 from zoo_classic.rows import WindowState
 
 
@@ -26,9 +26,8 @@ class ConvolutionalNet(nn.Module):
         self, vocab_size: int, max_length: int, width: int, dim: int, depth: int, dropout: float = 0.0, seed: int = 0
     ):
         super().__init__()
-        for name, number in (("width", width), ("dim", dim), ("depth", depth)):
-            if number < 1:
-                raise UsageError(f"{name} must be at least 1, got {number}.")
+        at_least(1, width=width, dim=dim, depth=depth)
+        at_most(MOST_MODULES, depth=depth)
         self.vocab_size, self.max_length, self.scale = vocab_size, max_length, dim**0.5
         self.width, self.reach = width, 1 + depth * (width - 1)
         with preserve_rng():

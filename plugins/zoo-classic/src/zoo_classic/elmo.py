@@ -16,6 +16,7 @@ from zoo.models.initialization import initialize, preserve_rng
 from zoo.tasks.lm import LanguageTask
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory, required_size
+from zoo.value_checks import MOST_MODULES, at_least, at_most
 from zoo_classic.rows import rows
 from zoo_classic.spelling import CharacterCNN, spelled
 from zoo_classic.trained import TrainedELMo
@@ -89,9 +90,8 @@ class BiLM(nn.Module):
             seed: of the initial weights.
         """
         super().__init__()
-        for name, number in (("dim", dim), ("depth", depth)):
-            if number < 1:
-                raise UsageError(f"{name} must be at least 1, got {number}.")
+        at_least(1, dim=dim, depth=depth)
+        at_most(MOST_MODULES, depth=depth)
         if input not in ("tokens", "letters"):
             raise UsageError(f"input is {input!r}: it must be tokens or letters.")
         self.vocab_size, self.max_length, self.depth, self.dim = vocab_size, max_length, depth, dim

@@ -6,8 +6,8 @@ from itertools import product
 from typing import Any
 
 from zoo.data.batches import generator
-from zoo.data.data import at_least
 from zoo.data.text import Corpus, Scheme, TextData
+from zoo.value_checks import MOST_SAMPLES, at_least, at_most
 
 SEED = 20130116
 PEOPLE = {  # (gender, rank, age)
@@ -66,6 +66,7 @@ class Sentences(TextData):
         """`size` sentences in all; `vocab_size` is for bpe only, and at 1024 every word is one token."""
         super().__init__(tokenizer, vocab_size, max_length, batch_size, val_fraction, num_workers, seed)
         at_least(100, size=size)
+        at_most(MOST_SAMPLES, size=size)
         self.size = size
 
     def source(self) -> dict[str, Any]:

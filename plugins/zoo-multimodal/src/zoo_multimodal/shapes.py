@@ -13,8 +13,9 @@ from torch import Tensor
 
 from zoo.data.batches import BatchDataset
 from zoo.data.cache import cached_entry, digest, write_json
-from zoo.data.data import Data, at_least
+from zoo.data.data import Data
 from zoo.errors import UsageError
+from zoo.value_checks import MOST_SAMPLES, at_least, at_most
 from zoo_multimodal.captions import KINDS, PAD, PLACES, WORDS, Words, caption, encode, longest, wordings
 from zoo_multimodal.drawing import picture, random_scene
 
@@ -75,6 +76,7 @@ class CaptionedShapes(Data):
         """Up to `objects` shapes in an image of `image_size` pixels a side."""
         super().__init__(batch_size, num_workers, seed)
         at_least(1, objects=objects, size=size)
+        at_most(MOST_SAMPLES, size=size)
         at_least(SMALLEST, image_size=image_size)
         if objects > len(PLACES):
             raise UsageError(f"objects is {objects}: there are {len(PLACES)} corners, one for each")

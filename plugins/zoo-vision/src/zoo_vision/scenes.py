@@ -14,8 +14,9 @@ from torch import Tensor
 
 from zoo.data.batches import BatchDataset, uniforms
 from zoo.data.cache import cached_entry, digest, write_json
-from zoo.data.data import Data, at_least
+from zoo.data.data import Data
 from zoo.errors import UsageError
+from zoo.value_checks import MOST_SAMPLES, at_least, at_most
 from zoo_vision.drawn import KINDS, picture, random_things
 from zoo_vision.setloss import NOTHING
 
@@ -70,6 +71,7 @@ class DrawnScenes(Data):
         """One to `objects` shapes in an image of `image_size` pixels a side; `size` scenes to train on."""
         super().__init__(batch_size, num_workers, seed)
         at_least(1, objects=objects, size=size)
+        at_most(MOST_SAMPLES, size=size)
         at_least(SMALLEST, image_size=image_size)
         if objects > MOST:
             raise UsageError(f"objects is {objects}: {MOST} shapes at most have room in an image")
