@@ -61,7 +61,9 @@ class Task(LightningModule):
         alias_old_names(cls)
 
     def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Tensor]]:
-        """As torch's, without counters and tables of integers: callbacks and strategies average what it names."""
+        """As torch's, names and tensors of any shape, without counters and tables of integers: callbacks and strategies
+        average what it names.
+        """
         return (pair for pair in super().named_buffers(*args, **kwargs) if pair[1].is_floating_point())
 
     @classmethod
@@ -79,7 +81,7 @@ class Task(LightningModule):
 
     @abstractmethod
     def example(self) -> tuple[tuple[Tensor, ...], int]:
-        """Arguments of ``net`` for one sample on the meta device, and the tokens (or images) in it."""
+        """Arguments of ``net`` for one sample, each (1, ...) on the meta device, and the tokens (or images) in it."""
 
     def sample(self, rows: int) -> Any:
         """A random batch such as its data gives, for checks. Raises NotImplementedError where a task has none."""
