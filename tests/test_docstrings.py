@@ -10,10 +10,12 @@ from zoo import registry
 from zoo.plugins.description import describe, describe_class
 
 ROOT = Path(__file__).parent.parent / "zoo"
-DOCUMENTED = ("parts", "models", "renames.py")  # where every public definition has a docstring
-SHAPED = ("parts", "models")  # where every function that returns tensors gives their shapes
-# (B, T, dim), "shaped like x", "the same shape", or a function of each element
-SHAPE = re.compile(r"\([^()]*[\w.]+,[^()]*\)|\bshape(d)?\b|\belementwise\b|\bone number\b")
+SHAPED = (  # where every function that returns tensors gives their shapes
+    "parts", "models", "tasks", "data", "pretrained", "finetuning", "conformance",
+)  # fmt: skip
+DOCUMENTED = (*SHAPED, "renames.py")  # where every public definition has a docstring
+# (B, T, dim), () for one number, "shaped like x", "the same shape", or a function of each element
+SHAPE = re.compile(r"\([^()]*[\w.]+,[^()]*\)|(?<!\w)\(\)|\bshape(d)?\b|\belementwise\b|\bone number\b")
 
 
 def files(places):

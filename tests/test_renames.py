@@ -480,7 +480,9 @@ def test_no_source_calls_a_part_by_an_old_keyword():
     names = {path.rpartition(".")[2]: set(table) for path, table in renames.OPTIONS.items()}
     parts = [part for kind in registry.KINDS for part in registry.parts(kind) if part.builtin]
     names |= {part.name: set(renames.option_names(part.load())) for part in parts}
-    attributes = {old for table in renames.ATTRIBUTES.values() for old in table} - {"missing", "groups", "asks"}
+    attributes = {old for table in renames.ATTRIBUTES.values() for old in table} - {
+        "missing", "groups", "asks", "seen", "chosen",  # which other classes have
+    }  # fmt: skip
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):

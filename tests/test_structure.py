@@ -40,7 +40,10 @@ MAY_IMPORT = {
     "parts": (("errors", "renames", "system", "parts"), ("torch",)),
     "models": (("errors", "renames", "value_checks", "registry", "parts", "models"), ("torch",)),
     "data": (("errors", "renames", "value_checks", "io", "registry", "recipe_files", "data"), None),
-    "tasks": (("errors", "value_checks", "io", "registry", "recipe_files", "parts", "models", "data", "tasks"), None),
+    "tasks": (
+        ("errors", "renames", "value_checks", "io", "registry", "recipe_files", "parts", "models", "data", "tasks"),
+        None,
+    ),
     "finetuning": ((*PLUGINS, "recipe_files", "parts", "models", "data", "tasks", "inference", "finetuning"), None),
     "inference": ((*PLUGINS, "recipe_files", "parts", "models", "data", "tasks", "inference", "finetuning"), None),
     "pretrained": ((*PLUGINS, "recipe_files", "parts", "models", "data", "tasks", "inference", "pretrained"), None),

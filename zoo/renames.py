@@ -47,6 +47,8 @@ ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
         "lowers": "supports", "missing": "unsupported", "asks": "requires", "groups": "kv_heads",
     },
     "zoo.parts.ffn.FFN": {"side_loss": "aux_loss"},
+    "zoo.parts.autotune.Auto": {"chosen": "fastest_backends"},
+    "zoo.models.recurrent.Decoder": {"seen": "alignment"},
 }  # fmt: skip
 
 # old → new class path; where the last names differ, the old one is also accepted as the name of a part
@@ -198,6 +200,18 @@ def _rename_attributes(cls: type) -> None:
                 _deprecate(old, new, cls.__name__)
                 setattr(cls, new, value)
                 delattr(cls, old)
+
+
+def module_attribute(module: str, names: Mapping[str, str], old: str) -> Any:
+    """What a module has under the new name of ``old``, with a FutureWarning: the body of its ``__getattr__``.
+
+    Raises AttributeError for a name that is not in the table of old → new ``names``.
+    """
+    if old not in names:
+        raise AttributeError(f"module {module!r} has no attribute {old!r}")
+    message = f"{module}.{old} is named {names[old]} now. The old name ends with zoo {REMOVED_IN}."
+    warnings.warn(message, FutureWarning, stacklevel=3)
+    return getattr(sys.modules[module], names[old])
 
 
 class OldAttribute:

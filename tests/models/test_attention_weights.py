@@ -249,14 +249,14 @@ class Weightless(MultiHead):
 
 
 def test_an_attention_without_weights_leaves_none_and_says_so_once(caplog):
-    watch_module._say_unseen.cache_clear()
+    watch_module._warn_without_weights.cache_clear()
     net = language(attention=Weightless)
     for _ in range(2):
         with record_weights(net) as seen:
             net(tokens(1, 4))
         assert seen == {}
     assert [record.getMessage() for record in caplog.records] == [
-        "Weightless says no attention weights (it has no weigh): nothing is drawn or aligned by them"
+        "Weightless gives no attention weights (it has no weigh): heat maps and alignments leave it out"
     ]
 
 

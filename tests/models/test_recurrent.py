@@ -126,7 +126,9 @@ def test_context_is_the_weighted_mean_of_the_states(double):
     y = torch.randn(2, 1, 8)
     with record_weights(net.decoder) as seen:
         got, carried = net.decoder(y, net.decoder.begin(memory))
-    a = seen["seen"][:, 0, 0]
+    with pytest.warns(DeprecationWarning, match="'seen' of Decoder is now called 'alignment'"):
+        assert net.decoder.seen is net.decoder.alignment
+    a = seen["alignment"][:, 0, 0]
     close(a.sum(1), torch.ones(2))
     assert (a[valid] > 0).all()
     assert (a[~valid] == 0).all()
@@ -179,7 +181,7 @@ def test_concat_looks_at_the_same_place_at_every_step_and_additive_does_not(scor
     if score == "none":
         assert not seen
         return
-    weights = seen["seen"]
+    weights = seen["alignment"]
     assert weights.shape == (2, 1, 5, 6)
     moved = (weights - weights[:, :, :1]).abs().max()
     assert moved > 1e-6 if score == "additive" else moved < 1e-12
@@ -258,7 +260,7 @@ def reverse(score, length, steps):
     source, target = batch(256)
     with torch.no_grad(), record_weights(net.eval().decoder) as seen:
         right = net(source, target[:, :-1]).argmax(-1) == target[:, 1:]
-    return float(right.float().mean()), seen.get("seen")
+    return float(right.float().mean()), seen.get("alignment")
 
 
 def test_a_fixed_context_is_a_bottleneck_that_attention_removes():

@@ -19,7 +19,7 @@ from zoo.parts.position import T5
 
 @pytest.fixture(autouse=True)
 def _nothing_is_known(monkeypatch):
-    monkeypatch.setattr(Auto, "chosen", {})
+    monkeypatch.setattr(Auto, "fastest_backends", {})
 
 
 def call(T=6, grad=True):
@@ -43,7 +43,7 @@ def test_the_fastest_is_chosen_once_and_said(rivals, wanted, monkeypatch, caplog
     with caplog.at_level(logging.WARNING):
         for one in (backend, other, backend):
             out = one(*call(), Pattern(causal=True))
-    (chosen,) = Auto.chosen.values()
+    (chosen,) = Auto.fastest_backends.values()
     assert type(chosen) is wanted
     (record,) = caplog.records
     assert record.getMessage().startswith(f"backend Auto: {wanted.__name__} for 6 x 6, 2 heads of 4, causal, float64")
@@ -54,7 +54,9 @@ def test_a_call_of_another_kind_is_measured_anew():
     for pattern in (Pattern(causal=True), Pattern(), Pattern(window=2)):
         for T in (6, 7, 8, 12):
             Auto()(*call(T), pattern)
-    assert len(Auto.chosen) == 6  # three patterns; up to 8, and up to 16 tokens
+    assert len(Auto.fastest_backends) == 6  # three patterns; up to 8, and up to 16 tokens
+    with pytest.warns(DeprecationWarning, match="'chosen' of Auto is now called 'fastest_backends'"):
+        assert Auto.chosen is Auto.fastest_backends
 
 
 def test_measuring_leaves_no_gradient_and_no_random_number_behind():
@@ -87,7 +89,7 @@ def test_scores_that_would_take_too_much_memory_are_not_tried(monkeypatch):
     monkeypatch.setattr(autotune, "LARGEST", 2 * 2 * 6 * 6 * 4 - 1)
     monkeypatch.setattr(autotune, "fastest", lambda *_: pytest.fail("a quadratic kernel was tried"))
     torch.testing.assert_close(Auto()(q, k, v, Pattern(causal=True)), Naive()(q, k, v, Pattern(causal=True)))
-    assert not Auto.chosen
+    assert not Auto.fastest_backends
 
 
 def trained(dtype, **options):
@@ -109,7 +111,7 @@ def trained(dtype, **options):
 def test_a_step_with_measurements_equals_one_without(position, recompute, dtype):
     options = {"position": registry.get("position", position), "recompute": recompute}
     measured = trained(dtype, **options)
-    assert Auto.chosen
+    assert Auto.fastest_backends
     again = trained(dtype, **options)
     for name, value in measured.items():
         assert value is None or torch.equal(value, again[name]), name

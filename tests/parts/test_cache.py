@@ -18,7 +18,7 @@ def test_a_cache_holds_all_so_far_in_order():
 def test_a_cache_refuses_more_than_its_capacity():
     cache = Cache(3)
     cache.extend(torch.zeros(1, 1, 2, 4), torch.zeros(1, 1, 2, 4))
-    with pytest.raises(IndexError, match="a cache for 3 positions was asked to hold 4"):
+    with pytest.raises(IndexError, match="a cache for 3 positions cannot hold 4"):
         cache.extend(torch.zeros(1, 1, 2, 4), torch.zeros(1, 1, 2, 4))
     assert cache.length == 2
 

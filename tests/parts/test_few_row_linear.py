@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from zoo.models import LanguageModel
 from zoo.models.generation import GenerationConfig, generate
 from zoo.parts import few_row_linear as module
-from zoo.parts.few_row_linear import FEW, Linear, Packed, held_bytes, linear, packs
+from zoo.parts.few_row_linear import FEW, Linear, Packed, linear, pack_once, packs
 from zoo.parts.int8 import Int8
 from zoo.system import torch_internals
 
@@ -119,7 +119,7 @@ def test_a_model_writes_what_it_writes_without_these_kernels(rows, monkeypatch):
 @torch.no_grad()
 def test_a_matrix_that_was_changed_is_not_the_one_that_was_laid_out(kind, change):
     weight, x = torch.nn.Parameter(torch.randn(96, 64)), torch.randn(8, 64)
-    holder = held_bytes(weight, kind)
+    holder = pack_once(weight, kind)
     assert holder.current
     change(weight)
     assert not holder.current

@@ -4,6 +4,7 @@ import pytest
 
 from zoo.tasks import task as module
 from zoo.tasks.lm import CausalLM, LanguageTask
+from zoo.tasks.masked import MaskedLM
 from zoo.tasks.task import Task
 
 
@@ -35,6 +36,8 @@ def test_old_names_that_a_class_overrides_are_used_and_warned_of():
 def test_old_names_can_be_read():
     assert CausalLM.goals is CausalLM.monitored_metrics
     assert Task.blanks is Task.data_sizes
+    assert Task.tried
+    assert not MaskedLM.tried
     assert vars(LanguageTask)["figures"] is vars(LanguageTask)["compute_metrics"]
 
 

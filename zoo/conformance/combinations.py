@@ -69,7 +69,7 @@ def import_classes(part: Part) -> Any:
 def tasks() -> dict[str, Any]:
     """The installed tasks, by name, whose network takes every kind of part, and that give a batch to try it with.
 
-    Of tasks that ask the same of a stack one is enough: the others say that they are not ``tried``.
+    Of tasks that ask the same of a stack one is enough: the others say that they are not ``in_matrix``.
     """
     wide = [
         part for part in registry.parts("task") if {*MIXING, *COMPUTING} <= {o.name for o in describe(part).options}
@@ -78,7 +78,7 @@ def tasks() -> dict[str, Any]:
     return {
         name: task
         for name, task in classes.items()
-        if getattr(task, "sample", None) is not Task.sample and getattr(task, "tried", True)
+        if getattr(task, "sample", None) is not Task.sample and getattr(task, "in_matrix", True)
     }
 
 

@@ -239,7 +239,7 @@ def content_digests(data: Any) -> dict[str, Content]:
 
 
 def tensors_of(batch: dict[str, Any]) -> dict[str, Tensor]:
-    """The numbers of a batch, without what only says which of them are real, or wanted."""
+    """The numbers of a batch, of any shape, by name; masks are left out."""
     return {n: v for n, v in batch.items() if isinstance(v, Tensor) and v.dtype != torch.bool}
 
 

@@ -56,7 +56,7 @@ def features(words: frozenset[str], keys: int, heads: int, table: Tensor | None 
 
 
 def every_second(query: Tensor, key: Tensor) -> Tensor:
-    """Keys at an even distance."""
+    """Whether a key stands at an even distance; elementwise."""
     return (query - key) % 2 == 0
 
 
@@ -123,7 +123,7 @@ def explain_mismatch(call: Call, out: Tensor) -> str:
 
 
 def misread_features(call: Call) -> Iterator[tuple[str, dict[str, Any], float | None, Tensor, Tensor]]:
-    """A call with one mistake each, and how it is called."""
+    """A call with one mistake at a time: its name, the pattern's options, the scale, and k and v, both (B, G, S, D)."""
     q, k, v, pattern, _ = call
     for feature in (*FEATURES, "offset", "start"):
         if isinstance(pattern.get(feature), Tensor) or pattern.get(feature):
@@ -152,5 +152,5 @@ def misread_features(call: Call) -> Iterator[tuple[str, dict[str, Any], float | 
 
 
 def reference_result(call: Call, scale: float | None = None) -> Tensor:
-    """The textbook's result in float64."""
+    """The result (B, H, T, D) of Naive in float64."""
     return Naive()(call.q.double(), call.k.double(), call.v.double(), call.make_pattern(), scale=scale)

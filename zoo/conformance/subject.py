@@ -131,6 +131,7 @@ class NormSubject(Subject):
     kind = "norm"
 
     def layer(self, causal: bool = False, dropout: float = 0.0) -> nn.Module:
+        """The norm alone as a layer; ``causal`` and ``dropout`` change nothing."""
         return spread(Alone(self.build()))
 
     def build(self, dim: int = DIM) -> Norm:
@@ -144,6 +145,7 @@ class FFNSubject(Subject):
     kind = "ffn"
 
     def layer(self, causal: bool = False, dropout: float = 0.0) -> nn.Module:
+        """The feed-forward alone as a layer; ``causal`` and ``dropout`` change nothing."""
         return spread(Alone(self.build()))
 
     def build(self, dim: int = DIM, hidden: int = HIDDEN) -> FFN:
@@ -211,6 +213,7 @@ class TaskSubject(Subject):
         return (one for one in super().other_options() if not set(one[1].options) & set(sizes) - set(self.options))
 
     def places(self) -> set[str]:
+        """A model where the task can be built, otherwise nothing."""
         try:
             self.build()
         except (UsageError, ValueError):
@@ -265,9 +268,11 @@ class DataSubject(Subject):
         return self.files() or {}
 
     def missing_options(self) -> list[str]:
+        """Options without a default, beside those that its sample files give."""
         return [name for name in super().missing_options() if name not in self.file_options]
 
     def other_options(self) -> Iterator[tuple[str, Subject]]:
+        """The subject with one option changed at a time, to the first candidate, and the option as text."""
         for name, values in candidates(self.part, self.file_options | self.options).items():
             for value in values[:1]:
                 other = copy.copy(self)

@@ -20,7 +20,7 @@ from zoo.parts.ffn import FFN
 
 
 def aux_losses(layer: nn.Module) -> Tensor:
-    """What parts add to the loss."""
+    """The sum () of the auxiliary losses that feed-forwards left."""
     return sum((m.aux_loss for m in layer.modules() if isinstance(m, FFN) and m.aux_loss is not None), torch.zeros(()))
 
 
@@ -61,7 +61,7 @@ def fixed_starts(layer: nn.Module) -> set[str]:
 
 
 def state(layer: nn.Module) -> list[tuple[str, Tensor]]:
-    """Parameters and buffers, by name."""
+    """Parameters and buffers, of any shape, by name."""
     return [*layer.named_parameters(), *layer.named_buffers()]
 
 

@@ -35,13 +35,19 @@ def shift(images: Tensor, draws: np.ndarray) -> Tensor:
 
 
 def crop_flip(images: Tensor, draws: np.ndarray) -> Tensor:
-    """Random shift, and a horizontal flip with probability 1/2; shapes as in `shift`."""
+    """Images (B, C, H, W) shifted at random, and flipped horizontally with probability 1/2; the same shape.
+
+    ``draws`` (B, >= 3) are random numbers in [0, 1).
+    """
     mirrored = torch.from_numpy(draws[:, 2] < 0.5)
     return shift(torch.where(mirrored[:, None, None, None], images.flip(-1), images), draws)
 
 
 def randaugment(images: Tensor, draws: np.ndarray) -> Tensor:
-    """`crop_flip`, then two operations of RandAugment (Cubuk et al. 2020) at torchvision's default strength."""
+    """`crop_flip`, then two operations of RandAugment (Cubuk et al. 2020) at torchvision's default strength.
+
+    Images (B, C, H, W) of uint8 to the same shape; ``draws`` (B, 4) are random numbers in [0, 1).
+    """
     from torchvision.transforms import RandAugment
 
     change = RandAugment()

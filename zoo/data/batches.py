@@ -84,10 +84,12 @@ class RowPlan(Plan):
         self.items, self.rows = items, rows
 
     def order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """The items in the order of an epoch, shuffled with a seed, and the batches in theirs: (items,), (count,)."""
         order = np.arange(self.items) if self.seed is None else generator(self.seed, epoch).permutation(self.items)
         return order, np.arange(self.count)
 
     def identity(self) -> list[int | None]:
+        """Items, rows per batch, seed and number of batches."""
         return [self.items, self.rows, self.seed, self.count]
 
 
@@ -119,6 +121,7 @@ class TokenPlan(Plan):
         return [*edges, len(width)] if width else edges
 
     def order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Items by length, ties at random, and batches shuffled with a seed: (items,), (count,)."""
         if self.seed is None:
             return np.argsort(self.width, kind="stable"), np.arange(self.count)
         draw = generator(self.seed, epoch)
@@ -126,6 +129,7 @@ class TokenPlan(Plan):
         return order[np.argsort(self.width[order], kind="stable")], draw.permutation(self.count)
 
     def identity(self) -> list[int | None]:
+        """Items, their tokens in all, tokens per batch, seed and number of batches."""
         return [len(self.width), int(self.width.sum()), self.tokens, self.seed, self.count]
 
 

@@ -101,6 +101,7 @@ class RestorationData(FromText):
         return self.max_length - 2
 
     def make_dataset(self, stream: Stream, split: str) -> BatchDataset:
+        """Rows of corrupted text; of evaluation rows the first ``eval_limit`` are decoded."""
         rows = NoisedRows(stream, self.length, self.max_length, self.corrupter(), self)
         rows.decoded = 0 if split == "train" else self.eval_limit
         return rows
@@ -124,10 +125,12 @@ class RestorationData(FromText):
         return self.tokenizer.decode(ids)
 
     def sizes(self) -> dict[str, int]:
+        """The sizes of both vocabularies, which are one."""
         self.ready()
         return {"source_vocab_size": self.tokenizer.vocab_size, "target_vocab_size": self.tokenizer.vocab_size}
 
     def save(self, folder: Path) -> None:
+        """Write the tokenizer for both sides into a folder."""
         self.ready()
         for side in ("source", "target"):
             self.tokenizer.save(folder / f"{side}-tokenizer.json")
@@ -162,9 +165,11 @@ class SpanCorruption(RestorationData):
         self.added = (PAD, BOS, EOS, *(SENTINEL.format(number) for number in range(most + 1)))
 
     def corrupter(self) -> Corrupt:
+        """Replaces spans by sentinels (Raffel et al., 2020)."""
         return Spans(self.rate, self.mean_span, np.array([self.number(name) for name in self.added[3:]]))
 
     def recipe(self) -> dict[str, Any]:
+        """The rate and the mean length of spans."""
         return {"rate": self.rate, "mean_span": self.mean_span}
 
 
@@ -212,12 +217,14 @@ class Denoising(RestorationData):
         self.rate, self.mean_span = rate, mean_span
 
     def corrupter(self) -> Corrupt:
+        """Applies BART's noises (Lewis et al., 2020)."""
         size = self.tokenizer.vocab_size
         ends = np.array([self.tokenizer.decode([n]).rstrip(" ").endswith(ENDS) for n in range(size)])
         ends[self.number(EOS)] = True
         return Noises(self.noises, self.rate, self.mean_span, self.number(MASK), ends)
 
     def recipe(self) -> dict[str, Any]:
+        """The noises, the rate and the mean length of spans."""
         return {"noises": sorted(self.noises), "rate": self.rate, "mean_span": self.mean_span}
 
 

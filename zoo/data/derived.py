@@ -77,6 +77,7 @@ class FromText(Data):
         """The options that say what is made: plain JSON."""
 
     def load(self) -> None:
+        """Load the text, extend its tokenizer, and make the splits."""
         self.text.ready()
         self.tokenizer = self.text.tokenizer.extended(self.added)
         streams = {split: blocks.tokens for split, blocks in self.text.datasets.items()}  # type: ignore[attr-defined]
@@ -98,13 +99,16 @@ class FromText(Data):
         return np.array([number for number in range(self.tokenizer.vocab_size) if number not in special])
 
     def sizes(self) -> dict[str, int]:
+        """The size of the vocabulary."""
         self.ready()
         return {"vocab_size": self.tokenizer.vocab_size}
 
     def fingerprint(self) -> str:
+        """SHA-256 of the text and of the options that change rows."""
         content = json.dumps([type(self).__name__, self.recipe()], sort_keys=True)
         return hashlib.sha256(f"{self.text.fingerprint()} {content}".encode()).hexdigest()
 
     def save(self, folder: Path) -> None:
+        """Write the tokenizer into a folder."""
         self.ready()
         self.tokenizer.save(folder / "tokenizer.json")

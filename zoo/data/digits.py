@@ -34,6 +34,7 @@ class Digits(ImageData):
         super().__init__(image_size, batch_size, augment, num_workers, seed)
 
     def read(self) -> tuple[dict[str, Split], list[str]]:
+        """The splits and the names of the classes. Raises UsageError without scikit-learn."""
         try:
             release = version("scikit-learn")
         except PackageNotFoundError as error:

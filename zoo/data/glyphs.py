@@ -53,6 +53,7 @@ class Glyphs(ImageData):
         self.characters, self.side, self.size = characters, image_size, size
 
     def read(self) -> tuple[dict[str, Split], list[str]]:
+        """The splits, rendered once and cached, and the names of the classes."""
         options = {"characters": self.characters, "side": self.side, "size": self.size, "pillow": PIL.__version__}
         entry = cached_entry("glyphs", {"format": 1, **options}, self._render)
         with np.load(entry / "glyphs.npz") as arrays:

@@ -52,12 +52,15 @@ class ArrayPixels(Pixels):
         self.count, self.channels, self.size = images.shape[0], images.shape[1], images.shape[2]
 
     def fetch(self, indices: np.ndarray) -> Tensor:
+        """The images of numbers ``indices`` (n,), (n, C, H, W) of uint8."""
         return self.images[torch.from_numpy(indices)]
 
     def digest(self) -> str:
+        """SHA-256 of all pixels and their shape."""
         return hashlib.sha256(self.images.numpy().tobytes() + str(tuple(self.images.shape)).encode()).hexdigest()
 
     def sample(self) -> np.ndarray:
+        """The numbers of all images: they are in memory."""
         return np.arange(self.count)
 
 
@@ -120,6 +123,7 @@ class ImageData(Data):
         """The splits "train", "val" and perhaps "test", and the names of the classes."""
 
     def load(self) -> None:
+        """Read the splits, check their labels, and measure mean and deviation of the training pixels once."""
         splits, self.names = self.read()
         for name, split in splits.items():
             check_labels(name, split, len(self.names))
@@ -144,11 +148,13 @@ class ImageData(Data):
         self.datasets = {"test": rows["val"], **rows}
 
     def sizes(self) -> dict[str, int]:
+        """The number of classes, the height and width of an image in pixels, and its channels."""
         self.ready()
         assert self.image_size is not None
         return {"num_classes": len(self.names), "image_size": self.image_size, "channels": self.channels}
 
     def fingerprint(self) -> str:
+        """SHA-256 of pixels, labels and names of classes."""
         self.ready()
         return self._fingerprint
 

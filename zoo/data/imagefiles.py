@@ -31,9 +31,11 @@ class FilePixels(Pixels):
         self.count, self.size, self.image, self.identity = count, size, image, identity
 
     def fetch(self, indices: np.ndarray) -> Tensor:
+        """The images of numbers ``indices`` (n,), (n, C, H, W) of uint8, read and decoded now."""
         return torch.stack([self._one(int(i)) for i in indices])
 
     def digest(self) -> str:
+        """SHA-256 of the files' identity, their number and the size of images."""
         return digest([self.identity, self.count, self.size])
 
     def _one(self, index: int) -> Tensor:

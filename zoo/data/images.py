@@ -76,6 +76,7 @@ class ImageFolder(ImageData):
 
     @classmethod
     def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
+        """Write a folder of random images with two classes per split; the options that read it."""
         for number, split in enumerate(("train", "val", "test")):
             for label, images in enumerate(np.split(sample_images(16, (12, 10, 3), seed, number), 2)):
                 place = folder / split / "ab"[label]
@@ -85,6 +86,7 @@ class ImageFolder(ImageData):
         return {"root": str(folder), "image_size": 8}
 
     def read(self) -> tuple[dict[str, Split], list[str]]:
+        """The splits and the names of the classes. Raises UsageError for a missing split or class."""
         splits: dict[str, Split] = {}
         names: list[str] = []
         for name in ("train", "val", "test"):
@@ -262,6 +264,7 @@ class NpzImages(ImageData):
 
     @classmethod
     def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
+        """Write one .npz file of random images per split; the options that read them."""
         for number, split in enumerate(("train", "val", "test")):
             labels = np.random.default_rng((seed, number)).permutation(np.arange(24) % 3)
             file = io.BytesIO()
@@ -270,6 +273,7 @@ class NpzImages(ImageData):
         return {split: str(folder / f"{split}.npz") for split in ("train", "val", "test")}
 
     def read(self) -> tuple[dict[str, Split], list[str]]:
+        """The splits and the names of the classes. Raises UsageError for files of different sizes."""
         splits, names = {}, []
         for name, file in self.files.items():
             arrays = _npz(Path(file).expanduser())
@@ -376,6 +380,7 @@ class TorchvisionImages(ImageData):
         return {"name": "MNIST", "root": str(folder)}
 
     def read(self) -> tuple[dict[str, Split], list[str]]:
+        """The splits, validation cut from the training images, and the names of the classes."""
         train, test = self._open("train"), self._open("test")
         labels = _labels(train)
         train_part, val_part = stratified_split(labels, self.val_fraction, SPLIT)

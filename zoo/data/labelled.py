@@ -117,14 +117,17 @@ class LabelledData(Data):
         return self.tokenizer.marked([])[0], self.tokenizer.pad or 0
 
     def sizes(self) -> dict[str, int]:
+        """The size of the vocabulary and the number of classes."""
         self.ready()
         return {"vocab_size": self.tokenizer.vocab_size, "num_classes": len(self.names)}
 
     def fingerprint(self) -> str:
+        """SHA-256 of texts, labels and options."""
         self.ready()
         return self._fingerprint
 
     def save(self, folder: Path) -> None:
+        """Write the tokenizer and the names of the classes into a folder."""
         self.ready()
         self.tokenizer.save(folder / "tokenizer.json")
         write_json(folder / "labels.json", {"names": self.names})
@@ -141,6 +144,7 @@ class TextLabels(LabelledData):
         """The texts of "train", "val" and perhaps "test"."""
 
     def load(self) -> None:
+        """Read the texts, train the tokenizer, and make the splits. Raises UsageError for a split without texts."""
         texts = self.texts()
         for split in ("train", "val"):
             if not texts.get(split):

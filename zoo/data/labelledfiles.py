@@ -51,6 +51,7 @@ class LabelledFiles(TextLabels):
 
     @classmethod
     def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
+        """Write one .tsv file of random texts per split; the options that read them."""
         for number, split in enumerate(("train", "val", "test")):
             draw = generator(seed, number)
             lines = [f"{'cat' if draw.random() < 0.5 else 'dog'}\t{sample_sentence(draw)}" for _ in range(60)]
@@ -59,6 +60,7 @@ class LabelledFiles(TextLabels):
         return {"path": str(folder)}
 
     def texts(self) -> dict[str, list[LabelledText]]:
+        """The labelled texts of each split. Raises UsageError without training texts."""
         files = {split: self._file(split) for split in ("train", "val", "test")}
         if files["train"] is None:
             raise missing_file(f"{self.path / 'train.tsv'} (or .gz)", RECIPES)

@@ -145,6 +145,7 @@ class MaskedText(FromText):
         self.rate, self.whole_words, self.next_sentence, self.scored = rate, whole_words, next_sentence, scored
 
     def make_dataset(self, stream: Stream, split: str) -> BatchDataset:
+        """Rows of text with hidden tokens."""
         words = Words.of(self.tokenizer) if self.whole_words else None
         masker = Masker(self.rate, self.number(MASK), self.ordinary(), words)
         marks = {name: self.number(name) for name in self.added}
@@ -158,7 +159,9 @@ class MaskedText(FromText):
         return rows
 
     def sizes(self) -> dict[str, int]:
+        """The size of the vocabulary and the number of the mask token."""
         return {**super().sizes(), "mask_token": self.number(MASK)}
 
     def recipe(self) -> dict[str, Any]:
+        """The options that change rows."""
         return {"rate": self.rate, "whole_words": self.whole_words, "next_sentence": self.next_sentence}

@@ -175,6 +175,7 @@ class PairData(Data):
         """The pairs of "train", "val" and perhaps "test"."""
 
     def load(self) -> None:
+        """Read the pairs, train the tokenizers, and encode the splits once."""
         coding = [self.vocab_size, self.shared, self.split_digits, self.split_ideographs]
         origin = self.origin()
 
@@ -248,6 +249,7 @@ class PairData(Data):
         )
 
     def plan(self, split: str, world: int, seed: int | None) -> Plan:
+        """Batches of pairs of similar lengths, up to ``max_tokens`` tokens each."""
         pairs = self.datasets[split]
         assert isinstance(pairs, Pairs)
         return TokenPlan(pairs.lengths, self.max_tokens * world, world, seed)
@@ -258,11 +260,13 @@ class PairData(Data):
         return self.target_tokenizer.decode(ids)
 
     def sizes(self) -> dict[str, int]:
+        """The sizes of both vocabularies."""
         self.ready()
         sizes = self.source_tokenizer.vocab_size, self.target_tokenizer.vocab_size
         return {"source_vocab_size": sizes[0], "target_vocab_size": sizes[1]}
 
     def fingerprint(self) -> str:
+        """SHA-256 of pairs, tokenizers and options."""
         self.ready()
         return self._fingerprint
 

@@ -86,6 +86,7 @@ class ParallelFiles(PairData):
 
     @classmethod
     def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
+        """Write two files of random lines per split, one per language; the options that read them."""
         for number, split in enumerate(("train", "val", "test")):
             for side, language in enumerate(("en", "de")):
                 draw = generator(seed, number, side)
@@ -135,6 +136,7 @@ class ParallelFiles(PairData):
         return next((file for file in (Path(name), Path(f"{name}.gz")) if file.is_file()), None)
 
     def origin(self) -> dict[str, Any]:
+        """SHA-256 of every file, and the options that change pairs."""
         digests = {
             split: [hashlib.sha256(read_bytes(file, RECIPES)).hexdigest() for file in files]
             for split, files in self.files().items()
@@ -143,6 +145,7 @@ class ParallelFiles(PairData):
         return {"files": digests, "val_fraction": None if "val" in digests else self.options.val_fraction, **options}
 
     def corpus(self) -> dict[str, list[Pair]]:
+        """The pairs of each split; validation is cut from training pairs where it has no files."""
         corpus = {split: _read(files, self.options) for split, files in self.files().items()}
         return corpus if "val" in corpus else corpus | split_validation(corpus["train"], self.options.val_fraction)
 

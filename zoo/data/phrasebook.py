@@ -71,11 +71,13 @@ class Phrasebook(PairData):
                 raise UsageError(f"unknown kind {kind!r}.{suggest(kind, KINDS)} Available: {', '.join(KINDS)}")
 
     def maker(self) -> str:
+        """The package and the version that make the phrases."""
         import babel
 
         return f"babel {babel.__version__}"
 
     def origin(self) -> dict[str, Any]:
+        """The maker and all options that change phrases."""
         return {
             "maker": self.maker(),
             "languages": self.languages,

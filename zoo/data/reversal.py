@@ -49,9 +49,11 @@ class Reversal(PairData):
         self.length, self.letters, self.size = length, letters, size
 
     def origin(self) -> dict[str, Any]:
+        """The options that change words."""
         return {"reversal": [self.length, self.letters, self.size, self.corpus_seed]}
 
     def corpus(self) -> dict[str, list[Pair]]:
+        """Random words and the same words reversed, by split."""
         draw = random.Random(self.corpus_seed)
         alphabet = string.ascii_lowercase[: self.letters]
         words: dict[str, None] = {}

@@ -68,6 +68,7 @@ class PythonRoles(LabelledData):
         self.pieces, self.val_fraction = pieces, val_fraction
 
     def load(self) -> None:
+        """Read the sources, train the tokenizer, and label each token by its role."""
         texts = self.sources()
         self.tokenizer = self._tokenizer([one.text for one in texts["train"]])
         self.names = list(ROLES)

@@ -60,9 +60,11 @@ class SignatureQuestions(PairData):
         self.val_fraction = val_fraction
 
     def origin(self) -> dict[str, Any]:
+        """The version of the questions and of the standard library."""
         return {"signatures": 1, "val_fraction": self.val_fraction, **StdlibDocs().source()}
 
     def corpus(self) -> dict[str, list[Pair]]:
+        """Questions and answers by split."""
         splits: dict[str, list[Pair]] = {"train": [], "val": [], "test": []}
         for one in signatures():
             place = int(one.split_position / self.val_fraction)

@@ -76,6 +76,8 @@ class StdlibDocs(TextData):
         return {"python": platform.python_version(), "files": listing.hexdigest()}
 
     def documents(self) -> Corpus:
+        """The docstrings of the standard library, shuffled; the last ones are the validation split."""
+
         def extract(folder: Path) -> None:
             write_json(folder / "texts.json", texts_of(_library()))
 

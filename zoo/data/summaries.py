@@ -43,9 +43,11 @@ class DocSummaries(PairData):
         self.reads, self.val_fraction = reads, val_fraction
 
     def origin(self) -> dict[str, Any]:
+        """The version of the summaries and of the standard library."""
         return {"summaries": 1, "reads": self.reads, "val_fraction": self.val_fraction, **StdlibDocs().source()}
 
     def corpus(self) -> dict[str, list[Pair]]:
+        """Docstrings and their first lines by split."""
         splits = StdlibDocs(val_fraction=self.val_fraction).documents().splits
         train, others = (_pairs(splits[name], self.reads) for name in ("train", "val"))
         targets = {pair.target for pair in train}

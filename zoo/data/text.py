@@ -130,6 +130,7 @@ class TextData(Data):
         """The text of each split."""
 
     def load(self) -> None:
+        """Read the text, train the tokenizer, and encode the splits once."""
         source = self.source()
 
         def pack(folder: Path) -> None:
@@ -189,14 +190,17 @@ class TextData(Data):
         return Tokenizer.bpe(documents["train"], self.vocab_size)
 
     def sizes(self) -> dict[str, int]:
+        """The size of the vocabulary."""
         self.ready()
         return {"vocab_size": self.tokenizer.vocab_size}
 
     def fingerprint(self) -> str:
+        """SHA-256 of tokens and options."""
         self.ready()
         return self._fingerprint
 
     def save(self, folder: Path) -> None:
+        """Write the tokenizer into a folder."""
         self.ready()
         self.tokenizer.save(folder / "tokenizer.json")
 
@@ -233,6 +237,7 @@ class TextFiles(TextData):
 
     @classmethod
     def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
+        """Write a folder of random texts per split; the options that read them."""
         for number, split in enumerate(("train", "val", "test")):
             (folder / split).mkdir()
             for part in range(2):
@@ -242,6 +247,7 @@ class TextFiles(TextData):
         return {"path": str(folder / "train"), "val_path": str(folder / "val"), "test_path": str(folder / "test")}
 
     def source(self) -> dict[str, Any]:
+        """SHA-256 of every file, by split."""
         content: dict[str, Any] = {}
         for split, path in self.paths.items():
             if path is not None:
@@ -250,6 +256,7 @@ class TextFiles(TextData):
         return content
 
     def documents(self) -> Corpus:
+        """The texts of each split; validation is cut from training texts where it has no files."""
         documents: dict[str, list[str]] = {}
         for split, path in self.paths.items():
             if path is not None:

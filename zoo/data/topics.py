@@ -46,6 +46,7 @@ class DocTopics(TextLabels):
         self.topics, self.val_fraction = topics, val_fraction
 
     def texts(self) -> dict[str, list[LabelledText]]:
+        """Docstrings labelled with their package, by split. Raises UsageError for more topics than packages."""
         splits = StdlibDocs(val_fraction=self.val_fraction).documents().splits
         of = {text: homes[0] for text, homes in package_origins().items() if len(homes) == 1}
         counts = Counter(home for home in of.values())

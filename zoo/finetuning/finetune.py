@@ -18,7 +18,7 @@ from zoo.errors import UsageError
 from zoo.finetuning.weight_transfer import Transfer, transfer_weights
 from zoo.inference import weight_files
 from zoo.inference.find_run import ModelLocation, find_model
-from zoo.models.initialization import named_seed
+from zoo.models.initialization import derive_seed
 from zoo.parts.lora import adapt
 from zoo.parts.position import Position
 from zoo.tasks.task import Task
@@ -114,7 +114,7 @@ def add_adapters(net: nn.Module, tune: Tune) -> list[str]:
     seed = torch.initial_seed()
     with torch.random.fork_rng(devices=[]):
         for name in names:  # as in `initialise`: initial adapters depend only on the seed and their name
-            torch.default_generator.manual_seed(named_seed(seed, name))
+            torch.default_generator.manual_seed(derive_seed(seed, name))
             net.get_submodule(name).reset_parameters()  # type: ignore[operator]
     return names
 

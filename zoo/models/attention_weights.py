@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
-from zoo.parts.attention import Attention, Chosen
+from zoo.parts.attention import Attention, Selection
 from zoo.parts.cache import Cache
 
 log = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 @runtime_checkable
 class HasWeights(Protocol):
-    """A module that can say what weights, (B, H, T, S), a forward with the same arguments has."""
+    """A module that computes the attention weights (B, H, T, S) of a forward."""
 
     def weights(self, *args, **kwargs) -> Tensor:
         """The weights (B, H, T, S) of a forward with the same arguments."""
@@ -34,15 +34,15 @@ def attention_layers(module: nn.Module) -> list[str]:
 def record_weights(
     module: nn.Module,
     names: Collection[str] | None = None,
-    rows: Chosen | None = None,
-    heads: Chosen | None = None,
+    rows: Selection | None = None,
+    heads: Selection | None = None,
 ) -> Iterator[dict[str, Tensor]]:
     """Within the block, each forward leaves its attention weights, (B, H, T, S), under the attention's name.
 
-    They are computed again from what the attention was given, so that any backend can be watched. Of chosen ``names``
-    (see ``attention_layers``), ``rows`` (queries) and ``heads`` nothing else is computed or kept. Raises UsageError
-    for a name that there is not, and for queries that go on from a cache: watch one pass over the whole sequence.
-    An attention that cannot say its weights (it has no ``weigh``) leaves none; that is said once in a process.
+    They are computed again from the attention's arguments, so that any backend works. With ``names`` (see
+    ``attention_layers``), ``rows`` (queries) and ``heads`` only these are computed. Raises UsageError
+    for an unknown name, and for queries that go on from a cache: watch one pass over the whole sequence.
+    An attention without ``weigh`` is left out, with one warning in a process.
     """
     parts = {name: module.get_submodule(name) for name in attention_layers(module)}
     for name in names or ():
@@ -56,7 +56,7 @@ def record_weights(
                 with torch.no_grad():
                     recorded[name] = _weights(part, args, kwargs, rows, heads)
             except NotImplementedError:
-                _say_unseen(type(part))
+                _warn_without_weights(type(part))
 
         return hook
 
@@ -73,11 +73,11 @@ def record_weights(
 
 
 @cache
-def _say_unseen(part: type) -> None:
-    log.warning("%s says no attention weights (it has no weigh): nothing is drawn or aligned by them", part.__name__)
+def _warn_without_weights(part: type) -> None:
+    log.warning("%s gives no attention weights (it has no weigh): heat maps and alignments leave it out", part.__name__)
 
 
-def _weights(part: HasWeights, args: tuple, kwargs: dict, rows: Chosen | None, heads: Chosen | None) -> Tensor:
+def _weights(part: HasWeights, args: tuple, kwargs: dict, rows: Selection | None, heads: Selection | None) -> Tensor:
     arguments = {key: value for key, value in kwargs.items() if key != "cache"}
     if isinstance(part, Attention):
         if isinstance(kwargs.get("cache"), Cache) and arguments["pattern"].offset:

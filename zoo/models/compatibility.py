@@ -1,4 +1,4 @@
-"""Sentences for combinations of parts that cannot work, said when a stack is built and not in the middle of a run."""
+"""Errors for combinations of parts that cannot work, raised when a stack is built and not in the middle of a run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from zoo.parts.block import Block
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Position
 
-# what an attention that looks at a memory is asked for
+# what an attention that looks at a memory needs
 CROSS = {"cross": "this model looks at a memory", "valid": "this model pads its batches"}
 
 
 def required_features(position: Position, pattern: Pattern, padded: bool, dropout: float) -> dict[str, str]:
-    """What a stack asks of its attentions, and who asks, by the names that attentions and backends know."""
+    """The features that a stack needs of its attentions and backends, each with the reason."""
     name = type(position).__name__
     reasons = {
         **dict.fromkeys(("bias", position.feature), f"position {name} adds a bias to the scores"),
@@ -33,7 +33,7 @@ def required_features(position: Position, pattern: Pattern, padded: bool, dropou
 
 
 def check_supported(attention: Attention, required: dict[str, str]) -> None:
-    """Raise UsageError when an attention, or its backend, cannot serve what it will be asked for."""
+    """Raise UsageError when an attention, or its backend, does not support a required feature."""
     missing = sorted(attention.unsupported(frozenset(required)))
     if missing:
         feature = missing[0]

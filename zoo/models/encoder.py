@@ -64,7 +64,7 @@ class TextEncoder(nn.Module):
 
 
 class MaskedLanguageModel(TextEncoder):
-    """Logits of every token from those around it, and, if wanted, of whether a second text follows a first.
+    """Logits of every token from those around it, and, optionally, of whether a second text follows a first.
 
     BERT's head: norm(act(W x + b)) with the encoder's norm, then the embedding matrix and a bias.
     """
@@ -83,7 +83,7 @@ class MaskedLanguageModel(TextEncoder):
             vocab_size: number of tokens.
             max_length: longest sequence the model is made for.
             tie: use the embedding matrix for the output as well (Press and Wolf, 2017).
-            pairs: tell, from the first token, whether the second text follows the first.
+            pairs: predict, from the first token, whether the second text follows the first.
             activation: of the head.
         """
         super().__init__(vocab_size, max_length, **encoder)

@@ -102,14 +102,14 @@ def _single(
     for length in range(1, max(limits) + 1):
         log_probs, allowed = _log_probabilities(state, tokens, end, length <= search.min_length)
         try:
-            chosen = allowed.argmax(-1) if generator is None else sample_token(allowed, search, generator)
+            next_tokens = allowed.argmax(-1) if generator is None else sample_token(allowed, search, generator)
         except RuntimeError as error:  # torch draws from no distribution that holds nan
             _check_numbers(float(log_probs.sum()), error)
             raise
-        gained = log_probs.gather(1, chosen[:, None])[:, 0].tolist()
+        gained = log_probs.gather(1, next_tokens[:, None])[:, 0].tolist()
         _check_numbers(sum(gained))
         going = []
-        for place, (row, token) in enumerate(zip(rows, chosen.tolist(), strict=True)):
+        for place, (row, token) in enumerate(zip(rows, next_tokens.tolist(), strict=True)):
             score[row] += gained[place]
             ended[row] = token == end
             if not ended[row]:
@@ -118,7 +118,7 @@ def _single(
                     going.append(place)
         if not going:
             break
-        tokens = chosen[:, None]
+        tokens = next_tokens[:, None]
         if len(going) < len(rows):  # rows that ended cost nothing any more
             remaining = torch.tensor(going, device=first.device)
             state.select(remaining)
@@ -187,7 +187,7 @@ def _beam(
         # of the best 2 * width at most width can end, so that width are left to go on
         best, place = total.flatten(1).topk(min(2 * width, width * vocabulary), -1)
         _check_numbers(sum(best[:, 0].tolist()))  # nan sorts above every number
-        going, parents, tokens, kept_scores, kept_texts = [], [], [], [], []
+        going, parents, tokens, beam_scores, beam_texts = [], [], [], [], []
         for number, row in enumerate(rows):
             alive: list[tuple[float, int, int]] = []
             for rank, (value, flat) in enumerate(zip(best[number].tolist(), place[number].tolist(), strict=True)):
@@ -208,13 +208,13 @@ def _beam(
             going.append(row)
             parents += [number * width + parent for _, parent, _ in alive]
             tokens += [token for _, _, token in alive]
-            kept_scores.append([value for value, _, _ in alive])
-            kept_texts.append([[*texts[number][parent], token] for _, parent, token in alive])
+            beam_scores.append([value for value, _, _ in alive])
+            beam_texts.append([[*texts[number][parent], token] for _, parent, token in alive])
         if not going:
             break
-        rows, texts = going, kept_texts
-        scores = torch.tensor(kept_scores, dtype=torch.float64, device=device)
+        rows, texts = going, beam_texts
+        scores = torch.tensor(beam_scores, dtype=torch.float64, device=device)
         state.select(torch.tensor(parents, device=device))
         following = torch.tensor(tokens, device=device)[:, None]
         _, allowed = _log_probabilities(state, following, end, length + 1 <= search.min_length)
-    return [[written for _, written in row.finished] for row in done]
+    return [[hypothesis for _, hypothesis in row.finished] for row in done]

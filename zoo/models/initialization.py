@@ -16,13 +16,13 @@ from torch import nn
 def initialize(net: nn.Module, seed: int = 0) -> nn.Module:
     """Set every parameter of ``net`` in place, leaving torch's global random state as it was."""
     for name, module in net.named_modules():
-        owned = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-        if owned and not any(tensor.is_meta for tensor in owned):
-            cuda = {tensor.device for tensor in owned if tensor.is_cuda}
+        tensors = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+        if tensors and not any(tensor.is_meta for tensor in tensors):
+            cuda = {tensor.device for tensor in tensors if tensor.is_cuda}
             with torch.random.fork_rng(cuda):
                 # not torch.manual_seed: it seeds every GPU, and fork_rng gives back only those named
                 for generator in (torch.default_generator, *(torch.cuda.default_generators[d.index] for d in cuda)):
-                    generator.manual_seed(named_seed(seed, name))
+                    generator.manual_seed(derive_seed(seed, name))
                 reset(module)
     return net
 
@@ -47,6 +47,6 @@ def reset(module: nn.Module) -> None:
         own()
 
 
-def named_seed(seed: int, name: str) -> int:
+def derive_seed(seed: int, name: str) -> int:
     """A seed for one name, the same on every machine."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:7], "big")

@@ -26,7 +26,7 @@ def cross_entropy(
     """The sum over tokens of -log softmax(W x + b)[target], float32, from states x (..., dim) and W (V, dim).
 
     Targets (...) that are -100 count nothing. ``smoothing`` spreads that share of a target evenly over the vocabulary.
-    The gradient is a multiple of what is known once the loss is, so it is computed along with it, ``rows`` tokens at a
+    The gradient is a multiple of what the loss needs anyway, so it is computed along with it, ``rows`` tokens at a
     time: the logits of a batch are never all in memory, and none is computed twice. Second derivatives and torch.func
     go by the plain formula, with all logits.
     """
@@ -35,16 +35,16 @@ def cross_entropy(
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     with torch.autocast(device, enabled=False):
         if transformed():
-            return plain_cross_entropy(x, weight, bias, targets, smoothing, dtype)
+            return full_cross_entropy(x, weight, bias, targets, smoothing, dtype)
         graph = torch.is_grad_enabled()
         needed = tuple(graph and tensor is not None and tensor.requires_grad for tensor in (x, weight, bias))
         return _Chunked.apply(x, weight, bias, targets, smoothing, rows, needed, dtype)
 
 
-def plain_cross_entropy(
+def full_cross_entropy(
     x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, dtype: torch.dtype | None
 ) -> Tensor:
-    """The same from all logits at once, by functions that torch knows all derivatives of; x (N, dim), targets (N,).
+    """The same from all logits at once, by functions with derivatives of every order; x (N, dim), targets (N,).
 
     Products are computed in ``dtype`` where one is given.
     """
@@ -61,20 +61,20 @@ def plain_cross_entropy(
 
 class _Chunked(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_given, weight_given, bias_given, targets, smoothing, rows, needed, dtype):
-        given = x_given, weight_given, bias_given
-        x, weight, bias = (one if one is None or dtype is None else one.to(dtype) for one in given)
+    def forward(ctx: Any, states, output_weight, output_bias, targets, smoothing, rows, needed, dtype):
+        tensors = states, output_weight, output_bias
+        x, weight, bias = (one if one is None or dtype is None else one.to(dtype) for one in tensors)
         wide = torch.promote_types(x.dtype, torch.float32)
         total = x.new_zeros((), dtype=wide)
-        kept = targets != IGNORED
-        places = targets.masked_fill(~kept, 0)[:, None]
+        mask = targets != IGNORED
+        places = targets.masked_fill(~mask, 0)[:, None]
         dx = torch.empty_like(x) if needed[0] else None
         dw = torch.zeros_like(weight, dtype=wide) if needed[1] else None
         db = torch.zeros_like(bias, dtype=wide) if needed[2] else None
         spread = smoothing / weight.size(0)
         for first in range(0, x.size(0), rows):
             part = slice(first, first + rows)
-            place, real = places[part], kept[part][:, None]
+            place, real = places[part], mask[part][:, None]
             # a row of padding may hold anything, and inf * 0 is nan
             inputs = torch.where(real, x[part], 0.0)
             logits = F.linear(inputs, weight, bias)
@@ -101,19 +101,19 @@ class _Chunked(torch.autograd.Function):
                 dw.addmm_(slope.T, inputs)
             else:
                 dw += slope.T @ inputs
-        ctx.save_for_backward(*given, targets, dx, dw, db)
+        ctx.save_for_backward(*tensors, targets, dx, dw, db)
         ctx.smoothing, ctx.needed, ctx.dtype = smoothing, needed, dtype
         return total
 
     @staticmethod
     def backward(ctx: Any, grad):
-        *given, targets, dx, dw, db = ctx.saved_tensors
-        if torch.is_grad_enabled():  # second derivatives are wanted
-            formula = partial(plain_cross_entropy, targets=targets, smoothing=ctx.smoothing, dtype=ctx.dtype)
-            return *differentiable_gradients(formula, given, ctx.needed, grad), None, None, None, None, None
-        narrow = ctx.dtype or given[1].dtype  # as a product in that type would have given it
-        found = [None if dx is None else dx * grad.to(dx.dtype)]
-        found += [None if one is None else (one * grad).to(narrow) for one in (dw, db)]
-        types = (None if one is None else one.dtype for one in given)
-        found = [None if one is None else one.to(dtype) for one, dtype in zip(found, types, strict=True)]
-        return *found, None, None, None, None, None
+        *tensors, targets, dx, dw, db = ctx.saved_tensors
+        if torch.is_grad_enabled():  # second derivatives, by autograd
+            formula = partial(full_cross_entropy, targets=targets, smoothing=ctx.smoothing, dtype=ctx.dtype)
+            return *differentiable_gradients(formula, tensors, ctx.needed, grad), None, None, None, None, None
+        narrow = ctx.dtype or tensors[1].dtype  # as a product in that type would have given it
+        gradients = [None if dx is None else dx * grad.to(dx.dtype)]
+        gradients += [None if one is None else (one * grad).to(narrow) for one in (dw, db)]
+        types = (None if one is None else one.dtype for one in tensors)
+        gradients = [None if one is None else one.to(dtype) for one, dtype in zip(gradients, types, strict=True)]
+        return *gradients, None, None, None, None, None

@@ -1,4 +1,4 @@
-"""How probable a text is to a masked language model: each token told from all others (Salazar et al., 2020)."""
+"""How probable a text is to a masked language model: each token predicted from all others (Salazar et al., 2020)."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.parts.block import Memory
+from zoo.renames import RenamedOptions
 from zoo.value_checks import MOST_MODULES, a_rate, at_least, at_most
 
 LAYERS: Mapping[str, Callable[..., nn.Module]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
@@ -122,15 +123,15 @@ class ConcatScore(Score):
 SCORES: Mapping[str, type[AdditiveScore] | type[ConcatScore]] = {"additive": AdditiveScore, "concat": ConcatScore}
 
 
-class EncodedSource(nn.Module):
-    """Passes attention weights (B, H, T, S) on, so that ``watch`` finds those of a decoder that makes them stepwise."""
+class Alignment(nn.Module):
+    """Returns attention weights (B, H, T, S) unchanged, so that ``record_weights`` records a stepwise decoder's."""
 
     def forward(self, weights: Tensor) -> Tensor:
         """Weights (B, H, T, S), unchanged."""
         return weights
 
     def weights(self, weights: Tensor) -> Tensor:
-        """What a forward with the same argument has: the weights (B, H, T, S)."""
+        """The weights (B, H, T, S) of a forward with the same argument."""
         return weights
 
 
@@ -149,8 +150,8 @@ class RecurrentCache(NamedTuple):
         return RecurrentCache(hidden, memory, None if self.keys is None else self.keys[rows])
 
 
-class Decoder(nn.Module):
-    """s_t = cell([c_t; y_{t-1}], s_{t-1}) from s_0 = 0, read out as W [s_t; c_t]: it knows the source by c_t alone.
+class Decoder(RenamedOptions, nn.Module):
+    """s_t = cell([c_t; y_{t-1}], s_{t-1}) from s_0 = 0, read out as W [s_t; c_t]: the source enters by c_t alone.
 
     Without attention c_t = c, the encoder's last state, at every step (Cho et al., 2014; Sutskever et al., 2014). With
     it c_t is the mean of all the encoder's states, by weights that s_{t-1} chooses (Bahdanau et al., 2015).
@@ -162,7 +163,7 @@ class Decoder(nn.Module):
         self.cells = nn.ModuleList(CELLS[encoder.cell](dim if n else 2 * dim, dim) for n in range(encoder.depth))
         self.parts = 2 if encoder.cell == "lstm" else 1
         self.attend = None if score == "none" else SCORES[score](dim)
-        self.seen = None if score == "none" else EncodedSource()
+        self.alignment = None if score == "none" else Alignment()
         self.out = nn.Linear(2 * dim, dim)
         self.dropout = nn.Dropout(encoder.dropout.p)
 
@@ -182,15 +183,15 @@ class Decoder(nn.Module):
                 context = torch.einsum("bs,bsd->bd", looks[-1].to(memory.states.dtype), memory.states)
             hidden = self._step(torch.cat([context, word], -1), hidden)
             outputs.append(torch.cat([hidden[-1][0], context], -1))
-        if self.seen is not None:
-            self.seen(torch.stack(looks, 1)[:, None])
+        if self.alignment is not None:
+            self.alignment(torch.stack(looks, 1)[:, None])
         return self.dropout(self.out(torch.stack(outputs, 1))), RecurrentCache(hidden, memory, keys)
 
     def _step(self, x: Tensor, hidden: list[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
         after = []
         for number, (cell, before) in enumerate(zip(self.cells, hidden, strict=True)):
-            found = cell(self.dropout(x) if number else x, before if len(before) > 1 else before[0])
-            after.append(found if isinstance(found, tuple) else (found,))
+            state = cell(self.dropout(x) if number else x, before if len(before) > 1 else before[0])
+            after.append(state if isinstance(state, tuple) else (state,))
             x = after[-1][0]
         return after
 

@@ -27,7 +27,7 @@ LARGEST_PADDING = 100.0  # larger numbers at padding may overflow on their way t
 
 
 class Recomputed:
-    """A block that keeps its input alone and is run again, with the same dropout, when its gradients are wanted."""
+    """A block that keeps its input alone and is run again, with the same dropout, in the backward pass."""
 
     def __init__(self, block: Block):
         self.block = block
@@ -78,7 +78,7 @@ class Stack(nn.Module):
             depth: number of blocks.
             heads: number of attention heads.
             hidden: width of the feed-forward as a budget: gated ones use two thirds of it; 4 * dim unless given.
-            position: how a token knows where it stands.
+            position: how positions enter.
             backend: how attention is computed; the attention's own choice unless given.
             attention: what attention computes.
             norm: the normalisation.
@@ -178,7 +178,7 @@ class Stack(nn.Module):
             self.check_training(x.device)
         offset = caches[0].own.length if caches else 0
         self._check_length(offset + x.size(1))
-        # a block that mixes the tokens of a row would mix those of several sentences: it has to say that it does not
+        # a block that mixes the tokens of a row would mix several sentences: it has to declare that it does not
         packs = packing is not None and all(declares_packs(type(block)) for block in self.blocks)
         x = self.embed(x, valid, offset)
         x = packing.pack(x) if packing is not None and packs else x
@@ -224,7 +224,7 @@ class Stack(nn.Module):
         ]
 
     def run_blocks(self, x: Tensor, contexts: Sequence[Context]) -> Tensor:
-        """x (B, T, dim) through all blocks, recomputed in the backward pass where that is chosen; the same shape."""
+        """x (B, T, dim) through all blocks, recomputed in the backward pass with ``recompute``; the same shape."""
         blocks = cast(Sequence[Block], self.blocks)
         cached = contexts[0].cache is not None
         again = self.recompute and self.training and not cached and not transformed()  # torch.func has no checkpoints

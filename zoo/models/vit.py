@@ -35,7 +35,7 @@ class ViT(RenamedOptions, nn.Module):
             channels: 1 for grey, 3 for colour.
             patch_size: height and width of a patch in pixels.
             pool: what the classifier reads, the mean of all patches or an extra class token.
-            registers: learned tokens in front of the patches, after the class token, that nobody reads: room to think
+            registers: learned tokens in front of the patches, after the class token, that no output reads
                 (Darcet et al., 2024), or the token that DeiT learned from a teacher.
             seed: of the initial weights.
         """

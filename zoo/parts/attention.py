@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -16,18 +16,18 @@ from zoo.parts.norm import Norm
 from zoo.parts.packing import Packing, declares_packs
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Position
-from zoo.renames import RenamedOptions
+from zoo.renames import RenamedOptions, module_attribute
 
-Chosen = slice | Sequence[int]
-BLOCK = 64  # rows of weights that are computed at once where only some are wanted
+Selection = slice | Sequence[int]
+BLOCK = 64  # rows of weights that are computed at once when only some rows are selected
 
 
 class Attention(RenamedOptions, nn.Module):
     """Projections, heads, positions and cache around a score; the base of every attention.
 
-    A subclass says what its heads compute in ``attend`` and ``weigh``. ``kv_heads`` key/value heads serve ``heads``
-    queries: as many is multi-head, one is multi-query (Shazeer, 2019), between is grouped (Ainslie et al., 2023).
-    ``bias`` is that of queries, keys and values, and of the output too unless ``out_bias`` says otherwise.
+    A subclass computes its heads in ``attend`` and their weights in ``weigh``. ``kv_heads`` key/value heads serve
+    ``heads`` queries: as many is multi-head, one is multi-query (Shazeer, 2019), between is grouped (Ainslie et al.,
+    2023). ``bias`` is that of queries, keys and values, and of the output too unless ``out_bias`` is set.
     """
 
     kind = "attention"
@@ -61,8 +61,7 @@ class Attention(RenamedOptions, nn.Module):
             kv_heads: number of heads of keys and values, a divisor of heads; as many as heads unless
                 given.
             head_dim: width of a head; dim / heads unless given.
-            bias: give queries, keys and values a bias, and the output too unless out_bias says
-                otherwise.
+            bias: give queries, keys and values a bias, and the output too unless out_bias is set.
             out_bias: give the output a bias.
         """
         super().__init__()
@@ -133,12 +132,12 @@ class Attention(RenamedOptions, nn.Module):
         *,
         pattern: Pattern,
         position: Position | None = None,
-        rows: Chosen | None = None,
-        heads: Chosen | None = None,
+        rows: Selection | None = None,
+        heads: Selection | None = None,
     ) -> Tensor:
         """The attention weights (B, H, T, S) of a forward with the same arguments, on any backend.
 
-        Of chosen queries (``rows`` of x) and heads only these are computed, in blocks: beside the projections of x,
+        Of selected queries (``rows`` of x) and heads only these are computed, in blocks: beside the projections of x,
         memory grows with rows × keys.
         """
         q, k, _ = self.project(x, memory, pattern, position, None)
@@ -217,8 +216,7 @@ class MultiHead(Attention):
             kv_heads: number of heads of keys and values, a divisor of heads: 1 is multi-query, as many
                 as heads unless given.
             head_dim: width of a head; dim / heads unless given.
-            bias: give queries, keys and values a bias, and the output too unless out_bias says
-                otherwise.
+            bias: give queries, keys and values a bias, and the output too unless out_bias is set.
             out_bias: give the output a bias.
             scale: factor on the dot products; 1 / sqrt(head_dim) unless given.
             qk_norm: normalise each head's queries and keys with this norm; not at all unless given.
@@ -327,9 +325,9 @@ class Additive(Attention):
         return masked_softmax(torch.einsum("bhtsd,hd->bhts", hidden, self.score.to(hidden.dtype)), pattern)
 
 
-def runs(numbers: range, chosen: Chosen) -> list[tuple[int, int]]:
-    """Chosen numbers, in their order, as runs [first, end) of at most BLOCK neighbours; at least one run."""
-    picked = numbers[chosen] if isinstance(chosen, slice) else [numbers[i] for i in chosen]
+def runs(numbers: range, selection: Selection) -> list[tuple[int, int]]:
+    """Selected numbers, in their order, as runs [first, end) of at most BLOCK neighbours; at least one run."""
+    picked = numbers[selection] if isinstance(selection, slice) else [numbers[i] for i in selection]
     spans: list[tuple[int, int]] = []
     for number in picked:
         first, end = spans[-1] if spans else (number, number)
@@ -346,3 +344,8 @@ def nearest(total: int, target: int, name: str = "heads") -> str:
     below = max((n for n in divisors if n < target), default=None)
     above = min((n for n in divisors if n > target), default=None)
     return " or ".join(f"{name}={n}" for n in (below, above) if n is not None)
+
+
+def __getattr__(name: str) -> Any:
+    """What plugins import by an old name, with a FutureWarning. Raises AttributeError for all other names."""
+    return module_attribute(__name__, {"Chosen": "Selection"}, name)

@@ -1,4 +1,4 @@
-"""A backend that tries the others once for each kind of call and keeps to the fastest."""
+"""A backend that measures the others once for each kind of call and uses the fastest."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ from zoo.parts.derivatives import transformed
 from zoo.parts.pattern import Pattern
 
 log = logging.getLogger(__name__)
-CANDIDATES: tuple[type[Backend], ...] = (SDPA, Naive)  # those that serve every pattern, so that any may be chosen
+CANDIDATES: tuple[type[Backend], ...] = (
+    SDPA,
+    Naive,
+)  # each serves every pattern
 REPEATS = 3
-LARGEST = 2**28  # bytes of scores that are tried: Naive keeps several times as much
+LARGEST = 2**28  # bytes of scores up to which backends are measured: Naive keeps several times as much
 
 
 class Auto(Backend):
@@ -29,7 +32,7 @@ class Auto(Backend):
     with it the last digits: name a backend where runs are compared.
     """
 
-    chosen: dict[Hashable, Backend] = {}  # noqa: RUF012  (one measurement serves every layer of the process)
+    fastest_backends: dict[Hashable, Backend] = {}  # noqa: RUF012  (one measurement serves every layer of the process)
 
     def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
         # compiling comes first: numel() would fix sizes that an export leaves open
@@ -42,9 +45,9 @@ class Auto(Backend):
         training = training and not torch.is_inference_mode_enabled()
         sizes = tuple(1 << (n - 1).bit_length() for n in (q.size(0), q.size(2), k.size(2)))
         key = (*sizes, q.shape[1::2], k.size(1), q.dtype, q.device, pattern.needs, dropout > 0, training)
-        if key not in self.chosen:
-            self.chosen[key] = fastest(q, k, v, pattern, dropout, scale, training)
-        return self.chosen[key](q, k, v, pattern, dropout, scale)
+        if key not in self.fastest_backends:
+            self.fastest_backends[key] = fastest(q, k, v, pattern, dropout, scale, training)
+        return self.fastest_backends[key](q, k, v, pattern, dropout, scale)
 
 
 def fastest(
@@ -57,7 +60,7 @@ def fastest(
     times = {}
     rivals = [kind() for kind in CANDIDATES]
     cuda = [q.device] if q.is_cuda else []
-    # hooks of whoever watches what this forward keeps must not see what a measurement keeps
+    # hooks on tensors that are saved for the backward pass must not see those of a measurement
     hooks = torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)
     with torch.random.fork_rng(cuda), hooks, torch.set_grad_enabled(training), uncached_autocast(q.device.type):
         for rival in rivals:

@@ -37,7 +37,7 @@ class Backend(RenamedOptions):
         raise NotImplementedError
 
     def check_training(self, device: torch.device) -> None:
-        """Raise UsageError where it has no gradients on this device; asked at the first forward in training."""
+        """Raise UsageError where it has no gradients on this device; called at the first forward in training."""
 
     def __repr__(self) -> str:
         return type(self).__name__
@@ -85,12 +85,12 @@ class SDPA(Backend):
         self, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, dropout: float = 0.0, scale: float | None = None
     ) -> Tensor:
         """The call by torch's kernel, whatever is faster: shapes as of ``__call__``, (B, H, T, D of v)."""
-        if transformed():  # fused kernels know gradients only
+        if transformed():  # fused kernels have first derivatives only
             return Naive()(q, k, v, pattern, dropout, scale)
         T, S = q.size(2), k.size(2)
         options: dict[str, Any] = {"dropout_p": dropout, "scale": scale, "enable_gqa": q.size(1) != k.size(1)}
         if pattern.needs == {"causal"} and pattern.offset == pattern.start and T == S:
-            # said in words, so that the flash kernel stays eligible; torch aligns it upper left, hence the conditions
+            # not as a mask, so that the flash kernel stays eligible; torch aligns it upper left, hence the conditions
             return F.scaled_dot_product_attention(q, k, v, is_causal=True, **options)
         if pattern.sees_all(T, S):
             return F.scaled_dot_product_attention(q, k, v, **options)
@@ -158,7 +158,7 @@ class Tiled(Backend):
         keys, values = k.split(self.tile, -2), v.split(self.tile, -2)
         alone = self._alone(q, pattern)
         again: Callable[..., Tensor] = partial(recomputed, chance=dropout > 0)
-        if transformed():  # which know no checkpoints
+        if transformed():  # torch.func does not support checkpoints
             again = _call
         elif not alone:
             again = partial(checkpoint, use_reentrant=False)

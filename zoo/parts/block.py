@@ -27,7 +27,7 @@ class Memory(NamedTuple):
 
 
 class Context(NamedTuple):
-    """What one forward of a stack tells a block, and how the block's parts are called with it."""
+    """The arguments of one forward of a stack, and how a block calls its parts with them."""
 
     pattern: Pattern
     position: Position | None = None
@@ -74,14 +74,14 @@ class Block(nn.Module):
     """One layer of a stack: self-attention, cross-attention where there is a memory, feed-forward.
 
     A block is given its parts, and makes the norms that it needs by calling ``norm``. The base gives each part a
-    branch; a subclass says in ``join`` how a branch changes the stream, or overrides ``forward``.
+    branch; a subclass defines in ``join`` how a branch changes the stream, or overrides ``forward``.
 
     Rows are padded, one sentence each, unless the class declares ``packs``: then x may be (1, N, dim) in training, with
     the sentences of the batch side by side, and nothing but its parts may carry anything from one token to another.
     """
 
     kind = "block"
-    packs = False  # x may be packed: between its parts each token is computed alone; code of a subclass says it anew
+    packs = False  # x may be packed: between parts each token is computed alone; a subclass with own code declares it
     closes = True  # the stack normalises what its last block gives
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What an attention remembers between the steps of decoding."""
+"""Keys and values that an attention stores between the steps of decoding."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -21,16 +21,16 @@ class Cache:
         self._k = self._v = torch.empty(0)
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Append (B, G, T, D) keys and values; all that are kept, from ``start`` on, with the new ones.
+        """Append (B, G, T, D) keys and values; all that are stored, from ``start`` on, with the new ones.
 
         Raises IndexError beyond the capacity.
         """
         stored, new = self.length - self.start, k.size(2)
         if self.length + new > self.capacity:
-            raise IndexError(f"a cache for {self.capacity} positions was asked to hold {self.length + new}")
+            raise IndexError(f"a cache for {self.capacity} positions cannot hold {self.length + new}")
         if self.length == 0:
             self._k, self._v = (y.new_empty(*y.shape[:2], self.size, y.size(-1)) for y in (k, v))
-        if stored + new > self.size:  # a prompt longer than the buffer is seen once and remembered in part
+        if stored + new > self.size:  # a prompt longer than the buffer: all of it is visible now, its end is stored
             k, v = (torch.cat([old, y], 2) for old, y in zip(self._stored(stored), (k, v), strict=True))
             self._forget(new)
             stored = self.length - self.start
@@ -56,11 +56,11 @@ class Cache:
         return self._k[:, :, place], self._v[:, :, place]
 
     def _forget(self, new: int) -> None:
-        """Count the new keys, and let go of those that the next query is too far from."""
+        """Count the new keys, and drop those outside the next query's window."""
         self.length += new
         if self.window is not None:
-            gone = max(0, self.length - self.window + 1 - self.start)
-            self.start, self._at = self.start + gone, self._at + gone
+            excess = max(0, self.length - self.window + 1 - self.start)
+            self.start, self._at = self.start + excess, self._at + excess
 
 
 class MemoryCache:
@@ -82,7 +82,7 @@ class MemoryCache:
 
 
 class LayerCache(NamedTuple):
-    """What one block remembers between steps of decoding."""
+    """The caches of one block between steps of decoding."""
 
     own: Cache
     memory: MemoryCache

@@ -95,25 +95,25 @@ class _Products(torch.autograd.Function):
 
     @staticmethod
     def gradients(ctx: Any, grad):
-        """Of q, k, v and the bias, where they are needed."""
+        """The gradients of q, k, v and the bias, each shaped like its tensor, or None where it is not needed."""
         q, k, v, bias, mask, dead, weights, dropped = ctx.saved_tensors
         need = ctx.needs_input_grad
-        if torch.is_grad_enabled():  # second derivatives are wanted
+        if torch.is_grad_enabled():  # second derivatives, by autograd
 
             def formula(q, k, v, bias):
-                kept = weights_of(q, k, bias, mask, dead, ctx.heads, ctx.scale)
-                kept = kept if dropped is None else kept * dropped * share_of(ctx.dropout)
-                return torch.bmm(kept, v).unflatten(0, ctx.heads)
+                shares = weights_of(q, k, bias, mask, dead, ctx.heads, ctx.scale)
+                shares = shares if dropped is None else shares * dropped * share_of(ctx.dropout)
+                return torch.bmm(shares, v).unflatten(0, ctx.heads)
 
             return *differentiable_gradients(formula, (q, k, v, bias), need[:4], grad), None, None, None, None, None
         grad = grad.flatten(0, 1)
         dq = dk = dv = dbias = None
-        kept = weights
+        shares = weights
         if dropped is not None:
             share = share_of(ctx.dropout)
-            kept = torch.ops.aten.native_dropout_backward(weights, dropped, share)
+            shares = torch.ops.aten.native_dropout_backward(weights, dropped, share)
         if need[2]:
-            dv = torch.bmm(kept.mT, grad)
+            dv = torch.bmm(shares.mT, grad)
         if need[0] or need[1] or need[3]:
             slope = torch.bmm(grad, v.mT)
             if dropped is not None:

@@ -1,4 +1,4 @@
-"""What the hand-written gradients do where more than a gradient is wanted: second derivatives, and torch.func."""
+"""Second derivatives and torch.func for the autograd functions with hand-written gradients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zoo.system.torch_internals import function_transforms_active
 
 
 def transformed() -> bool:
-    """Whether torch.func (grad, vmap, jvp) or forward-mode derivatives are at work, which see no autograd function."""
+    """Whether torch.func (grad, vmap, jvp) or forward mode is active, which do not support autograd functions."""
     if torch.compiler.is_compiling():
         return False
     return function_transforms_active()
@@ -29,14 +29,14 @@ def differentiable_gradients(
     the shape of its input.
     """
     with torch.enable_grad():
-        # views: the gradient is wanted of this use of an input alone, and one tensor may be used as two of them
+        # views: the gradient is of this use of an input alone, and one tensor may be two of the inputs
         views = [None if x is None else x.view_as(x) for x in inputs]
         ends = [x for x, need in zip(views, needed, strict=True) if need and x is not None]
         out = formula(*views)
         if not out.requires_grad:  # the result depends on none of them
             return [None for _ in views]
-        found = iter(torch.autograd.grad(out, ends, grad, create_graph=True, allow_unused=True))
-    return [next(found) if need and x is not None else None for x, need in zip(views, needed, strict=True)]
+        gradients = iter(torch.autograd.grad(out, ends, grad, create_graph=True, allow_unused=True))
+    return [next(gradients) if need and x is not None else None for x, need in zip(views, needed, strict=True)]
 
 
 def first_derivatives_only(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

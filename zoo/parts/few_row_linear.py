@@ -2,7 +2,7 @@
 
 A CPU's matrix library is made for many rows. With one, it reads the matrix by dot products, at half of what memory
 gives (oneMKL on an AMD EPYC); the same product as W x^T with two columns runs at twice the speed. From three rows on
-oneDNN is twice as fast, if it may lay the matrix out once: ``packs`` does that for whoever takes many such steps.
+oneDNN is twice as fast, if it may reorder the matrix once: ``packs`` does that for generation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zoo.system import torch_internals
 FEW = 32  # rows; with more the ordinary kernels are as good
 COLUMNS = 2  # rows up to which W x^T is the fastest
 SAMPLE = 200  # numbers of a matrix that are compared to notice changes that torch does not count
-LARGEST = 2**30  # bytes of matrices that are laid out a second time
+LARGEST = 2**30  # bytes of matrices up to which a reordered copy is made
 
 
 class Linear(nn.Linear):
@@ -35,17 +35,17 @@ class Linear(nn.Linear):
 
 
 class Packed:
-    """A matrix (out, in) as oneDNN likes it; it serves while somebody holds it and the matrix stays as it is.
+    """A matrix (out, in) in oneDNN's layout; ``linear`` uses it while it is referenced and the matrix is unchanged.
 
     A change through ``.data`` of a few numbers only, which torch does not count, goes unnoticed.
     """
 
-    rows = FEW  # it serves products with so many
+    rows = FEW  # up to which its product is used
 
     def __init__(self, weight: Tensor):
         self.weight, self.version = weight, torch_internals.change_count(weight)
         self.place = weight.data_ptr()
-        # torch counts no changes through .data, which callbacks that swap weights use: a few numbers tell them
+        # torch counts no changes through .data, by which callbacks swap weights: a sample of the numbers is compared
         flat = weight.detach().view(-1).numpy() if weight.is_contiguous() else None
         self.sample = None if flat is None else flat[:: max(1, len(flat) // SAMPLE) | 1]
         self.before = None if self.sample is None else self.sample.tobytes()
@@ -53,7 +53,7 @@ class Packed:
 
     @staticmethod
     def lay(weight: Tensor) -> Any:
-        """The matrix as the product wants it."""
+        """The matrix in the layout of ``product``."""
         return torch_internals.reorder_weight(weight)
 
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
@@ -77,7 +77,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if torch.compiler.is_compiling():
         return F.linear(x, weight, bias)
     rows = x.numel() // x.size(-1) if x.size(-1) else 0
-    if not rows or (rows > FEW and not _packed) or not plain(x, weight):
+    if not rows or (rows > FEW and not _packed) or not is_float32_inference(x, weight):
         return F.linear(x, weight, bias)
     packed = _packed.get(id(weight))
     if packed is not None and rows <= packed.rows and packed.current:
@@ -94,8 +94,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-def plain(x: Tensor, weight: Tensor) -> bool:
-    """Whether the product is of float32 on a CPU, and nobody wants its gradient."""
+def is_float32_inference(x: Tensor, weight: Tensor) -> bool:
+    """Whether the product is of float32 on a CPU and needs no gradient."""
     return (
         x.dtype is weight.dtype is torch.float32
         and not torch.is_grad_enabled()
@@ -107,25 +107,23 @@ def plain(x: Tensor, weight: Tensor) -> bool:
 
 
 def packs(weights: Iterable[Tensor], rows: int) -> list[Packed]:
-    """Lay matrices out for products with ``rows`` rows; they serve while the result is held, and cost their size again.
+    """Reorder matrices for products with ``rows`` rows; used while the result is referenced. Doubles their memory.
 
     Nothing is done where it would not help: few or many rows, other devices and types, more than ``LARGEST`` bytes.
     """
     if not COLUMNS < rows <= FEW or not torch_internals.can_reorder_weights():
         return []
     served = [weight for weight in weights if can_serve(weight)]
-    return (
-        [] if sum(weight.nbytes for weight in served) > LARGEST else [held_bytes(weight, Packed) for weight in served]
-    )
+    return [] if sum(weight.nbytes for weight in served) > LARGEST else [pack_once(weight, Packed) for weight in served]
 
 
 def can_serve(weight: Tensor) -> bool:
-    """Whether a matrix can be laid out, and changes of it noticed."""
-    return weight.dim() == 2 and plain(weight.detach(), weight) and not weight.is_inference()
+    """Whether a matrix can be reordered, and changes of it noticed."""
+    return weight.dim() == 2 and is_float32_inference(weight.detach(), weight) and not weight.is_inference()
 
 
-def held_bytes(weight: Tensor, kind: type[Packed]) -> Packed:
-    """The matrix laid out in one way, or in the one that somebody holds already."""
+def pack_once(weight: Tensor, kind: type[Packed]) -> Packed:
+    """The matrix in the layout of ``kind``: the existing one if it is current, otherwise a new one."""
     packed = _packed.get(id(weight))
     if not isinstance(packed, kind) or not packed.current:
         packed = _packed[id(weight)] = kind(weight)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from zoo.errors import UsageError
-from zoo.parts.few_row_linear import Packed, can_serve, held_bytes
+from zoo.parts.few_row_linear import Packed, can_serve, pack_once
 
 ENGINE = "fbgemm"  # twice as fast as oneDNN's at one row
 
@@ -68,4 +68,4 @@ def quantize(weights: Iterable[Tensor]) -> list[Packed]:
             raise UsageError(f"int8: it serves float32 on a CPU, and the model is {dtype} on {device}: --device cpu")
         if not bool(weight.isfinite().all()):
             raise UsageError("int8: a weight of this model is not finite, so that it has no scale.")
-    return [held_bytes(weight, Int8) for weight in every]
+    return [pack_once(weight, Int8) for weight in every]

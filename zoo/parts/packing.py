@@ -1,4 +1,4 @@
-"""Padding removed: the real tokens of a padded batch in one row, so that no layer computes what nobody reads.
+"""Padding removed: the real tokens of a padded batch in one row, so that no layer computes padding.
 
 Only what declares it (``packs``) is shown such a row, in which the sentences of a batch stand side by side; everything
 else gets the padded batch, one sentence a row.

@@ -25,11 +25,11 @@ class Extent:
 
     def axes(self, pos: Tensor) -> list[Tensor]:
         """One coordinate per axis for flat positions, each shaped like ``pos``; special tokens stand at the origin."""
-        rest, out = pos.clamp(min=0), []
+        remainder, out = pos.clamp(min=0), []
         for size in reversed(self.sizes[1:]):
-            out.append(rest % size)
-            rest = rest // size
-        return [rest, *reversed(out)]
+            out.append(remainder % size)
+            remainder = remainder // size
+        return [remainder, *reversed(out)]
 
 
 class Position(RenamedOptions, nn.Module):
@@ -40,7 +40,7 @@ class Position(RenamedOptions, nn.Module):
 
     kind = "position"
     limit: int | None = None  # positions from here on do not exist; None: any length runs
-    orders = True  # tokens in another order are told apart
+    orders = True  # the result depends on the order of the tokens
     relative = False  # scores depend on the distance of query and key, not on where they stand
 
     def __init__(self, dim: int, heads: int, extent: Extent):
@@ -223,8 +223,8 @@ class RoPE(Position):
         axes, width = self.extent.axes(pos), int(x.size(-1) * self.fraction)
         turn = torch.cat([self._turn(axis, width // len(axes), x.dtype) for axis in axes], -1)
         cos, sin = turn.cos(), turn.sin()
-        left, right = x[..., :width].to(turn.dtype).chunk(2, -1)
-        turned = torch.cat([left * cos - right * sin, left * sin + right * cos], -1).to(x.dtype)
+        first, second = x[..., :width].to(turn.dtype).chunk(2, -1)
+        turned = torch.cat([first * cos - second * sin, first * sin + second * cos], -1).to(x.dtype)
         return turned if width == x.size(-1) else torch.cat([turned, x[..., width:]], -1)
 
     def _turn(self, pos: Tensor, width: int, dtype: torch.dtype) -> Tensor:
@@ -259,8 +259,8 @@ class ALiBi(Position):
     @property
     def feature(self) -> str:
         """ "alibi" on one axis without special tokens, where some kernels serve it; else "bias"."""
-        plain = type(self).bias is ALiBi.bias and len(self.extent.sizes) == 1 and not self.extent.special
-        return "alibi" if plain else "bias"
+        standard = type(self).bias is ALiBi.bias and len(self.extent.sizes) == 1 and not self.extent.special
+        return "alibi" if standard else "bias"
 
     def bias(self, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         """-slope(head) * |query - key|, elementwise in broadcast arguments."""

@@ -51,7 +51,7 @@ class _Recomputed(torch.autograd.Function):
                     _restore(ctx.states, device)
                 return ctx.function(*tensors)
 
-        if torch.is_grad_enabled():  # second derivatives are wanted
+        if torch.is_grad_enabled():  # second derivatives, by autograd
             return None, None, *differentiable_gradients(again, saved, needs_grad, grad)
         inputs = [x.detach().requires_grad_(want) for x, want in zip(saved, needs_grad, strict=True)]
         out = again(*inputs)

@@ -48,9 +48,11 @@ class Reversed(Transform):
     """Rows in the opposite order: their first of two texts' answers is that the second follows, ours the last."""
 
     def read(self, theirs: list[Tensor]) -> Tensor:
+        """Their tensor (rows, ...) with its rows in reverse order; the same shape."""
         return theirs[0].flip(0)
 
     def write(self, ours: Tensor) -> list[Tensor]:
+        """A tensor of zoo (rows, ...) with its rows in reverse order; the same shape."""
         return [ours.flip(0).contiguous()]
 
 

@@ -20,11 +20,11 @@ class Transform:
     """A change of form that can be undone; the base leaves one tensor as it is."""
 
     def read(self, theirs: list[Tensor]) -> Tensor:
-        """Their tensors as ours."""
+        """Tensors of a published checkpoint converted to zoo's; here one tensor, of the same shape."""
         return theirs[0]
 
     def write(self, ours: Tensor) -> list[Tensor]:
-        """A tensor of zoo converted to the published checkpoint's."""
+        """A tensor of zoo converted to the published checkpoint's; here one tensor, of the same shape."""
         return [ours]
 
 
@@ -35,9 +35,11 @@ class Transposed(Transform):
     """A matrix that they keep the other way around, as GPT-2 does."""
 
     def read(self, theirs: list[Tensor]) -> Tensor:
+        """Their matrix (in, out) to (out, in)."""
         return theirs[0].T.contiguous()
 
     def write(self, ours: Tensor) -> list[Tensor]:
+        """A matrix (out, in) to theirs, (in, out)."""
         return [ours.T.contiguous()]
 
 
@@ -48,9 +50,11 @@ class Shaped(Transform):
         self.theirs, self.ours = tuple(theirs), tuple(ours)
 
     def read(self, theirs: list[Tensor]) -> Tensor:
+        """Their tensor in zoo's shape."""
         return theirs[0].reshape(self.ours)
 
     def write(self, ours: Tensor) -> list[Tensor]:
+        """A tensor of zoo in their shape."""
         return [ours.reshape(self.theirs)]
 
 
@@ -61,12 +65,14 @@ class Stacked(Transform):
         self.sizes = list(sizes)
 
     def read(self, theirs: list[Tensor]) -> Tensor:
+        """Their tensors (rows_i, ...) one below the other, (sum of rows_i, ...). Raises ValueError for other rows."""
         rows = [tensor.size(0) for tensor in theirs]
         if rows != self.sizes:
             raise ValueError(f"{rows} rows where the configuration says {self.sizes}")
         return torch.cat(theirs)
 
     def write(self, ours: Tensor) -> list[Tensor]:
+        """A tensor (sum of rows_i, ...) split into theirs, (rows_i, ...)."""
         return [part.contiguous() for part in ours.split(self.sizes)]
 
 

@@ -16,7 +16,7 @@ from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, 
 
 
 class LanguageTask(Task):
-    """What tasks share whose net says how probable each next token is.
+    """The base of tasks whose net gives the probability of each next token.
 
     Reports loss (nats per token), perplexity, and bits per byte of the text itself, which do not depend on how the text
     was cut into tokens, so they compare across tokenizers. ``net`` has vocab_size, max_length and ``begin``.

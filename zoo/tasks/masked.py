@@ -24,7 +24,7 @@ class MaskedLM(Task):
     """
 
     data_sizes: ClassVar = {"vocab_size": 64, "max_length": 64, "mask_token": 1}
-    tried = False  # its stack is used as Translation's encoder is
+    in_matrix = False  # its stack is used as Translation's encoder is
     monitored_metrics: ClassVar[Directions] = {"loss": "min", "accuracy": "max"}
     net: MaskedLanguageModel
 

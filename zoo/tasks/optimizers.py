@@ -36,7 +36,7 @@ def parameter_groups(
 
 
 def fuse(optimizer: Optimizer) -> Optimizer:
-    """The optimiser, which updates all tensors in one kernel where torch has one and no option says how to loop."""
+    """The optimiser, which updates all tensors in one kernel where torch has one and no option selects another loop."""
     loops = ("fused", "foreach", "capturable", "differentiable")
     is_set = any(group.get(name) for group in optimizer.param_groups for name in loops)
     tensors = [p for group in optimizer.param_groups for p in group["params"]]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 
-RENAMED = {"figures": "compute_metrics", "goals": "monitored_metrics", "blanks": "data_sizes"}
+RENAMED = {
+    "figures": "compute_metrics", "goals": "monitored_metrics", "blanks": "data_sizes", "tried": "in_matrix",
+}  # fmt: skip
 
 
 def alias_old_names(cls: type) -> None:

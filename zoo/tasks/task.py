@@ -1,6 +1,5 @@
 """What every task shares: a loss per real token, an optimiser with its schedule, and the logging of both."""
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Literal, cast
@@ -13,8 +12,9 @@ from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import MeanMetric, Metric
 
 from zoo.errors import NonFiniteError, UsageError
-from zoo.models.initialization import named_seed
+from zoo.models.initialization import derive_seed
 from zoo.parts.ffn import FFN, feeds, pop_aux_losses
+from zoo.renames import module_attribute
 from zoo.tasks.loss_log import Loss, LossLog
 from zoo.tasks.optimizers import OptimizerFactory, fuse, parameter_groups
 from zoo.tasks.renamed import alias_old_names
@@ -25,7 +25,7 @@ Directions = dict[str, Literal["min", "max"]]
 
 
 class Task(LightningModule):
-    """Trains ``net``; a subclass says what its loss is, and puts what else is worth measuring into ``metrics``.
+    """Trains ``net``; a subclass defines its loss, and puts other metrics into ``metrics``.
 
     The gradient is that of the mean loss over all predictions of one optimiser step, so that neither the size of a
     batch, its padding, gradient accumulation, nor the number of processes changes it.
@@ -35,7 +35,7 @@ class Task(LightningModule):
     unit = "token"  # what a prediction is about, and a cost is per
     data_sizes: ClassVar[dict[str, int]] = {}  # options that the data sets where they are None, and a small value each
     monitored_metrics: ClassVar[Directions] = {"loss": "min"}  # of a validation; the first one decides
-    tried: ClassVar[bool] = True  # by `zoo matrix`; False where another task asks the same of a stack
+    in_matrix: ClassVar[bool] = True  # `zoo matrix` builds it; False where another task needs the same of a stack
     tokens_seen: Tensor
 
     def __init__(self, net: nn.Module, lr: float, optimizer: OptimizerFactory, schedule: ScheduleFactory):
@@ -61,7 +61,9 @@ class Task(LightningModule):
         alias_old_names(cls)
 
     def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Tensor]]:
-        """As torch's, without counters and tables of integers: callbacks and strategies average what it names."""
+        """As torch's, names and tensors of any shape, without counters and tables of integers: callbacks and strategies
+        average what it names.
+        """
         return (pair for pair in super().named_buffers(*args, **kwargs) if pair[1].is_floating_point())
 
     @classmethod
@@ -79,7 +81,7 @@ class Task(LightningModule):
 
     @abstractmethod
     def example(self) -> tuple[tuple[Tensor, ...], int]:
-        """Arguments of ``net`` for one sample on the meta device, and the tokens (or images) in it."""
+        """Arguments of ``net`` for one sample, each (1, ...) on the meta device, and the tokens (or images) in it."""
 
     def sample(self, rows: int) -> Any:
         """A random batch such as its data gives, for checks. Raises NotImplementedError where a task has none."""
@@ -94,7 +96,7 @@ class Task(LightningModule):
     def on_fit_start(self) -> None:
         """Seed the generators by the run's seed and the number of the process."""
         # building a part consumes random numbers: without this, dropout would differ between variants of a model
-        torch.manual_seed(named_seed(self._seed, f"rank {self.global_rank}"))
+        torch.manual_seed(derive_seed(self._seed, f"rank {self.global_rank}"))
         self._feeds = feeds(self.net)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
@@ -109,8 +111,8 @@ class Task(LightningModule):
         self._window.append(everywhere)
         self.step_losses.append(loss)
         self.tokens_seen += everywhere.long()
-        # Lightning divides by the batches to accumulate, and its strategies average over processes; neither knows how
-        # many predictions each batch holds, so both are undone here
+        # Lightning divides by the batches to accumulate, and its strategies average over processes; neither depends
+        # on the number of predictions per batch, so both are undone here
         undo = self.trainer.accumulate_grad_batches * self.trainer.world_size
         return total * (undo / self._window[0].clamp(min=1))
 
@@ -198,7 +200,7 @@ class Task(LightningModule):
     # optimiser
 
     def make_optimizer(self) -> Optimizer:
-        """The optimiser, in one kernel for all tensors where torch has one and nothing else was asked for."""
+        """The optimiser, in one kernel for all tensors where torch has one and no option selects another loop."""
         return fuse(self.optimizer_factory(self.groups(), self.lr))
 
     def configure_optimizers(self) -> Any:
@@ -266,8 +268,4 @@ OLD_NAMES = {"known": "required_size", "taken": "compute_and_reset", "Goals": "D
 
 def __getattr__(name: str) -> Any:
     """What plugins import by an old name, with a FutureWarning. Raises AttributeError for all other names."""
-    if name not in OLD_NAMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    message = f"zoo.tasks.task.{name} is named {OLD_NAMES[name]} now. The old name ends with zoo 0.3."
-    warnings.warn(message, FutureWarning, stacklevel=2)
-    return globals()[OLD_NAMES[name]]
+    return module_attribute(__name__, OLD_NAMES, name)

@@ -46,7 +46,7 @@ class TranslationTask(Task):
     Accuracy is the share of target tokens that are likeliest given the true ones before them. BLEU and chrF are
     measured on detokenised text, which is decoded greedily for the samples that the data marks. Alignment is the share
     of target tokens whose cross-attention (last layer, mean over heads) is strongest within the source tokens that they
-    translate, where the data knows which those are and the network has attention.
+    translate, where the data marks those and the network has attention.
     """
 
     kind = "task"  # a base, as Task is: it has no network of its own
