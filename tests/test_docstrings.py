@@ -10,8 +10,11 @@ from zoo import registry
 from zoo.plugins.description import describe, describe_class
 
 ROOT = Path(__file__).parent.parent / "zoo"
-DOCUMENTED = ("parts", "models", "renames.py")  # where every public definition has a docstring
-SHAPED = ("parts", "models")  # where every function that returns tensors gives their shapes
+# where every public definition has a docstring, and every function that returns tensors gives their shapes
+DOCUMENTED = SHAPED = (
+    "parts", "models", "cli", "compare", "config", "inference", "io", "logging", "plugins", "system", "training",
+    *sorted(path.name for path in ROOT.glob("*.py")),
+)  # fmt: skip
 # (B, T, dim), "shaped like x", "the same shape", or a function of each element
 SHAPE = re.compile(r"\([^()]*[\w.]+,[^()]*\)|\bshape(d)?\b|\belementwise\b|\bone number\b")
 
@@ -22,9 +25,11 @@ def files(places):
 
 
 def public(tree, prefix=""):
-    """Every public class and function of a module, and of its public classes, by its name."""
+    """Every public class and function of a module, and of its public classes, by its name; without overloads."""
     for node in tree.body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("_"):
+            continue
+        if not any(ast.unparse(decorator) == "overload" for decorator in node.decorator_list):
             yield prefix + node.name, node
             if isinstance(node, ast.ClassDef):
                 yield from public(node, f"{prefix}{node.name}.")
@@ -63,6 +68,12 @@ class A:
         """The result."""
 
     def _c(self): ...
+
+    @overload
+    def e(self): ...
+
+    def e(self):
+        """The documented one."""
 
 
 def d(): ...
