@@ -294,7 +294,7 @@ def test_no_command_prints_a_foreign_control(command, encoding, stream, site, tm
         getattr(sys, name).flush()
         text = getattr(sys, name).buffer.getvalue().decode(encoding)
         assert "Traceback" not in text, text[-1500:]
-        plain = console.DRAWN.sub("", text) if stream is Terminal else text
+        plain = console.DRAWING.sub("", text) if stream is Terminal else text
         assert not RAW.search(plain), (name, RAW.search(plain), plain[max(0, RAW.search(plain).start() - 80) :][:160])
         assert not re.search(r"\x1b\[(8|31|2J|1A)m?own", text)
         arrived |= {mark for mark in MARKS if mark in text}

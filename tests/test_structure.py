@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "registry": (("errors", "plugins", "renames"), ()),
     "plugins": (("errors", "registry", "plugins", "__version__"), ("packaging",)),
     "recipe_files": (("errors", "io", "registry"), ()),
-    "parts": (("errors", "renames", "system", "parts"), ("torch",)),
+    "parts": (("errors", "renames", "value_checks", "system", "parts"), ("torch",)),
     "models": (("errors", "renames", "value_checks", "registry", "parts", "models"), ("torch",)),
     "data": (("errors", "renames", "value_checks", "io", "registry", "recipe_files", "data"), None),
     "tasks": (

@@ -36,7 +36,7 @@ LINES = re.compile(f"[{CONTROL}]|{JOINED}")
 HAZARD = re.compile(f"[\\t\\n{CONTROL}]|{JOINED}")
 SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 # what draws on a terminal: colours, movements of the cursor and erasing, but no title, link, clipboard or answer
-DRAWN = re.compile(r"(\x1b\[[0-9;]*[A-HJKm]|\x1b\[\?25[hl]|\r)")
+DRAWING = re.compile(r"(\x1b\[[0-9;]*[A-HJKm]|\x1b\[\?25[hl]|\r)")
 DRAWERS = ("rich", "tqdm")  # packages whose own output holds such sequences
 # the reader of a pipe has ended, a terminal has hung up, the stream was closed
 UNREAD = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ECONNRESET, errno.ESHUTDOWN)
@@ -96,15 +96,17 @@ class Guard:
 
     def draw(self, text: str) -> int:
         """Write a text with zoo's own colours and cursor movements; they are not kept in the log."""
-        pieces = DRAWN.split(text)
+        pieces = DRAWING.split(text)
         pieces[::2] = [printable(piece, lines=True) for piece in pieces[::2]]
         return self._write("".join(pieces), "" if "\r" in pieces[1::2] else "".join(pieces[::2]))
 
     def writelines(self, lines: Any) -> None:
+        """Write several texts, each as ``write`` does."""
         for line in lines:
             self.write(line)
 
     def flush(self) -> None:
+        """Flush the stream behind; a failure is reported once, and later output discarded."""
         try:
             self.stream.flush()
         except (OSError, ValueError) as error:
@@ -139,7 +141,7 @@ class Output:
         self.guards: list[Guard] = []
         self.log: TextIO | None = None
         self.before: list[str] = []
-        self.lost: set[str] = set()  # the titles of streams that nobody hears any more
+        self.failed_streams: set[str] = set()  # the titles of streams that nobody hears any more
         self.failure = ""  # why standard output was lost, unless its reader left
 
     def record(self, text: str) -> None:
@@ -161,9 +163,9 @@ class Output:
         except OSError as error:
             self._drop_log(error)
             return
-        said, self.before = "".join(self.before), []
-        self.record(said)
-        if self.lost:
+        text, self.before = "".join(self.before), []
+        self.record(text)
+        if self.failed_streams:
             print(f"what is printed is in {path}", file=self.guards[1], flush=True)
 
     def _drop_log(self, error: OSError | ValueError) -> None:
@@ -176,18 +178,18 @@ class Output:
 
     def lose(self, guard: Guard, error: OSError | ValueError) -> None:
         """Say that a stream is lost, where somebody still listens, or end a command that does nothing but print."""
-        gone = isinstance(error, ValueError) or error.errno in UNREAD
+        reader_left = isinstance(error, ValueError) or error.errno in UNREAD
         first = guard.title == self.guards[0].title
-        self.lost.add(guard.title)
-        if first and not gone:
+        self.failed_streams.add(guard.title)
+        if first and not reader_left:
             self.failure = reason(error)
         if first and self.ends:
-            if gone:
+            if reader_left:
                 raise UnreadError(errno.EPIPE, "nobody reads standard output")
             raise OutputError(f"{guard.title} cannot be written: {self.failure}.")
-        kept = f"; what follows is in {self.log.name}" if self.log else ""
+        hint = f"; what follows is in {self.log.name}" if self.log else ""
         other = self.guards[1 if first else 0]
-        print(f"warning: {guard.title} cannot be written ({reason(error)}); going on{kept}", file=other, flush=True)
+        print(f"warning: {guard.title} cannot be written ({reason(error)}); going on{hint}", file=other, flush=True)
 
     def exit_code(self, code: int) -> int:
         """The command's own code, unless what it printed is lost: 5."""

@@ -159,7 +159,7 @@ def test_an_unknown_character_is_named(model):
 
 def test_a_prompt_beyond_the_length_of_training_is_warned_of_once(model, caplog, monkeypatch):
     one = model("rope")
-    monkeypatch.setattr(one, "told_of_length", False)
+    monkeypatch.setattr(one, "warned_of_length", False)
     longest = one.net.max_length
     for count, warnings in ((1, 0), (longest, 0), (longest + 1, 1), (4 * longest, 1)):
         one.generate("a" * count, length=1)

@@ -227,7 +227,7 @@ def test_a_log_without_room_counts_what_it_loses(tmp_path, monkeypatch):
     log = atomic_files.Log(tmp_path / "log")
     for _ in range(4):
         log.append(b"1234")
-    assert (log.lost, len(log.waiting)) == (2, 8)
+    assert (log.lost_records, len(log.waiting)) == (2, 8)
 
 
 @pytest.mark.parametrize("number", ERRORS)

@@ -177,7 +177,7 @@ def test_speed_is_that_of_the_newest_drawings():
 
 def test_a_loss_that_is_not_a_number_is_shown(tmp_path):
     bar = StepProgress()
-    module = SimpleNamespace(unit="image", goals={"top1": "max"})
+    module = SimpleNamespace(unit="image", monitored_metrics={"top1": "max"})
     bar._trainer = SimpleNamespace(
         global_step=1200, callbacks=[], state=SimpleNamespace(fn="fit"), lightning_module=module,
         progress_bar_metrics={"val/top1": 0.5},

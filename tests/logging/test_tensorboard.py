@@ -13,7 +13,7 @@ from tests.chaos.toys import all_scalars
 from zoo.cli.tensorboard import _free_port
 from zoo.logging import event_files
 from zoo.logging.tensorboard import RunLogger
-from zoo.training.setup import chosen_options
+from zoo.training.setup import option_values
 
 ROPE = {"class_path": "zoo.parts.position.RoPE", "init_args": {"base": 500000.0}}
 ALIBI = {"class_path": "zoo.parts.position.ALiBi", "init_args": {}}
@@ -27,7 +27,7 @@ def server(tmp_path_factory):
         for seed in (1, 2):
             folder = runs / "lm-tiny" / variant / f"s{seed}"
             options = {"dim": 16, "lr": 1e-3, "position": part, "backend": None}
-            logger = RunLogger(folder, f"lm-tiny/{variant}", chosen_options({"init_args": options}))
+            logger = RunLogger(folder, f"lm-tiny/{variant}", option_values({"init_args": options}))
             for step in (10, 20):
                 logger.log_metrics({"val/loss": 3.0 / step + seed, "best/loss": 3.0 / step + seed, "epoch": 0}, step)
             logger.finalize(status)

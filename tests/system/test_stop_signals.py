@@ -52,11 +52,11 @@ def test_training_begins_with_the_signal_that_came_before_it(handlers):
         os.kill(os.getpid(), signal.SIGUSR1)
         signals = Signals()
         signals.register_signal_handlers()
-        assert signals.asked == signal.SIGUSR1
+        assert signals.signum == signal.SIGUSR1
         signals.teardown()
     signals = Signals()
     signals.register_signal_handlers()
-    assert signals.asked == 0
+    assert signals.signum == 0
     signals.teardown()
 
 

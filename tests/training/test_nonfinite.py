@@ -217,9 +217,9 @@ def test_a_lost_process_is_told_from_other_errors():
         class strategy:  # noqa: N801
             launcher = None
 
-    said = distributed.lost(RuntimeError("[gloo] Connection closed by peer [127.0.0.1]:1234"), Trainer)
+    said = distributed.explain_lost_process(RuntimeError("[gloo] Connection closed by peer [127.0.0.1]:1234"), Trainer)
     assert "process 1 of 2 lost another one" in str(said)
-    assert distributed.lost(RuntimeError("shapes do not match"), Trainer) is None
+    assert distributed.explain_lost_process(RuntimeError("shapes do not match"), Trainer) is None
     assert distributed.error_text(1, -9, 2) == "process 1 of 2 was ended by SIGKILL"
 
 

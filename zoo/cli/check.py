@@ -32,10 +32,10 @@ class Report:
     outcomes: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
 
-    def add(self, begun: float, name: str, status: str, sentence: str, seconds: float) -> Report:
+    def add(self, start: float, name: str, status: str, sentence: str, seconds: float) -> Report:
         """This report with one outcome more."""
         self.outcomes.append({"name": name, "status": status, "sentence": sentence, "seconds": round(seconds, 4)})
-        self.seconds = time.monotonic() - begun
+        self.seconds = time.monotonic() - start
         return self
 
     @property
@@ -50,8 +50,8 @@ class Report:
         )
         common = reasons.most_common(MOST_REASONS)
         phrases = [f"{reason} ({count})" if count > 1 else reason for reason, count in common]
-        rest = reasons.total() - sum(count for _, count in common)
-        return "; ".join([*phrases, *([f"{rest} for other reasons"] if rest else [])])
+        remaining = reasons.total() - sum(count for _, count in common)
+        return "; ".join([*phrases, *([f"{remaining} for other reasons"] if remaining else [])])
 
     def failed(self, strict: bool) -> bool:
         """Whether a check failed, or was skipped where that counts as a failure."""
@@ -111,7 +111,7 @@ def check_recipe(options: ParsedOptions) -> int:
     draft = run_config.read_draft(command)
     doctor.check_torch()
     warning_filters.filter_warnings(command.debug)
-    begun = time.monotonic()
+    start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="zoo-check-") as folder:
         command.runs = folder  # no earlier run is in the way, and nothing is left
         schema = run_config.schema()
@@ -123,7 +123,7 @@ def check_recipe(options: ParsedOptions) -> int:
     if code:
         return code
     classes = config_plan.resolved.classes
-    task, data, seconds = classes["model"].__name__, classes["data"].__name__, time.monotonic() - begun
+    task, data, seconds = classes["model"].__name__, classes["data"].__name__, time.monotonic() - start
     if options.get("json"):
         tables.as_json({"recipe": command.recipe, "task": task, "data": data, "seconds": round(seconds, 2)})
     else:
@@ -165,7 +165,7 @@ def _one(kind: str, name: str, options: ParsedOptions) -> int:
             print(_line(report), flush=True)
     strict = options.get("strict")
     if options.get("json"):
-        tables.as_json(_plain(report))
+        tables.as_json(_as_dict(report))
     else:
         print(report.summary(strict))
     return 1 if report.failed(strict) else 0
@@ -181,7 +181,7 @@ def _all(kind: str, options: ParsedOptions) -> int:
         job = Job(kind, part.path if clash else part.name, [], _only(options), options.get("debug"))
         try:
             *_, report = examine(job, options.get("timeout"))
-            line, document, bad = report.summary(strict), _plain(report), report.failed(strict)
+            line, document, bad = report.summary(strict), _as_dict(report), report.failed(strict)
         except ZooError as error:
             # a part that needs options, such as a path, cannot be tried without them; that is no fault
             bad = strict or not isinstance(error, UsageError)
@@ -209,12 +209,12 @@ def examine(job: Job, timeout: float) -> Iterator[Report]:
 
     A check that ends the process, or exceeds the time, fails; those after it run in another child while time is left.
     """
-    begun = time.monotonic()
+    start = time.monotonic()
     report, names = None, list(job.only)
     while report is None or names:
         running, since = "", time.monotonic()
         with Child(job.but(names)) as child:
-            for event in child.events(begun + timeout):
+            for event in child.events(start + timeout):
                 if event["event"] == "part":
                     names = event["checks"]
                     report = report or Report(event["kind"], event["name"], event["origin"], names=tuple(names))
@@ -223,7 +223,7 @@ def examine(job: Job, timeout: float) -> Iterator[Report]:
                 elif event["event"] == "outcome" and report:
                     running = ""
                     names.remove(event["name"])
-                    yield report.add(begun, **{key: value for key, value in event.items() if key != "event"})
+                    yield report.add(start, **{key: value for key, value in event.items() if key != "event"})
                 elif event["event"] == "refused":
                     raise {2: UsageError, 3: PluginError}.get(event["code"], ZooError)(event["says"])
         reason = f"took longer than {timeout:g} s" if child.late else child.end()
@@ -234,9 +234,9 @@ def examine(job: Job, timeout: float) -> Iterator[Report]:
         running = running or names[0]
         names.remove(running)
         sentence = f"{reason} during check {running}{child.place()}"
-        yield report.add(begun, running, "FAIL", sentence, time.monotonic() - since)
+        yield report.add(start, running, "FAIL", sentence, time.monotonic() - since)
         while child.late and names:
-            yield report.add(begun, names.pop(0), "skipped", f"not run: the {timeout:g} s were over", 0.0)
+            yield report.add(start, names.pop(0), "skipped", f"not run: the {timeout:g} s were over", 0.0)
 
 
 def _line(report: Report) -> str:
@@ -248,6 +248,6 @@ def _line(report: Report) -> str:
     return "\n".join([line, *(f"        {row}" for row in rows if not beside)])
 
 
-def _plain(report: Report) -> dict[str, Any]:
+def _as_dict(report: Report) -> dict[str, Any]:
     head = {"kind": report.kind, "name": report.name, "origin": report.origin, "seconds": round(report.seconds, 2)}
     return {**head, "counts": dict(report.counts), "checks": report.outcomes}

@@ -159,12 +159,12 @@ def _values(owner: type, count: int, nodes: Mapping[str, Node], word: str) -> di
     from zoo.config.signatures import parameters
 
     params, values = parameters(owner, count), {}
-    for written, node in nodes.items():
-        name = renames.new_option(owner, written, params)
-        if name in values or (name != written and name in nodes):
-            raise renames.both(written, name, node.origin)
-        if name != written:
-            renames.warn(written, name, node.origin)
+    for key, node in nodes.items():
+        name = renames.new_option(owner, key, params)
+        if name in values or (name != key and name in nodes):
+            raise renames.both(key, name, node.origin)
+        if name != key:
+            renames.warn(key, name, node.origin)
         if name not in params:
             near = nearest_key(name, params)
             hint = f" Did you mean {near!r}?" if near else f" It has: {', '.join(params) or 'none'}."

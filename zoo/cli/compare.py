@@ -149,11 +149,11 @@ def _word(value: object) -> str:
 def _option_text(value: object) -> str:
     """What a file says under one of its own keys, as the option of the same name: ``{tokens: 2M}`` is tokens=2M."""
     if isinstance(value, Mapping):
-        return ",".join(f"{key}={_listed(item)}" for key, item in value.items())
-    return _listed(value)
+        return ",".join(f"{key}={_joined(item)}" for key, item in value.items())
+    return _joined(value)
 
 
-def _listed(value: object) -> str:
+def _joined(value: object) -> str:
     if isinstance(value, list):
         return ",".join(map(_word, value)) + ("," if len(value) == 1 else "")
     return _word(value)

@@ -57,9 +57,9 @@ def run(options: ParsedOptions) -> int:
     )
     comparison_folder.save_record(place, record)
     runner(arms, seeds, whole=False)
-    left = compare_run.count_unfinished(jobs, runner)
-    if left is not None:
-        return left
+    early_code = compare_run.count_unfinished(jobs, runner)
+    if early_code is not None:
+        return early_code
     answer = compare_run.answer_records(comparison_folder.read_ledgers(record.folders), options, record)
     ledgers = [run for runs in answer.runs.values() for run in runs.values()]
     done = attribute.compute_shares(

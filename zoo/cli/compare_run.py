@@ -45,9 +45,9 @@ class Runner:
         """Run what is missing; ``whole``: all of it and not only a share, since what follows needs it."""
         jobs = self.jobs(arms, seeds)
         if self.options.get("dry_run"):
-            left = [step for step in plan.list_steps(jobs) if step.state != "finished"]
-            if left:
-                raise PendingError(left)
+            unfinished = [step for step in plan.list_steps(jobs) if step.state != "finished"]
+            if unfinished:
+                raise PendingError(unfinished)
             return
         shard = self.options.get("shard")
         mine = list(jobs) if whole else plan.take_shard(jobs, shard)
@@ -116,8 +116,8 @@ def compare(options: ParsedOptions, comparison: Comparison) -> int:
     place = comparison_folder.comparison_path(point.root, point.recipe, comparison.title)
     comparison_folder.save_record(place, record)
     runner(arms, comparison.seeds, whole=False)
-    if left := count_unfinished(jobs, runner):
-        return left
+    if early_code := count_unfinished(jobs, runner):
+        return early_code
     figures = []
     if probed:
         answer = answer_records(comparison_folder.read_ledgers(record.folders), options, record)
@@ -137,15 +137,15 @@ def command_line(options: ParsedOptions) -> str:
 
 def count_unfinished(jobs: Sequence[Job], runner: Runner) -> int | None:
     """What to say, and the exit code, where the table has to wait for other shards or for what failed."""
-    left = [step for step in plan.list_steps(jobs) if step.state != "finished"]
-    if runner.options.get("shard") and left and not runner.failed:
-        runner.tell(f"{len(jobs) - len(left)} of {len(jobs)} runs are finished; the others are other shards'.")
+    unfinished = [step for step in plan.list_steps(jobs) if step.state != "finished"]
+    if runner.options.get("shard") and unfinished and not runner.failed:
+        runner.tell(f"{len(jobs) - len(unfinished)} of {len(jobs)} runs are finished; the others are other shards'.")
         return 0
-    if len(left) == len(jobs):
+    if len(unfinished) == len(jobs):
         of_disk = exit_code(runner.failed) == StorageError.code
         kind = StorageError if of_disk else ZooError
         raise kind(
-            f"all {len(jobs)} runs failed: {left[0].job.title} and the others. See their logs."
+            f"all {len(jobs)} runs failed: {unfinished[0].job.title} and the others. See their logs."
             + (" When the disk works again, the same command goes on." if of_disk else "")
         )
     return None
@@ -153,7 +153,7 @@ def count_unfinished(jobs: Sequence[Job], runner: Runner) -> int | None:
 
 def print_introduction(seeds: Sequence[int], arms: Sequence[Arm], steps: Sequence[Step], runner: Runner) -> None:
     """Say what is about to be run, and how long it takes."""
-    left, jobs = [step for step in steps if step.state != "finished"], runner.options.get("jobs")
+    unfinished, jobs = [step for step in steps if step.state != "finished"], runner.options.get("jobs")
     point = arms[0].point
     length = {arm.name: arm.point.config["trainer"].get("max_steps") for arm in arms}
     estimate = plan.estimate_seconds(steps, length, point.root / point.recipe)
@@ -161,9 +161,9 @@ def print_introduction(seeds: Sequence[int], arms: Sequence[Arm], steps: Sequenc
     share = f", shard {runner.options.get('shard')}" if runner.options.get("shard") else ""
     runner.tell(
         f"{point.recipe}: {len(arms)} variants x {len(seeds)} seeds = {len(steps)} runs, "
-        f"{len(steps) - len(left)} finished{share}"
+        f"{len(steps) - len(unfinished)} finished{share}"
     )
-    if left:
+    if unfinished:
         runner.tell(f"  {jobs} at once, {threads_per_run(jobs)} threads each · time {took}")
 
 

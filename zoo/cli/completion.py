@@ -99,7 +99,7 @@ def bash() -> str:
 
 def zsh() -> str:
     """A function for zsh's `compdef`, which shows what each command and option is for."""
-    described = [f"{name}:{_plain(command.summary)}" for name, command in commands.COMMANDS.items()]
+    described = [f"{name}:{_zsh(command.summary)}" for name, command in commands.COMMANDS.items()]
     lines = [
         "#compdef zoo",
         "# completion of zoo for zsh: source <(zoo completion zsh), after compinit",
@@ -119,7 +119,7 @@ def zsh() -> str:
     lines += ["    esac", '    case "$command" in']
     for command in commands.COMMANDS.values():
         options = {option.name: option.help or option.kind for option in command.all_options}
-        strings = [f"{one}:{_plain(options.get(one[2:], 'short form'))}" for one in option_strings(command)]
+        strings = [f"{one}:{_zsh(options.get(one[2:], 'short form'))}" for one in option_strings(command)]
         lines.append(f"        {command.name}) if [[ ${{words[CURRENT]}} == -* ]]; then")
         lines.append(f"            offered=({' '.join(map(shlex.quote, strings))}); _describe option offered")
         lines.append(f"        else compadd -- {' '.join(map(shlex.quote, command_words(command)))}; _files; fi ;;")
@@ -148,7 +148,7 @@ def fish() -> str:
     return "\n".join([*lines, ""])
 
 
-def _plain(text: str) -> str:
+def _zsh(text: str) -> str:
     """A description without what zsh's `_describe` takes for a separator."""
     return text.replace(":", " -").replace("`", "")
 

@@ -60,7 +60,7 @@ def run(options: ParsedOptions) -> int:
     discovery.tolerate_damaged_metadata()
     versions = {name: installed_version(name) or "not installed" for name in PACKAGES}
     mismatch = torch_mismatch()
-    tried = _plugins()
+    plugins = _plugins()
     damaged = [
         {"distribution": flaw.package.name, "version": flaw.package.version, "location": flaw.package.home,
          "problem": flaw.reason} for flaw in registry.metadata_flaws()
@@ -74,12 +74,12 @@ def run(options: ParsedOptions) -> int:
         "torch_matches_torchvision": mismatch is None,
         "problem": mismatch,
         "devices": devices,
-        "plugins": tried,
+        "plugins": plugins,
         "damaged": damaged,
         "disabled": sorted(registry.disabled_names()),
         "lightning_command": owners,
     }
-    broken = mismatch is not None or bool(damaged) or any(not plugin["ok"] for plugin in tried)
+    broken = mismatch is not None or bool(damaged) or any(not plugin["ok"] for plugin in plugins)
     if options.get("json"):
         tables.as_json(report)
         return 2 if broken else 0
@@ -91,8 +91,8 @@ def run(options: ParsedOptions) -> int:
     print(f"`lightning`  {owners}")
     if registry.disabled_names():
         print(f"{registry.DISABLE_VARIABLE}={os.environ[registry.DISABLE_VARIABLE]}{_unknown()}")
-    print(f"plugins      {'none' if not tried else ''}")
-    for plugin in tried:
+    print(f"plugins      {'none' if not plugins else ''}")
+    for plugin in plugins:
         status = plugin["problem"] or ", but ".join(["ok", *plugin["warnings"]])
         print(f"  {plugin['kind']} {plugin['name']} ({plugin['origin']}): {status}")
     for flaw in registry.metadata_flaws():
@@ -105,8 +105,8 @@ def _plugins() -> list[dict[str, Any]]:
     from zoo.cli.import_probe import probe
 
     parts = [part for kind in registry.KINDS for part in registry.installed_parts(kind) if not part.builtin]
-    tried = [part for part in parts if not (_off(part) or part.damage or diagnosis.version_mismatch(part))]
-    outcomes = dict(zip(tried, probe(tried), strict=True)) if tried else {}
+    importable = [part for part in parts if not (_off(part) or part.damage or diagnosis.version_mismatch(part))]
+    outcomes = dict(zip(importable, probe(importable), strict=True)) if importable else {}
     return [_report(part, outcomes.get(part)) for part in parts]
 
 

@@ -114,8 +114,8 @@ def _of_system(error: OSError) -> ZooError | None:
     if error.errno == errno.ENOENT and error.filename is None:
         try:
             working_folder()
-        except UsageError as gone:
-            return gone
+        except UsageError as folder_error:
+            return folder_error
         return None
     name = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
     if error.errno in DISK:

@@ -125,10 +125,10 @@ class ZooCLI(LightningCLI):
                 raise
             options = self.config.model.init_args
             sizes = {name: getattr(options, name, None) for name in ("dim", "depth", "hidden", "vocab_size")}
-            shown = ", ".join(f"model.{name}={value}" for name, value in sizes.items() if isinstance(value, int))
+            settings = ", ".join(f"model.{name}={value}" for name, value in sizes.items() if isinstance(value, int))
             first = str(answer).splitlines()[0].removeprefix("out of memory.")
             raise type(answer)(
-                f"the model does not fit into memory.{first}\nTake smaller sizes than {shown}"
+                f"the model does not fit into memory.{first}\nTake smaller sizes than {settings}"
             ) from error
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -165,8 +165,8 @@ class ZooCLI(LightningCLI):
         except Exception as error:
             if out_of_memory.ran_out(error):
                 raise out_of_memory.advice(error, self.trainer, self.data) from error
-            if gone := distributed.lost(error, self.trainer):
-                raise gone from error
+            if process_error := distributed.explain_lost_process(error, self.trainer):
+                raise process_error from error
             if refused := by_lightning(error, parameters(Trainer)):
                 raise refused from error
             raise
@@ -256,13 +256,13 @@ def make_logger_and_callbacks(task: Any, home: Path, plan: Plan, facts: dict[str
     from zoo.training.model_cost import cost
     from zoo.training.setup import CheckpointOptions, make_logger_and_callbacks
 
-    counted = cost(task)
+    model_cost = cost(task)
     if run_folder.first_rank():
-        print(fit_summary.header(plan, task, counted), flush=True)
+        print(fit_summary.header(plan, task, model_cost), flush=True)
     keeping = CheckpointOptions(
         plan.command.save_every, plan.command.on_nonfinite, facts, resume.logged_positions(plan)
     )
-    return make_logger_and_callbacks(task, counted, home, plan.config["model"], plan.config["data"], keeping)
+    return make_logger_and_callbacks(task, model_cost, home, plan.config["model"], plan.config["data"], keeping)
 
 
 def required_sections(callback: object, trainer_config: dict[str, Any]) -> bool:

@@ -90,9 +90,9 @@ def memory_of(task: Task, plan: Plan) -> str:
     from zoo.training.memory_estimate import device_memory, estimate, rows
 
     trainer, model, data = (plan.config[name] for name in ("trainer", "model", "data"))
-    plain = str(trainer.get("precision") or 32).startswith("32") and not model["init_args"].get("recompute")
+    can_estimate = str(trainer.get("precision") or 32).startswith("32") and not model["init_args"].get("recompute")
     try:
-        count = rows(task, data.get("init_args") or {}) if plain else 0
+        count = rows(task, data.get("init_args") or {}) if can_estimate else 0
         need = estimate(task, count) if count else None
     except Exception:  # the net of a plugin may need real values, which an estimate on the meta device lacks
         return ""

@@ -111,8 +111,8 @@ def _deserted() -> bool:
 def _listen(texts: dict[int, bytes]) -> None:
     """Read what is there for a moment, and keep the beginning: an import that prints for ever fills no memory."""
     until = time.monotonic() + 0.05
-    while (left := until - time.monotonic()) > 0:
-        chunks = {pipe: os.read(pipe, MOST_BYTES) for pipe in select.select(list(texts), [], [], left)[0]}
+    while (seconds := until - time.monotonic()) > 0:
+        chunks = {pipe: os.read(pipe, MOST_BYTES) for pipe in select.select(list(texts), [], [], seconds)[0]}
         for pipe, more in chunks.items():
             texts[pipe] += more[: MOST_BYTES - len(texts[pipe])]
         if not all(chunks.values()):
@@ -134,7 +134,7 @@ def _import(part: Part, output_pipe: int, result_pipe: int) -> None:
         os.dup2(output_pipe, 1)
         os.dup2(output_pipe, 2)
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-        begun = time.monotonic()
+        start = time.monotonic()
         problem = None
         try:
             cls = part.load()
@@ -142,7 +142,7 @@ def _import(part: Part, output_pipe: int, result_pipe: int) -> None:
                 problem = f"{part.path} is not a {part.kind}"
         except PluginError as error:
             problem = str(error).partition("\n")[0].removeprefix(str(part)).lstrip(": ")
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - start
         sys.stdout.flush()
         sys.stderr.flush()
         os.write(result_pipe, json.dumps([problem, seconds]).encode())

@@ -34,8 +34,8 @@ def requeued(plan: Plan) -> None:
     home = plan.run.folder
     if not home.is_dir():
         return
-    begun = not (home / run_folder.STARTING).exists() or any(home.rglob("*.ckpt"))
-    flags.add("resume" if begun else "overwrite")
+    has_started = not (home / run_folder.STARTING).exists() or any(home.rglob("*.ckpt"))
+    flags.add("resume" if has_started else "overwrite")
 
 
 def choose_checkpoint(plan: Plan) -> None:

@@ -79,13 +79,13 @@ def _common(answer: Answer) -> dict[str, str]:
     for part in ("choices", "setting"):
         names = dict.fromkeys(name for run in runs for name in getattr(run, part))
         for name in names if part == "choices" else [name for name in SETTINGS if name in names]:
-            values = {_plain(getattr(run, part).get(name)) for run in runs}
+            values = {_text(getattr(run, part).get(name)) for run in runs}
             if len(values) == 1:
                 terms[name.replace("_", " ")] = values.pop()
     return terms
 
 
-def _plain(value: Any) -> str:
+def _text(value: Any) -> str:
     return (
         ", ".join(f"{name}={describe_values(v)}" for name, v in value.items())
         if isinstance(value, dict)

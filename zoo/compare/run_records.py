@@ -168,8 +168,8 @@ def group_by_variant(ledgers: Iterable[RunRecord]) -> dict[str, dict[int, RunRec
 def duplicate_runs(ledgers: Iterable[RunRecord]) -> list[RunRecord]:
     """The runs that `group_by_variant` ignores because another has the same recipe, variant and seed."""
     records = list(ledgers)
-    counted_ids = {id(ledger) for seeds in group_by_variant(records).values() for ledger in seeds.values()}
-    return [ledger for ledger in records if not ledger.problem and id(ledger) not in counted_ids]
+    grouped_ids = {id(ledger) for seeds in group_by_variant(records).values() for ledger in seeds.values()}
+    return [ledger for ledger in records if not ledger.problem and id(ledger) not in grouped_ids]
 
 
 def _natural(path: Path) -> list[object]:

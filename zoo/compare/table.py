@@ -172,9 +172,9 @@ def _columns(
 ) -> list[str]:
     """Aligned columns without empty ones, the first and the last wrapped; stacked rows if they are too wide."""
     lines = [list(headings), *map(list, rows)]
-    shown_columns = [index for index in range(len(headings)) if index == 0 or any(line[index] for line in lines[1:])]
-    lines = [[line[index] for index in shown_columns] for line in lines]
-    widths = [max(len(line[index]) for line in lines) for index in range(len(shown_columns))]
+    filled_columns = [index for index in range(len(headings)) if index == 0 or any(line[index] for line in lines[1:])]
+    lines = [[line[index] for index in filled_columns] for line in lines]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(filled_columns))]
     spare = width - sum(widths[1:-1]) - 2 * (len(widths) - 1)
     if spare < 2 * NARROW and spare < widths[0] + widths[-1]:
         return _stacked_rows(lines, width, styles)

@@ -59,8 +59,8 @@ def wrapped(markdown: str) -> str:
 
 def pinned_tags(goal: str, goals: Iterable[str]) -> tuple[str, ...]:
     """The charts that the link pins: the headline first, over steps and over tokens, then the other figures."""
-    rest = [f"val/{name}" for name in goals if name != goal]
-    return (f"val/{goal}", f"val_by_tokens/{goal}", *rest, "cost/tokens_per_s")[:MOST]
+    others = [f"val/{name}" for name in goals if name != goal]
+    return (f"val/{goal}", f"val_by_tokens/{goal}", *others, "cost/tokens_per_s")[:MOST]
 
 
 def headline_tags(folder: Path) -> tuple[str, ...]:

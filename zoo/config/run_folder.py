@@ -74,8 +74,8 @@ def variant_name(changes: Mapping[str, object], base: str = DEFAULT) -> str:
     name tells variants apart. ``base`` is the variant whose configuration was changed: what it has of its own follows.
     """
     names = _short(list(changes))
-    rest = [piece for piece in _pieces(base) if piece.partition("=")[0] not in names.values()]
-    return _joined([*(f"{names[key]}={slug(changes[key])}" for key in sorted(changes, key=_rank)), *rest])
+    base_pieces = [piece for piece in _pieces(base) if piece.partition("=")[0] not in names.values()]
+    return _joined([*(f"{names[key]}={slug(changes[key])}" for key in sorted(changes, key=_rank)), *base_pieces])
 
 
 def alphabetical_name(changes: Mapping[str, object], base: str = DEFAULT) -> str:

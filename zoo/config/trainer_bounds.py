@@ -92,12 +92,12 @@ def check_hardware(options: Mapping[str, Any], origins: Mapping[str, str]) -> No
 
     names = {"accelerator": {"auto", "gpu", *AcceleratorRegistry.available_accelerators()}}
     names["strategy"] = {"auto", *StrategyRegistry.available_strategies()}
-    for name, known_names in names.items():
+    for name, valid_names in names.items():
         value, key = options.get(name), f"trainer.{name}"
-        if isinstance(value, str) and value.lower() not in known_names:
+        if isinstance(value, str) and value.lower() not in valid_names:
             raise UsageError(
-                f"{key!r} is {value!r}, which Lightning does not have.{suggest(value, known_names)} There are: "
-                f"{', '.join(sorted(one for one in known_names if '_' not in one))}.{where(origins.get(key, ''))}"
+                f"{key!r} is {value!r}, which Lightning does not have.{suggest(value, valid_names)} There are: "
+                f"{', '.join(sorted(one for one in valid_names if '_' not in one))}.{where(origins.get(key, ''))}"
             )
     value = str(options.get("accelerator", "")).lower()
     backends = [name for name in ("cuda", "mps") if value in ("gpu", name)]

@@ -29,7 +29,7 @@ class TrainedLanguageModel(Trained):
     """A language model with its tokenizer."""
 
     files = ("tokenizer.json",)
-    told_of_length = False  # a warning is said once
+    warned_of_length = False  # a warning is said once
 
     def __init__(self, task: Task, place: ModelLocation) -> None:
         super().__init__(task, place)
@@ -81,12 +81,12 @@ class TrainedLanguageModel(Trained):
         for tokens in ids:
             self._check_length(len(tokens), search.max_length)
         longest = max(map(len, ids), default=0)
-        if longest > self.net.max_length and not self.told_of_length:
+        if longest > self.net.max_length and not self.warned_of_length:
             log.warning(
                 "a prompt has %d tokens, and the model was trained with at most %d: what follows may be poor",
                 longest, self.net.max_length,
             )  # fmt: skip
-            self.told_of_length = True
+            self.warned_of_length = True
         candidates: list[list[GeneratedText]] = [[] for _ in ids]
         for rows in self._batches([len(row) for row in ids]):
             for row, texts in zip(rows, self._generate([ids[row] for row in rows], search, stops), strict=True):

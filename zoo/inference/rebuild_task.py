@@ -85,9 +85,11 @@ def _with_defaults(value: Any) -> Any:
     kind = getattr(cls, "kind", None)
     if kind not in registry.KINDS:
         return value  # an optimizer, whose defaults come from its owner
-    given_by_stack = ("backend", "dropout") if kind == "attention" else ()
+    stack_arguments = ("backend", "dropout") if kind == "attention" else ()
     own = inspect.signature(cls).parameters.values()
-    defaults = {one.name: one.default for one in own if one.default is not one.empty and one.name not in given_by_stack}
+    defaults = {
+        one.name: one.default for one in own if one.default is not one.empty and one.name not in stack_arguments
+    }
     scalars = {key: item for key, item in defaults.items() if isinstance(item, bool | int | float | str | None)}
     options = {key: _with_defaults(item) for key, item in (value.get("init_args") or {}).items()}
     return {"class_path": value["class_path"], "init_args": {**scalars, **options}}

@@ -130,7 +130,7 @@ def _ignore(*_: Any) -> str:
     return ""
 
 
-KNOWN_GLOBALS: dict[str, Any] = {
+ALLOWED_GLOBALS: dict[str, Any] = {
     "collections OrderedDict": OrderedDict, "builtins set": set, "builtins complex": complex, "__builtin__ set": set,
     "__builtin__ complex": complex, "_codecs encode": _ignore, "torch device": _ignore, "torch Size": _shape,
     "torch._utils _rebuild_tensor_v2": _tensor, "torch._utils _rebuild_tensor_v3": _tensor_of,
@@ -167,7 +167,7 @@ class _Reader(pickle._Unpickler):
             raise _RefusedError(f"its pickle has the instruction {code!r}, which torch.save never writes") from error
 
     def find_class(self, module: str, name: str, /) -> Any:
-        cls = KNOWN_GLOBALS.get(f"{module} {name}")
+        cls = ALLOWED_GLOBALS.get(f"{module} {name}")
         if cls is None:
             raise _RefusedError(f"its pickle names {module}.{name}"[:200])
         return cls

@@ -19,7 +19,7 @@ HEADER_BYTES = 32 * 2**20  # limit of the safetensors header; a model of ten tho
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a checkpoint or safetensors file by name.
+    """The tensors of a checkpoint or safetensors file by name, each of the shape that it was saved with.
 
     Raises CheckpointError for a damaged file, NonFiniteError for NaN weights.
     """

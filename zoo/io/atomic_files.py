@@ -264,13 +264,13 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         self.path, self.length = path, 0  # bytes that the file has of us
-        self.waiting, self.lost = bytearray(), 0
+        self.waiting, self.lost_records = bytearray(), 0
         self._handle: int | None = None
 
     def append(self, record: bytes) -> None:
         """Hold a record for the next flush; without the room for it, it is lost, and counted."""
         if len(self.waiting) + len(record) > WAITING:
-            self.lost += 1
+            self.lost_records += 1
         else:
             self.waiting += record
 

@@ -61,10 +61,10 @@ def json_text(source: str, name: str) -> object:
 def gunzip(data: bytes, name: str) -> bytes:
     """What gzip members hold. Raises UsageError for damage and bombs, which no text of that size would shrink to."""
     pieces: list[bytes] = []
-    size, rest, most = 0, data, max(FREE_BYTES, MOST_RATIO * len(data))
-    while rest:
+    size, remainder, most = 0, data, max(FREE_BYTES, MOST_RATIO * len(data))
+    while remainder:
         member = zlib.decompressobj(wbits=31)
-        waiting = rest
+        waiting = remainder
         while not member.eof:
             try:
                 piece = member.decompress(waiting, 2**20)
@@ -77,7 +77,7 @@ def gunzip(data: bytes, name: str) -> bytes:
             pieces.append(piece)
             if not member.eof and not piece and not waiting:
                 raise UsageError(f"{name} is a damaged or truncated gzip file: it ends inside of its data.")
-        rest = member.unused_data.lstrip(b"\0")  # zeros may follow the last member
+        remainder = member.unused_data.lstrip(b"\0")  # zeros may follow the last member
     if not data:
         raise UsageError(f"{name} is a damaged or truncated gzip file: it is empty.")
     return b"".join(pieces)

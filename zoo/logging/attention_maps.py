@@ -196,6 +196,7 @@ class Heatmaps(Callback):
         self.broken = False
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draw the pictures of the task and log them at this step; a failure is a warning."""
         loggers = [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
         # with another strategy a process holds a part of the weights only, and a forward would wait for the others
         whole = type(trainer.strategy) in (SingleDeviceStrategy, DDPStrategy)

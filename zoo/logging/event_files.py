@@ -71,8 +71,10 @@ class EventLog:
         self.flush()
         self.log.close()
         self.effort.end()
-        if self.log.lost:
-            atomic_files.warn(f"{self.log.lost:,} events did not fit into memory and are missing from {self.log.path}")
+        if self.log.lost_records:
+            atomic_files.warn(
+                f"{self.log.lost_records:,} events did not fit into memory and are missing from {self.log.path}"
+            )
 
     def reopen(self) -> None:
         """Nothing: the next event opens a closed file again."""

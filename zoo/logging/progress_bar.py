@@ -61,9 +61,11 @@ class StepProgress(ProgressBar):
     # what Lightning calls
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Show the line before the first step."""
         self._start()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forget what an earlier run on this trainer measured, and show the line."""
         steps = trainer.estimated_stepping_batches
         self._total = int(steps) if math.isfinite(steps) and steps > 0 else None
         self._origin, self._evaluation = None, ""
@@ -73,6 +75,7 @@ class StepProgress(ProgressBar):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        """Take the loss of the batch, and draw where a drawing is due."""
         if not self._enabled:
             return
         self._loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
@@ -84,6 +87,7 @@ class StepProgress(ProgressBar):
             self._draw()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start the measurement of speed anew: the time of a validation is not the time of a step."""
         self._speeds.clear()  # its time is not the time of a step
         self._start()
 
@@ -91,16 +95,19 @@ class StepProgress(ProgressBar):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
+        """Show how many batches of the validation, or of the sanity check before training, are done."""
         self.has_dataloader_changed(dataloader_idx)
         name = "sanity check" if trainer.sanity_checking else "validating"
         self._evaluate(name, batch_idx, self.total_val_batches_current_dataloader)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Show the line of training again."""
         self._evaluation = ""
         self.reset_dataloader_idx_tracker()
         self._draw()
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Show the line of a test or, under its other name, of a prediction."""
         self._start()
 
     on_predict_start = on_test_start
@@ -109,6 +116,7 @@ class StepProgress(ProgressBar):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
+        """Show how many batches of the test are done."""
         self.has_dataloader_changed(dataloader_idx)
         self._evaluate("testing", batch_idx, self.total_test_batches_current_dataloader)
 
@@ -116,13 +124,16 @@ class StepProgress(ProgressBar):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
+        """Show how many batches of the prediction are done."""
         self.has_dataloader_changed(dataloader_idx)
         self._evaluate("predicting", batch_idx, self.total_predict_batches_current_dataloader)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Leave the line as it is, so that the error message begins below it."""
         self._stop()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Leave the line as it is at the end."""
         self._stop()
 
     # drawing
@@ -186,9 +197,9 @@ class StepProgress(ProgressBar):
         fields += [f"loss {float(self._loss):#.4g}"] if self._loss is not None else []
         unit = getattr(self.trainer.lightning_module, "unit", "token")
         fields += [f"{self._rate:{',.0f' if self._rate >= 100 else '.3g'}} {unit}s/s"] if self._rate else []
-        left = self.seconds_left()
-        fields += [f"{clock(left)} left"] if left is not None else []
-        goal = next((f"val/{name}" for name in getattr(self.trainer.lightning_module, "goals", ())), "")
+        seconds = self.seconds_left()
+        fields += [f"{clock(seconds)} left"] if seconds is not None else []
+        goal = next((f"val/{name}" for name in getattr(self.trainer.lightning_module, "monitored_metrics", ())), "")
         figure = self.trainer.progress_bar_metrics.get(goal)
         fields += [f"{goal} {float(figure):.4g}"] if isinstance(figure, (int, float)) else []
         return Line([console.printable(field) for field in fields], step / total if total else 0.0)
@@ -227,9 +238,9 @@ def fitting(fields: Sequence[str], columns: int) -> tuple[list[str], int]:
 
 def clock(seconds: float) -> str:
     """``0:07``, ``12:30``, ``1:02:30``."""
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remainder = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    return f"{hours}:{minutes:02d}:{remainder:02d}" if hours else f"{minutes}:{remainder:02d}"
 
 
 def on_terminal() -> list[Callback]:

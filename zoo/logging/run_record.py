@@ -57,14 +57,17 @@ class Ledger(Callback):
     # collecting
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Digest the initial weights, unless a checkpoint brings their digests."""
         if stage == "fit" and not self.start:
             self.start = weights(getattr(pl_module, "net", pl_module))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start the clock, and write the file."""
         self._started_at, self.finished = time.monotonic(), False
         self.write(trainer, pl_module)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Take a sample of the batch for its digest."""
         if not trainer.is_global_zero:
             return
         samples = [(name, sample(tensor)) for name, tensor in tensors(batch)]
@@ -73,16 +76,18 @@ class Ledger(Callback):
             self._digest()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Add the metrics of the validation, and write the file."""
         if trainer.sanity_checking or self._started_at is None:
             return
         measured: dict[str, float] = getattr(pl_module, "measured", {})
         # a figure that is not a number was not measured, or, where the loss is none either, the run diverged
-        lost = not math.isfinite(measured.get("loss", 0.0))
-        figures = {name: value for name, value in measured.items() if lost or value == value}
+        diverged = not math.isfinite(measured.get("loss", 0.0))
+        figures = {name: value for name, value in measured.items() if diverged or value == value}
         self.validations.append({"step": trainer.global_step, "tokens": tokens_seen(pl_module), **figures})
         self.write(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the file, as finished unless training was interrupted."""
         self.finished = not trainer.interrupted
         self.write(trainer, pl_module)
         if self.effort.failures:  # the last chance
@@ -90,11 +95,13 @@ class Ledger(Callback):
         self.effort.end()
 
     def state_dict(self) -> dict[str, Any]:
+        """Everything that a resumed run continues from."""
         self._digest()
         names = ("start", "batches", "validations", "finished")
         return {**{name: getattr(self, name) for name in names}, "seconds": self._elapsed()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from what ``state_dict`` gave."""
         for name, value in state_dict.items():
             setattr(self, name, value)
 
@@ -155,7 +162,7 @@ class Ledger(Callback):
 
 
 def tensors(batch: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a batch with their paths in it, `.inputs` or `.0.1`."""
+    """The tensors of a batch, of any shape, with their paths in it: `.inputs`, `.0.1`."""
     if isinstance(batch, Tensor):
         yield name, batch
     elif isinstance(batch, Mapping):

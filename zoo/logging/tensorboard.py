@@ -59,11 +59,11 @@ class RunLogger(TensorBoardLogger):
         """The writer, which survives a failing disk. The first access cuts off events after the resumed checkpoint."""
         if self._events is None:
             if self.logged is not None:
-                self._cut(self.logged)
+                self._truncate_events(self.logged)
             self._events = Events(self.log_dir)
         return self._events
 
-    def _cut(self, logged: dict[str, int]) -> None:
+    def _truncate_events(self, logged: dict[str, int]) -> None:
         """Truncate event files to ``logged``. Raises StorageError where that fails: later events would be wrong."""
         try:
             for path in self.folder.glob(EVENTS):

@@ -36,17 +36,17 @@ def state() -> str:
 
 
 def _keep() -> str:
-    given_back = "returned to the system"
+    unchanged = "returned to the system"
     if os.environ.get(SWITCH, "").lower() in ("0", "no", "off", "false"):
-        return f"{given_back} ({SWITCH}={os.environ[SWITCH]})"
+        return f"{unchanged} ({SWITCH}={os.environ[SWITCH]})"
     decided = next((name for name in DECIDED if name in os.environ), None)
     if decided:
         return f"as {decided} says"
     mallopt = _glibc()
     if mallopt is None:
-        return given_back
+        return unchanged
     if not (mallopt(M_MMAP_THRESHOLD, LARGEST) and mallopt(M_TRIM_THRESHOLD, NEVER)):
-        return given_back
+        return unchanged
     os.environ.setdefault(HUGE, "1")
     return "kept" + (", huge pages" if os.environ[HUGE] == "1" and _huge_pages() else "")
 

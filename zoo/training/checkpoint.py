@@ -157,7 +157,7 @@ class CheckpointSaver(Checkpoint):
         """Raises StopRequested or ValidationInterrupted where a process has received a signal."""
         if not self._together:
             return
-        (signal_number,) = self.agreement.most(self.signals.asked)
+        (signal_number,) = self.agreement.most(self.signals.signum)
         if signal_number and trainer.sanity_checking:
             raise StopRequested(signal_number, 0, False)
         if signal_number:
@@ -183,7 +183,7 @@ class CheckpointSaver(Checkpoint):
             return
         state, step = self.state, self.trainer.global_step
         late = time.monotonic() - state.time > 60 * MINUTES
-        signal_number, late_somewhere = self.agreement.most(self.signals.asked, int(late))
+        signal_number, late_somewhere = self.agreement.most(self.signals.signum, int(late))
         regular = self.every and step % self.every == 0 and step != state.step
         if state.validated or regular or late_somewhere or signal_number:
             self.save(again=bool(state.validated or steps.pending))  # type: ignore[attr-defined]

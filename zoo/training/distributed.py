@@ -27,12 +27,12 @@ PATIENCE = timedelta(minutes=10)  # for a process that hangs in a conversation; 
 GRACE = 20.0  # seconds that the others have to end by themselves when one has died
 POLL = 0.2
 DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG
-LOST = re.compile(
+CONNECTION_FAILURES = re.compile(
     r"connection (closed|reset|refused)|gloo.*(timed? ?out|recv|read error)|nccl|broken pipe|socket", re.I
 )
 
 
-class LostError(ZooError):
+class LostProcessError(ZooError):
     """Another process of the job has ended."""
 
 
@@ -111,11 +111,11 @@ def follow_parent() -> None:
             os._exit(1)
 
 
-def lost(error: BaseException, trainer: Trainer | None) -> LostError | None:
+def explain_lost_process(error: BaseException, trainer: Trainer | None) -> LostProcessError | None:
     """What to say where another process's end is the cause of this one's."""
     if trainer is None or trainer.world_size < 2 or not isinstance(error, RuntimeError) or isinstance(error, ZooError):
         return None
-    if not LOST.search(str(error)):
+    if not CONNECTION_FAILURES.search(str(error)):
         return None
     launcher = trainer.strategy.launcher
     until = time.monotonic() + 5 * POLL
@@ -124,8 +124,8 @@ def lost(error: BaseException, trainer: Trainer | None) -> LostError | None:
     if isinstance(launcher, Launcher) and launcher.died is not None:
         rank, code = launcher.died
         cause = error_text(rank, code, trainer.world_size)
-        error_of_job = LostError(f"{cause}: what it said stands above. Go on: --resume")
+        error_of_job = LostProcessError(f"{cause}: what it said stands above. Go on: --resume")
         error_of_job.code = stop_signals.job_code(code)
         return error_of_job
     here = f"process {trainer.global_rank} of {trainer.world_size}"
-    return LostError(f"{here} lost another one, which said why, or was killed. Go on: --resume")
+    return LostProcessError(f"{here} lost another one, which said why, or was killed. Go on: --resume")

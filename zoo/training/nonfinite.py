@@ -25,7 +25,7 @@ from zoo.logging.run_record import tensors
 FILE = "nonfinite.json"
 POLICIES = ("stop", "skip", "rewind")
 MOST_SKIPPED = 20  # steps in a row that may be skipped
-SAMPLES_SHOWN = 8  # samples that a message names
+MAX_SAMPLES = 8  # samples that a message names
 
 
 class Place(NamedTuple):
@@ -106,8 +106,8 @@ class NonFiniteGuard(Callback):
         )
         step = trainer.global_step
         flat = [number for one in ids for number in one]
-        more = f" and {len(flat) - SAMPLES_SHOWN} more" if len(flat) > SAMPLES_SHOWN else ""
-        samples = ", ".join(map(str, flat[:SAMPLES_SHOWN])) + more
+        more = f" and {len(flat) - MAX_SAMPLES} more" if len(flat) > MAX_SAMPLES else ""
+        samples = ", ".join(map(str, flat[:MAX_SAMPLES])) + more
         record = {"step": step, "batches": [place._asdict() for place in places], "samples": ids, "losses": losses}
         if trainer.is_global_zero:
             with self.effort.attempt():

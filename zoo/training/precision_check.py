@@ -94,7 +94,7 @@ def compare(trainer: Trainer, task: Task, batch: Any) -> tuple[dict[str, float],
 
 
 def outputs(task: Task, net: nn.Module, batch: Any, backward: bool = False) -> dict[str, Tensor]:
-    """The first output tensor of each module of a net that stands in for the task's, at its first call."""
+    """The first output tensor, of any shape, of each module at its first call, with ``net`` in place of the task's."""
     first_outputs: dict[str, Tensor] = {}
 
     def keep(name: str) -> Any:

@@ -51,7 +51,7 @@ def make_logger_and_callbacks(
     """
     keeping = keeping or CheckpointOptions()
     recipe, variant = folder.parts[-3:-1]
-    logger = RunLogger(folder, f"{variant} ({recipe})", chosen_options(model), keeping.logged)
+    logger = RunLogger(folder, f"{variant} ({recipe})", option_values(model), keeping.logged)
     callbacks: list[Callback] = [
         CheckpointSaver(
             folder / "checkpoints", next(iter(task.monitored_metrics.items())), keeping.every, keeping.facts
@@ -70,14 +70,14 @@ def make_logger_and_callbacks(
 
 def describe_configuration(model: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
     """What a ledger says of a configuration: every choice, and those that a fair comparison holds equal."""
-    model_options, data_options = chosen_options(model), chosen_options(data)
+    model_options, data_options = option_values(model), option_values(data)
     setting = {name: model_options[name] for name in ("optimizer", "schedule") if name in model_options}
     batch = {name: data_options[name] for name in BATCH if name in data_options}
     below = {f"data.{name}": value for name, value in data_options.items() if name not in ELSEWHERE}
     return {"choices": {**model_options, **below}, "setting": {**setting, "batch": batch}}
 
 
-def chosen_options(model: Mapping[str, Any]) -> dict[str, Choice]:
+def option_values(model: Mapping[str, Any]) -> dict[str, Choice]:
     """One hyper-parameter per option of the model; a part with its options is one value: ``RoPE(base=500000)``."""
     return {name: display_value(value) for name, value in model.get("init_args", {}).items()}
 

@@ -35,7 +35,7 @@ class Signals:
     received_sigterm = False  # what Lightning asks in its loops: `CheckpointSaver.boundary` answers instead
 
     def __init__(self) -> None:
-        self.asked = 0  # the signal
+        self.signum = 0  # the signal
         self.when = 0.0
         self.previous: dict[int, Any] = {}  # handlers by signal
 
@@ -48,7 +48,7 @@ class Signals:
         self.previous = {number: signal.getsignal(number) for number in HANDLED if number not in deaf}
         for number in self.previous:
             signal.signal(number, self.note)
-        if (earlier := stop_signals.received()) and not self.asked:
+        if (earlier := stop_signals.received()) and not self.signum:
             self.note(earlier, None)
 
     def teardown(self) -> None:
@@ -60,8 +60,8 @@ class Signals:
 
     def note(self, number: int, frame: Any) -> None:
         """Remember the first signal; one that comes seconds later ends the process at once."""
-        if not self.asked:
-            self.asked, self.when = number, time.monotonic()
+        if not self.signum:
+            self.signum, self.when = number, time.monotonic()
         elif time.monotonic() - self.when > REPEAT_AFTER:
             os._exit(exit_code(number))
 
