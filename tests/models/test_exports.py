@@ -6,7 +6,7 @@ import torch
 
 # the whole: python -m tests.models.exports
 SAMPLE = [
-    ("language", "Auto"), ("padded language", "window"), ("encoder", "Disentangled"), ("pair", "plain"),
+    ("language", "Auto"), ("padded language", "window"), ("encoder", "Disentangled"), ("pair", "plain"), ("language", "Tiled"),
     ("image", "plain"),
 ]  # fmt: skip
 
