@@ -17,6 +17,7 @@ import argparse
 import atexit
 import ctypes
 import errno
+import itertools
 import json
 import os
 import random
@@ -388,6 +389,8 @@ def _round(
     warned = [line for line in said.splitlines() if line.startswith("warning:")]
     begun = max(f"\n{said}".rfind("\nerror:"), f"\n{said}".rfind("\nfailed  "))  # the second: of a comparison's run
     complaint = said[begun:].split("\n\n")[0].strip().splitlines() if begun >= 0 else []
+    if complaint and complaint[0].startswith("failed"):  # the progress of other runs comes behind it
+        complaint = [complaint[0], *itertools.takewhile(lambda line: line.startswith("    "), complaint[1:])]
     counts, problems = Counter({"rounds": 1, f"code {code}": 1}), list(command.sound(home))
     lost: list[str] = []
     if "Traceback" in said or "Exception ignored" in said or "Exception in thread" in said:

@@ -412,6 +412,14 @@ def test_the_last_lines_of_a_log_are_those_of_this_attempt(tmp_path):
     assert last_log_lines(tmp_path / "none.log", 0) == []
 
 
+def test_the_error_of_a_failed_run_is_printed_whole_and_without_its_header(tmp_path):
+    path = tmp_path / "s1.log"
+    path.write_text("error: an old one\nTraining lm\n\n  folder  runs\nerror: no space (config.yaml)\nFree some.\n")
+    assert [line.strip() for line in last_log_lines(path, 0)] == ["error: no space (config.yaml)", "Free some."]
+    path.write_text("error: 1\n2\n3\n4\n")
+    assert [line.strip() for line in last_log_lines(path, 0)] == ["error: 1", "2", "3"]
+
+
 @pytest.mark.parametrize(("codes", "code"), [((), 0), ((5,), 5), ((5, 5), 5), ((5, 1), 1), ((-9,), 1), ((2,), 1)])
 def test_only_a_disk_that_stopped_all_runs_is_the_exit_code_of_a_comparison(codes, code):
     assert exit_code([FailedRun(str(one), one) for one in codes]) == code

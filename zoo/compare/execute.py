@@ -236,14 +236,17 @@ def headline_text(record: Mapping[str, Any], goal: str) -> str:
 
 
 def last_log_lines(log: Path, since: int, count: int = TAIL) -> list[str]:
-    """The last ``count`` non-empty lines of a log after an offset in bytes, indented."""
+    """Up to ``count`` non-empty lines of a log after an offset in bytes, indented: its error, or its last lines."""
     try:
         with log.open("rb") as file:
             file.seek(max(since, log.stat().st_size - 8192))
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return []
-    return [f"        {line[:200]}" for line in text.splitlines() if line.strip()][-count:]
+    lines = [line for line in text.splitlines() if line.strip()]
+    errors = [number for number, line in enumerate(lines) if line.startswith("error:")]
+    lines = lines[errors[-1] :][:count] if errors else lines[-count:]
+    return [f"        {line[:200]}" for line in lines]
 
 
 def _leave_on_signals() -> dict[int, Any]:
