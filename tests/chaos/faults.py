@@ -205,6 +205,7 @@ def fit(task: str) -> Command:
 def compared(home: Path) -> dict[str, str]:
     """Of the runs of a comparison, and what it says of them but for speed."""
     from tests.chaos import toys
+    from zoo.compare.charts import COSTS
 
     found = {}
     for run in sorted((home / "site/runs/lm").glob("*/s*")):
@@ -215,7 +216,8 @@ def compared(home: Path) -> dict[str, str]:
     rows = answer.get("rows", answer.get("variants", []))
     losses = [(row.get("variant"), row.get("values"), row.get("mean")) for row in rows]
     found["answer"] = toys.digest(losses)
-    found["files"] = toys.digest(sorted(path.name for path in report.iterdir() if path.is_file()))
+    measured = {f"{cost}.png" for cost in COSTS}  # drawn only where the variants differ in it, which time decides
+    found["files"] = toys.digest(sorted({path.name for path in report.iterdir() if path.is_file()} - measured))
     return found
 
 
