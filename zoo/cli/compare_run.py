@@ -260,7 +260,7 @@ def write_report(answer: Answer, options: ParsedOptions, place: Path, more: Sequ
     """Write the report and TensorBoard's summary, and print where they are."""
     from zoo.cli.tensorboard import link
     from zoo.compare import table, tensorboard_summary
-    from zoo.compare.write_report import write_report
+    from zoo.compare.report import write_report
 
     out = output_stream(options)
     files = write_report(answer, place, more)

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer, seed_everything
@@ -18,7 +18,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from zoo import console
-from zoo.cli import error_origin, fit_finetune, fit_summary, resume
+from zoo.cli import error_origin, fit_summary, resume
 from zoo.cli.environment_errors import explain_error
 from zoo.cli.error_report import blame_options, signal_line, signal_of, trainer_error
 from zoo.cli.warning_filters import filter_warnings
@@ -39,6 +39,10 @@ from zoo.training import distributed, out_of_memory
 from zoo.training.callbacks import Provenance
 from zoo.training.signals import StopRequested
 
+if TYPE_CHECKING:
+    from zoo.finetuning.weight_transfer import Transfer
+
+TRANSFER_TABLE = "start.tsv"  # in a run's folder: where the tensors of a fine-tuned model come from
 TRAINER: dict[str, Any] = {
     "accelerator": "auto",
     "use_distributed_sampler": False,  # zoo's loaders deal batches to processes, and resume inside an epoch
@@ -109,7 +113,7 @@ class ZooCLI(LightningCLI):
         self.model = self.config_init["model"]
         task_data_match.check_batch(self.model, self.data)
         with blame_options():
-            self.transfer = fit_finetune.prepare(self.plan, self.model, self.data)
+            self.transfer = prepare_finetuning(self.plan, self.model, self.data)
         if self.plan.config.get("compile"):
             compile_loss(self.model)
         self.trainer = self.instantiate_trainer()
@@ -197,7 +201,7 @@ class ZooCLI(LightningCLI):
             )  # also by --resume: its checkpoints are the newest
         if run_folder.first_rank() and "resume" not in self.plan.command.flags:
             atomic_files.write_text(self.run_folder / run_folder.CONFIG, config_text(self.plan))
-            fit_finetune.save_transfer_table(self.transfer, self.run_folder)
+            save_transfer_table(self.transfer, self.run_folder)
             self.data.save(self.run_folder)
         self.facts.update(resume.manifest_facts(self.plan, self.data, self.run_folder))
         if run_folder.first_rank():
@@ -265,6 +269,32 @@ def make_logger_and_callbacks(task: Any, home: Path, plan: Plan, facts: dict[str
     return make_logger_and_callbacks(
         task, model_cost, home, plan.config["model"], plan.config["data"], checkpoint_options
     )
+
+
+def prepare_finetuning(plan: Plan, task: Any, data: Any) -> Transfer | None:
+    """Prepare the model for fine-tuning as ``tune`` configures it; the table of copied tensors, if any were copied.
+
+    Prints the table of a run that starts; a resumed run takes its weights from its own checkpoint.
+    """
+    from zoo.finetuning.finetune import prepare_task, tune_of_config
+
+    tune = tune_of_config(plan.config)
+    if tune is None:
+        return None
+    resumes = bool(plan.config.get("ckpt_path"))
+    # resumed adapters must know which tensors were new; otherwise the run's own checkpoint says everything
+    starts = plan.command.subcommand == "fit" and (not resumes or tune.rank > 0)
+    table = prepare_task(task, tune, plan.command.runs, data, starts)
+    if table is not None and not resumes and run_folder.first_rank():
+        print(f"starts from {tune.start}\n{table.table()}", flush=True)
+    return table
+
+
+def save_transfer_table(table: Transfer | None, home: Path) -> None:
+    """Write the table of tensors into the run's folder."""
+    if table is not None:
+        lines = ["\t".join(row) for row in table.rows()]
+        atomic_files.write_text(home / TRANSFER_TABLE, "\n".join(["fate\ttensor\tshape", *lines]) + "\n")
 
 
 def is_enabled(callback: object, trainer_config: dict[str, Any]) -> bool:
