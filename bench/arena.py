@@ -143,9 +143,9 @@ def _serve(pipe: Connection, entrant: Entrant, clock: str) -> None:
 
 def _build(entrant: Entrant) -> tuple[int, Callable[[int], float | None]]:
     if entrant.keep:
-        from zoo.system.malloc import keep
+        from zoo.system.malloc import keep_freed_memory
 
-        keep()
+        keep_freed_memory()
     module, _, name = entrant.factory.partition(":")
     import torch
 

@@ -367,8 +367,8 @@ MUTANTS = [
         ),
         (
             "logging/run_record.py",
-            "if lost or value == value}",
-            "if lost or value != value}",
+            "if diverged or value == value}",
+            "if diverged or value != value}",
             "logging/test_run_record.py",
         ),
         (
@@ -556,7 +556,7 @@ MUTANTS = [
         ("system/malloc.py", 'in ("0", "no", "off", "false"):', 'in ("1",):', "system/test_malloc.py"),
         (
             "system/garbage_collection.py",
-            "if _resting or not gc.isenabled():",
+            "if _paused or not gc.isenabled():",
             "if not gc.isenabled():",
             "system/test_garbage_collection.py",
         ),

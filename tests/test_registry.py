@@ -101,7 +101,7 @@ def test_other_lightning_commands_go_to_the_sdk(monkeypatch, zoo):
         def load(self):
             return lambda: seen.append(list(sys.argv))
 
-    monkeypatch.setattr(lightning_command, "sdk", Point)
+    monkeypatch.setattr(lightning_command, "find_sdk", Point)
     monkeypatch.setattr(sys, "argv", ["/x/bin/lightning"])
     assert zoo("studio", "start")[0] == 0
     assert seen == [["/x/bin/lightning", "studio", "start"]]

@@ -63,9 +63,9 @@ def study(options: Options) -> list[Table]:
 
 def timed(way: str, clock: str) -> list[float]:
     """Mean seconds of each ``BLOCK`` of steps after the first ``WARM``."""
-    from zoo.system.malloc import keep
+    from zoo.system.malloc import keep_freed_memory
 
-    keep()
+    keep_freed_memory()
     _pretend_terminal()
     now, calls = CLOCKS[clock], []
 

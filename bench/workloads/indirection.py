@@ -117,7 +117,7 @@ def together(turns: int, first: int = 20) -> dict[str, list[float]]:
 if __name__ == "__main__":
     from zoo.system import malloc
 
-    malloc.keep()
+    malloc.keep_freed_memory()
     torch.set_num_threads(1)
     taken = together(int(sys.argv[1]) if len(sys.argv) > 1 else 60)
     for name, each in taken.items():

@@ -24,7 +24,7 @@ from pathlib import Path
 from tests.chaos import lives, worlds
 from tests.chaos.site import Site
 
-PHASES = {"training": "boundary", "validation": "on_validation_batch_start", "saving": "save"}
+PHASES = {"training": "on_batch_boundary", "validation": "on_validation_batch_start", "saving": "save"}
 KILLS = ("first", "second", "both")
 SOON = 30.0  # seconds that the others may take
 HANGS = 5.0  # and after so many a process counts as hung, where users wait for ten minutes

@@ -151,7 +151,7 @@ def moments(*acts: tuple[int, Callable[[], None]]) -> Callable[[], None]:
     def prologue() -> None:
         from zoo.training import checkpoint
 
-        checkpoint.RETRY, wrapped, seen = 0.0, checkpoint.CheckpointSaver.boundary, 0
+        checkpoint.RETRY, wrapped, seen = 0.0, checkpoint.CheckpointSaver.on_batch_boundary, 0
 
         def hook(self, *args, **kwargs):
             nonlocal seen
@@ -161,7 +161,7 @@ def moments(*acts: tuple[int, Callable[[], None]]) -> Callable[[], None]:
                     act()
             return wrapped(self, *args, **kwargs)
 
-        checkpoint.CheckpointSaver.boundary = hook
+        checkpoint.CheckpointSaver.on_batch_boundary = hook
 
     return prologue
 

@@ -23,10 +23,10 @@ from tests.chaos.site import Site
 
 EPOCH = 8  # batches, of which two make a step
 MOMENTS = {
-    "mid-epoch": ("boundary", EPOCH + 4),
-    "epoch end": ("boundary", EPOCH),
+    "mid-epoch": ("on_batch_boundary", EPOCH + 4),
+    "epoch end": ("on_batch_boundary", EPOCH),
     "mid-validation": ("on_validation_batch_start", 4),  # the second batch of the second
-    "mid-accumulation": ("boundary", EPOCH + 3),
+    "mid-accumulation": ("on_batch_boundary", EPOCH + 3),
 }
 MADE = tuple(itertools.product((0, 2), (1, 2), (0.1, 0.0), ("32-true", "bf16-mixed")))
 
@@ -42,7 +42,7 @@ def at(moment: str, number: int) -> Callable[[], None]:
 
         def hook(self, *args, **kwargs):
             nonlocal left
-            counted = worlds.rank() == 0 and not (name != "boundary" and self.trainer.sanity_checking)
+            counted = worlds.rank() == 0 and not (name != "on_batch_boundary" and self.trainer.sanity_checking)
             left -= counted
             if left == 0 and counted:
                 (os.killpg if number == signal.SIGKILL else os.kill)(os.getpid(), number)

@@ -181,7 +181,7 @@ class Disturbance:
         before(checkpoint.CheckpointSaver, "begin", "start")
         before(checkpoint.CheckpointSaver, "on_validation_start", "start", lambda self: self.trainer.sanity_checking)
         before(Task, "training_step", "training")
-        before(checkpoint.CheckpointSaver, "boundary", "training")
+        before(checkpoint.CheckpointSaver, "on_batch_boundary", "training")
         for hook in ("on_validation_batch_start", "on_validation_end"):
             before(checkpoint.CheckpointSaver, hook, "validation", lambda self: not self.trainer.sanity_checking)
         before(checkpoint.CheckpointSaver, "save", "saving")

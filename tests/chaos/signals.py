@@ -29,7 +29,7 @@ from zoo.inference import checkpoint_manifest
 AGAIN = 2.5  # seconds after which a second signal is one, and not the first one's echo
 CODES = {signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGINT: 130}
 PHASES = {
-    "training": "boundary",
+    "training": "on_batch_boundary",
     "validation": "on_validation_batch_start",
     "saving": "save",
     "between epochs": "on_train_epoch_end",

@@ -66,7 +66,7 @@ def ready(processes: int) -> None:
 
     for _ in range(1, processes):
         out, into = os.pipe()
-        with stop_signals.blocked():  # as for a process that the launcher starts
+        with stop_signals.block_signals():  # as for a process that the launcher starts
             child = os.fork()
         if not child:
             os.close(into)

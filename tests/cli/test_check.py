@@ -87,7 +87,7 @@ def test_every_check_gets_a_line_whatever_the_part_does(acted, zoo):
     assert "        x changed in place.\n        Copy it.\n" in out
     died = "ended the process with code 134 (SIGABRT) during check aborts, in aborts at cli_checks.py:"
     assert under["aborts"].startswith(died)
-    assert under["leaves"] == "ended the process with code 7 during check leaves; its last words: good bye"
+    assert under["leaves"] == "ended the process with code 7 during check leaves; its last output: good bye"
     assert "too slow on Mondays" in out
     assert "it has no side loss" in out
     told = r"8 checks of norm x\.Bad \(my-norm 0\.1\.0\): 3 ok, 3 failed, 1 known, 1 skipped in \d+\.\d s"
@@ -265,9 +265,9 @@ def test_class_paths(mine):
 
 
 def test_unknown_checks_are_refused():
-    assert list(check_worker.choose_class({"a": 1, "b": 2}, ["b"], "norm")) == ["b"]
+    assert list(check_worker.select_checks({"a": 1, "b": 2}, ["b"], "norm")) == ["b"]
     with pytest.raises(UsageError, match=r"norm has no check 'shaps'. Did you mean 'shapes'\?"):
-        check_worker.choose_class({"shapes": 1}, ["shaps"], "norm")
+        check_worker.select_checks({"shapes": 1}, ["shaps"], "norm")
 
 
 def test_the_real_checks_of_a_class_in_the_current_folder(mine):

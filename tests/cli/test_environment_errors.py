@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from zoo.cli import COMMANDS, main
-from zoo.cli.environment_errors import DISK, HANDLES, PATH, check_words, explained
+from zoo.cli.environment_errors import DISK, HANDLES, PATH, check_words, explain_error
 from zoo.cli.error_report import report_error
 from zoo.errors import UsageError
 
@@ -39,7 +39,7 @@ def test_every_command_in_a_folder_that_was_deleted(command, tmp_path, capsys, m
         assert main([command, *(["bash"] if command == "completion" else [])]) == 0
         return
     code, said = answered(capsys, command, "lm-tiny")
-    assert (code, "the working folder is gone" in said) == (2, True)
+    assert (code, "the working folder does not exist" in said) == (2, True)
 
 
 @pytest.mark.parametrize("word", ["caf\udce9", "\ud800", "--name=\udfff", "a\0b"])
@@ -111,7 +111,7 @@ BUGS = [
 @pytest.mark.parametrize("number", range(len(BUGS)))
 def test_a_bug_keeps_its_traceback(number, capsys):
     error = caught(BUGS[number])
-    assert explained(error) is None
+    assert explain_error(error) is None
     assert report_error(error) == 1
     said = capsys.readouterr().err
     assert "Traceback" in said
@@ -142,14 +142,14 @@ def test_what_ends_the_interpreter_is_left_alone(monkeypatch):
 def test_the_cause_of_an_error_counts():
     error = ValueError("a wrapper")
     error.__cause__ = MemoryError()
-    assert "out of memory" in str(explained(error))
-    assert isinstance(explained(caught(lambda: "\ud800".encode())), UsageError)
+    assert "out of memory" in str(explain_error(error))
+    assert isinstance(explain_error(caught(lambda: "\ud800".encode())), UsageError)
 
 
 @pytest.mark.parametrize("shape", [(10**12, 10**12), (10**18, 10**18, 8)])
 def test_a_size_that_no_number_holds_is_no_bug(shape):
-    from zoo.cli.environment_errors import explained
+    from zoo.cli.environment_errors import explain_error
 
     with pytest.raises(RuntimeError) as caught:
         torch.empty(*shape)
-    assert str(explained(caught.value)).startswith("out of memory.")
+    assert str(explain_error(caught.value)).startswith("out of memory.")

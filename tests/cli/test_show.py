@@ -225,7 +225,7 @@ def test_no_colour_in_pipes_or_with_no_color(monkeypatch, zoo):
 
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setitem(os.environ, "NO_COLOR", "1")
-    assert not tables.fancy()
+    assert not tables.is_terminal()
 
 
 def test_doctor_takes_no_words(capsys):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.compare.fake_zoo import Costs, Fits
 from zoo.cli import compare_fits
-from zoo.cli.compare_attribution import text
+from zoo.cli.compare_attribution import shares_text
 from zoo.compare import attribute
 from zoo.compare.attribute import (
     Difference,
@@ -192,7 +192,7 @@ def test_of_many_differences_both_ends_are_told():
     assert done[0].alone.mean == pytest.approx(0.4, abs=0.01)
     rows = shares_table(done)
     assert rows[0] == ["option", "alone", "last", "verdict"]
-    assert "Shapley" not in text(four("abcde"), done, "loss")
+    assert "Shapley" not in shares_text(four("abcde"), done, "loss")
 
 
 def test_a_seed_that_a_hybrid_lacks_does_not_count_and_divergence_counts_as_the_worst():
@@ -225,7 +225,7 @@ def test_figures_are_read_by_variant():
 
 def test_the_table_says_how_to_read_it():
     done = compute_shares(four("ab"), additive({"a": -0.1, "b": 0.2}), True)
-    told = text(four("ab"), done, "loss")
+    told = shares_text(four("ab"), done, "loss")
     assert "option" in told.splitlines()[0]
     assert "b (b1 → b2)" in told.splitlines()[1]
     assert "Shapley's" in told

@@ -21,7 +21,7 @@ from zoo.compare.execute import FailedRun, execute, exit_code, last_log_lines, t
 from zoo.compare.plan import take_shard
 from zoo.errors import UsageError
 from zoo.io import locks
-from zoo.io.locks import Lock, Owner, alive, born, me
+from zoo.io.locks import Lock, Owner, is_alive, start_time, this_process
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("fake_compare.py")
@@ -138,13 +138,13 @@ def test_kill_9_at_any_moment_loses_and_repeats_no_run(tmp_path, undisturbed):
     draw = random.Random(3)
     for _ in range(6):
         process = start(tmp_path, {"step": 0.03}, jobs=2)
-        until(lambda: any(each["child"] and born(each["child"]) for each in holding(tmp_path)))
+        until(lambda: any(each["child"] and start_time(each["child"]) for each in holding(tmp_path)))
         time.sleep(draw.uniform(0.0, 0.6))
         held = holding(tmp_path)
         process.kill()
         process.wait()
         children = [owner["child"] for owner in held if owner["child"]]
-        until(lambda children=children: not any(born(child) for child in children), 5.0)  # they die with it
+        until(lambda children=children: not any(start_time(child) for child in children), 5.0)  # they die with it
     process = start(tmp_path, jobs=3)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 0, said
@@ -171,7 +171,7 @@ def test_shards_do_every_run_once_and_wait_for_nobody(tmp_path):
     parts = [take_shard(jobs(tmp_path), f"{number}/4") for number in (1, 2, 3, 4)]
     assert sorted(job.title for part in parts for job in part) == sorted(job.title for job in jobs(tmp_path))
     other = Lock(run_records.path_beside(parts[0][0].folder, ".lock"))
-    assert other.take()
+    assert other.acquire()
     assert execute(parts[0], how(wait=False)) == []  # the run that another holds is left to it
     other.release()
     assert parts[0][0].title not in starts(tmp_path)
@@ -207,7 +207,7 @@ def test_ctrl_c_stops_the_runs_and_frees_them(tmp_path):
     process.send_signal(signal.SIGINT)
     process.wait(20)
     assert process.returncode == -signal.SIGINT
-    assert not any(born(each["child"]) for each in held)
+    assert not any(start_time(each["child"]) for each in held)
     assert not holding(tmp_path)
     assert start(tmp_path, jobs=3).wait(60) == 0
     assert repeated(tmp_path) == []
@@ -226,7 +226,7 @@ def test_sigterm_stops_the_runs_too(deaf, tmp_path):
     time.sleep(0.5)  # until the run listens to the signal
     process.terminate()
     assert process.wait(20) == 143  # well before the runs are killed
-    assert not born(held[0]["child"])
+    assert not start_time(held[0]["child"])
     assert not holding(tmp_path)
 
 
@@ -234,7 +234,7 @@ def test_sigterm_stops_the_runs_too(deaf, tmp_path):
 
 
 def owner(**changes):
-    return replace(me(), **changes)
+    return replace(this_process(), **changes)
 
 
 def put(path, found, age=0.0):
@@ -245,7 +245,7 @@ def put(path, found, age=0.0):
 def dead():
     """The number of a process that is no more, and when it began."""
     process = subprocess.Popen(["sleep", "30"])
-    since = born(process.pid)
+    since = start_time(process.pid)
     process.kill()
     process.wait()
     return process.pid, since
@@ -257,7 +257,7 @@ def dead():
         (lambda: owner(), 1e6, True),  # ours, and alive: its age does not matter here
         (lambda: owner(pid=dead()[0], born=dead()[1]), 0.0, False),
         (lambda: owner(born="another-1"), 0.0, False),  # the number belongs to another process now
-        (lambda: owner(pid=dead()[0], born="x", child=os.getpid(), child_born=born(os.getpid())), 0.0, True),
+        (lambda: owner(pid=dead()[0], born="x", child=os.getpid(), child_born=start_time(os.getpid())), 0.0, True),
         (lambda: owner(host="elsewhere"), 10.0, True),
         (lambda: owner(host="elsewhere"), 301.0, False),
     ],
@@ -267,11 +267,11 @@ def test_a_lock_holds_while_its_processes_live(tmp_path, found, age, held):
     put(path, found(), age)
     mine = Lock(path)
     assert (mine.holder() is not None) is held
-    assert mine.take() is not held
+    assert mine.acquire() is not held
     assert (json.loads(path.read_text())["pid"] == os.getpid()) or held
 
 
-HERE = locks.machine()
+HERE = locks.machine_id()
 
 
 @pytest.mark.parametrize("host", [socket.gethostname(), "elsewhere"])
@@ -281,7 +281,7 @@ HERE = locks.machine()
 def test_a_process_number_of_another_machine_of_the_same_name_says_nothing(tmp_path, host, machine, living, age):
     """Where it is not the number of a process here, a lock is stale by its age alone."""
     path = tmp_path / "s1.lock"
-    number, since = (os.getpid(), born(os.getpid())) if living else dead()
+    number, since = (os.getpid(), start_time(os.getpid())) if living else dead()
     put(path, Owner(host, number, since, machine=machine), age)
     local = host == socket.gethostname() and machine in ("", HERE)
     assert (Lock(path).holder() is not None) is (living if local else age < 300)
@@ -290,9 +290,9 @@ def test_a_process_number_of_another_machine_of_the_same_name_says_nothing(tmp_p
 def test_a_damaged_lock_is_taken_over_after_a_while(tmp_path):
     path = tmp_path / "s1.lock"
     path.write_text("{")
-    assert not Lock(path).take()  # perhaps just being written
+    assert not Lock(path).acquire()  # perhaps just being written
     os.utime(path, (time.time() - 60, time.time() - 60))
-    assert Lock(path).take()
+    assert Lock(path).acquire()
 
 
 def test_of_many_that_see_a_stale_lock_one_takes_it(tmp_path):
@@ -301,7 +301,7 @@ def test_of_many_that_see_a_stale_lock_one_takes_it(tmp_path):
         "won = []\n"
         "for n in range(40):\n"
         "    lock = Lock(Path(sys.argv[1], f'{n}.lock'))\n"
-        "    won += [n] if lock.take() else []\n"
+        "    won += [n] if lock.acquire() else []\n"
         "print(*won); sys.stdout.flush(); time.sleep(float(sys.argv[2]))"
     )
     number, since = dead()
@@ -317,32 +317,32 @@ def test_of_many_that_see_a_stale_lock_one_takes_it(tmp_path):
 def test_a_lock_that_was_taken_over_is_not_ours_any_more(tmp_path):
     path = tmp_path / "s1.lock"
     mine = Lock(path)
-    assert mine.take()
-    assert mine.beat()
+    assert mine.acquire()
+    assert mine.refresh()
     put(path, owner(host="elsewhere"))
-    assert not mine.beat()
+    assert not mine.refresh()
     mine.release()
     assert path.exists()  # the other's
     path.unlink()
-    assert not mine.beat()
+    assert not mine.refresh()
 
 
-def test_a_beat_keeps_a_lock_young(tmp_path):
+def test_a_refresh_keeps_a_lock_young(tmp_path):
     path = tmp_path / "s1.lock"
     mine = Lock(path)
-    mine.take()
+    mine.acquire()
     os.utime(path, (0, 0))
-    assert mine.beat()
+    assert mine.refresh()
     assert time.time() - path.stat().st_mtime < 5
 
 
 def test_a_comparison_gives_up_a_run_that_was_taken_over(tmp_path, monkeypatch):
-    monkeypatch.setattr(execution, "BEAT", 0.05)
+    monkeypatch.setattr(execution, "REFRESH", 0.05)
     monkeypatch.setenv("FAKE_FIT", json.dumps({"step": 0.1}))
     path = tmp_path / "toy/a/s1.lock"
     path.parent.mkdir(parents=True)
     stolen = []
-    take = locks.Lock.started
+    take = locks.Lock.record_child
 
     def steal(self, pid):
         take(self, pid)
@@ -350,18 +350,18 @@ def test_a_comparison_gives_up_a_run_that_was_taken_over(tmp_path, monkeypatch):
             stolen.append(pid)
             put(path, owner(host="elsewhere"))
 
-    monkeypatch.setattr(locks.Lock, "started", steal)
+    monkeypatch.setattr(locks.Lock, "record_child", steal)
     assert execute(jobs(tmp_path, "a", (1,)), how(wait=False)) == []
-    assert not born(stolen[0])
+    assert not start_time(stolen[0])
     assert json.loads(path.read_text())["host"] == "elsewhere"
     assert run_records.read_state(tmp_path / "toy/a/s1") != "finished"
 
 
 def test_a_process_that_is_dead_is_seen_as_dead():
     number, since = dead()
-    assert alive(me())
-    assert not alive(Owner(socket.gethostname(), number, since))
-    assert born(number) == ""
+    assert is_alive(this_process())
+    assert not is_alive(Owner(socket.gethostname(), number, since))
+    assert start_time(number) == ""
 
 
 # what a kill leaves behind

@@ -304,7 +304,7 @@ def test_states(tmp_path):
         (several[0].folder / "checkpoints" / "last.ckpt").read_bytes()
     )
     lock = Lock(run_records.path_beside(several[2].folder, ".lock"))
-    lock.take()
+    lock.acquire()
     assert [step.state for step in plan.list_steps(several)] == ["finished", "continue", "running", "missing"]
     lock.release()
 

@@ -11,9 +11,8 @@ from fabricate import ledger, run, study
 from PIL import Image
 
 from zoo.compare.charts import draw_charts, draw_lines
-from zoo.compare.report import page
+from zoo.compare.report import page, write_report
 from zoo.compare.verdict import answer
-from zoo.compare.write_report import write_report
 from zoo.errors import UsageError
 
 EVIL = "<script>alert(1)</script>&\"'"

@@ -140,5 +140,5 @@ def test_of_two_runs_of_a_seed_the_finished_one_counts(tmp_path):
 
 def test_reading_and_judging_need_neither_torch_nor_a_plotting_library():
     heavy = ("torch", "lightning", "scipy", "matplotlib", "jinja2", "pandas", "tensorboard", "yaml", "rich")
-    code = f"import sys, zoo.compare.write_report; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, zoo.compare.report; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

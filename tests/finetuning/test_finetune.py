@@ -93,7 +93,7 @@ def test_the_table_names_every_tensor_of_both_models(home, capsys):
 def test_a_run_starts_with_what_it_takes_over(home):
     """Before the first step, the ledger's digests of the body are those of the run's end."""
     _, run = fit(home, "start")
-    from zoo.logging.run_record import weights as digests
+    from zoo.logging.run_record import weight_digests as digests
 
     base = zoo.load(home / "mlm-tiny/base/s1")
     known, begun = digests(base.net), json.loads((run / "ledger.json").read_text())["start"]

@@ -117,7 +117,7 @@ def test_yaml_and_json_of_any_text(text):
     with Answers():
         plain_yaml.parse(text, "r.yaml")
     with Answers():
-        limits.json_text(text, "r.json")
+        limits.parse_json(text, "r.json")
 
 
 @cases(60)

@@ -224,7 +224,7 @@ def test_tensorboard_says_that_a_folder_has_nothing_to_show(name, tmp_path, monk
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     assert main(["tensorboard", str(tmp_path)]) == 0
-    assert ("has written anything yet" in capsys.readouterr().err) == (name is None or "tfevents" not in name)
+    assert ("has logged anything yet" in capsys.readouterr().err) == (name is None or "tfevents" not in name)
 
 
 def test_a_model_that_memory_does_not_hold_is_named_by_its_sizes(tmp_path, monkeypatch, capsys):
@@ -240,7 +240,7 @@ def test_a_model_that_memory_does_not_hold_is_named_by_its_sizes(tmp_path, monke
     monkeypatch.setattr(fit.Parser, "instantiate", full)
     assert main(["fit", "lm.yaml"]) == 1
     said = capsys.readouterr().err
-    assert "the model does not fit into memory. It asked for 64000 bytes at once." in said
+    assert "the model does not fit into memory. An allocation of 64000 bytes failed." in said
     assert "model.dim=16, model.depth=1" in said
     assert len(said.splitlines()) <= 4
 

@@ -114,16 +114,16 @@ def acts(folder):
     """Each way to write, and what it leaves where it works."""
 
     def stage():
-        with atomic_files.staged(folder, "last") as draft:
+        with atomic_files.replace_files(folder, "last") as draft:
             atomic_files.write_bytes(draft / "last", b"new")
             atomic_files.write_bytes(draft / "other", b"new")
 
     def fill():
-        with atomic_files.filled(folder / "entry") as draft:
+        with atomic_files.replace_folder(folder / "entry") as draft:
             atomic_files.write_bytes(draft / "file", b"new")
 
     def native():
-        with atomic_files.native(folder / "file") as draft:
+        with atomic_files.replace_file(folder / "file") as draft:
             draft.write_bytes(b"new")
 
     return {
@@ -196,7 +196,7 @@ def test_a_file_system_without_fsync_is_used_and_named_once(tmp_path, monkeypatc
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(atomic_files, "_unforced", [])
+    monkeypatch.setattr(atomic_files, "_without_fsync", [])
     atomic_files.write_bytes(tmp_path / "a", b"1")
     atomic_files.write_bytes(tmp_path / "b", b"2")
     assert tree(tmp_path) == {"a": b"1", "b": b"2"}

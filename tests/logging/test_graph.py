@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from zoo.logging.graph import flow
+from zoo.logging.graph import trace_flow
 from zoo.models import Seq2Seq
 from zoo.models.stack import Stack
 from zoo.parts.attention import Additive, Attention, MultiHead
@@ -41,7 +41,7 @@ class Decoder(nn.Module):
 
 
 def test_a_layer_of_the_encoder_is_that_of_the_notes():
-    assert flow(stack(), X, WHOLE).edge_names() == [
+    assert trace_flow(stack(), X, WHOLE).edge_names() == [
         ("x", "MultiHead"),
         ("x", "add"),
         ("MultiHead", "add"),
@@ -54,7 +54,7 @@ def test_a_layer_of_the_encoder_is_that_of_the_notes():
 
 
 def test_a_layer_of_the_decoder_is_that_of_the_notes():
-    found = flow(Decoder(), {**X, "memory": torch.randn(1, 4, 16)}, WHOLE).edge_names()
+    found = trace_flow(Decoder(), {**X, "memory": torch.randn(1, 4, 16)}, WHOLE).edge_names()
     assert set(found) == {
         ("x", "MultiHead"), ("x", "add"), ("MultiHead", "add"), ("add", "LayerNorm"),
         ("LayerNorm", "MultiHead 2"), ("memory", "MultiHead 2"), ("LayerNorm", "add 2"), ("MultiHead 2", "add 2"),
@@ -64,7 +64,7 @@ def test_a_layer_of_the_decoder_is_that_of_the_notes():
 
 
 def test_self_attention_and_a_feed_forward_are_those_of_the_notes():
-    found = flow(MultiHead(16, 2, Naive()), X, pattern=Pattern()).edge_names()
+    found = trace_flow(MultiHead(16, 2, Naive()), X, pattern=Pattern()).edge_names()
     assert found == [
         ("x", "linear qkv"),
         ("linear qkv", "product"),
@@ -74,9 +74,9 @@ def test_self_attention_and_a_feed_forward_are_those_of_the_notes():
         ("linear qkv", "product 2"),
         ("product 2", "linear out"),
     ]
-    masked = flow(MultiHead(16, 2, Naive()), X, pattern=Pattern(causal=True)).nodes
+    masked = trace_flow(MultiHead(16, 2, Naive()), X, pattern=Pattern(causal=True)).nodes
     assert masked.index("scale") < masked.index("mask") < masked.index("softmax")
-    assert flow(MLP(16, 64, "relu"), X).edge_names() == [
+    assert trace_flow(MLP(16, 64, "relu"), X).edge_names() == [
         ("x", "linear up"),
         ("linear up", "relu"),
         ("relu", "linear down"),
@@ -86,7 +86,9 @@ def test_self_attention_and_a_feed_forward_are_those_of_the_notes():
 def test_the_whole_model_is_that_of_the_notes():
     sizes = {"dim": 16, "depth": 6, "heads": 2, "tie": "none"}
     net = Seq2Seq(11, 11, 9, position=Sinusoidal, block=PostNorm, norm=LayerNorm, backend=Naive, **sizes).eval()
-    found = flow(net, {"source": torch.tensor([[1, 2]]), "target": torch.tensor([[3, 4, 5]])}, (Block,)).edge_names()
+    found = trace_flow(
+        net, {"source": torch.tensor([[1, 2]]), "target": torch.tensor([[3, 4, 5]])}, (Block,)
+    ).edge_names()
     layers = ["PostNorm", *(f"PostNorm {n}" for n in range(2, 13))]
     encoder, decoder = layers[:6], layers[6:]
     for side, start, first in (("source", "", encoder[0]), ("target", " 2", decoder[0])):
@@ -100,13 +102,13 @@ def test_the_whole_model_is_that_of_the_notes():
 
 
 def test_another_part_is_another_chart():
-    charts = {block: flow(stack(block=block), X, WHOLE).edge_names() for block in (PostNorm, PreNorm, Parallel)}
+    charts = {block: trace_flow(stack(block=block), X, WHOLE).edge_names() for block in (PostNorm, PreNorm, Parallel)}
     assert charts[PreNorm][:2] == [("x", "LayerNorm"), ("LayerNorm", "MultiHead")]
     assert ("LayerNorm", "MLP") in charts[Parallel]
     assert ("LayerNorm", "MultiHead") in charts[Parallel]
-    assert "tanh" in flow(Additive(16, 2), X, pattern=Pattern()).nodes
-    assert flow(SwiGLU(16, 32), X).nodes.count("linear up") == 1
-    assert "silu" in flow(SwiGLU(16, 32), X).nodes
+    assert "tanh" in trace_flow(Additive(16, 2), X, pattern=Pattern()).nodes
+    assert trace_flow(SwiGLU(16, 32), X).nodes.count("linear up") == 1
+    assert "silu" in trace_flow(SwiGLU(16, 32), X).nodes
 
 
 @pytest.mark.parametrize("block", [PreNorm, PostNorm])
@@ -115,7 +117,7 @@ def test_tracing_changes_nothing(block):
     before, during = net(X["x"]), []
     whole = nn.Sequential(net)
     last = whole.register_forward_hook(lambda *seen: during.append(seen[2]))
-    flow(whole, X, WHOLE)
+    trace_flow(whole, X, WHOLE)
     last.remove()
     assert torch.equal(during[0], before)
     assert torch.equal(net(X["x"]), before)

@@ -115,7 +115,7 @@ def test_a_disk_that_is_full_in_the_middle_of_a_file_is_survived(tmp_path, monke
 
     monkeypatch.setattr(atomic_files.HashingFile, "__init__", lambda self, file: real(self, Full(file)))
     fit("lm", tmp_path / "a", [At("on_train_batch_end", 4, lambda _: left.append(True))])
-    assert "warning: step 4 was saved at the second try: No space left on device" in capsys.readouterr().err
+    assert "warning: step 4 was saved at the second attempt: No space left on device" in capsys.readouterr().err
     assert checkpoint_manifest.verify(checkpoint_manifest.newest_intact(tmp_path / "a").path)["step"] == 14
     assert not list(tmp_path.rglob("*.partial"))
 

@@ -17,7 +17,7 @@ from zoo.tasks.lm import CausalLM
 from zoo.training import distributed, out_of_memory
 from zoo.training.checkpoint import CheckpointSaver
 from zoo.training.nonfinite import NonFiniteGuard
-from zoo.training.precision_check import PrecisionCheck, compare, report_errors
+from zoo.training.precision_check import PrecisionCheck, compare_with_float64, report_errors
 
 
 def spoil(monkeypatch, number):
@@ -140,7 +140,7 @@ def test_parameters_without_use_are_named_before_training(tmp_path, capsys):
         class precision_plugin:  # noqa: N801
             forward_context = staticmethod(torch.enable_grad)
 
-    errors, unused = compare(Fake, module, next(iter(data.train_dataloader())))
+    errors, unused = compare_with_float64(Fake, module, next(iter(data.train_dataloader())))
     assert unused == ["net.stack.spare.weight", "net.stack.spare.bias"]
     report_errors(Fake, errors, unused)
     assert "nothing uses the parameters net.stack.spare.weight, net.stack.spare.bias" in capsys.readouterr().err
@@ -162,12 +162,12 @@ class Batched:
 
 def test_what_would_fit():
     error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes")
-    assert out_of_memory.ran_out(error)
-    assert not out_of_memory.ran_out(RuntimeError("something else"))
-    text = str(out_of_memory.advice(error, Asked, Batched))
+    assert out_of_memory.is_out_of_memory(error)
+    assert not out_of_memory.is_out_of_memory(RuntimeError("something else"))
+    text = str(out_of_memory.explain_out_of_memory(error, Asked, Batched))
     assert "out of memory at step 7 with data.batch_size=12: about batch_size=6 would fit" in text
     assert "--data.batch_size 6 --trainer.accumulate_grad_batches 4" in text
-    assert out_of_memory.share(64, 100, 160, 20) == 36
+    assert out_of_memory.scale_batch(64, 100, 160, 20) == 36
     assert out_of_memory.required_bytes("CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0") == int(1.5 * 2**30)
 
 
@@ -218,7 +218,7 @@ def test_a_lost_process_is_told_from_other_errors():
             launcher = None
 
     said = distributed.explain_lost_process(RuntimeError("[gloo] Connection closed by peer [127.0.0.1]:1234"), Trainer)
-    assert "process 1 of 2 lost another one" in str(said)
+    assert "process 1 of 2 lost the connection to another one" in str(said)
     assert distributed.explain_lost_process(RuntimeError("shapes do not match"), Trainer) is None
     assert distributed.error_text(1, -9, 2) == "process 1 of 2 was ended by SIGKILL"
 

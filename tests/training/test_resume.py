@@ -267,11 +267,11 @@ def test_other_processes_report_each_loss_once(world, tmp_path, capsys):
             train_dataloader=types.SimpleNamespace(anew=world == 1),
         )  # fmt: skip
         saver.task, saver.state.processes = task, ranks
-        saver.begin()
+        saver.on_loop_start()
         found += [(float(one.total), int(one.size)) for one in task.loss_log.losses]
     assert sorted(found) == [(1.0, 2), (3.0, 4), (5.0, 6)]
     said = {
         1: "warning: from 3 processes to 1: the batches are others; data.batch_size or data.max_tokens times 3 / 1",
-        2: "warning: from 3 processes to 2: the batches stay the same, chance such as dropout does not",
+        2: "warning: from 3 processes to 2: the batches stay the same, random numbers such as those of dropout do not",
     }
     assert capsys.readouterr().err.startswith(said.get(world, ""))

@@ -140,7 +140,7 @@ def device_name(trainer: Trainer, automatic: bool = False) -> str:
     advice = ""
     if (
         automatic and str(trainer.precision) == precision.BF16_MIXED and precision.has_fast_bf16(kind)
-    ):  # not where it was adopted
+    ):  # not adopted from a checkpoint
         advice = ", which this machine is fast at (exact: --trainer.precision 32-true)"
     elif str(trainer.precision) == "32-true" and precision.has_bf16(kind):
         advice = f", {precision.BF16_MIXED} may be faster"

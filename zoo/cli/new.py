@@ -27,7 +27,7 @@ FIT = {
     "data": "zoo fit vit-glyphs --data {Class}",
 }
 FIT_PART = "zoo fit lm-tiny --model.{kind} {Class}"
-GIVES = {
+STACK_ARGUMENTS = {
     "position": "dim, heads, extent", "attention": "dim, heads, backend, dropout", "norm": "dim",
     "ffn": "dim, hidden", "block": "attend, cross, ffn, norm, dropout",
 }  # fmt: skip
@@ -59,7 +59,7 @@ def package(kind: str, name: str, destination: str | None) -> int:
             (target / path).parent.mkdir(parents=True, exist_ok=True)
             atomic_files.write_text(target / path, text)
     except OSError as error:
-        shutil.rmtree(target, ignore_errors=True)  # half a package is none
+        shutil.rmtree(target, ignore_errors=True)  # half a package is of no use
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
     for path in contents:
         print(target / path)
@@ -71,7 +71,7 @@ def package(kind: str, name: str, destination: str | None) -> int:
 def files(kind: str, name: str, distributed: str) -> dict[str, str]:
     """Every file of a package by its path."""
     module = distributed.replace("-", "_")
-    note = f" after those that a stack gives ({GIVES[kind]})" if kind in GIVES else ""
+    note = f" after those that a stack gives ({STACK_ARGUMENTS[kind]})" if kind in STACK_ARGUMENTS else ""
     values = {
         **{"Class": name, "kind": kind, "distribution": distributed, "module": module},
         **{

@@ -90,11 +90,13 @@ def recipes(options: ParsedOptions) -> int:
     if not matching:
         print("no recipes" if pattern == "*" else f"no recipe matches {pattern!r}")
         return 0
-    tables.table(["recipe", "what it does"], [[recipe.name, recipe.summary + _of(recipe)] for recipe in matching])
+    tables.table(
+        ["recipe", "what it does"], [[recipe.name, recipe.summary + _package_note(recipe)] for recipe in matching]
+    )
     return 0
 
 
-def _of(recipe: recipe_files.Recipe) -> str:
+def _package_note(recipe: recipe_files.Recipe) -> str:
     return "" if recipe.builtin else f" ({recipe.distribution})"
 
 

@@ -76,7 +76,7 @@ def write_records(config: Mapping[str, Any], folder: Path) -> None:
 def read_records(folder: Path) -> list[Record]:
     """The records in a run folder; empty if they are missing or unreadable."""
     try:
-        return check_records(limits.json_file(folder / FILE))
+        return check_records(limits.read_json(folder / FILE))
     except (OSError, UsageError):
         return []
 

@@ -1,6 +1,6 @@
 """A chart of the operations of a model, traced from a call of the model itself.
 
-    flow(stack, {"x": torch.randn(1, 5, 64)}, whole=(Attention, Norm, FFN)).mermaid()
+    trace_flow(stack, {"x": torch.randn(1, 5, 64)}, whole=(Attention, Norm, FFN)).mermaid()
 
 Nothing is drawn that the call did not compute, so another block or attention gives another chart.
 """
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from zoo.logging.run_record import tensors
 from zoo.system.torch_internals import TorchDispatchMode, is_view
 
-SAME = ("_unsafe_view", "clone", "_to_copy", "constant_pad_nd")  # copies say no more than views do
+COPIES = ("_unsafe_view", "clone", "_to_copy", "constant_pad_nd")  # left out, as views are
 NAMES = {
     "addmm": "linear", "mm": "linear", "bmm": "product", "baddbmm": "product", "_softmax": "softmax", "mul": "scale",
     "div": "scale", "masked_fill": "mask", "native_layer_norm": "layer norm", "embedding": "embedding",
@@ -71,7 +71,7 @@ class Tracer(TorchDispatchMode):
     def _node(self, func: Any, before: list[int]) -> int:
         name = func.overloadpacket.__name__
         node = next((one for one in self.inside if isinstance(one, int)), None)
-        if node is None and (name in SAME or is_view(func)):
+        if node is None and (name in COPIES or is_view(func)):
             return before[0]
         at = self._new(name) if node is None else node
         self.flow.edges.extend((a, at) for a in before if a != at and (a, at) not in self.flow.edges)
@@ -96,7 +96,7 @@ class Tracer(TorchDispatchMode):
         self.inside.pop()
 
 
-def flow(net: nn.Module, inputs: Mapping[str, Tensor], whole: tuple[type, ...] = (), **more: Any) -> Flow:
+def trace_flow(net: nn.Module, inputs: Mapping[str, Tensor], whole: tuple[type, ...] = (), **more: Any) -> Flow:
     """The flow of ``net(*inputs.values(), **more)``; what is of a class in ``whole`` is one node with its name."""
     with Tracer(inputs) as tracer, ExitStack() as hooks, torch.no_grad():
         for name, module in net.named_modules():

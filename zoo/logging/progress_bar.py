@@ -58,7 +58,7 @@ class StepProgress(ProgressBar):
         """Do not draw, as on every process but the first."""
         self._enabled = False
 
-    # what Lightning calls
+    # hooks of Lightning
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the line before the first step."""
@@ -146,7 +146,7 @@ class StepProgress(ProgressBar):
             )
             self._live = Live(console=screen, auto_refresh=False, get_renderable=self._content)
             self._live.start(refresh=True)
-            console.cover()
+            console.guard_again()
 
     def _stop(self) -> None:
         """Leave the line as it is at the end, and give the terminal back."""

@@ -40,7 +40,7 @@ class PrecisionCheck(Callback):
             return
         before = rng_state.capture(pl_module.device)
         try:
-            errors, unused = compare(trainer, pl_module, batch)
+            errors, unused = compare_with_float64(trainer, pl_module, batch)
         except (RuntimeError, NotImplementedError, TypeError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
             print(f"warning: not compared with float64: {reason}", file=sys.stderr, flush=True)
@@ -75,15 +75,15 @@ def report_errors(trainer: Trainer, errors: dict[str, float], unused: list[str])
     print(f"warning: {sentence}", file=sys.stderr, flush=True)
 
 
-def compare(trainer: Trainer, task: Task, batch: Any) -> tuple[dict[str, float], list[str]]:
+def compare_with_float64(trainer: Trainer, task: Task, batch: Any) -> tuple[dict[str, float], list[str]]:
     """Relative error of each module's output by name, in the order of computation, and the unused parameters."""
     state = rng_state.capture(task.device)
     with evaluation(task.net), trainer.precision_plugin.forward_context():
-        results = outputs(task, task.net, batch)
+        results = module_outputs(task, task.net, batch)
     exact = copy.deepcopy(task.net).double().eval()
     rng_state.restore(state, task.device)
     with torch.random.fork_rng([]), torch.enable_grad():
-        right = outputs(task, exact, in_float64(batch), backward=True)
+        right = module_outputs(task, exact, in_float64(batch), backward=True)
     errors = {}
     for name, value in results.items():
         if name in right and value.shape == right[name].shape and value.numel():
@@ -93,7 +93,7 @@ def compare(trainer: Trainer, task: Task, batch: Any) -> tuple[dict[str, float],
     return errors, [f"net.{name}" for name in unused]
 
 
-def outputs(task: Task, net: nn.Module, batch: Any, backward: bool = False) -> dict[str, Tensor]:
+def module_outputs(task: Task, net: nn.Module, batch: Any, backward: bool = False) -> dict[str, Tensor]:
     """The first output tensor, of any shape, of each module at its first call, with ``net`` in place of the task's."""
     first_outputs: dict[str, Tensor] = {}
 
@@ -107,7 +107,7 @@ def outputs(task: Task, net: nn.Module, batch: Any, backward: bool = False) -> d
 
     hooks = [module.register_forward_hook(keep(name)) for name, module in net.named_modules() if name]
     try:
-        with standing_in(task, net):
+        with replace_net(task, net):
             total, size = task.loss(batch)
             for side in aux_losses(net):
                 total = total + side * size
@@ -120,8 +120,8 @@ def outputs(task: Task, net: nn.Module, batch: Any, backward: bool = False) -> d
 
 
 @contextmanager
-def standing_in(task: Task, net: nn.Module) -> Iterator[None]:
-    """Another net in the place of the task's."""
+def replace_net(task: Task, net: nn.Module) -> Iterator[None]:
+    """Put another net in the place of the task's while the block runs."""
     own = task.net
     task.net = net
     try:
