@@ -18,10 +18,7 @@ WORDS = frozenset(
     "spelled spelt plain left_out".split()
 )
 # Folders that are not clean yet.
-UNFINISHED = frozenset(
-    "zoo/cli zoo/training zoo/logging zoo/system zoo/io bench plugins/zoo-classic "
-    "plugins/zoo-efficient plugins/zoo-flash plugins/zoo-flex plugins/zoo-multimodal plugins/zoo-vision".split()
-)
+UNFINISHED = frozenset("zoo/cli zoo/training zoo/logging zoo/system zoo/io".split())
 UNFINISHED_FILES = frozenset({
     "zoo/console.py", "zoo/compare/report.py", "zoo/compare/lock.py", "zoo/compare/variant_names.py",
     "zoo/compare/tensorboard_summary.py", "zoo/config/fit_options.py", "zoo/config/run_folder.py",
