@@ -159,7 +159,7 @@ def _build(entrant: Entrant) -> tuple[int, Callable[[int], float | None]]:
 def peak() -> int:
     """The most bytes that this process has held.
 
-    Linux's own figure where it can be read: what getrusage says begins with the size of whoever started the process.
+    Linux's own figure where it can be read: getrusage begins with the size of the parent process.
     """
     try:
         with open("/proc/self/status", encoding="ascii") as file:

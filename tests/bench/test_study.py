@@ -8,7 +8,7 @@ import torch
 
 from bench import __main__ as program
 from bench import studies, study
-from bench.study import GIVEN_BACK, Options, Table, exponent, fresh
+from bench.study import RETURN_MEMORY, Options, Table, exponent, fresh
 
 HOME = "tests.bench.test_study:"
 
@@ -30,7 +30,7 @@ def grown(megabytes):
 
 
 def test_a_peak_is_what_was_held_at_most():
-    most, less = fresh(HOME + "grown", GIVEN_BACK, megabytes=64)
+    most, less = fresh(HOME + "grown", RETURN_MEMORY, megabytes=64)
     assert most == pytest.approx(64 * 2**20, rel=0.1)
     assert less == pytest.approx(16 * 2**20, rel=0.1)
 
@@ -52,8 +52,8 @@ def test_a_table_shows_figures_with_three_digits():
 
 def test_memory_of_tiled_attention_is_linear_and_of_naive_quadratic():
     found = {
-        name: fresh("bench.studies.attention:points", GIVEN_BACK, name=name, asked="causal", lengths=[512, 1024, 2048],
-                    clock="cpu", seconds=0.0)
+        name: fresh("bench.studies.attention:points", RETURN_MEMORY, name=name, pattern_name="causal",
+                    lengths=[512, 1024, 2048], clock="cpu", seconds=0.0)
         for name in ("Naive", "Tiled")
     }  # fmt: skip
     powers = {name: exponent(list(curve), [memory for _, memory in curve.values()]) for name, curve in found.items()}
@@ -63,7 +63,14 @@ def test_memory_of_tiled_attention_is_linear_and_of_naive_quadratic():
 
 def test_a_pattern_that_a_backend_refuses_is_said():
     with pytest.raises(RuntimeError, match="Flash does not lower valid"):
-        fresh("bench.studies.attention:points", name="Flash", asked="padding", lengths=[64], clock="cpu", seconds=0.0)
+        fresh(
+            "bench.studies.attention:points",
+            name="Flash",
+            pattern_name="padding",
+            lengths=[64],
+            clock="cpu",
+            seconds=0.0,
+        )
 
 
 def test_the_inlined_model_is_the_plugged_one():

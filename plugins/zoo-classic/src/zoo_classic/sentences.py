@@ -79,8 +79,8 @@ class Sentences(TextData):
         for _ in range(self.size):
             options = kinds[int(draw.integers(len(kinds)))]
             texts.append(options[int(draw.integers(len(options)))])
-        held = max(1, round(self.size * self.val_fraction))
-        return Corpus({"train": texts[:-held], "val": texts[-held:]}, separate=True)
+        val_size = max(1, round(self.size * self.val_fraction))
+        return Corpus({"train": texts[:-val_size], "val": texts[-val_size:]}, separate=True)
 
 
 def everything() -> list[list[str]]:
@@ -95,5 +95,5 @@ def everything() -> list[list[str]]:
 
 def pairs_of_classes() -> list[tuple[str, str, bool]]:
     """Every two words of the classes, and whether they are of one; ``apple`` is of two, and left out."""
-    known = [(word, kind) for kind, words in CLASSES.items() for word in words if word != "apple"]
-    return [(one, two, a == b) for (one, a), (two, b) in product(known, known) if one < two]
+    members = [(word, kind) for kind, words in CLASSES.items() for word in words if word != "apple"]
+    return [(one, two, a == b) for (one, a), (two, b) in product(members, members) if one < two]

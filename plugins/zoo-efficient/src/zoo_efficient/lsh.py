@@ -64,8 +64,8 @@ class LSH(Attention):
         if rounds < 1:
             raise UsageError(f"attention LSH needs rounds of at least 1, got {rounds}.")
         if buckets < 1 or (buckets > 1 and buckets % 2):
-            tried = f"{buckets - 1} or {buckets + 1}" if buckets > 0 else "1 or 2"
-            raise UsageError(f"attention LSH needs 1 or an even number of buckets, got {buckets}. Try {tried}.")
+            valid = f"{buckets - 1} or {buckets + 1}" if buckets > 0 else "1 or 2"
+            raise UsageError(f"attention LSH needs 1 or an even number of buckets, got {buckets}. Try {valid}.")
         self.buckets, self.rounds = buckets, rounds
         self.qkv = nn.Linear(dim, 2 * heads * self.head_dim, bias=bias)  # a key is a query's direction
         self.register_buffer("turns", torch.empty(heads, rounds, self.head_dim, buckets // 2))
@@ -74,8 +74,8 @@ class LSH(Attention):
     def reset_parameters(self) -> None:
         if self.buckets > 1 and not self.turns.is_meta:
             heads, rounds, width, half = self.turns.shape
-            drawn = torch.stack([orthonormal(half, width).T for _ in range(heads * rounds)])
-            self.turns.copy_(drawn.view_as(self.turns))
+            bases = torch.stack([orthonormal(half, width).T for _ in range(heads * rounds)])
+            self.turns.copy_(bases.view_as(self.turns))
 
     def forward(self, x, memory=None, *, pattern, position=None, cache=None):
         if memory is None:
@@ -88,7 +88,7 @@ class LSH(Attention):
         if memory is None:
             return super().weights(x, pattern=pattern, position=position, rows=rows, heads=heads)
         q, k, _ = self.project(x, memory, pattern, position, None)
-        rows, heads = (slice(None) if chosen is None else chosen for chosen in (rows, heads))
+        rows, heads = (slice(None) if selection is None else selection for selection in (rows, heads))
         return Naive().weights(q[:, heads][:, :, rows], k[:, heads], pattern, 1.0)
 
     def project(self, x, memory, pattern, position, cache):
@@ -112,11 +112,11 @@ class LSH(Attention):
 
     def attend(self, q, k, v, pattern):
         here, there = self._hashed(q, k, pattern)
-        found = [
+        rounds = [
             checkpoint(self._round, number, q, k, v, pattern, here, there, use_reentrant=False)
             for number in range(self.rounds)
         ]
-        outs, masses = (torch.stack(each) for each in zip(*found, strict=True))
+        outs, masses = (torch.stack(each) for each in zip(*rounds, strict=True))
         return (masses.softmax(0) * outs).sum(0).to(v.dtype)
 
     def weigh(self, q, k, pattern):
@@ -155,7 +155,7 @@ class LSH(Attention):
         row, key, real, slot = meet(here[:, :, number], there[:, :, number], self.buckets)
         at, to = pattern.offset + row.unsqueeze(-1), pattern.start + key.unsqueeze(-2)
         met = real.unsqueeze(-2) & pattern.allowed(at, to)  # (B, H, n, C, W)
-        score = products(taken(q, row), taken(k, key))
+        score = products(gather_entries(q, row), gather_entries(k, key))
         if pattern.bias is not None:
             score = score + pattern.bias(torch.arange(self.heads, device=q.device)[:, None, None, None], at, to)
         score = hidden(score, at == to, met)
@@ -163,16 +163,17 @@ class LSH(Attention):
         weight = (score - top).exp()
         if self.rounds > 1:
             again = [
-                taken(here[:, :, other], row).unsqueeze(-1) == taken(there[:, :, other], key).unsqueeze(-2)
+                gather_entries(here[:, :, other], row).unsqueeze(-1)
+                == gather_entries(there[:, :, other], key).unsqueeze(-2)
                 for other in range(self.rounds)
                 if other != number
             ]
             weight = weight / sum((same.view(torch.uint8) for same in again), start=1)
         total = weight.sum(-1, keepdim=True)
         with unshortened(q):
-            out = F.dropout(weight, self.dropout, self.training) @ taken(v, key).to(weight.dtype) / total
+            out = F.dropout(weight, self.dropout, self.training) @ gather_entries(v, key).to(weight.dtype) / total
         out = out.masked_fill(top == lowest(top), 0.0)
-        return taken(out.flatten(2, 3), slot), taken((top + total.log()).flatten(2, 3), slot)
+        return gather_entries(out.flatten(2, 3), slot), gather_entries((top + total.log()).flatten(2, 3), slot)
 
 
 def direction(x: Tensor) -> Tensor:
@@ -196,11 +197,11 @@ def lowest(score: Tensor) -> float:
     return torch.finfo(score.dtype).min
 
 
-def taken(x: Tensor, index: Tensor) -> Tensor:
+def gather_entries(x: Tensor, index: Tensor) -> Tensor:
     """Entries (B, H, L, ...) of numbers (B, H, ...), in the shape of the numbers."""
-    rest = x.shape[3:]
+    inner = x.shape[3:]
     flat = index.flatten(2)
-    return x.gather(2, flat.view(*flat.shape, *[1] * len(rest)).expand(*flat.shape, *rest)).view(*index.shape, *rest)
+    return x.gather(2, flat.view(*flat.shape, *[1] * len(inner)).expand(*flat.shape, *inner)).view(*index.shape, *inner)
 
 
 class Meeting(NamedTuple):
@@ -229,10 +230,10 @@ def meet(here: Tensor, there: Tensor, buckets: int) -> Meeting:
     width = -(-S // buckets) if here.is_meta or not here.numel() else max(1, int((end - first).max()))
     at = first.unsqueeze(-1) + torch.arange(width, device=here.device)
     real = at < end.unsqueeze(-1)
-    return Meeting(row.unflatten(-1, (chunks, size)), taken(order, at.clamp(max=S - 1)), real, slot)
+    return Meeting(row.unflatten(-1, (chunks, size)), gather_entries(order, at.clamp(max=S - 1)), real, slot)
 
 
-def bounds(stored: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+def bounds(stored: Tensor, buckets: Tensor) -> tuple[Tensor, Tensor]:
     """The first place of each wanted bucket in sorted buckets, and the place after its last."""
-    wanted = wanted.contiguous()
-    return torch.searchsorted(stored, wanted), torch.searchsorted(stored, wanted, right=True)
+    buckets = buckets.contiguous()
+    return torch.searchsorted(stored, buckets), torch.searchsorted(stored, buckets, right=True)

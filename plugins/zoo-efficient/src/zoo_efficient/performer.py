@@ -139,7 +139,7 @@ def summed(key: Tensor, value: Tensor, top: Tensor) -> Tensor:
     return (key - top).exp().mT @ value
 
 
-def causal(query: Tensor, key: Tensor, value: Tensor, seen: int) -> Tensor:
+def causal(query: Tensor, key: Tensor, value: Tensor, lead: int) -> Tensor:
     """sum of exp(query_t + key_s - peak_t) value_s over features and keys s <= seen + t: (..., T, D).
 
     Keys in front of a chunk of queries reach it as sums over keys, (m, D); those in the chunk one by one.
@@ -147,13 +147,13 @@ def causal(query: Tensor, key: Tensor, value: Tensor, seen: int) -> Tensor:
     T, S = query.size(-2), key.size(-2)
     chunk = min(CHUNK, 1 << (T - 1).bit_length())
     fill = -T % chunk
-    ends = (0, 0, max(0, -seen), seen + T + fill - S)
-    key, value, seen = F.pad(key, ends, value=lowest(key)), F.pad(value, ends), max(0, seen)
-    query = query - peak(query, key.detach().cummax(-2).values[..., seen : seen + T, :])
+    ends = (0, 0, max(0, -lead), lead + T + fill - S)
+    key, value, lead = F.pad(key, ends, value=lowest(key)), F.pad(value, ends), max(0, lead)
+    query = query - peak(query, key.detach().cummax(-2).values[..., lead : lead + T, :])
     query, late, values = (
-        y.unflatten(-2, (-1, chunk)) for y in (F.pad(query, (0, 0, 0, fill)), key[..., seen:, :], value[..., seen:, :])
+        y.unflatten(-2, (-1, chunk)) for y in (F.pad(query, (0, 0, 0, fill)), key[..., lead:, :], value[..., lead:, :])
     )
-    top, total = before(late, values, key[..., :seen, :], value[..., :seen, :])
+    top, total = before(late, values, key[..., :lead, :], value[..., :lead, :])
     return (within(query, late, values) + (query + top).exp() @ total).flatten(-3, -2)[..., :T, :]
 
 
@@ -177,9 +177,11 @@ def within(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     out = (query + key).exp().sum(-1, keepdim=True) * value
     half = 1
     while half < query.size(-2):
-        (_, late), (early, _), (seen, _) = (y.unflatten(-2, (-1, 2, half)).unbind(-3) for y in (query, key, value))
+        (_, late), (early, _), (early_value, _) = (
+            y.unflatten(-2, (-1, 2, half)).unbind(-3) for y in (query, key, value)
+        )
         top = early.amax(-2, keepdim=True).detach()
-        added = ((late + top).exp() @ (early - top).exp().mT) @ seen
+        added = ((late + top).exp() @ (early - top).exp().mT) @ early_value
         out = out + F.pad(added.unsqueeze(-3), (0, 0, 0, 0, 1, 0)).flatten(-4, -2)
         half *= 2
     return out

@@ -145,11 +145,11 @@ class CLIP(Task):
 
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
         captions = batch["captions"]
-        seen = self.net.images(batch["images"])
-        logits = self.net.scale(seen @ self.net.texts(captions, batch["valid"]).T).float()
+        image_vectors = self.net.images(batch["images"])
+        logits = self.net.scale(image_vectors @ self.net.texts(captions, batch["valid"]).T).float()
         self.metrics["matched"].update((captions[logits.argmax(-1)] == captions).all(-1).float())
         if "prompts" in batch and (lone := batch["labels"] >= 0).any():
-            guess = self.nearest(seen[lone], batch["prompts"]) // batch["prompts"].size(1)
+            guess = self.nearest(image_vectors[lone], batch["prompts"]) // batch["prompts"].size(1)
             self.metrics["zero_shot"].update((guess == batch["labels"][lone]).float())
         return Loss(info_nce(logits), torch.tensor(len(logits), device=logits.device))
 

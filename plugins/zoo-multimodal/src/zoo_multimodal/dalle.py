@@ -91,11 +91,11 @@ class Strokes:
     """A state that writes codes only: their numbers begin at 0 again, after the caption."""
 
     def __init__(self, state: LanguageState, words: int):
-        self.state, self.words, self.begun = state, words, False
+        self.state, self.words, self.has_started = state, words, False
 
     def step(self, tokens: Tensor) -> Tensor:
-        logits = self.state.step(tokens + self.words if self.begun else tokens)
-        self.begun = True
+        logits = self.state.step(tokens + self.words if self.has_started else tokens)
+        self.has_started = True
         return logits[:, self.words :]
 
     def select(self, rows: Tensor) -> None:
@@ -148,21 +148,21 @@ class DALLE(Task):
             self.metrics[name] = MeanMetric()
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
-        words, codes, size = self._told(batch)
+        words, codes, size = self._token_losses(batch)
         total = words.sum() + codes.sum()
         if self._trainer is None or self.global_step < self.tokenizer_steps:
-            total = total + self._lost(batch["images"]).sum() * self.net.tokenizer.length
+            total = total + self._reconstruction_errors(batch["images"]).sum() * self.net.tokenizer.length
         return Loss(total, size)
 
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
-        words, codes, size = self._told(batch)
+        words, codes, size = self._token_losses(batch)
         if len(words):
             self.metrics["words"].update(words)
         self.metrics["codes"].update(codes)
-        self.metrics["reconstruction"].update(self._lost(batch["images"]))
+        self.metrics["reconstruction"].update(self._reconstruction_errors(batch["images"]))
         return Loss(words.sum() + codes.sum(), size)
 
-    def _told(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def _token_losses(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """The loss of each real word, of each code, and how many there are."""
         spoken, painted, codes = self.net(batch["captions"], batch["images"])
         real = batch["valid"][:, 1:]
@@ -170,7 +170,7 @@ class DALLE(Task):
         strokes = F.cross_entropy(painted.flatten(0, 1).float(), codes.flatten(), reduction="none")
         return words, strokes, real.sum() + codes.numel()
 
-    def _lost(self, images: Tensor) -> Tensor:
+    def _reconstruction_errors(self, images: Tensor) -> Tensor:
         """The mean squared error of each image after a round trip, (B,)."""
         return (self.net.tokenizer(images) - images).float().square().flatten(1).mean(1)
 
@@ -194,8 +194,8 @@ class TrainedDALLE(TrainedOnCaptions):
     def draw(self, captions: Sequence[str], search: GenerationConfig | None = None) -> list[Image.Image]:
         """An image per caption; drawn codes at temperature 1 unless ``search`` says otherwise."""
         length = self.net.tokenizer.length
-        asked = replace(search or GenerationConfig(temperature=1.0), max_length=length, min_length=length)
-        images = pixels(self.net.paint(self.tokens(captions, self.net.text_length), asked))
+        config = replace(search or GenerationConfig(temperature=1.0), max_length=length, min_length=length)
+        images = pixels(self.net.paint(self.tokens(captions, self.net.text_length), config))
         return [Image.fromarray(one) for one in images.permute(0, 2, 3, 1).cpu().numpy()]
 
 

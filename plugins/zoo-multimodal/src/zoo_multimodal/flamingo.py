@@ -131,8 +131,8 @@ class SeeingLanguageModel(nn.Module):
     def tell(self, images: Tensor, search: GenerationConfig) -> list[list[int]]:
         """A caption per image: its tokens without begin and end."""
         first = torch.full((len(images), 1), BEGIN, device=images.device)
-        written = generate(self.begin(images, search.max_length + 1), first, END, search)
-        return [row[0].tokens for row in written]
+        hypotheses = generate(self.begin(images, search.max_length + 1), first, END, search)
+        return [row[0].tokens for row in hypotheses]
 
 
 class Flamingo(Task):
@@ -210,10 +210,10 @@ class Flamingo(Task):
         return Loss(F.cross_entropy(logits, targets.flatten(), reduction="sum"), (targets >= 0).sum())
 
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
-        told = self.net.tell(batch["images"], GenerationConfig(max_length=batch["targets"].size(1)))
+        captions = self.net.tell(batch["images"], GenerationConfig(max_length=batch["targets"].size(1)))
         own = [[token for token in row if token >= 0 and token != END] for row in batch["targets"].tolist()]
         self.metrics["exact"].update(
-            torch.tensor([mine == right for mine, right in zip(told, own, strict=True)]).float()
+            torch.tensor([mine == right for mine, right in zip(captions, own, strict=True)]).float()
         )
         return self.loss(batch)
 
@@ -238,12 +238,12 @@ def keep(module: nn.Module, run: str, prefix: str, name: Callable[[str], str], o
     Those of the module with ``optional`` in their names stay. Raises CheckpointError naming what is missing, unknown or
     of another shape.
     """
-    found = find_run.find_model(run)
-    content = weight_files.read_tensors(found.weights)
+    location = find_run.find_model(run)
+    content = weight_files.read_tensors(location.weights)
     tensors = {name(key.removeprefix(prefix)): value for key, value in content.items() if key.startswith(prefix)}
     tensors.pop("", None)
     own = {key: value for key, value in module.state_dict().items() if optional in key}
-    weight_files.load_tensors(module, own | tensors, found.weights)
+    weight_files.load_tensors(module, own | tensors, location.weights)
 
 
 class TrainedFlamingo(TrainedOnCaptions):
@@ -251,8 +251,8 @@ class TrainedFlamingo(TrainedOnCaptions):
 
     def caption(self, images: Sequence[Picture], search: GenerationConfig | None = None) -> list[str]:
         """A caption per image, by the likeliest tokens unless ``search`` says otherwise."""
-        asked = search or GenerationConfig(max_length=self.net.language.max_length - 1)
-        return [decode(row) for row in self.net.tell(self.pixels(images, self.net.image.image_size), asked)]
+        config = search or GenerationConfig(max_length=self.net.language.max_length - 1)
+        return [decode(row) for row in self.net.tell(self.pixels(images, self.net.image.image_size), config)]
 
 
 use.register(Flamingo, TrainedFlamingo)

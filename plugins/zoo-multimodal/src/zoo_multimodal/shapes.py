@@ -20,7 +20,7 @@ from zoo_multimodal.captions import KINDS, PAD, PLACES, WORDS, Words, caption, e
 from zoo_multimodal.drawing import picture, random_scene
 
 SEED = 20210226  # of the images, the same for everybody
-HELD = 500  # validation images, and as many test images
+EVALUATION_SIZE = 500  # validation images, and as many test images
 SMALLEST = 16
 CHANNELS = 3
 FORMAT = 1
@@ -47,12 +47,12 @@ class Captioned(BatchDataset):
         rows = torch.from_numpy(indices)
         captions = self.captions[rows]
         targets = captions[:, 1:]
-        found = {
+        result = {
             "images": normal(self.images[rows]), "captions": captions, "valid": captions != PAD,
             "labels": self.kinds[rows], "inputs": captions[:, :-1], "bytes": self.bytes[rows],
             "targets": targets.masked_fill(targets == PAD, -100),
         }  # fmt: skip
-        return found if self.prompts is None else found | {"prompts": self.prompts}
+        return result if self.prompts is None else result | {"prompts": self.prompts}
 
 
 class CaptionedShapes(Data):
@@ -86,14 +86,23 @@ class CaptionedShapes(Data):
     def load(self) -> None:
         key = {"objects": self.objects, "side": self.side, "size": self.size, "pillow": PIL.__version__}
         entry = cached_entry("captioned-shapes", {"format": FORMAT, **key}, self._draw)
-        with np.load(entry / "shapes.npz") as found:
-            images, kinds, texts = found["images"], found["kinds"], found["captions"].tolist()
+        with np.load(entry / "shapes.npz") as arrays:
+            images, kinds, texts = arrays["images"], arrays["kinds"], arrays["captions"].tolist()
         self._fingerprint = digest(
-            {"images": hashlib.sha256(images.tobytes()).hexdigest(), "captions": texts, "held": HELD, "format": FORMAT}
+            {
+                "images": hashlib.sha256(images.tobytes()).hexdigest(),
+                "captions": texts,
+                "held": EVALUATION_SIZE,
+                "format": FORMAT,
+            }
         )
         length = longest(self.objects)
         prompts = torch.stack([encode(wordings(kind), length) for kind in range(len(KINDS))])
-        edges = {"test": slice(HELD), "val": slice(HELD, 2 * HELD), "train": slice(2 * HELD, None)}
+        edges = {
+            "test": slice(EVALUATION_SIZE),
+            "val": slice(EVALUATION_SIZE, 2 * EVALUATION_SIZE),
+            "train": slice(2 * EVALUATION_SIZE, None),
+        }
         self.datasets = {
             name: Captioned(images[part], texts[part], kinds[part], length, None if name == "train" else prompts)
             for name, part in edges.items()
@@ -101,9 +110,9 @@ class CaptionedShapes(Data):
 
     def _draw(self, folder: Path) -> None:
         draw = np.random.default_rng(SEED)
-        count = self.size + 2 * HELD
+        count = self.size + 2 * EVALUATION_SIZE
         images = np.empty((count, CHANNELS, self.side, self.side), np.uint8)
-        scenes = [random_scene(self.objects, number < HELD, draw) for number in range(count)]
+        scenes = [random_scene(self.objects, number < EVALUATION_SIZE, draw) for number in range(count)]
         for number, scene in enumerate(scenes):
             images[number] = picture(scene, self.side, draw)
         kinds = np.array([scene[0].kind if len(scene) == 1 else -1 for scene in scenes])

@@ -100,11 +100,11 @@ class Swin(nn.Module):
             for number, (depth, count) in enumerate(zip(depths, heads, strict=True)):
                 grid, width = image_size // patch_size >> number, dim << number
                 before = [Merge(width // 2, slots.norm)] if number else []
-                made = [
+                modules = [
                     WindowAttention(width, count, grid, window, n % 2 * (window // 2), slots.attention_dropout)
                     for n in range(depth)
                 ]
-                stages.append(nn.Sequential(*before, *(slots.block(width, one, next(skips)) for one in made)))
+                stages.append(nn.Sequential(*before, *(slots.block(width, one, next(skips)) for one in modules)))
             self.stages = nn.ModuleList(stages)
             width = dim << len(depths) - 1
             self.norm, self.head = slots.norm(width), nn.Linear(width, num_classes)
