@@ -78,7 +78,10 @@ def _from_options(options: ParsedOptions) -> Comparison | None:
     if not options.get("vary"):
         return None
     if len(options.words) > 1:
-        raise UsageError(f"one recipe at a time: got {options.words[0]!r} and {options.words[1]!r}.")
+        raise UsageError(
+            f"one recipe at a time: got {options.words[0]!r} and {options.words[1]!r}. "
+            "Values of --vary are separated by commas, without spaces: --vary model.position=rope,alibi"
+        )
     factors, words = variants.parse_factors(options.get("vary")), tuple(fit_words(options))
     return _with_options(Comparison(recipe=options.words[0], vary=factors, options=words), options.values)
 
