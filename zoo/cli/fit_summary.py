@@ -91,13 +91,13 @@ def memory_of(task: Task, plan: Plan) -> str:
     can_estimate = str(trainer.get("precision") or 32).startswith("32") and not model["init_args"].get("recompute")
     try:
         count = rows(task, data.get("init_args") or {}) if can_estimate else 0
-        need = estimate(task, count) if count else None
+        memory = estimate(task, count) if count else None
     except Exception:  # the net of a plugin may need real values, which an estimate on the meta device lacks
         return ""
-    if need is None:
+    if memory is None:
         return ""
-    own = f"{megabytes(need.weights + need.states)} weights and optimiser"
-    text = f"about {megabytes(need.total)}: {own}, {megabytes(need.batch)} a batch of {count} at full length"
+    fixed_part = f"{megabytes(memory.weights + memory.states)} weights and optimiser"
+    text = f"about {megabytes(memory.total)}: {fixed_part}, {megabytes(memory.batch)} a batch of {count} at full length"
     return entry("memory", text)
 
 
@@ -112,8 +112,8 @@ def part(kind: str, task: Task, value: Any) -> str:
     from zoo.training.setup import display_value
 
     if value is None and kind == "backend":
-        used = {repr(module.backend) for module in task.modules() if isinstance(module, Attention)}
-        return "/".join(sorted(used))
+        backends = {repr(module.backend) for module in task.modules() if isinstance(module, Attention)}
+        return "/".join(sorted(backends))
     return "" if value is None else str(display_value(value))
 
 
@@ -130,7 +130,7 @@ def device_name(trainer: Trainer, automatic: bool = False) -> str:
     count = torch.get_num_threads()
     threads = f", {count} {'thread' if count == 1 else 'threads'}" if place == "cpu" else ""
     several = f"{trainer.world_size} × " if trainer.world_size > 1 else ""
-    freed = f" · freed memory is {malloc.state()}" if place == "cpu" else ""
+    freed_memory = f" · freed memory is {malloc.state()}" if place == "cpu" else ""
     advice = ""
     if (
         automatic and str(trainer.precision) == precision.BF16_MIXED and precision.has_fast_bf16(kind)
@@ -138,17 +138,17 @@ def device_name(trainer: Trainer, automatic: bool = False) -> str:
         advice = ", which this machine is fast at (exact: --trainer.precision 32-true)"
     elif str(trainer.precision) == "32-true" and precision.has_bf16(kind):
         advice = f", {precision.BF16_MIXED} may be faster"
-    return f"{several}{place}{threads} · {trainer.precision}{advice}{freed}"
+    return f"{several}{place}{threads} · {trainer.precision}{advice}{freed_memory}"
 
 
 def summary(run: Run, trainer: Trainer, task: Task, seconds: float) -> str:
     """Steps, time and best figures of a run, and the commands that come next."""
     whole = round(seconds)
-    took = f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
+    duration = f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
     best = " · ".join(f"{name} {value:.4g}" for name, value in task.best.items())
     return "\n".join(
         [
-            f"finished {trainer.global_step} steps in {took}{f' · best {best}' if best else ''}",
+            f"finished {trainer.global_step} steps in {duration}{f' · best {best}' if best else ''}",
             f"  look     zoo tensorboard {shlex.quote(str(run.root / run.recipe))}",
             f"  measure  zoo test {shlex.quote(str(run.folder))}",
         ]
