@@ -91,13 +91,13 @@ def memory_of(task: Task, plan: Plan) -> str:
     can_estimate = str(trainer.get("precision") or 32).startswith("32") and not model["init_args"].get("recompute")
     try:
         count = rows(task, data.get("init_args") or {}) if can_estimate else 0
-        memory = estimate(task, count) if count else None
+        need = estimate(task, count) if count else None
     except Exception:  # the net of a plugin may need real values, which an estimate on the meta device lacks
         return ""
-    if memory is None:
+    if need is None:
         return ""
-    fixed_part = f"{megabytes(memory.weights + memory.states)} weights and optimiser"
-    text = f"about {megabytes(memory.total)}: {fixed_part}, {megabytes(memory.batch)} a batch of {count} at full length"
+    own = f"{megabytes(need.weights + need.states)} weights and optimiser"
+    text = f"about {megabytes(need.total)}: {own}, {megabytes(need.batch)} a batch of {count} at full length"
     return entry("memory", text)
 
 
