@@ -21,12 +21,12 @@ from zoo.logging.attention_figures import (
     Page,
     _tiles,
     alignment,
-    coloured,
     head_grid,
+    max_pool,
     over_image,
     over_images,
-    pooled,
     text_pixels,
+    to_colours,
 )
 
 ODD = ["größe", "日本語", "שלום", "🙂", "\n", "\x00\u200b", "", " ", "�", "x" * 300, "e\u0301", "<eos>", "$x_1$"]
@@ -64,7 +64,7 @@ def test_cells_of_an_alignment_have_the_colours_of_their_weights():
     top, left = matrix(image)
     for row, column in np.ndindex(2, 3):
         middle = pixels(image)[top + 48 * row + 24, left + 48 * column + 24]
-        assert (middle == coloured(np.float32(weights[row, column] / 0.5))).all()
+        assert (middle == to_colours(np.float32(weights[row, column] / 0.5))).all()
 
 
 def test_what_belongs_together_is_outlined():
@@ -113,7 +113,7 @@ def test_an_alignment_of_any_length_stays_a_picture(shape):
 def test_pooling_keeps_the_largest_weight():
     values = np.zeros((5, 3))
     values[4, 1] = 0.7
-    small, steps = pooled(values, 2)
+    small, steps = max_pool(values, 2)
     assert small.tolist() == [[0, 0], [0.7, 0]]
     assert steps == (3, 2)
 
@@ -123,7 +123,7 @@ def test_a_grid_has_a_panel_per_layer_and_head_and_colours_roots():
     image = head_grid(layers)
     top, left = matrix(image)
     cell, step = 20, 6 * 20 + 24
-    half, nothing = coloured(np.array(0.5)), coloured(np.array(0.0))  # sqrt(0.25)
+    half, nothing = to_colours(np.array(0.5)), to_colours(np.array(0.0))  # sqrt(0.25)
     for head in range(3):
         found = pixels(image)
         assert (found[top + 10, left + head * step + 10] == half).all()

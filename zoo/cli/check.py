@@ -44,7 +44,7 @@ class Report:
         return Counter(outcome["status"] for outcome in self.outcomes)
 
     def skips(self) -> str:
-        """Why checks were skipped, in a phrase; nothing where none was."""
+        """The commonest reasons for skipped checks, with their counts; empty where none was skipped."""
         reasons = Counter(
             one["sentence"].strip().splitlines()[0] for one in self.outcomes if one["status"] == "skipped"
         )
@@ -102,9 +102,9 @@ def check_recipe(options: ParsedOptions) -> int:
     from zoo.config import fit_options, run_config
     from zoo.config.option_parser import parse
 
-    # the words after a recipe are options of zoo fit, which know which of them take a value
-    own = tuple(option for option in commands.COMMANDS["check"].options if option.name == "json")
-    spec = replace(commands.COMMANDS["fit"], name="check", options=(*fit_options.OPTIONS, *own))
+    # the words after a recipe are options of zoo fit, whose table says which of them take a value
+    json_option = tuple(option for option in commands.COMMANDS["check"].options if option.name == "json")
+    spec = replace(commands.COMMANDS["fit"], name="check", options=(*fit_options.OPTIONS, *json_option))
     command = fit_options.from_parsed(parse(spec, options.argv))
     command.subcommand = "fit"
     command.options.append(FAST_DEV_RUN)
@@ -129,8 +129,8 @@ def check_recipe(options: ParsedOptions) -> int:
     else:
         # the first line names the folder, which was removed
         print("\n".join(output.getvalue().splitlines()[1:]))
-        took = f"{task} trained and validated on one batch of {data} in {seconds:.1f} s"
-        print(f"recipe ok: {command.recipe}: {took}; its folder was removed")
+        sentence = f"{task} trained and validated on one batch of {data} in {seconds:.1f} s"
+        print(f"recipe ok: {command.recipe}: {sentence}; its folder was removed")
     return 0
 
 

@@ -48,7 +48,7 @@ def program() -> list[str]:
 
 
 class Child:
-    """One process, in a group of its own, so that nothing it starts outlives it."""
+    """One process in its own process group, so that all processes that it starts end with it."""
 
     def __init__(self, job: Job) -> None:
         pipe = subprocess.PIPE
@@ -115,7 +115,7 @@ class Child:
     def stop(self) -> None:
         """End it and everything that it started."""
         if self.timed_out and self.process.poll() is None:
-            # an abort makes the interpreter say where it is
+            # an abort makes the interpreter print its position
             self.process.send_signal(signal.SIGABRT)
         elif self.process.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -82,16 +82,16 @@ def load_class(kind: str, name: str) -> tuple[type, str, str]:
         return part.load(), kind, part.origin
     sys.path.insert(0, str(Path.cwd()))  # a class path may name code of the working folder
     cls = load_by_path(name)
-    own = getattr(cls, "kind", None)
-    if not isinstance(cls, type) or own not in registry.KINDS:
+    class_kind = getattr(cls, "kind", None)
+    if not isinstance(cls, type) or class_kind not in registry.KINDS:
         raise UsageError(f"{name} is not a part: it derives from no base such as zoo.parts.norm.Norm.")
     if cls.__module__.startswith("zoo.") and "kind" in vars(cls):
-        raise UsageError(f"{name} is the base of every {own}, not one of them.")
-    if kind and own != kind:
-        raise UsageError(f"{name} is a {own}, no {kind}: zoo check {name}")
+        raise UsageError(f"{name} is the base of every {class_kind}, not one of them.")
+    if kind and class_kind != kind:
+        raise UsageError(f"{name} is a {class_kind}, no {kind}: zoo check {name}")
     owner = registry.part_of_class(name)
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return cls, own, owner.origin if owner else _short_path(file)
+    return cls, class_kind, owner.origin if owner else _short_path(file)
 
 
 def _short_path(file: str | None) -> str:
@@ -138,9 +138,9 @@ def parse_part_options(part: type, kind: str, options: list[tuple[str, str | boo
     from zoo.plugins.description import CLASS_PARAMETERS
 
     # as `zoo show` spells them: --model.norm.eps
-    own = {"task": ("model.",), "data": ("data.",)}.get(kind, (f"model.{kind}.", f"{kind}."))
+    prefixes = {"task": ("model.",), "data": ("data.",)}.get(kind, (f"model.{kind}.", f"{kind}."))
     merged: dict[str, Node] = {}
-    for layer in yaml_source.option_layers((_short(name, own), value, text) for name, value, text in options):
+    for layer in yaml_source.option_layers((_short(name, prefixes), value, text) for name, value, text in options):
         for name, node in layer.children.items():
             before = merged.get(name)
             children = before.children if before and node.value is MISSING else {}

@@ -16,7 +16,7 @@ COMPARE, TRAIN, USE, LOOK, OWN, HELP = (
     "Compare", "Train and evaluate", "Use what was trained", "Look around (fast: imports no torch)", "Your own parts",
     "Help",
 )  # fmt: skip
-GROUPS = {  # and what a line under the heading says
+GROUPS = {  # with a note below the heading
     COMPARE: "", TRAIN: "", USE: "RUN: a run's folder, a checkpoint, an export, or a recipe: its newest run",
     LOOK: "", OWN: "", HELP: "",
 }  # fmt: skip
@@ -103,7 +103,7 @@ _TABLE = (
                                   key="model.dim", heading=FIXED), *HIDDEN_SETTINGS, *REFUSED),
         open_options=OPEN_OPTIONS,
         usages=(
-            "RECIPE --vary OPTION=VALUE,VALUE ... [options]     run what is missing, then answer",
+            "RECIPE --vary OPTION=VALUE,VALUE ... [options]     run what is missing, then compare",
             "FILE.yaml [options]                                the same, as the file says",
             "RECIPE RECIPE --attribute [options]                contribution of each option",
             "FOLDER ... [--baseline V] [--goal G] [--json]      read finished runs, fast",

@@ -154,11 +154,11 @@ def _word(value: object) -> str:
 def _option_text(value: object) -> str:
     """A value of one of the file's own keys as the option of that name: ``{tokens: 2M}`` is tokens=2M."""
     if isinstance(value, Mapping):
-        return ",".join(f"{key}={_joined(item)}" for key, item in value.items())
-    return _joined(value)
+        return ",".join(f"{key}={_list_text(item)}" for key, item in value.items())
+    return _list_text(value)
 
 
-def _joined(value: object) -> str:
+def _list_text(value: object) -> str:
     if isinstance(value, list):
         return ",".join(map(_word, value)) + ("," if len(value) == 1 else "")
     return _word(value)

@@ -1,4 +1,4 @@
-"""Run a comparison, and show its answer: table, report, TensorBoard."""
+"""Run a comparison, and show its result: table, report, TensorBoard."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Runner:
                 raise PendingError(unfinished)
             return
         shard = self.options.get("shard")
-        mine = list(jobs) if whole else plan.take_shard(jobs, shard)
-        self.failed += execute(mine, self.run_options(wait=whole or shard is None))
+        own_jobs = list(jobs) if whole else plan.take_shard(jobs, shard)
+        self.failed += execute(own_jobs, self.run_options(wait=whole or shard is None))
 
     def jobs(self, arms: Sequence[Arm], seeds: Sequence[int]) -> list[Job]:
         """The jobs of the variants. Raises UsageError where an existing run has another configuration."""
@@ -83,10 +83,10 @@ def open_comparison(options: ParsedOptions, command_lines: Sequence[Sequence[str
 
 
 def compare(options: ParsedOptions, comparison: Comparison) -> int:
-    """`zoo compare RECIPE --vary …`: run, then answer."""
+    """`zoo compare RECIPE --vary …`: run what is missing, and print and write the result."""
     from zoo.compare import length_probe, prepare_runs
 
-    probed = length_probe.parse_factors(comparison.probe) if comparison.probe else ()
+    probe_factors = length_probe.parse_factors(comparison.probe) if comparison.probe else ()
     fits, meter = open_comparison(options, prepare_runs.check_comparison(comparison))
     runner = Runner(options, fits, comparison.goal, comparison.budget)
     try:
@@ -119,9 +119,9 @@ def compare(options: ParsedOptions, comparison: Comparison) -> int:
     if early_code := exit_code_if_unfinished(jobs, runner):
         return early_code
     figures = []
-    if probed:
+    if probe_factors:
         answer = answer_records(comparison_folder.read_ledgers(record.folders), options, record)
-        figures.append(probe(arms, answer, comparison.seeds, probed, place, meter.allow, runner))
+        figures.append(probe(arms, answer, comparison.seeds, probe_factors, place, meter.allow, runner))
     return max(show_comparison(record, options, place, figures), exit_code(runner.failed))
 
 
@@ -159,14 +159,14 @@ def print_introduction(seeds: Sequence[int], arms: Sequence[Arm], steps: Sequenc
     point = arms[0].point
     length = {arm.name: arm.point.config["trainer"].get("max_steps") for arm in arms}
     estimate = plan.estimate_seconds(steps, length, point.root / point.recipe)
-    took = "unknown: no run is finished yet" if estimate is None else f"about {format_duration(estimate / jobs)}"
+    time_text = "unknown: no run is finished yet" if estimate is None else f"about {format_duration(estimate / jobs)}"
     share = f", shard {runner.options.get('shard')}" if runner.options.get("shard") else ""
     runner.print_progress(
         f"{point.recipe}: {len(arms)} variants x {len(seeds)} seeds = {len(steps)} runs, "
         f"{len(steps) - len(unfinished)} finished{share}"
     )
     if unfinished:
-        runner.print_progress(f"  {jobs} at once, {threads_per_run(jobs)} threads each · time {took}")
+        runner.print_progress(f"  {jobs} at once, {threads_per_run(jobs)} threads each · time {time_text}")
 
 
 def print_plan(steps: Sequence[Step], note: str = "") -> None:
@@ -209,7 +209,7 @@ def probe(
 
 
 def answer_folders(folders: Sequence[Path], options: ParsedOptions) -> int:
-    """`zoo compare FOLDER`: answer what is there, without torch."""
+    """`zoo compare FOLDER`: print the result of finished runs, without torch."""
     from zoo.compare import run_records
 
     out = options.get("out")
@@ -243,7 +243,7 @@ def show_comparison(
 
 
 def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, more: Sequence[Chart] = ()) -> int:
-    """Print the answer, write the report where there is a place for it; 1 where figures are not comparable."""
+    """Print the answer, and write the report if ``place`` is set; 1 where the figures are not comparable."""
     from zoo.compare import table
 
     if options.get("json"):
@@ -266,8 +266,8 @@ def write_report(answer: Answer, options: ParsedOptions, place: Path, more: Sequ
     files = write_report(answer, place, more)
     goals = [answer.goal, *(answer.base.others or {})]
     tensorboard_summary.write_summary(place, table.as_markdown(answer), goals)
-    compared = (place / comparison_folder.FILE).is_file()
-    runs = place if compared else next(iter(next(iter(answer.runs.values())).values())).path.parents[2]
+    is_comparison = (place / comparison_folder.FILE).is_file()
+    runs = place if is_comparison else next(iter(next(iter(answer.runs.values())).values())).path.parents[2]
     page = next((file for file in files if file.suffix == ".html"), place)
     print(f"\nreport  {page}\nlook    zoo tensorboard {runs}", file=out)
     print(f"        {link(pinned=tensorboard_summary.pinned_tags(answer.goal, goals))}", file=out)

@@ -101,7 +101,7 @@ def run(options: ParsedOptions) -> int:
 
 
 def _plugins() -> list[dict[str, Any]]:
-    """Every part that does not come with zoo, and how importing it went in a process of its own."""
+    """Every part that does not come with zoo, and the outcome of importing it in a child process."""
     from zoo.cli.import_probe import probe
 
     parts = [part for kind in registry.KINDS for part in registry.installed_parts(kind) if not part.builtin]

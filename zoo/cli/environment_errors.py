@@ -64,7 +64,7 @@ def check_words(words: Sequence[str]) -> None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and what it was raised from."""
+    """An error and its causes."""
     one: BaseException | None = error
     for _ in range(8):
         if one is None:

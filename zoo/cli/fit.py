@@ -64,7 +64,7 @@ class ZooCLI(LightningCLI):
 
     def __init__(self, plan: Plan, schema: Schema) -> None:
         self.plan, self.run_folder, self.command = plan, plan.run.folder, plan.command.subcommand
-        self.facts: dict[str, Any] = {}  # what the manifest of each checkpoint says
+        self.facts: dict[str, Any] = {}  # of the run, in the manifest of each checkpoint
         self.dry = bool(plan.config["trainer"].get("fast_dev_run"))  # a trial of a few batches that writes nothing
         sections: dict[str, Any] = {key: plan.config[key] for key in ("model", "data", "trainer") if key in plan.config}
         super().__init__(
@@ -98,8 +98,8 @@ class ZooCLI(LightningCLI):
         data_sizes.build_on_meta(lambda: parser.instantiate(Namespace(model=trial)))
         sizes = self.data.sizes()
         task_data_match.check_missing_sizes(task, self.data, sizes, data_sizes.missing_sizes(task, options))
-        trained = bool(self.plan.config.get("ckpt_path"))
-        data_sizes.check_declared_sizes(options, sizes, self.plan.resolved.origins, trained)
+        has_checkpoint = bool(self.plan.config.get("ckpt_path"))
+        data_sizes.check_declared_sizes(options, sizes, self.plan.resolved.origins, has_checkpoint)
         config.model.init_args.update(Namespace(**data_sizes.fill_sizes(task, options, sizes, limit)))
         seed_everything(self.plan.seed, workers=True, verbose=False)  # as if nothing had been built before
 
@@ -171,8 +171,8 @@ class ZooCLI(LightningCLI):
                 raise out_of_memory.explain_out_of_memory(error, self.trainer, self.data) from error
             if process_error := distributed.explain_lost_process(error, self.trainer):
                 raise process_error from error
-            if refused := trainer_error(error, parameters(Trainer)):
-                raise refused from error
+            if usage_error := trainer_error(error, parameters(Trainer)):
+                raise usage_error from error
             raise
         finally:
             distributed.wait_for_processes(self.trainer)
@@ -211,7 +211,7 @@ class ZooCLI(LightningCLI):
         self.started = time.monotonic()
 
     def after_fit(self) -> None:
-        """Mark the run as finished and say what to do next."""
+        """Mark the run as finished, and print its summary with the commands that come next."""
         if self.dry or not self.trainer.is_global_zero or self.trainer.interrupted:
             return
         done = self.run_folder / run_folder.FINISHED
@@ -282,7 +282,7 @@ def prepare_finetuning(plan: Plan, task: Any, data: Any) -> Transfer | None:
     if tune is None:
         return None
     resumes = bool(plan.config.get("ckpt_path"))
-    # resumed adapters must know which tensors were new; otherwise the run's own checkpoint says everything
+    # resumed adapters must know which tensors were new; otherwise the run's own checkpoint holds everything
     starts = plan.command.subcommand == "fit" and (not resumes or tune.rank > 0)
     table = prepare_task(task, tune, plan.command.runs, data, starts)
     if table is not None and not resumes and run_folder.first_rank():
@@ -300,8 +300,12 @@ def save_transfer_table(table: Transfer | None, home: Path) -> None:
 def is_enabled(callback: object, trainer_config: dict[str, Any]) -> bool:
     """Whether the configuration leaves a callback that zoo adds switched on."""
     if isinstance(callback, ProgressBar):
-        own = [item.get("class_path") for item in trainer_config.get("callbacks") or [] if isinstance(item, Mapping)]
-        return trainer_config.get("enable_progress_bar") is not False and not any("Bar" in str(name) for name in own)
+        class_paths = [
+            item.get("class_path") for item in trainer_config.get("callbacks") or [] if isinstance(item, Mapping)
+        ]
+        return trainer_config.get("enable_progress_bar") is not False and not any(
+            "Bar" in str(name) for name in class_paths
+        )
     return not isinstance(callback, Checkpoint) or trainer_config.get("enable_checkpointing") is not False
 
 
@@ -356,6 +360,6 @@ def stop_message(stopped: StopRequested) -> str:
 
 
 def _first_line(message: str) -> str:
-    """The first line of a parser's message that says something."""
+    """The first two lines of a parser's message that are not empty."""
     lines = [line.strip(" -") for line in message.splitlines() if line.strip(" -")]
     return " ".join(lines[:2])[:400]

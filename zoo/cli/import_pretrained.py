@@ -32,7 +32,7 @@ def run(options: ParsedOptions) -> int:
     """Import a checkpoint, and print which tensors were kept, converted, new or left out."""
     source, target = (Path(word).expanduser() for word in options.words)
     if target.is_dir() and any(target.iterdir()) and not options.get("force"):
-        raise UsageError(f"{target} is not empty. Import into it nevertheless: --force")
+        raise UsageError(f"{target} is not empty. To write into it: --force")
     if target.resolve() == source.resolve():
         raise UsageError(f"{target} is the folder of the checkpoint itself. Choose another folder.")
     from zoo.cli import doctor, warning_filters

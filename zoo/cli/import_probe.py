@@ -29,7 +29,7 @@ BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from zoo.cli im
 
 @dataclass(frozen=True)
 class Outcome:
-    """How importing a part went: what was wrong, how long it took, what it printed."""
+    """The outcome of importing a part: its problem, if any, its seconds, and what it printed."""
 
     problem: str | None
     seconds: float

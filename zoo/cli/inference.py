@@ -69,7 +69,7 @@ def translate(options: ParsedOptions) -> None:
     search = model.search(*(options.get(name) for name in ("beams", "length_penalty", "n_best", "max_length")))
     settings = options.subset("batch_tokens", "too_long")
     if sys.stdin.isatty():
-        settings["window"] = 1  # a person waits for each line
+        settings["window"] = 1  # each line is translated as it is typed
     sources: list[str] = []
     picture = options.get("attention")
     with _progress("lines") as tell:
@@ -95,8 +95,8 @@ def draw(model: Any, source: str, target: str, path: str) -> None:
     from zoo.logging.attention_maps import align_tokens
 
     tokens = [model.start, *model.target_tokenizer.encode(target), model.end]
-    read = [*model.source_tokenizer.encode(source), model.source_end]
-    ids = torch.tensor(read, device=model.device), torch.tensor(tokens, device=model.device)
+    source_ids = [*model.source_tokenizer.encode(source), model.source_end]
+    ids = torch.tensor(source_ids, device=model.device), torch.tensor(tokens, device=model.device)
     image = align_tokens(model.net, ids, (model.source_tokenizer, model.target_tokenizer))
     if image is None:
         raise UsageError("this model has no attention to draw: --attention needs one that has.")
@@ -173,7 +173,7 @@ def tag(options: ParsedOptions) -> None:
 
 
 def export(options: ParsedOptions) -> None:
-    """`zoo export`: says what was written."""
+    """`zoo export`: write the files, and print their names and sizes."""
     way, force = options.get("format"), options.get("force")
     model, folder = load_trained(options, bare=way == "hf"), Path(options.words[1]).expanduser()
     if model.place.source.name == CONFIG and not (model.place.folder / FINISHED).is_file():

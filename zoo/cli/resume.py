@@ -21,15 +21,15 @@ from zoo.logging.run_record import own_version
 
 AGREE = "accept-changes"
 PRECISION = "trainer.precision"
-# files of a run's folder that change while it goes on, or afterwards
+# files of a run's folder that change during the run or after it
 GROWING = (part_versions.FILE, run_folder.FINISHED, run_folder.STARTING, "ledger.json")
 
 
 def apply_requeue(plan: Plan) -> None:
     """`--requeue`, or a job that SLURM starts again: resume the run if it has started, else start it."""
     flags = plan.command.flags
-    again = os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
-    if plan.command.subcommand != "fit" or flags & {"resume", "overwrite"} or not ("requeue" in flags or again):
+    restarted = os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
+    if plan.command.subcommand != "fit" or flags & {"resume", "overwrite"} or not ("requeue" in flags or restarted):
         return
     home = plan.run.folder
     if not home.is_dir():
@@ -140,7 +140,7 @@ def manifest_facts(plan: Plan, data: Any, home: Path) -> dict[str, Any]:
 
     fingerprint = getattr(data, "fingerprint", None)
     paths = sorted(path for path in home.iterdir() if path.is_file()) if home.is_dir() else []
-    fixed = [path for path in paths if path.name not in GROWING and path.suffix in (".json", ".yaml")]
+    fixed_files = [path for path in paths if path.name not in GROWING and path.suffix in (".json", ".yaml")]
     versions = {"zoo": own_version(), "torch": str(torch.__version__), "lightning": lightning}
     return {
         "recipe": {
@@ -149,14 +149,14 @@ def manifest_facts(plan: Plan, data: Any, home: Path) -> dict[str, Any]:
             if plan.config.get(name) not in (None, {})
         },
         "data": {"class": type(data).__name__, "fingerprint": fingerprint() if callable(fingerprint) else None},
-        "files": {path.name: checkpoint_manifest.sha256(path) for path in fixed},
+        "files": {path.name: checkpoint_manifest.sha256(path) for path in fixed_files},
         "versions": {**versions, "numpy": numpy.__version__, "python": sys.version.split()[0]},
         "plugins": part_versions.packages_used(plan.config),
     }
 
 
 def training_options(task: Any) -> frozenset[str]:
-    """The options of a task that say how it learns, not what it is: those its LightningModules declare."""
+    """The options of a task that configure training, not the model: those that its LightningModules declare."""
     return frozenset(
         name
         for name, param in parameters(task).items()

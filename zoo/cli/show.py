@@ -47,10 +47,13 @@ def list_parts(options: ParsedOptions) -> int:
         if options.get("json"):
             tables.as_json([_summary(part) for part in parts])
             return 0
-        wrong = {part: problem for part in parts if (problem := "; ".join(diagnosis.problems(part)))}
-        rows = [[part.kind, part.name, ("! " if part in wrong else "") + _brief(part), part.origin] for part in parts]
+        part_problems = {part: problem for part in parts if (problem := "; ".join(diagnosis.problems(part)))}
+        rows = [
+            [part.kind, part.name, ("! " if part in part_problems else "") + _brief(part), part.origin]
+            for part in parts
+        ]
     tables.table(["kind", "name", "what it is", "from"], rows)
-    for part, problem in wrong.items():
+    for part, problem in part_problems.items():
         print(f"! {part}: {problem}")
     for flaw in registry.metadata_flaws() if len(kinds) > 1 else ():
         print(f"! {flaw.package.origin}: {flaw.reason} ({flaw.package.home})")

@@ -42,7 +42,7 @@ _without_fsync: list[str] = []  # the first folder whose file system has no fsyn
 
 
 class HashingFile:
-    """A file open for writing that knows the sha256 and the length of what was written."""
+    """A file open for writing that computes the sha256 and the length of its content."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file, self.sha256, self.bytes = file, hashlib.sha256(), 0
@@ -64,7 +64,7 @@ class HashingFile:
 
 
 def draft_of(path: Path) -> Path:
-    """The draft of a file or folder; of its own for each process, on whichever machine."""
+    """The path of the draft of a file or folder, different for each process of each machine."""
     return path.with_name(f".{path.name}.{os.getpid()}{zlib.crc32(platform.node().encode()):010d}{PARTIAL}")
 
 
@@ -93,7 +93,7 @@ def open_draft(path: Path) -> Iterator[tuple[Path, HashingFile]]:
 
 @contextlib.contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
-    """Replace a file by means of a library that opens files itself: it writes the draft whose name this gives.
+    """Replace a file by means of a library that opens files itself: it writes the draft whose path this yields.
 
     Raises OSError, which names ``path``, where the disk refuses it.
     """
@@ -175,7 +175,7 @@ def copy(source: Path, path: Path) -> None:
 
 
 def link_file(source: Path, path: Path) -> None:
-    """Give a file a second name, which may exist; a copy where the file system knows no links."""
+    """Give a file a second name, which may exist; a copy where the file system has no links."""
     draft = draft_of(path)
     try:
         draft.unlink(missing_ok=True)
@@ -189,7 +189,7 @@ def link_file(source: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def replace_folder(folder: Path) -> Iterator[Path]:
-    """Replace a folder by the one that the block fills, whose name this gives."""
+    """Replace a folder by the one that the block fills, whose path this yields."""
     draft = draft_of(folder)
     shutil.rmtree(draft, ignore_errors=True)
     try:
@@ -209,7 +209,7 @@ def replace_folder(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def replace_files(folder: Path, last: str) -> Iterator[Path]:
-    """Add files to a folder, or replace them there, all or none: the block writes them where this says.
+    """Add files to a folder, or replace them there, all or none: the block writes them to the path yielded.
 
     The folder is worth nothing without ``last``, which is removed first and written last: what is killed in between
     leaves no mixture of old files and new.
@@ -299,9 +299,9 @@ class Log:
 
 def storage_fault(error: BaseException | None) -> OSError | None:
     """The OSError of a disk that caused an error, whatever libraries raised for it; None for any other error."""
-    met: set[int] = set()
-    while error is not None and id(error) not in met:
-        met.add(id(error))
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
+        visited.add(id(error))
         if isinstance(error, OSError) and not isinstance(error, (ConnectionError, ChildProcessError)):
             if error.errno in STORAGE or (error.errno in ABOUT_A_FILE and error.filename is not None):
                 return error

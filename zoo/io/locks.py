@@ -36,7 +36,7 @@ class RunLock:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Raises UsageError that names the process which has the lock, or says why there can be none."""
+        """Raises UsageError that names the process which has the lock, or the reason why there can be no lock."""
         path = folder.with_name(f".{folder.name}.lock")
         self.note = path.with_suffix(".holder")
         try:
@@ -81,7 +81,7 @@ class Owner:
     born: str  # when the process began, by its machine's clock: a number may come to belong to another process
     child: int = 0
     child_born: str = ""
-    machine: str = ""  # see `machine_id`; empty in locks of earlier versions, and where the system does not say
+    machine: str = ""  # see `machine_id`; empty in locks of earlier versions, and where the system has none
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -106,7 +106,7 @@ def is_local(owner: Owner) -> bool:
 
 
 def start_time(pid: int) -> str:
-    """When a process of this machine began; nothing where there is none, "?" where the system does not say."""
+    """When a process of this machine began; empty for no process, "?" where the system does not record it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -173,7 +173,7 @@ class Lock:
         """Record the process of the run: while it lives the lock holds, even without the process that took it."""
         if self.mine is not None:
             owner = replace(self.mine, child=pid, child_born=start_time(pid))
-            with contextlib.suppress(OSError):  # the run holds a lock of its own, and dies with this process
+            with contextlib.suppress(OSError):  # the run holds its own lock, and ends with this process
                 self._write(owner)
                 self.mine = owner
 

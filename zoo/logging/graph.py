@@ -31,7 +31,7 @@ class Flow(NamedTuple):
     edges: list[tuple[int, int]]
 
     def edge_names(self) -> list[tuple[str, str]]:
-        """Edges by names; two nodes of one name are told apart by a number: add, add 2."""
+        """Edges by names; a number distinguishes nodes of one name: add, add 2."""
         counts: dict[str, int] = {}
         names = []
         for node in self.nodes:
@@ -78,9 +78,9 @@ class Tracer(TorchDispatchMode):
         return at
 
     def _new(self, name: str) -> int:
-        called = NAMES.get(name, name.strip("_"))
+        label = NAMES.get(name, name.strip("_"))
         module = str(self.inside[-1]).rpartition(".")[2] if self.inside else ""
-        self.flow.nodes.append(f"{called} {module}" if called == "linear" and module else called)
+        self.flow.nodes.append(f"{label} {module}" if label == "linear" and module else label)
         return len(self.flow.nodes) - 1
 
     def enter(self, name: str, label: str | None) -> None:
@@ -92,7 +92,7 @@ class Tracer(TorchDispatchMode):
         self.inside.append(len(self.flow.nodes) - 1)
 
     def leave(self, *_: object) -> None:
-        """The innermost module ends; its output stays as it is."""
+        """The innermost module ends."""
         self.inside.pop()
 
 

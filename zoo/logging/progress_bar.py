@@ -47,7 +47,7 @@ class StepProgress(ProgressBar):
         self._speeds: deque[tuple[float, int]] = deque(maxlen=WINDOW)  # times, and predictions until then
         self._rate = 0.0  # predictions per second
         self._loss: Any = None  # of the newest batch, a tensor
-        self._evaluation = ""  # what is under way beside training: "validating 3/12"
+        self._evaluation = ""  # the present evaluation: "validating 3/12"
         self._evaluated = 0.0  # share of it
 
     def enable(self) -> None:
@@ -175,7 +175,7 @@ class StepProgress(ProgressBar):
             self._rate = (last - first) / (now - before)
 
     def seconds_left(self) -> float | None:
-        """Until the run ends by its steps or its time; None before that can be said."""
+        """Seconds until the run ends by its steps or its time; None before the first measurement."""
         step, limits = self.trainer.global_step, []
         if self._total and self._origin and step > self._origin[1]:
             begin, first = self._origin

@@ -179,7 +179,7 @@ def sample(tensor: Tensor) -> Tensor:
     most = SAMPLE // max(1, tensor.element_size())
     if flat.numel() > most:
         flat = flat[:: -(-flat.numel() // most) | 1]  # an odd step: an even one would read few columns of an image
-    # the CPU's are read at once, another device's when the task may have changed them
+    # those of the CPU are read immediately, those of another device later, when the task may have changed them
     return flat if flat.device.type == "cpu" else flat.clone()
 
 

@@ -83,14 +83,14 @@ class StopSignals:
             raise Interrupted(number)
 
     def _watch(self) -> None:
-        """End the process also where a library waits, for another process say, and Python answers no signal."""
-        arrived, self._ends = socket.socketpair()
+        """End the process even while a library waits and Python cannot run its signal handlers."""
+        receiver, self._ends = socket.socketpair()
         self._ends.setblocking(False)
         signal.set_wakeup_fd(self._ends.fileno(), warn_on_full_buffer=False)
 
         def watch() -> None:
-            with arrived:
-                while data := arrived.recv(1):
+            with receiver:
+                while data := receiver.recv(1):
                     time.sleep(UNANSWERED)
                     if data[0] in HANDLED and not self.received and signal.getsignal(data[0]) == self.note:
                         os.write(2, f"interrupted by {signal.Signals(data[0]).name}\n".encode())

@@ -28,11 +28,11 @@ class CostMeter(Callback):
         self.rates: list[float] = []
         self.peak = 0  # bytes, in earlier processes of this run
         self._mark: tuple[float, int] | None = None  # when a window began, at how many predictions
-        self._window: tuple[float, int] | None = None  # one that a checkpoint was taken in: its seconds so far
+        self._window: tuple[float, int] | None = None  # seconds and first count of the window of a resumed checkpoint
         self._announced = False
 
     def state_dict(self) -> dict[str, Any]:
-        """The speeds so far, the window under way as (seconds, predictions at its start), the peak in bytes."""
+        """The speeds so far, the current window as (seconds, predictions at its start), the peak in bytes."""
         window = None if self._mark is None else (time.perf_counter() - self._mark[0], self._mark[1])
         return {"rates": self.rates, "window": window, "peak": self.peak_memory(), "announced": self._announced}
 
@@ -62,7 +62,7 @@ class CostMeter(Callback):
         self._mark = now, tokens
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Drop the window under way: the time of a validation is not the time of a step."""
+        """Drop the current window: the time of a validation is not the time of a step."""
         self._mark = None
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -46,11 +46,11 @@ class SaverState:
     improved: bool = False  # `best` belongs to a state that no checkpoint holds yet
     validated: bool = False  # since the newest checkpoint
     step: int = -1  # of the newest checkpoint
-    count: int = 0  # checkpoints of the run, before a resume too: their order, whatever clocks say
+    count: int = 0  # checkpoints of the run, before a resume too: their order, independent of clocks
     failures: int = 0  # checkpoints in a row that could not be written
     time: float = field(default_factory=time.monotonic)  # of the newest checkpoint, or attempt
     unwritten_best: bytes | None = None  # the best state, where the disk refused it
-    before_validation: dict[str, Any] | None = None  # the random state when the validation under way began
+    before_validation: dict[str, Any] | None = None  # the random state when the present validation began
     processes: list[dict[str, Any]] | None = None  # of the checkpoint that is resumed: random state, unreported losses
     metrics: dict[str, Tensor] = field(default_factory=dict)  # Lightning's, of the checkpoint that is resumed
     digests: dict[tuple[int, int], str] = field(default_factory=dict)  # of files, by inode and time of change

@@ -39,7 +39,7 @@ class LostProcessError(ZooError):
 class Launcher(ScriptLauncher):
     """Starts the processes of one machine as Lightning does, and ends them all where one dies."""
 
-    died: tuple[int, int] | None = None  # which, with what code
+    failed_process: tuple[int, int] | None = None  # which, with what code
 
     def launch(self, function: Callable, *args: Any, trainer: Any = None, **kwargs: Any) -> Any:
         """As Lightning's, whose observer would kill the first process too, even while it writes a file."""
@@ -52,16 +52,16 @@ class Launcher(ScriptLauncher):
         return function(*args, **kwargs)
 
     def _observe(self) -> None:
-        while self.died is None:
+        while self.failed_process is None:
             time.sleep(POLL)
             codes = [process.poll() for process in self.procs]
             if all(code == 0 for code in codes):
                 return
             failed = [(rank, code) for rank, code in enumerate(codes, 1) if code]
             if failed:
-                self.died = failed[0]
+                self.failed_process = failed[0]
         time.sleep(GRACE)
-        rank, code = self.died
+        rank, code = self.failed_process
         print(f"error: {error_text(rank, code, len(self.procs) + 1)}; ended the others.", file=sys.stderr, flush=True)
         end_process(self.procs)
         os._exit(stop_signals.job_code(code))
@@ -119,10 +119,10 @@ def explain_lost_process(error: BaseException, trainer: Trainer | None) -> LostP
         return None
     launcher = trainer.strategy.launcher
     until = time.monotonic() + 5 * POLL
-    while isinstance(launcher, Launcher) and launcher.died is None and time.monotonic() < until:
+    while isinstance(launcher, Launcher) and launcher.failed_process is None and time.monotonic() < until:
         time.sleep(POLL)
-    if isinstance(launcher, Launcher) and launcher.died is not None:
-        rank, code = launcher.died
+    if isinstance(launcher, Launcher) and launcher.failed_process is not None:
+        rank, code = launcher.failed_process
         cause = error_text(rank, code, trainer.world_size)
         error_of_job = LostProcessError(f"{cause}: its output is above. Continue: --resume")
         error_of_job.code = stop_signals.job_code(code)

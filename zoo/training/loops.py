@@ -44,7 +44,7 @@ class EpochLoop(BatchLoop):
         return not self.pending and super().done
 
     def reset(self) -> None:
-        """Start an epoch, or go on in the one that a checkpoint was taken in."""
+        """Start an epoch, or continue the one of the checkpoint."""
         resumed = self.is_resuming
         self.on_iteration_done()  # nothing is left to infer
         self.val_loop.on_iteration_done()
@@ -104,7 +104,7 @@ class FitLoop(EpochsLoop):
     """The epochs of a run."""
 
     epoch_loop: EpochLoop
-    mid_epoch = False  # whether the run goes on within the epoch that its checkpoint was taken in
+    mid_epoch = False  # whether the run continues the epoch of its checkpoint
 
     @property
     def done(self) -> bool:

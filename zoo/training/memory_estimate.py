@@ -93,7 +93,7 @@ def saved_for_backward(task: Task, rows: int) -> int:
 
 
 def rows(task: Task, data: Mapping[str, Any]) -> int:
-    """Samples of the greatest length in a batch of these options of the data; 0 where they do not say."""
+    """Samples of the greatest length in a batch of these options of the data; 0 where they set none."""
     if data.get("max_tokens"):
         return max(1, int(data["max_tokens"]) // max(1, task.example()[1]))
     return int(data.get("batch_size") or 0)

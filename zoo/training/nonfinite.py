@@ -118,18 +118,18 @@ class NonFiniteGuard(Callback):
         return f"step {step}: {what} is not finite{begins}, in {', '.join(where)} (samples {samples})"
 
     def _advice(self, trainer: Trainer) -> str:
-        good = checkpoint_manifest.newest_intact(self.folder / "checkpoints").path
+        newest = checkpoint_manifest.newest_intact(self.folder / "checkpoints").path
         root = self.folder.parents[2] if len(self.folder.parents) > 2 else Path("runs")
         runs = "" if str(root) == "runs" else f" --runs {root}"
-        again = f"reproduce it: zoo fit {self.folder / CONFIG}{runs} --resume"
-        checkpoint_line = f"last good checkpoint: {good}\n" if good else "no checkpoint\n"
-        return f"{checkpoint_line}{again}\nor leave such steps out: --on-nonfinite skip"
+        hint = f"reproduce it: zoo fit {self.folder / CONFIG}{runs} --resume"
+        checkpoint_line = f"last good checkpoint: {newest}\n" if newest else "no checkpoint\n"
+        return f"{checkpoint_line}{hint}\nor leave such steps out: --on-nonfinite skip"
 
     def _rewind(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
-        good = checkpoint_manifest.newest_intact(self.folder / "checkpoints").path
-        if good is None:
+        newest = checkpoint_manifest.newest_intact(self.folder / "checkpoints").path
+        if newest is None:
             raise NonFiniteError("there is no checkpoint to rewind to.")
-        content = torch.load(good, map_location=task.device, weights_only=True)
+        content = torch.load(newest, map_location=task.device, weights_only=True)
         weights = content.get("current_model_state", content["state_dict"])  # the latter are averages, then
         task.load_state_dict({**weights, "tokens_seen": task.state_dict()["tokens_seen"]})
         optimizer.load_state_dict(content["optimizer_states"][0])
@@ -148,8 +148,8 @@ def all_finite(*values: Tensor) -> bool:
     """Whether there is neither nan nor infinity; one wait for the device."""
     if all(value.numel() == 1 and value.device.type == "cpu" for value in values):
         return all(math.isfinite(value.item()) for value in values)
-    fine = [torch.isfinite(value).all() for value in values]
-    return bool(fine[0] if len(fine) == 1 else torch.stack([one.to(fine[0].device) for one in fine]).all())
+    flags = [torch.isfinite(value).all() for value in values]
+    return bool(flags[0] if len(flags) == 1 else torch.stack([one.to(flags[0].device) for one in flags]).all())
 
 
 def sample_numbers(trainer: Trainer, place: Place) -> list[int]:

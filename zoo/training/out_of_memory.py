@@ -46,7 +46,7 @@ def explain_out_of_memory(error: BaseException, trainer: Trainer, data: Any) -> 
 
 
 def required_bytes(message: str) -> int:
-    """The bytes that could not be allocated, 0 where the message does not say."""
+    """The bytes that could not be allocated, 0 where the message has none."""
     match = REQUIRED_PATTERN.search(message)
     return int(float(match[1]) * UNITS[match[2].upper()]) if match else 0
 

@@ -67,7 +67,7 @@ def report_errors(trainer: Trainer, errors: dict[str, float], unused: list[str])
         return
     names = ", ".join(unused[:3]) + (f" and {len(unused) - 3} more" if len(unused) > 3 else "")
     sentence = f"nothing uses the parameter{'s' if len(unused) > 1 else ''} {names}: no gradient reaches it"
-    # torch's DistributedDataParallel says so; other modules say nothing
+    # an attribute of torch's DistributedDataParallel alone
     if getattr(trainer.strategy.model, "find_unused_parameters", None) is False:
         raise UsageError(
             f"{sentence}.\nLeave it out of the model, or: --trainer.strategy ddp_find_unused_parameters_true"
@@ -83,12 +83,12 @@ def compare_with_float64(trainer: Trainer, task: Task, batch: Any) -> tuple[dict
     exact = copy.deepcopy(task.net).double().eval()
     rng_state.restore(state, task.device)
     with torch.random.fork_rng([]), torch.enable_grad():
-        right = module_outputs(task, exact, in_float64(batch), backward=True)
+        exact_results = module_outputs(task, exact, in_float64(batch), backward=True)
     errors = {}
     for name, value in results.items():
-        if name in right and value.shape == right[name].shape and value.numel():
-            largest = float(right[name].abs().max()) or 1.0
-            errors[name] = float((value.double() - right[name]).abs().max()) / largest
+        if name in exact_results and value.shape == exact_results[name].shape and value.numel():
+            largest = float(exact_results[name].abs().max()) or 1.0
+            errors[name] = float((value.double() - exact_results[name]).abs().max()) / largest
     unused = [name for name, p in exact.named_parameters() if p.requires_grad and p.grad is None]
     return errors, [f"net.{name}" for name in unused]
 
@@ -122,12 +122,12 @@ def module_outputs(task: Task, net: nn.Module, batch: Any, backward: bool = Fals
 @contextmanager
 def replace_net(task: Task, net: nn.Module) -> Iterator[None]:
     """Put another net in the place of the task's while the block runs."""
-    own = task.net
+    original = task.net
     task.net = net
     try:
         yield
     finally:
-        task.net = own
+        task.net = original
 
 
 def in_float64(batch: Any) -> Any:

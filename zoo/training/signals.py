@@ -1,4 +1,4 @@
-"""SIGTERM, SIGUSR1, SIGINT and SIGHUP ask training to stop; all processes agree on the batch after which it does.
+"""SIGTERM, SIGUSR1, SIGINT and SIGHUP stop training, after a batch that all processes agree on.
 
 Lightning's own handler talks to the other processes from within the handler, which blocks when two of them do. Here a
 handler only records the signal.
