@@ -150,7 +150,7 @@ class DALLE(Task):
             self.metrics[name] = MeanMetric()
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
-        """Cross-entropy summed over words and codes () in nats, at first plus the tokenizer's error; their number ()."""
+        """Cross-entropy summed over words and codes () in nats, at first plus the tokenizer's error; their number."""
         words, codes, size = self._token_losses(batch)
         total = words.sum() + codes.sum()
         if self._trainer is None or self.global_step < self.tokenizer_steps:
