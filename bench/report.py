@@ -85,7 +85,7 @@ def head(machine: Mapping[str, Any], clock: str, first: int, turns: int) -> str:
     return (
         f"{description}\n\nEach entrant runs in a process of its own and takes its turns between the others'; "
         f"{turns} turns after {first} untimed steps, medians by the {'processor' if clock == 'cpu' else 'wall'} clock. "
-        "All start from the same statistics (matrices N(0, 0.02), gains one, biases zero), see the same batches, and have "
-        "torch's AdamW. MFU is the model's FLOPs (6 per weight and token, 12 · layers · width · length per token for "
-        "attention; Chowdhery et al., 2022), the same for all entrants, over what the measured matrix ceiling would do."
+        "All start from the same statistics (matrices N(0, 0.02), gains one, biases zero), see the same batches and "
+        "have torch's AdamW. MFU is the model's FLOPs (6 per weight and token, 12 · layers · width · length per token "
+        "for attention; Chowdhery et al., 2022), the same for all entrants, over the measured matrix ceiling."
     )

@@ -24,12 +24,17 @@ ALLOWED = {
     "zoo/data/augment.py": {"left": "the left edge of a crop, beside top"},
     "zoo/inference/classification.py": {"left": "the left edge of a crop, beside top"},
     "zoo/logging/attention_figures.py": {"left": "the left edge of a rectangle, beside top"},
+    "tests/logging/test_attention_figures.py": {"left": "the left edge of a panel, beside top"},
 }
 PLACES = [
     path for top in ("zoo", "plugins") for path in (ROOT / top).iterdir() if path.is_dir() or path.suffix == ".py"
 ]
 FOLDERS = sorted(
-    {str(path.relative_to(ROOT)) for path in [*PLACES, ROOT / "bench", ROOT / "recipes"] if path.name != "__pycache__"}
+    {
+        str(path.relative_to(ROOT))
+        for path in [*PLACES, ROOT / "bench", ROOT / "recipes", ROOT / "tests"]
+        if path.name != "__pycache__"
+    }
 )  # a module at the top counts as a folder
 
 

@@ -51,12 +51,12 @@ def test_a_table_shows_figures_with_three_digits():
 
 
 def test_memory_of_tiled_attention_is_linear_and_of_naive_quadratic():
-    found = {
+    result = {
         name: fresh("bench.studies.attention:points", RETURN_MEMORY, name=name, pattern_name="causal",
                     lengths=[512, 1024, 2048], clock="cpu", seconds=0.0)
         for name in ("Naive", "Tiled")
     }  # fmt: skip
-    powers = {name: exponent(list(curve), [memory for _, memory in curve.values()]) for name, curve in found.items()}
+    powers = {name: exponent(list(curve), [memory for _, memory in curve.values()]) for name, curve in result.items()}
     assert powers["Naive"] > 1.7
     assert powers["Tiled"] < 1.15
 
@@ -109,10 +109,10 @@ def test_utilisation_is_work_over_time_and_ceiling():
 
     machine = {"fp32 GFLOP/s": 100, "bf16 GFLOP/s": 200, "memory GB/s": 10.0}
     records = [Record(Entrant("zoo", "m:f", ours=True), [0.5] * 4, [2.0], 7, 2**20)]
-    found = verdict(Workload("w", "what", (), work=lambda: Work(flops=20e9)), records, machine)
-    assert found["rows"][0]["compute"] == pytest.approx(0.4)
-    assert "| MFU |" in markdown(found)
-    assert "| 40 % |" in markdown(found)
-    found = verdict(Workload("w", "what", (), work=lambda: Work(bytes=2e9)), records, machine)
-    assert found["rows"][0]["bandwidth"] == pytest.approx(0.4)
-    assert "of the memory ceiling" in markdown(found)
+    result = verdict(Workload("w", "what", (), work=lambda: Work(flops=20e9)), records, machine)
+    assert result["rows"][0]["compute"] == pytest.approx(0.4)
+    assert "| MFU |" in markdown(result)
+    assert "| 40 % |" in markdown(result)
+    result = verdict(Workload("w", "what", (), work=lambda: Work(bytes=2e9)), records, machine)
+    assert result["rows"][0]["bandwidth"] == pytest.approx(0.4)
+    assert "of the memory ceiling" in markdown(result)

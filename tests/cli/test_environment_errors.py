@@ -15,10 +15,10 @@ from zoo.errors import UsageError
 
 def answered(capsys, *words) -> tuple[int, str]:
     code = main(list(words))
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    assert len(said.strip().splitlines()) <= 4
-    return code, said
+    message = capsys.readouterr().err
+    assert "Traceback" not in message
+    assert len(message.strip().splitlines()) <= 4
+    return code, message
 
 
 def caught(call) -> BaseException:
@@ -31,24 +31,24 @@ def caught(call) -> BaseException:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_in_a_folder_that_was_deleted(command, tmp_path, capsys, monkeypatch):
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
+    missing = tmp_path / "gone"
+    missing.mkdir()
+    monkeypatch.chdir(missing)
+    missing.rmdir()
     if not COMMANDS[command].needs_folder:
         assert main([command, *(["bash"] if command == "completion" else [])]) == 0
         return
-    code, said = answered(capsys, command, "lm-tiny")
-    assert (code, "the working folder does not exist" in said) == (2, True)
+    code, message = answered(capsys, command, "lm-tiny")
+    assert (code, "the working folder does not exist" in message) == (2, True)
 
 
 @pytest.mark.parametrize("word", ["caf\udce9", "\ud800", "--name=\udfff", "a\0b"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_with_a_word_that_is_no_text(command, word, capsys):
     for words in ([command, word], [command, "lm-tiny", "--prompt", word], [word]):
-        code, said = answered(capsys, *words)
+        code, message = answered(capsys, *words)
         assert code == 2
-        assert f"word {words.index(word) + 1} of the command line" in said
+        assert f"word {words.index(word) + 1} of the command line" in message
 
 
 def test_words_in_any_script_are_text():
@@ -59,11 +59,11 @@ def test_words_in_any_script_are_text():
 def test_errors_of_the_system(number, capsys):
     error = OSError(number, os.strerror(number), "some/file.txt")
     code = report_error(error)
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
+    message = capsys.readouterr().err
+    assert "Traceback" not in message
     assert code == (5 if number in DISK else 2 if number in PATH else 1)
-    assert "bug" not in said
-    assert "some/file.txt" in said or number in (*HANDLES, errno.ENOMEM)
+    assert "bug" not in message
+    assert "some/file.txt" in message or number in (*HANDLES, errno.ENOMEM)
 
 
 MEMORY = [
@@ -78,9 +78,9 @@ MEMORY = [
 def test_memory_that_cannot_be_had(number, capsys):
     error = caught(MEMORY[number])
     assert report_error(error) == 1
-    said = capsys.readouterr().err
-    assert "error: out of memory." in said
-    assert "Traceback" not in said
+    message = capsys.readouterr().err
+    assert "error: out of memory." in message
+    assert "Traceback" not in message
 
 
 def test_threads_that_cannot_be_had(capsys):
@@ -113,9 +113,9 @@ def test_a_bug_keeps_its_traceback(number, capsys):
     error = caught(BUGS[number])
     assert explain_error(error) is None
     assert report_error(error) == 1
-    said = capsys.readouterr().err
-    assert "Traceback" in said
-    assert "this looks like a bug" in said
+    message = capsys.readouterr().err
+    assert "Traceback" in message
+    assert "this looks like a bug" in message
 
 
 def test_what_a_library_in_rust_raises_ends_in_an_exit_code(monkeypatch, capsys):

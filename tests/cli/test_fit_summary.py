@@ -85,8 +85,8 @@ def test_the_command_line_takes_the_same_and_the_run_has_a_readable_name(zoo, pl
     assert parts(library.load(home / "s1").net) == [("Mine", "MLP"), ("MultiHead", "RealTokens")]
     options = yaml.safe_load((home / "s1/config.yaml").read_text())["model"]["init_args"]
     assert fit_summary.layers(options) == ["  layers  1: ffn MoE(experts=3)", "  layers  0: attention Mine"]
-    said = display_value(options["overrides"])
-    assert said == "first=1, step=2, ffn=MoE(experts=3); first=0, step=1, last=0, attention=Mine"
+    message = display_value(options["overrides"])
+    assert message == "first=1, step=2, ffn=MoE(experts=3); first=0, step=1, last=0, attention=Mine"
 
 
 def test_the_command_line_beats_the_recipe(zoo, plugin):
@@ -101,7 +101,7 @@ def test_the_command_line_beats_the_recipe(zoo, plugin):
 
 
 @pytest.mark.parametrize(
-    ("layers", "said"),
+    ("layers", "message"),
     [
         ("[{ffn: moo}]", "unknown ffn 'moo'"),
         ("[{ffn: {class_path: MoE, init_args: {expert: 3}}}]", "'model.overrides[0].ffn.expert' must name a ffn"),
@@ -117,12 +117,12 @@ def test_the_command_line_beats_the_recipe(zoo, plugin):
         ("[{first: 7, window: 3}]", "overrides: one with first=7, step=1, last=None is for none of the layers"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("written", ["recipe", "option"])
-def test_what_cannot_be_is_refused_where_it_is_written(zoo, work, layers, said, written):
-    if written == "recipe":
+@pytest.mark.parametrize("place", ["recipe", "option"])
+def test_what_cannot_be_is_refused_where_it_is_written(zoo, work, layers, message, place):
+    if place == "recipe":
         (work / "lm-toy.yaml").write_text(recipe(f"  overrides: {layers}"))
-    code, _, err = zoo("fit", "lm-toy", *([] if written == "recipe" else ["--model.overrides", layers]))
-    assert (code, said in err) == (2, True), err
+    code, _, err = zoo("fit", "lm-toy", *([] if place == "recipe" else ["--model.overrides", layers]))
+    assert (code, message in err) == (2, True), err
     assert len(err.splitlines()) <= 4
-    assert ("lm-toy.yaml:" if written == "recipe" else "← --model.overrides") in err
+    assert ("lm-toy.yaml:" if place == "recipe" else "← --model.overrides") in err
     assert not (work / "runs").exists()

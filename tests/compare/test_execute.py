@@ -72,10 +72,10 @@ def holding(runs):
 
 def until(what, patience=20.0):
     deadline = time.monotonic() + patience
-    while not (found := what()):
+    while not (value := what()):
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.01)
-    return found
+    return value
 
 
 @pytest.fixture(autouse=True)
@@ -109,8 +109,8 @@ def test_what_is_finished_is_not_run_again(tmp_path, undisturbed):
     assert execute(jobs(tmp_path), replace(how(), report=lines.append)) == []
     assert len(starts(tmp_path)) == before
     assert lines == []
-    assert {name: found["best"] for name, found in ledgers(tmp_path).items()} == {
-        name: found["best"] for name, found in undisturbed.items()
+    assert {name: result["best"] for name, result in ledgers(tmp_path).items()} == {
+        name: result["best"] for name, result in undisturbed.items()
     }
 
 
@@ -140,30 +140,30 @@ def test_kill_9_at_any_moment_loses_and_repeats_no_run(tmp_path, undisturbed):
         process = start(tmp_path, {"step": 0.03}, jobs=2)
         until(lambda: any(each["child"] and start_time(each["child"]) for each in holding(tmp_path)))
         time.sleep(draw.uniform(0.0, 0.6))
-        held = holding(tmp_path)
+        locks = holding(tmp_path)
         process.kill()
         process.wait()
-        children = [owner["child"] for owner in held if owner["child"]]
+        children = [owner["child"] for owner in locks if owner["child"]]
         until(lambda children=children: not any(start_time(child) for child in children), 5.0)  # they die with it
     process = start(tmp_path, jobs=3)
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, said
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
     assert repeated(tmp_path) == []
     assert any("resume" in line for line in journal(tmp_path))
     assert len(ledgers(tmp_path)) == 9
     assert ledgers(tmp_path).keys() == undisturbed.keys()
-    for name, found in ledgers(tmp_path).items():
-        wanted = undisturbed[name]
-        assert all(found[key] == wanted[key] for key in ("best", "last", "batches", "steps", "finished")), name
+    for name, result in ledgers(tmp_path).items():
+        expected = undisturbed[name]
+        assert all(result[key] == expected[key] for key in ("best", "last", "batches", "steps", "finished")), name
 
 
 def test_four_processes_at_once_do_every_run_once(tmp_path, undisturbed):
     processes = [start(tmp_path, {"step": 0.02}, jobs=2) for _ in range(4)]
-    said = [process.communicate(timeout=60)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * 4, said
+    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4, outputs
     assert sorted(starts(tmp_path)) == sorted(job.title for job in jobs(tmp_path))
     assert ledgers(tmp_path).keys() == undisturbed.keys()
-    done = [line for lines in said for line in lines.splitlines()]
+    done = [line for lines in outputs for line in lines.splitlines()]
     assert sum("done by another process" in line or " · loss" in line for line in done) >= 9
 
 
@@ -190,9 +190,9 @@ def test_what_fails_is_named_and_the_rest_goes_on(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_FIT", json.dumps({"fail": ["b s1"]}))
     lines = []
     assert execute(jobs(tmp_path, "abc", (1, 2)), replace(how(), report=lines.append)) == ["b s1"]
-    told = next(line for line in lines if line.startswith("failed"))
-    assert told.splitlines()[0] == f"failed  b s1 (exit code 1), see {tmp_path / 'toy/b/s1.log'}"
-    assert told.splitlines()[-1].strip() == "error: this run was told to fail"
+    failure = next(line for line in lines if line.startswith("failed"))
+    assert failure.splitlines()[0] == f"failed  b s1 (exit code 1), see {tmp_path / 'toy/b/s1.log'}"
+    assert failure.splitlines()[-1].strip() == "error: this run was told to fail"
     assert len(ledgers(tmp_path)) == 5
     monkeypatch.delenv("FAKE_FIT")
     assert execute(jobs(tmp_path, "abc", (1, 2)), how()) == []
@@ -202,12 +202,12 @@ def test_what_fails_is_named_and_the_rest_goes_on(tmp_path, monkeypatch):
 
 def test_ctrl_c_stops_the_runs_and_frees_them(tmp_path):
     process = start(tmp_path, {"step": 0.5}, jobs=2)
-    held = until(lambda: len(found := [each for each in holding(tmp_path) if each["child"]]) == 2 and found)
+    locks = until(lambda: len(children := [each for each in holding(tmp_path) if each["child"]]) == 2 and children)
     time.sleep(0.5)  # until the runs listen to the signal
     process.send_signal(signal.SIGINT)
     process.wait(20)
     assert process.returncode == -signal.SIGINT
-    assert not any(start_time(each["child"]) for each in held)
+    assert not any(start_time(each["child"]) for each in locks)
     assert not holding(tmp_path)
     assert start(tmp_path, jobs=3).wait(60) == 0
     assert repeated(tmp_path) == []
@@ -222,11 +222,11 @@ def test_sigterm_stops_the_runs_too(deaf, tmp_path):
     finally:
         if deaf:
             signal.signal(signal.SIGINT, usual)
-    held = until(lambda: [each for each in holding(tmp_path) if each["child"]])
+    locks = until(lambda: [each for each in holding(tmp_path) if each["child"]])
     time.sleep(0.5)  # until the run listens to the signal
     process.terminate()
     assert process.wait(20) == 143  # well before the runs are killed
-    assert not start_time(held[0]["child"])
+    assert not start_time(locks[0]["child"])
     assert not holding(tmp_path)
 
 
@@ -237,8 +237,8 @@ def owner(**changes):
     return replace(this_process(), **changes)
 
 
-def put(path, found, age=0.0):
-    path.write_text(json.dumps(vars(found)))
+def write_lock(path, content, age=0.0):
+    path.write_text(json.dumps(vars(content)))
     os.utime(path, (time.time() - age, time.time() - age))
 
 
@@ -252,7 +252,7 @@ def dead():
 
 
 @pytest.mark.parametrize(
-    ("found", "age", "held"),
+    ("content", "age", "expected"),
     [
         (lambda: owner(), 1e6, True),  # ours, and alive: its age does not matter here
         (lambda: owner(pid=dead()[0], born=dead()[1]), 0.0, False),
@@ -262,13 +262,13 @@ def dead():
         (lambda: owner(host="elsewhere"), 301.0, False),
     ],
 )
-def test_a_lock_holds_while_its_processes_live(tmp_path, found, age, held):
+def test_a_lock_holds_while_its_processes_live(tmp_path, content, age, expected):
     path = tmp_path / "s1.lock"
-    put(path, found(), age)
+    write_lock(path, content(), age)
     mine = Lock(path)
-    assert (mine.holder() is not None) is held
-    assert mine.acquire() is not held
-    assert (json.loads(path.read_text())["pid"] == os.getpid()) or held
+    assert (mine.holder() is not None) is expected
+    assert mine.acquire() is not expected
+    assert (json.loads(path.read_text())["pid"] == os.getpid()) or expected
 
 
 HERE = locks.machine_id()
@@ -282,7 +282,7 @@ def test_a_process_number_of_another_machine_of_the_same_name_says_nothing(tmp_p
     """Where it is not the number of a process here, a lock is stale by its age alone."""
     path = tmp_path / "s1.lock"
     number, since = (os.getpid(), start_time(os.getpid())) if living else dead()
-    put(path, Owner(host, number, since, machine=machine), age)
+    write_lock(path, Owner(host, number, since, machine=machine), age)
     local = host == socket.gethostname() and machine in ("", HERE)
     assert (Lock(path).holder() is not None) is (living if local else age < 300)
 
@@ -306,7 +306,7 @@ def test_of_many_that_see_a_stale_lock_one_takes_it(tmp_path):
     )
     number, since = dead()
     for n in range(40):
-        put(tmp_path / f"{n}.lock", owner(pid=number, born=since))
+        write_lock(tmp_path / f"{n}.lock", owner(pid=number, born=since))
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     words = [sys.executable, "-c", code, str(tmp_path), "3"]
     several = [subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True) for _ in range(4)]
@@ -319,7 +319,7 @@ def test_a_lock_that_was_taken_over_is_not_ours_any_more(tmp_path):
     mine = Lock(path)
     assert mine.acquire()
     assert mine.refresh()
-    put(path, owner(host="elsewhere"))
+    write_lock(path, owner(host="elsewhere"))
     assert not mine.refresh()
     mine.release()
     assert path.exists()  # the other's
@@ -348,7 +348,7 @@ def test_a_comparison_gives_up_a_run_that_was_taken_over(tmp_path, monkeypatch):
         take(self, pid)
         if not stolen:
             stolen.append(pid)
-            put(path, owner(host="elsewhere"))
+            write_lock(path, owner(host="elsewhere"))
 
     monkeypatch.setattr(locks.Lock, "record_child", steal)
     assert execute(jobs(tmp_path, "a", (1,)), how(wait=False)) == []

@@ -25,7 +25,9 @@ VARIANTS = {
 @pytest.fixture
 def comparison(tmp_path):
     """Three variants, two seeds each, and the record of their comparison."""
-    files = [lay(ledger(name, seed, choices=chosen), tmp_path) for name, chosen in VARIANTS.items() for seed in (1, 2)]
+    files = [
+        lay(ledger(name, seed, choices=choices), tmp_path) for name, choices in VARIANTS.items() for seed in (1, 2)
+    ]
     home = comparison_folder.comparison_path(tmp_path, "lm-tiny", "position")
     comparison_folder.save_record(home, comparison_folder.Record(tuple(f.parent for f in files), "max_steps=9"))
     (home / tensorboard_summary.NAME).mkdir()
@@ -34,9 +36,9 @@ def comparison(tmp_path):
 
 def test_runs_of_a_comparison_are_called_as_in_its_table(comparison):
     with tensorboard_folder(comparison) as (folder, pinned):
-        shown = {str(path.relative_to(folder)): path.resolve() for path in folder.glob("*/s*")}
-        assert sorted(shown) == sorted(f"{name}/s{s}" for name in ("RoPE", "ALiBi", "RoPE(base=500)_x") for s in (1, 2))
-        assert shown["ALiBi/s2"] == comparison.parents[1] / "position=alibi,max_steps=9" / "s2"
+        links = {str(path.relative_to(folder)): path.resolve() for path in folder.glob("*/s*")}
+        assert sorted(links) == sorted(f"{name}/s{s}" for name in ("RoPE", "ALiBi", "RoPE(base=500)_x") for s in (1, 2))
+        assert links["ALiBi/s2"] == comparison.parents[1] / "position=alibi,max_steps=9" / "s2"
         assert (folder / "comparison").resolve() == comparison / tensorboard_summary.NAME
         assert pinned[0] == "val/loss"
         assert "val/bits_per_byte" in pinned

@@ -31,7 +31,7 @@ def test_the_plainest_differs_least():
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found"),
+    ("name", "expected"),
     [
         (LONG[1], [LONG[1]]),
         ("position=learned", [LONG[0]]),
@@ -46,5 +46,5 @@ def test_the_plainest_differs_least():
         (",", []),
     ],
 )
-def test_which_variant_is_meant(wanted, found):
-    assert match_variant(wanted, CHOICES) == found
+def test_which_variant_is_meant(name, expected):
+    assert match_variant(name, CHOICES) == expected

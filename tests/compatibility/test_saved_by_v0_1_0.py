@@ -41,13 +41,13 @@ def home(saved, tmp_path, monkeypatch):
 
 def same_machine(home):
     """Whether this machine computes as the one that made the files."""
-    made = json.loads((home / "made.json").read_text())
+    origin = json.loads((home / "made.json").read_text())
     info = Path("/proc/cpuinfo")
     text = info.read_text() if info.exists() else ""
     return (
-        made["processor"] in text
-        and made["amx"] == ("amx_tile" in text)
-        and torch.__version__.startswith(made["torch"])
+        origin["processor"] in text
+        and origin["amx"] == ("amx_tile" in text)
+        and torch.__version__.startswith(origin["torch"])
         and platform.python_version().startswith("3.11")
     )
 

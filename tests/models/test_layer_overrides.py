@@ -47,19 +47,19 @@ def test_an_attentions_scale_multiplies_its_scores_and_is_seen_in_its_weights():
 
 
 def test_the_default_scale_of_an_attention_is_one_over_the_root_of_its_width():
-    x, plain, told = torch.randn(2, 5, 8), MultiHead(8, 2), MultiHead(8, 2, scale=0.5)
-    told.load_state_dict(plain.state_dict())
-    assert_close(plain(x, pattern=Pattern()), told(x, pattern=Pattern()))
+    x, default, with_scale = torch.randn(2, 5, 8), MultiHead(8, 2), MultiHead(8, 2, scale=0.5)
+    with_scale.load_state_dict(default.state_dict())
+    assert_close(default(x, pattern=Pattern()), with_scale(x, pattern=Pattern()))
 
 
 def test_gelus_approximation_is_the_published_one():
     x = torch.linspace(-4, 4, 50)[:, None].expand(-1, 6)
-    plain, gated = spread(MLP(6, 9, "gelu_tanh")), spread(GEGLU(6, 9, approximate="tanh"))
+    default, gated = spread(MLP(6, 9, "gelu_tanh")), spread(GEGLU(6, 9, approximate="tanh"))
 
     def gelu(y):
         return 0.5 * y * (1 + torch.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3)))
 
-    assert_close(plain(x), plain.down(gelu(plain.up(x))))
+    assert_close(default(x), default.down(gelu(default.up(x))))
     gate, value = gated.up(x).chunk(2, -1)
     assert_close(gated(x), gated.down(gelu(gate) * value))
     assert_close(gated.reference(x), gated(x))
@@ -96,7 +96,7 @@ def test_a_fraction_of_rope_turns_as_a_narrower_head_would():
 
 
 def test_a_scaled_rope_slows_only_turns_that_never_close():
-    plain, part = RoPE(16, 1, Extent((9,))), RoPE(16, 1, Extent((9,)), scaling_factor=8.0, original_max_length=64)
+    default, part = RoPE(16, 1, Extent((9,))), RoPE(16, 1, Extent((9,)), scaling_factor=8.0, original_max_length=64)
     rate = 10000.0 ** (-torch.arange(0, 16, 2) / 16)
     for pair, each in enumerate(rate.tolist()):
         wave = 2 * math.pi / each
@@ -109,7 +109,7 @@ def test_a_scaled_rope_slows_only_turns_that_never_close():
             right = (1 - smooth) * each / 8 + smooth * each
         assert part._turn(torch.tensor(5), 16, torch.float64)[pair] == pytest.approx(5 * right, rel=1e-12)
     x = torch.randn(1, 1, 3, 16)
-    assert not torch.allclose(plain.rotate(x, torch.arange(3)), part.rotate(x, torch.arange(3)))
+    assert not torch.allclose(default.rotate(x, torch.arange(3)), part.rotate(x, torch.arange(3)))
     with pytest.raises(UsageError, match="scaling_factor >= 1"):
         RoPE(16, 1, Extent((9,)), scaling_factor=0.5)
 
@@ -119,18 +119,18 @@ def test_an_embedding_norm_reads_the_embeddings_with_their_positions():
     table = model.stack.position.table.weight[:5]
     entry = model.stack.entry
     right = F.layer_norm(model.embedding(ids) + table, (16,), entry.weight, entry.bias, 1e-5)
-    seen = []
-    model.stack.blocks[0].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    inputs = []
+    model.stack.blocks[0].register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
     model(ids)
-    assert_close(seen[0], right)
+    assert_close(inputs[0], right)
 
 
 def test_logits_of_a_pair_can_be_scaled_and_shifted():
     source, target = tokens(2, 5), tokens(2, 4)
-    plain, other = spread(seq2seq(tie="all")), spread(seq2seq(tie="all", scale_logits=True, output_bias=True))
+    default, other = spread(seq2seq(tie="all")), spread(seq2seq(tie="all", scale_logits=True, output_bias=True))
     bias = other.state_dict()["bias.weight"]
-    other.load_state_dict(plain.state_dict() | {"bias.weight": bias})
-    assert_close(other(source, target), plain(source, target) / 4 + bias)
+    other.load_state_dict(default.state_dict() | {"bias.weight": bias})
+    assert_close(other(source, target), default(source, target) / 4 + bias)
 
 
 def test_two_embeddings_can_be_one_without_the_output():
@@ -144,8 +144,8 @@ def test_two_embeddings_can_be_one_without_the_output():
 @pytest.mark.parametrize("pool", ["cls", "mean"])
 def test_registers_take_part_and_are_not_read(pool):
     model, images = spread(vit(pool=pool, registers=2)), torch.randn(2, 1, 12, 12)
-    plain = spread(vit(pool=pool))
-    assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in plain.parameters()) + 2 * 16
+    default = spread(vit(pool=pool))
+    assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in default.parameters()) + 2 * 16
     before = model(images)
     with torch.no_grad():
         model.registers.weight.mul_(-1)
@@ -203,9 +203,9 @@ def test_a_backend_without_gradients_refuses_the_first_forward_in_training():
         def check_training(self, device):
             raise UsageError(f"backend Forward has no gradients on a {device.type}. Use SDPA.")
 
-    net, given = language(backend=Forward), tokens(1, 4)
-    net.eval()(given)
+    net, inputs = language(backend=Forward), tokens(1, 4)
+    net.eval()(inputs)
     with torch.no_grad():
-        net.train()(given)
+        net.train()(inputs)
     with pytest.raises(UsageError, match="no gradients on a cpu"):
-        net.train()(given)
+        net.train()(inputs)

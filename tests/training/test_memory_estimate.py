@@ -46,8 +46,8 @@ def test_a_language_model_takes_what_was_said(parts, monkeypatch):
         monkeypatch.setenv(name, value)
     done = subprocess.run([sys.executable, "-c", PROBE, *parts], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
-    said, taken = map(int, done.stdout.split())
-    assert said == pytest.approx(taken, rel=TOLERANCE)
+    estimate, peak = map(int, done.stdout.split())
+    assert estimate == pytest.approx(peak, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("name", ["lm-tiny", "translation-tiny", "vit-tiny", "mlm-tiny", "translation-rnn"])

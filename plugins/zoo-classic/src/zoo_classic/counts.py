@@ -47,7 +47,10 @@ class Table:
         return table
 
     def discounts(self) -> Tensor:
-        """What modified Kneser-Ney takes from each count: D_1, D_2 or D_3 (Chen and Goodman, 1999, equation 26)."""
+        """The discount of modified Kneser-Ney for each count (N,), (N,): D_1, D_2 or D_3.
+
+        Chen and Goodman (1999), equation 26.
+        """
         n1, n2, n3, n4 = (int((self.counts == times).sum()) for times in (1, 2, 3, 4))
         if not (n1 and n2 and n3 and n4):  # too few n-grams for the estimate: absolute discounting by one half
             return torch.full_like(self.counts, 0.5)

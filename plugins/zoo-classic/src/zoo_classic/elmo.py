@@ -33,12 +33,13 @@ class Mix(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Equal shares of all layers, and a factor of one."""
         nn.init.zeros_(self.weight)
         nn.init.ones_(self.gamma)
 
     @property
     def shares(self) -> Tensor:
-        """s, which sums to 1."""
+        """s, (layers,), which sums to 1."""
         return self.weight.softmax(0)
 
     def forward(self, layers: Tensor) -> Tensor:
@@ -139,10 +140,12 @@ class ForthState:
         self.hidden: list[Any] | None = None
 
     def step(self, tokens: Tensor) -> Tensor:
+        """The next tokens (B, T) to the logits (B, V) of the one after them."""
         states, self.hidden = self.model.forth(self.model.read(tokens), self.hidden)
         return self.model.head(states[-1][:, -1])
 
     def select(self, rows: Tensor) -> None:
+        """Go on with these rows of the batch, (rows,), in this order."""
         if self.hidden is not None:
             self.hidden = [tuple(part[:, rows] for part in layer) for layer in self.hidden]
 
@@ -197,10 +200,12 @@ class ELMo(LanguageTask):
         return Loss(one, size), Loss(F.cross_entropy(back, before, ignore_index=-1, reduction="sum"), size)
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
+        """Cross-entropy of both directions summed over tokens (), in nats, and the number of predictions ()."""
         forth, back = self.both(batch)
         return Loss(forth.total + back.total, forth.size + back.size)
 
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
+        """The same, after updating the metrics."""
         forth, back = self.both(batch)
         length = batch["bytes"].sum()
         if length > 0:

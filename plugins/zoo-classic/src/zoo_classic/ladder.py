@@ -37,6 +37,7 @@ class Rung(NamedTuple):
 
     @property
     def mean(self) -> float:
+        """The mean over seeds, in bits per byte."""
         return sum(self.reached) / len(self.reached)
 
 

@@ -70,9 +70,11 @@ class Sentences(TextData):
         self.size = size
 
     def source(self) -> dict[str, Any]:
+        """The version of the sentences, their number and the seed."""
         return {"sentences": [1, self.size, SEED]}
 
     def documents(self) -> Corpus:
+        """Random sentences by split."""
         kinds = everything()
         draw = generator(SEED)
         texts = []

@@ -87,7 +87,7 @@ class Vectors(nn.Module):
         )
 
     def softmax(self, pairs: Pairs) -> Tensor:
-        """The full softmax's loss, summed over pairs."""
+        """The full softmax's loss, summed over pairs, ()."""
         scores = F.linear(self.read(pairs), self.output.weight)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         return F.cross_entropy(scores, pairs.target, reduction="sum")
@@ -100,7 +100,7 @@ class Vectors(nn.Module):
         return -(F.logsigmoid(right).sum() + F.logsigmoid(-wrong).sum())
 
     def expected(self, pairs: Pairs, negatives: int) -> Tensor:
-        """What ``negative`` is on average over the negatives, summed over pairs."""
+        """The mean of ``negative`` over the negatives, summed over pairs, ()."""
         scores = F.linear(self.read(pairs), self.output.weight)
         right = F.logsigmoid(scores.gather(1, pairs.target[:, None])).sum()
         return -(right + negatives * (F.logsigmoid(-scores) @ self.noise().to(scores.dtype)).sum())
@@ -191,6 +191,7 @@ class Word2Vec(Task):
         return Pairs(centres[:, None], torch.ones_like(centres[:, None], dtype=torch.bool), around[there])
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
+        """The loss summed over pairs (), in nats, and their number ()."""
         pairs = self.pairs(rows(batch))
         size = torch.tensor(len(pairs.target), device=pairs.target.device)
         if not len(pairs.target):
@@ -205,13 +206,16 @@ class Word2Vec(Task):
         return Loss(total, size)
 
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
+        """The same; in evaluation negatives are not sampled, their expected loss counts."""
         return self.loss(batch)
 
     def sample(self, rows: int) -> dict[str, Tensor]:
+        """Random inputs and targets, each (rows, 16)."""
         tokens = torch.randint(self.net.vocab_size, (rows, 17))
         return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
 
     def example(self) -> tuple[tuple[Tensor, ...], int]:
+        """One row of tokens (1, T) on the meta device, and T."""
         length = self.net.max_length
         return (torch.zeros(1, length, dtype=torch.long, device="meta"),), length
 

@@ -72,12 +72,14 @@ class LSH(Attention):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Draw the rotations that hash tokens."""
         if self.buckets > 1 and not self.turns.is_meta:
             heads, rounds, width, half = self.turns.shape
             bases = torch.stack([orthonormal(half, width).T for _ in range(heads * rounds)])
             self.turns.copy_(bases.view_as(self.turns))
 
     def forward(self, x, memory=None, *, pattern, position=None, cache=None):
+        """x (B, T, dim) looks at itself within buckets, or at all of memory (B, S, dim); shaped like x."""
         if memory is None:
             return super().forward(x, pattern=pattern, position=position, cache=cache)
         q, k, v = self.project(x, memory, pattern, position, cache)
@@ -85,6 +87,7 @@ class LSH(Attention):
         return self.out(heads.transpose(1, 2).flatten(2))
 
     def weights(self, x, memory=None, *, pattern, position=None, rows=None, heads=None):
+        """The weights (B, H, T, S) of a forward with the same arguments."""
         if memory is None:
             return super().weights(x, pattern=pattern, position=position, rows=rows, heads=heads)
         q, k, _ = self.project(x, memory, pattern, position, None)
@@ -92,6 +95,7 @@ class LSH(Attention):
         return Naive().weights(q[:, heads][:, :, rows], k[:, heads], pattern, 1.0)
 
     def project(self, x, memory, pattern, position, cache):
+        """Queries, keys and values, each (B, H, T, D); keys are the queries' directions."""
         if memory is not None:
             return super().project(x, memory, pattern, position, cache)
         rows = slice(self.heads * self.head_dim)
@@ -111,6 +115,7 @@ class LSH(Attention):
         return direction(k), v
 
     def attend(self, q, k, v, pattern):
+        """Queries (B, H, T, D), keys and values (B, H, S, D) to what the heads give, (B, H, T, D)."""
         here, there = self._hashed(q, k, pattern)
         rounds = [
             checkpoint(self._round, number, q, k, v, pattern, here, there, use_reentrant=False)
@@ -120,6 +125,7 @@ class LSH(Attention):
         return (masses.softmax(0) * outs).sum(0).to(v.dtype)
 
     def weigh(self, q, k, pattern):
+        """Queries (B, H, T, D) and keys (B, H, S, D) to weights (B, H, T, S), zero between different buckets."""
         T, S = q.size(2), k.size(2)
         here, there = self._hashed(q, k, pattern)
         met = (here.unsqueeze(-1) == there.unsqueeze(-2)).any(2)  # (B, H, T, S)
@@ -177,18 +183,18 @@ class LSH(Attention):
 
 
 def direction(x: Tensor) -> Tensor:
-    """x / |x|."""
+    """x / |x| of x (..., D), the same shape."""
     return F.normalize(widened(x), dim=-1).to(x.dtype)
 
 
 def products(q: Tensor, k: Tensor) -> Tensor:
-    """q k' in at least float32."""
+    """q k' of q (..., T, D) and k (..., S, D), (..., T, S) in at least float32."""
     with unshortened(q):
         return widened(q) @ widened(k).mT
 
 
 def hidden(score: Tensor, own: Tensor, met: Tensor) -> Tensor:
-    """Scores, changed in place: a query's own key below all others, and keys that it does not meet below that."""
+    """Scores, changed in place, the same shape: the own key below all others, keys of other buckets below that."""
     return score.masked_fill_(own, ALONE).masked_fill_(~met, lowest(score))
 
 
@@ -234,6 +240,6 @@ def meet(here: Tensor, there: Tensor, buckets: int) -> Meeting:
 
 
 def bounds(stored: Tensor, buckets: Tensor) -> tuple[Tensor, Tensor]:
-    """The first place of each wanted bucket in sorted buckets, and the place after its last."""
+    """First and end place of each of ``buckets`` (..., n) in sorted ``stored`` (..., N), both (..., n)."""
     buckets = buckets.contiguous()
     return torch.searchsorted(stored, buckets), torch.searchsorted(stored, buckets, right=True)

@@ -68,11 +68,13 @@ class Performer(Attention):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Draw the random features."""
         if not self.rows.is_meta:
             lengths = torch.randn(self.rows.shape, dtype=torch.float64).norm(dim=-1, keepdim=True)
             self.rows.copy_(torch.stack([orthonormal(*self.rows.shape[1:]) for _ in self.rows]) * lengths)
 
     def project(self, x, memory, pattern, position, cache):
+        """Queries (B, H, T, D), keys and values (B, G, S, D), turned and cached."""
         if memory is not None or position is None or not position.rotates:
             return super().project(x, memory, pattern, position, cache)
         q, k, v = super().project(x, None, pattern, None, None)
@@ -82,6 +84,7 @@ class Performer(Attention):
         return q, k, v
 
     def attend(self, q, k, v, pattern):
+        """Queries (B, H, T, D), keys and values (B, G, S, D) to what the heads give, (B, H, T, D)."""
         return checkpoint(self._attend, q, k, v, pattern, use_reentrant=False, preserve_rng_state=False)
 
     def weigh(self, q, k, pattern):

@@ -29,11 +29,13 @@ class Reversible(Block):
     known_failures: ClassVar[dict[str, str]] = {"compiles": "torch.compile skips it: its backward pass runs modules"}
 
     def forward(self, x, context):
+        """x (B, T, dim) to the same shape."""
         return self.through([self], x, [context])
 
     @classmethod
     @torch.compiler.disable
     def through(cls, blocks: Sequence[Block], x: Tensor, contexts: Sequence[Context]) -> Tensor:
+        """x (B, T, dim) through all blocks to the same shape; two streams and no other activation are saved."""
         cast = autocast_of(x)
         steps = [
             Step(branch, call, context, x.dtype, cast)
@@ -77,7 +79,7 @@ class Step:
         return branch.dropout(self.call(self.context, branch.part, branch.norm(x.to(self.dtype))))
 
     def trainable_tensors(self) -> list[Tensor]:
-        """Parameters of the branch and of the position scheme, and the memory, as they are now."""
+        """Parameters of the branch and of the position scheme, and the memory, of any shape, as they are now."""
         context = self.context
         tensors: list[Tensor] = list(self.branch.parameters())
         if context.position is not None:
@@ -87,7 +89,7 @@ class Step:
         return [tensor for tensor in tensors if tensor.requires_grad]
 
     def record(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """What is added, without a graph, and the side losses; called once."""
+        """The branch of x (B, T, dim), shaped like x, without a graph, and auxiliary losses (); called once."""
         self.state = torch.get_rng_state(), torch.cuda.get_rng_state(x.device) if x.is_cuda else None
         with self.sides_apart() as feeds, self.cast():
             out = self(x)
@@ -95,7 +97,10 @@ class Step:
             return out, [feed.aux_loss for feed in self.owners if feed.aux_loss is not None]
 
     def again(self, x: Tensor) -> list[Tensor]:
-        """What is added and the side losses, with a graph; random numbers, buffers and side losses stay untouched."""
+        """The branch of x (B, T, dim), the same shape, and the auxiliary losses, each (), with a graph.
+
+        Random numbers, buffers and auxiliary losses stay as they are.
+        """
         if [*map(id, self.trainable_tensors())] != [*map(id, self.leaves)]:
             raise RuntimeError("block Reversible runs again in backward(), and its parameters have been replaced.")
         if self.context.pattern.bias is not None:  # a pattern remembers its bias, which so far has no graph
@@ -133,6 +138,7 @@ class Run(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, steps, x, *leaves):
+        """x (B, T, dim) to both streams, each shaped like x, and the auxiliary losses."""
         a, b, sides = x, x, []
         for step in steps:
             out, side_losses = step.record(b)
@@ -145,6 +151,7 @@ class Run(torch.autograd.Function):
     @staticmethod
     @first_derivatives_only("block Reversible")
     def backward(ctx, grad_a, grad_b, *grad_sides):
+        """The gradients of x and of the leaves; each step is inverted and run again."""
         (a, b), sides, grads = ctx.saved_tensors, list(grad_sides), [None] * len(ctx.numbers)
         for step in reversed(ctx.steps):
             x = a.detach().requires_grad_()

@@ -58,7 +58,7 @@ class Keys(NamedTuple):
     positions: int  # per row
 
     def place(self, row: Tensor, key: Tensor) -> Tensor:
-        """Where the real key number ``key`` of a row stands, from 0 on."""
+        """Where the real keys number ``key`` (n,) of rows (n,) stand, from 0 on, (n,)."""
         return self.number[self.before[row] + key] % self.positions
 
 
@@ -134,7 +134,7 @@ def in_band(sight: Sight, window: tuple[int, int]) -> tuple[Tensor, Tensor, Tens
 
 
 def neighbours(keys: Keys, row: Tensor, first: Tensor, last: Tensor) -> Tensor:
-    """Whether the real keys first..last-1 of a row stand side by side."""
+    """Whether the real keys first..last-1 of a row stand side by side; all arguments and the result are (n,)."""
     some = last > first
     row, first, final = row[some], first[some], last[some] - 1
     near = torch.ones_like(some)
@@ -191,7 +191,7 @@ def packed(
 
 
 def ranges(begin: Tensor, end: Tensor) -> Tensor:
-    """The numbers begin..end-1 of each pair, one range after the other."""
+    """The numbers begin..end-1 of each pair (n,), one range after the other, (sum of lengths,)."""
     length = end - begin
     shift = begin - length.cumsum(0) + length
     return torch.arange(int(length.sum())) + shift.repeat_interleave(length)

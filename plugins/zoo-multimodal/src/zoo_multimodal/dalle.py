@@ -94,11 +94,13 @@ class Strokes:
         self.state, self.words, self.has_started = state, words, False
 
     def step(self, tokens: Tensor) -> Tensor:
+        """The next codes (B, T) to the logits (B, codes) of the one after them."""
         logits = self.state.step(tokens + self.words if self.has_started else tokens)
         self.has_started = True
         return logits[:, self.words :]
 
     def select(self, rows: Tensor) -> None:
+        """Go on with these rows of the batch, (rows,), in this order."""
         self.state.select(rows)
 
 
@@ -148,6 +150,7 @@ class DALLE(Task):
             self.metrics[name] = MeanMetric()
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
+        """Cross-entropy summed over words and codes () in nats, at first plus the tokenizer's error; their number."""
         words, codes, size = self._token_losses(batch)
         total = words.sum() + codes.sum()
         if self._trainer is None or self.global_step < self.tokenizer_steps:
@@ -155,6 +158,7 @@ class DALLE(Task):
         return Loss(total, size)
 
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
+        """Cross-entropy summed over words and codes () and their number (), after updating the metrics."""
         words, codes, size = self._token_losses(batch)
         if len(words):
             self.metrics["words"].update(words)
@@ -175,12 +179,14 @@ class DALLE(Task):
         return (self.net.tokenizer(images) - images).float().square().flatten(1).mean(1)
 
     def sample(self, rows: int) -> dict[str, Any]:
+        """Random images (rows, C, H, W), captions (rows, T) and their masks."""
         net, side = self.net, self.net.tokenizer.image_size
         valid = torch.arange(net.text_length) < torch.randint(3, net.text_length + 1, (rows, 1))
         captions = torch.randint(1, net.words, (rows, net.text_length)).masked_fill(~valid, 0)
         return {"images": torch.randn(rows, net.tokenizer.channels, side, side), "captions": captions, "valid": valid}
 
     def example(self) -> tuple[tuple[Tensor, ...], int]:
+        """One caption (1, T) and image (1, C, H, W) on the meta device, and the predictions of both."""
         net, side = self.net, self.net.tokenizer.image_size
         captions = torch.zeros(1, net.text_length, dtype=torch.long, device="meta")
         images = torch.zeros(1, net.tokenizer.channels, side, side, device="meta")

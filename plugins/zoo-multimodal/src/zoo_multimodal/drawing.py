@@ -25,6 +25,7 @@ def random_scene(things: int, is_held_out: bool, draw: np.random.Generator) -> S
 
 
 def random_thing(place: int, is_held_out: bool, draw: np.random.Generator) -> Thing:
+    """A random thing at a place, of a kind that is held out of training or not."""
     while True:
         size, colour, shape = (int(draw.integers(len(names))) for names in (SIZES, COLOURS, SHAPES))
         thing = Thing(size, colour, shape, place)

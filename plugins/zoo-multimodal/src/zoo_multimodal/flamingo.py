@@ -185,6 +185,7 @@ class Flamingo(Task):
             net.image.requires_grad_(False)
 
     def setup(self, stage: str | None = None) -> None:
+        """Load the frozen language model and image encoder before training."""
         if stage != "fit":
             return
         stack = self.net.language.stack
@@ -205,11 +206,13 @@ class Flamingo(Task):
         return self
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
+        """Cross-entropy summed over tokens of captions (), in nats, and their number ()."""
         logits = self.net(batch["images"], batch["inputs"]).flatten(0, 1).float()
         targets = batch["targets"]
         return Loss(F.cross_entropy(logits, targets.flatten(), reduction="sum"), (targets >= 0).sum())
 
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
+        """The same, after updating the metrics."""
         captions = self.net.tell(batch["images"], GenerationConfig(max_length=batch["targets"].size(1)))
         own = [[token for token in row if token >= 0 and token != END] for row in batch["targets"].tolist()]
         self.metrics["exact"].update(
@@ -218,15 +221,18 @@ class Flamingo(Task):
         return self.loss(batch)
 
     def compute_metrics(self, loss: float) -> dict[str, float]:
+        """The metrics by name, with the mean of |tanh(gate)| as ``gates``."""
         gates = [
             gate.weight for look in looks(self.net.language.stack) for gate in (look.attention_gate, look.ffn_gate)
         ]
         return {**super().compute_metrics(loss), "gates": float(torch.stack(gates).detach().tanh().abs().mean())}
 
     def sample(self, rows: int) -> dict[str, Any]:
+        """Random images and captions."""
         return pictures(rows, self.net.image, self.net.language.vocab_size, self.net.language.max_length)
 
     def example(self) -> tuple[tuple[Tensor, ...], int]:
+        """One image (1, C, H, W) and caption (1, T) on the meta device, and T."""
         image, length = self.net.image, self.net.language.max_length - 1
         images = torch.zeros(1, image.channels, image.image_size, image.image_size, device="meta")
         return (images, torch.zeros(1, length, dtype=torch.long, device="meta")), length

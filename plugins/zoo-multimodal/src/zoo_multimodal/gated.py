@@ -24,9 +24,11 @@ class Gate(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Closed: zero."""
         nn.init.zeros_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
+        """tanh(weight) x, shaped like x."""
         return self.weight.tanh() * x
 
 
@@ -57,6 +59,7 @@ class Seeing(Block):
         self.look, self.block = Look(block, norm), block
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
+        """x (B, T, dim) to the same shape: it looks at the images, where there are any, in front of the block."""
         return self.block(x if context.memory is None else self.look(x, context), context)
 
 

@@ -84,6 +84,7 @@ class CaptionedShapes(Data):
         self.tokenizer = Words()
 
     def load(self) -> None:
+        """Draw the images once, cache them, and make the splits."""
         key = {"objects": self.objects, "side": self.side, "size": self.size, "pillow": PIL.__version__}
         entry = cached_entry("captioned-shapes", {"format": FORMAT, **key}, self._draw)
         with np.load(entry / "shapes.npz") as arrays:
@@ -119,10 +120,12 @@ class CaptionedShapes(Data):
         np.savez(folder / "shapes.npz", images=images, kinds=kinds, captions=[caption(scene) for scene in scenes])
 
     def sizes(self) -> dict[str, int]:
+        """The sizes of vocabulary, captions, images, channels and classes."""
         length = longest(self.objects)
         return {"vocab_size": len(WORDS), "max_length": length, "image_size": self.side, "channels": CHANNELS}
 
     def fingerprint(self) -> str:
+        """SHA-256 of images and captions."""
         self.ready()
         return self._fingerprint
 
@@ -132,10 +135,10 @@ class CaptionedShapes(Data):
 
 
 def normal(images: Tensor) -> Tensor:
-    """uint8 in 0 to 255 to float32 in -1 to 1."""
+    """uint8 in 0 to 255 to float32 in -1 to 1; elementwise."""
     return images.float().div_(127.5).sub_(1)
 
 
 def pixels(images: Tensor) -> Tensor:
-    """The way back: float in -1 to 1 to uint8."""
+    """The way back: float in -1 to 1 to uint8; elementwise."""
     return images.float().add(1).mul(127.5).round().clamp(0, 255).byte()

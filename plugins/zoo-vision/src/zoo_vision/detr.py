@@ -60,6 +60,7 @@ class Queries(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Draw the queries from N(0, 1)."""
         nn.init.normal_(self.weight)
 
     def forward(self, batch: int) -> Tensor:
@@ -76,6 +77,7 @@ class Anchors(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Spread the points evenly over the image."""
         number = torch.arange(1, len(self.weight) + 1, device=self.weight.device)[:, None]
         steps = torch.tensor([1 / PLASTIC, 1 / PLASTIC**2], device=self.weight.device)  # no two points come close
         with torch.no_grad():
@@ -177,7 +179,7 @@ def sines(points: Tensor, grid: int, dim: int) -> Tensor:
 
 @contextmanager
 def outputs(stack: Stack) -> Iterator[list[Tensor]]:
-    """Within the block, a forward of the stack leaves what each of its blocks gives."""
+    """Within the block, a forward of the stack appends the output (B, T, dim) of each of its blocks to the list."""
     states: list[Tensor] = []
     handles = [block.register_forward_hook(lambda _block, _args, x: states.append(x)) for block in stack.blocks]
     try:

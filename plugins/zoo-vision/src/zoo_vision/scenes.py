@@ -79,6 +79,7 @@ class DrawnScenes(Data):
         self.names, self.mean, self.std = list(KINDS), [MEAN] * CHANNELS, [STD] * CHANNELS
 
     def load(self) -> None:
+        """Draw the scenes once, cache them, and make the splits."""
         prints = {}
         for split, seed in SEEDS.items():
             count = self.size if split == "train" else EVALUATION_SIZE
@@ -92,9 +93,11 @@ class DrawnScenes(Data):
         self._fingerprint = digest(prints)
 
     def sizes(self) -> dict[str, int]:
+        """The number of classes, the height and width of an image in pixels, and its channels."""
         return {"num_classes": len(KINDS), "image_size": self.image_size, "channels": CHANNELS}
 
     def fingerprint(self) -> str:
+        """SHA-256 of images, classes and boxes."""
         self.ready()
         return self._fingerprint
 
@@ -140,5 +143,5 @@ def moved(images: Tensor, boxes: Tensor, flips: Tensor) -> tuple[Tensor, Tensor]
 
 
 def normal(images: Tensor) -> Tensor:
-    """uint8 to float32 around 0."""
+    """uint8 to float32 around 0; elementwise."""
     return images.float().div_(255).sub_(MEAN).div_(STD)

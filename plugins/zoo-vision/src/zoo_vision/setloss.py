@@ -73,7 +73,7 @@ def match(cost: Tensor, classes: Tensor) -> Pairs:
 def set_loss(
     predictions: Predictions, targets: Targets, weights: Weights, pairs: Pairs | None = None
 ) -> dict[str, Tensor]:
-    """Sums over a batch, weighted: ``label`` cross-entropy over all predictions, ``distance`` sum of |difference| and
+    """Sums () over a batch, weighted: ``label`` cross-entropy of all predictions, ``distance`` sum of |difference|,
     ``overlap`` 1 - gIoU over the pairs, the cheapest ones unless given (Carion et al., 2020).
     """
     if pairs is None:

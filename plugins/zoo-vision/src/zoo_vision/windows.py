@@ -89,4 +89,5 @@ class Biases(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Draw the biases from N(0, 0.02), truncated."""
         nn.init.trunc_normal_(self.weight, std=0.02)
