@@ -116,7 +116,7 @@ def compare(options: ParsedOptions, comparison: Comparison) -> int:
     place = comparison_folder.comparison_path(point.root, point.recipe, comparison.title)
     comparison_folder.save_record(place, record)
     runner(arms, comparison.seeds, whole=False)
-    if early_code := exit_code_if_unfinished(jobs, runner):
+    if (early_code := exit_code_if_unfinished(jobs, runner)) is not None:
         return early_code
     figures = []
     if probe_factors:
