@@ -228,6 +228,10 @@ ODD_IMAGES = {
 @pytest.mark.parametrize("name", ODD_IMAGES)
 def test_odd_images_are_read(images, name):
     file, content = ODD_IMAGES[name]
+    try:
+        Image.open(io.BytesIO(content)).load()
+    except OSError as error:
+        pytest.skip(f"this Pillow cannot read the picture that it wrote: {error}")
     (images / "train" / "dog" / file).write_bytes(content)
     data = ImageFolder(str(images), image_size=8, batch_size=7)
     data.setup()

@@ -49,8 +49,8 @@ class Pattern:
     def needs(self) -> frozenset[str]:
         """The features a backend must be able to lower."""
         features = {
-            "causal": self.causal, "window": self.window, "valid": self.valid is not None, "bias": self.bias,
-            "content": self.content, "sparse": self.sparse,
+            "causal": self.causal, "window": self.window is not None, "valid": self.valid is not None,
+            "bias": self.bias is not None, "content": self.content is not None, "sparse": self.sparse is not None,
         }  # fmt: skip
         return frozenset(name for name, is_needed in features.items() if is_needed)
 
