@@ -14,7 +14,7 @@ from zoo.models.layer_overrides import Layer, Override, apply_overrides, share_l
 from zoo.parts.attention import Attention, MultiHead
 from zoo.parts.backend import Backend
 from zoo.parts.block import Block, Context, Memory, PreNorm
-from zoo.parts.cache import Cache, LayerCache, MemoryCache
+from zoo.parts.cache import Caches
 from zoo.parts.derivatives import transformed
 from zoo.parts.ffn import FFN, MLP, RealTokens
 from zoo.parts.norm import LayerNorm, Norm
@@ -154,16 +154,17 @@ class Stack(nn.Module):
             (lambda head, query, key: position.bias(head, query - special, key - special)) if special else position.bias
         )
 
-    def caches(self, capacity: int) -> list[LayerCache]:
-        """Empty caches for decoding up to ``capacity`` tokens."""
-        return [LayerCache(Cache(capacity, window), MemoryCache()) for window in self.windows]
+    def caches(self, capacity: int) -> Caches:
+        """Empty states for decoding up to ``capacity`` tokens, each block's own."""
+        blocks = zip(self.blocks, self.windows, strict=True)
+        return Caches(cast(Block, block).cache(capacity, window) for block, window in blocks)
 
     def forward(
         self,
         x: Tensor,
         valid: Tensor | None = None,
         memory: Memory | None = None,
-        caches: list[LayerCache] | None = None,
+        caches: Caches | None = None,
         packing: Packing | None = None,
     ) -> Tensor:
         """x (B, T, dim) to the same shape, or with a ``packing`` to (1, N, dim): padding is then removed on the way.
@@ -176,14 +177,17 @@ class Stack(nn.Module):
         """
         if self.training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
             self.check_training(x.device)
-        offset = caches[0].own.length if caches else 0
-        self._check_length(offset + x.size(1))
+        offset = caches.length if caches else 0
+        added = x.size(1)
+        self._check_length(offset + added)
         # a block that mixes the tokens of a row would mix several sentences: it has to declare that it does not
         packs = packing is not None and all(declares_packs(type(block)) for block in self.blocks)
         x = self.embed(x, valid, offset)
         x = packing.pack(x) if packing is not None and packs else x
         x = self.run_blocks(x, self.contexts(offset, valid, memory, caches, packing, packs))
         x = packing.pack(x) if packing is not None and not packs else x
+        if caches:
+            caches.length = offset + added
         return self.norm(x)
 
     def embed(self, x: Tensor, valid: Tensor | None, offset: int = 0) -> Tensor:
@@ -200,7 +204,7 @@ class Stack(nn.Module):
         offset: int,
         valid: Tensor | None,
         memory: Memory | None,
-        caches: list[LayerCache] | None,
+        caches: Caches | None,
         packing: Packing | None,
         packs: bool,
     ) -> list[Context]:
