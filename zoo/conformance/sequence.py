@@ -202,9 +202,13 @@ EXACT = 1e-10
 @in_situations("options")
 def decoding_is_exact(subject: Subject) -> None:
     """In float64 every way of decoding is one function to 1e-10: alone, in a batch, padded, by beams, side by side."""
-    net = build_stack(subject, depth=2).double()
+    check_decoding(build_stack(subject, depth=2).double())
+
+
+def check_decoding(net: Stack) -> None:
+    """Raise Broken unless a causal stack in float64 decodes alike in every way."""
     lengths, width = (18, 11, 5), 18
-    rows = [subject.tokens(1, length, torch.float64) for length in lengths]
+    rows = [torch.randn(1, length, net.dim, dtype=torch.float64) for length in lengths]
     whole = [net(row) for row in rows]
     caches = [net.caches(length) for length in lengths]
     ways = {"token by token": [1] * 18, "after a prompt": [9, 1, 1, 5, 1, 1]}
@@ -218,7 +222,7 @@ def decoding_is_exact(subject: Subject) -> None:
         gap = difference(torch.cat([out for other, out in turns if other == number], 1), whole[number][:, :4])
         sentence = f"three sequences decoded by turns differ by {gap:.1e} from one pass"
         require(gap <= EXACT, f"{sentence}: keep what a step needs in its cache, not on self.")
-    beams(net, subject.tokens(3, 12, torch.float64))
+    beams(net, torch.randn(3, 12, net.dim, dtype=torch.float64))
     if takes_padding(net):
         x, valid = pad(rows, on_left=True, rubbish=10.0, width=width)
         for sizes in ([4, 8, 1, 5], [14, 1, 1, 2]):  # steps of padding alone, of both, of tokens alone
