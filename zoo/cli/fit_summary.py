@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 WIDTH = 80  # columns
 LABEL = 10  # of them for what a line is about
-PLACES = ("first", "step", "last")  # the options of an override that choose its layers
 PARTS = ("position", "attention", "backend", "norm", "ffn", "block")
 
 
@@ -68,13 +67,12 @@ def length(trainer: Mapping[str, Any]) -> str:
 
 def layers(options: Mapping[str, Any]) -> list[str]:
     """A line for each group of layers that has other parts than the stack's."""
-    from zoo.models.layer_overrides import Override
+    from zoo.models.layer_overrides import PLACES, configured_layers
     from zoo.training.setup import display_value
 
     lines = []
     for one in options.get("overrides") or ():
-        place = Override(**{name: one[name] for name in PLACES})
-        numbers = [str(number) for number in place.layers(options["depth"])]
+        numbers = [str(number) for number in configured_layers(one, options["depth"])]
         where = ", ".join(numbers if len(numbers) <= 4 else [*numbers[:2], "…", numbers[-1]])
         parts = [
             f"{name} {display_value(value)}" for name, value in one.items() if name not in PLACES and value is not None

@@ -45,6 +45,10 @@ class Pattern:
         """The same for tokens that are not packed."""
         return replace(self, queries=None, keys=None)
 
+    def real_tokens(self, T: int) -> Tensor | None:
+        """Which of the T tokens of a self-attention's call are not padding, (B, T) bool; None: all."""
+        return None if self.valid is None else self.valid[:, self.offset - self.start :][:, :T]
+
     @property
     def needs(self) -> frozenset[str]:
         """The features a backend must be able to lower."""

@@ -16,6 +16,7 @@ from zoo.registry import Part
 
 # number of leading constructor arguments that the model passes itself, by kind: they are not options of the user
 CLASS_PARAMETERS = {"position": 3, "attention": 4, "norm": 1, "ffn": 2, "block": 5}
+PLACE_PARAMETERS = ("layer", "depth")  # a stack gives them to those of its parts that take them
 MAX_HOPS = 6
 ANY = "*"  # among the names of a module: it may have any name
 
@@ -55,7 +56,10 @@ class _ClassSource:
 def describe(part: Part) -> Description:
     """The description of a registered part; empty if its source cannot be found."""
     module, _, name = part.target.partition(":")
-    return describe_class(module, name, CLASS_PARAMETERS.get(part.kind, 0))
+    about = describe_class(module, name, CLASS_PARAMETERS.get(part.kind, 0))
+    if part.kind not in CLASS_PARAMETERS:
+        return about
+    return replace(about, options=tuple(one for one in about.options if one.name not in PLACE_PARAMETERS))
 
 
 def describe_class(module: str, name: str, skipped: int = 0) -> Description:

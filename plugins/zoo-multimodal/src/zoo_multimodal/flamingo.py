@@ -21,7 +21,7 @@ from zoo.models.language import LanguageModel
 from zoo.models.stack import Stack
 from zoo.models.vit import LearnedTokens, ViT
 from zoo.parts.block import Memory
-from zoo.parts.cache import LayerCache
+from zoo.parts.cache import Caches
 from zoo.parts.position import Extent
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
@@ -113,7 +113,7 @@ class SeeingLanguageModel(nn.Module):
         """Images (B, C, H, W) to what the language model looks at."""
         return Memory(self.resampler(self.image(images)))
 
-    def decode(self, target: Tensor, memory: Memory | None, caches: list[LayerCache] | None = None) -> Tensor:
+    def decode(self, target: Tensor, memory: Memory | None, caches: Caches | None = None) -> Tensor:
         """Tokens (B, T), after those in the caches, to logits (B, T, vocab_size)."""
         model = self.language
         x = model.stack(model.embedding(target) * model.scale, memory=memory, caches=caches)
