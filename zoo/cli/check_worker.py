@@ -82,10 +82,10 @@ def load_class(kind: str, name: str) -> tuple[type, str, str]:
         return part.load(), kind, part.origin
     sys.path.insert(0, str(Path.cwd()))  # whoever names a class path means their own code
     cls = load_by_path(name)
-    own = getattr(cls, "kind", None)
+    own = registry.kind_of(cls)
     if not isinstance(cls, type) or own not in registry.KINDS:
         raise UsageError(f"{name} is not a part: it derives from no base such as zoo.parts.norm.Norm.")
-    if cls.__module__.startswith("zoo.") and "kind" in vars(cls):
+    if registry.is_base(cls):
         raise UsageError(f"{name} is the base of every {own}, not one of them.")
     if kind and own != kind:
         raise UsageError(f"{name} is a {own}, no {kind}: zoo check {name}")
