@@ -10,7 +10,7 @@ from tests.tasks.training import build, train
 from zoo.errors import UsageError
 from zoo.tasks.classification import Classification
 from zoo.tasks.lm import CausalLM
-from zoo.tasks.schedule import Constant, Cosine, InverseSqrt, Linear
+from zoo.tasks.schedule import WSD, Constant, Cosine, InverseSqrt, Linear
 from zoo.tasks.translation import Translation
 
 
@@ -167,3 +167,19 @@ def test_a_run_without_an_end_is_refused(tmp_path):
 def test_what_is_missing_is_named(make, word):
     with pytest.raises(UsageError, match=word):
         make()
+
+
+@pytest.mark.parametrize(("curve", "middle"), [("sqrt", 1 - 0.5**0.5), ("linear", 0.5)])
+def test_wsd_warms_up_stays_and_decays(curve, middle):
+    schedule = WSD(100, warmup=10, decay=0.2, curve=curve)
+    assert [schedule(step) for step in (0, 4, 9)] == [0.1, 0.5, 1.0]
+    assert {schedule(step) for step in range(10, 81)} == {1.0}
+    assert schedule(90) == pytest.approx(middle)
+    assert schedule(100) == 0.0
+    assert [schedule(step) for step in range(80)] == [WSD(1000, warmup=10)(step) for step in range(80)]
+
+
+@pytest.mark.parametrize("decay", [-0.1, 1.1])
+def test_wsd_refuses_a_decay_that_is_no_share(decay):
+    with pytest.raises(UsageError, match=r"schedule\.decay is a share"):
+        WSD(10, decay=decay)

@@ -82,10 +82,10 @@ def load_class(kind: str, name: str) -> tuple[type, str, str]:
         return part.load(), kind, part.origin
     sys.path.insert(0, str(Path.cwd()))  # a class path may name code of the working folder
     cls = load_by_path(name)
-    class_kind = getattr(cls, "kind", None)
+    class_kind = registry.kind_of(cls)
     if not isinstance(cls, type) or class_kind not in registry.KINDS:
         raise UsageError(f"{name} is not a part: it derives from no base such as zoo.parts.norm.Norm.")
-    if cls.__module__.startswith("zoo.") and "kind" in vars(cls):
+    if registry.is_base(cls):
         raise UsageError(f"{name} is the base of every {class_kind}, not one of them.")
     if kind and class_kind != kind:
         raise UsageError(f"{name} is a {class_kind}, no {kind}: zoo check {name}")

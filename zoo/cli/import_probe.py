@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
+from zoo import registry
 from zoo.errors import PluginError
 from zoo.plugins import discovery
 from zoo.registry import Part
@@ -138,7 +139,7 @@ def _import(part: Part, output_pipe: int, result_pipe: int) -> None:
         problem = None
         try:
             cls = part.load()
-            if getattr(cls, "kind", None) != part.kind:
+            if registry.kind_of(cls) != part.kind:
                 problem = f"{part.path} is not a {part.kind}"
         except PluginError as error:
             problem = str(error).partition("\n")[0].removeprefix(str(part)).lstrip(": ")

@@ -30,6 +30,7 @@ FIT_PART = "zoo fit lm-tiny --model.{kind} {Class}"
 STACK_ARGUMENTS = {
     "position": "dim, heads, extent", "attention": "dim, heads, backend, dropout", "norm": "dim",
     "ffn": "dim, hidden", "block": "attend, cross, ffn, norm, dropout",
+    "optimizer": "params, lr", "schedule": "total",
 }  # fmt: skip
 
 
@@ -71,7 +72,7 @@ def package(kind: str, name: str, destination: str | None) -> int:
 def files(kind: str, name: str, package_name: str) -> dict[str, str]:
     """Every file of a package by its path."""
     module = package_name.replace("-", "_")
-    note = f" after those that a stack gives ({STACK_ARGUMENTS[kind]})" if kind in STACK_ARGUMENTS else ""
+    note = f" after those that zoo gives ({STACK_ARGUMENTS[kind]})" if kind in STACK_ARGUMENTS else ""
     values = {
         **{"Class": name, "kind": kind, "distribution": package_name, "module": module},
         **{

@@ -16,7 +16,7 @@ from zoo.plugins.description import Option, cache_lookups, describe
 from zoo.registry import Part
 
 # the type of an option that takes a part
-PART = re.compile(r"Callable\[.*\b(Position|Backend|Attention|Norm|FFN|Block)\]")
+PART = re.compile(r"Callable\[.*\b(Position|Backend|Attention|Norm|FFN|Block)\]|\b(Optimizer|Schedule)Factory")
 
 
 def check_kind(kind: str) -> str:
@@ -133,7 +133,7 @@ def _problems(part: Part) -> list[str]:
 
 def _row(section: str, option: Option) -> list[str]:
     part = PART.search(option.type)
-    kind = f"one of: zoo list {part[1].lower()}" if part else option.type
+    kind = f"one of: zoo list {(part[1] or part[2]).lower()}" if part else option.type
     default = "required" if option.default is None else option.default
     return [f"--{section}.{option.name}", kind, default, option.about]
 

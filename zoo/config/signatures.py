@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from zoo import registry
 from zoo.config.jsonargparse_internals import get_signature_parameters
 from zoo.plugins.description import PLACE_PARAMETERS
 
@@ -51,8 +52,7 @@ class Slot:
     @property
     def kind(self) -> str | None:
         """The registry's kind of this slot; None for classes without one."""
-        kind = getattr(self.base, "kind", None)
-        return kind if isinstance(kind, str) else None
+        return registry.kind_of(self.base)
 
     @property
     def word(self) -> str:

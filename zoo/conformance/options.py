@@ -11,6 +11,7 @@ from typing import Any, Literal, Union
 from zoo.parts.ffn import FFN, MLP
 from zoo.parts.norm import Norm, RMSNorm
 from zoo.plugins.description import CLASS_PARAMETERS, PLACE_PARAMETERS
+from zoo.registry import kind_of
 
 DECLARED = "tried_options"  # class attribute: dictionaries of options, each tried as it stands
 PARTS: dict[type, type] = {Norm: RMSNorm, FFN: MLP}  # what stands for a part that an option names
@@ -23,7 +24,7 @@ def candidates(part: type, fixed: dict[str, Any]) -> dict[str, list[Any]]:
     """
     hints = typing.get_type_hints(part.__init__)  # type: ignore[misc]
     by_option: dict[str, list[Any]] = {}
-    skipped = CLASS_PARAMETERS.get(getattr(part, "kind", ""), 0)
+    skipped = CLASS_PARAMETERS.get(kind_of(part) or "", 0)
     for name, parameter in list(inspect.signature(part).parameters.items())[skipped:]:
         if name in fixed or (skipped and name in PLACE_PARAMETERS) or parameter.default is parameter.empty:
             continue
