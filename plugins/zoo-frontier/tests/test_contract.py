@@ -1,13 +1,16 @@
 """Every part passes the checks of its kind, with no failure declared."""
 
 import pytest
+from zoo_frontier.attention import MLA, Differential, GatedAttention, Sinks, Softcap
 from zoo_frontier.block import DropPath, LayerScale
 from zoo_frontier.ffn import DeepSeekMoE, SquaredReLU
 from zoo_frontier.norm import DynamicTanh
+from zoo_frontier.position import FIRE, KERPLE, YaRN
 
 from zoo.conformance import checks
 
-PARTS = [DynamicTanh, SquaredReLU, DeepSeekMoE, LayerScale, DropPath]
+TOKEN_PARTS = [DynamicTanh, SquaredReLU, DeepSeekMoE, LayerScale, DropPath]
+PARTS = [*TOKEN_PARTS, MLA, GatedAttention, Softcap, Sinks, Differential, YaRN, KERPLE, FIRE]
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -33,8 +33,8 @@ class SquaredReLU(FFN):
 class DeepSeekMoE(MoE):
     """Shared experts for every token, routed ones balanced without a loss (DeepSeek-V3, 2024; Wang et al., 2024).
 
-    shared(x) + scale * sum_e g_e expert_e(x) over the ``top_k`` experts of largest s_e + b_e, where s = sigmoid(W x) and
-    g_e = s_e / (sum of the selected s). b only selects: no gradient of the prediction reaches it. The papers add
+    shared(x) + scale * sum_e g_e expert_e(x) over the ``top_k`` experts of largest s_e + b_e, where s = sigmoid(W x)
+    and g_e = s_e / (sum of the selected s). b only selects: no gradient of the prediction reaches it. The papers add
     0.001 * sign(mean load - load_e) to b_e after each step. Here b = speed * w, and sign(load_e - mean load) is the
     gradient of w_e, left by an ``aux_loss`` whose value is zero: AdamW and Lion, whose steps have the size of the
     learning rate, move b_e by speed * lr against its load, and accumulation, several processes and resumed runs need
