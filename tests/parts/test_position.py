@@ -9,6 +9,8 @@ import torch
 from torch.testing import assert_close
 
 from zoo.errors import UsageError
+from zoo.parts.attention import MultiHead
+from zoo.parts.pattern import Pattern
 from zoo.parts.position import T5, ALiBi, Extent, Learned, NoPosition, RoPE, Sinusoidal, slopes
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -193,3 +195,15 @@ def test_a_width_that_cannot_be_split_is_refused(build, words):
 def test_learned_positions_have_no_rows_before_the_table(offset):
     with pytest.raises(UsageError, match="offset >= 0"):
         Learned(8, 2, Extent(TEXT), offset=offset)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_keys_may_turn_in_a_way_of_their_own(kv_heads):
+    class Apart(RoPE):
+        def rotate_keys(self, x, pos):
+            return 3 * super().rotate(x, pos)
+
+    part, x = MultiHead(8, 2, kv_heads=kv_heads), torch.randn(1, 5, 8)
+    q, k, v = part.project(x, None, Pattern(offset=2), Apart(8, 2, Extent((9,))), None)
+    plain = part.project(x, None, Pattern(offset=2), RoPE(8, 2, Extent((9,))), None)
+    assert_close((q, k, v), (plain[0], 3 * plain[1], plain[2]), atol=1e-12, rtol=0)

@@ -23,7 +23,7 @@ HEAD = DIM // HEADS
 def scores(scheme: Position, q: Tensor, k: Tensor, query: Tensor, key: Tensor) -> Tensor:
     """Scores (B, H, T, S) of queries and keys (B, H, ., D) at positions, as a scheme makes them."""
     if scheme.rotates:
-        q, k = scheme.rotate(q, query), scheme.rotate(k, key)
+        q, k = scheme.rotate(q, query), scheme.rotate_keys(k, key)
     products = q @ k.mT
     if scheme.biases:
         products = products + scheme.bias(torch.arange(HEADS)[:, None, None], query[:, None], key[None])

@@ -111,6 +111,11 @@ def processes_agree(subject: Subject) -> None:
     x = subject.tokens(4, 6)
     target = torch.randn_like(x)
     alone = copy.deepcopy(layer).train()
+    state = torch.get_rng_state()
+    alone(x)
+    if not torch.equal(torch.get_rng_state(), state):
+        raise Inapplicable("it draws random numbers in training, other ones in each process")
+    alone = copy.deepcopy(layer).train()
     optimiser = torch.optim.SGD(alone.parameters(), 0.01)
     for _ in range(3):
         optimiser.zero_grad()

@@ -186,7 +186,12 @@ class Attention(RenamedOptions, nn.Module):
             turned = torch.cat([self.query_norm(q), self.key_norm(k)], 1)
         if position is not None and position.rotates:
             pos = torch.arange(pattern.offset, pattern.offset + turned.size(2), device=x.device)
-            turned = position.rotate(turned, pos - position.extent.special)
+            pos = pos - position.extent.special
+            if type(position).rotate_keys is Position.rotate_keys:
+                turned = position.rotate(turned, pos)
+            else:
+                q, k = turned.split([self.heads, self.kv_heads], 1)
+                turned = torch.cat([position.rotate(q, pos), position.rotate_keys(k, pos)], 1)
         q, k = turned.split([self.heads, self.kv_heads], 1)
         if isinstance(cache, Cache):
             k, v = cache.extend(k, v)

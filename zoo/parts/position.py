@@ -67,8 +67,14 @@ class Position(RenamedOptions, nn.Module):
         return x
 
     def rotate(self, x: Tensor, pos: Tensor) -> Tensor:
-        """In every self-attention, to queries and keys alike: x is (B, H, T, D), pos is (T,) or (B, 1, T)."""
+        """In every self-attention, to queries and, unless ``rotate_keys`` differs, to keys: x is (B, H, T, D), pos (T,)
+        or (B, 1, T).
+        """
         return x
+
+    def rotate_keys(self, x: Tensor, pos: Tensor) -> Tensor:
+        """As ``rotate``, for keys alone, where a scheme turns them otherwise: x is (B, G, S, D)."""
+        return self.rotate(x, pos)
 
     def bias(self, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         """What a head adds to the score of two positions; elementwise in its arguments, which broadcast."""

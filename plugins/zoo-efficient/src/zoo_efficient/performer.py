@@ -80,7 +80,7 @@ class Performer(Attention):
         if memory is not None or position is None or not position.rotates:
             return super().project(x, memory, pattern, position, cache)
         q, k, v = super().project(x, None, pattern, None, None)
-        q, k = turned(q, pattern, position), turned(k, pattern, position)
+        q, k = turned(q, pattern, position), turned(k, pattern, position, keys=True)
         if isinstance(cache, Cache):
             k, v = cache.extend(k, v)
         return q, k, v

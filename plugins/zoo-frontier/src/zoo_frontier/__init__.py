@@ -1,0 +1,1 @@
+"""Parts from recent papers, for zoo."""

@@ -1,0 +1,278 @@
+"""Attentions around a softmax: a compressed cache, gates, caps, sinks, differences, values of the first layer."""
+
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from zoo.errors import UsageError
+from zoo.parts.attention import Attention, MultiHead
+from zoo.parts.backend import Backend, Naive, masked_softmax
+from zoo.parts.cache import Cache, MemoryCache
+from zoo.parts.few_row_linear import Linear
+from zoo.parts.norm import RMSNorm
+from zoo.parts.pattern import Pattern
+from zoo.parts.position import Position
+
+
+def turn(x: Tensor, pattern: Pattern, position: Position | None) -> Tensor:
+    """x (B, H, T, D) turned by its places from pattern.offset on, where the position scheme turns anything."""
+    if position is None or not position.rotates:
+        return x
+    place = torch.arange(pattern.offset, pattern.offset + x.size(2), device=x.device)
+    return position.rotate(x, place - position.extent.special)
+
+
+class MLA(Attention):
+    """Keys and values from one small latent per token, c = norm(W_down x): DeepSeek-V2's MLA (2024).
+
+    k_h = [W_k,h c, r], v_h = W_v,h c and q_h = [W_q,h x, turned W_r,h x] with r = turned W_r x, one for all heads; the
+    scores are q_h k_h' / sqrt(head_dim + rope_dim). A cache holds c and r alone, latent_dim + rope_dim numbers for a
+    token. A step of decoding multiplies queries by W_k and outputs by W_v instead of expanding what is cached.
+    """
+
+    packs = False  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        backend: Backend | None = None,
+        dropout: float = 0.0,
+        latent_dim: int | None = None,
+        rope_dim: int | None = None,
+        head_dim: int | None = None,
+    ):
+        """
+        Args:
+            latent_dim: width d_c of c; 4 head_dim unless given, as in DeepSeek-V2.
+            rope_dim: width d_r of what is turned, a multiple of 4; head_dim / 2, rounded up to one, unless given.
+
+        Raises UsageError for another rope_dim.
+        """
+        super().__init__(dim, heads, backend, dropout, head_dim=head_dim, bias=False)
+        self.latent_dim = latent_dim or 4 * self.head_dim
+        self.rope_dim = rope_dim or -(-self.head_dim // 8) * 4
+        if self.rope_dim % 4 or self.rope_dim < 0 or self.latent_dim < 1:
+            raise UsageError(f"attention MLA needs a rope_dim that is a multiple of 4, got {rope_dim}.")
+        del self.qkv
+        self.query = Linear(dim, heads * (self.head_dim + self.rope_dim), bias=False)
+        self.down = Linear(dim, self.latent_dim + self.rope_dim, bias=False)
+        self.norm = RMSNorm(self.latent_dim)
+        self.up = Linear(self.latent_dim, 2 * heads * self.head_dim, bias=False)
+
+    def compress(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x (B, S, dim) to c (B, 1, S, latent_dim) and r (B, 1, S, rope_dim), not turned."""
+        c, r = self.down(x).unsqueeze(1).split([self.latent_dim, self.rope_dim], -1)
+        return self.norm(c), r
+
+    def queries(self, x: Tensor, pattern: Pattern, position: Position | None) -> tuple[Tensor, Tensor]:
+        """x (B, T, dim) to queries of c (B, H, T, head_dim) and of r (B, H, T, rope_dim), turned."""
+        heads = self.query(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        near, turned = heads.split([self.head_dim, self.rope_dim], -1)
+        return near, turn(turned, pattern, position)
+
+    def project(self, x, memory, pattern, position, cache):
+        """Queries and keys (B, H, T or S, head_dim + rope_dim) and values (B, H, S, head_dim), without a cache."""
+        q = torch.cat(self.queries(x, pattern, None if memory is not None else position), -1)
+        c, r = self.compress(x if memory is None else memory)
+        r = turn(r, pattern, position) if memory is None else r
+        k, v = self.up(c[:, 0]).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return q, torch.cat([k, r.expand(-1, self.heads, -1, -1)], -1), v
+
+    def attend(self, q, k, v, pattern):
+        """Queries (B, H, T, D), keys (B, G, S, D), values (B, G, S, D') to (B, H, T, D')."""
+        scale = (self.head_dim + self.rope_dim) ** -0.5
+        return self.backend(q, k, v, pattern, self.dropout if self.training else 0.0, scale)
+
+    def weigh(self, q, k, pattern):
+        """Queries (B, H, T, D) and keys (B, G, S, D) to weights (B, H, T, S), in at least float32."""
+        return Naive().weights(q, k, pattern, (self.head_dim + self.rope_dim) ** -0.5)
+
+    def forward(self, x, memory=None, *, pattern, position=None, cache=None):
+        """x (B, T, dim) looks at itself, or at memory (B, S, dim); the result is shaped like x."""
+        if cache is None:
+            return super().forward(x, memory, pattern=pattern, position=position)
+        q, turned = self.queries(x, pattern, None if memory is not None else position)
+        if isinstance(cache, MemoryCache):
+            c, r = cache.once(lambda: self.compress(cast(Tensor, memory)))
+        else:
+            c, r = self.compress(x)
+            c, r = cache.extend(c, turn(r, pattern, position))
+        w_k, w_v = self.up.weight.unflatten(0, (2, self.heads, -1))  # (H, head_dim, latent_dim) each
+        mixed = self.attend(torch.cat([q @ w_k, turned], -1), torch.cat([c, r], -1), c, pattern) @ w_v.mT
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class GatedAttention(MultiHead):
+    """sigmoid(W_g x) times what the heads give, number by number, in front of W_O (Qiu et al., 2025)."""
+
+    packs = False  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        backend: Backend | None = None,
+        dropout: float = 0.0,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        bias: bool = True,
+    ):
+        super().__init__(dim, heads, backend, dropout, kv_heads, head_dim, bias)
+        self.gate = Linear(dim, heads * self.head_dim, bias=bias)
+
+    def forward(self, x, memory=None, *, pattern, position=None, cache=None):
+        """x (B, T, dim) looks at itself, or at memory (B, S, dim); the result is shaped like x."""
+        mixed = self.attend(*self.project(x, memory, pattern, position, cache), pattern).transpose(1, 2).flatten(2)
+        return self.out(mixed * self.gate(x).sigmoid())
+
+
+class Softcap(MultiHead):
+    """Scores within (-cap, cap): softmax(cap tanh(q k' / (sqrt(D) cap)) + bias) v, as in Gemma 2 (2024)."""
+
+    own_backend = Naive
+    dot_product = False
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        backend: Backend | None = None,
+        dropout: float = 0.0,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        bias: bool = True,
+        cap: float = 50.0,
+    ):
+        """
+        Args:
+            cap: no score is larger than it.
+
+        Raises UsageError for a cap that is not above 0.
+        """
+        super().__init__(dim, heads, backend, dropout, kv_heads, head_dim, bias)
+        if not cap > 0:
+            raise UsageError(f"attention Softcap needs a cap above 0, got {cap}.")
+        self.cap = cap
+
+    def attend(self, q, k, v, pattern):
+        """Queries (B, H, T, D), keys and values (B, kv_heads, S, D) to what the heads give, (B, H, T, D)."""
+        v = v.repeat_interleave(self.heads // self.kv_heads, 1)
+        return F.dropout(self.weigh(q, k, pattern), self.dropout, self.training).to(v.dtype) @ v
+
+    def weigh(self, q, k, pattern):
+        """Queries (B, H, T, D) and keys (B, kv_heads, S, D) to weights (B, H, T, S), in at least float32."""
+        k = k.repeat_interleave(self.heads // self.kv_heads, 1)
+        scores = q @ k.mT * (q.size(-1) ** -0.5 / self.cap)
+        wide = torch.promote_types(scores.dtype, torch.float32)
+        return masked_softmax(self.cap * scores.to(wide).tanh(), pattern)
+
+
+class Sinks(MultiHead):
+    """One more score b_h in each softmax, learned, to which no value belongs (gpt-oss, 2025; Miller, 2023).
+
+    The weight of key s is e^(score_s) / (e^(b_h) + sum_j e^(score_j)): a head may look at nothing, so that weights sum
+    to less than one.
+    """
+
+    own_backend = Naive
+    dot_product = False
+    sums_to_one = False
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        backend: Backend | None = None,
+        dropout: float = 0.0,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        bias: bool = True,
+    ):
+        super().__init__(dim, heads, backend, dropout, kv_heads, head_dim, bias)
+        self.sink = nn.Parameter(torch.empty(heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Sinks of zero: each weighs as much as a key whose score is 0."""
+        nn.init.zeros_(self.sink)
+
+    def attend(self, q, k, v, pattern):
+        """Queries (B, H, T, D), keys and values (B, kv_heads, S, D) to what the heads give, (B, H, T, D)."""
+        v = v.repeat_interleave(self.heads // self.kv_heads, 1)
+        return F.dropout(self.weigh(q, k, pattern), self.dropout, self.training).to(v.dtype) @ v
+
+    def weigh(self, q, k, pattern):
+        """Queries (B, H, T, D) and keys (B, kv_heads, S, D) to weights (B, H, T, S), in at least float32."""
+        scores = q @ k.repeat_interleave(self.heads // self.kv_heads, 1).mT * q.size(-1) ** -0.5
+        mask, bias = pattern.dense(*scores.shape[1:], scores.device)
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        scores = scores if bias is None else scores + bias.to(scores.dtype)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        sink = self.sink.to(scores.dtype)[:, None, None].expand(*scores.shape[:3], 1)
+        weights = torch.cat([scores, sink], -1).softmax(-1)[..., :-1]
+        return weights if mask is None else weights.masked_fill(~mask, 0.0)
+
+
+class Differential(Attention):
+    """Two softmaxes, one less a share of the other: (softmax(q1 k1') - lambda softmax(q2 k2')) v (Ye et al., 2024).
+
+    q1, q2, k1 and k2 are half as wide as v, and scores are divided by sqrt(D / 2). lambda = exp(l_q1 l_k1) -
+    exp(l_q2 l_k2) + lambda_init for learned vectors l; what a head gives has its RMS norm, times 1 - lambda_init.
+    The paper's lambda_init is 0.8 - 0.6 e^(-0.3 (layer - 1)) for layer 1, 2, ... It has no dropout of weights.
+    """
+
+    supports = Attention.supports - {"dropout"}
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        backend: Backend | None = None,
+        dropout: float = 0.0,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        bias: bool = False,
+        lambda_init: float = 0.8,
+    ):
+        """
+        Args:
+            head_dim: width of a head's values, a multiple of 4; dim / heads unless given.
+            lambda_init: lambda at the start of training, below 1; the paper's for deep layers unless given.
+
+        Raises UsageError where a head has no two halves, or lambda_init is not in [0, 1).
+        """
+        super().__init__(dim, heads, backend, dropout, kv_heads, head_dim, bias)
+        if self.head_dim % 4:
+            raise UsageError(f"attention Differential needs heads of a multiple of 4, got dim={dim}, heads={heads}.")
+        if not 0 <= lambda_init < 1:
+            raise UsageError(f"attention Differential needs lambda_init in [0, 1), got {lambda_init}.")
+        self.lambda_init = lambda_init
+        self.vectors = nn.Parameter(torch.empty(4, self.head_dim // 2))  # l_q1, l_k1, l_q2, l_k2
+        self.head_norm = RMSNorm(self.head_dim, eps=1e-5)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the vectors l with standard deviation 0.1."""
+        nn.init.normal_(self.vectors, std=0.1)
+
+    def project(self, x, memory, pattern, position, cache):
+        """Queries (B, H, T, D), keys and values (B, G, S, D); both halves of a query or key turn alike."""
+        if memory is not None:
+            return super().project(x, memory, pattern, position, cache)
+        q, k, v = super().project(x, None, pattern, None, None)
+        q, k = (turn(y.unflatten(-1, (2, -1)).transpose(2, 3).flatten(1, 2), pattern, position)
+                .unflatten(1, (-1, 2)).transpose(2, 3).flatten(-2) for y in (q, k))  # fmt: skip
+        k, v = cache.extend(k, v) if isinstance(cache, Cache) else (k, v)
+        return q, k, v
+
+    def attend(self, q, k, v, pattern):
+        """Queries (B, H, T, D), keys and values (B, kv_heads, S, D) to what the heads give, (B, H, T, D)."""
+        (q1, q2), (k1, k2) = q.chunk(2, -1), k.chunk(2, -1)
+        l_q1, l_k1, l_q2, l_k2 = self.vectors.to(torch.promote_types(self.vectors.dtype, torch.float32))
+        share = (l_q1 @ l_k1).exp() - (l_q2 @ l_k2).exp() + self.lambda_init
+        first, second = (self.backend(*pair, v, pattern) for pair in ((q1, k1), (q2, k2)))
+        return (1 - self.lambda_init) * self.head_norm(first - share.to(v.dtype) * second)

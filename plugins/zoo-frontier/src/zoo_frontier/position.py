@@ -1,0 +1,115 @@
+"""Positions: rotations for longer texts, and learned penalties on distance."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from zoo.errors import UsageError
+from zoo.parts.position import Extent, Position, RoPE
+
+
+class YaRN(RoPE):
+    """RoPE for texts ``scaling_factor`` times as long as those of training (Peng et al., 2023).
+
+    A pair of features that turns r times within ``original_max_length`` keeps its frequency from r = beta on, has
+    1 / scaling_factor of it up to r = alpha, and a linear mixture between. Queries and keys are multiplied by
+    0.1 ln(scaling_factor) + 1, which divides the softmax's temperature by the square of it.
+    """
+
+    keeps_lengths = False
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        extent: Extent,
+        base: float = 10000.0,
+        scaling_factor: float = 4.0,
+        original_max_length: int = 8192,
+        alpha: float = 1.0,
+        beta: float = 32.0,
+    ):
+        """
+        Args:
+            scaling_factor: how many times longer texts become, at least 1.
+            original_max_length: tokens of the sequences that the model was trained on before.
+            alpha: turns up to which a frequency is divided in full.
+            beta: turns from which a frequency stays as it is.
+        """
+        super().__init__(dim, heads, extent, base, 1.0, scaling_factor, original_max_length, alpha, beta)
+        self.factor = 0.1 * math.log(scaling_factor) + 1
+
+    def rotate(self, x: Tensor, pos: Tensor) -> Tensor:
+        """x (B, H, T, D) turned by the angles of pos, (T,) or (B, 1, T), and multiplied; shaped like x."""
+        return super().rotate(x, pos) * self.factor
+
+
+def distance(extent: Extent, query: Tensor, key: Tensor) -> Tensor:
+    """|query - key|, summed over axes, 0 for special tokens; elementwise in broadcast arguments."""
+    pairs = zip(extent.axes(query), extent.axes(key), strict=True)
+    return sum((q - k).abs() for q, k in pairs) * ((query >= 0) & (key >= 0))
+
+
+class KERPLE(Position):
+    """-r1 log(1 + r2 |q - k|) on the scores, r1 and r2 above 0 and learned for each head (Chi et al., 2022)."""
+
+    relative = True
+
+    def __init__(self, dim: int, heads: int, extent: Extent):
+        super().__init__(dim, heads, extent)
+        self.rates = nn.Parameter(torch.empty(2, heads))  # logarithms of r1 and r2
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw log r1 and log r2 with standard deviation 0.5."""
+        nn.init.normal_(self.rates, std=0.5)
+
+    def bias(self, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """-r1(head) log(1 + r2(head) |query - key|), elementwise in broadcast arguments."""
+        r1, r2 = self.rates.to(torch.promote_types(self.rates.dtype, torch.float32)).exp()
+        return -r1[head] * torch.log1p(r2[head] * distance(self.extent, query, key))
+
+
+class FIRE(Position):
+    """A small network of the distance relative to the query's place (Li et al., 2023).
+
+    The bias is f_h(log(c |q - k| + 1) / log(c max(q, L) + 1)), f a ReLU network of one hidden layer with an output for
+    each head, c and L learned. Beyond L tokens a query's place counts, and padding in front of it too.
+    """
+
+    def __init__(self, dim: int, heads: int, extent: Extent, hidden: int = 32, threshold: float = 512.0):
+        """
+        Args:
+            hidden: width of the network.
+            threshold: L at the start of training.
+
+        Raises UsageError on a grid, where no place is the later one.
+        """
+        super().__init__(dim, heads, extent)
+        if len(extent.sizes) > 1:
+            raise UsageError(
+                f"position FIRE needs one axis, got {len(extent.sizes)}: it compares a distance to a place."
+            )
+        if hidden < 1 or not threshold > 0:
+            raise UsageError(f"position FIRE needs hidden >= 1 and threshold > 0, got {hidden} and {threshold}.")
+        self.up, self.down = nn.Linear(1, hidden), nn.Linear(hidden, heads)
+        self.c, self.scale, self.threshold = nn.Parameter(torch.empty(())), nn.Parameter(torch.empty(())), threshold
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """c of 0.1, L of the threshold."""
+        nn.init.constant_(self.c, 0.1)
+        nn.init.ones_(self.scale)
+
+    def bias(self, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """f_head of the relative distance of query and key, elementwise in broadcast arguments."""
+        wide = torch.promote_types(self.c.dtype, torch.float32)
+        c, far = self.c.to(wide).abs(), (self.threshold * self.scale).to(wide).abs()
+        gap, place = distance(self.extent, query, key).to(wide), torch.maximum(query, key).to(wide)
+        ratio = torch.log1p(c * gap) / torch.log1p(c * torch.maximum(place, far))
+        hidden = F.relu(F.linear(ratio.unsqueeze(-1), self.up.weight.to(wide), self.up.bias.to(wide)))
+        every = F.linear(hidden, self.down.weight.to(wide), self.down.bias.to(wide))  # (..., heads)
+        shape = torch.broadcast_shapes(head.shape, ratio.shape)
+        return every.expand(*shape, -1).gather(-1, head.expand(shape).unsqueeze(-1)).squeeze(-1)

@@ -1,0 +1,25 @@
+"""Every part passes the checks of its kind, with no failure declared."""
+
+import pytest
+from zoo_frontier.attention import MLA, Differential, GatedAttention, Sinks, Softcap
+from zoo_frontier.block import DropPath, LayerScale
+from zoo_frontier.ffn import DeepSeekMoE, SquaredReLU
+from zoo_frontier.norm import DynamicTanh
+from zoo_frontier.position import FIRE, KERPLE, YaRN
+
+from zoo.conformance import checks
+
+TOKEN_PARTS = [DynamicTanh, SquaredReLU, DeepSeekMoE, LayerScale, DropPath]
+PARTS = [*TOKEN_PARTS, MLA, GatedAttention, Softcap, Sinks, Differential, YaRN, KERPLE, FIRE]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_no_failure_is_declared(part):
+    assert not getattr(part, "known_failures", {})
+
+
+@pytest.mark.parametrize(
+    "check", [check for part in PARTS for check in checks(part)], ids=lambda check: f"{check.subject.name}-{check}"
+)
+def test_contract(check):
+    check()

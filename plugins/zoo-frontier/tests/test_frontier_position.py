@@ -1,0 +1,98 @@
+"""Positions against their papers' formulas, pair by pair, and in decoding."""
+
+import math
+
+import pytest
+import torch
+from frontier_measures import causal_stack, decoding_gap, padded_decoding_gap, padding_gap
+from torch.testing import assert_close
+from zoo_frontier.position import FIRE, KERPLE, YaRN
+
+from zoo.errors import UsageError
+from zoo.models.initialization import initialize
+from zoo.parts.position import Extent, RoPE
+
+double = pytest.mark.usefixtures("double")
+DIM, HEADS, TEXT = 32, 4, Extent((64,), causal=True)
+
+
+@double
+def test_yarn_slows_what_does_not_turn_and_sharpens_the_softmax():
+    width, length, factor = 64, 4096, 8.0
+    scheme = YaRN(width, 1, TEXT, scaling_factor=factor, original_max_length=length)
+    x, place = torch.randn(1, 1, 1, width), 77
+    out = scheme.rotate(x, torch.tensor([place]))[0, 0, 0]
+    kinds = set()
+    for i in range(width // 2):
+        rate = 10000.0 ** (-2 * i / width)
+        turns = length * rate / (2 * math.pi)
+        share = 0.0 if turns < 1 else 1.0 if turns > 32 else (turns - 1) / (32 - 1)
+        kinds.add(0 if share == 0 else 2 if share == 1 else 1)
+        angle = place * ((1 - share) * rate / factor + share * rate)
+        a, b = x[0, 0, 0, i].item(), x[0, 0, 0, i + width // 2].item()
+        sharp = 0.1 * math.log(factor) + 1
+        assert out[i].item() == pytest.approx(sharp * (a * math.cos(angle) - b * math.sin(angle)), abs=1e-10)
+        pair = sharp * (a * math.sin(angle) + b * math.cos(angle))
+        assert out[i + width // 2].item() == pytest.approx(pair, abs=1e-10)
+    assert kinds == {0, 1, 2}
+
+
+@double
+def test_yarn_of_texts_no_longer_is_rope():
+    x = torch.randn(2, HEADS, 9, 8)
+    plain, scaled = RoPE(DIM, HEADS, TEXT), YaRN(DIM, HEADS, TEXT, scaling_factor=1.0)
+    assert_close(scaled.rotate(x, torch.arange(9)), plain.rotate(x, torch.arange(9)), atol=1e-12, rtol=0)
+
+
+def table(scheme, queries=20, keys=20):
+    heads = torch.arange(HEADS)[:, None, None]
+    return scheme.bias(heads, torch.arange(queries)[:, None], torch.arange(keys)[None])
+
+
+@double
+def test_kerple_is_a_logarithm_of_distance():
+    scheme = initialize(KERPLE(DIM, HEADS, TEXT))
+    out = table(scheme)
+    for h in range(HEADS):
+        r1, r2 = (math.exp(value) for value in scheme.rates[:, h].tolist())
+        for q, k in ((0, 0), (5, 2), (19, 0), (3, 11)):
+            assert out[h, q, k].item() == pytest.approx(-r1 * math.log(1 + r2 * abs(q - k)), abs=1e-10)
+
+
+@double
+def test_fire_is_a_network_of_relative_distance():
+    scheme = initialize(FIRE(DIM, HEADS, TEXT, hidden=5, threshold=8.0))
+    with torch.no_grad():
+        scheme.c.fill_(0.7)
+        scheme.scale.fill_(1.25)  # L is 10
+        scheme.up.bias.normal_()
+        scheme.down.bias.normal_()
+    out = table(scheme)
+    for h in range(HEADS):
+        for q, k in ((0, 0), (5, 2), (19, 0), (12, 11)):
+            ratio = math.log(0.7 * (q - k) + 1) / math.log(0.7 * max(q, 10.0) + 1)
+            hidden = [max(0.0, w * ratio + b) for (w,), b in zip(scheme.up.weight.tolist(), scheme.up.bias.tolist(),
+                                                                strict=True)]  # fmt: skip
+            weights = scheme.down.weight[h].tolist()
+            expected = sum(w * v for w, v in zip(weights, hidden, strict=True)) + scheme.down.bias[h].item()
+            assert out[h, q, k].item() == pytest.approx(expected, abs=1e-10)
+
+
+@double
+@torch.no_grad()
+@pytest.mark.parametrize("scheme", [YaRN, KERPLE, FIRE])
+def test_decoding_is_one_pass(scheme):
+    net = causal_stack(position=scheme)
+    assert decoding_gap(net) < 1e-10
+    assert padded_decoding_gap(net) < 1e-10
+    assert padding_gap(net) < 1e-10
+    assert padding_gap(net, left=False) < 1e-10
+
+
+def test_what_cannot_work_is_refused():
+    with pytest.raises(UsageError, match="FIRE needs one axis, got 2"):
+        FIRE(DIM, HEADS, Extent((8, 8)))
+    with pytest.raises(UsageError, match="hidden >= 1 and threshold > 0"):
+        FIRE(DIM, HEADS, TEXT, hidden=0)
+    with pytest.raises(UsageError, match="scaling_factor >= 1"):
+        YaRN(DIM, HEADS, TEXT, scaling_factor=0.5)

@@ -1,0 +1,154 @@
+"""Norms, feed-forwards and blocks against their papers' formulas, number by number."""
+
+import math
+
+import pytest
+import torch
+from frontier_measures import causal_stack, decoding_gap, padded_decoding_gap, padding_gap
+from torch.testing import assert_close
+from zoo_frontier.block import DropPath, LayerScale
+from zoo_frontier.ffn import DeepSeekMoE, SquaredReLU
+from zoo_frontier.norm import DynamicTanh
+
+from zoo.errors import UsageError
+from zoo.models.initialization import initialize
+from zoo.parts.block import PreNorm
+from zoo.parts.ffn import SwiGLU
+
+double = pytest.mark.usefixtures("double")
+
+
+@double
+def test_dynamic_tanh_is_its_formula():
+    norm, x = DynamicTanh(5), 3 * torch.randn(4, 5)
+    torch.nn.init.normal_(norm.weight)
+    torch.nn.init.normal_(norm.bias)
+    for row, out in zip(x.tolist(), norm(x).tolist(), strict=True):
+        for i, value in enumerate(row):
+            power = math.exp(2 * 0.5 * value)
+            expected = norm.weight[i].item() * (power - 1) / (power + 1) + norm.bias[i].item()
+            assert out[i] == pytest.approx(expected, abs=1e-12)
+
+
+@double
+@pytest.mark.parametrize("bias", [False, True])
+def test_squared_relu_is_its_formula(bias):
+    ffn, x = initialize(SquaredReLU(6, 10, bias=bias)), torch.randn(4, 6)
+    for row, out in zip(x, ffn(x), strict=True):
+        hidden = [max(0.0, sum(w * v for w, v in zip(line, row.tolist(), strict=True))) ** 2
+                  for line in ffn.up.weight.tolist()]  # fmt: skip
+        assert_close(out, ffn.down.weight @ torch.tensor(hidden), atol=1e-12, rtol=0)
+
+
+@double
+def test_shared_experts_are_added_to_the_selected_ones_weighted_by_affinity_alone():
+    ffn, x = initialize(DeepSeekMoE(6, 9, experts=5, top_k=2, shared=2, scale=2.5)), torch.randn(7, 6)
+    with torch.no_grad():
+        ffn.selection_bias.copy_(torch.tensor([0.5, 0, 0, -0.5, 0.2]))
+    picked = set()
+    for token, out in zip(x, ffn(x), strict=True):
+        affinity = [1 / (1 + math.exp(-(line @ token).item())) for line in ffn.router.weight]
+        order = sorted(range(5), key=lambda e: -(affinity[e] + 0.3 * ffn.selection_bias[e].item()))[:2]
+        picked |= set(order)
+        expected = sum(expert(token[None])[0] for expert in ffn.shared)
+        for e in order:
+            expected = expected + 2.5 * affinity[e] / sum(affinity[i] for i in order) * ffn.experts[e](token[None])[0]
+        assert_close(out, expected, atol=1e-12, rtol=0)
+    assert 0 in picked
+    assert 3 not in picked
+
+
+def test_loads_become_even_without_a_loss():
+    ffn = initialize(DeepSeekMoE(8, 4, experts=4, top_k=1))
+    with torch.no_grad():
+        ffn.router.weight.copy_(torch.eye(4, 8))
+    optimizer = torch.optim.AdamW([ffn.selection_bias], lr=0.02, weight_decay=0.0)
+    tokens = torch.randn(512, 8) + torch.tensor([1.5, 0.5, 0, -1, 0, 0, 0, 0])
+    loads = []
+    for _ in range(300):
+        ffn.load.zero_()
+        ffn.train()(tokens)
+        assert ffn.aux_loss.item() == 0.0
+        optimizer.zero_grad()
+        ffn.aux_loss.backward()
+        gradient = ffn.selection_bias.grad
+        assert torch.equal(gradient, (ffn.load - 128).sign().to(gradient.dtype))
+        optimizer.step()
+        loads.append(ffn.load.tolist())
+    assert max(loads[0]) > 250
+    assert max(loads[-1]) < 150
+    assert min(loads[-1]) > 105
+
+
+def test_no_gradient_of_the_prediction_reaches_the_selection():
+    ffn = initialize(DeepSeekMoE(8, 4)).train()
+    ffn(torch.randn(16, 8)).square().sum().backward()
+    assert not ffn.selection_bias.grad.any()
+    assert ffn.router.weight.grad.any()
+
+
+@double
+def test_layer_scale_is_a_scaled_branch():
+    net = causal_stack(block=LayerScale, norm=DynamicTanh, depth=1)
+    block, x = net.blocks[0], torch.randn(2, 6, 16)
+    plain = causal_stack(block=PreNorm, norm=DynamicTanh, depth=1)
+    plain.load_state_dict({name: value for name, value in net.state_dict().items() if ".scale." not in name})
+    for branch in ("attend", "ffn"):
+        scale = getattr(block, branch).scale.weight
+        last = getattr(plain.blocks[0], branch).part
+        matrix = last.out if branch == "attend" else last.down
+        with torch.no_grad():
+            matrix.weight.mul_(scale[:, None])
+            matrix.bias.mul_(scale)
+    assert_close(net(x), plain(x), atol=1e-10, rtol=0)
+    assert initialize(LayerScale(*parts())).attend.scale.weight.unique().item() == pytest.approx(0.1)
+
+
+def parts():
+    net = causal_stack(depth=1)
+    return net.blocks[0].attend.part, None, net.blocks[0].ffn.part, lambda: DynamicTanh(16), 0.0
+
+
+@double
+def test_drop_path_leaves_out_whole_sequences_and_divides_by_what_is_left():
+    net = causal_stack(block=lambda *given: DropPath(*given, drop_path=0.5), depth=1).train()
+    net.norm = torch.nn.Identity()
+    x = torch.randn(64, 5, 16)
+    block = net.blocks[0]
+    with torch.no_grad():
+        for parameter in block.ffn.part.down.parameters():
+            parameter.zero_()
+    added = net(x) - x
+    dropped = added.flatten(1).abs().amax(1) == 0
+    assert 15 <= dropped.sum() <= 49
+    whole = net.eval()(x) - x
+    assert_close(added[~dropped], 2 * whole[~dropped], atol=1e-10, rtol=0)
+    assert whole.flatten(1).abs().amax(1).min() > 0
+
+
+def test_impossible_options_are_refused():
+    with pytest.raises(UsageError, match=r"drop_path in \[0, 1\), got 1"):
+        DropPath(*parts(), drop_path=1.0)
+    with pytest.raises(UsageError, match="shared of at least 1, got 0"):
+        DeepSeekMoE(8, 4, shared=0)
+    with pytest.raises(UsageError, match="top_k=9 of experts=8"):
+        DeepSeekMoE(8, 4, top_k=9)
+
+
+STACKS = {
+    "DynamicTanh": {"norm": DynamicTanh},
+    "SquaredReLU": {"ffn": SquaredReLU},
+    "DeepSeekMoE": {"ffn": DeepSeekMoE},
+    "LayerScale": {"block": LayerScale, "ffn": SwiGLU},
+    "DropPath": {"block": DropPath},
+}
+
+
+@double
+@torch.no_grad()
+@pytest.mark.parametrize("name", STACKS)
+def test_decoding_is_one_pass(name):
+    net = causal_stack(**STACKS[name])
+    assert decoding_gap(net) < 1e-10
+    assert padded_decoding_gap(net) < 1e-10
+    assert padding_gap(net) < 1e-10
