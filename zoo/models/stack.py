@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from zoo.errors import UsageError
 from zoo.models.compatibility import CROSS, check_recompute, check_supported, required_features, too_long
+from zoo.models.initialization import Init
 from zoo.models.layer_overrides import (
     Layer,
     Override,
@@ -77,6 +78,7 @@ class Stack(nn.Module):
         embedding_norm: bool = False,
         overrides: list[Override] | None = None,
         recompute: bool = False,
+        init: Callable[[int], Init] | None = None,
     ):
         """
         Args:
@@ -99,6 +101,7 @@ class Stack(nn.Module):
             embedding_norm: normalise embeddings, with their positions, before the first block.
             overrides: other parts, windows or heads for some layers, such as [{layers: every 4th, position: none}].
             recompute: keep only the input of each block for the backward pass and compute the rest again: less memory.
+            init: the initial weights, and factors on the learning rate; FanIn unless given.
         """
         super().__init__()
         self._trains_on: torch.device | None = None  # where every backend has gradients
@@ -106,6 +109,7 @@ class Stack(nn.Module):
         at_most(MOST_MODULES, depth=depth)
         a_rate(dropout=dropout, attention_dropout=attention_dropout)
         self.dim = dim
+        self.init_rule = init(dim) if init else None
         hidden = 4 * dim if hidden is None else hidden
         self.position = position(dim, heads, extent)
         self.another_norm = partial(norm, dim)  # for heads that have one of the stack's kind
