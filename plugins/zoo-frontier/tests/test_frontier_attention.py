@@ -1,12 +1,14 @@
 """Attentions against their papers' formulas, head by head and key by key, and in decoding."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from frontier_measures import causal_stack, decoding_gap, padded_decoding_gap, padding_gap
 from torch.testing import assert_close
 from zoo_frontier.attention import MLA, Differential, GatedAttention, Sinks, Softcap
+from zoo_frontier.position import XPos
 
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize
@@ -17,6 +19,7 @@ from zoo.parts.position import ALiBi, Extent, RoPE
 double = pytest.mark.usefixtures("double")
 PARTS = [MLA, GatedAttention, Softcap, Sinks, Differential]
 T, DIM, HEADS = 6, 16, 2
+XPOS = partial(XPos, scale_base=4.0)
 
 
 def build(cls, **options):
@@ -149,7 +152,9 @@ def test_differential_attention_is_its_formula():
 @double
 @torch.no_grad()
 @pytest.mark.parametrize("cls", PARTS)
-@pytest.mark.parametrize("options", [{}, {"window": 4}, {"position": ALiBi}], ids=["plain", "window", "alibi"])
+@pytest.mark.parametrize(
+    "options", [{}, {"window": 4}, {"position": ALiBi}, {"position": XPOS}], ids=["plain", "window", "alibi", "xpos"]
+)
 def test_decoding_is_one_pass(cls, options):
     net = causal_stack(attention=cls, **options)
     assert decoding_gap(net) < 1e-10

@@ -16,12 +16,12 @@ from zoo.parts.pattern import Pattern
 from zoo.parts.position import Position
 
 
-def turn(x: Tensor, pattern: Pattern, position: Position | None) -> Tensor:
-    """x (B, H, T, D) turned by its places from pattern.offset on, where the position scheme turns anything."""
+def turn(x: Tensor, pattern: Pattern, position: Position | None, keys: bool = False) -> Tensor:
+    """Queries or keys x (B, H, T, D) turned by places from pattern.offset on, where a position scheme turns."""
     if position is None or not position.rotates:
         return x
     place = torch.arange(pattern.offset, pattern.offset + x.size(2), device=x.device)
-    return position.rotate(x, place - position.extent.special)
+    return (position.rotate_keys if keys else position.rotate)(x, place - position.extent.special)
 
 
 class MLA(Attention):
@@ -77,7 +77,7 @@ class MLA(Attention):
         """Queries and keys (B, H, T or S, head_dim + rope_dim) and values (B, H, S, head_dim), without a cache."""
         q = torch.cat(self.queries(x, pattern, None if memory is not None else position), -1)
         c, r = self.compress(x if memory is None else memory)
-        r = turn(r, pattern, position) if memory is None else r
+        r = turn(r, pattern, position, keys=True) if memory is None else r
         k, v = self.up(c[:, 0]).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
         return q, torch.cat([k, r.expand(-1, self.heads, -1, -1)], -1), v
 
@@ -99,7 +99,7 @@ class MLA(Attention):
             c, r = cache.once(lambda: self.compress(cast(Tensor, memory)))
         else:
             c, r = self.compress(x)
-            c, r = cache.extend(c, turn(r, pattern, position))
+            c, r = cache.extend(c, turn(r, pattern, position, keys=True))
         w_k, w_v = self.up.weight.unflatten(0, (2, self.heads, -1))  # (H, head_dim, latent_dim) each
         mixed = self.attend(torch.cat([q @ w_k, turned], -1), torch.cat([c, r], -1), c, pattern) @ w_v.mT
         return self.out(mixed.transpose(1, 2).flatten(2))
@@ -264,8 +264,8 @@ class Differential(Attention):
         if memory is not None:
             return super().project(x, memory, pattern, position, cache)
         q, k, v = super().project(x, None, pattern, None, None)
-        q, k = (turn(y.unflatten(-1, (2, -1)).transpose(2, 3).flatten(1, 2), pattern, position)
-                .unflatten(1, (-1, 2)).transpose(2, 3).flatten(-2) for y in (q, k))  # fmt: skip
+        q, k = (turn(y.unflatten(-1, (2, -1)).transpose(2, 3).flatten(1, 2), pattern, position, keys)
+                .unflatten(1, (-1, 2)).transpose(2, 3).flatten(-2) for y, keys in ((q, False), (k, True)))  # fmt: skip
         k, v = cache.extend(k, v) if isinstance(cache, Cache) else (k, v)
         return q, k, v
 
