@@ -37,36 +37,40 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--longest", type=int, default=16384, help="the largest length of a study")
     parser.add_argument("--out", type=Path, help="a Markdown file; printed unless given")
     parser.add_argument("--json", type=Path, help="a file for all figures, each turn's included")
-    chosen = parser.parse_args(argv)
-    unknown = [name for name in chosen.workloads if name not in WORKLOADS and name not in NAMES]
+    arguments = parser.parse_args(argv)
+    unknown = [name for name in arguments.workloads if name not in WORKLOADS and name not in NAMES]
     if unknown:
         parser.error(f"unknown workload {unknown[0]!r}: choose from {', '.join([*WORKLOADS, *NAMES])}")
-    os.environ["OMP_NUM_THREADS"] = str(chosen.threads)
-    os.environ["ZOO_BF16"] = "0"  # precision is said by name
-    about, found, turns, tables = machine(), [], {}, []
-    text = [head(about, chosen.clock, chosen.first, chosen.turns)]
-    for name in chosen.workloads or [*WORKLOADS, *NAMES]:
+    os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
+    os.environ["ZOO_BF16"] = "0"  # precision is named
+    about, results, turns, tables = machine(), [], {}, []
+    text = [head(about, arguments.clock, arguments.first, arguments.turns)]
+    for name in arguments.workloads or [*WORKLOADS, *NAMES]:
         if name in NAMES:
-            made = study(name)(Options(chosen.turns, chosen.clock, chosen.longest, chosen.threads))
-            tables += [table.plain() for table in made]
-            text += [table.markdown() for table in made]
-            print("\n\n".join(table.markdown() for table in made), flush=True)
+            study_tables = study(name)(Options(arguments.turns, arguments.clock, arguments.longest, arguments.threads))
+            tables += [table.as_dict() for table in study_tables]
+            text += [table.markdown() for table in study_tables]
+            print("\n\n".join(table.markdown() for table in study_tables), flush=True)
         else:
             workload = WORKLOADS[name]
             records = compete(
-                list(workload.entrants), first=chosen.first, turns=chosen.turns, steps=chosen.steps, clock=chosen.clock
+                list(workload.entrants),
+                first=arguments.first,
+                turns=arguments.turns,
+                steps=arguments.steps,
+                clock=arguments.clock,
             )
-            found.append(verdict(workload, records, about))
+            results.append(verdict(workload, records, about))
             turns[name] = {record.entrant.name: record.seconds for record in records}
-            text.append(markdown(found[-1]))
+            text.append(markdown(results[-1]))
             print(text[-1], flush=True)
         # written after every contest: a long run that is stopped keeps what it has
-        if chosen.out:
-            chosen.out.write_text("\n\n".join(text) + "\n", encoding="utf-8")
-        if chosen.json:
-            content = {"machine": about, "contests": found, "turns": turns, "studies": tables}
-            chosen.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    return 1 if any(contest["disagree"] for contest in found) else 0
+        if arguments.out:
+            arguments.out.write_text("\n\n".join(text) + "\n", encoding="utf-8")
+        if arguments.json:
+            content = {"machine": about, "contests": results, "turns": turns, "studies": tables}
+            arguments.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return 1 if any(contest["disagree"] for contest in results) else 0
 
 
 if __name__ == "__main__":

@@ -34,21 +34,21 @@ def train(runs: Path, seeds: int, words: tuple[str, ...]) -> list[RunRecord]:
     ]
 
 
-def compared(found: list[RunRecord], seeds: int) -> list[tuple[str, float, float]]:
+def compared(records: list[RunRecord], seeds: int) -> list[tuple[str, float, float]]:
     """For every ``2 * seeds`` runs the verdict, p, and the difference."""
-    told = []
-    for first in range(0, len(found), 2 * seeds):
-        ours, theirs = found[first : first + seeds], found[first + seeds : first + 2 * seeds]
+    rows = []
+    for first in range(0, len(records), 2 * seeds):
+        ours, theirs = records[first : first + seeds], records[first + seeds : first + 2 * seeds]
         again = [replace(run, variant="again", seed=base.seed) for run, base in zip(theirs, ours, strict=True)]
         row = answer([*ours, *again], baseline=ours[0].variant).rows[1]
-        told.append((row.verdict.word, row.pair.p, row.pair.mean))
-    return told
+        rows.append((row.verdict.word, row.pair.p, row.pair.mean))
+    return rows
 
 
-def report(told: list[tuple[str, float, float]]) -> str:
-    lines = [f"{number:3}  {mean:+.4f}  p {p:.3f}  {word}" for number, (word, p, mean) in enumerate(told, 1)]
+def report(rows: list[tuple[str, float, float]]) -> str:
+    lines = [f"{number:3}  {mean:+.4f}  p {p:.3f}  {word}" for number, (word, p, mean) in enumerate(rows, 1)]
     return "\n".join(
-        [*lines, ", ".join(f"{count} of {len(told)} {word}" for word, count in Counter(w for w, *_ in told).items())]
+        [*lines, ", ".join(f"{count} of {len(rows)} {word}" for word, count in Counter(w for w, *_ in rows).items())]
     )
 
 

@@ -143,9 +143,9 @@ def _serve(pipe: Connection, entrant: Entrant, clock: str) -> None:
 
 def _build(entrant: Entrant) -> tuple[int, Callable[[int], float | None]]:
     if entrant.keep:
-        from zoo.system.malloc import keep
+        from zoo.system.malloc import keep_freed_memory
 
-        keep()
+        keep_freed_memory()
     module, _, name = entrant.factory.partition(":")
     import torch
 
@@ -159,7 +159,7 @@ def _build(entrant: Entrant) -> tuple[int, Callable[[int], float | None]]:
 def peak() -> int:
     """The most bytes that this process has held.
 
-    Linux's own figure where it can be read: what getrusage says begins with the size of whoever started the process.
+    Linux's own figure where it can be read: getrusage begins with the size of the parent process.
     """
     try:
         with open("/proc/self/status", encoding="ascii") as file:

@@ -41,7 +41,7 @@ def bandwidth(megabytes: int = 256) -> float:
 
 def machine() -> dict[str, str | float]:
     """Hardware, versions and ceilings, for the head of a report."""
-    found: dict[str, str | float] = {
+    properties: dict[str, str | float] = {
         "processor": _processor(),
         "cores": str(os.cpu_count()),
         "threads": str(torch.get_num_threads()),
@@ -50,13 +50,13 @@ def machine() -> dict[str, str | float]:
     }
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            properties[name] = version(name)
         except PackageNotFoundError:
             continue
-    found["fp32 GFLOP/s"] = round(matrix(torch.float32) / 1e9)
-    found["bf16 GFLOP/s"] = round(matrix(torch.bfloat16) / 1e9)
-    found["memory GB/s"] = round(bandwidth() / 1e9, 1)
-    return found
+    properties["fp32 GFLOP/s"] = round(matrix(torch.float32) / 1e9)
+    properties["bf16 GFLOP/s"] = round(matrix(torch.bfloat16) / 1e9)
+    properties["memory GB/s"] = round(bandwidth() / 1e9, 1)
+    return properties
 
 
 def _processor() -> str:

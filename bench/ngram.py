@@ -23,8 +23,8 @@ def bits_per_token(train: list[int], text: list[int], vocab: int, order: int) ->
         counts[n].update(zip(*(train[i:] for i in range(n + 1)), strict=False))
     totals: list[Counter[tuple[int, ...]]] = [Counter() for _ in range(order)]
     kinds: list[Counter[tuple[int, ...]]] = [Counter() for _ in range(order)]
-    for n, seen in enumerate(counts):
-        for gram, count in seen.items():
+    for n, table in enumerate(counts):
+        for gram, count in table.items():
             totals[n][gram[:-1]] += count
             kinds[n][gram[:-1]] += 1
     bits = 0.0

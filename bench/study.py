@@ -37,15 +37,15 @@ class Table:
     def markdown(self) -> str:
         """The table as a page shows it."""
         lines = [f"### {self.title}", "", f"| {' | '.join(self.columns)} |", "|---" * len(self.columns) + "|"]
-        lines += [f"| {' | '.join(shown(value) for value in row)} |" for row in self.rows]
+        lines += [f"| {' | '.join(as_text(value) for value in row)} |" for row in self.rows]
         return "\n".join([*lines, *(f"\n{note}" for note in self.notes)])
 
-    def plain(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """The same for JSON."""
         return {"title": self.title, "columns": list(self.columns), "rows": self.rows, "notes": self.notes}
 
 
-def shown(value: Any) -> str:
+def as_text(value: Any) -> str:
     """A figure with three digits."""
     if value is None:
         return ""
@@ -102,13 +102,13 @@ def _serve(pipe: Any, function: str, options: dict[str, Any]) -> None:
 
 # memory of this process
 
-GIVEN_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "ZOO_KEEP_MEMORY": "0"}
+RETURN_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "ZOO_KEEP_MEMORY": "0"}
 
 
 def peak_above(work: Callable[[], object]) -> int:
     """Bytes by which this process grew at most during ``work``, as the system counts them (Linux).
 
-    To be run under ``GIVEN_BACK``: freed blocks then leave the process, so that its size is what is in use.
+    To be run under ``RETURN_MEMORY``: freed blocks then leave the process, so that its size is what is in use.
     """
     before = _status("VmRSS")
     with open("/proc/self/clear_refs", "w", encoding="ascii") as file:

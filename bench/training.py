@@ -20,8 +20,8 @@ def same_start(net: nn.Module) -> None:
     """
     generator = torch.Generator().manual_seed(0)
 
-    def turn(named: tuple[str, nn.Parameter]) -> int:
-        return 0 if any(word.isdigit() for word in named[0].split(".")) else named[1].numel()
+    def turn(pair: tuple[str, nn.Parameter]) -> int:
+        return 0 if any(word.isdigit() for word in pair[0].split(".")) else pair[1].numel()
 
     with torch.no_grad():
         for name, parameter in sorted(net.named_parameters(), key=turn):

@@ -1,4 +1,4 @@
-"""What a step must do at least, whoever takes it: the yardstick of utilisation."""
+"""The least FLOPs and bytes of a step, for every entrant: the base of utilisation."""
 
 from __future__ import annotations
 

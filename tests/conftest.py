@@ -12,6 +12,13 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from zoo import registry
+
+# tests see zoo's own parts only, whatever plugins are installed; those of tests/plugins install theirs elsewhere
+INSTALLED_PLUGINS = sorted(registry.distributions() - {registry.BUILTIN})
+if INSTALLED_PLUGINS:
+    os.environ.setdefault(registry.DISABLE_VARIABLE, ",".join(INSTALLED_PLUGINS))
+
 # pytest --hypothesis-profile=nightly: ten times as many examples, and others each time
 settings.register_profile(
     "deterministic",

@@ -21,10 +21,10 @@ def install(monkeypatch):
     """Replace the registry's parts by those given."""
 
     def use(*parts: registry.Part) -> None:
-        def listed(kind: str) -> tuple[registry.Part, ...]:
+        def parts_of(kind: str) -> tuple[registry.Part, ...]:
             return tuple(sorted((one for one in parts if one.kind == kind), key=lambda one: one.name.lower()))
 
-        monkeypatch.setattr(registry, "installed_parts", listed)
+        monkeypatch.setattr(registry, "installed_parts", parts_of)
 
     return use
 
@@ -69,9 +69,11 @@ def resolve(toys, tmp_path):
     )
 
     def run(*texts: str, options: str = "") -> module.Resolved:
-        found = [yaml_source.parse_yaml(text, f"r{index}.yaml") for index, text in enumerate(texts)]
+        result = [yaml_source.parse_yaml(text, f"r{index}.yaml") for index, text in enumerate(texts)]
         command = fit_options.parse("fit", options.split())
-        return module.resolve([*found, *yaml_source.option_layers(command.options)], schema, ClassFinder(command.allow))
+        return module.resolve(
+            [*result, *yaml_source.option_layers(command.options)], schema, ClassFinder(command.allow)
+        )
 
     return run
 

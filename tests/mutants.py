@@ -28,7 +28,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 HEAVY = ("torch", "lightning", "torchmetrics", "jsonargparse", "hypothesis", "pytest", "numpy", "PIL", "tokenizers")
-LEFT_OUT = shutil.ignore_patterns("venv", ".git", "__pycache__", ".*_cache", "runs", "*.egg-info", "build", "dist")
+IGNORE = shutil.ignore_patterns("venv", ".git", "__pycache__", ".*_cache", "runs", "*.egg-info", "build", "dist")
 ANY = "~"  # any identifier, in the text that is replaced and, in the same order, in its replacement
 
 
@@ -367,8 +367,8 @@ MUTANTS = [
         ),
         (
             "logging/run_record.py",
-            "if lost or value == value}",
-            "if lost or value != value}",
+            "if diverged or value == value}",
+            "if diverged or value != value}",
             "logging/test_run_record.py",
         ),
         (
@@ -556,7 +556,7 @@ MUTANTS = [
         ("system/malloc.py", 'in ("0", "no", "off", "false"):', 'in ("1",):', "system/test_malloc.py"),
         (
             "system/garbage_collection.py",
-            "if _resting or not gc.isenabled():",
+            "if _paused or not gc.isenabled():",
             "if not gc.isenabled():",
             "system/test_garbage_collection.py",
         ),
@@ -707,7 +707,7 @@ class Laboratory:
     def __init__(self, folder: Path, timeout: float) -> None:
         self.folder, self.timeout = folder / "repository", timeout
         self.log = folder / "log"
-        shutil.copytree(ROOT, self.folder, ignore=LEFT_OUT, symlinks=True)
+        shutil.copytree(ROOT, self.folder, ignore=IGNORE, symlinks=True)
         # some tests ask git which files there are
         subprocess.run("git init -q . && git add -A", shell=True, cwd=self.folder, check=True, capture_output=True)
         self.sound: dict[str, bool] = {}  # which tests pass without a mutant
@@ -756,13 +756,13 @@ class Laboratory:
         """Run its tests with the fault, and the one that fails without it."""
         path = self.folder / "zoo" / mutant.file
         source = path.read_text(encoding="utf-8")
-        begun = time.monotonic()
+        start = time.monotonic()
         try:
             path.write_text(mutant.apply(source), encoding="utf-8")
             outcome, test = self.run(mutant.tests)
         finally:
             path.write_text(source, encoding="utf-8")
-        seconds = round(time.monotonic() - begun, 1)
+        seconds = round(time.monotonic() - start, 1)
         if outcome == "failed" and test not in self.sound:
             self.sound[test] = self.run([test] if test else mutant.tests)[0] == "passed"
         status = {"passed": "survived", "timeout": "timeout"}.get(outcome) or (

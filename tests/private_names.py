@@ -41,8 +41,8 @@ def uses(path):
     """Every use of another package's private names in a file of zoo."""
     tree = ast.parse(path.read_text())
     where = path.relative_to(ROOT).as_posix()
-    found = {Use(where, line, name) for line, name in [*by_syntax(tree), *by_class(path, tree)]}
-    return sorted(found)
+    files = {Use(where, line, name) for line, name in [*by_syntax(tree), *by_class(path, tree)]}
+    return sorted(files)
 
 
 def by_syntax(tree):

@@ -294,8 +294,12 @@ def test_no_command_prints_a_foreign_control(command, encoding, stream, site, tm
         getattr(sys, name).flush()
         text = getattr(sys, name).buffer.getvalue().decode(encoding)
         assert "Traceback" not in text, text[-1500:]
-        plain = console.DRAWING.sub("", text) if stream is Terminal else text
-        assert not RAW.search(plain), (name, RAW.search(plain), plain[max(0, RAW.search(plain).start() - 80) :][:160])
+        without_controls = console.DRAWING.sub("", text) if stream is Terminal else text
+        assert not RAW.search(without_controls), (
+            name,
+            RAW.search(without_controls),
+            without_controls[max(0, RAW.search(without_controls).start() - 80) :][:160],
+        )
         assert not re.search(r"\x1b\[(8|31|2J|1A)m?own", text)
         arrived |= {mark for mark in MARKS if mark in text}
     assert len(arrived) >= 40, set(MARKS) - arrived
@@ -305,13 +309,13 @@ def test_no_command_prints_a_foreign_control(command, encoding, stream, site, tm
 
 
 def test_every_control_of_unicode_is_escaped():
-    kept = {"\n", "\t"}
+    unescaped = {"\n", "\t"}
     for code in range(sys.maxunicode + 1):
         letter = chr(code)
         control = unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp")
         if control:
             assert console.printable(letter) != letter, hex(code)
-            assert (console.printable(letter, lines=True) == letter) == (letter in kept), hex(code)
+            assert (console.printable(letter, lines=True) == letter) == (letter in unescaped), hex(code)
         elif unicodedata.category(letter)[0] in "LNPS" and unicodedata.name(letter, "").find("FILLER") < 0:
             assert console.printable(letter) == letter, hex(code)
 

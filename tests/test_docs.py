@@ -108,24 +108,24 @@ def test_a_contracts_page_lists_its_checks(kind):
 
 def test_every_test_that_the_checklist_names_exists():
     page = (DOCS / "checklist.md").read_text(encoding="utf-8")
-    named = re.findall(r"`(\w+): (\w+)`", page)
-    assert len(named) > 150
-    for folder, name in named:
+    names = re.findall(r"`(\w+): (\w+)`", page)
+    assert len(names) > 150
+    for folder, name in names:
         places = [ROOT / "tests" / folder, ROOT / "plugins" / f"zoo-{folder}" / "tests"]
         files = [path for place in places for path in place.rglob("test_*.py")]
         files = files or list((ROOT / "tests").glob("test_*.py"))
-        found = any(f"def test_{name}(" in path.read_text(encoding="utf-8") for path in files)
-        assert found, f"no test_{name} in {folder}"
+        exists = any(f"def test_{name}(" in path.read_text(encoding="utf-8") for path in files)
+        assert exists, f"no test_{name} in {folder}"
     for target in re.findall(r"\]\(([\w./-]+)\)", page):
         assert (DOCS / target).exists(), target
 
 
 def test_every_recipe_and_plugin_that_the_checklist_names_exists():
     page = (DOCS / "checklist.md").read_text(encoding="utf-8")
-    known = {path.stem for path in ROOT.rglob("*.yaml") if path.parent.name == "recipes"}
+    names = {path.stem for path in ROOT.rglob("*.yaml") if path.parent.name == "recipes"}
     for name in re.findall(r"`([a-z0-9]+(?:-[a-z0-9]+)+)`", page):
-        assert name in known, name
+        assert name in names, name
     for stars in re.findall(r"`([a-z0-9-]+)-\*`", page):
-        assert any(name.startswith(f"{stars}-") for name in known), stars
+        assert any(name.startswith(f"{stars}-") for name in names), stars
     for plugin in re.findall(r"\bzoo-(\w+)", page):
         assert (ROOT / "plugins" / f"zoo-{plugin}").is_dir(), plugin

@@ -9,10 +9,12 @@ import pytest
 from zoo import registry
 from zoo.plugins.description import describe, describe_class
 
-ROOT = Path(__file__).parent.parent / "zoo"
-FILES = sorted(ROOT.rglob("*.py"))
-# (B, T, dim), () for one number, "shaped like x", "the same shape", or a function of each element
-SHAPE = re.compile(r"\([^()]*[\w.]+,[^()]*\)|(?<!\w)\(\)|\bshape(d)?\b|\belementwise\b|\bone number\b")
+ROOT = Path(__file__).parent.parent
+FILES = sorted([*ROOT.glob("zoo/**/*.py"), *ROOT.glob("plugins/*/src/**/*.py")])
+# (B, T, dim), () for one number, "shaped like x", "the same shape", or a function of each element; no (Author, 2020)
+SHAPE = re.compile(
+    r"\((?![^()]*\b[12]\d{3}\b)[^()]*[\w.]+,[^()]*\)|(?<!\w)\(\)|\bshape(d)?\b|\belementwise\b|\bone number\b"
+)
 
 
 def public(tree, prefix=""):
@@ -74,6 +76,7 @@ def d(): ...
 def test_what_is_missing_is_seen():
     assert undocumented(SOURCE) == ["d"]
     assert shapeless(SOURCE) == ["A.b"]
+    assert shapeless(SOURCE.replace("The result.", "A formula (Author, 2020).")) == ["A.b"]
     assert shapeless(SOURCE.replace("The result.", "x (B, T) to (B,).")) == []
 
 

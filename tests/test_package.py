@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
+def distributions(tmp_path_factory):
     """The folder with wheel and source distribution."""
     folder = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-t", "sdist", "-d", str(folder)]
@@ -22,10 +22,10 @@ def built(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def installed(built, tmp_path_factory):
+def installed(distributions, tmp_path_factory):
     """A folder of packages that holds the unpacked wheel, as pip would lay it out."""
     folder = tmp_path_factory.mktemp("site")
-    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
+    with zipfile.ZipFile(next(distributions.glob("*.whl"))) as wheel:
         wheel.extractall(folder)
     return folder
 
@@ -39,8 +39,8 @@ def run_zoo(installed, folder, *words):
     return done.stdout
 
 
-def test_the_wheel_holds_recipes_templates_license_and_typing(built):
-    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
+def test_the_wheel_holds_recipes_templates_license_and_typing(distributions):
+    with zipfile.ZipFile(next(distributions.glob("*.whl"))) as wheel:
         names = set(wheel.namelist())
     for folder, pattern, place in (
         ("recipes", "*.yaml", "zoo/recipes"),
@@ -55,15 +55,15 @@ def test_the_wheel_holds_recipes_templates_license_and_typing(built):
     assert not [name for name in names if name.startswith(("tests/", "bench/"))]
 
 
-def test_the_source_distribution_builds_the_same_wheel(built, tmp_path):
-    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+def test_the_source_distribution_builds_the_same_wheel(distributions, tmp_path):
+    with tarfile.open(next(distributions.glob("*.tar.gz"))) as archive:
         archive.extractall(tmp_path, filter="data")
     source = next(tmp_path.iterdir())
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "again")]
     subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=120)
     with (
         zipfile.ZipFile(next((tmp_path / "again").glob("*.whl"))) as again,
-        zipfile.ZipFile(next(built.glob("*.whl"))) as first,
+        zipfile.ZipFile(next(distributions.glob("*.whl"))) as first,
     ):
         assert sorted(again.namelist()) == sorted(first.namelist())
 

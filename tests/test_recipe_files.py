@@ -37,9 +37,9 @@ def test_a_plugins_recipe_is_found_by_its_name_and_listed_with_its_package(borro
         "borrowed",
         "a recipe of a plugin (p-shelf)",
     ]
-    told = {one["name"]: one for one in json.loads(zoo("recipes", "--json")[1])}
-    assert told["borrowed"]["distribution"] == "p-shelf"
-    assert told["lm-tiny"]["distribution"] == "zoo-transformers"
+    report = {one["name"]: one for one in json.loads(zoo("recipes", "--json")[1])}
+    assert report["borrowed"]["distribution"] == "p-shelf"
+    assert report["lm-tiny"]["distribution"] == "zoo-transformers"
     assert zoo("show", "borrowed")[1].startswith("# borrowed")
 
 
@@ -58,6 +58,6 @@ def test_a_shelf_that_is_no_folder_is_told_by_the_doctor(site, zoo):
     shelf(site(), "p-empty", {}, target="nothing")
     site()
     reasons = [flaw.reason for flaw in registry.metadata_flaws() if flaw.package.name == "p-empty"]
-    said = "entry point 'p_empty' in [zoo.recipes]: 'p_empty.nothing' is not a folder of an installed package"
-    assert reasons == [said]
-    assert said in zoo("list")[1]
+    message = "entry point 'p_empty' in [zoo.recipes]: 'p_empty.nothing' is not a folder of an installed package"
+    assert reasons == [message]
+    assert message in zoo("list")[1]

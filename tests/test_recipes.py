@@ -98,15 +98,15 @@ def test_recipe_is_short_and_its_header_tells_size_time_and_expected_score(name)
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipe_builds_at_the_size_of_its_header(name):
-    found = sum(p.numel() for p in build(name).net.parameters())
+    total = sum(p.numel() for p in build(name).net.parameters())
     if name in COUNTS:
-        assert found == COUNTS[name]
+        assert total == COUNTS[name]
     number, unit = re.search(
         r"size: ([\d.]+) (M|B) parameters", "\n".join(recipe_files.packaged_recipe(name).header)
     ).groups()
     claimed = float(number) * {"M": 1e6, "B": 1e9}[unit]
     blank = "tiny" in name or "multi30k" in name or "shakespeare" in name  # the data decides the vocabulary
-    assert blank or found == pytest.approx(claimed, rel=0.05, abs=0.05e6)
+    assert blank or total == pytest.approx(claimed, rel=0.05, abs=0.05e6)
 
 
 @pytest.mark.parametrize("name", BODIES)

@@ -21,7 +21,7 @@ TEXT = "model: Toy\ndata: {class_path: Text, init_args: {path: a}}\n"
 @pytest.fixture
 def with_plugins(install):
     def use(*more):
-        install(*(part(kind, name, f"cli_toys:{name}") for kind, listed in TOYS.items() for name in listed), *more)
+        install(*(part(kind, name, f"cli_toys:{name}") for kind, names in TOYS.items() for name in names), *more)
 
     return use
 
@@ -72,17 +72,17 @@ def test_doctor_lists_broken_and_clashing_plugins(with_plugins, zoo):
 def test_a_torch_that_does_not_fit_is_told_from_metadata(monkeypatch, zoo):
     installed = {"torch": "2.13.0", "torchvision": "0.29.2"}
     monkeypatch.setattr(doctor, "installed_version", installed.get)
-    told = doctor.torch_mismatch(["numpy", "torch==2.15.0", "pillow>=5"])
-    assert told == (
+    message = doctor.torch_mismatch(["numpy", "torch==2.15.0", "pillow>=5"])
+    assert message == (
         "torchvision 0.29.2 was built for torch 2.15.0 but torch 2.13.0 is installed.\nRun: pip install torch==2.15.0"
     )
     assert doctor.torch_mismatch(["torch==2.13.0"]) is None
     monkeypatch.setitem(installed, "torch", "2.15.0+cpu")
     assert doctor.torch_mismatch(["torch (==2.15.0)"]) is None
-    monkeypatch.setattr(doctor, "torch_mismatch", lambda: told)
+    monkeypatch.setattr(doctor, "torch_mismatch", lambda: message)
     code, _, err = zoo("fit")
     assert code == 2
-    assert err == f"error: {told}\n"
+    assert err == f"error: {message}\n"
 
 
 def test_lightning_is_a_synonym(monkeypatch, zoo):
@@ -95,16 +95,16 @@ def test_lightning_is_a_synonym(monkeypatch, zoo):
 
 
 def test_other_lightning_commands_go_to_the_sdk(monkeypatch, zoo):
-    seen = []
+    calls = []
 
     class Point:
         def load(self):
-            return lambda: seen.append(list(sys.argv))
+            return lambda: calls.append(list(sys.argv))
 
-    monkeypatch.setattr(lightning_command, "sdk", Point)
+    monkeypatch.setattr(lightning_command, "find_sdk", Point)
     monkeypatch.setattr(sys, "argv", ["/x/bin/lightning"])
     assert zoo("studio", "start")[0] == 0
-    assert seen == [["/x/bin/lightning", "studio", "start"]]
+    assert calls == [["/x/bin/lightning", "studio", "start"]]
     monkeypatch.setattr(sys, "argv", ["/x/bin/zoo"])
     assert zoo("studio", "start")[0] == 2
 
@@ -200,10 +200,10 @@ def test_discovery_survives_what_hooks_and_folders_do(site, monkeypatch):
 
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Hook])
     site()
-    found = {one.name: one for one in registry.installed_parts("norm")}
-    assert {"Fine", "Tabs", "RMSNorm"} <= set(found) or {"Older", "Tabs", "RMSNorm"} <= set(found)
-    assert len({"Fine", "Older"} & set(found)) == 1  # one package of a name counts
-    assert found["Tabs"].target == "tabs:Tabs"
+    result = {one.name: one for one in registry.installed_parts("norm")}
+    assert {"Fine", "Tabs", "RMSNorm"} <= set(result) or {"Older", "Tabs", "RMSNorm"} <= set(result)
+    assert len({"Fine", "Older"} & set(result)) == 1  # one package of a name counts
+    assert result["Tabs"].target == "tabs:Tabs"
     assert discovery.installed_version("empty") == "1"
     assert discovery.installed_version("no-such-package") is None
     assert description.find_spec("odd") is None
@@ -215,18 +215,18 @@ def test_torch_starts_beside_entry_points_that_importlib_cannot_read(site, monke
     site()
     with pytest.raises(TypeError):
         doctor.entry_points()
-    kept = discovery.Distribution.entry_points
+    original = discovery.Distribution.entry_points
     try:
         assert discovery.discover().fatal
         discovery.tolerate_damaged_metadata()
         assert "zoo" in {point.name for point in doctor.entry_points(group="console_scripts")}
     finally:
-        discovery.Distribution.entry_points = kept
+        discovery.Distribution.entry_points = original
     assert [flaw.package.name for flaw in registry.metadata_flaws()] == ["worse"]
 
 
 @pytest.mark.parametrize(
-    ("requires", "told"),
+    ("requires", "message"),
     [
         ("zoo-transformers<0.1", "<0.1"),
         ("Zoo_Transformers (>=7)", ">=7"),
@@ -239,10 +239,10 @@ def test_torch_starts_beside_entry_points_that_importlib_cannot_read(site, monke
         ("zoo-transformers-extra>=9", ""),
     ],
 )
-def test_which_zoo_a_package_is_built_for(site, requires, told):
+def test_which_zoo_a_package_is_built_for(site, requires, message):
     package(site(), "built", norm("built", "Built"), metadata=f"Name: built\nVersion: 1\nRequires-Dist: {requires}\n")
     site()
-    assert diagnosis.version_mismatch(registry.find("norm", "built")) == told
+    assert diagnosis.version_mismatch(registry.find("norm", "built")) == message
 
 
 @pytest.mark.parametrize(
@@ -280,17 +280,17 @@ def test_what_an_import_prints_goes_to_standard_error(site, capfd):
 
 
 def test_an_import_cannot_leave_and_others_can(monkeypatch):
-    left = []
-    monkeypatch.setattr(os, "_exit", left.append)
+    exits = []
+    monkeypatch.setattr(os, "_exit", exits.append)
     with pytest.raises(SystemExit, match=r"os._exit\(3\)"), safe_import.contain_import():
         os._exit(3)
     with safe_import.contain_import():  # another thread, such as a watchdog, may end the process
         other = threading.Thread(target=os._exit, args=[4])
         other.start()
         other.join()
-    assert left == [4]
+    assert exits == [4]
     os._exit(5)
-    assert left == [4, 5]
+    assert exits == [4, 5]
 
 
 def test_an_import_without_standard_output():
@@ -313,12 +313,12 @@ def test_the_doctor_does_not_wait_for_ever(site):
         package(site(), name, norm(name, name), body)
     site()
     parts = {one.name: one for one in registry.installed_parts("norm") if not one.builtin}
-    found = dict(zip(parts, import_probe.probe(parts.values(), patience=2.0), strict=True))
-    assert found["Hangs"].problem == found["Prints"].problem == "importing it did not end within 2 s"
-    assert found["Closes"].problem is not None
-    assert "EOFError" in found["Asks"].problem
-    assert (found["Child"].problem, found["Child"].seconds < 2) == (None, True)
-    assert len(found["Prints"].printed) <= import_probe.MOST_BYTES
+    result = dict(zip(parts, import_probe.probe(parts.values(), patience=2.0), strict=True))
+    assert result["Hangs"].problem == result["Prints"].problem == "importing it did not end within 2 s"
+    assert result["Closes"].problem is not None
+    assert "EOFError" in result["Asks"].problem
+    assert (result["Child"].problem, result["Child"].seconds < 2) == (None, True)
+    assert len(result["Prints"].printed) <= import_probe.MOST_BYTES
 
 
 def test_a_hint_imports_no_plugin(site):

@@ -40,7 +40,7 @@ VALUES = {
 }  # fmt: skip
 ROWS = [(path, old, new) for path, names in renames.OPTIONS.items() for old, new in names.items()]
 PARTS = [row for row in ROWS if row[0].startswith("zoo.parts.")]
-CHOSEN = {"Attention": "MultiHead", "Gated": "SwiGLU"}  # bases: which part of theirs is tried
+PART_OF_BASE = {"Attention": "MultiHead", "Gated": "SwiGLU"}  # bases: which part of theirs is tried
 KIND = {"disentangled": "attention"}  # of modules that are not called like their kind
 TEXT = """model: {class_path: CausalLM, init_args: {dim: 16, depth: 1, heads: 2, MODEL}}
 data: {class_path: StdlibDocs, init_args: {DATA}}
@@ -68,7 +68,7 @@ def value_of(row):
 
 def part_of(row):
     name = row[0].rpartition(".")[2]
-    return CHOSEN.get(name, name)
+    return PART_OF_BASE.get(name, name)
 
 
 def recipe(row, option):
@@ -79,8 +79,8 @@ def recipe(row, option):
     if not path.startswith("zoo.parts."):
         return PATCHES.replace("MODEL", f"{option}: {value}").replace("DATA", "")
     kind, more = kind_of(path), ", position: NoPosition" if path.endswith("Disentangled") else ""
-    chosen = f"{kind}: {{class_path: {part_of(row)}, init_args: {{{option}: {value}}}}}"
-    return TEXT.replace("MODEL", chosen + more).replace("DATA", "")
+    part = f"{kind}: {{class_path: {part_of(row)}, init_args: {{{option}: {value}}}}}"
+    return TEXT.replace("MODEL", part + more).replace("DATA", "")
 
 
 def options(row, option):
@@ -96,7 +96,7 @@ def options(row, option):
     return [*more, f"--model.{kind}={part_of(row)}", f"--model.{kind}.{option}={text}"]
 
 
-def plain(row):
+def base_recipe(row):
     """The recipe without the option."""
     vision = row[0].startswith(("zoo.models.vit", "zoo.tasks.classification"))
     return (PATCHES if vision else TEXT).replace(", MODEL", "").replace("DATA", "")
@@ -110,9 +110,9 @@ def plan(folder, text, *words):
 
 
 def warnings_of(caplog):
-    found = [record.getMessage() for record in caplog.records if record.name == "zoo.renames"]
+    result = [record.getMessage() for record in caplog.records if record.name == "zoo.renames"]
     caplog.clear()
-    return found
+    return result
 
 
 def assert_one_warning(caplog, old, new, where):
@@ -121,7 +121,7 @@ def assert_one_warning(caplog, old, new, where):
     assert where in message
 
 
-def built(config):
+def build_net(config):
     """A task of a configuration of tiny sizes, and its weights."""
     model = config["model"]
     sizes = {
@@ -160,8 +160,8 @@ def test_in_a_recipe(row, tmp_path, caplog):
 @pytest.mark.parametrize("row", ROWS, ids=row_id)
 def test_on_the_command_line(row, tmp_path, caplog):
     _, old, new = row
-    ours = plan(tmp_path, plain(row), *options(row, new))
-    theirs = plan(tmp_path, plain(row), *options(row, old))
+    ours = plan(tmp_path, base_recipe(row), *options(row, new))
+    theirs = plan(tmp_path, base_recipe(row), *options(row, old))
     assert_one_warning(caplog, old, new, options(row, old)[-1])
     assert ours.resolved.config == theirs.resolved.config
     assert ours.run == theirs.run  # one folder, one name of the variant
@@ -173,9 +173,9 @@ def test_in_a_mapping_on_the_command_line(row, tmp_path, caplog):
     kind = kind_of(row[0])
     more = ["--model.position=none"] if row[0].endswith("Disentangled") else []
     text = f"--model.{kind}={{class_path: {part_of(row)}, init_args: {{{old}: {json.dumps(value_of(row))}}}}}"
-    theirs = plan(tmp_path, plain(row), *more, text)
+    theirs = plan(tmp_path, base_recipe(row), *more, text)
     assert_one_warning(caplog, old, new, "--model.")
-    assert plan(tmp_path, plain(row), *options(row, new)).config == theirs.config
+    assert plan(tmp_path, base_recipe(row), *options(row, new)).config == theirs.config
 
 
 @pytest.mark.parametrize("row", [row for row in PARTS if kind_of(row[0]) in ("attention", "ffn")], ids=row_id)
@@ -184,7 +184,7 @@ def test_for_some_layers(row, tmp_path, caplog):
 
     def layered(option):
         part = f"{{class_path: {part_of(row)}, init_args: {{{option}: {json.dumps(value_of(row))}}}}}"
-        return plan(tmp_path, plain(row), f"--model.overrides=[{{first: 0, {kind_of(row[0])}: {part}}}]")
+        return plan(tmp_path, base_recipe(row), f"--model.overrides=[{{first: 0, {kind_of(row[0])}: {part}}}]")
 
     theirs = layered(old)
     assert_one_warning(caplog, old, new, "--model.overrides")
@@ -199,7 +199,7 @@ def test_both_names_at_once_are_an_error(row, tmp_path):
         plan(tmp_path, text)
     assert error.value.code == 2
     with pytest.raises(UsageError, match="both are set"):
-        plan(tmp_path, plain(row), *options(row, old), options(row, new)[-1])
+        plan(tmp_path, base_recipe(row), *options(row, old), options(row, new)[-1])
 
 
 def test_the_command_line_overrides_the_old_name_of_a_recipe(tmp_path):
@@ -219,7 +219,7 @@ def renamed_back(value, row):
 @pytest.mark.parametrize("row", [row for row in ROWS if ".data." not in row[0]], ids=row_id)
 def test_in_a_saved_model(row, tmp_path, caplog):
     """A run's configuration, a checkpoint's and an export's are read by the same function."""
-    config = built(json.loads(json.dumps(plan(tmp_path, recipe(row, row[2])).config, default=str)))
+    config = build_net(json.loads(json.dumps(plan(tmp_path, recipe(row, row[2])).config, default=str)))
     ours = rebuild_task(config, Path("config.yaml"))
     theirs = rebuild_task(renamed_back(config, row), Path("config.yaml"))
     assert_one_warning(caplog, row[1], row[2], "config.yaml")
@@ -242,7 +242,7 @@ def both_in(value, row):
 
 @pytest.mark.parametrize("row", PARTS, ids=row_id)
 def test_in_an_export(row, tmp_path, caplog):
-    config = built(json.loads(json.dumps(plan(tmp_path, recipe(row, row[2])).config, default=str)))
+    config = build_net(json.loads(json.dumps(plan(tmp_path, recipe(row, row[2])).config, default=str)))
     task = rebuild_task(config, Path("x"))
     folder = tmp_path / "export"
     folder.mkdir()
@@ -277,12 +277,12 @@ def test_in_the_run_that_is_resumed_or_compared(row, tmp_path, caplog):
 @pytest.mark.parametrize("row", ROWS, ids=row_id)
 def test_a_folder_that_has_the_old_name_is_found(row, tmp_path):
     words = options(row, row[2])
-    ours = plan(tmp_path, plain(row), *words).run
+    ours = plan(tmp_path, base_recipe(row), *words).run
     pieces = sorted(piece.replace(f"{row[2]}=", f"{row[1]}=") for piece in ours.variant.split(","))
     older = ours.folder.parent.parent / ",".join(pieces) / "s1"
     older.mkdir(parents=True)
-    assert plan(tmp_path, plain(row), *words).run.folder == older
-    assert plan(tmp_path, plain(row), *options(row, row[1])).run.folder == older
+    assert plan(tmp_path, base_recipe(row), *words).run.folder == older
+    assert plan(tmp_path, base_recipe(row), *options(row, row[1])).run.folder == older
 
 
 def test_the_data_of_a_saved_run(caplog):
@@ -345,10 +345,10 @@ def test_an_old_name_of_a_part_is_found_and_said_once(tmp_path, caplog):
 @pytest.mark.parametrize(("old", "new"), renames.CLASSES.items())
 def test_an_old_class_path(old, new, tmp_path, caplog):
     kind = "backend" if "auto" in new else "ffn"
-    theirs = plan(tmp_path, plain(ROWS[0]), f"--model.{kind}={old}")
+    theirs = plan(tmp_path, base_recipe(ROWS[0]), f"--model.{kind}={old}")
     assert_one_warning(caplog, old, new, f"--model.{kind}={old}")
-    assert theirs.config == plan(tmp_path, plain(ROWS[0]), f"--model.{kind}={new}").config
-    config = built(theirs.config)
+    assert theirs.config == plan(tmp_path, base_recipe(ROWS[0]), f"--model.{kind}={new}").config
+    config = build_net(theirs.config)
     text = json.dumps(config, default=str).replace(new, old)
     assert str(rebuild_task(json.loads(text), Path("x"))) == str(rebuild_task(config, Path("x")))
     assert_one_warning(caplog, old, new, "x")
@@ -488,8 +488,8 @@ def test_no_source_calls_a_part_by_an_old_keyword():
             if isinstance(node, ast.Call):
                 called = [node.func, *node.args[:1]]  # partial(RoPE, …) too
                 for name in {one.id for one in called if isinstance(one, ast.Name)} & names.keys():
-                    written = {word.arg for word in node.keywords} & names[name]
-                    assert not written, f"{path}:{node.lineno}: {name}({written})"
+                    old_words = {word.arg for word in node.keywords} & names[name]
+                    assert not old_words, f"{path}:{node.lineno}: {name}({old_words})"
             elif isinstance(node, ast.Attribute):
                 assert node.attr not in attributes, f"{path}:{node.lineno}: .{node.attr}"
 

@@ -17,7 +17,7 @@ import zoo
 from zoo import registry
 from zoo.compare.run_records import RunRecord, read_records
 from zoo.compare.verdict import Answer, answer
-from zoo.compare.write_report import write_report
+from zoo.compare.report import write_report
 from zoo.conformance import checks
 from zoo.data.data import Data
 from zoo.data.text import TextFiles

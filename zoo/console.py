@@ -1,7 +1,7 @@
-"""What zoo prints: made printable, kept in a run's log, and no end of a training when nobody reads it any more.
+"""Guarded output: control characters are escaped, a run logs it, and a closed reader does not end a training.
 
 The command line puts a ``Guard`` in front of standard output and standard error, so that no ``print``, warning, logger
-or traceback can send a control sequence of a stranger to the terminal.
+or traceback can send an untrusted control sequence to the terminal.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any, TextIO
 
 from zoo.errors import ZooError
 
-LOG = "output.log"  # in a run's folder: everything that its command has said
-BUFFERED = 2**16  # characters said before a run has a folder
+LOG = "output.log"  # in a run's folder: everything that its command has printed
+BUFFERED = 2**16  # characters printed before a run has a folder
 # controls but line feed and tab, line separators, bidirectional controls, characters without a width, surrogates
 CONTROL = (
     r"\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5"
@@ -43,7 +43,7 @@ UNREAD = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ECONNRESET, er
 
 
 class UnreadError(BrokenPipeError):
-    """Nobody reads standard output any more, and the command does nothing but print."""
+    """The reader of standard output has ended, and the command does nothing but print."""
 
 
 class OutputError(ZooError):
@@ -75,7 +75,7 @@ def as_json(value: Any, encoding: str = "", **options: Any) -> str:
 
 
 class Guard:
-    """A text stream that writes what is printable, and that stays usable when what is behind it does not."""
+    """A text stream that escapes control characters, and that stays usable when the stream behind it fails."""
 
     def __init__(self, stream: TextIO, title: str, output: Output) -> None:
         self.stream, self.title, self.output = stream, title, output
@@ -110,18 +110,18 @@ class Guard:
         try:
             self.stream.flush()
         except (OSError, ValueError) as error:
-            self._lose(error)
+            self._discard_output(error)
 
     def _write(self, text: str, logged: str) -> int:
         self.output.record(logged)
         try:
             self.stream.write(text)
         except (OSError, ValueError) as error:
-            self._lose(error)
+            self._discard_output(error)
         return len(text)
 
-    def _lose(self, error: OSError | ValueError) -> None:
-        """Send what follows, from libraries and child processes too, nowhere; Python would fail once more at exit."""
+    def _discard_output(self, error: OSError | ValueError) -> None:
+        """Discard later output, of libraries and child processes too; Python would fail once more at exit."""
         try:
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, self.stream.fileno())
@@ -129,27 +129,27 @@ class Guard:
             self.stream.flush()
         except (OSError, ValueError):
             self.stream = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
-        self.output.lose(self, error)
+        self.output.report_failure(self, error)
 
 
 class Output:
     """The two streams of one command, their log, and what could not be written."""
 
-    def __init__(self, ends: bool) -> None:
-        """``ends``: whether the command has nothing left to do when nobody reads its standard output."""
-        self.ends = ends
+    def __init__(self, only_prints: bool) -> None:
+        """``only_prints``: whether the command ends when the reader of its standard output has ended."""
+        self.only_prints = only_prints
         self.guards: list[Guard] = []
         self.log: TextIO | None = None
-        self.before: list[str] = []
-        self.failed_streams: set[str] = set()  # the titles of streams that nobody hears any more
-        self.failure = ""  # why standard output was lost, unless its reader left
+        self.unlogged: list[str] = []
+        self.failed_streams: set[str] = set()  # titles
+        self.failure = ""  # why standard output failed, unless its reader ended
 
     def record(self, text: str) -> None:
-        """Keep a text in the log, or until there is one."""
+        """Write a text to the log, or keep it until there is one."""
         if self.log is None:
-            self.before.append(text)
-            if len(self.before) > BUFFERED or sum(map(len, self.before[-2:])) > BUFFERED:
-                self.before.clear()
+            self.unlogged.append(text)
+            if len(self.unlogged) > BUFFERED or sum(map(len, self.unlogged[-2:])) > BUFFERED:
+                self.unlogged.clear()
             return
         try:
             self.log.write(text)
@@ -157,13 +157,13 @@ class Output:
             self._drop_log(error)
 
     def open_log(self, path: Path) -> None:
-        """Append everything that is said, from the command's beginning on, to a file."""
+        """Append everything that the command prints, from its beginning on, to a file."""
         try:
             self.log = path.open("a", encoding="utf-8", errors="backslashreplace", buffering=1)
         except OSError as error:
             self._drop_log(error)
             return
-        text, self.before = "".join(self.before), []
+        text, self.unlogged = "".join(self.unlogged), []
         self.record(text)
         if self.failed_streams:
             print(f"what is printed is in {path}", file=self.guards[1], flush=True)
@@ -176,23 +176,23 @@ class Output:
                 log.close()
         print(f"warning: {LOG} cannot be written: {reason(error)}; going on without it", file=sys.stderr, flush=True)
 
-    def lose(self, guard: Guard, error: OSError | ValueError) -> None:
-        """Say that a stream is lost, where somebody still listens, or end a command that does nothing but print."""
+    def report_failure(self, guard: Guard, error: OSError | ValueError) -> None:
+        """Warn on the other stream that one has failed, or end a command that does nothing but print."""
         reader_left = isinstance(error, ValueError) or error.errno in UNREAD
         first = guard.title == self.guards[0].title
         self.failed_streams.add(guard.title)
         if first and not reader_left:
             self.failure = reason(error)
-        if first and self.ends:
+        if first and self.only_prints:
             if reader_left:
-                raise UnreadError(errno.EPIPE, "nobody reads standard output")
+                raise UnreadError(errno.EPIPE, "the reader of standard output has ended")
             raise OutputError(f"{guard.title} cannot be written: {self.failure}.")
         hint = f"; what follows is in {self.log.name}" if self.log else ""
         other = self.guards[1 if first else 0]
         print(f"warning: {guard.title} cannot be written ({reason(error)}); going on{hint}", file=other, flush=True)
 
     def exit_code(self, code: int) -> int:
-        """The command's own code, unless what it printed is lost: 5."""
+        """The command's own exit code, or 5 if its output could not be written."""
         if code or not self.failure or self.log:
             return code
         print(f"error: {self.guards[0].title} could not be written: {self.failure}.", file=self.guards[1], flush=True)
@@ -203,11 +203,11 @@ current: Output | None = None  # that of the command which runs
 
 
 @contextlib.contextmanager
-def guarded(ends: bool, restore: bool = True) -> Iterator[Output]:
-    """Guard standard output and standard error while a command runs; ``restore``: and no longer."""
+def guard_streams(only_prints: bool, restore: bool = True) -> Iterator[Output]:
+    """Guard standard output and standard error while a command runs, and from then on unless ``restore``."""
     global current
     open_missing()
-    before, streams, output = current, (sys.stdout, sys.stderr), Output(ends)
+    before, streams, output = current, (sys.stdout, sys.stderr), Output(only_prints)
     output.guards = [Guard(streams[0], "standard output", output), Guard(streams[1], "standard error", output)]
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
@@ -221,7 +221,7 @@ def guarded(ends: bool, restore: bool = True) -> Iterator[Output]:
 
 
 def open_missing() -> None:
-    """Open the standard streams that were closed, onto nothing: the next file would take the place of one."""
+    """Open standard streams that were closed on the null device: the next file would take the place of one."""
     for handle in range(3):
         try:
             os.fstat(handle)
@@ -232,8 +232,8 @@ def open_missing() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (until the process ends)
 
 
-def cover() -> None:
-    """Guard again what a progress bar has put in place of the streams: it would take foreign escapes for colours."""
+def guard_again() -> None:
+    """Guard the streams that a progress bar has installed: it would draw untrusted escape sequences as colours."""
     if current is None:
         return
     for index, name in enumerate(("stdout", "stderr")):
@@ -243,13 +243,13 @@ def cover() -> None:
 
 
 def open_log(folder: Path) -> None:
-    """Keep what the command says in a run's folder too."""
+    """Log what the command prints in a run's folder."""
     if current is not None:
         current.open_log(folder / LOG)
 
 
 def draw(text: str, stream: Any = None, end: str = "\n") -> None:
-    """Print a text that holds zoo's own colours or cursor movements, and nobody else's."""
+    """Print a text with zoo's own colours or cursor movements; all other control characters are escaped."""
     stream = sys.stdout if stream is None else stream
     (stream.draw if isinstance(stream, Guard) else stream.write)(text + end)
 

@@ -22,7 +22,10 @@ from zoo.errors import PartError, PluginError
 from zoo.plugins.discovery import GROUP, ZOO, Entry, Flaw, Package, discover, normalize_name
 from zoo.plugins.safe_import import describe_import_error, import_object
 
-KINDS = ("position", "backend", "attention", "norm", "ffn", "block", "task", "data")
+STACK_KINDS = ("position", "backend", "attention", "norm", "ffn", "block")  # what a stack is built from
+KINDS = (*STACK_KINDS, "task", "data", "optimizer", "schedule")
+# bases of other libraries, which cannot say their kind themselves
+FOREIGN_BASES = {"torch.optim.optimizer.Optimizer": "optimizer"}
 BUILTIN = ZOO
 DISABLE_VARIABLE = "ZOO_DISABLE_PLUGINS"
 NULL_NAMES = ("none", "nope", "no")  # short names of the part of a kind that does nothing, such as NoPosition
@@ -125,6 +128,21 @@ def part_of_class(path: str) -> Part | None:
     name = path.rpartition(".")[2]
     mine = (part for kind in KINDS for part in parts_called(kind, name) if part.path == path and part.name == name)
     return next(mine, None)
+
+
+def kind_of(cls: object) -> str | None:
+    """The kind that a class belongs to by its attribute ``kind``, or by a base of another library; None without one."""
+    own = getattr(cls, "kind", None)
+    if isinstance(own, str) or not isinstance(cls, type):
+        return own if isinstance(own, str) else None
+    bases = (FOREIGN_BASES.get(f"{base.__module__}.{base.__qualname__}") for base in cls.__mro__)
+    return next(filter(None, bases), None)
+
+
+def is_base(cls: type) -> bool:
+    """Whether a class is the base of a kind rather than one of its parts."""
+    path = f"{cls.__module__}.{cls.__qualname__}"
+    return path in FOREIGN_BASES or (cls.__module__.startswith("zoo.") and "kind" in vars(cls))
 
 
 def is_hidden(part: Part) -> bool:

@@ -10,5 +10,5 @@ NAMES = ("attention", "curves", "operations", "overhead", "startup", "loading")
 
 
 def study(name: str) -> Study:
-    """The function of a study, imported when it is asked for."""
+    """The function of a study, imported when it is called for."""
     return importlib.import_module(f"bench.studies.{name}").study

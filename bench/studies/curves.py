@@ -6,7 +6,7 @@ import statistics
 from typing import Any
 
 from bench.arena import CLOCKS
-from bench.study import GIVEN_BACK, Options, Table, exponent, fresh
+from bench.study import RETURN_MEMORY, Options, Table, exponent, fresh
 
 AXES = {"length": (64, 128, 256, 512, 1024), "width": (128, 256, 384, 512), "batch": (1, 2, 4, 8, 16)}
 BASE = {"length": 256, "width": 256, "batch": 4}
@@ -24,12 +24,12 @@ def study(options: Options) -> list[Table]:
             ["entrant", *(f"{n}: ms" for n in sizes), "exponent", *(f"{n}: MB" for n in sizes), "exponent"],
         )
         for entrant in ENTRANTS:
-            found = [
-                fresh("bench.studies.curves:point", GIVEN_BACK, entrant=entrant, clock=options.clock,
+            points = [
+                fresh("bench.studies.curves:point", RETURN_MEMORY, entrant=entrant, clock=options.clock,
                       turns=options.turns, **{**BASE, axis: size})
                 for size in sizes
             ]  # fmt: skip
-            seconds, memory = [point[0] for point in found], [point[1] for point in found]
+            seconds, memory = [point[0] for point in points], [point[1] for point in points]
             table.rows.append(
                 [entrant, *(1e3 * one for one in seconds), exponent(sizes, seconds),
                  *(one / 2**20 for one in memory), exponent(sizes, [float(one) for one in memory])]
@@ -45,13 +45,13 @@ def point(entrant: str, clock: str, turns: int, **size: int) -> tuple[float, int
 
     language.DIM, language.HEADS = size["width"], max(1, size["width"] // 64)
     language.LENGTH, language.ROWS = size["length"], size["batch"]
-    made: Any = getattr(language, entrant)("gpt2", 8192)
+    step: Any = getattr(language, entrant)("gpt2", 8192)
     now = CLOCKS[clock]
     for number in range(2):
-        made(number)
-    memory, taken = peak_above(lambda: made(2)), []
+        step(number)
+    memory, seconds = peak_above(lambda: step(2)), []
     for number in range(max(1, min(turns, 5))):
         start = now()
-        made(number)
-        taken.append(now() - start)
-    return statistics.median(taken), memory
+        step(number)
+        seconds.append(now() - start)
+    return statistics.median(seconds), memory

@@ -16,11 +16,11 @@ BATCHES = 64
 
 def study(options: Options) -> list[Table]:
     """Tokenizers first, then loaders."""
-    made = fresh("bench.studies.loading:tokenizers", clock=options.clock, turns=options.turns)
+    times = fresh("bench.studies.loading:tokenizers", clock=options.clock, turns=options.turns)
     tokens = Table(
         "Tokenisation of Python's documentation, one thread", ["tokenizer", "MB/s", "M tokens/s", "learning, s"]
     )
-    tokens.rows += made
+    tokens.rows += times
     loaders = Table(
         "Data loading, no workers", ["data of", "ms per batch", "predictions/s", "ms per step", "share of the step"]
     )
@@ -45,35 +45,35 @@ def tokenizers(clock: str, turns: int) -> list[list[Any]]:
         "bpe 8,192": lambda: Tokenizer.bpe(texts, 8192),
     }
     for name, make in kinds.items():
-        learned, made = _timed(make, now)
-        taken, count = [], 0
+        learned, tokenizer = _timed(make, now)
+        seconds_of_turns, count = [], 0
         for _ in range(max(1, min(turns, 3))):
-            seconds, count = _timed(lambda made=made: sum(len(made.encode_array(text)) for text in texts), now)
-            taken.append(seconds)
-        seconds = statistics.median(taken)
+            seconds, count = _timed(lambda kind=tokenizer: sum(len(kind.encode_array(text)) for text in texts), now)
+            seconds_of_turns.append(seconds)
+        seconds = statistics.median(seconds_of_turns)
         rows.append([name, size / seconds / 1e6, count / seconds / 1e6, learned])
     return rows
 
 
 def loader(recipe: str, clock: str) -> list[Any]:
     """Seconds per batch of a recipe's training data, and of a training step with it."""
-    from bench.plain import Plain
+    from bench.bare_loop import BareLoop
 
     now = CLOCKS[clock]
     with tempfile.TemporaryDirectory() as folder:
-        run = Plain(recipe, folder)
+        run = BareLoop(recipe, folder)
         batches = itertools.cycle(run.batches())
         list(itertools.islice(batches, 4))  # the first one starts whatever loads
-        taken, kept = _timed(lambda: list(itertools.islice(batches, BATCHES)), now)
-        size = sum(int(run.task.loss(batch).size) for batch in kept[:8]) / 8
-        for batch in kept[:3]:
+        seconds, loaded = _timed(lambda: list(itertools.islice(batches, BATCHES)), now)
+        size = sum(int(run.task.loss(batch).size) for batch in loaded[:8]) / 8
+        for batch in loaded[:3]:
             run.step(batch)
-        stepping = statistics.median([_timed(lambda batch=batch: run.step(batch), now)[0] for batch in kept[:12]])
-    each = taken / BATCHES
+        stepping = statistics.median([_timed(lambda batch=batch: run.step(batch), now)[0] for batch in loaded[:12]])
+    each = seconds / BATCHES
     return [recipe, each * 1e3, size / each, stepping * 1e3, f"{100 * each / (each + stepping):.1f} %"]
 
 
 def _timed(work: Callable[[], Any], now: Callable[[], float]) -> tuple[float, Any]:
     start = now()
-    found = work()
-    return now() - start, found
+    result = work()
+    return now() - start, result

@@ -56,7 +56,7 @@ class Recorder(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[Operation] = []
+        self.operations: list[Operation] = []
         self.inside: list[str] = []
 
     def __torch_dispatch__(
@@ -65,13 +65,13 @@ class Recorder(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         results = [one for one in tree_leaves(out) if isinstance(one, Tensor)]
         if results and not _is_view(func):
-            given = [one for one in tree_leaves((args, kwargs or {})) if isinstance(one, Tensor)]
+            tensors = [one for one in tree_leaves((args, kwargs or {})) if isinstance(one, Tensor)]
             count = flop_registry.get(func.overloadpacket)
             flops = count(*args, **(kwargs or {}), out_val=out) if count else results[0].numel()
-            traffic = sum(one.nbytes for one in (*given, *results))
+            traffic = sum(one.nbytes for one in (*tensors, *results))
             name = func.overloadpacket.__name__.removeprefix("_")
             where = self.inside[-1] if self.inside else ""
-            self.found.append(Operation(where, name, tuple(results[0].shape), int(flops), traffic))
+            self.operations.append(Operation(where, name, tuple(results[0].shape), int(flops), traffic))
         return out
 
 
@@ -83,19 +83,19 @@ def _is_view(func: Any) -> bool:
 
 def operations(net: nn.Module, run: Callable[[], object]) -> list[Operation]:
     """Those of ``run``, which calls ``net``, in their order."""
-    with Recorder() as seen, ExitStack() as hooks, torch.no_grad():
+    with Recorder() as recorder, ExitStack() as hooks, torch.no_grad():
         for name, module in net.named_modules():
             if not name:
                 continue
-            enter = module.register_forward_pre_hook(lambda *_, name=name: seen.inside.append(name))
-            leave = module.register_forward_hook(lambda *_: _left(seen.inside))
+            enter = module.register_forward_pre_hook(lambda *_, name=name: recorder.inside.append(name))
+            leave = module.register_forward_hook(lambda *_: _after_module(recorder.inside))
             hooks.callback(enter.remove)
             hooks.callback(leave.remove)
         run()
-    return seen.found
+    return recorder.operations
 
 
-def _left(inside: list[str]) -> None:
+def _after_module(inside: list[str]) -> None:
     inside.pop()
 
 
@@ -128,12 +128,12 @@ def study(options: Options) -> list[Table]:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     balance = matrix(torch.float32) / bandwidth()
     tables = []
-    for title, found in ((f"{LENGTH} tokens at once", whole()), (f"the last of {LENGTH} tokens", step())):
+    for title, recorded in ((f"{LENGTH} tokens at once", whole()), (f"the last of {LENGTH} tokens", step())):
         table = Table(
             f"Operations of one block of width {DIM}, float32: {title}",
             ["in", "operation", "shape", "MFLOP", "MB", "FLOP per byte", "bound by"],
         )
-        for one in found:
+        for one in recorded:
             shape = " × ".join(map(str, one.shape))
             costs = one.flops / 1e6, one.traffic / 1e6, one.intensity
             table.rows.append([one.where, one.name, shape, *costs, one.bound(balance)])

@@ -46,13 +46,13 @@ def study(options: Options) -> list[Table]:
     for turn in range(options.turns):
         for way in WAYS[:: -1 if turn % 2 else 1]:
             means[way] += fresh("bench.studies.overhead:timed", way=way, clock=options.clock)
-    taken = {way: min(found) for way, found in means.items()}
-    bare = taken[WAYS[0]]
+    fastest = {way: min(block_means) for way, block_means in means.items()}
+    bare = fastest[WAYS[0]]
     table = Table(
         "Overhead per step, 1 layer of width 32, one text of 32 tokens of lm-tiny's data",
         ["way", "ms per step", "above", "goal", "of 50 ms"],
     )
-    for way, seconds in taken.items():
+    for way, seconds in fastest.items():
         above = seconds - bare
         judged = f"{'reached' if above <= GOAL and above <= SHARE * STEP else 'missed'} (0.6 ms, 1.5 %)"
         share = "" if way == WAYS[0] else f"{100 * above / STEP:.2f} %"
@@ -63,18 +63,18 @@ def study(options: Options) -> list[Table]:
 
 def timed(way: str, clock: str) -> list[float]:
     """Mean seconds of each ``BLOCK`` of steps after the first ``WARM``."""
-    from zoo.system.malloc import keep
+    from zoo.system.malloc import keep_freed_memory
 
-    keep()
+    keep_freed_memory()
     _pretend_terminal()
     now, calls = CLOCKS[clock], []
 
     def note(loss: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(*given: Any) -> Any:
+        def wrapper(*args: Any) -> Any:
             calls.append(now())
-            return loss(*given)
+            return loss(*args)
 
-        return noted
+        return wrapper
 
     from zoo.tasks.lm import CausalLM
 
@@ -93,9 +93,9 @@ def timed(way: str, clock: str) -> list[float]:
 
 
 def _otherwise(way: str, folder: str, steps: list[str]) -> None:
-    from bench.plain import Plain
+    from bench.bare_loop import BareLoop
 
-    run = Plain("lm-tiny", folder, *SMALL, *steps)
+    run = BareLoop("lm-tiny", folder, *SMALL, *steps)
     if way == "bare loop":
         os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)  # Lightning's
         for number, batch in enumerate(_endless(run)):
@@ -117,7 +117,7 @@ def _endless(run: Any) -> Any:
 
 
 def _pretend_terminal() -> None:
-    """Standard output and error become a terminal that nobody looks at."""
+    """Standard output and error become a terminal that is not displayed."""
     reader, terminal = pty.openpty()
     for stream in (1, 2):
         os.dup2(terminal, stream)

@@ -30,11 +30,11 @@ def study(options: Options) -> list[Table]:
     with tempfile.TemporaryDirectory() as folder:
         for words in FREE:
             (Path(folder) / "copy.yaml").unlink(missing_ok=True)
-            taken = []
+            seconds_of_turns = []
             for _ in range(options.turns):
                 (Path(folder) / "copy.yaml").unlink(missing_ok=True)
-                taken.append(_whole([sys.executable, "-m", "zoo", *words], folder, options.clock))
-            seconds = statistics.median(taken)
+                seconds_of_turns.append(_whole([sys.executable, "-m", "zoo", *words], folder, options.clock))
+            seconds = statistics.median(seconds_of_turns)
             light.rows.append([f"zoo {' '.join(words)}", seconds, _judged(seconds, LIMIT)])
         lines: dict[str, list[float]] = {"import torch, lightning": [], "first line": [], "device line": []}
         for _ in range(options.turns):
@@ -46,10 +46,10 @@ def study(options: Options) -> list[Table]:
             lines["device line"].append(device)
     heavy = Table("Start-up of `zoo fit lm-tiny`", ["until", "s", "above the import", "goal"])
     base = statistics.median(lines["import torch, lightning"])
-    for name, taken in lines.items():
-        above = statistics.median(taken) - base
+    for name, seconds_of_turns in lines.items():
+        above = statistics.median(seconds_of_turns) - base
         goal = "" if name.startswith("import") else _judged(above, ABOVE)
-        heavy.rows.append([name, statistics.median(taken), above, goal])
+        heavy.rows.append([name, statistics.median(seconds_of_turns), above, goal])
     return [light, heavy]
 
 
@@ -70,19 +70,19 @@ def _lines(folder: str, clock: str) -> tuple[float, float]:
     """Seconds until the first line of a training run, and until the one about the device."""
     command = [sys.executable, "-m", "zoo", "fit", "lm-tiny", "--runs", f"{folder}/runs", "--overwrite"]
     command += ["--trainer.max_steps", "1", "--trainer.limit_val_batches", "1", "--trainer.num_sanity_val_steps", "0"]
-    start, found = time.perf_counter(), []
+    start, lines = time.perf_counter(), []
     with subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     ) as process:  # fmt: skip
         assert process.stdout is not None
         for line in process.stdout:
-            if not found or line.lstrip().startswith("device"):
-                found.append(_spent(process.pid) if clock == "cpu" else time.perf_counter() - start)
-        rest = process.stderr.read() if process.stderr else ""
-    if len(found) < 2:
-        raise RuntimeError(f"zoo fit lm-tiny said too little: {rest[-300:]}")
-    return found[0], found[1]
+            if not lines or line.lstrip().startswith("device"):
+                lines.append(_spent(process.pid) if clock == "cpu" else time.perf_counter() - start)
+        errors = process.stderr.read() if process.stderr else ""
+    if len(lines) < 2:
+        raise RuntimeError(f"zoo fit lm-tiny said too little: {errors[-300:]}")
+    return lines[0], lines[1]
 
 
 def _spent(pid: int) -> float:

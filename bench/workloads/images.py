@@ -22,11 +22,11 @@ def batches(count: int = 8) -> list[tuple[Tensor, Tensor]]:
     """Noise on one pattern per class: there is something to learn."""
     generator = torch.Generator().manual_seed(1)
     patterns = torch.randn(CLASSES, 3, SIZE, SIZE, generator=generator)
-    found = []
+    result = []
     for _ in range(count):
         labels = torch.randint(CLASSES, (ROWS,), generator=generator)
-        found.append((patterns[labels] + torch.randn(ROWS, 3, SIZE, SIZE, generator=generator), labels))
-    return found
+        result.append((patterns[labels] + torch.randn(ROWS, 3, SIZE, SIZE, generator=generator), labels))
+    return result
 
 
 def work() -> Work:

@@ -28,9 +28,9 @@ def batches() -> list[tuple[Tensor, Tensor]]:
     """The language model's, at these sizes."""
     before = language.ROWS, language.LENGTH
     language.ROWS, language.LENGTH = ROWS, LENGTH
-    found = language.batches(VOCAB)
+    tokens = language.batches(VOCAB)
     language.ROWS, language.LENGTH = before
-    return found
+    return tokens
 
 
 def plugged() -> Step:
@@ -80,8 +80,8 @@ class Inlined(nn.Module):
             y = torch.tanh(own.alpha * x) * own.weight + own.bias
             heads = layer.qkv(y).unflatten(-1, (3 * HEADS, -1)).transpose(1, 2)
             q, k, v = heads.split(HEADS, 1)
-            seen = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
-            x = x + layer.out(seen)
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+            x = x + layer.out(mixed)
             own = layer.second
             y = torch.tanh(own.alpha * x) * own.weight + own.bias
             x = x + layer.down(F.gelu(layer.up(y)))
@@ -104,24 +104,24 @@ def inlined() -> Step:
 def together(turns: int, first: int = 20) -> dict[str, list[float]]:
     """Milliseconds of processor time of each turn of each entrant, after the untimed ones."""
     steps = {"plugged": plugged(), "inlined": inlined()}
-    found: dict[str, list[float]] = {name: [] for name in steps}
+    times: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(-first, turns):
         for name in sorted(steps, reverse=turn % 2 == 0):
-            begun = time.process_time()
+            start = time.process_time()
             steps[name](turn + first)
             if turn >= 0:
-                found[name].append((time.process_time() - begun) * 1e3)
-    return found
+                times[name].append((time.process_time() - start) * 1e3)
+    return times
 
 
 if __name__ == "__main__":
     from zoo.system import malloc
 
-    malloc.keep()
+    malloc.keep_freed_memory()
     torch.set_num_threads(1)
-    taken = together(int(sys.argv[1]) if len(sys.argv) > 1 else 60)
-    for name, each in taken.items():
+    medians = together(int(sys.argv[1]) if len(sys.argv) > 1 else 60)
+    for name, each in medians.items():
         print(f"{name}  median {statistics.median(each):.1f} ms, least {min(each):.1f} ms")
-    ratios = [inline / plug for plug, inline in zip(taken["plugged"], taken["inlined"], strict=True)]
+    ratios = [inline / plug for plug, inline in zip(medians["plugged"], medians["inlined"], strict=True)]
     error = statistics.stdev(ratios) / len(ratios) ** 0.5
     print(f"speed of the part of a plugin over the same code inlined: {statistics.mean(ratios):.3f} ± {error:.3f}")

@@ -25,8 +25,8 @@ def batches(vocab: int, count: int = 8) -> list[tuple[Tensor, Tensor]]:
     """Inputs and targets, skewed as words are: there is something to learn in twenty steps."""
     generator = torch.Generator().manual_seed(1)
     share = torch.arange(1, vocab + 1).float().reciprocal()
-    drawn = torch.multinomial(share, count * ROWS * (LENGTH + 1), replacement=True, generator=generator)
-    tokens = drawn.view(count, ROWS, LENGTH + 1)
+    samples = torch.multinomial(share, count * ROWS * (LENGTH + 1), replacement=True, generator=generator)
+    tokens = samples.view(count, ROWS, LENGTH + 1)
     return [(row[:, :-1].contiguous(), row[:, 1:].contiguous()) for row in tokens]
 
 

@@ -49,12 +49,12 @@ def batches(order: str, count: int = 8) -> list[dict[str, Tensor]]:
     else:
         starts = [ROWS * number for number in range(count)]
     share = torch.arange(1, VOCAB - 2).float().reciprocal()
-    found = []
+    result = []
     for start in starts:
-        chosen = [pairs[row] for row in picked[start : start + ROWS]]
+        rows = [pairs[row] for row in picked[start : start + ROWS]]
         batch: dict[str, Tensor] = {}
         for name, side, first in (("source", 0, 0), ("target", 1, 1)):
-            length = torch.tensor([pair[side] for pair in chosen])[:, None]
+            length = torch.tensor([pair[side] for pair in rows])[:, None]
             width = -(-int(length.max()) // 8) * 8 + first
             words = torch.multinomial(share, ROWS * width, replacement=True, generator=generator) + 3
             place = torch.arange(width)
@@ -62,25 +62,25 @@ def batches(order: str, count: int = 8) -> list[dict[str, Tensor]]:
             batch[name] = words.view(ROWS, width).masked_fill(~valid, PAD)
             batch[f"{name}_valid"] = valid
         batch["target"][:, 0] = BOS
-        found.append(batch)
-    return found
+        result.append(batch)
+    return result
 
 
 def work(order: str) -> Work:
-    """Of one step, of real tokens alone: padding is nobody's work."""
-    found, made = 0.0, batches(order)
-    for batch in made:
+    """The work of one step on real tokens; padding does not count."""
+    flops, every = 0.0, batches(order)
+    for batch in every:
         source, target = (batch[f"{name}_valid"][:, first:].sum(1) for name, first in (("source", 0), ("target", 1)))
         # of the cross-attention, keys and values are computed per source token, the rest per target token
-        found += training(DEPTH * 14 * DIM**2, float(source.sum()), float(DEPTH * (source**2).sum()), DIM)
+        flops += training(DEPTH * 14 * DIM**2, float(source.sum()), float(DEPTH * (source**2).sum()), DIM)
         pairs = float(DEPTH * (target**2 + source * target).sum())
-        found += training(DEPTH * 14 * DIM**2 + VOCAB * DIM, float(target.sum()), pairs, DIM)
-    return Work(found / len(made))
+        flops += training(DEPTH * 14 * DIM**2 + VOCAB * DIM, float(target.sum()), pairs, DIM)
+    return Work(flops / len(every))
 
 
 def mean_loss(logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
-    wanted = batch["target"][:, 1:]
-    total = F.cross_entropy(logits.flatten(0, 1).float(), wanted.flatten(), ignore_index=PAD, reduction="sum")
+    targets = batch["target"][:, 1:]
+    total = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=PAD, reduction="sum")
     return total / batch["target_valid"][:, 1:].sum()
 
 
@@ -132,7 +132,7 @@ def joeynmt(order: str, precision: str = "fp32") -> Step:
         unk_token="<unk>", pad_token="<pad>", bos_token="<s>", eos_token="</s>", sep_token=None, lang_tags=[],
         pad_id=PAD, bos_id=BOS, eos_id=EOS, unk_id=3, sep_id=None,
     )  # fmt: skip
-    # joeynmt lists its special tokens as unk, pad, bos, eos: their numbers only have to be told apart
+    # joeynmt lists its special tokens as unk, pad, bos, eos: their numbers only have to differ
     special.unk_id, special.pad_id, special.bos_id, special.eos_id = 0, 1, 2, 3
     words = [f"w{number}" for number in range(VOCAB - 4)]
     sides = [Vocabulary(words, special) for _ in range(2)]

@@ -43,12 +43,12 @@ def zoo(rows: int, int8: bool = False) -> Callable[[int], None]:
     same_start(net)
     tokens = prompt(rows)
     linears = [part.weight for part in net.modules() if isinstance(part, Linear)]
-    held = quantize([*linears, net.output]) if int8 else None
+    packed = quantize([*linears, net.output]) if int8 else None
 
     @torch.no_grad()
-    def step(number: int, held: object = held) -> None:
-        found = generate(net.begin(PROMPT + NEW), tokens, None, GenerationConfig(max_length=NEW))
-        assert all(len(best.tokens) == NEW for best, *_ in found)
+    def step(number: int, _packed: object = packed) -> None:
+        hypotheses = generate(net.begin(PROMPT + NEW), tokens, None, GenerationConfig(max_length=NEW))
+        assert all(len(best.tokens) == NEW for best, *_ in hypotheses)
 
     return step
 
@@ -60,11 +60,11 @@ def transformers(rows: int) -> Callable[[int], None]:
 
     @torch.no_grad()
     def step(number: int) -> None:
-        found = net.generate(
+        tokens_out = net.generate(
             input_ids=tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=NEW, min_new_tokens=NEW,
             do_sample=False, pad_token_id=0,
         )  # fmt: skip
-        assert found.shape == (rows, PROMPT + NEW)
+        assert tokens_out.shape == (rows, PROMPT + NEW)
 
     return step
 

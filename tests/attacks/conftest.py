@@ -12,13 +12,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 EVENTS = ("os.system", "subprocess.Popen", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty",
           "pty.spawn", "socket.connect", "socket.bind", "urllib.Request", "webbrowser.open")  # fmt: skip
-_seen: list[str] = []
+_audit_events: list[str] = []
 _watching = threading.Event()
 
 
 def _hook(event, args):
     if _watching.is_set() and event in EVENTS:
-        _seen.append(f"{event} {args!r:.200}")
+        _audit_events.append(f"{event} {args!r:.200}")
 
 
 sys.addaudithook(_hook)
@@ -35,7 +35,7 @@ class Canary:
 
     def assert_silent(self) -> None:
         assert not self.file.exists(), "the payload wrote its file"
-        assert not _seen, f"the payload reached {_seen}"
+        assert not _audit_events, f"the payload reached {_audit_events}"
         with pytest.raises(BlockingIOError):
             self.listener.accept()
 
@@ -52,13 +52,13 @@ def _stubs():
 
 @pytest.fixture
 def canary(tmp_path):
-    found = Canary(tmp_path)
-    _seen.clear()
+    result = Canary(tmp_path)
+    _audit_events.clear()
     _watching.set()
-    yield found
+    yield result
     _watching.clear()
-    found.assert_silent()
-    found.listener.close()
+    result.assert_silent()
+    result.listener.close()
 
 
 @pytest.fixture
@@ -90,8 +90,8 @@ def refused(capfd, canary, tmp_path, monkeypatch):
         assert "Traceback" not in err, err
         assert err.startswith("error: "), err
         assert 1 <= len(err.strip().splitlines()) <= 4, err
-        left = {path for path in tmp_path.rglob("*") if "cache" not in path.parts} - before
-        assert not left, f"left behind: {left}"
+        new_files = {path for path in tmp_path.rglob("*") if "cache" not in path.parts} - before
+        assert not new_files, f"left behind: {new_files}"
         canary.assert_silent()
         return err
 

@@ -143,7 +143,7 @@ def test_every_protocol_is_refused(run, canary, payload, protocol):
     loads(run, canary)
 
 
-WRITTEN = {
+HAND_WRITTEN = {
     "a call of old": b"cos\nsystem\n(S'touch @'\ntR.",
     "an instance": b"(S'touch @'\nios\nsystem\n.",
     "an object": b"(cos\nsystem\nS'touch @'\no.",
@@ -173,31 +173,31 @@ WRITTEN = {
 }
 
 
-@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("name", HAND_WRITTEN)
 def test_pickles_written_by_hand_are_refused(run, canary, name):
-    archive(run, WRITTEN[name].replace(b"@", str(canary.file).encode()))
-    begun = time.process_time()
+    archive(run, HAND_WRITTEN[name].replace(b"@", str(canary.file).encode()))
+    start = time.process_time()
     loads(run, canary)
-    assert time.process_time() - begun < 10
+    assert time.process_time() - start < 10
 
 
 def shared(levels: int):
-    found = [0]
+    result = [0]
     for _ in range(levels):
-        found = [found, found]
-    return found
+        result = [result, result]
+    return result
 
 
 def circle():
-    found: list = []
-    found.append(found)
-    return found
+    result: list = []
+    result.append(result)
+    return result
 
 
 @pytest.mark.parametrize("value", [shared(60), shared(30), circle(), {"a": {"b": circle()}}], ids=str.__class__)
 def test_what_takes_for_ever_to_walk_through_is_refused(run, canary, value):
     save(run, content(callbacks=value))
-    assert "unfolds to more" in (said := loads(run, canary)) or "holds itself" in said
+    assert "unfolds to more" in (message := loads(run, canary)) or "holds itself" in message
 
 
 def tensor(storage: tuple, offset, size, stride) -> bytes:
@@ -207,7 +207,7 @@ def tensor(storage: tuple, offset, size, stride) -> bytes:
         def persistent_id(self, value):
             return ("storage", torch.FloatStorage, *value[1:], "cpu", storage[1]) if value[:1] == ("S",) else None
 
-    class Made:
+    class TensorState:
         def __reduce__(self):
             return torch._utils._rebuild_tensor_v2, (Key(("S", storage[0])), offset, size, stride, False, None)
 
@@ -219,7 +219,7 @@ def tensor(storage: tuple, offset, size, stride) -> bytes:
     pickler.persistent_id = lambda value: (
         ("storage", torch.FloatStorage, storage[0], "cpu", storage[1]) if isinstance(value, Key) else None
     )
-    pickler.dump({"state_dict": {"x": Made()}})
+    pickler.dump({"state_dict": {"x": TensorState()}})
     return buffer.getvalue()
 
 
@@ -227,7 +227,7 @@ DATA = ("archive/data/0", b"\0" * 40)  # ten numbers
 
 
 @pytest.mark.parametrize(
-    ("storage", "offset", "size", "stride", "said"),
+    ("storage", "offset", "size", "stride", "message"),
     [
         (("0", 10), 0, (11,), (1,), "beyond its storage"),
         (("0", 10), 5, (6,), (1,), "beyond its storage"),
@@ -248,9 +248,9 @@ DATA = ("archive/data/0", b"\0" * 40)  # ten numbers
         (("0", 10), True, (5,), (1,), "the shape"),
     ],
 )  # fmt: skip
-def test_tensors_beyond_their_storage_are_refused(run, canary, storage, offset, size, stride, said):
+def test_tensors_beyond_their_storage_are_refused(run, canary, storage, offset, size, stride, message):
     archive(run, tensor(storage, offset, size, stride), [DATA])
-    assert said in loads(run, canary)
+    assert message in loads(run, canary)
 
 
 def test_a_tensor_within_its_storage_is_read(run):
@@ -374,11 +374,11 @@ HEADERS = {
 @pytest.mark.parametrize("name", HEADERS)
 def test_safetensors_headers_are_refused(exported, canary, name):
     header(exported, *HEADERS[name])
-    begun = time.process_time()
+    start = time.process_time()
     with pytest.raises(ZooError, match=r"model\.safetensors") as caught:
         zoo.load(exported)
     assert len(str(caught.value).splitlines()) <= 4
-    assert time.process_time() - begun < 5
+    assert time.process_time() - start < 5
     (exported / "model.safetensors").write_bytes(b"1234")
     with pytest.raises(ZooError, match=r"model\.safetensors"):
         zoo.load(exported)
@@ -392,19 +392,19 @@ CALLED = ["os.system", "builtins.eval", "torch.hub.load", "zoo.recipe_files.copy
 @pytest.mark.parametrize("target", CALLED)
 @pytest.mark.parametrize("form", ["text", "class", "deep", "task", "nested"])
 def test_the_configuration_of_a_run_names_no_code(run, exported, evil, canary, target, form):
-    named = {"class_path": target, "init_args": {"args": ["touch", str(canary.file)]}}
+    node = {"class_path": target, "init_args": {"args": ["touch", str(canary.file)]}}
     options = dict(MODEL["init_args"])
     model = {"class_path": MODEL["class_path"], "init_args": options}
     if form == "text":
         options["norm"] = options["schedule"] = target
     elif form == "class":
-        options["schedule"] = named
+        options["schedule"] = node
     elif form == "deep":
-        options["optimizer"] = {"class_path": "torch.optim.AdamW", "init_args": {"betas": [named, named]}}
+        options["optimizer"] = {"class_path": "torch.optim.AdamW", "init_args": {"betas": [node, node]}}
     elif form == "nested":
-        options["lr"] = {"a": [{"b": named}]}
+        options["lr"] = {"a": [{"b": node}]}
     else:
-        model = named
+        model = node
     (run / "config.yaml").write_text(yaml.safe_dump({"model": model}))
     about = json.loads((exported / "config.json").read_text())
     (exported / "config.json").write_text(json.dumps({**about, "model": model}))

@@ -163,9 +163,9 @@ def test_yaml_bombs_are_refused_at_once(refused, tmp_path, bomb):
 
     extra = "model: {class_path: CausalLM}\ndata: {class_path: StdlibDocs}\n" if " text" in bomb else ""
     (tmp_path / "r.yaml").write_text(extra + BOMBS[bomb])
-    begun = time.process_time()
+    start = time.process_time()
     assert "r.yaml" in refused("fit", "r.yaml")
-    assert time.process_time() - begun < 10
+    assert time.process_time() - start < 10
 
 
 WRITES = ["/tmp/zoo-attack", "../../up", "~/x", "s3://bucket/x", "a/../../b", "C:\\x", "\\\\server\\x", "file:///tmp/x"]

@@ -55,19 +55,19 @@ def records(**losses):
 
 
 def test_ratios_are_to_the_best_peer_and_goals_are_judged():
-    found = report.verdict(Workload("w", "some work", (), goal=1.5), records(zoo=2.0, peer=2.01, other=1.99))
-    assert [row["ratio"] for row in found["rows"]] == [2.0, 1.0, 1.0]
-    assert found["disagree"] == []
-    assert "Goal 1.50: reached (2.00)." in report.markdown(found)
+    result = report.verdict(Workload("w", "some work", (), goal=1.5), records(zoo=2.0, peer=2.01, other=1.99))
+    assert [row["ratio"] for row in result["rows"]] == [2.0, 1.0, 1.0]
+    assert result["disagree"] == []
+    assert "Goal 1.50: reached (2.00)." in report.markdown(result)
     missed = report.verdict(Workload("w", "some work", (), goal=2.5), records(zoo=2.0, peer=2.0))
     assert "Goal 2.50: missed (2.00)." in report.markdown(missed)
 
 
 @pytest.mark.parametrize("loss", [2.2, math.nan])
 def test_who_does_other_work_is_named(loss):
-    found = report.verdict(Workload("w", "some work", ()), records(zoo=2.0, peer=2.01, lazy=loss, fourth=1.99))
-    assert found["disagree"] == ["lazy"]
-    assert "Losses do not agree: lazy." in report.markdown(found)
+    result = report.verdict(Workload("w", "some work", ()), records(zoo=2.0, peer=2.01, lazy=loss, fourth=1.99))
+    assert result["disagree"] == ["lazy"]
+    assert "Losses do not agree: lazy." in report.markdown(result)
 
 
 def test_a_machine_says_what_it_can_do():
@@ -137,9 +137,9 @@ def test_every_workload_names_factories_that_there_are():
 
 
 def test_an_unknown_workload_is_refused(capsys):
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as caught:
         program.main(["gpt9"])
-    assert left.value.code == 2
+    assert caught.value.code == 2
     assert "unknown workload 'gpt9'" in capsys.readouterr().err
 
 

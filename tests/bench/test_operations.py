@@ -12,9 +12,9 @@ PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
 
 
 def test_they_stand_in_the_order_of_the_notes_with_their_shapes():
-    found = whole(length=64, dim=128, heads=4)
-    named = [(one.name, one.shape) for one in found]
-    wanted = [
+    result = whole(length=64, dim=128, heads=4)
+    shapes = [(one.name, one.shape) for one in result]
+    expected = [
         ("native_layer_norm", (1, 64, 128)),
         ("addmm", (64, 3 * 128)),  # queries, keys and values at once
         ("bmm", (4, 64, 64)),
@@ -29,9 +29,9 @@ def test_they_stand_in_the_order_of_the_notes_with_their_shapes():
         ("add", (1, 64, 128)),
     ]
     at = 0
-    for each in wanted:
-        at = named.index(each, at) + 1
-    assert [one.where for one in found if one.name in PRODUCTS] == [
+    for each in expected:
+        at = shapes.index(each, at) + 1
+    assert [one.where for one in result if one.name in PRODUCTS] == [
         "attend.part.qkv", "attend.part", "attend.part", "attend.part.out", "ffn.part.up", "ffn.part.down",
     ]  # fmt: skip
 
@@ -53,9 +53,9 @@ def test_products_are_bound_by_computing_and_the_rest_by_memory(dim):
 
 
 def test_writing_one_token_is_bound_by_memory_alone():
-    found = step(length=512, dim=512, heads=8)
-    assert sum(one.name in PRODUCTS for one in found) == 6
-    assert {one.bound(BALANCE) for one in found} == {"memory"}
+    result = step(length=512, dim=512, heads=8)
+    assert sum(one.name in PRODUCTS for one in result) == 6
+    assert {one.bound(BALANCE) for one in result} == {"memory"}
 
 
 def test_the_study_is_two_tables():

@@ -8,7 +8,7 @@ import torch
 
 from bench import __main__ as program
 from bench import studies, study
-from bench.study import GIVEN_BACK, Options, Table, exponent, fresh
+from bench.study import RETURN_MEMORY, Options, Table, exponent, fresh
 
 HOME = "tests.bench.test_study:"
 
@@ -30,7 +30,7 @@ def grown(megabytes):
 
 
 def test_a_peak_is_what_was_held_at_most():
-    most, less = fresh(HOME + "grown", GIVEN_BACK, megabytes=64)
+    most, less = fresh(HOME + "grown", RETURN_MEMORY, megabytes=64)
     assert most == pytest.approx(64 * 2**20, rel=0.1)
     assert less == pytest.approx(16 * 2**20, rel=0.1)
 
@@ -51,19 +51,26 @@ def test_a_table_shows_figures_with_three_digits():
 
 
 def test_memory_of_tiled_attention_is_linear_and_of_naive_quadratic():
-    found = {
-        name: fresh("bench.studies.attention:points", GIVEN_BACK, name=name, asked="causal", lengths=[512, 1024, 2048],
-                    clock="cpu", seconds=0.0)
+    result = {
+        name: fresh("bench.studies.attention:points", RETURN_MEMORY, name=name, pattern_name="causal",
+                    lengths=[512, 1024, 2048], clock="cpu", seconds=0.0)
         for name in ("Naive", "Tiled")
     }  # fmt: skip
-    powers = {name: exponent(list(curve), [memory for _, memory in curve.values()]) for name, curve in found.items()}
+    powers = {name: exponent(list(curve), [memory for _, memory in curve.values()]) for name, curve in result.items()}
     assert powers["Naive"] > 1.7
     assert powers["Tiled"] < 1.15
 
 
 def test_a_pattern_that_a_backend_refuses_is_said():
     with pytest.raises(RuntimeError, match="Flash does not lower valid"):
-        fresh("bench.studies.attention:points", name="Flash", asked="padding", lengths=[64], clock="cpu", seconds=0.0)
+        fresh(
+            "bench.studies.attention:points",
+            name="Flash",
+            pattern_name="padding",
+            lengths=[64],
+            clock="cpu",
+            seconds=0.0,
+        )
 
 
 def test_the_inlined_model_is_the_plugged_one():
@@ -102,10 +109,10 @@ def test_utilisation_is_work_over_time_and_ceiling():
 
     machine = {"fp32 GFLOP/s": 100, "bf16 GFLOP/s": 200, "memory GB/s": 10.0}
     records = [Record(Entrant("zoo", "m:f", ours=True), [0.5] * 4, [2.0], 7, 2**20)]
-    found = verdict(Workload("w", "what", (), work=lambda: Work(flops=20e9)), records, machine)
-    assert found["rows"][0]["compute"] == pytest.approx(0.4)
-    assert "| MFU |" in markdown(found)
-    assert "| 40 % |" in markdown(found)
-    found = verdict(Workload("w", "what", (), work=lambda: Work(bytes=2e9)), records, machine)
-    assert found["rows"][0]["bandwidth"] == pytest.approx(0.4)
-    assert "of the memory ceiling" in markdown(found)
+    result = verdict(Workload("w", "what", (), work=lambda: Work(flops=20e9)), records, machine)
+    assert result["rows"][0]["compute"] == pytest.approx(0.4)
+    assert "| MFU |" in markdown(result)
+    assert "| 40 % |" in markdown(result)
+    result = verdict(Workload("w", "what", (), work=lambda: Work(bytes=2e9)), records, machine)
+    assert result["rows"][0]["bandwidth"] == pytest.approx(0.4)
+    assert "of the memory ceiling" in markdown(result)

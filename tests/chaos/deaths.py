@@ -24,7 +24,7 @@ from pathlib import Path
 from tests.chaos import lives, worlds
 from tests.chaos.site import Site
 
-PHASES = {"training": "boundary", "validation": "on_validation_batch_start", "saving": "save"}
+PHASES = {"training": "on_batch_boundary", "validation": "on_validation_batch_start", "saving": "save"}
 KILLS = ("first", "second", "both")
 SOON = 30.0  # seconds that the others may take
 HANGS = 5.0  # and after so many a process counts as hung, where users wait for ten minutes
@@ -62,13 +62,13 @@ def inside(rank: int, phase: str, after: int, act: Callable[[], None], note: Pat
         from zoo.training.checkpoint import CheckpointSaver
 
         distributed.PATIENCE = timedelta(seconds=HANGS)
-        wrapped, left = getattr(CheckpointSaver, PHASES[phase]), after
+        wrapped, countdown = getattr(CheckpointSaver, PHASES[phase]), after
 
         def hook(self, *args, **kwargs):
-            nonlocal left
-            left -= worlds.rank() == rank
-            if left == 0:
-                left -= 1
+            nonlocal countdown
+            countdown -= worlds.rank() == rank
+            if countdown == 0:
+                countdown -= 1
                 note.write_text(str(time.monotonic()))
                 act()
             return wrapped(self, *args, **kwargs)
@@ -96,11 +96,11 @@ def campaign(home: Path, rounds: int, ways: tuple[str, ...] = KILLS, seed: int =
     """The figures of so many rounds, which take the ways in turn."""
     draw = random.Random(seed)
     site = Site(home, "lm", ["--save-every", "2"], 2, steps=16)
-    begun = time.monotonic()
+    start = time.monotonic()
     site.reference()
-    lasted = time.monotonic() - begun
+    lasted = time.monotonic() - start
     counts = {"rounds": 0, "too late": 0, "hung": 0, "orphans": 0, "identical": 0, "at most 5 lines": 0}
-    found = {way: {"rounds": 0, "slowest": 0.0} for way in ways}
+    result = {way: {"rounds": 0, "slowest": 0.0} for way in ways}
     problems: list[str] = []
     note = home / "when"
     for turn in range(rounds):
@@ -116,29 +116,29 @@ def campaign(home: Path, rounds: int, ways: tuple[str, ...] = KILLS, seed: int =
             child = site.begin(prologue=inside(rank, phase, after, WAYS[way], note))
             when = 0.0
         code = site.ended(child)
-        left = worlds.emptied(child, SOON)
+        survivors = worlds.emptied(child, SOON)
         if not when and note.exists():
             when = float(note.read_text())
         took = time.monotonic() - when if when else 0.0
-        if left is None:
+        if survivors is None:
             lives.kill(child)
         counts["rounds"] += 1
         counts["too late"] += code == 0
         counts["hung"] += code is None or took > SOON + (HANGS if way == "hang" else 0)
-        counts["orphans"] += left is None
-        found[way]["rounds"] += 1
-        found[way]["slowest"] = round(max(found[way]["slowest"], took), 1)
+        counts["orphans"] += survivors is None
+        result[way]["rounds"] += 1
+        result[way]["slowest"] = round(max(result[way]["slowest"], took), 1)
         lines = site.complaints()
         few = len(lines) <= LINES and not any("Traceback" in line for line in lines)
         counts["at most 5 lines"] += few
-        if code is None or left is None or took > SOON + HANGS or not (few or way == "raise"):
-            problems.append(f"{what}: code {code} after {took:.1f} s, left {left}: {chr(10).join(lines[-6:])}")
+        if code is None or survivors is None or took > SOON + HANGS or not (few or way == "raise"):
+            problems.append(f"{what}: code {code} after {took:.1f} s, left {survivors}: {chr(10).join(lines[-6:])}")
         print(what, code, round(took, 1), lines[:LINES], file=sys.stderr, flush=True)
         differ = site.went_on()
         counts["identical"] += not differ
         if differ:
             problems.append(f"{what}: {differ[:5]}")
-    return {**counts, "ways": found, "problems": problems}
+    return {**counts, "ways": result, "problems": problems}
 
 
 def main() -> None:
@@ -147,11 +147,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--ways", nargs="+", choices=(*KILLS, *WAYS), default=KILLS)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    found = campaign(asked.home.resolve(), asked.rounds, tuple(asked.ways), asked.seed)
-    json.dump(found, sys.stdout, indent=1)
+    arguments = parser.parse_args()
+    report = campaign(arguments.home.resolve(), arguments.rounds, tuple(arguments.ways), arguments.seed)
+    json.dump(report, sys.stdout, indent=1)
     print()
-    raise SystemExit(bool(found["problems"]))
+    raise SystemExit(bool(report["problems"]))
 
 
 if __name__ == "__main__":

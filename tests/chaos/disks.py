@@ -38,7 +38,7 @@ def failing(number: int, first: int, last: int) -> Callable[[], None]:
         checkpoint.RETRY = 0.0
         calls = 0
 
-        def counted(wrapped: Callable) -> Callable:
+        def counting(wrapped: Callable) -> Callable:
             def call(*args, **kwargs):
                 nonlocal calls
                 calls += 1
@@ -51,7 +51,7 @@ def failing(number: int, first: int, last: int) -> Callable[[], None]:
         class Failing:
             """The module os, as zoo.io.atomic_files sees it."""
 
-            replace, fsync, link = (staticmethod(counted(call)) for call in (os.replace, os.fsync, os.link))
+            replace, fsync, link = (staticmethod(counting(call)) for call in (os.replace, os.fsync, os.link))
 
             def __getattr__(self, name: str) -> object:
                 return getattr(os, name)
@@ -68,7 +68,7 @@ def failing(number: int, first: int, last: int) -> Callable[[], None]:
             """A file whose writes fail."""
 
             def __init__(self, file):
-                self.write, self.flush = counted(file.write), file.flush
+                self.write, self.flush = counting(file.write), file.flush
 
         atomic_files.HashingFile.__init__ = opened  # type: ignore[method-assign]
 
@@ -101,11 +101,11 @@ def faults(home: Path, rounds: int, seed: int = 0) -> dict:
         counts["stopped with 5"] += code == 5
         counts["damaged"] += len(wrong)
         counts["drafts"] += len(drafts)
-        told = [line for line in lines if line.startswith(("warning:", "error:"))]
-        few = not any("Traceback" in line for line in lines) and (code == 0 or 0 < len(told) <= LINES)
+        messages = [line for line in lines if line.startswith(("warning:", "error:"))]
+        few = not any("Traceback" in line for line in lines) and (code == 0 or 0 < len(messages) <= LINES)
         counts["few lines"] += few
         what = f"{name} in calls {first} to {last}"
-        print(what, code, told, file=sys.stderr, flush=True)
+        print(what, code, messages, file=sys.stderr, flush=True)
         differ = site.went_on()
         counts["identical"] += not differ
         if code not in (0, 5) or wrong or drafts or not few or differ:
@@ -151,24 +151,24 @@ def moments(*acts: tuple[int, Callable[[], None]]) -> Callable[[], None]:
     def prologue() -> None:
         from zoo.training import checkpoint
 
-        checkpoint.RETRY, wrapped, seen = 0.0, checkpoint.CheckpointSaver.boundary, 0
+        checkpoint.RETRY, wrapped, boundaries = 0.0, checkpoint.CheckpointSaver.on_batch_boundary, 0
 
         def hook(self, *args, **kwargs):
-            nonlocal seen
-            seen += 1
+            nonlocal boundaries
+            boundaries += 1
             for when, act in acts:
-                if seen == when:
+                if boundaries == when:
                     act()
             return wrapped(self, *args, **kwargs)
 
-        checkpoint.CheckpointSaver.boundary = hook
+        checkpoint.CheckpointSaver.on_batch_boundary = hook
 
     return prologue
 
 
 def mounted(home: Path) -> dict:
     """Small file systems; what each run ended with, and what was wrong."""
-    found: dict[str, dict] = {}
+    result: dict[str, dict] = {}
     for name in ("freed", "stays full", "read-only", "too small", "TMPDIR full"):
         site = Site(home / name.replace(" ", "-"), "lm", ["--save-every", "2"], steps=12)
         site.reference()
@@ -202,9 +202,9 @@ def mounted(home: Path) -> dict:
                 disk.free()
             if name not in ("read-only", "too small"):
                 differ = site.went_on()
-            found[name] = {"code": code, "lines": lines[-LINES:], "damaged": wrong, "newest": step, "differs": differ}
-            print(name, found[name], file=sys.stderr, flush=True)
-    return found
+            result[name] = {"code": code, "lines": lines[-LINES:], "damaged": wrong, "newest": step, "differs": differ}
+            print(name, result[name], file=sys.stderr, flush=True)
+    return result
 
 
 def main() -> None:
@@ -212,13 +212,13 @@ def main() -> None:
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--mount", action="store_true")
-    asked = parser.parse_args()
-    home = asked.home.resolve()
-    if asked.mount:
+    arguments = parser.parse_args()
+    home = arguments.home.resolve()
+    if arguments.mount:
         print(json.dumps(mounted(home / "mounted"), indent=1))
-    found = faults(home / "faults", asked.rounds)
-    print(json.dumps(found, indent=1))
-    raise SystemExit(bool(found["problems"]))
+    report = faults(home / "faults", arguments.rounds)
+    print(json.dumps(report, indent=1))
+    raise SystemExit(bool(report["problems"]))
 
 
 if __name__ == "__main__":

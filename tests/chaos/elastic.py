@@ -22,7 +22,7 @@ ROWS = 8  # of a global batch
 MOMENTS = ("mid-epoch", "mid-accumulation", "epoch end", "mid-validation")
 
 
-def made(processes: int) -> list[str]:
+def recipe_options(processes: int) -> list[str]:
     """The options by which so many processes share the same batches."""
     return [
         *("--data.batch_size", str(ROWS // processes), "--trainer.devices", str(processes)),
@@ -39,43 +39,45 @@ def curve(run: Path) -> dict[tuple[str, int], float]:
 
 def campaign(home: Path, tasks: tuple[str, ...] = ("lm",)) -> dict:
     """Both directions at each moment."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     problems: list[str] = []
     common = ["--save-every", "3", "--model.dropout", "0", "--trainer.limit_train_batches", "8"]
     for task in tasks:
         site = Site(home, task, common, steps=12)
-        code = site.ended(site.begin("--runs", "reference", *made(1)))
-        assert code == 0, site.said()[-2000:]
+        code = site.ended(site.begin("--runs", "reference", *recipe_options(1)))
+        assert code == 0, site.log_text()[-2000:]
         whole = curve(home / f"reference/{task}/default/s1")
         for before, after in ((2, 1), (1, 2)):
             for moment in MOMENTS:
                 site.clear(f"{task}-{before}-{after}-{moment.replace(' ', '-')}")
-                code = site.ended(site.begin(*made(before), prologue=at(moment, signal.SIGTERM), processes=before))
+                code = site.ended(
+                    site.begin(*recipe_options(before), prologue=at(moment, signal.SIGTERM), processes=before)
+                )
                 worlds.emptied(site.child, 10.0)
-                ended = site.ended(site.begin(*made(after), "--resume", "--accept-changes", processes=after))
+                ended = site.ended(site.begin(*recipe_options(after), "--resume", "--accept-changes", processes=after))
                 name = f"{task}, {before} → {after}, {moment}"
                 if (code, ended) != (143, 0):
-                    problems.append(f"{name}: codes {code} and {ended}: {site.said()[-500:]}")
+                    problems.append(f"{name}: codes {code} and {ended}: {site.log_text()[-500:]}")
                     continue
                 here = curve(site.run)
                 if set(here) != set(whole):
                     problems.append(f"{name}: logged at other steps: {sorted(set(here) ^ set(whole))[:5]}")
                 gaps = [abs(here[key] - whole[key]) / abs(whole[key]) for key in set(here) & set(whole)]
-                found[name] = max(gaps)
-                print(name, found[name], file=sys.stderr, flush=True)
-                if found[name] > 1e-5:
-                    problems.append(f"{name}: {found[name]}")
-    return {"largest": max(found.values(), default=None), **found, "problems": problems}
+                result[name] = max(gaps)
+                print(name, result[name], file=sys.stderr, flush=True)
+                if result[name] > 1e-5:
+                    problems.append(f"{name}: {result[name]}")
+    return {"largest": max(result.values(), default=None), **result, "problems": problems}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--home", type=Path, required=True)
-    asked = parser.parse_args()
-    found = campaign(asked.home.resolve())
-    json.dump(found, sys.stdout, indent=1, ensure_ascii=False)
+    arguments = parser.parse_args()
+    report = campaign(arguments.home.resolve())
+    json.dump(report, sys.stdout, indent=1, ensure_ascii=False)
     print()
-    raise SystemExit(bool(found["problems"]))
+    raise SystemExit(bool(report["problems"]))
 
 
 if __name__ == "__main__":

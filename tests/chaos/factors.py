@@ -72,7 +72,7 @@ def train(task: str, rows: int, accumulate: int, world: int, home: Path) -> None
 def campaign(home: Path, tasks: tuple[str, ...] = TASKS) -> dict[str, Any]:
     """All factorisations of each task, against the first."""
     home.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for task in tasks:
         curves = []
         for factors in FACTORS:
@@ -96,19 +96,19 @@ def campaign(home: Path, tasks: tuple[str, ...] = TASKS) -> dict[str, Any]:
             gaps = [
                 abs(c[k] - first[k]) / max(1e-9, abs(first[k])) for c in curves for k in first if k[1].startswith(part)
             ]
-            found[f"{task} {part}"] = max(gaps)
-    return {"factorisations": len(FACTORS), "evaluated": EVALUATED, **found}
+            result[f"{task} {part}"] = max(gaps)
+    return {"factorisations": len(FACTORS), "evaluated": EVALUATED, **result}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--one", nargs=4)
-    asked = parser.parse_args()
-    if asked.one:
-        train(asked.one[0], *map(int, asked.one[1:]), asked.home)
+    arguments = parser.parse_args()
+    if arguments.one:
+        train(arguments.one[0], *map(int, arguments.one[1:]), arguments.home)
         return
-    json.dump(campaign(asked.home.resolve()), sys.stdout, indent=1)
+    json.dump(campaign(arguments.home.resolve()), sys.stdout, indent=1)
     print()
 
 

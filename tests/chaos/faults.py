@@ -17,6 +17,7 @@ import argparse
 import atexit
 import ctypes
 import errno
+import itertools
 import json
 import os
 import random
@@ -49,10 +50,10 @@ def preload(home: Path) -> None:
 
 
 def library() -> ctypes.CDLL:
-    found = ctypes.CDLL(os.environ[LIBRARY])
-    found.faults_arm.argtypes = [ctypes.c_char_p, ctypes.c_long, ctypes.c_long, ctypes.c_int, ctypes.c_int]
-    found.faults_hits.restype = ctypes.c_long
-    return found
+    loaded = ctypes.CDLL(os.environ[LIBRARY])
+    loaded.faults_arm.argtypes = [ctypes.c_char_p, ctypes.c_long, ctypes.c_long, ctypes.c_int, ctypes.c_int]
+    loaded.faults_hits.restype = ctypes.c_long
+    return loaded
 
 
 @dataclass
@@ -119,13 +120,13 @@ class Forked:
         library = ctypes.CDLL(os.environ[LIBRARY])
         # the output of a run is opened by its parent, and what follows here is none of its calls
         state = ctypes.c_void_p.in_dll(library, "faults_state")
-        held, state.value = state.value, None
-        self.pid = lives.born(list(words[place:]), Path.cwd(), Path(log), lambda: self._begin(state, held, env))
-        state.value = held
+        value, state.value = state.value, None
+        self.pid = lives.born(list(words[place:]), Path.cwd(), Path(log), lambda: self._begin(state, value, env))
+        state.value = value
 
     @staticmethod
-    def _begin(state: ctypes.c_void_p, held: int | None, env: dict[str, str]) -> None:
-        state.value = held
+    def _begin(state: ctypes.c_void_p, value: int | None, env: dict[str, str]) -> None:
+        state.value = value
         os.environ.update(env)
 
     def poll(self) -> int | None:
@@ -163,8 +164,8 @@ def digests(folder: Path, names: str = "*") -> dict[str, str]:
     """Of the files in a folder by name."""
     import hashlib
 
-    found = sorted(path for path in folder.glob(names) if path.is_file()) if folder.is_dir() else []
-    return {path.name: hashlib.sha256(_content(path)).hexdigest()[:16] for path in found}
+    result = sorted(path for path in folder.glob(names) if path.is_file()) if folder.is_dir() else []
+    return {path.name: hashlib.sha256(_content(path)).hexdigest()[:16] for path in result}
 
 
 def _content(path: Path) -> bytes:
@@ -204,18 +205,20 @@ def fit(task: str) -> Command:
 def compared(home: Path) -> dict[str, str]:
     """Of the runs of a comparison, and what it says of them but for speed."""
     from tests.chaos import toys
+    from zoo.compare.charts import COSTS
 
-    found = {}
+    result = {}
     for run in sorted((home / "site/runs/lm").glob("*/s*")):
         if run.is_dir() and run.parent.name != "compare":
-            found |= {f"{run.parent.name} {name}": value for name, value in toys.outcome(run).items()}
+            result |= {f"{run.parent.name} {name}": value for name, value in toys.outcome(run).items()}
     report = next((home / "site/runs/lm/compare").iterdir())
     answer = json.loads((report / "comparison.json").read_text())
     rows = answer.get("rows", answer.get("variants", []))
     losses = [(row.get("variant"), row.get("values"), row.get("mean")) for row in rows]
-    found["answer"] = toys.digest(losses)
-    found["files"] = toys.digest(sorted(path.name for path in report.iterdir() if path.is_file()))
-    return found
+    result["answer"] = toys.digest(losses)
+    measured = {f"{cost}.png" for cost in COSTS}  # drawn only where the variants differ in it, which time decides
+    result["files"] = toys.digest(sorted({path.name for path in report.iterdir() if path.is_file()} - measured))
+    return result
 
 
 def compare() -> Command:
@@ -263,10 +266,10 @@ def mixed(place: str, reference: dict[str, str]) -> Callable[[Path], list[str]]:
     """Whether a folder of weights holds some files of an old export and some of a new one."""
 
     def look(home: Path) -> list[str]:
-        found = digests(home / place)
-        if "config.json" not in found:
+        result = digests(home / place)
+        if "config.json" not in result:
             return []
-        new = [name for name in reference if found.get(name) == reference[name] and name != "mine.txt"]
+        new = [name for name in reference if result.get(name) == reference[name] and name != "mine.txt"]
         whole = len([name for name in reference if name != "mine.txt"])
         return [] if len(new) in (0, whole) else [f"{place} is a mixture: {new} of {sorted(reference)} are new"]
 
@@ -297,12 +300,12 @@ def commands() -> dict[str, Callable[[], Command]]:
     outs["export hf"].words = ["export", "imported", "out", "--format", "hf"]
     outs["predict"].outcome = lambda home: digests(home / "site" / vit, "predictions*")
     outs["new recipe"].outcome = outs["cp"].outcome = lambda home: digests(home / "site", "mine.yaml")
-    made: dict[str, Callable[[], Command]] = {
+    constructors: dict[str, Callable[[], Command]] = {
         f"fit-{task}": lambda t=task: fit(t) for task in ("lm", "translation", "vit")
     }
-    made["compare"] = compare
-    made["compare finished"] = lambda: replace(compare(), prepare=finished)
-    return {**made, **{name: lambda n=name: outs[n] for name in outs}}
+    constructors["compare"] = compare
+    constructors["compare finished"] = lambda: replace(compare(), prepare=finished)
+    return {**constructors, **{name: lambda n=name: outs[n] for name in outs}}
 
 
 def published(home: Path) -> None:
@@ -367,11 +370,13 @@ def campaign(
                     continue
                 error = ERRORS[turn % len(ERRORS)]
                 what = f"{name}: {way}, {error} in call {number}, {' '.join(calls[number - 1])}"
-                found = _round(home, command, reference, (number, FOREVER if way == "for-ever" else number), error, log)
-                counts.update(found["counts"])
-                if found["problems"]:
-                    problems.append(f"{what}: {found['problems']}: {found['said'][-1500:]}")
-                print(what, dict(found["counts"]), found["problems"], file=sys.stderr, flush=True)
+                result = _round(
+                    home, command, reference, (number, FOREVER if way == "for-ever" else number), error, log
+                )
+                counts.update(result["counts"])
+                if result["problems"]:
+                    problems.append(f"{what}: {result['problems']}: {result['said'][-1500:]}")
+                print(what, dict(result["counts"]), result["problems"], file=sys.stderr, flush=True)
     return {"calls": len(calls), "kinds": dict(kinds), **counts, "problems": problems}
 
 
@@ -384,13 +389,17 @@ def _round(
     clear(home, command)
     log.unlink(missing_ok=True)
     code = live(command, home, command.words, log, lambda: arm(home, *span, getattr(errno, error)))
-    said = log.read_text(errors="replace")
-    warned = [line for line in said.splitlines() if line.startswith("warning:")]
-    begun = max(f"\n{said}".rfind("\nerror:"), f"\n{said}".rfind("\nfailed  "))  # the second: of a comparison's run
-    complaint = said[begun:].split("\n\n")[0].strip().splitlines() if begun >= 0 else []
+    output = log.read_text(errors="replace")
+    warned = [line for line in output.splitlines() if line.startswith("warning:")]
+    error_at = max(
+        f"\n{output}".rfind("\nerror:"), f"\n{output}".rfind("\nfailed  ")
+    )  # the second: of a comparison's run
+    complaint = output[error_at:].split("\n\n")[0].strip().splitlines() if error_at >= 0 else []
+    if complaint and complaint[0].startswith("failed"):  # the progress of other runs comes behind it
+        complaint = [complaint[0], *itertools.takewhile(lambda line: line.startswith("    "), complaint[1:])]
     counts, problems = Counter({"rounds": 1, f"code {code}": 1}), list(command.sound(home))
-    lost: list[str] = []
-    if "Traceback" in said or "Exception ignored" in said or "Exception in thread" in said:
+    differences_: list[str] = []
+    if "Traceback" in output or "Exception ignored" in output or "Exception in thread" in output:
         counts["tracebacks"] += 1
         problems.append("a traceback")
     if code == 5:
@@ -398,15 +407,15 @@ def _round(
             problems.append(f"{len(complaint)} lines of error")
     elif code == 0:
         try:
-            lost = toys.differences(command.outcome(home), reference)
+            differences_ = toys.differences(command.outcome(home), reference)
         except Exception as failure:
-            lost = [f"no outcome: {failure!r}"]
+            differences_ = [f"no outcome: {failure!r}"]
         counts["warned" if warned else "unharmed"] += 1
-        if lost and not warned:
-            problems.append(f"lost in silence: {lost[:4]}")
+        if differences_ and not warned:
+            problems.append(f"lost in silence: {differences_[:4]}")
     else:
         problems.append(f"code {code}")
-    if code == 0 and not lost:
+    if code == 0 and not differences_:
         repeated, differ = 0, []
     else:
         repeated, differ = _repeated(home, command, reference, log)
@@ -414,11 +423,11 @@ def _round(
         differ = [one for one in differ if not one.startswith("scalars.")]  # the loss that was announced
     if repeated != 0 or differ:
         problems.append(f"repeated: code {repeated}, differs in {differ[:4]}")
-    left = [str(p) for p in (home / "site").rglob("*.partial") if p.is_file()] if repeated == 0 else []
-    if left:
-        problems.append(f"left {left[:3]}")
+    partial_files = [str(p) for p in (home / "site").rglob("*.partial") if p.is_file()] if repeated == 0 else []
+    if partial_files:
+        problems.append(f"left {partial_files[:3]}")
     counts["equal"] += not differ and repeated == 0
-    counts["drafts left"] += len(left)
+    counts["drafts left"] += len(partial_files)
     return {"counts": counts, "problems": problems, "said": log.read_text(errors="replace")}
 
 
@@ -438,14 +447,14 @@ def mounted(home: Path, until: float = 1e18) -> dict:
     from tests.chaos import toys
     from tests.chaos.disks import Small
 
-    found: dict[str, dict] = {}
+    result: dict[str, dict] = {}
     places = {
         ("export", "site/out"): 8, ("import", "site/out"): 8, ("compare finished", "site/runs/lm/compare"): 16,
         ("fit-lm", "cache"): 4, ("fit-lm", "site/runs"): 120, ("compare", "site/runs"): 64, ("fit-lm", "tmp"): 0,
     }  # fmt: skip
     for (name, place), size in places.items():
         if time.monotonic() > until:
-            found[f"{name} in {place}"] = {"problems": ["no time"]}
+            result[f"{name} in {place}"] = {"problems": ["no time"]}
             continue
         command, room = commands()[name](), home / name.replace(" ", "-")
         log = room / "round.log"
@@ -459,18 +468,20 @@ def mounted(home: Path, until: float = 1e18) -> dict:
             if not size:
                 disk.fill()
             code = live(command, room, command.words, log, lambda: None)
-        said = log.read_text()
-        lines = [line for line in said.splitlines() if line.startswith(("warning:", "error:", "failed "))]
+        output = log.read_text()
+        lines = [line for line in output.splitlines() if line.startswith(("warning:", "error:", "failed "))]
         again = _repeated(room, command, reference, log)
-        lost = [] if code != 0 or size == 0 or place == "cache" else toys.differences(command.outcome(room), reference)
-        problems = [what for what in ("Traceback", "a bug in zoo") if what in said]
+        different = (
+            [] if code != 0 or size == 0 or place == "cache" else toys.differences(command.outcome(room), reference)
+        )
+        problems = [what for what in ("Traceback", "a bug in zoo") if what in output]
         problems += [f"code {code}"] * (code not in (0, 5)) + [f"repeated: {again}"] * (again != (0, []))
-        problems += ["in silence"] * (code == 0 and not lines and bool(lost)) + ["no sentence"] * (
+        problems += ["in silence"] * (code == 0 and not lines and bool(different)) + ["no sentence"] * (
             code == 5 and not lines
         )
-        found[f"{name} in {place}"] = {"KiB": size, "code": code, "said": lines[:LINES], "problems": problems}
-        print(f"{name} in {place}", found[f"{name} in {place}"], file=sys.stderr, flush=True)
-    return found
+        result[f"{name} in {place}"] = {"KiB": size, "code": code, "said": lines[:LINES], "problems": problems}
+        print(f"{name} in {place}", result[f"{name} in {place}"], file=sys.stderr, flush=True)
+    return result
 
 
 def main() -> None:
@@ -482,21 +493,21 @@ def main() -> None:
     parser.add_argument("--all-errors", action="store_true")
     parser.add_argument("--mount", action="store_true", help="as root: small file systems instead")
     parser.add_argument("--minutes", type=float, default=1e9)
-    asked = parser.parse_args()
-    home = asked.home.resolve()
+    arguments = parser.parse_args()
+    home = arguments.home.resolve()
     preload(home)
     from tests.chaos import lives
 
-    until = time.monotonic() + 60 * asked.minutes
+    until = time.monotonic() + 60 * arguments.minutes
     lives.load()
-    found = mounted(home, until) if asked.mount else {}
-    for name in () if asked.mount else asked.commands or commands():
+    report = mounted(home, until) if arguments.mount else {}
+    for name in () if arguments.mount else arguments.commands or commands():
         since = time.monotonic()
         place = home / name.replace(" ", "-")
-        found[name] = campaign(place, name, asked.ways, asked.every, asked.all_errors, until)
-        found[name]["seconds"] = round(time.monotonic() - since)
-    print(json.dumps(found, indent=1))
-    raise SystemExit(any(one["problems"] for one in found.values()))
+        report[name] = campaign(place, name, arguments.ways, arguments.every, arguments.all_errors, until)
+        report[name]["seconds"] = round(time.monotonic() - since)
+    print(json.dumps(report, indent=1))
+    raise SystemExit(any(one["problems"] for one in report.values()))
 
 
 if __name__ == "__main__":

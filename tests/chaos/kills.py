@@ -34,12 +34,12 @@ def campaign(
     several = ["--trainer.devices", str(processes), "--trainer.strategy", "ddp"] if processes > 1 else []
     reference, lasted = {}, {}
     for task in tasks:
-        begun = time.monotonic()
+        start = time.monotonic()
         words = ["fit", f"{task}.yaml", "--save-every", "2", "--runs", "reference", *several]
         assert lives.ended(lives.born(words, home, home / "reference.log"), 600) == 0, (
             home / "reference.log"
         ).read_text()
-        lasted[task] = time.monotonic() - begun
+        lasted[task] = time.monotonic() - start
         reference[task] = toys.outcome(home / f"reference/{task}/default/s1")
     problems: list[str] = []
     while counts["kills"] < kills:
@@ -85,14 +85,21 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tasks", nargs="+", choices=toys.TASKS, default=toys.TASKS)
     parser.add_argument("--home", type=Path, required=True)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     if SHARED_MEMORY.is_dir():
         os.environ["TMPDIR"] = str(SHARED_MEMORY)
-    begun = time.monotonic()
-    found = campaign(asked.home.resolve(), asked.kills, asked.seed, asked.processes, tuple(asked.tasks), asked.each)
-    json.dump({**found, "seconds": round(time.monotonic() - begun)}, sys.stdout, indent=1)
+    start = time.monotonic()
+    report = campaign(
+        arguments.home.resolve(),
+        arguments.kills,
+        arguments.seed,
+        arguments.processes,
+        tuple(arguments.tasks),
+        arguments.each,
+    )
+    json.dump({**report, "seconds": round(time.monotonic() - start)}, sys.stdout, indent=1)
     print()
-    raise SystemExit(0 if found["identical"] == found["runs"] and not found["damaged"] else 1)
+    raise SystemExit(0 if report["identical"] == report["runs"] and not report["damaged"] else 1)
 
 
 if __name__ == "__main__":

@@ -65,10 +65,10 @@ def ended(child: int, within: float) -> int | None:
     until = time.monotonic() + within
     while True:
         try:
-            found, status = os.waitpid(child, os.WNOHANG)
+            pid, status = os.waitpid(child, os.WNOHANG)
         except ChildProcessError:  # it has ended, and somebody has asked how
             return None
-        if found:
+        if pid:
             return os.waitstatus_to_exitcode(status)
         if time.monotonic() > until:
             return None
@@ -89,13 +89,13 @@ def aimed(draw: random.Random) -> Callable[[], None]:
     def prologue() -> None:
         from zoo.io import atomic_files
 
-        left = after
+        countdown = after
 
-        def counted(wrapped: Callable) -> Callable:
+        def counting(wrapped: Callable) -> Callable:
             def call(*args, **kwargs):
-                nonlocal left
-                left -= 1
-                if left == 0:
+                nonlocal countdown
+                countdown -= 1
+                if countdown == 0:
                     os.kill(os.getpid(), signal.SIGKILL)
                 return wrapped(*args, **kwargs)
 
@@ -104,12 +104,12 @@ def aimed(draw: random.Random) -> Callable[[], None]:
         class Watched:
             """The module os, as zoo.io.atomic_files sees it."""
 
-            replace, fsync, link = (staticmethod(counted(call)) for call in (os.replace, os.fsync, os.link))
+            replace, fsync, link = (staticmethod(counting(call)) for call in (os.replace, os.fsync, os.link))
 
             def __getattr__(self, name):
                 return getattr(os, name)
 
         atomic_files.os = Watched()
-        atomic_files.HashingFile.write = counted(atomic_files.HashingFile.write)
+        atomic_files.HashingFile.write = counting(atomic_files.HashingFile.write)
 
     return prologue

@@ -76,9 +76,9 @@ def campaign(home: Path, rounds: int, seed: int = 0, processes: int = 1, task: s
     rng = random.Random(seed)
     site = Site(home, task, ["--save-every", "4"], processes)
     site.reference()
-    begun = time.monotonic()
+    start_time = time.monotonic()
     assert wait(start(home, [*site.words, "--name", "duration"], home / "duration.log")) == 0
-    duration = time.monotonic() - begun
+    duration = time.monotonic() - start_time
     names = ("rounds", "with the documented code", "too late", "before the first line", "hung", "identical")
     counts = dict.fromkeys(names, 0)
     problems: list[str] = []
@@ -98,19 +98,19 @@ def campaign(home: Path, rounds: int, seed: int = 0, processes: int = 1, task: s
             except ProcessLookupError:
                 sent = False
         code = wait(process)
-        left = worlds.emptied(process.pid, 30.0) is None
+        has_survivors = worlds.emptied(process.pid, 30.0) is None
         what = f"round {turn} ({number.name} to the {'second' if second else 'first'} process after {delay:.3f} s)"
         counts["rounds"] += 1
-        counts["hung"] += code is None or left
+        counts["hung"] += code is None or has_survivors
         counts["with the documented code"] += code == CODES[number]
         counts["too late"] += code == 0
         early = not handled and not second and code == -number
         counts["before the first line"] += early
-        if (code not in (0, CODES[number]) and not early) or left:
-            problems.append(f"{what}: code {code}, {left=}: {site.said()[-500:]}")
-        if "Traceback" in site.said() and not early:
-            problems.append(f"{what}: a traceback: {site.said()[-1500:]}")
-        print(what, code, site.said().strip().rpartition("\n")[2], file=sys.stderr, flush=True)
+        if (code not in (0, CODES[number]) and not early) or has_survivors:
+            problems.append(f"{what}: code {code}, {has_survivors=}: {site.log_text()[-500:]}")
+        if "Traceback" in site.log_text() and not early:
+            problems.append(f"{what}: a traceback: {site.log_text()[-1500:]}")
+        print(what, code, site.log_text().strip().rpartition("\n")[2], file=sys.stderr, flush=True)
         differ = site.went_on()
         counts["identical"] += not differ
         if differ:

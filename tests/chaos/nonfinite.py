@@ -31,21 +31,21 @@ def spoiled(kind: str, value: float, batch: int, rank: int, number: int) -> Call
     def prologue() -> None:
         from zoo.tasks.task import Task
 
-        seen = 0
+        count = 0
 
         def step(self, content, batch_idx):
-            nonlocal seen
-            seen += 1
-            now = seen == batch and worlds.rank() == rank
+            nonlocal count
+            count += 1
+            now = count == batch and worlds.rank() == rank
             parameters = [p for p in self.parameters() if p.requires_grad]
-            chosen = parameters[number % len(parameters)]
+            parameter = parameters[number % len(parameters)]
             if now and kind == "weight":
-                chosen.data.flatten()[-1] = value
+                parameter.data.flatten()[-1] = value
             if now and kind == "input":
                 content["images"] = content["images"].clone()
                 content["images"][-1, ..., -1] = value
             if now and kind == "gradient":
-                handle = chosen.register_hook(lambda grad: (handle.remove(), grad * value)[1])
+                handle = parameter.register_hook(lambda grad: (handle.remove(), grad * value)[1])
             loss = wrapped(self, content, batch_idx)
             if now and kind == "loss":
                 self.step_losses[-1] = self.step_losses[-1] * value
@@ -78,18 +78,18 @@ def campaign(home: Path, rounds: int, processes: int = 1, seed: int = 0) -> dict
         code = site.ended(child)
         if processes > 1 and worlds.emptied(child, 20.0) is None:
             problems.append(f"{what}: something is left running")
-        lines, said = site.complaints(), re.search(r"step (\d+): the", site.said())
+        lines, match = site.complaints(), re.search(r"step (\d+): the", site.log_text())
         record = site.run / "nonfinite.json"
-        found = counts[kind]
-        found["rounds"] += 1
-        found["code 4"] += code == 4
-        found["the step"] += said is not None and int(said[1]) == (batch - 1) // EACH
-        found["samples"] += record.exists() and len(json.loads(record.read_text())["samples"]) > 0
-        found["few lines"] += 0 < len(lines) <= LINES
-        found["finite on disk"] += not bad_tensors(site.run)
+        result = counts[kind]
+        result["rounds"] += 1
+        result["code 4"] += code == 4
+        result["the step"] += match is not None and int(match[1]) == (batch - 1) // EACH
+        result["samples"] += record.exists() and len(json.loads(record.read_text())["samples"]) > 0
+        result["few lines"] += 0 < len(lines) <= LINES
+        result["finite on disk"] += not bad_tensors(site.run)
         print(what, code, lines[:LINES], file=sys.stderr, flush=True)
         differ = site.went_on()
-        found["identical"] += not differ
+        result["identical"] += not differ
         if code != 4 or differ or len(lines) > LINES:
             problems.append(f"{what}: code {code}, {differ[:4]}: {chr(10).join(lines[:7])}")
     return {"processes": processes, **counts, "problems": problems}
@@ -101,11 +101,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    found = campaign(asked.home.resolve(), asked.rounds, asked.processes, asked.seed)
-    json.dump(found, sys.stdout, indent=1)
+    arguments = parser.parse_args()
+    report = campaign(arguments.home.resolve(), arguments.rounds, arguments.processes, arguments.seed)
+    json.dump(report, sys.stdout, indent=1)
     print()
-    raise SystemExit(bool(found["problems"]))
+    raise SystemExit(bool(report["problems"]))
 
 
 if __name__ == "__main__":

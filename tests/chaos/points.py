@@ -40,26 +40,26 @@ class Disk:
         if not os.path.exists(path):
             return ""
         self.attic.mkdir(exist_ok=True)
-        kept = str(self.attic / str(len(list(self.attic.iterdir()))))
-        os.link(path, kept)
-        return kept
+        backup = str(self.attic / str(len(list(self.attic.iterdir()))))
+        os.link(path, backup)
+        return backup
 
     def forced(self, path: str) -> None:
         """A file, or the names in a folder."""
         self.unforced.discard(path)
         self.names = [one for one in self.names if os.path.dirname(one[1]) != path]
 
-    def cut(self) -> None:
+    def lose_power(self) -> None:
         """Lose it."""
         for path in self.unforced:
             if os.path.exists(path):
                 os.truncate(path, self.draw.randrange(os.path.getsize(path) + 1))
         for _ in range(self.draw.randrange(len(self.names) + 1)):
-            before, after, kept = self.names.pop()
+            before, after, backup = self.names.pop()
             if before:
                 os.replace(after, before)
-            if kept:
-                os.replace(kept, after)
+            if backup:
+                os.replace(backup, after)
 
 
 def role(path: str | os.PathLike) -> str:
@@ -80,7 +80,7 @@ def watched(home: Path, draw: random.Random, at: Callable[[str], bool], power: b
 
         def end() -> None:
             if power:
-                disk.cut()
+                disk.lose_power()
             os.kill(os.getpid(), signal.SIGKILL)
 
         def passing(name: str) -> None:
@@ -107,9 +107,9 @@ def watched(home: Path, draw: random.Random, at: Callable[[str], bool], power: b
 
         def renaming(before: str, after: str) -> None:
             passing(f"rename to {role(after)}")
-            kept = disk.keep(str(after))
+            backup = disk.keep(str(after))
             replace(before, after)
-            disk.names.append((os.path.abspath(before), os.path.abspath(after), kept))
+            disk.names.append((os.path.abspath(before), os.path.abspath(after), backup))
 
         def linking(before: str, after: str) -> None:
             passing(f"link {role(after)}")
@@ -138,12 +138,12 @@ def watched(home: Path, draw: random.Random, at: Callable[[str], bool], power: b
 
 def nth(name: str, number: int) -> Callable[[str], bool]:
     """Whether this is the so-manyeth time that a point is met."""
-    left = number
+    countdown = number
 
-    def at(found: str) -> bool:
-        nonlocal left
-        left -= found == name
-        return left == 0 and found == name
+    def at(passed: str) -> bool:
+        nonlocal countdown
+        countdown -= passed == name
+        return countdown == 0 and passed == name
 
     return at
 
@@ -159,7 +159,7 @@ def met(site: Site, draw: random.Random) -> dict[str, int]:
         return False
 
     site.clear("points")
-    assert site.ended(site.begin(prologue=watched(site.home, draw, at))) == 0, site.said()[-2000:]
+    assert site.ended(site.begin(prologue=watched(site.home, draw, at))) == 0, site.log_text()[-2000:]
     names = record.read_text().splitlines()
     return {name: names.count(name) for name in dict.fromkeys(names)}
 
@@ -171,36 +171,36 @@ def campaign(home: Path, each: int, seed: int = 0, only: str = "", minutes: floa
     site = Site(home, "lm", ["--save-every", "2"], steps=12)
     site.reference()
     passed = {name: times for name, times in met(site, draw).items() if only in name}
-    left = [(name, turn % 2 == 1) for name in passed for turn in range(each)]
-    draw.shuffle(left)
+    pending = [(name, turn % 2 == 1) for name in passed for turn in range(each)]
+    draw.shuffle(pending)
     counts = {name: {"kills": 0, "power cuts": 0} for name in passed}
-    found = {"runs": 0, "identical": 0, "left": 0}
+    result = {"runs": 0, "identical": 0, "left": 0}
     problems: list[str] = []
-    while left and time.monotonic() < until:
+    while pending and time.monotonic() < until:
         site.clear("round")
         died: list[str] = []
         code: int | None = -9
-        while left and code == -9 and len(died) < LIVES:
-            name, power = left.pop()
+        while pending and code == -9 and len(died) < LIVES:
+            name, power = pending.pop()
             at = nth(name, draw.randint(1, 1 + passed[name] // (2 if died else 1) // LIVES * 2))
             code = site.ended(site.begin("--requeue", prologue=watched(site.home, draw, at, power)))
             if code == -9:
                 counts[name]["power cuts" if power else "kills"] += 1
                 died.append(f"{name}{', power' if power else ''}")
             else:
-                left.insert(0, (name, power))
+                pending.insert(0, (name, power))
         if code == -9:
             code = site.ended(site.begin("--requeue"))
-        found["runs"] += 1
+        result["runs"] += 1
         differ = toys.differences(toys.outcome(site.run), site.undisturbed) if code == 0 else [f"code {code}"]
         drafts = [path.name for path in site.run.rglob(".*.partial")]
-        found["identical"] += not differ
-        found["left"] += len(drafts)
+        result["identical"] += not differ
+        result["left"] += len(drafts)
         if differ or drafts:
-            problems.append(f"{died}: {differ[:5]}, {drafts}: {site.said()[-300:]}")
+            problems.append(f"{died}: {differ[:5]}, {drafts}: {site.log_text()[-300:]}")
             print(problems[-1], file=sys.stderr, flush=True)
-        print(json.dumps({**found, "still to do": len(left)}), file=sys.stderr, flush=True)
-    return {**found, "not done": len(left), "points": counts, "problems": problems}
+        print(json.dumps({**result, "still to do": len(pending)}), file=sys.stderr, flush=True)
+    return {**result, "not done": len(pending), "points": counts, "problems": problems}
 
 
 def main() -> None:
@@ -209,12 +209,12 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=20)
     parser.add_argument("--only", default="", help="points whose name has this in it")
     parser.add_argument("--minutes", type=float, default=1e9)
-    asked = parser.parse_args()
-    begun = time.monotonic()
-    found = campaign(asked.home.resolve(), asked.each, only=asked.only, minutes=asked.minutes)
-    json.dump({**found, "seconds": round(time.monotonic() - begun)}, sys.stdout, indent=1)
+    arguments = parser.parse_args()
+    start = time.monotonic()
+    report = campaign(arguments.home.resolve(), arguments.each, only=arguments.only, minutes=arguments.minutes)
+    json.dump({**report, "seconds": round(time.monotonic() - start)}, sys.stdout, indent=1)
     print()
-    raise SystemExit(bool(found["problems"]))
+    raise SystemExit(bool(report["problems"]))
 
 
 if __name__ == "__main__":

@@ -23,12 +23,12 @@ from tests.chaos.site import Site
 
 EPOCH = 8  # batches, of which two make a step
 MOMENTS = {
-    "mid-epoch": ("boundary", EPOCH + 4),
-    "epoch end": ("boundary", EPOCH),
+    "mid-epoch": ("on_batch_boundary", EPOCH + 4),
+    "epoch end": ("on_batch_boundary", EPOCH),
     "mid-validation": ("on_validation_batch_start", 4),  # the second batch of the second
-    "mid-accumulation": ("boundary", EPOCH + 3),
+    "mid-accumulation": ("on_batch_boundary", EPOCH + 3),
 }
-MADE = tuple(itertools.product((0, 2), (1, 2), (0.1, 0.0), ("32-true", "bf16-mixed")))
+DATA_OPTIONS = tuple(itertools.product((0, 2), (1, 2), (0.1, 0.0), ("32-true", "bf16-mixed")))
 
 
 def at(moment: str, number: int) -> Callable[[], None]:
@@ -37,14 +37,14 @@ def at(moment: str, number: int) -> Callable[[], None]:
     def prologue() -> None:
         from zoo.training.checkpoint import CheckpointSaver
 
-        name, left = MOMENTS[moment]
+        name, countdown = MOMENTS[moment]
         wrapped = getattr(CheckpointSaver, name)
 
         def hook(self, *args, **kwargs):
-            nonlocal left
-            counted = worlds.rank() == 0 and not (name != "boundary" and self.trainer.sanity_checking)
-            left -= counted
-            if left == 0 and counted:
+            nonlocal countdown
+            counts = worlds.rank() == 0 and not (name != "on_batch_boundary" and self.trainer.sanity_checking)
+            countdown -= counts
+            if countdown == 0 and counts:
                 (os.killpg if number == signal.SIGKILL else os.kill)(os.getpid(), number)
             return wrapped(self, *args, **kwargs)
 
@@ -55,9 +55,9 @@ def at(moment: str, number: int) -> Callable[[], None]:
 
 def campaign(home: Path, share: tuple[int, int] = (0, 1)) -> dict:
     """The figures; ``share`` is which part of the ways to make a run, of how many."""
-    found = {"cells": 0, "stopped": 0, "identical": 0}
+    result = {"cells": 0, "stopped": 0, "identical": 0}
     problems: list[str] = []
-    for number, (workers, processes, dropout, precision) in enumerate(MADE):
+    for number, (workers, processes, dropout, precision) in enumerate(DATA_OPTIONS):
         if number % share[1] != share[0]:
             continue
         words = [
@@ -73,25 +73,25 @@ def campaign(home: Path, share: tuple[int, int] = (0, 1)) -> dict:
             if processes > 1:
                 worlds.emptied(site.child, 10.0)
             differ = site.went_on()
-            found["cells"] += 1
-            found["stopped"] += code == (143 if way == signal.SIGTERM else -9)
-            found["identical"] += not differ
+            result["cells"] += 1
+            result["stopped"] += code == (143 if way == signal.SIGTERM else -9)
+            result["identical"] += not differ
             what = f"{moment}, {way.name}, {workers=}, {processes=}, {dropout=}, {precision}: {code}"
             print(what, differ[:3], file=sys.stderr, flush=True)
             if differ or not code:
                 problems.append(f"{what}: {differ[:5]}")
-    return {**found, "problems": problems}
+    return {**result, "problems": problems}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--share", nargs=2, type=int, default=(0, 1))
-    asked = parser.parse_args()
-    found = campaign(asked.home.resolve(), tuple(asked.share))
-    json.dump(found, sys.stdout, indent=1)
+    arguments = parser.parse_args()
+    report = campaign(arguments.home.resolve(), tuple(arguments.share))
+    json.dump(report, sys.stdout, indent=1)
     print()
-    raise SystemExit(bool(found["problems"]))
+    raise SystemExit(bool(report["problems"]))
 
 
 if __name__ == "__main__":

@@ -42,8 +42,8 @@ def campaign(run: Path, flips: int, truncations: int, seed: int = 0) -> dict[str
                 checkpoint_manifest.verify(last)
             except CheckpointError:
                 counts["noticed"] += 1
-            found = checkpoint_manifest.newest_intact(home)
-            counts["fallback used"] += found.path == previous and len(found.skipped) == 1
+            newest = checkpoint_manifest.newest_intact(home)
+            counts["fallback used"] += newest.path == previous and len(newest.skipped) == 1
             path.write_bytes(whole)
     return counts
 
@@ -53,8 +53,8 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--flips", type=int, default=400)
     parser.add_argument("--truncations", type=int, default=200)
-    asked = parser.parse_args()
-    json.dump(campaign(asked.run, asked.flips, asked.truncations), sys.stdout)
+    arguments = parser.parse_args()
+    json.dump(campaign(arguments.run, arguments.flips, arguments.truncations), sys.stdout)
     print()
 
 

@@ -181,7 +181,7 @@ class Disturbance:
         before(checkpoint.CheckpointSaver, "begin", "start")
         before(checkpoint.CheckpointSaver, "on_validation_start", "start", lambda self: self.trainer.sanity_checking)
         before(Task, "training_step", "training")
-        before(checkpoint.CheckpointSaver, "boundary", "training")
+        before(checkpoint.CheckpointSaver, "on_batch_boundary", "training")
         for hook in ("on_validation_batch_start", "on_validation_end"):
             before(checkpoint.CheckpointSaver, hook, "validation", lambda self: not self.trainer.sanity_checking)
         before(checkpoint.CheckpointSaver, "save", "saving")
@@ -213,12 +213,12 @@ class Disturbance:
 
     def before(self, owner: type, name: str, phase: str, when: Callable[[Any], bool] = lambda _: True) -> None:
         """Reach a moment of ``phase`` before each call of a method."""
-        plain, reach = getattr(owner, name), self.reach
+        original, reach = getattr(owner, name), self.reach
 
         def method(self: Any, *args: Any, **options: Any) -> Any:
             if when(self):
                 reach(phase)
-            return plain(self, *args, **options)
+            return original(self, *args, **options)
 
         setattr(owner, name, method)
 
@@ -303,35 +303,35 @@ class Site:
 
     def recipe(self, task: str, flavour: str, processes: int, elastic: bool) -> Path:
         """Its file: the same global batches with any number of processes where that may change."""
-        made = FLAVOURS[flavour]
+        flavour_ = FLAVOURS[flavour]
         rows = ROWS * (2 if elastic else 1)
         text = RECIPES[task].replace("MODEL", MODEL + f", dropout: {0 if elastic else 0.1}")
         text = text.replace("MIX, ", "" if elastic else "mix: mixup, ").replace("HOME", str(self.home))
         text = text.replace("ROWS", str(rows))
-        if "workers" in made:
-            text = text.rstrip().removesuffix("}}") + f", num_workers: {made['workers']}}}}}\n"
-        every = made["validate"]
+        if "workers" in flavour_:
+            text = text.rstrip().removesuffix("}}") + f", num_workers: {flavour_['workers']}}}}}\n"
+        every = flavour_["validate"]
         trainer = {
-            "max_steps": STEPS, "accumulate_grad_batches": made["accumulate"], "limit_val_batches": 2,
+            "max_steps": STEPS, "accumulate_grad_batches": flavour_["accumulate"], "limit_val_batches": 2,
             "val_check_interval": every, "check_val_every_n_epoch": None if every else 1, "log_every_n_steps": 2,
             "accelerator": "cpu", "enable_progress_bar": False, "limit_train_batches": EPOCH,
-            "overfit_batches": made.get("overfit"),
+            "overfit_batches": flavour_.get("overfit"),
             "precision": "64-true" if elastic else None,
         }  # fmt: skip
-        if "overfit" in made:
+        if "overfit" in flavour_:
             del trainer["limit_train_batches"]
-        told = {name: value for name, value in trainer.items() if value is not None or name.startswith("check")}
+        set_options = {name: value for name, value in trainer.items() if value is not None or name.startswith("check")}
         path = self.home / f"{task}-{flavour.replace(' ', '-')}{'-elastic' if elastic else ''}-{processes}.yaml"
-        path.write_text(text + "trainer: " + json.dumps(told) + "\n")
+        path.write_text(text + "trainer: " + json.dumps(set_options) + "\n")
         return path
 
     def words(self, sequence: Sequence, command: str, runs: Path, processes: int) -> list[str]:
         """A command line."""
-        made = FLAVOURS[sequence.flavour]
+        flavour_ = FLAVOURS[sequence.flavour]
         recipe = self.recipe(sequence.task, sequence.flavour, 1, sequence.elastic)
         words = [command, str(recipe), "--runs", str(runs), "--name", "default"]
         if command == "fit":
-            words += ["--requeue", "--save-every", str(made.get("save-every", 0))]
+            words += ["--requeue", "--save-every", str(flavour_.get("save-every", 0))]
         if processes > 1:
             words += ["--trainer.devices", str(processes), "--trainer.strategy", "ddp"]
             if sequence.elastic:
@@ -387,11 +387,11 @@ class Site:
         return self.references[key]
 
     @staticmethod
-    def learn_cost(task: str, counted: dict[str, Any]) -> None:
+    def learn_cost(task: str, outcome_: dict[str, Any]) -> None:
         """Let later lives of a task take the parameters and operations that one has counted."""
         from zoo.training import model_cost
 
-        count, learnt = model_cost.cost, model_cost.Cost(counted["parameters"], counted["flops_per_token"])
+        count, learnt = model_cost.cost, model_cost.Cost(outcome_["parameters"], outcome_["flops_per_token"])
         kind = {"lm": "CausalLM", "translation": "Translation", "vit": "Classification"}[task]
         model_cost.cost = lambda module: learnt if type(module).__name__ == kind else count(module)
 
@@ -419,7 +419,7 @@ class Site:
             code = self.live(words, processes, log, Disturbance(event), place, clock)
             ends.append(f"{event.way} in {event.phase} {event.moment}: {code}")
             if code not in expected(event):
-                wrong.append(f"{ends[-1]} {self.said(log)}")
+                wrong.append(f"{ends[-1]} {self.log_text(log)}")
             turn += 1
             for change in event.changes:
                 if change == "moved folder" and runs.exists():
@@ -433,16 +433,16 @@ class Site:
         words = self.words(sequence, "fit", runs, sequence.processes)
         code = self.live(words, sequence.processes, log, Disturbance(None), place, clock)
         if code != 0:
-            return ends, [*wrong, f"the last life: {code} {self.said(log)}"]
-        found = outcome(self.folder(sequence, runs))
+            return ends, [*wrong, f"the last life: {code} {self.log_text(log)}"]
+        result = outcome(self.folder(sequence, runs))
         world = 1 if sequence.elastic else sequence.processes
         expectation = self.reference(sequence.task, sequence.flavour, world, sequence.elastic)
         if sequence.elastic:
-            found, expectation = comparable(found), comparable(expectation)
-        return ends, wrong + differences(found, expectation, TOLERANCE if sequence.elastic else 0.0)
+            result, expectation = comparable(result), comparable(expectation)
+        return ends, wrong + differences(result, expectation, TOLERANCE if sequence.elastic else 0.0)
 
     @staticmethod
-    def said(log: Path) -> str:
+    def log_text(log: Path) -> str:
         """The end of a log."""
         return log.read_text(errors="replace")[-600:] if log.exists() else ""
 
@@ -462,7 +462,7 @@ def expected(event: Event) -> tuple[int | None, ...]:
 
 def outcome(run: Path) -> dict[str, Any]:
     """All that a finished run left, but for what a clock measured."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name in ("last", "best"):
         content = torch.load(run / "checkpoints" / f"{name}.ckpt", weights_only=True)
         del content["logs"], content["saves"]  # where, and how often, it was stopped
@@ -471,23 +471,23 @@ def outcome(run: Path) -> dict[str, Any]:
         content["callbacks"] = {
             key: timeless(value) if isinstance(value, dict) else value for key, value in content["callbacks"].items()
         }
-        found[name] = content
+        result[name] = content
     ledger = json.loads((run / "ledger.json").read_text())
     cost = ledger["cost"]
     ledger["cost"] = {name: value if name in ("parameters", "flops_per_token") else value is None
                       for name, value in cost.items()}  # fmt: skip
-    found["ledger"] = ledger
-    found["finished"] = json.loads((run / "finished.json").read_text())
+    result["ledger"] = ledger
+    result["finished"] = json.loads((run / "finished.json").read_text())
     events = toys.all_scalars(run)
-    found["scalars"] = {
+    result["scalars"] = {
         name: [step for step, _ in values] if name in CLOCKS else values for name, values in events.items()
     }
     files = [path for path in run.iterdir() if path.suffix in (".json", ".yaml")]
-    found["files"] = {
+    result["files"] = {
         path.name: path.read_text() for path in files if path.name not in ("ledger.json", "finished.json")
     }
-    found["drafts"] = [path.name for path in run.rglob("*.partial")]
-    return found
+    result["drafts"] = [path.name for path in run.rglob("*.partial")]
+    return result
 
 
 def timeless(state: dict[str, Any]) -> dict[str, Any]:
@@ -495,27 +495,29 @@ def timeless(state: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in state.items() if name not in UNEQUAL}
 
 
-def comparable(found: dict[str, Any]) -> dict[str, Any]:
+def comparable(outcome_: dict[str, Any]) -> dict[str, Any]:
     """What does not depend on the number of processes."""
-    kept: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name in ("last", "best"):
         parts = ("state_dict", "optimizer_states", "lr_schedulers", "best", "measured", "global_step")
-        kept[name] = {part: found[name][part] for part in parts}
+        result[name] = {part: outcome_[name][part] for part in parts}
     parts = ("validations", "steps", "tokens", "best", "last", "finished", "start", "goals")
-    kept["ledger"] = {part: found["ledger"][part] for part in parts}
-    kept["finished"] = found["finished"]
-    kept["scalars"] = {name: values for name, values in found["scalars"].items() if not name.startswith("numerics/")}
-    return kept
+    result["ledger"] = {part: outcome_["ledger"][part] for part in parts}
+    result["finished"] = outcome_["finished"]
+    result["scalars"] = {
+        name: values for name, values in outcome_["scalars"].items() if not name.startswith("numerics/")
+    }
+    return result
 
 
 def differences(one: Any, two: Any, tolerance: float, where: str = "") -> list[str]:
     """The places in two nested values where they differ, floats by more than a relative tolerance."""
     if isinstance(one, dict) and isinstance(two, dict):
-        found = [f"{where}.{name}: in one only" for name in sorted({*one} ^ {*two}, key=str)]
+        result = [f"{where}.{name}: in one only" for name in sorted({*one} ^ {*two}, key=str)]
         for name in one:
             if name in two:
-                found += differences(one[name], two[name], tolerance, f"{where}.{name}")
-        return found
+                result += differences(one[name], two[name], tolerance, f"{where}.{name}")
+        return result
     if isinstance(one, (list, tuple)) and isinstance(two, (list, tuple)):
         if len(one) != len(two):
             return [f"{where}: {len(one)} and {len(two)} items"]
@@ -536,18 +538,18 @@ def campaign(
     site: Site, sequences: int, seed: int = 0, processes: int = 1, first: int = 0, seconds: float = 1e9
 ) -> dict[str, Any]:
     """The figures of so many sequences, from the ``first`` on, while there is time."""
-    begun = time.monotonic()
-    found: dict[str, Any] = {"seed": seed, "processes": processes, "sequences": 0, "events": 0, "equal": 0}
+    start = time.monotonic()
+    result: dict[str, Any] = {"seed": seed, "processes": processes, "sequences": 0, "events": 0, "equal": 0}
     ways, phases, codes = Counter[str](), Counter[str](), Counter[str]()
     problems: list[dict[str, Any]] = []
     for number in range(first, first + sequences):
-        if time.monotonic() - begun > seconds:
+        if time.monotonic() - start > seconds:
             break
         sequence = draw_sequence(site, seed, number, processes)
         ends, wrong = site.walk(sequence, site.home / "sequence.log")
-        found["sequences"] += 1
-        found["events"] += len(ends)
-        found["equal"] += not wrong
+        result["sequences"] += 1
+        result["events"] += len(ends)
+        result["equal"] += not wrong
         for event, end in zip(sequence.events, ends, strict=False):
             ways[event.way] += 1
             phases[event.phase] += 1
@@ -556,12 +558,12 @@ def campaign(
             again = f"--sequences 1 --seed {seed} --processes {processes} --first {number}"
             problems.append({"again": again, "sequence": asdict(sequence), "ends": ends, "wrong": wrong[:8]})
             print(json.dumps(problems[-1]), file=sys.stderr, flush=True)
-        if not found["sequences"] % 5:
-            print(json.dumps(found), file=sys.stderr, flush=True)
+        if not result["sequences"] % 5:
+            print(json.dumps(result), file=sys.stderr, flush=True)
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
-        **found, "lives": site.lives, "ways": ways, "phases": phases, "exit codes": codes,
-        "seconds": round(time.monotonic() - begun), "cpu seconds": round(spent.ru_utime + spent.ru_stime),
+        **result, "lives": site.lives, "ways": ways, "phases": phases, "exit codes": codes,
+        "seconds": round(time.monotonic() - start), "cpu seconds": round(spent.ru_utime + spent.ru_stime),
         "problems": problems,
     }  # fmt: skip
 
@@ -574,13 +576,15 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=1e9)
-    asked = parser.parse_args()
-    print(f"seed {asked.seed}", file=sys.stderr, flush=True)
-    site = Site(asked.home.resolve())
-    found = campaign(site, asked.sequences, asked.seed, asked.processes, asked.first, asked.seconds)
-    json.dump(found, sys.stdout, indent=1)
+    arguments = parser.parse_args()
+    print(f"seed {arguments.seed}", file=sys.stderr, flush=True)
+    site = Site(arguments.home.resolve())
+    report = campaign(
+        site, arguments.sequences, arguments.seed, arguments.processes, arguments.first, arguments.seconds
+    )
+    json.dump(report, sys.stdout, indent=1)
     print()
-    raise SystemExit(bool(found["problems"]))
+    raise SystemExit(bool(report["problems"]))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from zoo.inference import checkpoint_manifest
 AGAIN = 2.5  # seconds after which a second signal is one, and not the first one's echo
 CODES = {signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGINT: 130}
 PHASES = {
-    "training": "boundary",
+    "training": "on_batch_boundary",
     "validation": "on_validation_batch_start",
     "saving": "save",
     "between epochs": "on_train_epoch_end",
@@ -46,16 +46,16 @@ def inside(phase: str, number: int, after: int, target: str = "first", twice: bo
     def prologue() -> None:
         from zoo.training.checkpoint import CheckpointSaver
 
-        wrapped, save, left = getattr(CheckpointSaver, PHASES[phase]), CheckpointSaver.save, after
+        wrapped, save, countdown = getattr(CheckpointSaver, PHASES[phase]), CheckpointSaver.save, after
 
         def hook(self, *args, **kwargs):
-            nonlocal left
-            left -= worlds.rank() == 0
-            if left == 0:
-                left -= 1
+            nonlocal countdown
+            countdown -= worlds.rank() == 0
+            if countdown == 0:
+                countdown -= 1
                 here = os.getpid()
-                chosen = {"first": [here], "all": worlds.members(os.getpgid(0))}.get(target)
-                for one in worlds.members(os.getpgid(0)) if chosen is None else chosen:
+                pids = {"first": [here], "all": worlds.members(os.getpgid(0))}.get(target)
+                for one in worlds.members(os.getpgid(0)) if pids is None else pids:
                     if target != "second" or one != here:
                         os.kill(one, number)
                 if twice:
@@ -89,23 +89,23 @@ def campaign(home: Path, rounds: int, seed: int = 0, processes: int = 1, task: s
         phase = list(PHASES)[turn // len(CODES) % len(PHASES)]
         target = TARGETS[turn // len(CODES) // len(PHASES) % 3] if processes > 1 else "first"
         after = draw.randrange(1, 3) if phase == "between epochs" else draw.randrange(2, 9)
-        begun = time.monotonic()
+        start = time.monotonic()
         child = site.begin(prologue=inside(phase, number, after, target, twice))
         code = site.ended(child)
-        slowest = max(slowest, time.monotonic() - begun)
+        slowest = max(slowest, time.monotonic() - start)
         what = f"round {turn} ({number.name} to {target} in {phase} {after})"
-        left = processes > 1 and worlds.emptied(child, 30.0) is None
+        has_survivors = processes > 1 and worlds.emptied(child, 30.0) is None
         counts["rounds"] += 1
-        counts["hung"] += code is None or left
+        counts["hung"] += code is None or has_survivors
         counts["stopped"] += code == CODES[number]
         counts["too late"] += code == 0
-        if code not in (0, CODES[number]) or left:
-            problems.append(f"{what}: code {code}, {left=}: {site.said()[-300:]}")
-        said = re.search(r"step (\d+) is saved", site.said())
+        if code not in (0, CODES[number]) or has_survivors:
+            problems.append(f"{what}: code {code}, {has_survivors=}: {site.log_text()[-300:]}")
+        match = re.search(r"step (\d+) is saved", site.log_text())
         newest = checkpoint_manifest.newest_intact(site.run)
-        if code and said and newest.path is not None:
-            counts["at the step"] += checkpoint_manifest.verify(newest.path)["step"] == int(said[1])
-        print(what, code, said and said[0], file=sys.stderr, flush=True)
+        if code and match and newest.path is not None:
+            counts["at the step"] += checkpoint_manifest.verify(newest.path)["step"] == int(match[1])
+        print(what, code, match and match[0], file=sys.stderr, flush=True)
         differ = site.went_on()
         counts["identical"] += not differ
         if differ:
@@ -120,9 +120,11 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--twice", action="store_true")
-    asked = parser.parse_args()
-    found = campaign(asked.home.resolve(), asked.rounds, asked.seed, asked.processes, twice=asked.twice)
-    json.dump(found, sys.stdout, indent=1)
+    arguments = parser.parse_args()
+    report = campaign(
+        arguments.home.resolve(), arguments.rounds, arguments.seed, arguments.processes, twice=arguments.twice
+    )
+    json.dump(report, sys.stdout, indent=1)
     print()
 
 

@@ -67,25 +67,25 @@ class Site:
         """Go on undisturbed to the end; where that differs from the run that was never disturbed."""
         code = self.ended(self.begin("--requeue", *more, processes=processes))
         if code != 0:
-            return [f"code {code}: {self.said()[-300:]}"]
+            return [f"code {code}: {self.log_text()[-300:]}"]
         return toys.differences(toys.outcome(self.run), self.undisturbed)
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         """What the lives of this round have printed."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def complaints(self) -> list[str]:
         """The lines of it that are no part of a log."""
-        lines = self.said().splitlines()
+        lines = self.log_text().splitlines()
         start = next((n for n, line in enumerate(lines) if line.startswith(("error:", "warning:", "Traceback"))), None)
         return [] if start is None else lines[start:]
 
 
 def bad_tensors(run: Path) -> list[str]:
     """The tensors of a run's checkpoints that are not finite."""
-    found = []
+    result = []
     for path in sorted(run.rglob("*.ckpt")):
         content = torch.load(path, weights_only=True)
         values = {name: value for name, value in content["state_dict"].items() if torch.is_tensor(value)}
-        found += [f"{path.name}: {n}" for n, v in values.items() if v.is_floating_point() and not v.isfinite().all()]
-    return found
+        result += [f"{path.name}: {n}" for n, v in values.items() if v.is_floating_point() and not v.isfinite().all()]
+    return result

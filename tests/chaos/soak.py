@@ -41,24 +41,24 @@ def sample(number: int) -> Sample | None:
 def soak(words: list[str], home: Path, every: float) -> dict:
     """Run `zoo words` and watch it."""
     home.mkdir(parents=True, exist_ok=True)
-    with (home / "soak.log").open("w") as log, (home / "samples.jsonl").open("w") as kept:
+    with (home / "soak.log").open("w") as log, (home / "samples.jsonl").open("w") as samples_file:
         command = [sys.executable, "-m", "zoo", *words]
         process = subprocess.Popen(command, cwd=home, stdout=log, stderr=subprocess.STDOUT)
-        found: list[Sample] = []
+        samples: list[Sample] = []
         while process.poll() is None:
             if (now := sample(process.pid)) and list(home.rglob("last.ckpt")):  # training has begun
-                found.append(now)
-                kept.write(json.dumps(now._asdict()) + "\n")
-                kept.flush()
+                samples.append(now)
+                samples_file.write(json.dumps(now._asdict()) + "\n")
+                samples_file.flush()
             time.sleep(every)
-    return {"code": process.returncode, "samples": len(found), **figures(found)}
+    return {"code": process.returncode, "samples": len(samples), **figures(samples)}
 
 
-def figures(found: list[Sample]) -> dict:
+def figures(samples: list[Sample]) -> dict:
     """Early against late, each the median of a tenth of the samples after the first tenth."""
-    tenth = max(1, len(found) // 10)
-    early, late, after = found[tenth : 2 * tenth], found[-tenth:], found[tenth:]
-    before, now = (statistics.median(one.resident for one in part) for part in (early or found, late))
+    tenth = max(1, len(samples) // 10)
+    early, late, after = samples[tenth : 2 * tenth], samples[-tenth:], samples[tenth:]
+    before, now = (statistics.median(one.resident for one in part) for part in (early or samples, late))
     return {
         "resident_mb": [round(before, 1), round(now, 1)], "growth_percent": round(100 * (now / before - 1), 2),
         "files": sorted({one.files for one in after}), "threads": sorted({one.threads for one in after}),
@@ -69,9 +69,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=10_000)
-    asked = parser.parse_args()
-    words = ["fit", "lm-tiny", "--trainer.max_steps", str(asked.steps), "--save-every", "500", "--overwrite"]
-    json.dump(soak(words, asked.home.resolve(), 1.0), sys.stdout)
+    arguments = parser.parse_args()
+    words = ["fit", "lm-tiny", "--trainer.max_steps", str(arguments.steps), "--save-every", "500", "--overwrite"]
+    json.dump(soak(words, arguments.home.resolve(), 1.0), sys.stdout)
     print()
 
 

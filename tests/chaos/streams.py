@@ -70,28 +70,28 @@ def start(words: list[str], home: Path, ways: tuple[str, str], after: int = 1) -
 
 def read(reader: int, lines: int) -> None:
     """Read some lines, or to the end, and leave."""
-    seen = 0
+    count = 0
     with contextlib.suppress(OSError):
-        while seen < lines and (more := os.read(reader, 4096)):
-            seen += more.count(b"\n")
+        while count < lines and (more := os.read(reader, 4096)):
+            count += more.count(b"\n")
     os.close(reader)
 
 
 def flaws(run: Path, home: Path, ways: tuple[str, str], code: int | None) -> list[str]:
     """What is wrong with a training that has ended."""
     log = (run / "output.log").read_text() if (run / "output.log").is_file() else ""
-    found = [] if code == 0 else [f"exit code {code}"]
-    found += [f"the log lacks {line!r}" for line in ("parameters", "step 11/", "finished ") if line not in log]
-    found += ["no finished.json"] if not (run / "finished.json").is_file() else []
-    found += [f"the log has {word!r}" for word in ("Traceback", "looks like a bug", "\x1b") if word in log]
-    heard = (home / "stream2").read_text() if ways[1] == "file" else ""
+    result = [] if code == 0 else [f"exit code {code}"]
+    result += [f"the log lacks {line!r}" for line in ("parameters", "step 11/", "finished ") if line not in log]
+    result += ["no finished.json"] if not (run / "finished.json").is_file() else []
+    result += [f"the log has {word!r}" for word in ("Traceback", "looks like a bug", "\x1b") if word in log]
+    stderr_text = (home / "stream2").read_text() if ways[1] == "file" else ""
     if (
         ways[1] == "file"
         and ways[0] not in ("file", "closed", "dies", "hangs")
-        and "warning: standard output" not in heard
+        and "warning: standard output" not in stderr_text
     ):
-        found.append("nothing is said of standard output")
-    return found
+        result.append("nothing is said of standard output")
+    return result
 
 
 def hang_up(home: Path, deaf: bool) -> list[str]:
@@ -125,36 +125,38 @@ def main() -> None:
     options.add_argument("--each", type=int, default=1)
     options.add_argument("--seed", type=int, default=int(time.time()))
     options.add_argument("--processes", type=int, default=1)
-    told = options.parse_args()
-    draw = random.Random(told.seed)
-    print(f"seed {told.seed}", flush=True)
+    arguments = options.parse_args()
+    draw = random.Random(arguments.seed)
+    print(f"seed {arguments.seed}", flush=True)
     lives.load()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    toys.write(told.home, steps=22)
-    many = ["--trainer.devices", str(told.processes), "--trainer.strategy", "ddp"] if told.processes > 1 else []
+    toys.write(arguments.home, steps=22)
+    many = (
+        ["--trainer.devices", str(arguments.processes), "--trainer.strategy", "ddp"] if arguments.processes > 1 else []
+    )
     base = ["fit", "lm.yaml", *many]
-    whole = lives.born([*base, "--runs", "whole"], told.home, told.home / "whole.log")
-    assert lives.ended(whole, 300) == 0, (told.home / "whole.log").read_text()
-    expected = toys.outcome(told.home / "whole/lm/default/s1")
+    whole = lives.born([*base, "--runs", "whole"], arguments.home, arguments.home / "whole.log")
+    assert lives.ended(whole, 300) == 0, (arguments.home / "whole.log").read_text()
+    expected = toys.outcome(arguments.home / "whole/lm/default/s1")
     count = bad = 0
-    named = [tuple(pair.split("-")) for pair in told.pairs.split(",") if pair]
-    pairs = named or [(out, err) for out in WAYS for err in WAYS]
-    for _ in range(told.each):
+    pairs_of_ways = [tuple(pair.split("-")) for pair in arguments.pairs.split(",") if pair]
+    pairs = pairs_of_ways or [(out, err) for out in WAYS for err in WAYS]
+    for _ in range(arguments.each):
         for ways in pairs:
             count += 1
             name, after = f"n{count}", draw.randrange(1, LINES)
             bar = draw.random() < 0.5 and many == []
             words = [*base, "--runs", name, *(["--trainer.enable_progress_bar", "true"] if bar else [])]
-            code = lives.ended(start(words, told.home, ways, after), 300)
-            run = told.home / f"{name}/lm/default/s1"
-            wrong = flaws(run, told.home, ways, code)
+            code = lives.ended(start(words, arguments.home, ways, after), 300)
+            run = arguments.home / f"{name}/lm/default/s1"
+            wrong = flaws(run, arguments.home, ways, code)
             if not wrong and toys.outcome(run) != expected:
                 wrong = ["it ended elsewhere"]
             bad += bool(wrong)
             print(f"{count} {ways} after {after}{' bar' if bar else ''}: {'; '.join(wrong) or 'ok'}", flush=True)
     for deaf in (False, True):
         count += 1
-        wrong = hang_up(told.home, deaf)
+        wrong = hang_up(arguments.home, deaf)
         bad += bool(wrong)
         print(f"{count} terminal hangs up{', unheard' if deaf else ''}: {'; '.join(wrong) or 'ok'}", flush=True)
     print(f"{count} runs, {bad} bad")

@@ -18,7 +18,7 @@ def test_calls_that_fail_leave_a_sentence_and_a_run_that_ends_as_the_undisturbed
     command = [sys.executable, "-m", "tests.chaos.faults", "--home", str(tmp_path), "--commands", "fit-lm"]
     done = subprocess.run([*command, "--every", "61"], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    found = json.loads(done.stdout)["fit-lm"]
-    assert found["calls"] > 150
-    assert set(found["kinds"]) >= {"open", "write", "fsync", "rename", "link", "mkdir", "unlink", "mmap"}
-    assert found["rounds"] == found["equal"] >= 3
+    result = json.loads(done.stdout)["fit-lm"]
+    assert result["calls"] > 150
+    assert set(result["kinds"]) >= {"open", "write", "fsync", "rename", "link", "mkdir", "unlink", "mmap"}
+    assert result["rounds"] == result["equal"] >= 3

@@ -32,8 +32,8 @@ def trained(run, step):
     """Wait for a checkpoint of at least this step."""
     until = time.monotonic() + 120
     while time.monotonic() < until:
-        found = checkpoint_manifest.newest_intact(run).path if run.exists() else None
-        if found is not None and checkpoint_manifest.verify(found).get("step", 0) >= step:
+        newest = checkpoint_manifest.newest_intact(run).path if run.exists() else None
+        if newest is not None and checkpoint_manifest.verify(newest).get("step", 0) >= step:
             return
         time.sleep(0.05)
     raise AssertionError("no checkpoint in two minutes")
@@ -87,9 +87,9 @@ def test_a_death_ends_the_job_with_a_line_and_leaves_a_checkpoint(work):
     process = start(work)
     trained(run, 3)
     os.kill(second(process), signal.SIGKILL)
-    begun = time.monotonic()
+    start_time = time.monotonic()
     err = process.communicate(timeout=120)[1]
-    assert time.monotonic() - begun < 60
+    assert time.monotonic() - start_time < 60
     assert process.returncode == 1
     assert err.strip().splitlines()[-1].startswith("error: process 1 of 2 was ended by SIGKILL")
     assert "Traceback" not in err

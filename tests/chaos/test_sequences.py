@@ -29,5 +29,5 @@ def test_runs_that_are_stopped_again_and_again_end_like_undisturbed_ones(tmp_pat
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", SHORT, str(tmp_path)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, cwd=tmp_path)
-    said = [line for line in done.stderr.splitlines() if "leaked" not in line]  # what libraries say after a failure
-    assert done.returncode == 0, "\n".join(said)[-3000:]
+    message = [line for line in done.stderr.splitlines() if "leaked" not in line]  # what libraries say after a failure
+    assert done.returncode == 0, "\n".join(message)[-3000:]

@@ -44,18 +44,18 @@ def write(home: Path, steps: int = 24, accumulate: int = 2, workers: int = 0) ->
 
 def outcome(run: Path) -> dict[str, str]:
     """Digests of all that a finished run left, but for what a clock measured: equal where two runs are equal."""
-    found = {}
+    result = {}
     for name in ("last", "best"):
         content = torch.load(run / "checkpoints" / f"{name}.ckpt", weights_only=True)
         for part in ("state_dict", "optimizer_states", "lr_schedulers", "ranks", "best", "measured", "global_step"):
-            found[f"{name}.{part}"] = digest(content[part])
+            result[f"{name}.{part}"] = digest(content[part])
     ledger = json.loads((run / "ledger.json").read_text())
     del ledger["cost"]
-    found |= {f"ledger.{name}": digest(value) for name, value in ledger.items()}
+    result |= {f"ledger.{name}": digest(value) for name, value in ledger.items()}
     finished = json.loads((run / "finished.json").read_text())
-    found["finished"] = digest({name: value for name, value in finished.items() if name.startswith("val/")})
-    found |= {f"scalars.{name}": digest(values) for name, values in scalars(run).items()}
-    return found
+    result["finished"] = digest({name: value for name, value in finished.items() if name.startswith("val/")})
+    result |= {f"scalars.{name}": digest(values) for name, values in scalars(run).items()}
+    return result
 
 
 def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
@@ -74,24 +74,24 @@ def all_scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
 
 def digest(value: Any) -> str:
     """Of nested plain values and tensors."""
-    found = hashlib.sha256()
-    _add(found, value)
-    return found.hexdigest()[:16]
+    sha = hashlib.sha256()
+    _add(sha, value)
+    return sha.hexdigest()[:16]
 
 
-def _add(found: Any, value: Any) -> None:
+def _add(sha: Any, value: Any) -> None:
     if isinstance(value, torch.Tensor):
-        found.update(f"{value.dtype}{tuple(value.shape)}".encode() + value.contiguous().numpy().tobytes())
+        sha.update(f"{value.dtype}{tuple(value.shape)}".encode() + value.contiguous().numpy().tobytes())
     elif isinstance(value, dict):
         for name in sorted(value, key=str):
-            found.update(f"{name}:".encode())
-            _add(found, value[name])
+            sha.update(f"{name}:".encode())
+            _add(sha, value[name])
     elif isinstance(value, (list, tuple)):
         for item in value:
-            _add(found, item)
-            found.update(b",")
+            _add(sha, item)
+            sha.update(b",")
     else:
-        found.update(repr(value).encode())
+        sha.update(repr(value).encode())
 
 
 def differences(one: dict[str, str], two: dict[str, str]) -> list[str]:

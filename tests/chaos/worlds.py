@@ -26,17 +26,17 @@ class Forked:
     def __init__(self, command: list[str], env: dict[str, str], cwd: str | None = None) -> None:
         self.args, self.returncode = command, None
         self.pid, pipe = Forked.waiting.pop(0)
-        with contextlib.suppress(BrokenPipeError), os.fdopen(pipe, "w") as told:  # killed before it began
-            json.dump(dict(env), told)
+        with contextlib.suppress(BrokenPipeError), os.fdopen(pipe, "w") as stream:  # killed before it began
+            json.dump(dict(env), stream)
 
     def poll(self) -> int | None:
         """The exit code, minus the signal's number, or None."""
         if self.returncode is None:
             try:
-                found, status = os.waitpid(self.pid, os.WNOHANG)
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
             except ChildProcessError:
                 return self.returncode
-            if found:
+            if pid:
                 self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
 
@@ -66,7 +66,7 @@ def ready(processes: int) -> None:
 
     for _ in range(1, processes):
         out, into = os.pipe()
-        with stop_signals.blocked():  # as for a process that the launcher starts
+        with stop_signals.block_signals():  # as for a process that the launcher starts
             child = os.fork()
         if not child:
             os.close(into)
@@ -91,12 +91,12 @@ def become(pipe: int) -> None:
     """Wait for an environment, and run the command in it; end where nobody sends one."""
     code = 70
     try:
-        with os.fdopen(pipe) as told:
-            said = told.read()
-        if not said:
+        with os.fdopen(pipe) as stream:
+            text = stream.read()
+        if not text:
             os._exit(0)
         os.environ.clear()
-        os.environ.update(json.loads(said))
+        os.environ.update(json.loads(text))
         from zoo.cli import main
 
         code = main(sys.argv[1:])
@@ -115,17 +115,17 @@ def rank() -> int:
 
 def emptied(group: int, within: float) -> float | None:
     """Seconds until no process of a group is left; None where one still is after so many."""
-    begun = time.monotonic()
-    while time.monotonic() - begun < within:
+    start = time.monotonic()
+    while time.monotonic() - start < within:
         if not members(group):
-            return time.monotonic() - begun
+            return time.monotonic() - start
         time.sleep(0.02)
     return None
 
 
 def members(group: int) -> list[int]:
     """The living processes of a group."""
-    found = []
+    result = []
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
@@ -134,5 +134,5 @@ def members(group: int) -> list[int]:
             except OSError:
                 continue
             if int(its) == group and state not in (b"Z", b"X"):
-                found.append(int(name))
-    return found
+                result.append(int(name))
+    return result

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch.optim import SGD, Optimizer
 
-BUILT: list[str] = []
+INSTANCES: list[str] = []
 
 
 class Norm:
@@ -104,7 +104,7 @@ class Toy(Task):
         share: float | str = 0.1,
         **stack,
     ):
-        BUILT.append("Toy")
+        INSTANCES.append("Toy")
         self.stack = Stack(3, **stack)
 
 

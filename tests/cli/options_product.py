@@ -48,7 +48,19 @@ VALUES = (
     "{a: 1}",
 )
 SECONDS = 120  # for one case
-GIVEN = {"dim", "heads", "hidden", "backend", "dropout", "extent", "norm", "ffn", "attention", "position", "self"}
+SKIPPED_OPTIONS = {
+    "dim",
+    "heads",
+    "hidden",
+    "backend",
+    "dropout",
+    "extent",
+    "norm",
+    "ffn",
+    "attention",
+    "position",
+    "self",
+}
 
 
 def cases(only: str = "") -> Iterator[tuple[str, str, str, str]]:
@@ -56,7 +68,7 @@ def cases(only: str = "") -> Iterator[tuple[str, str, str, str]]:
     for kind in KINDS_OF_PARTS:
         for part in registry.parts(kind) if only in kind else ():
             try:
-                options = [name for name in parameters(part.load()) if name not in GIVEN]
+                options = [name for name in parameters(part.load()) if name not in SKIPPED_OPTIONS]
             except UsageError:
                 continue
             for option in options:
@@ -108,16 +120,16 @@ def campaign(home: Path, only: str = "", sample: int = 0, seed: int = 0) -> dict
     toys.write(home, steps=1, accumulate=1)
     os.chdir(home)
     every = list(cases(only))
-    tried = random.Random(seed).sample(every, min(sample, len(every))) if sample else every
+    sampled_cases = random.Random(seed).sample(every, min(sample, len(every))) if sample else every
     counts: collections.Counter[str] = collections.Counter()
     problems = []
-    for case in tried:
+    for case in sampled_cases:
         outcome, problem = answer(*case)
         counts[outcome] += 1
         if problem:
             problems.append(f"{' '.join(case[:3])}={case[3]!r}: {outcome}: {problem}")
             print(problems[-1], file=sys.stderr, flush=True)
-    return {"cases": len(every), "tried": len(tried), "seed": seed, **counts, "problems": problems}
+    return {"cases": len(every), "tried": len(sampled_cases), "seed": seed, **counts, "problems": problems}
 
 
 def main() -> None:

@@ -74,12 +74,12 @@ def statuses(out):
 
 def test_every_check_gets_a_line_whatever_the_part_does(acted, zoo):
     code, out, err = zoo(
-        "check", "x.Bad", "--only", "fine,fails,aborts,known,leaves,forks,talks,skips", "--timeout", "60"
+        "check", "x.Bad", "--only", "fine,fails,aborts,known_failure,leaves,forks,talks,skips", "--timeout", "60"
     )
     assert (code, err) == (1, "")
-    found = statuses(out)
-    assert [name for name, status in found.items() if status == "FAIL"] == ["fails", "aborts", "leaves"]
-    assert [name for name, status in found.items() if status == "ok"] == ["fine", "forks", "talks"]
+    result = statuses(out)
+    assert [name for name, status in result.items() if status == "FAIL"] == ["fails", "aborts", "leaves"]
+    assert [name for name, status in result.items() if status == "ok"] == ["fine", "forks", "talks"]
     lines = out.splitlines()
     under = {
         lines[number - 1].split()[1]: lines[number].strip() for number in range(len(lines)) if lines[number][0] == " "
@@ -87,11 +87,11 @@ def test_every_check_gets_a_line_whatever_the_part_does(acted, zoo):
     assert "        x changed in place.\n        Copy it.\n" in out
     died = "ended the process with code 134 (SIGABRT) during check aborts, in aborts at cli_checks.py:"
     assert under["aborts"].startswith(died)
-    assert under["leaves"] == "ended the process with code 7 during check leaves; its last words: good bye"
+    assert under["leaves"] == "ended the process with code 7 during check leaves; its last output: good bye"
     assert "too slow on Mondays" in out
     assert "it has no side loss" in out
-    told = r"8 checks of norm x\.Bad \(my-norm 0\.1\.0\): 3 ok, 3 failed, 1 known, 1 skipped in \d+\.\d s"
-    assert re.fullmatch(f"{told}; skipped: it has no side loss", lines[-1])
+    summary = r"8 checks of norm x\.Bad \(my-norm 0\.1\.0\): 3 ok, 3 failed, 1 known, 1 skipped in \d+\.\d s"
+    assert re.fullmatch(f"{summary}; skipped: it has no side loss", lines[-1])
 
 
 def test_skips_are_in_the_last_line_and_fail_where_that_is_wanted(acted, zoo):
@@ -102,7 +102,7 @@ def test_skips_are_in_the_last_line_and_fail_where_that_is_wanted(acted, zoo):
     assert code == 1
     assert out.splitlines()[-1].endswith("skipped: it has no side loss – which --strict counts as failed")
     assert zoo("check", "x.Bad", "--only", "fine", "--strict")[0] == 0
-    assert zoo("check", "x.Bad", "--only", "known", "--strict")[0] == 0
+    assert zoo("check", "x.Bad", "--only", "known_failure", "--strict")[0] == 0
 
 
 def test_reasons_are_counted_and_the_rare_ones_left_out():
@@ -128,11 +128,11 @@ def test_nothing_that_a_part_started_outlives_the_command(acted, zoo, tmp_path):
 
 @pytest.mark.parametrize("name", ["loops", "sleeps_forever"])
 def test_a_check_that_never_ends_fails_and_the_rest_is_not_run(acted, zoo, name):
-    begun = time.monotonic()
-    code, out, _ = zoo("check", "x.Bad", "--only", f"fine,{name},known", "--timeout", "4")
-    assert time.monotonic() - begun < 30
+    start = time.monotonic()
+    code, out, _ = zoo("check", "x.Bad", "--only", f"fine,{name},known_failure", "--timeout", "4")
+    assert time.monotonic() - start < 30
     assert code == 1
-    assert statuses(out) == {"fine": "ok", name: "FAIL", "known": "skipped"}
+    assert statuses(out) == {"fine": "ok", name: "FAIL", "known_failure": "skipped"}
     assert f"took longer than 4 s during check {name}, in {name} at cli_checks.py:" in out
     assert "not run: the 4 s were over" in out
 
@@ -173,12 +173,12 @@ def test_a_part_that_cannot_be_imported(acted, zoo):
 def test_json(acted, zoo):
     code, out, err = zoo("check", "x.Bad", "--json", "--only", "fine,fails")
     assert (code, err) == (1, "")
-    told = json.loads(out)
-    assert told["counts"] == {"ok": 1, "FAIL": 1}
-    assert told["checks"][1] | {"seconds": 0} == {
+    report = json.loads(out)
+    assert report["counts"] == {"ok": 1, "FAIL": 1}
+    assert report["checks"][1] | {"seconds": 0} == {
         "name": "fails", "status": "FAIL", "sentence": "x changed in place.\nCopy it.", "seconds": 0,
     }  # fmt: skip
-    assert (told["kind"], told["name"], told["origin"]) == ("norm", "x.Bad", "my-norm 0.1.0")
+    assert (report["kind"], report["name"], report["origin"]) == ("norm", "x.Bad", "my-norm 0.1.0")
 
 
 def test_a_kind_gives_a_line_for_each_part(acted, zoo):
@@ -222,33 +222,33 @@ def test_options_are_typed_like_those_of_fit(mine):
 
     from zoo.parts.ffn import MLP, MoE
 
-    def given(part, kind, *words):
+    def typed_options(part, kind, *words):
         return check_worker.parse_part_options(part, kind, commands.parse("check", [kind, *words]).settings)
 
-    assert given(Mine, "norm", "--eps", "1e-3", "--sizes", "[1, 2]") == {"eps": 1e-3, "sizes": (1, 2)}
-    assert given(Mine, "norm", "--model.norm.eps=2", "--norm.mode", "die") == {"eps": 2.0, "mode": "die"}
-    expert = given(MoE, "ffn", "--expert", "plain", "--expert.activation", "relu", "--experts", "4")
+    assert typed_options(Mine, "norm", "--eps", "1e-3", "--sizes", "[1, 2]") == {"eps": 1e-3, "sizes": (1, 2)}
+    assert typed_options(Mine, "norm", "--model.norm.eps=2", "--norm.mode", "die") == {"eps": 2.0, "mode": "die"}
+    expert = typed_options(MoE, "ffn", "--expert", "plain", "--expert.activation", "relu", "--experts", "4")
     assert expert["experts"] == 4
     assert (expert["expert"].func, expert["expert"].keywords) == (MLP, {"activation": "relu"})
-    assert given(MoE, "ffn", "--expert.bias", "true")["expert"].keywords == {"bias": True}
-    for words, said in {
+    assert typed_options(MoE, "ffn", "--expert.bias", "true")["expert"].keywords == {"bias": True}
+    for words, message in {
         "--eps x": "'eps' must be a number, got 'x'",
         "--epz 1": "norm 'Mine' has no option 'epz'. Did you mean 'eps'?",
         "--dim 3": "norm 'Mine' has no option 'dim'",
         "--eps": "'eps' must be a number",
     }.items():
-        with pytest.raises(UsageError, match=re.escape(said)):
-            given(Mine, "norm", *words.split())
+        with pytest.raises(UsageError, match=re.escape(message)):
+            typed_options(Mine, "norm", *words.split())
 
 
 def test_class_paths(mine):
-    found, kind, origin = check_worker.load_class("", "mine.Mine")
-    assert (found.__name__, kind, origin) == ("Mine", "norm", "mine.py")
+    cls, kind, origin = check_worker.load_class("", "mine.Mine")
+    assert (cls.__name__, kind, origin) == ("Mine", "norm", "mine.py")
     assert check_worker.load_class("norm", "zoo.parts.norm.RMSNorm")[2].startswith("zoo-transformers ")
     (mine / "lacking.py").write_text("import no_such_thing\n")
     (mine / "leaving.py").write_text("import sys; sys.exit(4)\n")
     (mine / "wrong.py").write_text("def f(:\n")
-    for path, kind, error, said in (
+    for path, kind, error, message in (
         ("mine.Mime", "", UsageError, "module mine has no class 'Mime'. Did you mean 'Mine'?"),
         ("mine.Mine", "ffn", UsageError, "mine.Mine is a norm, no ffn: zoo check mine.Mine"),
         ("mine.Other", "", UsageError, "mine.Other is not a part"),
@@ -260,14 +260,14 @@ def test_class_paths(mine):
         ("leaving.X", "", PluginError, "SystemExit: 4"),
         ("wrong.X", "", PluginError, "SyntaxError"),
     ):
-        with pytest.raises(error, match=re.escape(said)):
+        with pytest.raises(error, match=re.escape(message)):
             check_worker.load_class(kind, path)
 
 
 def test_unknown_checks_are_refused():
-    assert list(check_worker.choose_class({"a": 1, "b": 2}, ["b"], "norm")) == ["b"]
+    assert list(check_worker.select_checks({"a": 1, "b": 2}, ["b"], "norm")) == ["b"]
     with pytest.raises(UsageError, match=r"norm has no check 'shaps'. Did you mean 'shapes'\?"):
-        check_worker.choose_class({"shapes": 1}, ["shaps"], "norm")
+        check_worker.select_checks({"shapes": 1}, ["shaps"], "norm")
 
 
 def test_the_real_checks_of_a_class_in_the_current_folder(mine):
@@ -278,9 +278,9 @@ def test_the_real_checks_of_a_class_in_the_current_folder(mine):
         [sys.executable, "-m", "zoo", *words], env=env, cwd=mine, capture_output=True, text=True, timeout=170
     )
     assert (done.returncode, done.stderr) == (1, "")
-    found = statuses(done.stdout)
-    assert found.pop("dtypes") == "FAIL"
-    assert set(found.values()) == {"ok"}
+    result = statuses(done.stdout)
+    assert result.pop("dtypes") == "FAIL"
+    assert set(result.values()) == {"ok"}
     assert "ended the process with code 5 during check dtypes" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("4 checks of norm Mine (mine.py): 3 ok, 1 failed in ")
     assert not list(mine.rglob("runs"))

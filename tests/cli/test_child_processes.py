@@ -24,13 +24,13 @@ def below(pid: int) -> set[int]:
         if name.isdigit():
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat") as file:
                 parents[int(name)] = int(file.read().rpartition(")")[2].split()[1])
-    found: set[int] = set()
-    while more := {child for child, parent in parents.items() if parent in {pid, *found}} - found:
-        found |= more
-    return found
+    result: set[int] = set()
+    while more := {child for child, parent in parents.items() if parent in {pid, *result}} - result:
+        result |= more
+    return result
 
 
-def left(processes: set[int]) -> set[int]:
+def still_alive(processes: set[int]) -> set[int]:
     """Those that still run; a zombie has ended."""
     running = set()
     for pid in processes:
@@ -69,7 +69,7 @@ def test_tensorboard_ends_with_its_command(number, tmp_path):
         children = below(process.pid)
         process.send_signal(number)
         assert process.wait(PATIENCE) == CODES[number]
-        assert until(lambda: not left(children)), "an orphan"
+        assert until(lambda: not still_alive(children)), "an orphan"
         assert not answers()
     finally:
         for pid in (process.pid, *below(process.pid)):
@@ -104,7 +104,7 @@ def test_a_check_takes_what_its_part_has_started_with_it(number, tmp_path):
         assert int((tmp_path / "pid").read_text()) in children
         process.send_signal(number)
         process.wait(PATIENCE)
-        assert until(lambda: not left(children)), left(children)
+        assert until(lambda: not still_alive(children)), still_alive(children)
     finally:
         for pid in (process.pid, *below(process.pid)):
             with contextlib.suppress(ProcessLookupError):

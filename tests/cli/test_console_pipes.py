@@ -95,6 +95,6 @@ def test_a_log_that_cannot_be_written_costs_a_warning(tmp_path, monkeypatch, cap
 
     monkeypatch.setattr(zoo.cli, "_dispatch", dispatch)
     assert zoo.cli.main(["fit"]) == 0
-    said = capfd.readouterr()
-    assert said.out == "said\n"
-    assert said.err == f"warning: {console.LOG} cannot be written: No space left on device; going on without it\n"
+    message = capfd.readouterr()
+    assert message.out == "said\n"
+    assert message.err == f"warning: {console.LOG} cannot be written: No space left on device; going on without it\n"

@@ -8,17 +8,17 @@ import pytest
 import torch
 
 from zoo.cli import COMMANDS, main
-from zoo.cli.environment_errors import DISK, HANDLES, PATH, check_words, explained
+from zoo.cli.environment_errors import DISK, HANDLES, PATH, check_words, explain_error
 from zoo.cli.error_report import report_error
 from zoo.errors import UsageError
 
 
 def answered(capsys, *words) -> tuple[int, str]:
     code = main(list(words))
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    assert len(said.strip().splitlines()) <= 4
-    return code, said
+    message = capsys.readouterr().err
+    assert "Traceback" not in message
+    assert len(message.strip().splitlines()) <= 4
+    return code, message
 
 
 def caught(call) -> BaseException:
@@ -31,24 +31,24 @@ def caught(call) -> BaseException:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_in_a_folder_that_was_deleted(command, tmp_path, capsys, monkeypatch):
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
+    missing = tmp_path / "gone"
+    missing.mkdir()
+    monkeypatch.chdir(missing)
+    missing.rmdir()
     if not COMMANDS[command].needs_folder:
         assert main([command, *(["bash"] if command == "completion" else [])]) == 0
         return
-    code, said = answered(capsys, command, "lm-tiny")
-    assert (code, "the working folder is gone" in said) == (2, True)
+    code, message = answered(capsys, command, "lm-tiny")
+    assert (code, "the working folder does not exist" in message) == (2, True)
 
 
 @pytest.mark.parametrize("word", ["caf\udce9", "\ud800", "--name=\udfff", "a\0b"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_with_a_word_that_is_no_text(command, word, capsys):
     for words in ([command, word], [command, "lm-tiny", "--prompt", word], [word]):
-        code, said = answered(capsys, *words)
+        code, message = answered(capsys, *words)
         assert code == 2
-        assert f"word {words.index(word) + 1} of the command line" in said
+        assert f"word {words.index(word) + 1} of the command line" in message
 
 
 def test_words_in_any_script_are_text():
@@ -59,11 +59,11 @@ def test_words_in_any_script_are_text():
 def test_errors_of_the_system(number, capsys):
     error = OSError(number, os.strerror(number), "some/file.txt")
     code = report_error(error)
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
+    message = capsys.readouterr().err
+    assert "Traceback" not in message
     assert code == (5 if number in DISK else 2 if number in PATH else 1)
-    assert "bug" not in said
-    assert "some/file.txt" in said or number in (*HANDLES, errno.ENOMEM)
+    assert "bug" not in message
+    assert "some/file.txt" in message or number in (*HANDLES, errno.ENOMEM)
 
 
 MEMORY = [
@@ -78,9 +78,9 @@ MEMORY = [
 def test_memory_that_cannot_be_had(number, capsys):
     error = caught(MEMORY[number])
     assert report_error(error) == 1
-    said = capsys.readouterr().err
-    assert "error: out of memory." in said
-    assert "Traceback" not in said
+    message = capsys.readouterr().err
+    assert "error: out of memory." in message
+    assert "Traceback" not in message
 
 
 def test_threads_that_cannot_be_had(capsys):
@@ -111,11 +111,11 @@ BUGS = [
 @pytest.mark.parametrize("number", range(len(BUGS)))
 def test_a_bug_keeps_its_traceback(number, capsys):
     error = caught(BUGS[number])
-    assert explained(error) is None
+    assert explain_error(error) is None
     assert report_error(error) == 1
-    said = capsys.readouterr().err
-    assert "Traceback" in said
-    assert "this looks like a bug" in said
+    message = capsys.readouterr().err
+    assert "Traceback" in message
+    assert "this looks like a bug" in message
 
 
 def test_what_a_library_in_rust_raises_ends_in_an_exit_code(monkeypatch, capsys):
@@ -142,14 +142,14 @@ def test_what_ends_the_interpreter_is_left_alone(monkeypatch):
 def test_the_cause_of_an_error_counts():
     error = ValueError("a wrapper")
     error.__cause__ = MemoryError()
-    assert "out of memory" in str(explained(error))
-    assert isinstance(explained(caught(lambda: "\ud800".encode())), UsageError)
+    assert "out of memory" in str(explain_error(error))
+    assert isinstance(explain_error(caught(lambda: "\ud800".encode())), UsageError)
 
 
 @pytest.mark.parametrize("shape", [(10**12, 10**12), (10**18, 10**18, 8)])
 def test_a_size_that_no_number_holds_is_no_bug(shape):
-    from zoo.cli.environment_errors import explained
+    from zoo.cli.environment_errors import explain_error
 
     with pytest.raises(RuntimeError) as caught:
         torch.empty(*shape)
-    assert str(explained(caught.value)).startswith("out of memory.")
+    assert str(explain_error(caught.value)).startswith("out of memory.")

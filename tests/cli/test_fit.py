@@ -16,8 +16,8 @@ from zoo.config import run_folder
 
 
 def refused(zoo, *words, code=2):
-    found, _, err = zoo("fit", "lm-toy", *words)
-    assert found == code, err
+    exit_code, _, err = zoo("fit", "lm-toy", *words)
+    assert exit_code == code, err
     assert len(err.splitlines()) <= 4
     assert err.startswith("error: ")
     assert not Path("runs").exists() or not list(Path("runs").rglob("config.yaml"))
@@ -25,7 +25,7 @@ def refused(zoo, *words, code=2):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--model.backend", "sdap"], "unknown backend 'sdap'. Did you mean 'SDPA'?"),
         (["--model.attention", "spda"], "SDPA is a backend: --model.backend SDPA"),
@@ -55,8 +55,8 @@ def refused(zoo, *words, code=2):
         (["-c", "no.yaml"], "no recipe or file 'no.yaml'"),
     ],
 )
-def test_refusals(zoo, work, words, said):
-    assert said in refused(zoo, *words)
+def test_refusals(zoo, work, words, message):
+    assert message in refused(zoo, *words)
 
 
 def test_a_recipe_cannot_run_code(zoo, work):
@@ -81,8 +81,8 @@ def test_jsonargparse_itself_imports_only_what_is_allowed():
     apply_policy()
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--any", type=object)
-    found = parser.parse_object({"any": {"class_path": "subprocess.Popen", "init_args": {"args": ["true"]}}})
-    assert not isinstance(parser.instantiate(found).any, subprocess.Popen)
+    result = parser.parse_object({"any": {"class_path": "subprocess.Popen", "init_args": {"args": ["true"]}}})
+    assert not isinstance(parser.instantiate(result).any, subprocess.Popen)
 
 
 def test_messages_name_the_line_of_the_recipe(zoo, work):
@@ -146,11 +146,11 @@ def test_a_run_that_died_before_it_said_that_it_is_finished_says_the_same(zoo, w
     words = ["fit", "lm-toy", "--trainer.val_check_interval", "3", "--trainer.check_val_every_n_epoch", "null"]
     assert zoo(*words)[0] == 0
     (done,) = work.rglob("finished.json")
-    said = json.loads(done.read_text())
+    record = json.loads(done.read_text())
     done.unlink()
     assert zoo(*words, "--resume")[0] == 0
     again = json.loads(done.read_text())
-    assert again == {name: value for name, value in said.items() if name == "step" or name.startswith("val/")}
+    assert again == {name: value for name, value in record.items() if name == "step" or name.startswith("val/")}
     assert "val/loss" in again
 
 

@@ -17,9 +17,9 @@ def test_predictions_of_images_are_kept_with_their_labels(tmp_path):
     few = ["--data.size", "300", "--runs", str(tmp_path)]
     zoo("fit", "vit-glyphs", "--trainer.max_steps", "2", "--name", "short", *few)
     folder = tmp_path / "vit-glyphs" / "short" / "s1"
-    told = zoo("predict", str(folder), "--runs", str(tmp_path))
+    output = zoo("predict", str(folder), "--runs", str(tmp_path))
     records = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
-    assert f"{len(records)} predictions" in told
+    assert f"{len(records)} predictions" in output
     assert len(records) > 10
     assert all(set(record) == {"class", "probability", "label"} for record in records)
 
@@ -28,9 +28,9 @@ def test_a_language_model_says_what_to_do_instead(tmp_path):
     words = ["--trainer.max_steps", "1", "--name", "short", "--runs", str(tmp_path), "--data", "TextFiles"]
     (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 40)
     zoo("fit", "lm-tiny", *words, "--data.path", str(tmp_path / "text.txt"))
-    told = zoo("predict", str(tmp_path / "lm-tiny" / "short" / "s1"), "--runs", str(tmp_path), code=2)
-    assert "zoo test" in told
-    assert len(told.strip().splitlines()) <= 4
+    output = zoo("predict", str(tmp_path / "lm-tiny" / "short" / "s1"), "--runs", str(tmp_path), code=2)
+    assert "zoo test" in output
+    assert len(output.strip().splitlines()) <= 4
 
 
 def test_figures_of_other_data_than_those_of_training_are_called_so(tmp_path):

@@ -85,8 +85,8 @@ def test_the_command_line_takes_the_same_and_the_run_has_a_readable_name(zoo, pl
     assert parts(library.load(home / "s1").net) == [("Mine", "MLP"), ("MultiHead", "RealTokens")]
     options = yaml.safe_load((home / "s1/config.yaml").read_text())["model"]["init_args"]
     assert fit_summary.layers(options) == ["  layers  1: ffn MoE(experts=3)", "  layers  0: attention Mine"]
-    said = display_value(options["overrides"])
-    assert said == "first=1, step=2, ffn=MoE(experts=3); first=0, step=1, last=0, attention=Mine"
+    message = display_value(options["overrides"])
+    assert message == "first=1, step=2, ffn=MoE(experts=3); first=0, step=1, last=0, attention=Mine"
 
 
 def test_the_command_line_beats_the_recipe(zoo, plugin):
@@ -101,7 +101,7 @@ def test_the_command_line_beats_the_recipe(zoo, plugin):
 
 
 @pytest.mark.parametrize(
-    ("layers", "said"),
+    ("layers", "message"),
     [
         ("[{ffn: moo}]", "unknown ffn 'moo'"),
         ("[{ffn: {class_path: MoE, init_args: {expert: 3}}}]", "'model.overrides[0].ffn.expert' must name a ffn"),
@@ -111,18 +111,88 @@ def test_the_command_line_beats_the_recipe(zoo, plugin):
         ("[{attention: SDPA}]", "unknown attention 'SDPA'. Available: Additive"),
         ("[{ffn: os.system}]", "the class path 'os.system' is not imported"),
         ("[{ffn: {class_path: os.system}}]", "the class path 'os.system' is not imported"),
-        ("[moe]", "'model.overrides' must be a list of mappings, each with some of first, step, last, attention"),
+        ("[moe]", "'model.overrides' must be a list of mappings, each with some of first, step, last, layers"),
         ("{window: 3}", "'model.overrides' must be a list of mappings"),
         ("moe", "'model.overrides' must be a list of mappings"),
         ("[{first: 7, window: 3}]", "overrides: one with first=7, step=1, last=None is for none of the layers"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("written", ["recipe", "option"])
-def test_what_cannot_be_is_refused_where_it_is_written(zoo, work, layers, said, written):
-    if written == "recipe":
+@pytest.mark.parametrize("place", ["recipe", "option"])
+def test_what_cannot_be_is_refused_where_it_is_written(zoo, work, layers, message, place):
+    if place == "recipe":
         (work / "lm-toy.yaml").write_text(recipe(f"  overrides: {layers}"))
-    code, _, err = zoo("fit", "lm-toy", *([] if written == "recipe" else ["--model.overrides", layers]))
+    code, _, err = zoo("fit", "lm-toy", *([] if place == "recipe" else ["--model.overrides", layers]))
+    assert (code, message in err) == (2, True), err
+    assert len(err.splitlines()) <= 4
+    assert ("lm-toy.yaml:" if place == "recipe" else "← --model.overrides") in err
+    assert not (work / "runs").exists()
+
+
+PLACED = """
+from zoo.parts.ffn import MLP
+
+
+class Placed(MLP):
+    'A feed-forward that knows its layer.'
+
+    def __init__(self, dim, hidden, power: int = 1, layer: int = 0, depth: int = 1):
+        super().__init__(dim, hidden)
+        self.place = layer, depth, power
+"""
+WORDS = "[{layers: every 2nd, position: none, heads: 1}, {layers: last, block: postnorm}]"
+PARTS = "[{layers: last, norm: rmsnorm, backend: naive, ffn: swiglu, hidden: 12}]"
+
+
+def test_every_slot_of_some_layers_is_reached_from_the_command_line(zoo, work):
+    code, _, err = zoo("fit", "lm-toy", "--model.depth", "4", "--model.overrides", WORDS)
+    assert (code, err) == (0, "")
+    (home,) = (work / "runs/lm-toy").iterdir()
+    changes = "layers-every_2nd-position-NoPosition-heads-1-layers-last-block-PostNorm"
+    assert home.name == f"depth=4,overrides={changes}"
+    options = yaml.safe_load((home / "s1/config.yaml").read_text())["model"]["init_args"]
+    assert [" ".join(line.split()) for line in fit_summary.layers(options)] == [
+        "layers 1, 3: position NoPosition · heads 1",
+        "layers 3: block PostNorm",
+    ]
+    stack = library.load(home / "s1").net.stack
+    assert [type(position).__name__ for position in stack.positions] == ["RoPE", "NoPosition"] * 2
+    assert [type(block).__name__ for block in stack.blocks] == ["PreNorm"] * 3 + ["PostNorm"]
+    assert [block.attend.part.heads for block in stack.blocks][1::2] == [1, 1]
+
+
+def test_norm_backend_and_feed_forward_of_the_last_layer_are_others(zoo, work):
+    assert zoo("fit", "lm-toy", "--model.depth", "2", "--model.overrides", PARTS)[0] == 0
+    (home,) = (work / "runs/lm-toy").iterdir()
+    first, last = library.load(home / "s1").net.stack.blocks
+    for block, names in ((first, ("LayerNorm", "SDPA", "MLP")), (last, ("RMSNorm", "Naive", "SwiGLU"))):
+        assert tuple(type(p).__name__ for p in (block.attend.norm, block.attend.part.backend, block.ffn.part)) == names
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"),
+    [
+        ("[{layers: every third, window: 3}]", "overrides: layers='every third' is none of: first, last"),
+        ("[{layers: last, position: learned}]", "layer 1: position Learned is added to the embeddings"),
+        ("[{layers: last, heads: 3}]", "layer 1: dim="),
+    ],
+)
+def test_a_layer_that_cannot_be_is_refused_by_its_number(zoo, work, layers, said):
+    code, _, err = zoo("fit", "lm-toy", "--model.depth", "2", "--model.overrides", layers)
     assert (code, said in err) == (2, True), err
     assert len(err.splitlines()) <= 4
-    assert ("lm-toy.yaml:" if written == "recipe" else "← --model.overrides") in err
-    assert not (work / "runs").exists()
+
+
+def test_a_part_is_told_its_layer_whatever_a_run_is_made_from(zoo, site, work):
+    package(site(), "my-ffn", "[zoo.ffn]\nPlaced = my_ffn:Placed\n", PLACED, "0.2")
+    site()
+    words = ("fit", "lm-toy", "--model.depth", "3", "--model.ffn", "placed", "--model.ffn.power", "2")
+    assert zoo(*words)[0] == 0
+    (home,) = (work / "runs/lm-toy").iterdir()
+    blocks = library.load(home / "s1").net.stack.blocks
+    assert [block.ffn.part.place for block in blocks] == [(0, 3, 2), (1, 3, 2), (2, 3, 2)]
+    options = yaml.safe_load((home / "s1/config.yaml").read_text())["model"]["init_args"]
+    assert options["ffn"]["init_args"] == {"power": 2}
+    code, _, err = zoo(*words, "--model.ffn.layer", "2")
+    assert (code, "'Placed' has no option 'layer'" in err) == (2, True), err
+    shown = zoo("show", "ffn", "placed")[1]
+    assert ("ffn.power" in shown, "ffn.layer" in shown, "ffn.depth" in shown) == (True, False, False)

@@ -21,15 +21,15 @@ def trainer(precision):
 
 
 @pytest.mark.parametrize(
-    ("precision", "able", "told"),
+    ("precision", "able", "expected"),
     [("32-true", {"avx512_bf16": True}, True), ("32-true", {"amx_bf16": True}, True), ("32-true", {}, False),
      ("bf16-mixed", {"amx_bf16": True}, False), ("64-true", {"amx_bf16": True}, False)],
 )  # fmt: skip
-def test_a_processor_that_multiplies_bfloat16_is_told_of(monkeypatch, precision, able, told):
+def test_a_processor_that_multiplies_bfloat16_is_told_of(monkeypatch, precision, able, expected):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: able, raising=False)
     line = fit_summary.device_name(trainer(precision))
     assert f" · {precision}" in line
-    assert ("bf16-mixed may be faster" in line) == told
+    assert ("bf16-mixed may be faster" in line) == expected
     assert "which this machine is fast at" not in line
 
 

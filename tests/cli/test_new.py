@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 DECLARED = {"reference", "invariance", "distances", "loss_is_a_sum", "evaluation_is_repeatable", "trains"}
 
 
-def named(kind):
+def full_name(kind):
     return f"Fresh{kind.title()}"
 
 
@@ -30,7 +30,7 @@ def packages(tmp_path_factory):
     """The package of every kind, with its sources where they can be imported."""
     home = tmp_path_factory.mktemp("new")
     for kind in registry.KINDS:
-        assert new.package(kind, named(kind), str(home / kind)) == 0
+        assert new.package(kind, full_name(kind), str(home / kind)) == 0
     paths = [str(home / kind / "src") for kind in registry.KINDS]
     sys.path += paths
     importlib.invalidate_caches()
@@ -41,8 +41,8 @@ def packages(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", registry.KINDS)
 def test_a_template_keeps_the_contract_of_its_kind(packages, kind):
-    part = getattr(importlib.import_module(f"fresh_{kind}"), named(kind))
-    assert part.kind == kind
+    part = getattr(importlib.import_module(f"fresh_{kind}"), full_name(kind))
+    assert registry.kind_of(part) == kind
     outcomes = [check.outcome() for check in sampled_checks(part) if check.name != "compiles"]
     failed = [f"{outcome.name}: {outcome.sentence}" for outcome in outcomes if outcome.status not in ("ok", "skipped")]
     assert failed == []
@@ -53,11 +53,11 @@ def test_a_template_keeps_the_contract_of_its_kind(packages, kind):
 @pytest.mark.parametrize("kind", registry.KINDS)
 def test_a_package_is_complete(packages, kind):
     home, module = packages / kind, f"fresh_{kind}"
-    found = {str(path.relative_to(home)) for path in home.rglob("*") if path.is_file() and path.suffix != ".pyc"}
-    assert found == {"pyproject.toml", "README.md", "LICENSE", f"src/{module}/__init__.py", "tests/test_contract.py"}
+    files = {str(path.relative_to(home)) for path in home.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    assert files == {"pyproject.toml", "README.md", "LICENSE", f"src/{module}/__init__.py", "tests/test_contract.py"}
     project = tomllib.loads((home / "pyproject.toml").read_text())["project"]
     assert (project["name"], project["version"]) == (f"fresh-{kind}", "0.1.0")
-    assert project["entry-points"] == {f"zoo.{kind}": {named(kind): f"{module}:{named(kind)}"}}
+    assert project["entry-points"] == {f"zoo.{kind}": {full_name(kind): f"{module}:{full_name(kind)}"}}
     assert project["dependencies"] == [f"zoo-transformers{new.compatible('0.1.0')}"]
     licence = (home / "LICENSE").read_text()
     assert all(words in licence for words in ("Version 2.0, January 2004", "END OF TERMS AND CONDITIONS", "APPENDIX"))
@@ -65,7 +65,7 @@ def test_a_package_is_complete(packages, kind):
         if path.is_file() and path.suffix in (".md", ".toml", ".py"):
             assert not re.search(r"\{(Class|kind|distribution|module|requires|fit|given)\}", path.read_text()), path
     readme = (home / "README.md").read_text()
-    assert all(f"zoo {word} {kind} {named(kind)}" in readme for word in ("show", "check"))
+    assert all(f"zoo {word} {kind} {full_name(kind)}" in readme for word in ("show", "check"))
     classes = [node for node in ast.parse((home / f"src/{module}/__init__.py").read_text()).body
                if isinstance(node, ast.ClassDef)]  # fmt: skip
     assert all(ast.get_docstring(node) for node in classes)
@@ -88,8 +88,8 @@ def installed(packages, tmp_path):
     for kind in registry.KINDS:
         info = tmp_path / f"fresh_{kind}-0.1.0.dist-info"
         info.mkdir()
-        target = f"fresh_{kind}:{named(kind)}"
-        (info / "entry_points.txt").write_text(f"[zoo.{kind}]\n{named(kind)} = {target}\n")
+        target = f"fresh_{kind}:{full_name(kind)}"
+        (info / "entry_points.txt").write_text(f"[zoo.{kind}]\n{full_name(kind)} = {target}\n")
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: fresh-{kind}\nVersion: 0.1.0\n")
     places = [str(tmp_path), *(str(packages / kind / "src") for kind in registry.KINDS), str(ROOT)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
@@ -104,19 +104,21 @@ def test_zoo_lists_shows_and_trains_them(packages, tmp_path):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    listed = zoo("list")
+    output = zoo("list")
     for kind in registry.KINDS:
-        assert re.search(rf"^{kind} +{named(kind)} .* fresh-{kind} 0\.1\.0$", listed, re.M), listed
+        assert re.search(rf"^{kind} +{full_name(kind)} .* fresh-{kind} 0\.1\.0$", output, re.M), output
     assert "--model.norm.eps" in zoo("show", "norm", "freshnorm")
     parts = [
-        word for kind in registry.KINDS if kind not in ("task", "data") for word in (f"--model.{kind}", named(kind))
+        word for kind in registry.KINDS if kind not in ("task", "data") for word in (f"--model.{kind}", full_name(kind))
     ]
     small = ["--model.dim", "16", "--model.depth", "1", "--model.heads", "2", "--trainer.max_steps", "2"]
-    told = zoo("check", "lm-tiny", "--model", named("task"), *parts, *small)  # each one's own command, in one run
-    told = " ".join(told.split())  # its lines are wrapped
-    assert all(f"{kind} {named(kind)}" in told for kind in registry.KINDS if kind not in ("task", "data"))
-    assert "recipe ok: lm-tiny: FreshTask" in told
-    assert "on one batch of FreshData" in zoo("check", "vit-glyphs", "--data", named("data"))
+    check_output = zoo(
+        "check", "lm-tiny", "--model", full_name("task"), *parts, *small
+    )  # each one's own command, in one run
+    check_output = " ".join(check_output.split())  # its lines are wrapped
+    assert all(f"{kind} {full_name(kind)}" in check_output for kind in registry.KINDS if kind not in ("task", "data"))
+    assert "recipe ok: lm-tiny: FreshTask" in check_output
+    assert "on one batch of FreshData" in zoo("check", "vit-glyphs", "--data", full_name("data"))
 
 
 def test_the_test_of_a_package_is_its_contract(packages):
@@ -197,8 +199,8 @@ def test_recipes(zoo, tmp_path, monkeypatch):
         assert len(text.splitlines()) <= 30
         code, out, err = zoo("check", f"{name}.yaml", *more)
         assert (code, "recipe ok" in out) == (0, True), err
-    kept = recipe_files.find_recipe("vit-glyphs").read_text().split("\nmodel:")[1]
-    assert (tmp_path / "near.yaml").read_text().endswith("\nmodel:" + kept)
+    model_text = recipe_files.find_recipe("vit-glyphs").read_text().split("\nmodel:")[1]
+    assert (tmp_path / "near.yaml").read_text().endswith("\nmodel:" + model_text)
     assert "embedded and synthetic" in (tmp_path / "near.yaml").read_text()
     code, _, err = zoo("new", "recipe", "mine")
     assert (code, "mine.yaml exists" in err) == (2, True)
@@ -209,10 +211,10 @@ def test_it_is_fast_and_needs_no_torch(tmp_path):
         "import sys; from zoo.cli import main; main(['new', 'block', 'Fresh']); "
         "print(sorted({'torch', 'numpy', 'lightning', 'jsonargparse'} & set(sys.modules)))"
     )
-    begun = time.perf_counter()
+    start = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     # half a second is the promise on an idle machine; tests share theirs
-    assert time.perf_counter() - begun < 2.0
+    assert time.perf_counter() - start < 2.0
     assert done.stdout.splitlines()[-1] == "[]"
     assert (tmp_path / "fresh" / "pyproject.toml").is_file()
 

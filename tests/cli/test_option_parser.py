@@ -96,8 +96,8 @@ def test_a_value_of_the_wrong_type_is_refused(command, option):
     wrong = ["x", "", "nan"] + (["1.5"] if option.type is int else []) + (["-1"] if option.above == 0 else [])
     for text in wrong:
         for argv in ([f"--{option.name}={text}"], [f"--{option.name}", text]):
-            said = refusal(command, *argv)
-            assert said.startswith(f"'--{option.name}' must be {option.requirement}, got {text!r}.")
+            message = refusal(command, *argv)
+            assert message.startswith(f"'--{option.name}' must be {option.requirement}, got {text!r}.")
 
 
 @pytest.mark.parametrize(("command", "option"), CASES)

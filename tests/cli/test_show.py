@@ -88,8 +88,8 @@ def test_list(zoo):
     assert "\x1b" not in out
     assert "│" not in out
     assert [row["name"] for row in json.loads(zoo("list", "positions", "r*", "--json")[1])] == ["RoPE"]
-    found = json.loads(zoo("list", "--json")[1])
-    assert {row["kind"] for row in found} == set(registry.KINDS)
+    result = json.loads(zoo("list", "--json")[1])
+    assert {row["kind"] for row in result} == set(registry.KINDS)
     code, _, err = zoo("list", "positoin")
     assert (code, "Did you mean 'position'?" in err) == (2, True)
     assert zoo("list", "norm", "x*")[0] == 2
@@ -101,9 +101,9 @@ def test_show_a_part(zoo):
     assert code == 0
     assert "--model.position.base" in out
     assert "zoo-transformers" in out
-    told = json.loads(zoo("show", "norm", "rmsnorm", "--json")[1])
-    assert told["path"] == "zoo.parts.norm.RMSNorm"
-    assert [option["name"] for option in told["options"]] == ["eps"]
+    report = json.loads(zoo("show", "norm", "rmsnorm", "--json")[1])
+    assert report["path"] == "zoo.parts.norm.RMSNorm"
+    assert [option["name"] for option in report["options"]] == ["eps"]
     assert "Did you mean 'RoPE'?" in zoo("show", "position", "roppe")[2]
 
 
@@ -112,8 +112,8 @@ def test_show_a_recipe(zoo, recipe):
     assert code == 0
     assert "model.position = alibi (zoo-transformers" in out
     assert "← lm-tiny.yaml:6" in out
-    told = json.loads(zoo("show", "lm-tiny", "--json")[1])
-    assert {"key": "model.lr", "value": 1e-3, "origin": f"{recipe}:7"} in told["values"]
+    report = json.loads(zoo("show", "lm-tiny", "--json")[1])
+    assert {"key": "model.lr", "value": 1e-3, "origin": f"{recipe}:7"} in report["values"]
 
 
 def test_recipes_and_cp(zoo, recipe, tmp_path):
@@ -142,7 +142,7 @@ def test_unknown_recipes_and_commands(zoo, recipe):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--max_epochs", "3"], "Did you mean '--trainer.max_epochs'?"),
         (["--lr", "3"], "Did you mean '--model.lr'?"),
@@ -155,10 +155,10 @@ def test_unknown_recipes_and_commands(zoo, recipe):
         (["lm-tiny", "--model.x", "[1"], "--model.x [1 is not valid YAML"),
     ],
 )
-def test_wrong_options(zoo, recipe, words, said):
+def test_wrong_options(zoo, recipe, words, message):
     code, _, err = zoo("fit", *words)
     assert code == 2
-    assert said in err
+    assert message in err
     assert len(err.splitlines()) <= 4
 
 
@@ -190,16 +190,16 @@ def test_descriptions_agree_with_the_classes(kind):
     from zoo.plugins.description import CLASS_PARAMETERS
 
     for part in registry.parts(kind):
-        told = [option.name for option in describe(part).options]
-        assert told == list(parameters(part.load(), CLASS_PARAMETERS.get(kind, 0))), part.name
+        lines = [option.name for option in describe(part).options]
+        assert lines == list(parameters(part.load(), CLASS_PARAMETERS.get(kind, 0))), part.name
 
 
 def test_doctor(zoo):
     code, out, _ = zoo("doctor", "--json")
-    told = json.loads(out)
+    report = json.loads(out)
     assert code == 0
-    assert told["torch_matches_torchvision"]
-    assert told["versions"]["torch"]
+    assert report["torch_matches_torchvision"]
+    assert report["versions"]["torch"]
     assert zoo("doctor")[1].startswith("python ")
 
 
@@ -225,7 +225,7 @@ def test_no_colour_in_pipes_or_with_no_color(monkeypatch, zoo):
 
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setitem(os.environ, "NO_COLOR", "1")
-    assert not tables.fancy()
+    assert not tables.is_terminal()
 
 
 def test_doctor_takes_no_words(capsys):

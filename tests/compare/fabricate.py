@@ -81,17 +81,17 @@ def run(*args, **options):
 
 def study(effects, seeds=5, noise=NOISE, start=0, **options):
     """Runs of several variants, name → true loss; variants are ``position=...``. Seeds share half of their variance."""
-    return [run(**options, **each) for each in drawn(effects, seeds, noise, start)]
+    return [run(**options, **each) for each in random_runs(effects, seeds, noise, start)]
 
 
-def drawn(effects, seeds=5, noise=NOISE, start=0):
+def random_runs(effects, seeds=5, noise=NOISE, start=0):
     """Variant, seed, loss and choices of every run of a study."""
     rng = np.random.default_rng(start)
     shared = rng.standard_normal(seeds)
     for variant, loss in effects.items():
         for seed, value in enumerate(noise * (shared + rng.standard_normal(seeds)) / math.sqrt(2), 1):
-            key, _, told = variant.partition("=")
-            yield {"variant": variant, "seed": seed, "loss": loss + value, "choices": {key: told} if told else None}
+            key, _, choice = variant.partition("=")
+            yield {"variant": variant, "seed": seed, "loss": loss + value, "choices": {key: choice} if choice else None}
 
 
 def lay(content, root):

@@ -19,8 +19,8 @@ SETTINGS = json.loads(os.environ.get("FAKE_FIT", "{}"))
 
 
 def option(name, default=None):
-    found = [word.partition("=")[2] for word in sys.argv if word.startswith(f"--{name}=")]
-    return found[-1] if found else default
+    result = [word.partition("=")[2] for word in sys.argv if word.startswith(f"--{name}=")]
+    return result[-1] if result else default
 
 
 def keep(path, value):

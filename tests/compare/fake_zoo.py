@@ -13,10 +13,10 @@ class Fits:
     """Variants are named after the options that differ from USUAL, as run folders are."""
 
     def __init__(self, root, changed=()):
-        self.root, self.changed, self.asked = root, list(changed), []
+        self.root, self.changed, self.requests = root, list(changed), []
 
     def point(self, words):
-        self.asked.append(tuple(words))
+        self.requests.append(tuple(words))
         options = dict(USUAL)
         for word in words[1:]:
             key, _, value = word.removeprefix("--").partition("=")
@@ -24,10 +24,10 @@ class Fits:
                 raise UsageError(f"unknown key {key!r}.")
             options[key] = value.lower()
         differing = {key: value for key, value in options.items() if USUAL.get(key) != value}
-        shown = {
+        display = {
             key.rpartition(".")[2]: value for key, value in differing.items() if key != "trainer.log_every_n_steps"
         }
-        variant = ",".join(f"{key}={value}" for key, value in sorted(shown.items())) or "default"
+        variant = ",".join(f"{key}={value}" for key, value in sorted(display.items())) or "default"
         model = {"position": options["model.position"], "ffn": options["model.ffn"], "dim": 8}
         model["hidden"] = int(options["model.hidden"]) if "model.hidden" in options else None
         trainer = {"max_steps": int(options["trainer.max_steps"]), "max_epochs": options.get("trainer.max_epochs")}

@@ -10,7 +10,7 @@ import pytest
 
 from tests.compare.fake_zoo import Costs, Fits
 from zoo.cli import compare_fits
-from zoo.cli.compare_attribution import text
+from zoo.cli.compare_attribution import shares_text
 from zoo.compare import attribute
 from zoo.compare.attribute import (
     Difference,
@@ -43,12 +43,12 @@ def point(fits, name, *options):
 
 def test_the_two_small_recipes_differ_in_four_parts(fits):
     one, other = point(fits, "transformer-2017-tiny"), point(fits, "llama-style-tiny")
-    found = attribute.find_differences(one, other, display_value)
-    assert [str(each) for each in found] == [
+    result = attribute.find_differences(one, other, display_value)
+    assert [str(each) for each in result] == [
         "position (Sinusoidal → RoPE)", "norm (LayerNorm → RMSNorm)", "ffn (MLP(activation=relu) → SwiGLU)",
         "block (PostNorm → PreNorm)",
     ]  # fmt: skip
-    assert [each.choice.word for each in found] == [
+    assert [each.choice.word for each in result] == [
         "--model.position=RoPE", "--model.norm=RMSNorm", "--model.ffn=SwiGLU", "--model.block=PreNorm",
     ]  # fmt: skip
 
@@ -56,13 +56,13 @@ def test_the_two_small_recipes_differ_in_four_parts(fits):
 def test_all_differences_together_are_the_second_recipe(fits):
     for names in (("transformer-2017-tiny", "llama-style-tiny"), ("llama-style-tiny", "transformer-2017-tiny")):
         one, other = (point(fits, name) for name in names)
-        found = attribute.find_differences(one, other, display_value)
-        every = point(fits, names[0], *(each.choice.word for each in found))
+        result = attribute.find_differences(one, other, display_value)
+        every = point(fits, names[0], *(each.choice.word for each in result))
         assert every.config["model"] == other.config["model"]
 
 
 @pytest.mark.parametrize(
-    ("options", "taken"),
+    ("options", "expected"),
     [
         (["--model.position.base=500"], {"position"}),
         (["--model.position=RoPE", "--model.position.base=500"], {"position"}),
@@ -72,14 +72,14 @@ def test_all_differences_together_are_the_second_recipe(fits):
         (["--model.backend=Naive"], {"backend"}),
     ],
 )
-def test_options_of_a_part_come_along(fits, options, taken):
+def test_options_of_a_part_come_along(fits, options, expected):
     """Also where both recipes use the same class, whose options would otherwise stay as they were."""
     one, other = point(fits, "llama-style-tiny", "--model.dropout=0.5"), point(fits, "llama-style-tiny", *options)
     for a, b in ((one, other), (other, one)):
-        found = attribute.find_differences(a, b, display_value)
-        assert {each.name for each in found} == taken | {"dropout"}
+        result = attribute.find_differences(a, b, display_value)
+        assert {each.name for each in result} == expected | {"dropout"}
         start = options if a is other else ["--model.dropout=0.5"]
-        every = point(fits, "llama-style-tiny", *start, *(each.choice.word for each in found))
+        every = point(fits, "llama-style-tiny", *start, *(each.choice.word for each in result))
         assert every.config["model"] == b.config["model"]
 
 
@@ -104,15 +104,15 @@ def four(names="abcd"):
     return [Difference(Choice(f"model.{name}", f"{name}2"), f"{name}1", f"{name}2") for name in names]
 
 
-@pytest.mark.parametrize(("count", "made"), [(2, 4), (3, 8), (4, 16), (5, 12), (6, 14)])
-def test_all_hybrids_of_few_differences_and_both_ends_of_many(count, made, tmp_path):
+@pytest.mark.parametrize(("count", "expected"), [(2, 4), (3, 8), (4, 16), (5, 12), (6, 14)])
+def test_all_hybrids_of_few_differences_and_both_ends_of_many(count, expected, tmp_path):
     fits = Fits(tmp_path)
-    found = four("abcdef"[:count])
+    result = four("abcdef"[:count])
     first = Arm((), ("toy",), fits.point(("toy",)))
-    done = build_hybrids(first, found, fits, Costs().check)
-    assert len(done) == made
-    assert len({arm.name for arm in done.values()}) == made
-    sizes = {len(taken) for taken in done}
+    done = build_hybrids(first, result, fits, Costs().check)
+    assert len(done) == expected
+    assert len({arm.name for arm in done.values()}) == expected
+    sizes = {len(subset) for subset in done}
     assert {0, 1, count - 1, count} <= sizes
     assert next(iter(done.values())).name == "default"  # the baseline
     assert done[frozenset("ab")].words == ("toy", "--model.a=a2", "--model.b=b2") if count <= 4 else True
@@ -135,7 +135,8 @@ def test_a_hybrid_that_cannot_be_built_is_refused_with_the_sentence_of_the_model
 def test_shapley_is_the_mean_over_all_orders():
     names = "abc"
     value = {
-        taken: len(taken) ** 2 + 3 * ("a" in taken) * ("c" in taken) - ("b" in taken) for taken in subsets(names, True)
+        subset: len(subset) ** 2 + 3 * ("a" in subset) * ("c" in subset) - ("b" in subset)
+        for subset in subsets(names, True)
     }
     orders = list(itertools.permutations(names))
     by_hand = dict.fromkeys(names, 0.0)
@@ -143,9 +144,9 @@ def test_shapley_is_the_mean_over_all_orders():
         for index, name in enumerate(order):
             before = frozenset(order[:index])
             by_hand[name] += (value[before | {name}] - value[before]) / len(orders)
-    found = shapley_values(names, value)
-    assert found == pytest.approx(by_hand)
-    assert sum(found.values()) == pytest.approx(value[frozenset(names)] - value[frozenset()])
+    result = shapley_values(names, value)
+    assert result == pytest.approx(by_hand)
+    assert sum(result.values()) == pytest.approx(value[frozenset(names)] - value[frozenset()])
 
 
 def test_the_glove_game():
@@ -158,8 +159,8 @@ def additive(effects, seeds=(1, 2, 3), noise=0.001):
     """Figures to which every option adds its own, on seeds that differ much more."""
     names, own = list(effects), random.Random(1)  # noise of each run's own: Shapley's weights cancel what sizes share
     return {
-        taken: {s: 2.0 + 0.3 * s + sum(effects[n] for n in taken) + noise * own.uniform(-1, 1) for s in seeds}
-        for taken in subsets(names, len(names) <= attribute.FULL)
+        subset: {s: 2.0 + 0.3 * s + sum(effects[n] for n in subset) + noise * own.uniform(-1, 1) for s in seeds}
+        for subset in subsets(names, len(names) <= attribute.FULL)
     }
 
 
@@ -192,44 +193,44 @@ def test_of_many_differences_both_ends_are_told():
     assert done[0].alone.mean == pytest.approx(0.4, abs=0.01)
     rows = shares_table(done)
     assert rows[0] == ["option", "alone", "last", "verdict"]
-    assert "Shapley" not in text(four("abcde"), done, "loss")
+    assert "Shapley" not in shares_text(four("abcde"), done, "loss")
 
 
 def test_a_seed_that_a_hybrid_lacks_does_not_count_and_divergence_counts_as_the_worst():
-    found = additive({"a": -0.1, "b": 0.2}, seeds=(1, 2, 3))
-    del found[frozenset("a")][3]
-    assert all(share.shapley.n == 2 for share in compute_shares(four("ab"), found, True))
-    found[frozenset("ab")][1] = math.nan
-    worst = max(value for each in found.values() for value in each.values() if value == value)
-    done = compute_shares(four("ab"), found, True)
+    result = additive({"a": -0.1, "b": 0.2}, seeds=(1, 2, 3))
+    del result[frozenset("a")][3]
+    assert all(share.shapley.n == 2 for share in compute_shares(four("ab"), result, True))
+    result[frozenset("ab")][1] = math.nan
+    worst = max(value for each in result.values() for value in each.values() if value == value)
+    done = compute_shares(four("ab"), result, True)
     total = sum(share.shapley.mean for share in done)
-    at = [found[frozenset("ab")], found[frozenset()]]
+    at = [result[frozenset("ab")], result[frozenset()]]
     assert total == pytest.approx((worst - at[1][1] + at[0][2] - at[1][2]) / 2)
     with pytest.raises(UsageError, match="no seed is finished in all hybrids"):
-        compute_shares(four("ab"), {**found, frozenset("b"): {}}, True)
+        compute_shares(four("ab"), {**result, frozenset("b"): {}}, True)
 
 
 def test_figures_are_read_by_variant():
     fits = Fits(Path("runs"))
     first = Arm((), ("toy",), fits.point(("toy",)))
-    made = build_hybrids(first, four("ab"), fits, Costs().check)
+    hybrids = build_hybrids(first, four("ab"), fits, Costs().check)
 
     def ledger(variant, seed, loss, finished=True):
         best = {"loss": loss}
         return RunRecord(Path(), "toy", variant, seed, goals={"loss": "min"}, best=best, last=best, finished=finished)
 
-    told = [ledger("default", 1, 1.0), ledger("a=a2", 1, 2.0), ledger("a=a2", 2, 3.0), ledger("b=b2", 1, 4.0, False)]
-    found = hybrid_figures(made, [*told, ledger("else", 1, 9.0)], "loss")
-    assert found == {frozenset(): {1: 1.0}, frozenset("a"): {1: 2.0, 2: 3.0}, frozenset("b"): {}, frozenset("ab"): {}}
+    records = [ledger("default", 1, 1.0), ledger("a=a2", 1, 2.0), ledger("a=a2", 2, 3.0), ledger("b=b2", 1, 4.0, False)]
+    result = hybrid_figures(hybrids, [*records, ledger("else", 1, 9.0)], "loss")
+    assert result == {frozenset(): {1: 1.0}, frozenset("a"): {1: 2.0, 2: 3.0}, frozenset("b"): {}, frozenset("ab"): {}}
 
 
 def test_the_table_says_how_to_read_it():
     done = compute_shares(four("ab"), additive({"a": -0.1, "b": 0.2}), True)
-    told = text(four("ab"), done, "loss")
-    assert "option" in told.splitlines()[0]
-    assert "b (b1 → b2)" in told.splitlines()[1]
-    assert "Shapley's" in told
-    assert max(map(len, told.splitlines())) <= 120
+    table = shares_text(four("ab"), done, "loss")
+    assert "option" in table.splitlines()[0]
+    assert "b (b1 → b2)" in table.splitlines()[1]
+    assert "Shapley's" in table
+    assert max(map(len, table.splitlines())) <= 120
 
 
 def test_values_are_written_so_that_a_command_line_reads_them(fits):

@@ -51,14 +51,14 @@ def costly(variants=3):
 def every_chart():
     """Every chart, and the states that a chart may meet."""
     usual = answer(costly())
-    lost = answer([*costly(), *(run("a=lost", seed, diverges=1250) for seed in (1, 2, 3)), run("a=one", 1)])
+    diverging = answer([*costly(), *(run("a=lost", seed, diverges=1250) for seed in (1, 2, 3)), run("a=one", 1)])
     bare = answer([run("default", 1, validations=[]), run("a=1", 1, validations=[], choices={"position": "x" * 90})])
     probe = {"A": {1: 1.7, 2: 2.9, 4: 4.0}, "B": {1: 1.6, 2: None, 4: None}, "C": {1: None, 2: None, 4: None}}
     yield "curves", draw_curves(usual)
-    yield "lost", draw_curves(lost)
+    yield "lost", draw_curves(diverging)
     yield "bare", draw_curves(bare)
     yield "differences", draw_differences(usual)
-    yield "differences-lost", draw_differences(lost)
+    yield "differences-lost", draw_differences(diverging)
     yield "differences-bare", draw_differences(bare)
     yield "flops", draw_pareto(usual)
     yield "speed", draw_pareto(usual, "speed")
@@ -85,8 +85,8 @@ def texts(figure):
             if not low <= tick.get_loc() <= high
             for label in (tick.label1, tick.label2)
         }
-        seen = (text for text in figure.findobj(Text) if text.get_text().strip() and text.get_visible())
-        every = [text for text in seen if text not in outside]
+        visible = (text for text in figure.findobj(Text) if text.get_text().strip() and text.get_visible())
+        every = [text for text in visible if text not in outside]
         return [(text.get_text(), text.get_window_extent(figure.canvas.get_renderer())) for text in every]
 
 
@@ -174,16 +174,16 @@ def test_curves_show_every_seed_and_their_band():
 
 
 def test_the_cross_of_a_diverged_run_lies_at_its_last_figure():
-    found = answer([*costly(2), run("a=x", 1, diverges=1250), run("a=x", 2), run("a=x", 3)])
-    (axes,) = draw_curves(found).figure.axes
+    result = answer([*costly(2), run("a=x", 1, diverges=1250), run("a=x", 2), run("a=x", 3)])
+    (axes,) = draw_curves(result).figure.axes
     (cross,) = [line for line in axes.lines if line.get_marker() == "x"]
-    last = [each for each in found.runs["a=x"][1].validations if math.isfinite(each["loss"] or math.nan)][-1]
+    last = [each for each in result.runs["a=x"][1].validations if math.isfinite(each["loss"] or math.nan)][-1]
     assert cross.get_xdata() == [last["tokens"]]
 
 
 def test_differences_come_with_verdicts():
-    shown = words(draw_differences(answer(costly(3))).svg())
-    assert {"← better", "worse →", "loss: difference from P0 (nats)", "better"} <= set(shown)
+    labels = words(draw_differences(answer(costly(3))).svg())
+    assert {"← better", "worse →", "loss: difference from P0 (nats)", "better"} <= set(labels)
     more = answer([run(each.variant, each.seed, goals={"loss": "max"}) for each in costly(2)])
     assert "← worse" in words(draw_differences(more).svg())
 

@@ -21,7 +21,7 @@ from zoo.compare.execute import FailedRun, execute, exit_code, last_log_lines, t
 from zoo.compare.plan import take_shard
 from zoo.errors import UsageError
 from zoo.io import locks
-from zoo.io.locks import Lock, Owner, alive, born, me
+from zoo.io.locks import Lock, Owner, is_alive, start_time, this_process
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("fake_compare.py")
@@ -72,10 +72,10 @@ def holding(runs):
 
 def until(what, patience=20.0):
     deadline = time.monotonic() + patience
-    while not (found := what()):
+    while not (value := what()):
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.01)
-    return found
+    return value
 
 
 @pytest.fixture(autouse=True)
@@ -109,8 +109,8 @@ def test_what_is_finished_is_not_run_again(tmp_path, undisturbed):
     assert execute(jobs(tmp_path), replace(how(), report=lines.append)) == []
     assert len(starts(tmp_path)) == before
     assert lines == []
-    assert {name: found["best"] for name, found in ledgers(tmp_path).items()} == {
-        name: found["best"] for name, found in undisturbed.items()
+    assert {name: result["best"] for name, result in ledgers(tmp_path).items()} == {
+        name: result["best"] for name, result in undisturbed.items()
     }
 
 
@@ -138,32 +138,32 @@ def test_kill_9_at_any_moment_loses_and_repeats_no_run(tmp_path, undisturbed):
     draw = random.Random(3)
     for _ in range(6):
         process = start(tmp_path, {"step": 0.03}, jobs=2)
-        until(lambda: any(each["child"] and born(each["child"]) for each in holding(tmp_path)))
+        until(lambda: any(each["child"] and start_time(each["child"]) for each in holding(tmp_path)))
         time.sleep(draw.uniform(0.0, 0.6))
-        held = holding(tmp_path)
+        locks = holding(tmp_path)
         process.kill()
         process.wait()
-        children = [owner["child"] for owner in held if owner["child"]]
-        until(lambda children=children: not any(born(child) for child in children), 5.0)  # they die with it
+        children = [owner["child"] for owner in locks if owner["child"]]
+        until(lambda children=children: not any(start_time(child) for child in children), 5.0)  # they die with it
     process = start(tmp_path, jobs=3)
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, said
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
     assert repeated(tmp_path) == []
     assert any("resume" in line for line in journal(tmp_path))
     assert len(ledgers(tmp_path)) == 9
     assert ledgers(tmp_path).keys() == undisturbed.keys()
-    for name, found in ledgers(tmp_path).items():
-        wanted = undisturbed[name]
-        assert all(found[key] == wanted[key] for key in ("best", "last", "batches", "steps", "finished")), name
+    for name, result in ledgers(tmp_path).items():
+        expected = undisturbed[name]
+        assert all(result[key] == expected[key] for key in ("best", "last", "batches", "steps", "finished")), name
 
 
 def test_four_processes_at_once_do_every_run_once(tmp_path, undisturbed):
     processes = [start(tmp_path, {"step": 0.02}, jobs=2) for _ in range(4)]
-    said = [process.communicate(timeout=60)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * 4, said
+    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4, outputs
     assert sorted(starts(tmp_path)) == sorted(job.title for job in jobs(tmp_path))
     assert ledgers(tmp_path).keys() == undisturbed.keys()
-    done = [line for lines in said for line in lines.splitlines()]
+    done = [line for lines in outputs for line in lines.splitlines()]
     assert sum("done by another process" in line or " · loss" in line for line in done) >= 9
 
 
@@ -171,7 +171,7 @@ def test_shards_do_every_run_once_and_wait_for_nobody(tmp_path):
     parts = [take_shard(jobs(tmp_path), f"{number}/4") for number in (1, 2, 3, 4)]
     assert sorted(job.title for part in parts for job in part) == sorted(job.title for job in jobs(tmp_path))
     other = Lock(run_records.path_beside(parts[0][0].folder, ".lock"))
-    assert other.take()
+    assert other.acquire()
     assert execute(parts[0], how(wait=False)) == []  # the run that another holds is left to it
     other.release()
     assert parts[0][0].title not in starts(tmp_path)
@@ -190,9 +190,9 @@ def test_what_fails_is_named_and_the_rest_goes_on(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_FIT", json.dumps({"fail": ["b s1"]}))
     lines = []
     assert execute(jobs(tmp_path, "abc", (1, 2)), replace(how(), report=lines.append)) == ["b s1"]
-    told = next(line for line in lines if line.startswith("failed"))
-    assert told.splitlines()[0] == f"failed  b s1 (exit code 1), see {tmp_path / 'toy/b/s1.log'}"
-    assert told.splitlines()[-1].strip() == "error: this run was told to fail"
+    failure = next(line for line in lines if line.startswith("failed"))
+    assert failure.splitlines()[0] == f"failed  b s1 (exit code 1), see {tmp_path / 'toy/b/s1.log'}"
+    assert failure.splitlines()[-1].strip() == "error: this run was told to fail"
     assert len(ledgers(tmp_path)) == 5
     monkeypatch.delenv("FAKE_FIT")
     assert execute(jobs(tmp_path, "abc", (1, 2)), how()) == []
@@ -202,12 +202,12 @@ def test_what_fails_is_named_and_the_rest_goes_on(tmp_path, monkeypatch):
 
 def test_ctrl_c_stops_the_runs_and_frees_them(tmp_path):
     process = start(tmp_path, {"step": 0.5}, jobs=2)
-    held = until(lambda: len(found := [each for each in holding(tmp_path) if each["child"]]) == 2 and found)
+    locks = until(lambda: len(children := [each for each in holding(tmp_path) if each["child"]]) == 2 and children)
     time.sleep(0.5)  # until the runs listen to the signal
     process.send_signal(signal.SIGINT)
     process.wait(20)
     assert process.returncode == -signal.SIGINT
-    assert not any(born(each["child"]) for each in held)
+    assert not any(start_time(each["child"]) for each in locks)
     assert not holding(tmp_path)
     assert start(tmp_path, jobs=3).wait(60) == 0
     assert repeated(tmp_path) == []
@@ -222,11 +222,11 @@ def test_sigterm_stops_the_runs_too(deaf, tmp_path):
     finally:
         if deaf:
             signal.signal(signal.SIGINT, usual)
-    held = until(lambda: [each for each in holding(tmp_path) if each["child"]])
+    locks = until(lambda: [each for each in holding(tmp_path) if each["child"]])
     time.sleep(0.5)  # until the run listens to the signal
     process.terminate()
     assert process.wait(20) == 143  # well before the runs are killed
-    assert not born(held[0]["child"])
+    assert not start_time(locks[0]["child"])
     assert not holding(tmp_path)
 
 
@@ -234,44 +234,44 @@ def test_sigterm_stops_the_runs_too(deaf, tmp_path):
 
 
 def owner(**changes):
-    return replace(me(), **changes)
+    return replace(this_process(), **changes)
 
 
-def put(path, found, age=0.0):
-    path.write_text(json.dumps(vars(found)))
+def write_lock(path, content, age=0.0):
+    path.write_text(json.dumps(vars(content)))
     os.utime(path, (time.time() - age, time.time() - age))
 
 
 def dead():
     """The number of a process that is no more, and when it began."""
     process = subprocess.Popen(["sleep", "30"])
-    since = born(process.pid)
+    since = start_time(process.pid)
     process.kill()
     process.wait()
     return process.pid, since
 
 
 @pytest.mark.parametrize(
-    ("found", "age", "held"),
+    ("content", "age", "expected"),
     [
         (lambda: owner(), 1e6, True),  # ours, and alive: its age does not matter here
         (lambda: owner(pid=dead()[0], born=dead()[1]), 0.0, False),
         (lambda: owner(born="another-1"), 0.0, False),  # the number belongs to another process now
-        (lambda: owner(pid=dead()[0], born="x", child=os.getpid(), child_born=born(os.getpid())), 0.0, True),
+        (lambda: owner(pid=dead()[0], born="x", child=os.getpid(), child_born=start_time(os.getpid())), 0.0, True),
         (lambda: owner(host="elsewhere"), 10.0, True),
         (lambda: owner(host="elsewhere"), 301.0, False),
     ],
 )
-def test_a_lock_holds_while_its_processes_live(tmp_path, found, age, held):
+def test_a_lock_holds_while_its_processes_live(tmp_path, content, age, expected):
     path = tmp_path / "s1.lock"
-    put(path, found(), age)
+    write_lock(path, content(), age)
     mine = Lock(path)
-    assert (mine.holder() is not None) is held
-    assert mine.take() is not held
-    assert (json.loads(path.read_text())["pid"] == os.getpid()) or held
+    assert (mine.holder() is not None) is expected
+    assert mine.acquire() is not expected
+    assert (json.loads(path.read_text())["pid"] == os.getpid()) or expected
 
 
-HERE = locks.machine()
+HERE = locks.machine_id()
 
 
 @pytest.mark.parametrize("host", [socket.gethostname(), "elsewhere"])
@@ -281,8 +281,8 @@ HERE = locks.machine()
 def test_a_process_number_of_another_machine_of_the_same_name_says_nothing(tmp_path, host, machine, living, age):
     """Where it is not the number of a process here, a lock is stale by its age alone."""
     path = tmp_path / "s1.lock"
-    number, since = (os.getpid(), born(os.getpid())) if living else dead()
-    put(path, Owner(host, number, since, machine=machine), age)
+    number, since = (os.getpid(), start_time(os.getpid())) if living else dead()
+    write_lock(path, Owner(host, number, since, machine=machine), age)
     local = host == socket.gethostname() and machine in ("", HERE)
     assert (Lock(path).holder() is not None) is (living if local else age < 300)
 
@@ -290,9 +290,9 @@ def test_a_process_number_of_another_machine_of_the_same_name_says_nothing(tmp_p
 def test_a_damaged_lock_is_taken_over_after_a_while(tmp_path):
     path = tmp_path / "s1.lock"
     path.write_text("{")
-    assert not Lock(path).take()  # perhaps just being written
+    assert not Lock(path).acquire()  # perhaps just being written
     os.utime(path, (time.time() - 60, time.time() - 60))
-    assert Lock(path).take()
+    assert Lock(path).acquire()
 
 
 def test_of_many_that_see_a_stale_lock_one_takes_it(tmp_path):
@@ -301,12 +301,12 @@ def test_of_many_that_see_a_stale_lock_one_takes_it(tmp_path):
         "won = []\n"
         "for n in range(40):\n"
         "    lock = Lock(Path(sys.argv[1], f'{n}.lock'))\n"
-        "    won += [n] if lock.take() else []\n"
+        "    won += [n] if lock.acquire() else []\n"
         "print(*won); sys.stdout.flush(); time.sleep(float(sys.argv[2]))"
     )
     number, since = dead()
     for n in range(40):
-        put(tmp_path / f"{n}.lock", owner(pid=number, born=since))
+        write_lock(tmp_path / f"{n}.lock", owner(pid=number, born=since))
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     words = [sys.executable, "-c", code, str(tmp_path), "3"]
     several = [subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True) for _ in range(4)]
@@ -317,51 +317,51 @@ def test_of_many_that_see_a_stale_lock_one_takes_it(tmp_path):
 def test_a_lock_that_was_taken_over_is_not_ours_any_more(tmp_path):
     path = tmp_path / "s1.lock"
     mine = Lock(path)
-    assert mine.take()
-    assert mine.beat()
-    put(path, owner(host="elsewhere"))
-    assert not mine.beat()
+    assert mine.acquire()
+    assert mine.refresh()
+    write_lock(path, owner(host="elsewhere"))
+    assert not mine.refresh()
     mine.release()
     assert path.exists()  # the other's
     path.unlink()
-    assert not mine.beat()
+    assert not mine.refresh()
 
 
-def test_a_beat_keeps_a_lock_young(tmp_path):
+def test_a_refresh_keeps_a_lock_young(tmp_path):
     path = tmp_path / "s1.lock"
     mine = Lock(path)
-    mine.take()
+    mine.acquire()
     os.utime(path, (0, 0))
-    assert mine.beat()
+    assert mine.refresh()
     assert time.time() - path.stat().st_mtime < 5
 
 
 def test_a_comparison_gives_up_a_run_that_was_taken_over(tmp_path, monkeypatch):
-    monkeypatch.setattr(execution, "BEAT", 0.05)
+    monkeypatch.setattr(execution, "REFRESH", 0.05)
     monkeypatch.setenv("FAKE_FIT", json.dumps({"step": 0.1}))
     path = tmp_path / "toy/a/s1.lock"
     path.parent.mkdir(parents=True)
     stolen = []
-    take = locks.Lock.started
+    take = locks.Lock.record_child
 
     def steal(self, pid):
         take(self, pid)
         if not stolen:
             stolen.append(pid)
-            put(path, owner(host="elsewhere"))
+            write_lock(path, owner(host="elsewhere"))
 
-    monkeypatch.setattr(locks.Lock, "started", steal)
+    monkeypatch.setattr(locks.Lock, "record_child", steal)
     assert execute(jobs(tmp_path, "a", (1,)), how(wait=False)) == []
-    assert not born(stolen[0])
+    assert not start_time(stolen[0])
     assert json.loads(path.read_text())["host"] == "elsewhere"
     assert run_records.read_state(tmp_path / "toy/a/s1") != "finished"
 
 
 def test_a_process_that_is_dead_is_seen_as_dead():
     number, since = dead()
-    assert alive(me())
-    assert not alive(Owner(socket.gethostname(), number, since))
-    assert born(number) == ""
+    assert is_alive(this_process())
+    assert not is_alive(Owner(socket.gethostname(), number, since))
+    assert start_time(number) == ""
 
 
 # what a kill leaves behind
@@ -410,6 +410,14 @@ def test_the_last_lines_of_a_log_are_those_of_this_attempt(tmp_path):
     path.write_text("old\n\nnew\n\n  newest  \n")
     assert [line.strip() for line in last_log_lines(path, 4)] == ["new", "newest"]
     assert last_log_lines(tmp_path / "none.log", 0) == []
+
+
+def test_the_error_of_a_failed_run_is_printed_whole_and_without_its_header(tmp_path):
+    path = tmp_path / "s1.log"
+    path.write_text("error: an old one\nTraining lm\n\n  folder  runs\nerror: no space (config.yaml)\nFree some.\n")
+    assert [line.strip() for line in last_log_lines(path, 0)] == ["error: no space (config.yaml)", "Free some."]
+    path.write_text("error: 1\n2\n3\n4\n")
+    assert [line.strip() for line in last_log_lines(path, 0)] == ["error: 1", "2", "3"]
 
 
 @pytest.mark.parametrize(("codes", "code"), [((), 0), ((5,), 5), ((5, 5), 5), ((5, 1), 1), ((-9,), 1), ((2,), 1)])

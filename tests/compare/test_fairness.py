@@ -16,7 +16,7 @@ def pair(seeds=2, base=None, **changes):
     ]
 
 
-def said(ledgers, **options):
+def messages(ledgers, **options):
     return [flag.sentence for flag in find_flags(ledgers, **options)]
 
 
@@ -41,7 +41,7 @@ def test_amounts_that_are_almost_equal_are_told_with_enough_digits():
 
 def test_one_seed_that_saw_less_is_named():
     runs = [*pair(2), run("position=alibi", 3, choices={"position": "ALiBi"}, tokens=1_900_000), run("default", 3)]
-    assert "1.9M (position=alibi s3) against 6.1M (default)" in said(runs)[0]
+    assert "1.9M (position=alibi s3) against 6.1M (default)" in messages(runs)[0]
 
 
 def test_a_baseline_that_is_unequal_in_itself_refuses_all():
@@ -70,8 +70,8 @@ def test_a_run_that_diverged_may_have_seen_fewer_tokens():
     ],
 )
 def test_a_budget_says_what_must_be_equal(budget, changes, fatal):
-    found = find_flags(pair(base={"setting.budget": budget}, **{"setting.budget": budget, **changes}))
-    assert [flag.about for flag in found if flag.fatal] == ["tokens"] * fatal
+    result = find_flags(pair(base={"setting.budget": budget}, **{"setting.budget": budget, **changes}))
+    assert [flag.about for flag in result if flag.fatal] == ["tokens"] * fatal
 
 
 @pytest.mark.parametrize(
@@ -145,15 +145,15 @@ def test_other_batches_are_flagged_with_their_seeds():
         run("default", 3),
         run("position=alibi", 3, choices={"position": "ALiBi"}, **{"batches.digest": "x"}),
     ]
-    assert said(late) == ["other batches than default later on: pairing by seed is weaker: position=alibi s3"]
+    assert messages(late) == ["other batches than default later on: pairing by seed is weaker: position=alibi s3"]
     first = pair(**{"batches.first": ["x"], "batches.digest": "x"})
-    assert said(first) == ["other batches than default from the start: pairing by seed is weaker: position=alibi"]
+    assert messages(first) == ["other batches than default from the start: pairing by seed is weaker: position=alibi"]
     assert find_flags(pair(**{"batches.digest": "x", "batches.count": 7})) == []  # as many as the budget lets each see
 
 
 def test_initial_tensors_that_should_be_shared_are_flagged_by_name():
     runs = pair(2, **{"start": {"net.embedding.weight": "other", "net.stack.norm.weight": "other", "net.new": "x"}})
-    (sentence,) = said(runs)
+    (sentence,) = messages(runs)
     assert sentence.startswith(
         "2 shared initial tensors not as in default, net.embedding.weight and net.stack.norm.weight"
     )
@@ -186,22 +186,22 @@ def test_tensors_of_the_varied_part_are_aside(choice, tensor, flagged):
 
 
 def test_what_was_not_recorded_is_not_called_equal():
-    assert said(pair(batches={}, start={})) == [
+    assert messages(pair(batches={}, start={})) == [
         "no record of its batches, so whether they are the same is not known: position=alibi",
         "no record of its initial tensors, so whether they are the same is not known: position=alibi",
     ]
 
 
 def test_parameters_beyond_five_percent_are_flagged():
-    assert said(pair(base={"cost.parameters": 1000}, **{"cost.parameters": 1051})) == [
+    assert messages(pair(base={"cost.parameters": 1000}, **{"cost.parameters": 1051})) == [
         "5 % more parameters than default (--match params makes them equal): position=alibi"
     ]
-    assert "10 % fewer parameters" in said(pair(base={"cost.parameters": 1000}, **{"cost.parameters": 900}))[0]
+    assert "10 % fewer parameters" in messages(pair(base={"cost.parameters": 1000}, **{"cost.parameters": 900}))[0]
     assert find_flags(pair(base={"cost.parameters": 1000}, **{"cost.parameters": 1049})) == []
 
 
 def test_speed_that_spreads_is_flagged():
-    assert said(pair(**{"cost.spread": 0.23})) == [
+    assert messages(pair(**{"cost.spread": 0.23})) == [
         "speed spread by up to 23 % within a run (a busy machine?): position=alibi"
     ]
     slow = [
@@ -209,17 +209,17 @@ def test_speed_that_spreads_is_flagged():
         run("default", 3),
         run("position=alibi", 3, choices={"position": "ALiBi"}, **{"cost.tokens_per_s": 5000}),
     ]
-    (sentence,) = said(slow)
+    (sentence,) = messages(slow)
     assert "% between seeds (a busy machine?): position=alibi" in sentence
 
 
 def test_unfinished_damaged_and_doubled_runs_are_named(tmp_path):
     waiting = run("position=alibi", 3, choices={"position": "ALiBi"}, finished=False, steps=1200)
     damaged = replace(run("default", 4), problem="runs/x/ledger.json is damaged: why")
-    found = said([*pair(2), run("default", 3), waiting, damaged, run("default", 1)])
-    assert "not finished and not counted: position=alibi s3" in found
-    assert "runs/x/ledger.json is damaged: why: it does not count" in found
-    assert any("is a second default s1" in sentence for sentence in found)
+    result = messages([*pair(2), run("default", 3), waiting, damaged, run("default", 1)])
+    assert "not finished and not counted: position=alibi s3" in result
+    assert "runs/x/ledger.json is damaged: why: it does not count" in result
+    assert any("is a second default s1" in sentence for sentence in result)
     assert find_flags([damaged])[0].about == "reading"
 
 
@@ -231,19 +231,19 @@ def test_the_baseline_is_default_or_the_first():
 
 def test_flags_are_told_against_the_baseline_that_was_named():
     runs = pair(base={"tokens": 3_100_000}, tokens=1_900_000)
-    assert "1.9M" in said(runs)[0].partition("against")[0]
-    assert "3.1M (default) against 1.9M (position=alibi)" in said(runs, baseline="position=alibi")[0]
+    assert "1.9M" in messages(runs)[0].partition("against")[0]
+    assert "3.1M (default) against 1.9M (position=alibi)" in messages(runs, baseline="position=alibi")[0]
 
 
 def test_tokens_are_compared_seed_by_seed():
     """Batches of so many padded tokens hold more real ones with some seeds, for all variants alike."""
     runs = [replace(each, tokens=each.tokens + 50_000 * each.seed) for each in pair(3)]
-    assert said(runs) == []
+    assert messages(runs) == []
     less = [replace(each, tokens=1) if each.seed == 2 and each.variant != "default" else each for each in runs]
-    (sentence,) = said(less)
+    (sentence,) = messages(less)
     assert "tokens 1 (position=alibi s2) against" in sentence
 
 
 def test_fatal_flags_come_first():
-    found = find_flags(pair(tokens=1_000, **{"setting.precision": "16", "cost.spread": 0.5}))
-    assert [flag.fatal for flag in found] == [True, False, False]
+    result = find_flags(pair(tokens=1_000, **{"setting.precision": "16", "cost.spread": 0.5}))
+    assert [flag.fatal for flag in result] == [True, False, False]

@@ -28,9 +28,9 @@ trainer: {max_steps: 30, val_check_interval: 15, check_val_every_n_epoch: null, 
 """
 
 
-@pytest.mark.parametrize(("text", "found"), [("length", (1, 2, 4, 8)), ("length=4,1,4", (1, 4)), ("length=3", (3,))])
-def test_factors(text, found):
-    assert parse_factors(text) == found
+@pytest.mark.parametrize(("text", "expected"), [("length", (1, 2, 4, 8)), ("length=4,1,4", (1, 4)), ("length=3", (3,))])
+def test_factors(text, expected):
+    assert parse_factors(text) == expected
 
 
 @pytest.mark.parametrize("text", ["length=0", "length=x", "length=-1", "lengths", "length=1.5", "length=9999"])
@@ -69,19 +69,19 @@ def test_losses_are_means_over_real_tokens(length, monkeypatch):
     data = Rows(length)
     rows = data.datasets["val"]
     batch = rows.batch(np.arange(len(rows)), 0)
-    told = -Net()(batch["inputs"]).log_softmax(-1)
+    log_probs = -Net()(batch["inputs"]).log_softmax(-1)
     every, late = [], []
     for row in range(len(rows)):
         for place in range(length):
             target = int(batch["targets"][row, place])
             if target >= 0:
-                every.append(float(told[row, place, target]))
+                every.append(float(log_probs[row, place, target]))
                 if place >= length - math.ceil(length / 4):
                     late.append(every[-1])
-    found = window_losses(Model(), data, length)
-    assert found == pytest.approx((np.mean(every), np.mean(late), 49))
+    result = window_losses(Model(), data, length)
+    assert result == pytest.approx((np.mean(every), np.mean(late), 49))
     monkeypatch.setattr(length_probe, "NUMBERS", 1)  # a row at a time
-    assert window_losses(Model(), data, length) == pytest.approx(found)
+    assert window_losses(Model(), data, length) == pytest.approx(result)
 
 
 @pytest.fixture(scope="module")
@@ -106,16 +106,16 @@ def folders(runs, monkeypatch):
 
 
 def test_a_scheme_without_more_positions_is_undefined_and_says_why(folders, tmp_path):
-    found = probe(folders, (1, 2, 4), tmp_path)
-    alibi, learned = found["alibi"][1], found["learned"][1]
+    result = probe(folders, (1, 2, 4), tmp_path)
+    alibi, learned = result["alibi"][1], result["learned"][1]
     assert [(loss.factor, loss.length) for loss in alibi] == [(1, 8), (2, 16), (4, 32)]
     assert all(loss.overall > 0 and loss.last_quarter > 0 and not loss.undefined for loss in alibi)
     assert len({loss.tokens for loss in alibi}) == 1  # the same text, however it is cut
     assert learned[0].overall is not None
     assert [loss.overall for loss in learned[1:]] == [None, None]
     assert "sequence length 16 exceeds max_length=8 of position Learned" in learned[1].undefined
-    assert mean_losses(found)["learned"] == {1.0: learned[0].last_quarter, 2.0: None, 4.0: None}
-    rows = table(found)
+    assert mean_losses(result)["learned"] == {1.0: learned[0].last_quarter, 2.0: None, 4.0: None}
+    rows = table(result)
     assert rows[0][1:] == ["1×", "2×", "4×"]
     assert rows[2][2:] == ["undefined", "undefined"]
     # at the training length it is the loss of the validation of the best checkpoint
@@ -129,9 +129,9 @@ def test_what_was_measured_is_not_measured_again(folders, tmp_path, monkeypatch)
     assert lines == ["alibi s1: lengths 1×, 2×", "learned s1: lengths 1×, 2×"]
     measured, real = [], length_probe.measure
 
-    def measure(folder, wanted, allow):
-        measured.append((Path(folder).parent.name, tuple(wanted)))
-        return real(folder, wanted, allow)
+    def measure(folder, lengths, allow):
+        measured.append((Path(folder).parent.name, tuple(lengths)))
+        return real(folder, lengths, allow)
 
     monkeypatch.setattr(length_probe, "measure", measure)
     assert probe(folders, (1, 2), tmp_path) == first
@@ -157,9 +157,9 @@ def test_means_are_over_the_seeds_that_are_defined():
     def loss(factor, late):
         return Loss(factor, 8 * factor, late, late, 10)
 
-    found = {"a": {1: [loss(1, 1.0), loss(2, 2.0)], 2: [loss(1, 3.0), loss(2, 4.0)]}, "b": {1: [loss(1, None)]}}
-    assert mean_losses(found) == {"a": {1.0: 2.0, 2.0: 3.0}, "b": {1.0: None}}
-    assert table(found)[1] == ["a", "2.000 (2.000)", "3.000 (3.000)"]
+    result = {"a": {1: [loss(1, 1.0), loss(2, 2.0)], 2: [loss(1, 3.0), loss(2, 4.0)]}, "b": {1: [loss(1, None)]}}
+    assert mean_losses(result) == {"a": {1.0: 2.0, 2.0: 3.0}, "b": {1.0: None}}
+    assert table(result)[1] == ["a", "2.000 (2.000)", "3.000 (3.000)"]
 
 
 def test_only_language_models_on_text_have_lengths(tmp_path, monkeypatch):

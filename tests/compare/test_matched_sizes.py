@@ -30,17 +30,17 @@ def config(path, **options):
 class Fits:
     """Takes --model.hidden alone."""
 
-    def __init__(self, known):
-        self.known = known
+    def __init__(self, configs):
+        self.configs = configs
 
     def point(self, words):
-        found = dict(self.known[words[0]])
+        result = dict(self.configs[words[0]])
         for word in words[1:]:
             key, _, value = word.partition("=")
             assert key == "--model.hidden"
-            model = found["model"]
-            found["model"] = {**model, "init_args": {**model["init_args"], "hidden": int(value)}}
-        return Point(None, "toy", "/".join(words), found)
+            model = result["model"]
+            result["model"] = {**model, "init_args": {**model["init_args"], "hidden": int(value)}}
+        return Point(None, "toy", "/".join(words), result)
 
 
 @pytest.fixture(scope="module")
@@ -80,12 +80,12 @@ GELU = part("ffn.MLP", activation="gelu")
     ids=["swiglu", "biased", "learned", "experts"],
 )
 def test_a_matched_variant_is_within_a_thousandth(what, other, text, meter):
-    found, fits = arms({"a": config(text, ffn=GELU), "b": config(text, **other)})
-    done = matched_sizes.match_size(found, what, fits, meter)
+    result, fits = arms({"a": config(text, ffn=GELU), "b": config(text, **other)})
+    done = matched_sizes.match_size(result, what, fits, meter)
     ours, theirs = (meter.cost(arm.point.config) for arm in done)
     one, two = (matched_sizes.amount(cost, what) for cost in (ours, theirs))
     assert abs(two / one - 1) < 1e-3
-    assert done[0] is found[0]
+    assert done[0] is result[0]
     assert f"{two / one - 1:+.3%} from the baseline's" in done[1].notes[0]
     assert done[1].solved.startswith("hidden ")  # which keeps the width out of what varies
     if what == "params":
@@ -95,18 +95,20 @@ def test_a_matched_variant_is_within_a_thousandth(what, other, text, meter):
 def test_gated_with_biases_needs_another_width_than_without(text, meter):
     """By hand, d = 512: plain 2dh + h + d; gated 3dw, and 2w + d more with biases, with w = floor(2h/3)."""
     gated = {"a": GELU, "b": part("ffn.SwiGLU", bias=False), "c": part("ffn.SwiGLU", bias=True)}
-    found, fits = arms({name: config(text, ffn=ffn, hidden=1000) for name, ffn in gated.items()})
-    plain = 2 * 512 * 1000 + 1000 + 512
-    done = matched_sizes.match_size(found, "params", fits, meter)
-    for arm, width in zip(done[1:], (round(plain / (3 * 512)), round((plain - 512) / (3 * 512 + 2))), strict=True):
+    result, fits = arms({name: config(text, ffn=ffn, hidden=1000) for name, ffn in gated.items()})
+    mlp_size = 2 * 512 * 1000 + 1000 + 512
+    done = matched_sizes.match_size(result, "params", fits, meter)
+    for arm, width in zip(
+        done[1:], (round(mlp_size / (3 * 512)), round((mlp_size - 512) / (3 * 512 + 2))), strict=True
+    ):
         hidden = arm.point.config["model"]["init_args"]["hidden"]
         assert 2 * hidden // 3 == width
         assert hidden == 1000 or 2 * (hidden - 1) // 3 < width  # the smallest of those that give it
 
 
 def test_a_wide_enough_width_is_found_for_a_large_baseline(text, meter):
-    found, fits = arms({"a": config(text, ffn=GELU, hidden=9000), "b": config(text, ffn=part("ffn.GEGLU"), hidden=8)})
-    ours, theirs = (meter.cost(arm.point.config) for arm in matched_sizes.match_size(found, "params", fits, meter))
+    result, fits = arms({"a": config(text, ffn=GELU, hidden=9000), "b": config(text, ffn=part("ffn.GEGLU"), hidden=8)})
+    ours, theirs = (meter.cost(arm.point.config) for arm in matched_sizes.match_size(result, "params", fits, meter))
     assert abs(theirs.parameters / ours.parameters - 1) < 1e-3
 
 
@@ -121,18 +123,18 @@ def test_counting_takes_no_memory_and_leaves_the_seed_alone(text, meter):
 
 
 def test_a_task_without_that_width_says_so(text, meter):
-    found, fits = arms({"a": config(text), "b": config(text)})
-    for arm in found:
+    result, fits = arms({"a": config(text), "b": config(text)})
+    for arm in result:
         del arm.point.config["model"]["init_args"]["hidden"]
     with pytest.raises(UsageError, match=r"--match solves for model\.hidden, and task CausalLM has no such option"):
-        matched_sizes.match_size(found, "params", fits, meter)
+        matched_sizes.match_size(result, "params", fits, meter)
 
 
 def test_the_width_itself_cannot_vary(text, meter):
-    found, fits = arms({"a": config(text), "b": config(text)})
-    varied = Arm((Choice("model.hidden", "3"),), found[1].words, found[1].point)
+    result, fits = arms({"a": config(text), "b": config(text)})
+    varied = Arm((Choice("model.hidden", "3"),), result[1].words, result[1].point)
     with pytest.raises(UsageError, match=r"sets model\.hidden, so it cannot be a varied option: remove it"):
-        matched_sizes.match_size([found[0], varied], "params", fits, meter)
+        matched_sizes.match_size([result[0], varied], "params", fits, meter)
 
 
 @pytest.mark.parametrize(

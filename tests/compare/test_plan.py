@@ -20,7 +20,7 @@ from zoo.errors import UsageError, ZooError
 from zoo.io.locks import Lock
 
 
-def asked(*vary, **more):
+def request(*vary, **more):
     return Comparison("toy", parse_factors(vary or ["model.position=rope,alibi"]), **more)
 
 
@@ -28,8 +28,8 @@ def never(arms, seeds):
     pytest.fail("nothing has to be run to know this")
 
 
-def names(found):
-    return [arm.name for arm in found.arms]
+def names(design):
+    return [arm.name for arm in design.arms]
 
 
 @pytest.fixture
@@ -37,10 +37,10 @@ def fits(tmp_path):
     return Fits(tmp_path)
 
 
-def finish(folder, **said):
+def finish(folder, **record):
     folder.mkdir(parents=True)
-    told = {"finished": True, "goals": {"loss": "min"}, "best": {"loss": 1.0}, "last": {"loss": 1.0}, **said}
-    (folder / "ledger.json").write_text(json.dumps(told))
+    content = {"finished": True, "goals": {"loss": "min"}, "best": {"loss": 1.0}, "last": {"loss": 1.0}, **record}
+    (folder / "ledger.json").write_text(json.dumps(content))
     (folder / "finished.json").write_text("{}")
 
 
@@ -48,12 +48,12 @@ def finish(folder, **said):
 
 
 def test_every_variant_is_there_once_the_baseline_first(fits):
-    found = prepare(asked("model.position=alibi,rope,ROPE,learned"), fits, Costs(), never)
-    assert names(found) == ["default", "position=alibi", "position=learned"]
-    found = prepare(asked("model.position=alibi,rope", base="position=alibi"), fits, Costs(), never)
-    assert names(found) == ["position=alibi", "default"]
-    found = prepare(asked("model.position=alibi,t5", "model.ffn=glu", base="position=t5"), fits, Costs(), never)
-    assert names(found) == ["position=t5", "ffn=glu,position=alibi", "ffn=glu,position=t5"]
+    design = prepare(request("model.position=alibi,rope,ROPE,learned"), fits, Costs(), never)
+    assert names(design) == ["default", "position=alibi", "position=learned"]
+    design = prepare(request("model.position=alibi,rope", base="position=alibi"), fits, Costs(), never)
+    assert names(design) == ["position=alibi", "default"]
+    design = prepare(request("model.position=alibi,t5", "model.ffn=glu", base="position=t5"), fits, Costs(), never)
+    assert names(design) == ["position=t5", "ffn=glu,position=alibi", "ffn=glu,position=t5"]
 
 
 def test_variants_that_differ_and_share_a_name_are_refused(fits, monkeypatch):
@@ -61,44 +61,44 @@ def test_variants_that_differ_and_share_a_name_are_refused(fits, monkeypatch):
     real = Fits.point
 
     def point(self, words):
-        made = real(self, words)
-        parts = dict(made.config["model"]["init_args"])
-        return replace(made, variant=made.variant.replace("da_", "").replace("db_", ""),
-                       config={**made.config, "model": {"class_path": "x.Toy", "init_args": parts}})  # fmt: skip
+        result = real(self, words)
+        parts = dict(result.config["model"]["init_args"])
+        return replace(result, variant=result.variant.replace("da_", "").replace("db_", ""),
+                       config={**result.config, "model": {"class_path": "x.Toy", "init_args": parts}})  # fmt: skip
 
     monkeypatch.setattr(Fits, "point", point)
     with pytest.raises(UsageError, match=r"position=db_text and position=da_text would both be called position=text"):
-        prepare(asked("model.position=da_text,db_text"), fits, Costs(), never)
+        prepare(request("model.position=da_text,db_text"), fits, Costs(), never)
 
 
 def test_options_for_all_runs_are_in_every_variant(fits):
-    found = prepare(asked(options=("--model.lr=0.5",)), fits, Costs(), never)
-    assert names(found) == ["lr=0.5", "lr=0.5,position=alibi"]
-    assert found.arms[1].job(3).words == (
+    design = prepare(request(options=("--model.lr=0.5",)), fits, Costs(), never)
+    assert names(design) == ["lr=0.5", "lr=0.5,position=alibi"]
+    assert design.arms[1].job(3).words == (
         "toy", "--model.lr=0.5", "--model.position=alibi", "--seed=3", f"--runs={fits.root}",
     )  # fmt: skip
-    assert found.arms[1].job(3).folder == fits.root / "toy" / "lr=0.5,position=alibi" / "s3"
+    assert design.arms[1].job(3).folder == fits.root / "toy" / "lr=0.5,position=alibi" / "s3"
 
 
 def test_what_cannot_be_built_is_left_out_by_name_but_never_the_baseline(fits):
     costs = Costs()
     costs.refuses = [("position", "alibi")]
-    found = prepare(asked("model.position=alibi,t5"), fits, costs, never)
-    assert names(found) == ["default", "position=t5"]
-    assert [(one.name, one.sentence) for one in found.invalid] == [
+    design = prepare(request("model.position=alibi,t5"), fits, costs, never)
+    assert names(design) == ["default", "position=t5"]
+    assert [(one.name, one.sentence) for one in design.invalid] == [
         ("position=alibi", "position alibi cannot be built.")
     ]
     with pytest.raises(UsageError, match="the baseline, position=alibi: position alibi cannot be built"):
-        prepare(asked("model.position=alibi,t5", base="position=alibi"), fits, costs, never)
+        prepare(request("model.position=alibi,t5", base="position=alibi"), fits, costs, never)
     with pytest.raises(
         UsageError, match=r"there is one variant, default, and nothing to compare it with\. position=alibi"
     ):
-        prepare(asked("model.position=alibi,rope"), fits, costs, never)
+        prepare(request("model.position=alibi,rope"), fits, costs, never)
 
 
 def test_one_variant_is_no_comparison(fits):
     with pytest.raises(UsageError, match="The values are the recipe's own"):
-        prepare(asked("model.position=rope"), fits, Costs(), never)
+        prepare(request("model.position=rope"), fits, Costs(), never)
     with pytest.raises(UsageError, match="nothing varies"):
         Comparison("toy", ())
 
@@ -107,15 +107,15 @@ def test_one_variant_is_no_comparison(fits):
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("tokens=2M", ("tokens", 2e6)), ("tokens=500k", ("tokens", 5e5)), ("flops=1e15", ("flops", 1e15)),
         ("flops=1.5T", ("flops", 1.5e12)), ("time=10m", ("time", 600.0)), ("time=90", ("time", 90.0)),
         ("time=2h", ("time", 7200.0)), ("tokens=1e6", ("tokens", 1e6)),
     ],
 )  # fmt: skip
-def test_budgets(text, found):
-    assert matched_sizes.parse_budget(text) == found
+def test_budgets(text, expected):
+    assert matched_sizes.parse_budget(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -130,27 +130,27 @@ def test_no_budgets(text):
 
 
 def test_a_budget_of_tokens_is_as_many_steps_for_all(fits):
-    found = prepare(asked(budget="tokens=8k"), fits, Costs(), never)
-    assert names(found) == ["max_steps=200", "max_steps=200,position=alibi"]
-    assert found.notes[1] == "position=alibi: 200 steps for tokens 8000"
+    design = prepare(request(budget="tokens=8k"), fits, Costs(), never)
+    assert names(design) == ["max_steps=200", "max_steps=200,position=alibi"]
+    assert design.notes[1] == "position=alibi: 200 steps for tokens 8000"
 
 
 def test_a_budget_of_flops_buys_a_costly_variant_fewer_steps(fits):
     costs = Costs()
-    found = prepare(asked("model.ffn=plain,glu", budget="flops=1e9"), fits, costs, never)
-    for arm in found.arms:
+    design = prepare(request("model.ffn=plain,glu", budget="flops=1e9"), fits, costs, never)
+    for arm in design.arms:
         spent = 3 * costs.cost(arm.point.config).flops * 40.0 * arm.point.config["trainer"]["max_steps"]
         assert 0 <= 1e9 - spent < 3 * costs.cost(arm.point.config).flops * 40.0
-    assert found.arms[0].point.config["trainer"]["max_steps"] != found.arms[1].point.config["trainer"]["max_steps"]
+    assert design.arms[0].point.config["trainer"]["max_steps"] != design.arms[1].point.config["trainer"]["max_steps"]
 
 
 def test_a_budget_takes_away_an_end_by_epochs_and_refuses_to_compete_with_steps(fits):
-    found = prepare(asked(options=("--trainer.max_epochs=3",), budget="tokens=8k"), fits, Costs(), never)
-    assert "--trainer.max_epochs=-1" in found.arms[0].words
+    design = prepare(request(options=("--trainer.max_epochs=3",), budget="tokens=8k"), fits, Costs(), never)
+    assert "--trainer.max_epochs=-1" in design.arms[0].words
     with pytest.raises(UsageError, match=r"--budget sets trainer\.max_steps"):
-        prepare(asked("trainer.max_steps=1,2", budget="tokens=8k"), fits, Costs(), never)
+        prepare(request("trainer.max_steps=1,2", budget="tokens=8k"), fits, Costs(), never)
     with pytest.raises(UsageError, match="is less than one step of the recipe"):
-        prepare(asked(budget="tokens=39"), fits, Costs(), never)
+        prepare(request(budget="tokens=39"), fits, Costs(), never)
 
 
 def test_a_budget_of_time_measures_each_variant_first(fits):
@@ -162,11 +162,11 @@ def test_a_budget_of_time_measures_each_variant_first(fits):
             speed = 400.0 if "alibi" in arm.name else 800.0
             finish(arm.point.folder(seeds[0]), cost={"tokens_per_s": speed})
 
-    found = prepare(asked(budget="time=1m"), fits, Costs(), measured)
+    design = prepare(request(budget="time=1m"), fits, Costs(), measured)
     assert ran == [("limit_val_batches=1", 0), ("limit_val_batches=1,position=alibi", 0)]
-    assert [arm.point.config["trainer"]["max_steps"] for arm in found.arms] == [1200, 600]
+    assert [arm.point.config["trainer"]["max_steps"] for arm in design.arms] == [1200, 600]
     with pytest.raises(ZooError, match="--budget time: default did not run"):
-        prepare(asked(budget="time=1m"), Fits(fits.root / "x"), Costs(), lambda arms, seeds: None)
+        prepare(request(budget="time=1m"), Fits(fits.root / "x"), Costs(), lambda arms, seeds: None)
 
 
 # matching
@@ -175,26 +175,26 @@ def test_a_budget_of_time_measures_each_variant_first(fits):
 @pytest.mark.parametrize("what", ["params", "flops"])
 def test_matching_solves_for_the_width_and_tells_the_residual(fits, what):
     costs = Costs()
-    found = prepare(asked("model.ffn=plain,glu", "model.position=rope,learned", match=what), fits, costs, never)
-    target = matched_sizes.amount(costs.cost(found.arms[0].point.config), what)
-    for arm in found.arms[1:]:
+    design = prepare(request("model.ffn=plain,glu", "model.position=rope,learned", match=what), fits, costs, never)
+    target = matched_sizes.amount(costs.cost(design.arms[0].point.config), what)
+    for arm in design.arms[1:]:
         near = matched_sizes.amount(costs.cost(arm.point.config), what)
         assert abs(near / target - 1) < 0.02
-    assert len(found.notes) == 3
-    assert all("from the baseline's" in note for note in found.notes)
+    assert len(design.notes) == 3
+    assert all("from the baseline's" in note for note in design.notes)
 
 
 def test_a_variant_that_is_equal_already_keeps_its_width(fits):
-    found = prepare(asked(match="params"), fits, Costs(), never)
-    assert names(found) == ["default", "position=alibi"]
-    assert "hidden 32, parameters +0.000%" in found.notes[0]
+    design = prepare(request(match="params"), fits, Costs(), never)
+    assert names(design) == ["default", "position=alibi"]
+    assert "hidden 32, parameters +0.000%" in design.notes[0]
 
 
 def test_matching_needs_a_width_that_is_free(fits):
     with pytest.raises(UsageError, match=r"sets model\.hidden, so it cannot be a varied option: remove it"):
-        prepare(asked("model.hidden=16,64", match="params"), fits, Costs(), never)
+        prepare(request("model.hidden=16,64", match="params"), fits, Costs(), never)
     with pytest.raises(UsageError, match="Did you mean 'params'"):
-        prepare_runs.check_comparison(asked(match="parms"))
+        prepare_runs.check_comparison(request(match="parms"))
 
 
 @pytest.mark.parametrize(
@@ -214,17 +214,17 @@ def test_matching_needs_a_width_that_is_free(fits):
     ],
 )
 def test_solving(count, target, usual, width):
-    asked = []
+    widths = []
 
-    def counted(h):
-        asked.append(h)
+    def count_parameters(h):
+        widths.append(h)
         return count(h)
 
-    found = matched_sizes.solve_width(counted, target, usual)
-    assert abs(count(found) - target) == min(abs(count(h) - target) for h in range(1, 4000))
-    assert found == width
-    assert found == usual or count(found) != count(found - 1)  # the smallest of those with its count
-    assert len(asked) == len(set(asked)) <= 20  # a model is built for each
+    result = matched_sizes.solve_width(count_parameters, target, usual)
+    assert abs(count(result) - target) == min(abs(count(h) - target) for h in range(1, 4000))
+    assert result == width
+    assert result == usual or count(result) != count(result - 1)  # the smallest of those with its count
+    assert len(widths) == len(set(widths)) <= 20  # a model is built for each
 
 
 # tuning
@@ -241,7 +241,7 @@ def swept(fits, losses, sweep="model.lr=0.1,0.2,0.3", goal=None, **more):
                 finish(arm.point.folder(0), best={"loss": loss, "acc": -loss}, last={"loss": loss, "acc": -loss},
                        goals={"loss": "min", "acc": "max"})  # fmt: skip
 
-    return prepare(asked(tune=sweep, goal=goal, **more), fits, Costs(), run)
+    return prepare(request(tune=sweep, goal=goal, **more), fits, Costs(), run)
 
 
 LOSSES = {
@@ -252,18 +252,18 @@ LOSSES = {
 
 @pytest.mark.parametrize("goal", [None, "loss", "acc"])
 def test_each_variant_gets_the_rate_that_is_best_for_it(fits, goal):
-    found = swept(fits, LOSSES, goal=goal)
-    assert names(found) == ["lr=0.2", "lr=0.3,position=alibi"]
-    assert found.tuned == {
+    result = swept(fits, LOSSES, goal=goal)
+    assert names(result) == ["lr=0.2", "lr=0.3,position=alibi"]
+    assert result.tuned == {
         "lr=0.2": "lr 0.2, best of 3 on validation",
         "lr=0.3,position=alibi": "lr 0.3, best of 3 on validation, at the edge of the sweep",
     }
 
 
 def test_a_rate_that_failed_is_not_chosen(fits):
-    found = swept(fits, {**LOSSES, "lr=0.2": None, "lr=0.3,position=alibi": None})
-    assert names(found) == ["lr=0.3", "lr=0.2,position=alibi"]
-    assert "best of 2" in found.tuned["lr=0.3"]
+    result = swept(fits, {**LOSSES, "lr=0.2": None, "lr=0.3,position=alibi": None})
+    assert names(result) == ["lr=0.3", "lr=0.2,position=alibi"]
+    assert "best of 2" in result.tuned["lr=0.3"]
     with pytest.raises(ZooError, match=r"--tune model\.lr: no run of position=alibi ended"):
         swept(Fits(fits.root / "x"), {name: None if "alibi" in name else 1.0 for name in LOSSES})
 
@@ -281,17 +281,17 @@ def test_the_seed_of_tuning_is_none_of_the_compared():
 
 def test_what_varies_cannot_be_tuned():
     with pytest.raises(UsageError, match=r"--tune model\.position: it is a varied option"):
-        prepare_runs.check_comparison(asked(tune="model.position=rope,t5"))
+        prepare_runs.check_comparison(request(tune="model.position=rope,t5"))
     with pytest.raises(UsageError, match="--tune 'lr' is not OPTION=VALUE"):
-        prepare_runs.check_comparison(asked(tune="lr"))
+        prepare_runs.check_comparison(request(tune="lr"))
 
 
 # runs
 
 
 def test_runs_go_seed_by_seed(fits):
-    found = prepare(asked(), fits, Costs(), never)
-    assert [job.title for job in plan.list_jobs(found.arms, (1, 5))] == [
+    design = prepare(request(), fits, Costs(), never)
+    assert [job.title for job in plan.list_jobs(design.arms, (1, 5))] == [
         "default s1", "position=alibi s1", "default s5", "position=alibi s5",
     ]  # fmt: skip
 
@@ -304,35 +304,35 @@ def test_states(tmp_path):
         (several[0].folder / "checkpoints" / "last.ckpt").read_bytes()
     )
     lock = Lock(run_records.path_beside(several[2].folder, ".lock"))
-    lock.take()
+    lock.acquire()
     assert [step.state for step in plan.list_steps(several)] == ["finished", "continue", "running", "missing"]
     lock.release()
 
 
 def test_a_run_of_another_configuration_is_not_taken_for_this_one(fits):
-    found = prepare(asked(), fits, Costs(), never)
-    plan.verify_runs(found.arms, (1,), fits)
-    finish(found.arms[1].point.folder(1))
-    plan.verify_runs(found.arms, (1,), fits)
+    design = prepare(request(), fits, Costs(), never)
+    plan.verify_runs(design.arms, (1,), fits)
+    finish(design.arms[1].point.folder(1))
+    plan.verify_runs(design.arms, (1,), fits)
     fits.changed = ["model.dim was 8 and is 16", "model.depth was 1 and is 2"]
     with pytest.raises(
         UsageError, match=r"position=alibi/s1 was made with another configuration: model\.dim was 8 .*1 more"
     ):
-        plan.verify_runs(found.arms, (1,), fits)
+        plan.verify_runs(design.arms, (1,), fits)
     fits.changed = []
-    (found.arms[1].point.folder(1) / "ledger.json").unlink()
+    (design.arms[1].point.folder(1) / "ledger.json").unlink()
     with pytest.raises(UsageError, match=r"finished by an older version of zoo, which wrote no ledger\.json"):
-        plan.verify_runs(found.arms, (1,), fits)
+        plan.verify_runs(design.arms, (1,), fits)
 
 
 def test_an_estimate_comes_from_finished_runs(fits):
-    found = prepare(asked(), fits, Costs(), never)
+    design = prepare(request(), fits, Costs(), never)
     length = {"default": 100, "position=alibi": 200}
-    steps = plan.list_steps(plan.list_jobs(found.arms, (1, 2)))
+    steps = plan.list_steps(plan.list_jobs(design.arms, (1, 2)))
     root = fits.root / "toy"
     assert plan.estimate_seconds(steps, length, root) is None
-    finish(found.arms[0].point.folder(1), steps=50, cost={"seconds": 5.0})
-    steps = plan.list_steps(plan.list_jobs(found.arms, (1, 2)))
+    finish(design.arms[0].point.folder(1), steps=50, cost={"seconds": 5.0})
+    steps = plan.list_steps(plan.list_jobs(design.arms, (1, 2)))
     assert plan.estimate_seconds(steps, length, root) == pytest.approx(
         3 * plan.STARTUP_SECONDS + 0.1 * (100 + 200 + 200)
     )

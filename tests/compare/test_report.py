@@ -11,9 +11,8 @@ from fabricate import ledger, run, study
 from PIL import Image
 
 from zoo.compare.charts import draw_charts, draw_lines
-from zoo.compare.report import page
+from zoo.compare.report import page, write_report
 from zoo.compare.verdict import answer
-from zoo.compare.write_report import write_report
 from zoo.errors import UsageError
 
 EVIL = "<script>alert(1)</script>&\"'"
@@ -45,7 +44,7 @@ class Balanced(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def found():
+def result():
     runs = study({"default": 1.7, "position=ALiBi": 1.6, "position=Learned": 1.71})
     return answer(runs, commands=["zoo compare lm-tiny --vary model.position=rope,alibi,learned"])
 
@@ -55,20 +54,20 @@ def probe():
     return draw_lines("Beyond the training length", series, ("length", "loss"), caption="A cross: undefined.")
 
 
-def test_the_page_says_everything(found):
-    text = " ".join(Balanced(page(found, [*draw_charts(found), probe()])).text)
-    told = (
+def test_the_page_says_everything(result):
+    text = " ".join(Balanced(page(result, [*draw_charts(result), probe()])).text)
+    expected = (
         "lower the validation loss of lm-tiny?|is better by 0.|Not distinguishable from|Verdicts|Training|"
         "Difference from|Beyond the training length|What differs|Cost|What is not equal|Nothing. Tokens, data|"
         "Other figures|bits per byte|Every run|Common to all runs|AMD EPYC 7763|32-true|2.15.0|Holm|918k|"
         "SDPA (math)|norm|RMSNorm|StdlibDocs (fingerprint|zoo compare lm-tiny --vary"
     )
-    for words in told.split("|"):
+    for words in expected.split("|"):
         assert words in text, words
 
 
-def test_the_page_needs_nothing_else(found):
-    text = page(found, draw_charts(found))
+def test_the_page_needs_nothing_else(result):
+    text = page(result, draw_charts(result))
     parsed = Balanced(text)
     assert not {tag for tag, _ in parsed.tags} & {"script", "link", "img", "iframe", "object", "base"}
     assert not any(name in attrs for _, attrs in parsed.tags for name in ("src", "href", "onload", "onclick"))
@@ -84,10 +83,10 @@ def test_the_page_needs_nothing_else(found):
 
 
 def test_nothing_that_a_run_says_is_markup():
-    said = {"recipe": EVIL, "setting.kernel": EVIL, "setting.machine": EVIL}
-    runs = [run(EVIL, seed, choices={"position": EVIL}, **said) for seed in (1, 2)]
-    found = answer([*runs, *(run("default", seed, recipe=EVIL) for seed in (1, 2))], commands=[EVIL])
-    text = page(found, [*draw_charts(found), draw_lines(EVIL, {EVIL: {1: 1.0}}, (EVIL, EVIL), caption=EVIL)])
+    fields = {"recipe": EVIL, "setting.kernel": EVIL, "setting.machine": EVIL}
+    runs = [run(EVIL, seed, choices={"position": EVIL}, **fields) for seed in (1, 2)]
+    result = answer([*runs, *(run("default", seed, recipe=EVIL) for seed in (1, 2))], commands=[EVIL])
+    text = page(result, [*draw_charts(result), draw_lines(EVIL, {EVIL: {1: 1.0}}, (EVIL, EVIL), caption=EVIL)])
     assert "<script" not in text
     assert "&lt;script&gt;" in text
     Balanced(text)
@@ -117,8 +116,8 @@ def test_one_variant_and_one_seed_have_a_page_too():
     Balanced(page(answer([run("default", 1, choices={}, setting={}, cost={}, validations=[], data={})])))
 
 
-def test_the_folder_is_complete(found, tmp_path):
-    files = write_report(found, tmp_path / "new" / "folder", [probe()])
+def test_the_folder_is_complete(result, tmp_path):
+    files = write_report(result, tmp_path / "new" / "folder", [probe()])
     assert [path.name for path in files] == [
         "comparison.md", "comparison.csv", "comparison.json", "comparison.html",
         "curves.png", "differences.png", "speed.png", "lengths.png",
@@ -130,12 +129,12 @@ def test_the_folder_is_complete(found, tmp_path):
     assert json.loads(files[2].read_text())["recipe"] == "lm-tiny"
     assert Image.open(files[4]).size == (1440, 800)
     first = files[3].read_bytes()
-    write_report(found, tmp_path / "new" / "folder", [probe()])
+    write_report(result, tmp_path / "new" / "folder", [probe()])
     assert files[3].read_bytes() == first  # nothing in it depends on when or where it was made
 
 
-def test_a_write_that_fails_leaves_what_was_there(found, tmp_path, monkeypatch):
-    write_report(found, tmp_path)
+def test_a_write_that_fails_leaves_what_was_there(result, tmp_path, monkeypatch):
+    write_report(result, tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     replace = os.replace
 
@@ -152,10 +151,10 @@ def test_a_write_that_fails_leaves_what_was_there(found, tmp_path, monkeypatch):
     assert after["comparison.html"] == before["comparison.html"]
 
 
-def test_a_folder_that_cannot_be_made_is_refused(found, tmp_path):
+def test_a_folder_that_cannot_be_made_is_refused(result, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot write to"):
-        write_report(found, tmp_path / "file" / "below")
+        write_report(result, tmp_path / "file" / "below")
 
 
 def test_hundreds_of_runs_take_little_time(tmp_path):
@@ -169,6 +168,6 @@ def test_hundreds_of_runs_take_little_time(tmp_path):
         for seed in range(1, 11):
             lay(ledger(f"a={index}" if index else "default", seed, 1.7 + 0.01 * math.sin(31 * seed + index)), tmp_path)
     start = time.process_time()
-    found = answer(read_records(tmp_path))
-    assert len(found.rows) == 10
+    result = answer(read_records(tmp_path))
+    assert len(result.rows) == 10
     assert time.process_time() - start < 2.0

@@ -14,14 +14,14 @@ from zoo.errors import UsageError
 
 def test_a_ledger_is_read_as_it_was_written(tmp_path):
     content = ledger("position=alibi", 3, choices={"position": "ALiBi"})
-    (found,) = read_records(tmp_path if lay(content, tmp_path) else "")
+    (record,) = read_records(tmp_path if lay(content, tmp_path) else "")
     content.pop("format")
-    assert {name: getattr(found, name) for name in content} == content
-    assert found.problem == ""
-    assert found.name == "position=alibi s3"
-    assert found.figure("loss") == content["best"]["loss"]
-    assert found.figure("loss", "last") == content["last"]["loss"]
-    assert found.figure("bleu") is None
+    assert {name: getattr(record, name) for name in content} == content
+    assert record.problem == ""
+    assert record.name == "position=alibi s3"
+    assert record.figure("loss") == content["best"]["loss"]
+    assert record.figure("loss", "last") == content["last"]["loss"]
+    assert record.figure("bleu") is None
 
 
 def test_variants_and_seeds_are_grouped_in_their_order(tmp_path):
@@ -67,28 +67,28 @@ def test_several_recipes_keep_their_names(tmp_path):
 def test_a_damaged_or_foreign_file_is_in_the_list_and_says_why(tmp_path, text, why):
     path = lay(ledger("default", 4), tmp_path)
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    (found,) = read_records(tmp_path)
-    assert why in found.problem
-    assert str(path) in found.problem
-    assert (found.recipe, found.variant, found.seed) == ("lm-tiny", "default", 4)
-    assert found.figure("loss") is None
-    assert group_by_variant([found]) == {}
+    (record,) = read_records(tmp_path)
+    assert why in record.problem
+    assert str(path) in record.problem
+    assert (record.recipe, record.variant, record.seed) == ("lm-tiny", "default", 4)
+    assert record.figure("loss") is None
+    assert group_by_variant([record]) == {}
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "message"),
     [
         ("goals", {}, "goals"), ("goals", {"loss": "down"}, "goals"), ("seed", "1", "seed"), ("best", [], "best"),
         ("validations", [1], "validations"), ("validations", {}, "validations"), ("tokens", None, "tokens"),
         ("finished", "yes", "finished"), ("choices", None, "choices"),
     ],
 )  # fmt: skip
-def test_a_value_of_the_wrong_kind_is_damage(tmp_path, name, value, told):
+def test_a_value_of_the_wrong_kind_is_damage(tmp_path, name, value, message):
     path = lay(ledger(), tmp_path)
     path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
     problem = parse_record(path).problem
     assert "is damaged: no valid" in problem
-    assert told in problem
+    assert message in problem
 
 
 def test_a_run_that_has_written_nothing_yet_is_named(tmp_path):
@@ -96,9 +96,9 @@ def test_a_run_that_has_written_nothing_yet_is_named(tmp_path):
     started = tmp_path / "lm-tiny" / "default" / "s2"
     started.mkdir()
     (started / "config.yaml").write_text("model: {}\n")
-    found = read_records(tmp_path)
-    assert [each.seed for each in found if each.problem] == [2]
-    assert "has no ledger.json" in found[1].problem or "has no ledger.json" in found[0].problem
+    records = read_records(tmp_path)
+    assert [each.seed for each in records if each.problem] == [2]
+    assert "has no ledger.json" in records[1].problem or "has no ledger.json" in records[0].problem
 
 
 def test_folders_without_runs_are_refused(tmp_path):
@@ -112,11 +112,11 @@ def test_folders_without_runs_are_refused(tmp_path):
 def test_a_run_that_diverged_is_an_outcome(tmp_path, null):
     path = lay(ledger(diverges=1000), tmp_path)
     path.write_text(path.read_text().replace("NaN", null))
-    (found,) = read_records(tmp_path)
-    assert not found.finished
-    assert found.diverged_on("loss")
-    assert math.isnan(found.figure("loss"))
-    assert math.isnan(found.figure("loss", "last"))
+    (record,) = read_records(tmp_path)
+    assert not record.finished
+    assert record.diverged_on("loss")
+    assert math.isnan(record.figure("loss"))
+    assert math.isnan(record.figure("loss", "last"))
 
 
 def test_a_run_may_say_itself_that_it_diverged(tmp_path):
@@ -133,12 +133,12 @@ def test_of_two_runs_of_a_seed_the_finished_one_counts(tmp_path):
     lay(ledger(loss=1.0, finished=False), tmp_path / "a")
     lay(ledger(loss=2.0), tmp_path / "b")
     lay(ledger(loss=3.0), tmp_path / "c")
-    found = read_records(tmp_path)
-    assert group_by_variant(found)["default"][1].best["loss"] == pytest.approx(2.0, abs=0.1)
-    assert sorted(each.path.parts[-5] for each in duplicate_runs(found)) == ["a", "c"]
+    records = read_records(tmp_path)
+    assert group_by_variant(records)["default"][1].best["loss"] == pytest.approx(2.0, abs=0.1)
+    assert sorted(each.path.parts[-5] for each in duplicate_runs(records)) == ["a", "c"]
 
 
 def test_reading_and_judging_need_neither_torch_nor_a_plotting_library():
     heavy = ("torch", "lightning", "scipy", "matplotlib", "jinja2", "pandas", "tensorboard", "yaml", "rich")
-    code = f"import sys, zoo.compare.write_report; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, zoo.compare.report; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

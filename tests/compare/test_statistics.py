@@ -148,16 +148,16 @@ def test_seeds_needed_are_those_of_published_tables(effect, needed):
 
 
 @pytest.mark.parametrize(
-    ("effect", "n", "alpha", "known"),
+    ("effect", "n", "alpha", "reference"),
     [
         (0.5, 34, 0.05, 0.8077775012792738), (1.0, 5, 0.05, 0.40138991737179536), (2.0, 5, 0.05, 0.9088848681009404),
         (1.5, 5, 0.0125, 0.3601161188415243), (3.0, 3, 0.05, 0.7452680070062837),
         (2.018841947536942, 2, 0.00625, 0.02237101180130875),
     ],
 )  # fmt: skip
-def test_power_is_the_integral_of_the_normal_distribution_over_the_sample_deviation(effect, n, alpha, known):
+def test_power_is_the_integral_of_the_normal_distribution_over_the_sample_deviation(effect, n, alpha, reference):
     """By quadrature with 30 digits (mpmath)."""
-    assert power(effect, n, alpha) == pytest.approx(known, abs=1e-9)
+    assert power(effect, n, alpha) == pytest.approx(reference, abs=1e-9)
 
 
 @pytest.mark.parametrize("n", [2, 30, 900])
@@ -229,8 +229,8 @@ def test_it_does_not_cry_wolf():
     """
     wrong = 0
     for start in range(4000, 4200):
-        found = answer(study(dict.fromkeys(("default", "a=1", "a=2", "a=3", "a=4"), 1.7), seeds=5, start=start))
-        wrong += any(row.verdict.word != "not distinguishable" for row in found.rows[1:])
+        result = answer(study(dict.fromkeys(("default", "a=1", "a=2", "a=3", "a=4"), 1.7), seeds=5, start=start))
+        wrong += any(row.verdict.word != "not distinguishable" for row in result.rows[1:])
     assert wrong <= 10
     assert wrong > 0  # a test that never errs sees nothing either
 
@@ -247,9 +247,9 @@ def test_family_wise_error_and_power_are_as_theory_says():
     assert uncorrected > 0.10  # what Holm is for
     for effect, n in ((1.0, 5), (2.0, 5), (0.8, 15)):
         figures = rng.standard_normal((count // 2, n)) + effect
-        seen = sum(paired_t_test(each, np.zeros(n)).p <= ALPHA for each in figures) / len(figures)
+        rate = sum(paired_t_test(each, np.zeros(n)).p <= ALPHA for each in figures) / len(figures)
         theory = power(effect, n)
-        assert abs(seen - theory) < 3.3 * math.sqrt(theory * (1 - theory) / len(figures))
+        assert abs(rate - theory) < 3.3 * math.sqrt(theory * (1 - theory) / len(figures))
 
 
 def test_pairing_sees_what_the_noise_of_seeds_hides():

@@ -17,7 +17,7 @@ EFFECTS = {"default": 1.7, "position=ALiBi": 1.6, "position=Learned": 1.71, "pos
 
 
 @pytest.fixture(scope="module")
-def found():
+def result():
     return answer(
         study(EFFECTS), tuned={"position=ALiBi": "lr 0.003, best of 3 on validation"}, commands=["zoo compare x"]
     )
@@ -33,23 +33,23 @@ def hard():
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
-def test_a_terminal_s_lines_fit(found, hard, width):
-    for each in (found, hard):
+def test_a_terminal_s_lines_fit(result, hard, width):
+    for each in (result, hard):
         text = table.as_text(each, width)
         assert max(map(len, text.splitlines())) <= width
         assert "\x1b" not in text
 
 
-def test_a_terminal_shows_everything_that_matters(found):
-    text = table.as_text(found)
+def test_a_terminal_shows_everything_that_matters(result):
+    text = table.as_text(result)
     lines = text.splitlines()
     assert lines[0] == "Does another position than RoPE lower the validation loss of lm-tiny?"
     head = next(line for line in lines if line.startswith("position "))
     assert head.split("  ")[0] == "position"
     assert all(word in head for word in ("loss (nats)", "difference, 95 % interval", "p", "verdict"))
     alibi = next(line for line in lines if line.startswith("ALiBi"))
-    assert prose.figure(found, found.rows[1]) in alibi
-    assert prose.interval(found, found.rows[1]) in alibi
+    assert prose.figure(result, result.rows[1]) in alibi
+    assert prose.interval(result, result.rows[1]) in alibi
     assert alibi.endswith("better")
     assert "ALiBi: lr 0.003, best of 3 on validation" in text
     assert "mean ± standard deviation over 5 seeds, 6.14M tokens, 3,000 steps each; lower is better." in " ".join(lines)
@@ -58,24 +58,24 @@ def test_a_terminal_shows_everything_that_matters(found):
 
 
 @pytest.mark.parametrize(
-    ("budget", "told"),
+    ("budget", "message"),
     [("time=10m", "10m of training"), ("flops=1e15", "1e15 FLOPs"), ("tokens=2M", "6.14M tokens, 3,000 steps")],
 )
-def test_what_was_equal_is_told(found, budget, told):
-    runs = found.runs[found.baseline]
+def test_what_was_equal_is_told(result, budget, message):
+    runs = result.runs[result.baseline]
     equal = {seed: replace(one, setting={**one.setting, "budget": budget}) for seed, one in runs.items()}
-    assert prose.spent(replace(found, runs={**found.runs, found.baseline: equal})) == told
+    assert prose.spent(replace(result, runs={**result.runs, result.baseline: equal})) == message
 
 
-def test_colour_is_for_terminals(found):
-    text = table.as_text(found, colour=True)
+def test_colour_is_for_terminals(result):
+    text = table.as_text(result, colour=True)
     assert "\x1b[32m" in text
     assert "\x1b[31m" in text
     assert "\n".join(line for line in text.splitlines() if "ALiBi " in line and "\x1b[32m" in line)
 
 
-def test_seeds_are_a_column_only_where_they_differ(found, hard):
-    assert table.verdicts(found)[0] == ["position", "loss (nats)", "difference", "95 % interval", "p", "verdict"]
+def test_seeds_are_a_column_only_where_they_differ(result, hard):
+    assert table.verdicts(result)[0] == ["position", "loss (nats)", "difference", "95 % interval", "p", "verdict"]
     assert table.verdicts(hard)[0][1] == "seeds"
 
 
@@ -88,8 +88,8 @@ def test_flags_stand_below_the_table(hard):
     assert "! training diverged: a=never s1 s2 s3." in text
 
 
-def test_markdown_is_whole(found, hard):
-    text = table.as_markdown(found)
+def test_markdown_is_whole(result, hard):
+    text = table.as_markdown(result)
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert {line.replace("\\|", "").count("|") for line in rows[:6]} == {7}
     assert text.startswith("# Does ")
@@ -102,52 +102,52 @@ def test_markdown_is_whole(found, hard):
     assert "**refused** these runs are not comparable" in escaped
 
 
-def test_csv_has_all_digits(found):
-    rows = list(csv.DictReader(io.StringIO(table.as_csv(found))))
-    assert [row["variant"] for row in rows] == [row.variant for row in found.rows]
-    for line, row in zip(rows, found.rows, strict=True):
+def test_csv_has_all_digits(result):
+    rows = list(csv.DictReader(io.StringIO(table.as_csv(result))))
+    assert [row["variant"] for row in rows] == [row.variant for row in result.rows]
+    for line, row in zip(rows, result.rows, strict=True):
         assert float(line["mean"]) == row.mean
         assert line["difference"] == ("" if row.variant == "default" else repr(row.pair.mean))
         assert line["verdict"] == row.verdict.word
         assert float(line["bits_per_byte.mean"]) == row.others["bits_per_byte"][0]
     assert rows[1]["choice.position"] == "ALiBi"
     assert rows[1]["tuned"] == "lr 0.003, best of 3 on validation"
-    assert "nan" not in table.as_csv(found).lower()
+    assert "nan" not in table.as_csv(result).lower()
 
 
-def test_json_is_strict_and_has_all_digits(found, hard):
+def test_json_is_strict_and_has_all_digits(result, hard):
     def refuse(constant):
         raise AssertionError(constant)
 
-    content = json.loads(table.as_json(found), parse_constant=refuse)
-    for each, row in zip(content["variants"], found.rows, strict=True):
+    content = json.loads(table.as_json(result), parse_constant=refuse)
+    for each, row in zip(content["variants"], result.rows, strict=True):
         assert each["mean"] == row.mean
         assert each["p_holm"] == (None if math.isnan(row.adjusted) else row.adjusted)
         assert each["figures"] == {str(seed): figure for seed, figure in row.figures.items()}
-    assert content["answer"] == prose.sentences(found)
+    assert content["answer"] == prose.sentences(result)
     assert content["baseline"] == "default"
-    lost = json.loads(table.as_json(hard), parse_constant=refuse)
-    never = next(each for each in lost["variants"] if each["variant"] == "a=never")
+    hard_content = json.loads(table.as_json(hard), parse_constant=refuse)
+    never = next(each for each in hard_content["variants"] if each["variant"] == "a=never")
     assert never["figures"] == {"1": None, "2": None, "3": None}
-    assert lost["flags"][0]["fatal"] is True
+    assert hard_content["flags"][0]["fatal"] is True
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "expected"),
     [(950, "950"), (1_234_567, "1.23M"), (918_000, "918k"), (9_500, "9.50k"), (999_999, "1.00M"), (0, "0"),
      (0.5, "0.5"), (2e12, "2.00T"), (math.nan, "–"), (5, "5")],
 )  # fmt: skip
-def test_amounts(value, told):
-    assert number_format.format_short(value) == told
+def test_amounts(value, expected):
+    assert number_format.format_short(value) == expected
 
 
 @pytest.mark.parametrize(
-    ("p", "told"),
+    ("p", "expected"),
     [(0.00001, "<0.0001"), (0.00042, "0.0004"), (0.0123, "0.012"), (0.05, "0.050"), (0.462, "0.46"), (1.0, "1.00"),
      (math.nan, "–")],
 )  # fmt: skip
-def test_p_values(p, told):
-    assert number_format.format_probability(p) == told
+def test_p_values(p, expected):
+    assert number_format.format_probability(p) == expected
 
 
 def test_other_numbers():

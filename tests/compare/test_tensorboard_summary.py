@@ -6,7 +6,14 @@ import pytest
 
 from tests.compare.fabricate import lay, ledger
 from zoo.compare import comparison_folder, tensorboard_summary
-from zoo.compare.tensorboard_summary import COLUMNS, PINNED, headline_tags, opened, pinned_tags, wrapped
+from zoo.compare.tensorboard_summary import (
+    COLUMNS,
+    PINNED,
+    headline_tags,
+    pinned_tags,
+    tensorboard_folder,
+    wrap_markdown,
+)
 from zoo.errors import UsageError
 
 VARIANTS = {
@@ -18,7 +25,9 @@ VARIANTS = {
 @pytest.fixture
 def comparison(tmp_path):
     """Three variants, two seeds each, and the record of their comparison."""
-    files = [lay(ledger(name, seed, choices=chosen), tmp_path) for name, chosen in VARIANTS.items() for seed in (1, 2)]
+    files = [
+        lay(ledger(name, seed, choices=choices), tmp_path) for name, choices in VARIANTS.items() for seed in (1, 2)
+    ]
     home = comparison_folder.comparison_path(tmp_path, "lm-tiny", "position")
     comparison_folder.save_record(home, comparison_folder.Record(tuple(f.parent for f in files), "max_steps=9"))
     (home / tensorboard_summary.NAME).mkdir()
@@ -26,10 +35,10 @@ def comparison(tmp_path):
 
 
 def test_runs_of_a_comparison_are_called_as_in_its_table(comparison):
-    with opened(comparison) as (folder, pinned):
-        shown = {str(path.relative_to(folder)): path.resolve() for path in folder.glob("*/s*")}
-        assert sorted(shown) == sorted(f"{name}/s{s}" for name in ("RoPE", "ALiBi", "RoPE(base=500)_x") for s in (1, 2))
-        assert shown["ALiBi/s2"] == comparison.parents[1] / "position=alibi,max_steps=9" / "s2"
+    with tensorboard_folder(comparison) as (folder, pinned):
+        links = {str(path.relative_to(folder)): path.resolve() for path in folder.glob("*/s*")}
+        assert sorted(links) == sorted(f"{name}/s{s}" for name in ("RoPE", "ALiBi", "RoPE(base=500)_x") for s in (1, 2))
+        assert links["ALiBi/s2"] == comparison.parents[1] / "position=alibi,max_steps=9" / "s2"
         assert (folder / "comparison").resolve() == comparison / tensorboard_summary.NAME
         assert pinned[0] == "val/loss"
         assert "val/bits_per_byte" in pinned
@@ -40,7 +49,7 @@ def test_runs_of_a_comparison_are_called_as_in_its_table(comparison):
 def test_before_a_run_is_finished_names_are_those_of_the_variants(comparison):
     for path in comparison.parents[1].glob("*/s*/ledger.json"):
         path.unlink()
-    with opened(comparison) as (folder, _):
+    with tensorboard_folder(comparison) as (folder, _):
         assert {path.name for path in folder.iterdir()} == {
             "default", "position=alibi", "position=rope,base=500", "comparison",
         }  # fmt: skip
@@ -48,7 +57,7 @@ def test_before_a_run_is_finished_names_are_those_of_the_variants(comparison):
 
 def test_a_damaged_record_is_refused(comparison):
     (comparison / comparison_folder.FILE).write_text("{")
-    with pytest.raises(UsageError, match="is damaged"), opened(comparison):
+    with pytest.raises(UsageError, match="is damaged"), tensorboard_folder(comparison):
         pass
 
 
@@ -56,7 +65,7 @@ def test_the_headlines_of_every_recipe_are_pinned(tmp_path):
     assert headline_tags(tmp_path) == PINNED
     lay(ledger(), tmp_path)
     lay(ledger(recipe="vit", goals={"top1": "max", "loss": "min"}), tmp_path)
-    with opened(tmp_path) as (folder, pinned):
+    with tensorboard_folder(tmp_path) as (folder, pinned):
         assert folder == tmp_path
         assert pinned == (
             "val/loss", "val/top1", "val/bits_per_byte", "val_by_tokens/loss", "val_by_tokens/top1", "train/loss",
@@ -74,7 +83,7 @@ def test_a_comparison_pins_its_own_goal_first():
 def test_lines_of_text_are_as_wide_as_the_page_and_tables_stay():
     words = "word " * 60
     row, code = f"| {words} |", f"```bash\n{words}\n```"
-    text = wrapped(f"# {words}\n\n{words}\n- {words}\n\n{row}\n\n{code}\n")
+    text = wrap_markdown(f"# {words}\n\n{words}\n- {words}\n\n{row}\n\n{code}\n")
     long = [line for line in text.split("\n") if len(line) > COLUMNS]
     assert long == [f"# {words}", row, words]
     assert text.split() == f"# {words} {words} - {words} {row} {code}".split()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zoo.compare.variant_names import concise, match_variant, plainest
+from zoo.compare.variant_names import closest_to_recipe, match_variant, short_names
 
 LONG = ["max_steps=9,val=3", "max_steps=9,position=rope,val=3", "max_steps=9,norm=rmsnorm,position=rope,val=3"]
 CHOICES = {
@@ -13,25 +13,25 @@ CHOICES = {
 
 
 def test_what_all_variants_share_is_not_said():
-    assert list(concise(LONG).values()) == ["default", "position=rope", "norm=rmsnorm,position=rope"]
-    assert list(concise(["default", "lr=1"]).values()) == ["default", "lr=1"]
-    assert list(concise(["a/lr=1,x=2", "b/lr=1"]).values()) == ["a/x=2", "b/default"]
-    assert concise([]) == {}
-    assert concise(["lr=1"]) == {"lr=1": "lr=1"}  # alone it would pass for the default, which may have failed
+    assert list(short_names(LONG).values()) == ["default", "position=rope", "norm=rmsnorm,position=rope"]
+    assert list(short_names(["default", "lr=1"]).values()) == ["default", "lr=1"]
+    assert list(short_names(["a/lr=1,x=2", "b/lr=1"]).values()) == ["a/x=2", "b/default"]
+    assert short_names([]) == {}
+    assert short_names(["lr=1"]) == {"lr=1": "lr=1"}  # alone it would pass for the default, which may have failed
 
 
 def test_names_stay_apart():
     twins = ["x=1,y=2", "y=2,x=1"]
-    assert concise(twins) == dict(zip(twins, twins, strict=True))
+    assert short_names(twins) == dict(zip(twins, twins, strict=True))
 
 
 def test_the_plainest_differs_least():
-    assert plainest(reversed(LONG)) == LONG[0]
-    assert plainest(["b=1", "a=1"]) == "b=1"
+    assert closest_to_recipe(reversed(LONG)) == LONG[0]
+    assert closest_to_recipe(["b=1", "a=1"]) == "b=1"
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found"),
+    ("name", "expected"),
     [
         (LONG[1], [LONG[1]]),
         ("position=learned", [LONG[0]]),
@@ -46,5 +46,5 @@ def test_the_plainest_differs_least():
         (",", []),
     ],
 )
-def test_which_variant_is_meant(wanted, found):
-    assert match_variant(wanted, CHOICES) == found
+def test_which_variant_is_meant(name, expected):
+    assert match_variant(name, CHOICES) == expected

@@ -46,7 +46,7 @@ def test_none_is_the_part_that_does_nothing(word):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("model.position", "is not OPTION=VALUE,VALUE"),
         ("model.position=", "is not OPTION=VALUE,VALUE"),
@@ -55,8 +55,8 @@ def test_none_is_the_part_that_does_nothing(word):
         ("model.=rope", "begins with model, data, trainer or tune"),
     ],
 )
-def test_what_cannot_vary(text, said):
-    with pytest.raises(UsageError, match=said):
+def test_what_cannot_vary(text, message):
+    with pytest.raises(UsageError, match=message):
         parse_factor(text)
 
 
@@ -67,10 +67,10 @@ def test_an_option_varies_once():
 
 
 @pytest.mark.parametrize(
-    ("text", "found"), [("3", (1, 2, 3)), ("1,2,7", (1, 2, 7)), ("7,", (7,)), ("2,2", (2,)), ("0,", (0,))]
+    ("text", "expected"), [("3", (1, 2, 3)), ("1,2,7", (1, 2, 7)), ("7,", (7,)), ("2,2", (2,)), ("0,", (0,))]
 )
-def test_seeds(text, found):
-    assert parse_seeds(text) == found
+def test_seeds(text, expected):
+    assert parse_seeds(text) == expected
 
 
 @pytest.mark.parametrize("text", ["0", "x", "1,x", "-1", "", ",", "1001", f"{2**32},1"])
@@ -79,8 +79,8 @@ def test_no_seeds(text):
         parse_seeds(text)
 
 
-def names(found):
-    return [variant_text(variant) for variant in found]
+def names(variants):
+    return [variant_text(variant) for variant in variants]
 
 
 def test_a_grid_has_the_baseline_and_every_combination():
@@ -123,7 +123,7 @@ def test_the_baseline_names_varied_options_by_any_end_of_their_names():
 # files
 
 
-def wanted(*argv):
+def parse_request(*argv):
     return compare.read_comparison(commands.parse("compare", argv))
 
 
@@ -137,8 +137,8 @@ def test_a_file_says_what_a_command_line_says(tmp_path):
         "seeds: [1, 2, 7]\nbaseline: {position: RoPE}\ndesign: one-at-a-time\nbudget: {tokens: 2M}\nmatch: params\n"
         "tune: {model.lr: [1e-3, 3e-3]}\noptions: {model.dim: 32, trainer.max_steps: 10}\n"
     )
-    by_file = wanted(str(path))
-    by_words = wanted(
+    by_file = parse_request(str(path))
+    by_words = parse_request(
         "vit-tiny", "--vary", 'model.position=none,RoPE,{"class_path": "RoPE", "init_args": {"base": 500}}',
         "--vary", "model.tie=true,null", "--seeds", "1,2,7", "--baseline", "position=RoPE",
         "--design=one-at-a-time", "--budget", "tokens=2M", "--match", "params", "--tune", "model.lr=0.001,0.003",
@@ -148,12 +148,12 @@ def test_a_file_says_what_a_command_line_says(tmp_path):
     assert by_file.title == "pos"
     assert by_words.title == "position+tie"
     assert {**vars(by_file), "name": ""} == vars(by_words)
-    assert wanted(str(path), "--seeds", "2", "--design", "grid").seeds == (1, 2)
-    assert wanted(str(path), "--model.dim", "64").options[-1] == "--model.dim=64"  # the command line wins
+    assert parse_request(str(path), "--seeds", "2", "--design", "grid").seeds == (1, 2)
+    assert parse_request(str(path), "--model.dim", "64").options[-1] == "--model.dim=64"  # the command line wins
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("recipe: a\nvary: {model.norm: [a]}\nsedes: 3", "unknown key 'sedes'. Did you mean 'seeds'"),
         ("recipe: a\nvary: [a]", "'vary' holds options with lists of values"),
@@ -165,21 +165,21 @@ def test_a_file_says_what_a_command_line_says(tmp_path):
         ("recipe: a\nvary: {}", "nothing varies"),
     ],
 )
-def test_a_file_that_says_nothing_sensible(tmp_path, text, said):
+def test_a_file_that_says_nothing_sensible(tmp_path, text, message):
     (tmp_path / "c.yaml").write_text(text)
-    with pytest.raises(UsageError, match=said):
-        wanted(str(tmp_path / "c.yaml"))
+    with pytest.raises(UsageError, match=message):
+        parse_request(str(tmp_path / "c.yaml"))
 
 
 def test_a_file_and_vary_do_not_mix(tmp_path):
     (tmp_path / "c.yaml").write_text("recipe: a\nvary: {model.norm: [a, b]}")
     with pytest.raises(UsageError, match="says what varies"):
-        wanted(str(tmp_path / "c.yaml"), "--vary", "model.dim=1,2")
+        parse_request(str(tmp_path / "c.yaml"), "--vary", "model.dim=1,2")
 
 
 def test_a_recipe_is_no_comparison(tmp_path):
     (tmp_path / "r.yaml").write_text("model: CausalLM")
-    assert wanted(str(tmp_path / "r.yaml")) is None
+    assert parse_request(str(tmp_path / "r.yaml")) is None
 
 
 OWN = [one for one in recipe_files.comparisons() if one.builtin]
@@ -191,9 +191,9 @@ def test_a_packaged_comparison_is_short_explained_and_well_formed(one):
     assert len(text.splitlines()) <= 30
     assert text.startswith(f"# {one.name}: ")
     assert all(f"{word}: " in "\n".join(one.header) for word in ("asks", "time"))
-    found = wanted(one.name)
-    assert recipe_files.packaged_recipe(found.recipe)
-    assert found.name == one.name
+    result = parse_request(one.name)
+    assert recipe_files.packaged_recipe(result.recipe)
+    assert result.name == one.name
     assert yaml_source.read_yaml(one.path).as_data()["vary"]
     assert one.name in help.command_help("compare")
     assert all(one.name != recipe.name for recipe in recipe_files.recipes())
@@ -203,7 +203,7 @@ def test_a_packaged_comparison_is_short_explained_and_well_formed(one):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ([], "zoo compare needs RECIPE: "),
         (["vit-tiny", "--vary"], "'--vary' needs a value"),
@@ -213,7 +213,7 @@ def test_a_packaged_comparison_is_short_explained_and_well_formed(one):
         (["vit-tiny", "--vary", "model.norm=a,b", "--resume"], "--resume is for one run"),
         (["vit-tiny", "--vary", "model.norm=a,b", "--name", "x"], "--name is for one run"),
         (["vit-tiny", "--vary", "model.norm=a,b", "--lr", "3"], "Did you mean '--model.lr'?"),
-        (["vit-tiny", "lm-tiny", "--vary", "model.norm=a,b"], "one recipe at a time"),
+        (["vit-tiny", "lm-tiny", "--vary", "model.norm=a,b"], "Values of --vary are separated by commas"),
         (
             ["vit-tiny", "--vary", "model.norm=a,b", "--jobs", "0"],
             "'--jobs' must be a whole number above 0",
@@ -222,31 +222,31 @@ def test_a_packaged_comparison_is_short_explained_and_well_formed(one):
         (["vit-tiny", "--json=1", "--vary", "model.norm=a,b"], "'--json' takes true, false or no value, got '1'"),
         (["nowhere"], "no folder, recipe or comparison 'nowhere'"),
         (["vit-tiny"], "vit-tiny has no run in runs"),
-        (["vit-tiny", "--seeds", "3"], "'--seeds' is for runs that are still to be made"),
-        (["vit-tiny", "--model.dim", "3"], "'--model.dim' is for runs that are still to be made"),
+        (["vit-tiny", "--seeds", "3"], "'--seeds' is for new runs"),
+        (["vit-tiny", "--model.dim", "3"], "'--model.dim' is for new runs"),
         (["vit-tiny", "--attribute"], "--attribute needs two recipes"),
         (["a", "b", "--attribute", "--tune", "x"], "--tune does not go with --attribute"),
         (["a", "b", "--attribute", "--vary", "x"], "--vary does not go with --attribute"),
     ],
 )
-def test_usage_errors_name_the_option(words, said, tmp_path, monkeypatch, capsys):
+def test_usage_errors_name_the_option(words, message, tmp_path, monkeypatch, capsys):
     from zoo.cli import main
 
     monkeypatch.chdir(tmp_path)
     assert main(["compare", *words]) == 2
-    told = capsys.readouterr().err
-    assert said in told
-    assert len(told.splitlines()) <= 4
+    output = capsys.readouterr().err
+    assert message in output
+    assert len(output.splitlines()) <= 4
 
 
 def test_help_lists_options_and_is_fast_to_read(capsys):
     from zoo.cli import main
 
     assert main(["compare", "--help"]) == 0
-    told = capsys.readouterr().out
-    assert all(f"--{option.name}" in told for option in commands.COMPARE_OPTIONS)
-    assert len(told.splitlines()) <= 60
-    assert max(map(len, told.splitlines())) <= 120
+    output = capsys.readouterr().out
+    assert all(f"--{option.name}" in output for option in commands.COMPARE_OPTIONS)
+    assert len(output.splitlines()) <= 60
+    assert max(map(len, output.splitlines())) <= 120
 
 
 NAMES = ["depth=1,dim=16", "a,b,c", "position=rope,norm=rmsnorm,ffn=moe", "plain", "tune.start=u,v"]

@@ -16,143 +16,143 @@ BASE = (1.70, 1.73, 1.68, 1.75, 1.71)
 NEAR = (1.40, 1.42, 1.38, 1.46, 1.41)
 
 
-def plain(variant, figures, goal="loss", **options):
+def runs_of(variant, figures, goal="loss", **options):
     """Runs that say their figures and little else; seeds count from 1, None leaves one out, NaN diverges."""
-    key, _, told = variant.partition("=")
-    made = []
+    key, _, choice = variant.partition("=")
+    result = []
     for seed, value in enumerate(figures, 1):
         if value is not None:
             reached = {goal: value}
             changes = {"best": reached, "last": reached, "validations": [{"step": 100, "tokens": 1, goal: value}]}
-            made.append(run(variant, seed, choices={key: told} if told else {}, **{**changes, **options}))
-    return made
+            result.append(run(variant, seed, choices={key: choice} if choice else {}, **{**changes, **options}))
+    return result
 
 
-def row(found, variant):
-    return next(each for each in found.rows if each.variant == variant)
+def row(answer_, variant):
+    return next(each for each in answer_.rows if each.variant == variant)
 
 
 def test_figures_are_paired_by_seed_and_tested():
     ours = [each - 0.1 + jitter for each, jitter in zip(BASE, (0.01, 0, -0.01, 0, 0), strict=True)]
-    found = answer([*plain("position=alibi", ours), *plain("default", BASE)])
-    assert [each.variant for each in found.rows] == ["default", "position=alibi"]
-    alibi = found.rows[1]
+    result = answer([*runs_of("position=alibi", ours), *runs_of("default", BASE)])
+    assert [each.variant for each in result.rows] == ["default", "position=alibi"]
+    alibi = result.rows[1]
     assert alibi.pair == paired_t_test(ours, BASE)
     assert alibi.pair.n == 5
     assert alibi.adjusted == alibi.pair.p
     assert alibi.verdict.word == "better"
     assert alibi.mean == pytest.approx(np.mean(ours))
     assert alibi.sd == pytest.approx(np.std(ours, ddof=1))
-    assert (found.base.verdict.word, found.base.pair.n) == ("baseline", 0)
-    assert (found.recipe, found.goal, found.lower_is_better, found.at) == ("lm-tiny", "loss", True, "best")
+    assert (result.base.verdict.word, result.base.pair.n) == ("baseline", 0)
+    assert (result.recipe, result.goal, result.lower_is_better, result.at) == ("lm-tiny", "loss", True, "best")
 
 
 def test_several_variants_are_corrected_for_their_number():
     shift = {"a=1": -0.045, "a=2": 0.02, "a=3": 0.035}
     jitter = 0.03 * np.array([(1, -1, 0.5, -1, 0.5), (1, 1, -2, 0.5, -0.5), (0, 1, -1, 1, -1)])
-    runs = plain("default", BASE)
+    runs = runs_of("default", BASE)
     for name, noise in zip(shift, jitter, strict=True):
-        runs += plain(name, [base + shift[name] + each for base, each in zip(BASE, noise, strict=True)])
-    found = answer(runs)
-    assert found.tests == 3
-    raw = [row(found, name).pair.p for name in shift]
-    assert [row(found, name).adjusted for name in shift] == holm_adjust(raw)
+        runs += runs_of(name, [base + shift[name] + each for base, each in zip(BASE, noise, strict=True)])
+    result = answer(runs)
+    assert result.tests == 3
+    raw = [row(result, name).pair.p for name in shift]
+    assert [row(result, name).adjusted for name in shift] == holm_adjust(raw)
     assert any(p < 0.05 < adjusted for p, adjusted in zip(raw, holm_adjust(raw), strict=True))
-    assert [each.pair.mean for each in found.rows[1:]] == sorted(each.pair.mean for each in found.rows[1:])
+    assert [each.pair.mean for each in result.rows[1:]] == sorted(each.pair.mean for each in result.rows[1:])
 
 
 def test_more_is_better_for_an_accuracy():
-    better = plain("a=1", (0.95, 0.96, 0.96, 0.97, 0.95), "top1", goals={"top1": "max"})
-    base = plain("default", (0.90, 0.92, 0.91, 0.91, 0.90), "top1", goals={"top1": "max"})
-    found = answer([*base, *better, *plain("a=2", (0.81, 0.85, 0.83, 0.84, 0.8), "top1", goals={"top1": "max"})])
-    assert not found.lower_is_better
-    assert [each.verdict.word for each in found.rows] == ["baseline", "better", "worse"]
-    assert "raise the validation top1" in prose.question(found)
-    assert found.worst == 0.8
+    better = runs_of("a=1", (0.95, 0.96, 0.96, 0.97, 0.95), "top1", goals={"top1": "max"})
+    base = runs_of("default", (0.90, 0.92, 0.91, 0.91, 0.90), "top1", goals={"top1": "max"})
+    result = answer([*base, *better, *runs_of("a=2", (0.81, 0.85, 0.83, 0.84, 0.8), "top1", goals={"top1": "max"})])
+    assert not result.lower_is_better
+    assert [each.verdict.word for each in result.rows] == ["baseline", "better", "worse"]
+    assert "raise the validation top1" in prose.question(result)
+    assert result.worst == 0.8
 
 
 def test_seeds_without_a_partner_are_left_out_and_counted():
-    found = answer([*plain("default", (*BASE, 1.0)), *plain("a=1", (None, *BASE[1:], None, 9.0))])
-    assert row(found, "a=1").pair.n == 4
-    assert row(found, "a=1").pair.mean == 0.0
-    assert row(found, "a=1").unpaired == (7,)
-    assert "1 unpaired, left out" in row(found, "a=1").sentence
+    result = answer([*runs_of("default", (*BASE, 1.0)), *runs_of("a=1", (None, *BASE[1:], None, 9.0))])
+    assert row(result, "a=1").pair.n == 4
+    assert row(result, "a=1").pair.mean == 0.0
+    assert row(result, "a=1").unpaired == (7,)
+    assert "1 unpaired, left out" in row(result, "a=1").sentence
 
 
 def test_one_seed_never_wins():
-    found = answer([*plain("default", (1.7,)), *plain("a=1", (0.2,))])
-    assert found.rows[1].verdict.word == "no verdict"
-    assert found.rows[1].sentence == "one seed: no verdict"
-    assert prose.sentences(found) == ["These runs cannot tell.", "No verdict on 1: one seed."]
-    apart = answer([*plain("default", (1.7, 1.8)), *plain("a=1", (None, None, 1.7, 1.8))])
+    result = answer([*runs_of("default", (1.7,)), *runs_of("a=1", (0.2,))])
+    assert result.rows[1].verdict.word == "no verdict"
+    assert result.rows[1].sentence == "one seed: no verdict"
+    assert prose.sentences(result) == ["These runs cannot tell.", "No verdict on 1: one seed."]
+    apart = answer([*runs_of("default", (1.7, 1.8)), *runs_of("a=1", (None, None, 1.7, 1.8))])
     assert apart.rows[1].verdict.sentence == "no seed in common with the baseline: no verdict"
 
 
 def test_two_seeds_may_win_but_rarely():
     assert (
-        answer([*plain("default", (1.70, 1.72)), *plain("a=1", (1.60, 1.65))]).rows[1].verdict.word
+        answer([*runs_of("default", (1.70, 1.72)), *runs_of("a=1", (1.60, 1.65))]).rows[1].verdict.word
         == "not distinguishable"
     )
-    assert answer([*plain("default", (1.70, 1.72)), *plain("a=1", (0.70, 0.721))]).rows[1].verdict.word == "better"
+    assert answer([*runs_of("default", (1.70, 1.72)), *runs_of("a=1", (0.70, 0.721))]).rows[1].verdict.word == "better"
 
 
 def test_a_diverged_run_counts_as_the_worst_validation():
     others = [each + 0.001 * seed for seed, each in enumerate(BASE)]
-    runs = [*plain("default", BASE), *plain("a=1", [*others[:4], math.nan]), *plain("a=2", [5.0, *BASE[1:]])]
-    found = answer(runs)
-    lost = row(found, "a=1")
-    assert found.worst == 5.0
-    assert lost.diverged == (5,)
-    assert lost.pair.n == 5
-    assert lost.pair.mean == pytest.approx((0 + 0.001 + 0.002 + 0.003 + 5.0 - BASE[4]) / 5)
-    assert lost.mean == pytest.approx(np.mean(others[:4]))
-    assert lost.sentence.endswith("1 of 5 diverged")
-    assert lost.verdict.word == "not distinguishable"
-    assert prose.seeds(lost) == "4 of 5"
-    flag = next(flag for flag in found.flags if flag.about == "diverged")
+    runs = [*runs_of("default", BASE), *runs_of("a=1", [*others[:4], math.nan]), *runs_of("a=2", [5.0, *BASE[1:]])]
+    result = answer(runs)
+    diverging_row = row(result, "a=1")
+    assert result.worst == 5.0
+    assert diverging_row.diverged == (5,)
+    assert diverging_row.pair.n == 5
+    assert diverging_row.pair.mean == pytest.approx((0 + 0.001 + 0.002 + 0.003 + 5.0 - BASE[4]) / 5)
+    assert diverging_row.mean == pytest.approx(np.mean(others[:4]))
+    assert diverging_row.sentence.endswith("1 of 5 diverged")
+    assert diverging_row.verdict.word == "not distinguishable"
+    assert prose.seeds(diverging_row) == "4 of 5"
+    flag = next(flag for flag in result.flags if flag.about == "diverged")
     assert flag.sentence.startswith("training diverged: a=1 s5. † In paired differences each counts")
-    assert prose.difference(found, lost).endswith("†")
-    assert not prose.difference(found, row(found, "a=2")).endswith("†")
+    assert prose.difference(result, diverging_row).endswith("†")
+    assert not prose.difference(result, row(result, "a=2")).endswith("†")
 
 
 def test_a_variant_that_always_diverges_is_worse():
-    runs = [*plain("default", BASE), *plain("a=1", [math.nan] * 5), *plain("a=2", [6.9, *BASE[1:]])]
-    found = answer(runs)
-    assert row(found, "a=1").verdict.word == "worse"
-    assert row(found, "a=1").sentence == "worse; 5 of 5 diverged"
-    assert prose.figure(found, row(found, "a=1")) == "diverged"
-    assert found.rows[-1].variant == "a=1"
+    runs = [*runs_of("default", BASE), *runs_of("a=1", [math.nan] * 5), *runs_of("a=2", [6.9, *BASE[1:]])]
+    result = answer(runs)
+    assert row(result, "a=1").verdict.word == "worse"
+    assert row(result, "a=1").sentence == "worse; 5 of 5 diverged"
+    assert prose.figure(result, row(result, "a=1")) == "diverged"
+    assert result.rows[-1].variant == "a=1"
 
 
 def test_a_baseline_that_diverges_is_an_outcome_too():
-    runs = [*plain("default", [math.nan] * 5), *plain("a=1", BASE), *plain("a=2", [math.nan] * 4 + [4.0])]
-    found = answer(runs)
-    assert row(found, "a=1").verdict.word == "better"
-    assert found.base.sentence == "baseline; 5 of 5 diverged"
-    nothing = answer([*plain("default", [math.nan] * 3), *plain("a=1", [math.nan] * 3)])
+    runs = [*runs_of("default", [math.nan] * 5), *runs_of("a=1", BASE), *runs_of("a=2", [math.nan] * 4 + [4.0])]
+    result = answer(runs)
+    assert row(result, "a=1").verdict.word == "better"
+    assert result.base.sentence == "baseline; 5 of 5 diverged"
+    nothing = answer([*runs_of("default", [math.nan] * 3), *runs_of("a=1", [math.nan] * 3)])
     assert nothing.rows[1].verdict.word == "no verdict"
 
 
 def test_runs_that_are_not_finished_do_not_count():
-    waiting = plain("a=1", (9.0, 9.0, 9.0, 9.0, 9.0), finished=False)
-    found = answer([*plain("default", BASE), *waiting[3:], *plain("a=1", BASE[:3])])
-    assert row(found, "a=1").unfinished == (4, 5)
-    assert row(found, "a=1").pair.n == 3
-    assert prose.seeds(row(found, "a=1")) == "3 of 5"
-    assert "2 not finished" in row(found, "a=1").sentence
+    waiting = runs_of("a=1", (9.0, 9.0, 9.0, 9.0, 9.0), finished=False)
+    result = answer([*runs_of("default", BASE), *waiting[3:], *runs_of("a=1", BASE[:3])])
+    assert row(result, "a=1").unfinished == (4, 5)
+    assert row(result, "a=1").pair.n == 3
+    assert prose.seeds(row(result, "a=1")) == "3 of 5"
+    assert "2 not finished" in row(result, "a=1").sentence
     with pytest.raises(UsageError, match="no run is finished: 5 were started"):
         answer(waiting)
 
 
 def test_what_is_not_comparable_gets_no_verdict():
-    odd = plain("a=1", [each - 1 for each in BASE], tokens=1_900_000)
-    found = answer([*plain("default", BASE, tokens=3_100_000), *odd, *plain("a=2", NEAR, tokens=3_100_000)])
-    assert row(found, "a=1").verdict.word == "not comparable"
-    assert row(found, "a=1").verdict.sentence == "not comparable: tokens"
-    assert row(found, "a=1").pair.n == 0
-    assert found.tests == 1
-    assert row(found, "a=2").verdict.word == "better"
-    assert found.comparability_errors == ("these runs are not comparable: tokens 1.9M (a=1) against 3.1M (default)",)
+    odd = runs_of("a=1", [each - 1 for each in BASE], tokens=1_900_000)
+    result = answer([*runs_of("default", BASE, tokens=3_100_000), *odd, *runs_of("a=2", NEAR, tokens=3_100_000)])
+    assert row(result, "a=1").verdict.word == "not comparable"
+    assert row(result, "a=1").verdict.sentence == "not comparable: tokens"
+    assert row(result, "a=1").pair.n == 0
+    assert result.tests == 1
+    assert row(result, "a=2").verdict.word == "better"
+    assert result.comparability_errors == ("these runs are not comparable: tokens 1.9M (a=1) against 3.1M (default)",)
 
 
 def test_the_goal_may_be_named():
@@ -165,7 +165,7 @@ def test_the_goal_may_be_named():
 
 
 def test_the_last_validation_may_decide():
-    runs = [*plain("default", BASE, best={"loss": 1.0}), *plain("a=1", [b - 0.5 for b in BASE], best={"loss": 1.0})]
+    runs = [*runs_of("default", BASE, best={"loss": 1.0}), *runs_of("a=1", [b - 0.5 for b in BASE], best={"loss": 1.0})]
     assert answer(runs).rows[1].pair.mean == 0.0
     assert answer(runs, at="last").rows[1].pair.mean == pytest.approx(-0.5)
     with pytest.raises(UsageError, match="'best' or 'last'"):
@@ -173,7 +173,7 @@ def test_the_last_validation_may_decide():
 
 
 def test_the_baseline_may_be_named():
-    runs = [*plain("default", BASE), *plain("a=1", [each - 0.3 + 0.01 * i for i, each in enumerate(BASE)])]
+    runs = [*runs_of("default", BASE), *runs_of("a=1", [each - 0.3 + 0.01 * i for i, each in enumerate(BASE)])]
     assert answer(runs, baseline="a=1").base.variant == "a=1"
     assert answer(runs, baseline="a=1").rows[1].pair.mean == -answer(runs).rows[1].pair.mean
     assert answer(runs, baseline="a=1").rows[1].verdict.word == "worse"
@@ -183,13 +183,13 @@ def test_the_baseline_may_be_named():
 
 def test_two_recipes_may_be_compared():
     mine, yours = (
-        plain("default", BASE),
-        plain("default", [b - 0.3 + 0.01 * i for i, b in enumerate(BASE)], recipe="other"),
+        runs_of("default", BASE),
+        runs_of("default", [b - 0.3 + 0.01 * i for i, b in enumerate(BASE)], recipe="other"),
     )
-    found = answer([*mine, *yours], baseline="other")
-    assert [each.variant for each in found.rows] == ["other/default", "lm-tiny/default"]
-    assert found.rows[1].verdict.word == "worse"
-    assert found.recipe == "lm-tiny and other"
+    result = answer([*mine, *yours], baseline="other")
+    assert [each.variant for each in result.rows] == ["other/default", "lm-tiny/default"]
+    assert result.rows[1].verdict.word == "worse"
+    assert result.recipe == "lm-tiny and other"
     with pytest.raises(UsageError, match="'default' stands for lm-tiny/default and other/default"):
         answer([*mine, *yours], baseline="default")
 
@@ -197,7 +197,7 @@ def test_two_recipes_may_be_compared():
 def test_nothing_to_compare_is_said():
     with pytest.raises(UsageError, match="there is no run to compare"):
         answer([])
-    alone = answer(plain("default", BASE))
+    alone = answer(runs_of("default", BASE))
     assert prose.sentences(alone)[-1] == "There is nothing yet to compare it with."
     assert prose.question(alone) == "What is the validation loss of lm-tiny?"
 
@@ -222,10 +222,10 @@ def test_tuning_is_told_and_is_no_choice_that_varies():
     runs = []
     for name, rate in (("default", 0.001), ("position=ALiBi", 0.003)):
         runs += [run(name, seed, choices={"position": name, "lr": rate}) for seed in (1, 2)]
-    told = {"default": "lr 0.001, best of 3 on validation", "position=ALiBi": "lr 0.003, best of 3 on validation"}
-    found = answer(runs, tuned=told)
-    assert found.varied == ("position",)
-    assert row(found, "position=ALiBi").tuned == "lr 0.003, best of 3 on validation"
+    tuning = {"default": "lr 0.001, best of 3 on validation", "position=ALiBi": "lr 0.003, best of 3 on validation"}
+    result = answer(runs, tuned=tuning)
+    assert result.varied == ("position",)
+    assert row(result, "position=ALiBi").tuned == "lr 0.003, best of 3 on validation"
     assert answer(runs).varied == ("position", "lr")
 
 
@@ -246,19 +246,19 @@ def test_costs_are_medians_over_seeds():
 
 
 def test_answers_in_words():
-    runs = [*plain("position=RoPE", BASE)]
+    runs = [*runs_of("position=RoPE", BASE)]
     for name, shift in {"position=T5": -0.2, "position=NoPosition": 0.3, "position=ALiBi": 0.0}.items():
         noise = np.random.default_rng(len(name)).normal(0, 0.03, 5)
-        runs += plain(name, [base + shift + each for base, each in zip(BASE, noise, strict=True)])
-    found = answer(runs)
-    assert found.baseline == "position=RoPE"
-    assert prose.question(found) == "Does another position than RoPE lower the validation loss of lm-tiny?"
-    said = prose.sentences(found)
-    assert said[0] == "Yes."
-    assert said[1].startswith("T5 is better by 0.")
-    assert "nats (95 % interval 0." in said[1]
-    assert said[2].startswith("NoPosition is worse by 0.")
-    assert said[3].startswith("Not distinguishable from RoPE with 5 seeds: ALiBi (")
+        runs += runs_of(name, [base + shift + each for base, each in zip(BASE, noise, strict=True)])
+    result = answer(runs)
+    assert result.baseline == "position=RoPE"
+    assert prose.question(result) == "Does another position than RoPE lower the validation loss of lm-tiny?"
+    sentences = prose.sentences(result)
+    assert sentences[0] == "Yes."
+    assert sentences[1].startswith("T5 is better by 0.")
+    assert "nats (95 % interval 0." in sentences[1]
+    assert sentences[2].startswith("NoPosition is worse by 0.")
+    assert sentences[3].startswith("Not distinguishable from RoPE with 5 seeds: ALiBi (")
     worse = answer([each for each in runs if each.variant in ("position=RoPE", "position=NoPosition")])
     assert prose.sentences(worse)[0] == "No."
     equal = answer([each for each in runs if each.variant in ("position=RoPE", "position=ALiBi")])
@@ -267,12 +267,12 @@ def test_answers_in_words():
 
 def test_many_undecided_variants_are_counted_and_not_listed():
     runs = study(dict.fromkeys(("default", *(f"a={index}" for index in range(8))), 1.7), start=4)
-    (_, said) = prose.sentences(answer(runs))
-    assert said.startswith("Not distinguishable from default with 5 seeds: 8 variants (about")
+    (_, sentence) = prose.sentences(answer(runs))
+    assert sentence.startswith("Not distinguishable from default with 5 seeds: 8 variants (about")
 
 
 def test_ledgers_may_lie_anywhere():
-    assert answer(plain("default", BASE)).runs["default"][1].path == Path("runs/ledger.json")
+    assert answer(runs_of("default", BASE)).runs["default"][1].path == Path("runs/ledger.json")
 
 
 def test_what_was_solved_and_tuned_is_not_what_varies():
@@ -281,14 +281,16 @@ def test_what_was_solved_and_tuned_is_not_what_varies():
         for variant, ffn, hidden, lr in (("default", "MLP", None, 0.1), ("ffn=swiglu", "SwiGLU", 258, 0.2))
         for seed in (1, 2)
     ]
-    told = {"ffn=swiglu": "hidden 258, parameters -0.097% from the baseline's; lr 0.2, best of 2 on validation"}
-    assert answer(runs, tuned=told).varied == ("ffn",)
+    notes = {"ffn=swiglu": "hidden 258, parameters -0.097% from the baseline's; lr 0.2, best of 2 on validation"}
+    assert answer(runs, tuned=notes).varied == ("ffn",)
     assert set(answer(runs).varied) == {"ffn", "hidden", "lr"}
 
 
 def test_an_option_of_a_part_among_several_is_called_as_its_variant_is():
-    made = {
+    variants = {
         "default": ("Cosine(warmup=9)", "A"), "warmup=0": ("Cosine", "A"), "block=b,warmup=0": ("Cosine", "B"),
     }  # fmt: skip
-    runs = [run(name, 1, choices={"schedule": schedule, "block": block}) for name, (schedule, block) in made.items()]
+    runs = [
+        run(name, 1, choices={"schedule": schedule, "block": block}) for name, (schedule, block) in variants.items()
+    ]
     assert [each.label for each in answer(runs).rows] == [each.variant for each in answer(runs).rows]

@@ -6,6 +6,7 @@ import shutil
 import tarfile
 from pathlib import Path
 
+import babel
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -16,6 +17,7 @@ from zoo.cli import main
 ARCHIVE = Path(__file__).parent / "v0.1.0.tar.gz"
 TASKS = ("lm", "translation", "vit")
 RUN = "default/s1"
+BABEL = "2.18."  # whose names and dates are the sentences of the translation
 # what another processor's sums differ by after 20 steps of these models
 TOLERANCE = 1e-4
 
@@ -41,13 +43,13 @@ def home(saved, tmp_path, monkeypatch):
 
 def same_machine(home):
     """Whether this machine computes as the one that made the files."""
-    made = json.loads((home / "made.json").read_text())
+    origin = json.loads((home / "made.json").read_text())
     info = Path("/proc/cpuinfo")
     text = info.read_text() if info.exists() else ""
     return (
-        made["processor"] in text
-        and made["amx"] == ("amx_tile" in text)
-        and torch.__version__.startswith(made["torch"])
+        origin["processor"] in text
+        and origin["amx"] == ("amx_tile" in text)
+        and torch.__version__.startswith(origin["torch"])
         and platform.python_version().startswith("3.11")
     )
 
@@ -66,9 +68,14 @@ def figures(run):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_an_interrupted_run_goes_on_to_the_same_end(task, home):
+def test_an_interrupted_run_goes_on_to_the_same_end(task, home, capsys):
     interrupted, undisturbed = home / "interrupted" / task / RUN, home / "runs" / task / RUN
-    assert main(["fit", f"{task}.yaml", "--runs", "interrupted", "--resume"]) == 0
+    code = main(["fit", f"{task}.yaml", "--runs", "interrupted", "--resume"])
+    if task == "translation" and not babel.__version__.startswith(BABEL):
+        assert code == 2
+        assert "the data are not those that the checkpoint was trained with" in capsys.readouterr().err
+        return
+    assert code == 0
     exact = same_machine(home)
     end, expected = weights(interrupted), weights(undisturbed)
     assert end.keys() == expected.keys()

@@ -15,8 +15,8 @@ BASE = "model: Toy\ndata: {class_path: Text, init_args: {path: a}}\n"
 )  # fmt: skip
 def test_command_line_texts_get_their_type(resolve, name, text, value):
     options = f"--model.{name}={text}".split("\n")
-    found = resolve(BASE, options=options[0].replace(" ", ""))
-    assert found.config["model"]["init_args"][name] == value
+    result = resolve(BASE, options=options[0].replace(" ", ""))
+    assert result.config["model"]["init_args"][name] == value
 
 
 def test_a_bare_option_is_true(resolve):
@@ -24,7 +24,7 @@ def test_a_bare_option_is_true(resolve):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
         ("lr", "3e-x", "must be a number, got '3e-x'"), ("lr", "true", "must be a number"),
         ("lr", "nan", "must be a number"),
@@ -38,10 +38,10 @@ def test_a_bare_option_is_true(resolve):
         ("where", "[1]", "must be a path or null"),
     ],
 )  # fmt: skip
-def test_wrong_values_are_named_with_key_and_origin(resolve, name, text, said):
+def test_wrong_values_are_named_with_key_and_origin(resolve, name, text, message):
     with pytest.raises(UsageError) as caught:
         resolve(BASE, options=f"--model.{name}={text}")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert str(caught.value).endswith(f"← --model.{name}={text}")
     assert "\n" not in str(caught.value)
 

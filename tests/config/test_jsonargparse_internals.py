@@ -31,10 +31,10 @@ class Inner:
 
 
 class Outer:
-    def __init__(self, depth: int = 2, **rest):
-        self.depth, self.inner = depth, Inner(**rest)
+    def __init__(self, depth: int = 2, **kwargs):
+        self.depth, self.inner = depth, Inner(**kwargs)
 
 
 def test_keyword_arguments_are_followed_to_the_class_that_declares_them():
-    found = {one.name: (one.default, one.parent) for one in get_signature_parameters(Outer)}
-    assert found == {"depth": (2, Outer), "width": (1, Inner)}
+    result = {one.name: (one.default, one.parent) for one in get_signature_parameters(Outer)}
+    assert result == {"depth": (2, Outer), "width": (1, Inner)}

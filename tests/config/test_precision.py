@@ -17,8 +17,8 @@ def able(monkeypatch):
     monkeypatch.setenv(precision.SWITCH, "1")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
-    def set_(known, gpu=None):
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known, raising=False)
+    def set_(supported, gpu=None):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: supported, raising=False)
         if gpu is not None:
             monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
             monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: gpu)
@@ -27,7 +27,7 @@ def able(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("known", "gpu", "trainer", "expected"),
+    ("supported", "gpu", "trainer", "expected"),
     [
         (AMX, None, {}, "bf16-mixed"),
         ({"avx512_bf16": True}, None, {}, None),
@@ -42,11 +42,11 @@ def able(monkeypatch):
         ({}, True, {"accelerator": "cpu"}, None),
     ],
 )
-def test_the_machine_decides_where_nobody_else_has(able, known, gpu, trainer, expected):
-    able(known, gpu)
-    chosen = dict(trainer)
-    precision.choose_precision(chosen)
-    assert chosen.get("precision") == expected
+def test_the_machine_decides_where_nobody_else_has(able, supported, gpu, trainer, expected):
+    able(supported, gpu)
+    options = dict(trainer)
+    precision.choose_precision(options)
+    assert options.get("precision") == expected
 
 
 @pytest.mark.parametrize("word", ["0", "off", "No"])
@@ -65,38 +65,38 @@ def test_a_torch_that_knows_no_capabilities_computes_as_ever(monkeypatch):
     assert not precision.has_bf16("cpu")
 
 
-def written(run="runs/lm-toy/default/s1"):
+def config_of(run="runs/lm-toy/default/s1"):
     return yaml.safe_load(Path(run, "config.yaml").read_text())["trainer"].get("precision")
 
 
 def test_the_header_and_the_configuration_say_so(zoo, work, able):
     able(AMX)
-    code, said, err = zoo("fit", "lm-toy")
+    code, output, err = zoo("fit", "lm-toy")
     assert code == 0, err
-    header = " ".join(said.split())  # its lines are wrapped
+    header = " ".join(output.split())  # its lines are wrapped
     assert "bf16-mixed, which this machine is fast at (exact: --trainer.precision 32-true)" in header
-    assert written() == "bf16-mixed"
+    assert config_of() == "bf16-mixed"
     # whoever repeats it, wherever, computes the same
     able({})
-    code, said, err = zoo("fit", "runs/lm-toy/default/s1/config.yaml", "--name", "again")
+    code, output, err = zoo("fit", "runs/lm-toy/default/s1/config.yaml", "--name", "again")
     assert code == 0, err
-    assert "bf16-mixed ·" in said
-    assert written("runs/lm-toy/again/s1") == "bf16-mixed"
+    assert "bf16-mixed ·" in output
+    assert config_of("runs/lm-toy/again/s1") == "bf16-mixed"
 
 
-@pytest.mark.parametrize(("begun", "later", "kept"), [(AMX, {}, "bf16-mixed"), ({}, AMX, None)])
-def test_a_run_goes_on_as_it_began(zoo, work, able, begun, later, kept):
-    able(begun)
+@pytest.mark.parametrize(("first", "later", "expected"), [(AMX, {}, "bf16-mixed"), ({}, AMX, None)])
+def test_a_run_goes_on_as_it_began(zoo, work, able, first, later, expected):
+    able(first)
     assert zoo("fit", "lm-toy")[0] == 0
     able(later)
-    code, said, err = zoo("fit", "lm-toy", "--resume")
+    code, output, err = zoo("fit", "lm-toy", "--resume")
     assert code == 0, err
-    assert ("bf16-mixed ·" if kept else "32-true, bf16-mixed may be faster") in said
-    assert "differs" not in said
-    assert written() == kept
-    code, said, err = zoo("validate", "lm-toy")
+    assert ("bf16-mixed ·" if expected else "32-true, bf16-mixed may be faster") in output
+    assert "differs" not in output
+    assert config_of() == expected
+    code, output, err = zoo("validate", "lm-toy")
     assert code == 0, err
-    assert "differs" not in said
+    assert "differs" not in output
 
 
 def test_another_precision_for_a_run_that_goes_on_needs_a_word(zoo, work, able):
@@ -111,7 +111,7 @@ def test_a_run_that_said_nothing_is_repeated_as_it_was(zoo, work, able):
     able({})
     assert zoo("fit", "lm-toy")[0] == 0
     able(AMX)
-    code, said, err = zoo("fit", "runs/lm-toy/default/s1/config.yaml", "--name", "again")
+    code, output, err = zoo("fit", "runs/lm-toy/default/s1/config.yaml", "--name", "again")
     assert code == 0, err
-    assert "32-true" in said
-    assert written("runs/lm-toy/again/s1") is None
+    assert "32-true" in output
+    assert config_of("runs/lm-toy/again/s1") is None

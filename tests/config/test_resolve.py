@@ -18,31 +18,31 @@ trainer:
 """
 
 
-def options(found):
-    return found.config["model"]["init_args"]
+def options(plan):
+    return plan.config["model"]["init_args"]
 
 
-def error(resolve, *texts, **given):
+def error(resolve, *texts, **options):
     with pytest.raises(UsageError) as caught:
-        resolve(*texts, **given)
+        resolve(*texts, **options)
     assert len(str(caught.value).splitlines()) <= 4
     return str(caught.value)
 
 
 def test_names_ignore_case_and_become_class_paths(resolve):
-    found = resolve(BASE, options="--model.norm rms --model toy --data TEXT")
-    assert found.config["model"]["class_path"] == "cli_toys.Toy"
-    assert options(found)["norm"] == {"class_path": "cli_toys.RMS", "init_args": {"eps": 1e-6}}
-    assert found.config["data"]["class_path"] == "cli_toys.Text"
+    plan = resolve(BASE, options="--model.norm rms --model toy --data TEXT")
+    assert plan.config["model"]["class_path"] == "cli_toys.Toy"
+    assert options(plan)["norm"] == {"class_path": "cli_toys.RMS", "init_args": {"eps": 1e-6}}
+    assert plan.config["data"]["class_path"] == "cli_toys.Text"
 
 
 def test_class_paths_work_as_names(resolve):
-    found = resolve(BASE, options="--model.norm cli_toys.RMS")
-    assert options(found)["norm"]["class_path"] == "cli_toys.RMS"
+    plan = resolve(BASE, options="--model.norm cli_toys.RMS")
+    assert options(plan)["norm"]["class_path"] == "cli_toys.RMS"
 
 
 def test_the_registered_part_alone_is_imported(resolve, install):
-    names = [part(kind, name, f"cli_toys:{name}") for kind, listed in TOYS.items() for name in listed]
+    names = [part(kind, name, f"cli_toys:{name}") for kind, names_of_kind in TOYS.items() for name in names_of_kind]
     install(*names, part("norm", "Broken", "no_such_module:Broken"))
     assert options(resolve(BASE))["norm"]["class_path"] == "cli_toys.Layer"
 
@@ -55,37 +55,37 @@ def test_a_new_part_forgets_the_options_of_the_old(resolve):
 
 
 def test_the_same_part_keeps_and_merges_options(resolve):
-    found = options(resolve(BASE, options="--model.norm layer --model.norm.bias false"))
-    assert found["norm"]["init_args"] == {"eps": 1e-3, "bias": False}
+    plan = options(resolve(BASE, options="--model.norm layer --model.norm.bias false"))
+    assert plan["norm"]["init_args"] == {"eps": 1e-3, "bias": False}
 
 
 def test_defaults_of_the_default_part_do_not_leak(resolve):
     # jsonargparse would give Layer the 1e-6 of RMS, the default of the slot
-    found = resolve("model: Toy\ndata: {class_path: Text, init_args: {path: a}}", options="--model.norm layer")
-    assert options(found)["norm"]["init_args"]["eps"] == 1e-5
+    plan = resolve("model: Toy\ndata: {class_path: Text, init_args: {path: a}}", options="--model.norm layer")
+    assert options(plan)["norm"]["init_args"]["eps"] == 1e-5
 
 
 def test_an_option_of_the_default_part(resolve):
-    found = resolve("model: Toy\ndata: {class_path: Text, init_args: {path: a}}", options="--model.norm.eps 1e-2")
-    assert options(found)["norm"] == {"class_path": "cli_toys.RMS", "init_args": {"eps": 1e-2}}
+    plan = resolve("model: Toy\ndata: {class_path: Text, init_args: {path: a}}", options="--model.norm.eps 1e-2")
+    assert options(plan)["norm"] == {"class_path": "cli_toys.RMS", "init_args": {"eps": 1e-2}}
 
 
 def test_forgetting_for_model_data_and_optimizer(resolve):
     assert resolve(BASE, options="--model other").config["model"]["init_args"] == {"smooth": 0.0}
-    found = options(resolve(BASE, options="--model.optimizer.momentum 0.9"))
-    assert found["optimizer"]["class_path"] == "torch.optim.SGD"
-    assert found["optimizer"]["init_args"]["momentum"] == 0.9
-    found = options(resolve(BASE, options="--model.optimizer.momentum 0.9 --model.optimizer adamw"))
-    assert "momentum" not in found["optimizer"]["init_args"]
+    plan = options(resolve(BASE, options="--model.optimizer.momentum 0.9"))
+    assert plan["optimizer"]["class_path"] == "torch.optim.SGD"
+    assert plan["optimizer"]["init_args"]["momentum"] == 0.9
+    plan = options(resolve(BASE, options="--model.optimizer.momentum 0.9 --model.optimizer adamw"))
+    assert "momentum" not in plan["optimizer"]["init_args"]
 
 
 def test_later_files_and_options_win(resolve):
-    found = resolve(BASE, "model: {init_args: {lr: 1}}\ntrainer: {max_steps: 7}\n", options="--model.lr=2")
-    assert options(found)["lr"] == 2.0
-    assert found.config["trainer"] == {"max_steps": 7}
-    assert found.origins["model.lr"] == "--model.lr=2"
-    assert found.origins["trainer.max_steps"] == "r1.yaml:2"
-    assert found.origins["model.norm.eps"] == "r0.yaml:5"
+    plan = resolve(BASE, "model: {init_args: {lr: 1}}\ntrainer: {max_steps: 7}\n", options="--model.lr=2")
+    assert options(plan)["lr"] == 2.0
+    assert plan.config["trainer"] == {"max_steps": 7}
+    assert plan.origins["model.lr"] == "--model.lr=2"
+    assert plan.origins["trainer.max_steps"] == "r1.yaml:2"
+    assert plan.origins["model.norm.eps"] == "r0.yaml:5"
 
 
 def test_null_and_optional_slots(resolve):
@@ -96,7 +96,7 @@ def test_null_and_optional_slots(resolve):
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("options", "expected"),
     [
         ("--model.attention slidin", "unknown attention 'slidin'. Did you mean 'Sliding'?"),
         ("--model.attention.windw 3", "attention 'Sliding' has no option 'windw'. Did you mean 'window'?"),
@@ -119,10 +119,10 @@ def test_null_and_optional_slots(resolve):
         ("--trainer 3", "'trainer' must hold keys"),
     ],
 )
-def test_messages_name_the_option_and_what_is_right(resolve, written, said):
-    message = error(resolve, BASE, options=written)
-    assert said in message
-    assert message.endswith(f"← {written}")
+def test_messages_name_the_option_and_what_is_right(resolve, options, expected):
+    message = error(resolve, BASE, options=options)
+    assert expected in message
+    assert message.endswith(f"← {options}")
 
 
 def test_messages_name_file_and_line(resolve):
@@ -140,8 +140,8 @@ def test_required_options_are_asked_for(resolve):
 
 
 def test_groups_of_values(resolve):
-    found = resolve(BASE, options="--data.extra.lower false")
-    assert found.config["data"]["init_args"]["extra"] == {"lower": False, "share": 0.5}
+    plan = resolve(BASE, options="--data.extra.lower false")
+    assert plan.config["data"]["init_args"]["extra"] == {"lower": False, "share": 0.5}
     assert "Did you mean 'data.extra.lower'?" in error(resolve, BASE, options="--data.extra.lowr 1")
     assert "must be a number" in error(resolve, BASE, options="--data.extra.share x")
 
@@ -154,9 +154,9 @@ def test_lists_of_parts_and_loose_slots(resolve):
     with pytest.raises(UsageError, match=r"Flat needs a value for 'trainer.callbacks\[0\].total'"):
         resolve(text)
     text = text.replace("- Flat", "- {class_path: Flat, init_args: {total: 1}}").replace("{power: 3}", "{total: 2}")
-    found = resolve(text).config["trainer"]
-    assert found["callbacks"] == [flat, {"class_path": f"{path}Steep", "init_args": {"total": 2, "power": 2.0}}]
-    assert found["max_steps"] == callbacks["trainer"]["max_steps"]
+    plan = resolve(text).config["trainer"]
+    assert plan["callbacks"] == [flat, {"class_path": f"{path}Steep", "init_args": {"total": 2, "power": 2.0}}]
+    assert plan["max_steps"] == callbacks["trainer"]["max_steps"]
     assert resolve(text, options="--trainer.callbacks []").config["trainer"]["callbacks"] == []
     assert resolve(BASE, options="--trainer.strategy ddp").config["trainer"]["strategy"] == "ddp"
     assert resolve(BASE, options="--trainer.devices 2").config["trainer"]["devices"] == 2
@@ -167,14 +167,14 @@ def test_slots_follow_kwargs_through_the_models():
     # guards the private function of jsonargparse that zoo.config.signatures uses
     from zoo.config.signatures import parameters
 
-    found = parameters(cli_toys.Toy)
-    assert list(found)[-5:] == ["dim", "heads", "norm", "backend", "attention"]
-    assert "extent" not in found
-    assert found["norm"].slot.base is cli_toys.Norm
-    assert found["norm"].slot.owner_arguments == 1
-    assert found["backend"].slot.optional
-    assert found["lr"].slot is None
-    assert found["norm"].owner is cli_toys.Stack
+    plan = parameters(cli_toys.Toy)
+    assert list(plan)[-5:] == ["dim", "heads", "norm", "backend", "attention"]
+    assert "extent" not in plan
+    assert plan["norm"].slot.base is cli_toys.Norm
+    assert plan["norm"].slot.owner_arguments == 1
+    assert plan["backend"].slot.optional
+    assert plan["lr"].slot is None
+    assert plan["norm"].owner is cli_toys.Stack
 
 
 @pytest.mark.parametrize("path", ["os.system", "subprocess.Popen", "builtins.eval", "json.decoder.JSONDecoder"])
@@ -207,11 +207,11 @@ def test_allow_import_admits_one_module(resolve, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     path = "mymod_zoo_test.Mine"
     assert "add: --allow-import mymod_zoo_test" in error(resolve, BASE, options=f"--model.norm {path}")
-    found = resolve(BASE, options=f"--model.norm {path} --model.norm.a 3 --allow-import mymod_zoo_test")
-    assert options(found)["norm"] == {"class_path": path, "init_args": {"a": 3}}
+    plan = resolve(BASE, options=f"--model.norm {path} --model.norm.a 3 --allow-import mymod_zoo_test")
+    assert options(plan)["norm"] == {"class_path": path, "init_args": {"a": 3}}
 
 
 def test_nothing_is_built_while_resolving(resolve):
-    cli_toys.BUILT.clear()
+    cli_toys.INSTANCES.clear()
     resolve(BASE)
-    assert cli_toys.BUILT == []
+    assert cli_toys.INSTANCES == []

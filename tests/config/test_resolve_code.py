@@ -36,10 +36,10 @@ def test_a_class_where_a_plain_value_belongs(resolve, option, place):
 
 
 @pytest.mark.parametrize("path", ["os.system", "my_module.function", "subprocess.run"])
-@pytest.mark.parametrize("written", ["{}", "[{}]"])
-def test_an_option_that_takes_a_function_is_given_none_by_a_recipe(toys, path, written):
+@pytest.mark.parametrize("option", ["{}", "[{}]"])
+def test_an_option_that_takes_a_function_is_given_none_by_a_recipe(toys, path, option):
     schema = Schema(cli_toys.Task, cli_toys.Data, cli_toys.Trainer)
-    value = written.format(path)
+    value = option.format(path)
     for layers in (
         [
             yaml_source.parse_yaml(

@@ -34,20 +34,20 @@ DATA = {
 def data(name: str):
     module, _, cls = registry.find("data", name).target.partition(":")
     try:
-        found = getattr(importlib.import_module(module), cls)(**DATA[name][0])
-        found.ready()
+        result = getattr(importlib.import_module(module), cls)(**DATA[name][0])
+        result.ready()
     except UsageError as error:
         pytest.skip(str(error))
-    return found
+    return result
 
 
 def matched(name: str, kind: str) -> None:
     """What `zoo fit` asks before it trains."""
-    found, task = data(name), registry.get("task", kind)
-    sizes = found.sizes()
-    check_missing_sizes(task, found, sizes, task.data_sizes)
-    built = task(**TASKS[kind], **{blank: sizes.get(blank, 16) for blank in task.data_sizes})
-    check_batch(built, found)
+    module_data, task = data(name), registry.get("task", kind)
+    sizes = module_data.sizes()
+    check_missing_sizes(task, module_data, sizes, task.data_sizes)
+    module = task(**TASKS[kind], **{blank: sizes.get(blank, 16) for blank in task.data_sizes})
+    check_batch(module, module_data)
 
 
 def test_every_task_is_tried():
@@ -65,12 +65,12 @@ def test_data_and_tasks(name, kind):
         return
     with pytest.raises(UsageError) as caught:
         matched(name, kind)
-    said = str(caught.value)
-    assert f"{name} gives " in said
-    assert f"{kind} learns from " in said
-    assert "Choose such data: --data " in said
-    assert name not in said.partition("--data ")[2] or name in ("DocTopics",)
-    assert len(said.splitlines()) <= 4
+    message = str(caught.value)
+    assert f"{name} gives " in message
+    assert f"{kind} learns from " in message
+    assert "Choose such data: --data " in message
+    assert name not in message.partition("--data ")[2] or name in ("DocTopics",)
+    assert len(message.splitlines()) <= 4
 
 
 def test_looking_at_a_batch_changes_no_random_number():

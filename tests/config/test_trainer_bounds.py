@@ -46,11 +46,11 @@ def test_what_is_within_its_bounds_builds_a_trainer(name):
     for value in VALUES:
         if name in ("devices", "num_nodes") and value not in (0, -2, "abc", ""):
             continue  # asks for machines that are not here
-        said = refusal(lambda value=value: check_trainer({name: value}, {f"trainer.{name}": f"r.yaml:3 {name}"}))
-        if said:
+        message = refusal(lambda value=value: check_trainer({name: value}, {f"trainer.{name}": f"r.yaml:3 {name}"}))
+        if message:
             refused += 1
-            assert f"trainer.{name}" in said
-            assert "← r.yaml:3" in said
+            assert f"trainer.{name}" in message
+            assert "← r.yaml:3" in message
             continue
         if isinstance(value, (int, float)):  # a text is refused by its type before
             with warnings.catch_warnings():
@@ -67,9 +67,9 @@ def test_sound_values_are_within_their_bounds():
 @pytest.mark.parametrize("name", sorted(NUMERIC))
 def test_any_text_for_a_number_is_refused_in_a_sentence_or_resolved(schema, name, text):
     command = fit_options.parse("fit", ["vit-glyphs", f"--trainer.{name}={text}"])
-    said = refusal(lambda: run_config.make_plan(command, run_config.read_draft(command), schema))
-    assert not said or name in said
-    assert len(said.splitlines()) <= 4
+    message = refusal(lambda: run_config.make_plan(command, run_config.read_draft(command), schema))
+    assert not message or name in message
+    assert len(message.splitlines()) <= 4
 
 
 def test_a_number_that_nothing_can_count_is_refused_anywhere(schema):
@@ -86,10 +86,10 @@ def test_a_number_that_nothing_can_count_is_refused_anywhere(schema):
 )  # fmt: skip
 def test_hardware_that_does_not_exist_is_named(name, value, sentence, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    said = refusal(lambda: check_hardware({name: value}, {f"trainer.{name}": f"--trainer.{name} {value}"}))
-    assert sentence in said
-    assert f"← --trainer.{name} {value}" in said
-    assert len(said) < 600
+    message = refusal(lambda: check_hardware({name: value}, {f"trainer.{name}": f"--trainer.{name} {value}"}))
+    assert sentence in message
+    assert f"← --trainer.{name} {value}" in message
+    assert len(message) < 600
 
 
 def test_hardware_that_exists_is_taken():

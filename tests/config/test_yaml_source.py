@@ -22,9 +22,9 @@ def test_values_know_their_line():
      ("0x10", "0x10"), ("1.5e", "1.5e")],
 )  # fmt: skip
 def test_scalars_mean_what_they_look_like(text, value):
-    found = yaml_source.parse_yaml(f"a: {text}", "r").children["a"].value
-    assert found == value
-    assert type(found) is type(value)
+    result = yaml_source.parse_yaml(f"a: {text}", "r").children["a"].value
+    assert result == value
+    assert type(result) is type(value)
 
 
 def test_syntax_error_shows_line_and_caret():
@@ -89,11 +89,13 @@ def test_files_that_are_no_recipe(tmp_path):
 
 
 def test_options_become_layers_with_their_text():
-    found = yaml_source.option_layers([("model.norm.eps", "1", "--model.norm.eps 1"), ("data.x", "[1, a]", "--data.x")])
-    leaf = found[0].children["model"].children["norm"].children["eps"]
+    result = yaml_source.option_layers(
+        [("model.norm.eps", "1", "--model.norm.eps 1"), ("data.x", "[1, a]", "--data.x")]
+    )
+    leaf = result[0].children["model"].children["norm"].children["eps"]
     assert (leaf.value, leaf.origin, leaf.typed) == ("1", "--model.norm.eps 1", False)
-    assert found[0].children["model"].value is MISSING
-    assert found[1].children["data"].children["x"].as_data() == [1, "a"]
+    assert result[0].children["model"].value is MISSING
+    assert result[1].children["data"].children["x"].as_data() == [1, "a"]
 
 
 def test_long_form_of_options():

@@ -10,6 +10,7 @@ from zoo.errors import UsageError
 from zoo.parts.attention import Attention, MultiHead
 from zoo.parts.backend import Naive
 from zoo.parts.block import Block, PreNorm
+from zoo.parts.cache import PartState
 from zoo.parts.ffn import FFN, MLP, MoE
 from zoo.parts.norm import RMSNorm
 from zoo.parts.position import RoPE
@@ -142,6 +143,93 @@ class S4D(Attention):
         return torch.sigmoid(q) * (kernel.to(v.dtype) @ (torch.tanh(k) * v))
 
 
+class RetentionState(PartState):
+    """The faded sum of all earlier tokens' products."""
+
+    def __init__(self):
+        self.total = None  # (B, H, D, D)
+
+
+class Retention(Attention):
+    """Products that fade with distance, o_t = norm(sum_s g^(t - s) (q_t k_s / sqrt(D)) v_s) (RetNet, Sun et al., 2023).
+
+    A text at once is a product with a matrix of powers; decoding goes on from S_t = g S_(t-1) + k_t' v_t.
+    """
+
+    own_backend = Naive
+    dot_product = False
+    supports = frozenset({"causal", "valid", "rotate"})
+    ordered = True
+    decoding_memory = "constant"
+
+    def __init__(self, dim, heads, backend=None, dropout=0.0, bias: bool = True):
+        super().__init__(dim, heads, backend, dropout, bias=bias)
+
+    def across(self):
+        return MultiHead(self.out.out_features, self.heads, None, self.dropout)
+
+    def fade(self, distance, x):
+        """g_h^distance, (H, *distance.shape), in at least x's dtype and float32."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        log = torch.log1p(-(2.0 ** (-5 - torch.arange(self.heads, device=x.device, dtype=wide))))
+        return (log.view(-1, *(1 for _ in distance.shape)) * distance.to(wide)).exp()
+
+    def finish(self, sums, v):
+        return (sums * (sums.square().mean(-1, keepdim=True) + 1e-6).rsqrt()).to(v.dtype)
+
+    def attend(self, q, k, v, pattern):
+        query = torch.arange(q.size(2), device=q.device) + pattern.offset
+        key = torch.arange(k.size(2), device=q.device) + pattern.start
+        fade, mask = self.fade((query[:, None] - key).abs(), q), pattern.mask(query, key)
+        fade = fade if mask is None else fade * mask
+        q = q.to(fade.dtype) * self.head_dim**-0.5
+        return self.finish((q @ k.to(fade.dtype).mT * fade) @ v.to(fade.dtype), v)
+
+    def cache(self, capacity, window=None):
+        return RetentionState()
+
+    def attend_after(self, state, q, k, v, pattern):
+        place, real = torch.arange(q.size(2), device=q.device), pattern.real_tokens(q.size(2))
+        k = k if real is None else k * real[:, None, :, None]
+        within = self.fade((place[:, None] - place).clamp(min=0), q).tril()
+        q, k, wide = q.to(within.dtype) * self.head_dim**-0.5, k.to(within.dtype), v.to(within.dtype)
+        old = k.new_zeros(*k.shape[:2], k.size(-1), k.size(-1)) if state.total is None else state.total
+        sums = (q @ k.mT * within) @ wide + self.fade(place + 1, q)[..., None] * (q @ old)
+        late = self.fade(len(place) - 1 - place, q)[..., None] * k
+        state.total = self.fade(torch.tensor([[len(place)]], device=q.device), q) * old + late.mT @ wide
+        return self.finish(sums, v)
+
+
+class ShiftState(PartState):
+    """The last token that each branch has read."""
+
+    def __init__(self):
+        self.attend = self.ffn = None  # (B, 1, dim)
+
+
+class TokenShift(PreNorm):
+    """Each branch reads half of a token and half of the one before it (RWKV, Peng et al., 2023)."""
+
+    packs = False
+    ordered = True
+
+    def cache(self, capacity, window=None):
+        return super().cache(capacity, window)._replace(block=ShiftState())
+
+    def join(self, x, branch, call, context):
+        y = branch.norm(x)
+        if branch is not self.cross:
+            y = y if context.tokens is None else y * context.tokens[..., None]
+            y = (y + self.before(y, "ffn" if branch is self.ffn else "attend", context.cache)) / 2
+        return x + branch.dropout(call(context, branch.part, y))
+
+    def before(self, y, name, cache):
+        first = getattr(cache.block, name) if cache is not None else None
+        if cache is not None:
+            setattr(cache.block, name, y[:, -1:])
+        return torch.cat([torch.zeros_like(y[:, :1]) if first is None else first, y[:, :-1]], 1)
+
+
 class YaRN(RoPE):
     """RoPE for longer texts: slow turns are stretched, and scores sharpened by (0.1 ln s + 1)^2 (Peng et al., 2023)."""
 
@@ -226,4 +314,15 @@ class QKNorm(MultiHead):
         return super().weigh(*self.sharpened(q, k), pattern)
 
 
-PUBLISHED = [LayerScale, ReZero, HyperConnections, S4D, YaRN, SharedExperts, NormalisedHeads, QKNorm]
+PUBLISHED = [
+    LayerScale,
+    ReZero,
+    HyperConnections,
+    S4D,
+    Retention,
+    TokenShift,
+    YaRN,
+    SharedExperts,
+    NormalisedHeads,
+    QKNorm,
+]

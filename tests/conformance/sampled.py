@@ -30,7 +30,7 @@ class Situations:
 
     def _find(self, kind: str) -> Iterator[Situation]:
         if kind == "options":
-            yield from ((f"with {written}", other) for written, other in self.subject.other_options())
+            yield from ((f"with {option}", other) for option, other in self.subject.other_options())
         elif looking := self.subject.with_memory():
             yield "in a stack that looks at a memory", looking
 

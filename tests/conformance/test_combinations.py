@@ -107,12 +107,12 @@ def plugins(monkeypatch, tmp_path):
         "class Bad(Good):\n    '''Bad.'''\n    def forward(self, x):\n        return self.one(x.detach()).detach()\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    listed = registry.parts
+    parts_of = registry.parts
     more = [part("ffn", "Good", "my_ffn:Good"), part("ffn", "Bad", "my_ffn:Bad"), part("ffn", "Gone", "my_gone:Gone")]
 
     def few(kind):
-        own = [one for one in listed(kind) if one.name in ("Naive", "RoPE", "MultiHead", "LayerNorm", "PreNorm")]
-        tasks = [one for one in listed(kind) if one.builtin]
+        own = [one for one in parts_of(kind) if one.name in ("Naive", "RoPE", "MultiHead", "LayerNorm", "PreNorm")]
+        tasks = [one for one in parts_of(kind) if one.builtin]
         return tuple(more if kind == "ffn" else tasks if kind == "task" else own)
 
     monkeypatch.setattr(registry, "parts", few)

@@ -10,13 +10,13 @@ LENGTHS = np.random.default_rng(0).integers(1, 60, 500)
 
 def dealt(plan, epoch=0):
     """Per process, its batches."""
-    found = []
+    result = []
     for rank in range(plan.world):
         batches = Batches(plan, rank)
         batches.set_epoch(epoch)
-        found.append(list(batches))
-        assert len(found[-1]) == len(batches)
-    return found
+        result.append(list(batches))
+        assert len(result[-1]) == len(batches)
+    return result
 
 
 def plans(world, seed):
@@ -56,8 +56,8 @@ def test_two_processes_share_the_global_batches_of_one():
         (TokenPlan(LENGTHS, 512, 1, 5), TokenPlan(LENGTHS, 512, 2, 5)),
     ]:
         single, double = dealt(alone, 3)[0], dealt(shared, 3)
-        for whole, left, right in zip(single, *double, strict=True):
-            assert sorted(whole) == sorted(left + right)
+        for whole, first, right in zip(single, *double, strict=True):
+            assert sorted(whole) == sorted(first + right)
 
 
 def test_order_depends_on_seed_and_epoch_only():
@@ -131,13 +131,13 @@ def loader(frozen=False, workers=0):
     return Loader(dataset=Numbers(), batch_sampler=Batches(RowPlan(22, 3, 1, 5), frozen=frozen), workers=workers)
 
 
-def rest(loader, epoch):
+def remaining_batches(loader, epoch):
     """What a loader hands out from here to the end of an epoch, and in the one after it."""
-    found = []
+    result = []
     for number in (epoch, epoch + 1):
         loader.batches.set_epoch(number)
-        found.append([batch["batch"] for batch in loader])
-    return found
+        result.append([batch["batch"] for batch in loader])
+    return result
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -146,7 +146,7 @@ def test_the_position_is_right_at_any_moment_of_any_sequence_of_epochs_and_resum
     """A walk over epochs, batches and resumes: whenever its state is taken, a loader that loads it goes on there."""
     draw = np.random.default_rng(seed)
     walker, epoch, under_way = loader(frozen), 0, None
-    orders = [rest(loader(frozen), number)[0] for number in range(12)]
+    orders = [remaining_batches(loader(frozen), number)[0] for number in range(12)]
     served = 0
     for _ in range(25):
         match draw.choice(["batch", "batch", "batch", "epoch", "pass", "resume"]):
@@ -170,7 +170,7 @@ def test_the_position_is_right_at_any_moment_of_any_sequence_of_epochs_and_resum
         other = loader(frozen)
         other.load_state_dict(state)
         assert other.state_dict() == state
-        assert rest(other, epoch) == [orders[epoch][served:], orders[epoch + 1]]
+        assert remaining_batches(other, epoch) == [orders[epoch][served:], orders[epoch + 1]]
 
 
 def test_workers_that_fetch_ahead_do_not_move_the_position():
@@ -181,11 +181,11 @@ def test_workers_that_fetch_ahead_do_not_move_the_position():
     batches = iter(walker)
     first = next(batches)["batch"]
     assert walker.state_dict()["served"] == 4
-    assert first == rest(loader(), 2)[0][3]
+    assert first == remaining_batches(loader(), 2)[0][3]
 
 
 def test_an_epoch_that_ended_is_not_left_out_of_the_next_where_all_have_one_order():
     walker = loader(frozen=True)
     walker.load_state_dict({**walker.state_dict(), "epoch": 3, "served": 4})  # an epoch of four batches, as limited
     walker.batches.set_epoch(4)
-    assert [batch["batch"] for batch in walker] == rest(loader(), 0)[0]
+    assert [batch["batch"] for batch in walker] == remaining_batches(loader(), 0)[0]

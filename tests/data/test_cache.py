@@ -14,15 +14,15 @@ from zoo.errors import StorageError
 
 
 def test_an_entry_is_built_once_per_key(fresh_cache):
-    built = []
+    calls = []
 
     def build(folder):
-        built.append(folder)
+        calls.append(folder)
         (folder / "a.txt").write_text("A")
 
     first = cached_entry("x", {"b": 1, "a": 2}, build)
     assert cached_entry("x", {"a": 2, "b": 1}, build) == first
-    assert len(built) == 1
+    assert len(calls) == 1
     assert cached_entry("x", {"a": 3, "b": 1}, build) != first
     assert cache_root() == fresh_cache
 
@@ -89,20 +89,20 @@ def unwritable(tmp_path, monkeypatch):
 
 
 def test_without_a_cache_folder_an_entry_is_made_for_this_process_with_one_warning(unwritable, capsys):
-    built = []
+    calls = []
 
     def build(folder):
-        built.append(folder)
+        calls.append(folder)
         write_array(folder / "a.npy", np.arange(3))
 
     first = cached_entry("x", 1, build)
     assert np.load(first / "a.npy").tolist() == [0, 1, 2]
     assert cached_entry("x", 1, build) == first
     assert cached_entry("y", 1, build) != first
-    assert len(built) == 2
-    said = capsys.readouterr().err
-    assert said.count("warning:") == 1
-    assert "ZOO_CACHE" in said
+    assert len(calls) == 2
+    message = capsys.readouterr().err
+    assert message.count("warning:") == 1
+    assert "ZOO_CACHE" in message
 
 
 def test_with_neither_a_cache_folder_nor_a_temporary_one_a_sentence_says_so(unwritable, monkeypatch, tmp_path):

@@ -14,11 +14,11 @@ class Watcher(lightning.LightningModule):
     def __init__(self):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(()))
-        self.seen: list[tuple[int, list[int]]] = []
+        self.batches_read: list[tuple[int, list[int]]] = []
         self.validated = 0
 
     def training_step(self, batch, number):
-        self.seen.append((self.current_epoch, batch["inputs"].flatten().tolist()))
+        self.batches_read.append((self.current_epoch, batch["inputs"].flatten().tolist()))
         return self.weight * 1.0
 
     def validation_step(self, batch, number):
@@ -55,8 +55,8 @@ def fit(data, ckpt=None, **options):
 def test_epochs_differ_and_a_run_repeats(make):
     first, _ = fit(make(), max_epochs=2)
     again, _ = fit(make(), max_epochs=2)
-    assert first.seen == again.seen
-    epochs = [[rows for epoch, rows in first.seen if epoch == number] for number in (0, 1)]
+    assert first.batches_read == again.batches_read
+    epochs = [[rows for epoch, rows in first.batches_read if epoch == number] for number in (0, 1)]
     assert len(epochs[0]) == len(epochs[1]) == len(make().train_dataloader())
     assert epochs[0] != epochs[1]
     assert first.validated == 3 * 69  # in the sanity check too, whose two batches are all
@@ -65,7 +65,7 @@ def test_epochs_differ_and_a_run_repeats(make):
 def test_workers_change_nothing(make):
     alone, _ = fit(make(), max_epochs=2, limit_val_batches=0)
     helped, _ = fit(make(num_workers=1), max_epochs=2, limit_val_batches=0)
-    assert alone.seen == helped.seen
+    assert alone.batches_read == helped.batches_read
 
 
 class SaveAt(lightning.Callback):
@@ -83,9 +83,9 @@ class SaveAt(lightning.Callback):
 def test_a_resumed_run_sees_what_an_uninterrupted_one_sees(make, tmp_path, stop, workers):
     path = tmp_path / "a.ckpt"
     whole, _ = fit(make(), max_epochs=3, limit_val_batches=0, callbacks=[SaveAt(stop, path)])
-    assert len(whole.seen) == 30
-    rest, _ = fit(make(num_workers=workers), path, max_epochs=3, limit_val_batches=0)
-    assert [rows for _, rows in rest.seen] == [rows for _, rows in whole.seen[stop:]]
+    assert len(whole.batches_read) == 30
+    resumed, _ = fit(make(num_workers=workers), path, max_epochs=3, limit_val_batches=0)
+    assert [rows for _, rows in resumed.batches_read] == [rows for _, rows in whole.batches_read[stop:]]
 
 
 def test_other_batches_restart_the_epoch_with_a_warning(make, tmp_path, caplog):
@@ -102,15 +102,15 @@ def test_testing_and_prediction_see_everything(make):
     data = make()
     runner.test(model, datamodule=data, verbose=False)
     assert model.validated == 69
-    found = runner.predict(model, datamodule=data)
-    assert found is not None
-    assert sum(found) == len(data.datasets["test"])
+    result = runner.predict(model, datamodule=data)
+    assert result is not None
+    assert sum(result) == len(data.datasets["test"])
 
 
 def test_overfitting_repeats_the_same_batch(make):
     model, _ = fit(make(), max_epochs=3, overfit_batches=1)
-    assert len(model.seen) == 3
-    assert len({tuple(rows) for _, rows in model.seen}) == 1
+    assert len(model.batches_read) == 3
+    assert len({tuple(rows) for _, rows in model.batches_read}) == 1
 
 
 def test_loading_leaves_the_global_random_state_alone():

@@ -84,9 +84,9 @@ def test_an_image_is_seen_upright(tmp_path, mark, ending):
 @pytest.mark.parametrize("mark", STORED)
 def test_a_jpeg_is_upright_in_training_and_when_it_is_named(tmp_path, mark):
     save(tmp_path / "a.jpg", mark, scene(128, 96))
-    found = FilePixels(1, 16, Files([str(tmp_path / "a.jpg")]), None).fetch(np.array([0])).float()
+    result = FilePixels(1, 16, Files([str(tmp_path / "a.jpg")]), None).fetch(np.array([0])).float()
     right = FilePixels(1, 16, lambda _: scene(128, 96), None).fetch(np.array([0])).float()
-    assert (found - right).abs().mean() < 12  # of 255: another rotation differs by 80
+    assert (result - right).abs().mean() < 12  # of 255: another rotation differs by 80
 
 
 @pytest.mark.parametrize("mark", [0, 9, 255, None])
@@ -105,9 +105,9 @@ def test_files_of_other_endings_are_counted_and_named(folders, ending, caplog):
     data = ImageFolder(str(root), image_size=8)
     with caplog.at_level(logging.WARNING):
         data.ready()
-    said = " ".join(record.getMessage() for record in caplog.records)
-    assert f"4 files are left out, 4 {ending.lower() or 'without an ending'}" in said
-    assert f"more0{ending}" in said
+    message = " ".join(record.getMessage() for record in caplog.records)
+    assert f"4 files are left out, 4 {ending.lower() or 'without an ending'}" in message
+    assert f"more0{ending}" in message
     assert len(data.datasets["train"]) == 6
 
 

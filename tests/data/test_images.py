@@ -88,8 +88,10 @@ def test_workers_give_the_same_images(files):
 
 
 def test_validation_is_never_augmented(files):
-    plain, changed = (all_images(NpzImages(*files, augment=way, seed=0).val_dataloader()) for way in ("none", "shift"))
-    assert torch.equal(plain, changed)
+    unchanged, changed = (
+        all_images(NpzImages(*files, augment=way, seed=0).val_dataloader()) for way in ("none", "shift")
+    )
+    assert torch.equal(unchanged, changed)
 
 
 def test_shift_moves_by_the_drawn_number_of_pixels():
@@ -243,13 +245,11 @@ def test_torchvision_data_sets(tmp_path):
 
 def test_stratified_takes_the_same_share_of_each_class():
     labels = np.array([0] * 50 + [1] * 10 + [2] * 20)
-    rest, held = stratified_split(labels, 0.2, [1])
-    assert np.bincount(labels[held]).tolist() == [10, 2, 4]
-    assert sorted([*rest, *held]) == list(range(80))
+    train, val = stratified_split(labels, 0.2, [1])
+    assert np.bincount(labels[val]).tolist() == [10, 2, 4]
+    assert sorted([*train, *val]) == list(range(80))
     assert (
-        held.tolist()
-        == stratified_split(labels, 0.2, [1])[1].tolist()
-        != stratified_split(labels, 0.2, [2])[1].tolist()
+        val.tolist() == stratified_split(labels, 0.2, [1])[1].tolist() != stratified_split(labels, 0.2, [2])[1].tolist()
     )
 
 

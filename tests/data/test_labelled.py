@@ -21,21 +21,21 @@ def topics(tmp_path_factory):
     """The data, loaded once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ZOO_CACHE", str(tmp_path_factory.getbasetemp() / "zoo-cache"))
-        made = DocTopics(topics=6, seed=1)
-        made.setup()
-        made.found = made.texts()
-        made.documents = StdlibDocs(val_fraction=0.25).documents().splits
-        made.homes = package_origins()
-    return made
+        module = DocTopics(topics=6, seed=1)
+        module.setup()
+        module.by_split = module.texts()
+        module.documents = StdlibDocs(val_fraction=0.25).documents().splits
+        module.homes = package_origins()
+    return module
 
 
 def test_a_topic_is_the_only_package_that_has_the_text(topics):
-    for split, texts in topics.found.items():
+    for split, texts in topics.by_split.items():
         for text, label in texts:
             assert topics.homes[text] == [label]
             assert text in topics.documents[split]
-    assert len({label for text, label in topics.found["train"]}) == 6
-    assert not {text for text, _ in topics.found["train"]} & {text for text, _ in topics.found["val"]}
+    assert len({label for text, label in topics.by_split["train"]}) == 6
+    assert not {text for text, _ in topics.by_split["train"]} & {text for text, _ in topics.by_split["val"]}
 
 
 def test_topics_are_the_packages_with_most_texts(topics):
@@ -47,7 +47,7 @@ def test_topics_are_the_packages_with_most_texts(topics):
 def test_a_batch_holds_the_texts_and_their_labels(topics):
     rows = topics.datasets["val"]
     batch = rows.batch(np.arange(9), 0)
-    for row, (text, label) in enumerate(topics.found["val"][:9]):
+    for row, (text, label) in enumerate(topics.by_split["val"][:9]):
         tokens = batch["tokens"][row][batch["valid"][row]].tolist()
         assert tokens == [topics.tokenizer.specials["<cls>"], *topics.tokenizer.encode(text)[:63]]
         assert topics.names[int(batch["labels"][row])] == label
@@ -56,10 +56,10 @@ def test_a_batch_holds_the_texts_and_their_labels(topics):
 
 def test_a_few_labels_are_as_many_of_each_class():
     texts = [LabelledText(str(number), "a" if number % 10 else "b") for number in range(200)]
-    chosen = select_labels(texts, 40)
-    assert Counter(one.label for one in chosen) == {"a": 20, "b": 20}
+    subset = select_labels(texts, 40)
+    assert Counter(one.label for one in subset) == {"a": 20, "b": 20}
     assert Counter(one.label for one in select_labels(texts, 60)) == {"a": 40, "b": 20}
-    assert set(select_labels(texts, 20)) < set(chosen)
+    assert set(select_labels(texts, 20)) < set(subset)
     assert select_labels(texts, None) == texts
     with pytest.raises(UsageError, match="labels is 201"):
         select_labels(texts, 201)
@@ -72,19 +72,19 @@ def write(folder, **splits):
 
 
 def test_files_are_read_and_split(tmp_path):
-    made = write(tmp_path, train=[f"{'ab'[i % 2]}\ttext {i}\twith a tab" for i in range(50)])
-    made.setup()
-    assert (len(made.datasets["train"]), len(made.datasets["val"])) == (45, 5)
-    assert made.names == ["a", "b"]
-    assert made.sizes()["num_classes"] == 2
-    texts = made.texts()
+    module = write(tmp_path, train=[f"{'ab'[i % 2]}\ttext {i}\twith a tab" for i in range(50)])
+    module.setup()
+    assert (len(module.datasets["train"]), len(module.datasets["val"])) == (45, 5)
+    assert module.names == ["a", "b"]
+    assert module.sizes()["num_classes"] == 2
+    texts = module.texts()
     assert sorted(one.text for split in texts.values() for one in split) == sorted(
         f"text {i}\twith a tab" for i in range(50)
     )
 
 
 @pytest.mark.parametrize(
-    ("splits", "said"),
+    ("splits", "message"),
     [
         ({"train": ["a\tb", "nothing"]}, r"train.tsv:2 must hold a class, a tab and a text"),
         ({"train": ["a\tb", "b\tb"], "val": ["c\td"]}, r"the val split has the label 'c'"),
@@ -93,8 +93,8 @@ def test_files_are_read_and_split(tmp_path):
         ({"val": ["a\tb"]}, "not on disk"),
     ],
 )
-def test_a_wrong_file_is_refused_by_name(tmp_path, splits, said):
-    with pytest.raises(UsageError, match=said):
+def test_a_wrong_file_is_refused_by_name(tmp_path, splits, message):
+    with pytest.raises(UsageError, match=message):
         write(tmp_path, **splits).setup()
 
 
@@ -114,33 +114,33 @@ class Big(Base):
 """
 
 
-def said(text):
+def role_pairs(text):
     """The words of each role, in order."""
-    found, roles = [], roles_of(text)
+    result, roles = [], roles_of(text)
     begin = 0
     for place in range(1, len(text) + 1):
         if place == len(text) or roles[place] != roles[begin]:
-            found.append((text[begin:place], ROLES[roles[begin]]))
+            result.append((text[begin:place], ROLES[roles[begin]]))
             begin = place
-    return [(piece, role) for piece, role in found if role != "other"]
+    return [(piece, role) for piece, role in result if role != "other"]
 
 
 def test_roles_of_a_module():
-    found = said(CODE)
-    assert ("os", "module") in found
-    assert ("c", "module") in found
-    assert ("Big", "class") in found
-    assert ("Base", "variable") in found
-    assert ("'''A docstring\n    of two lines.'''", "string") in found
-    assert ("3.5", "number") in found
-    assert ("run", "function") in found
-    assert ("y", "argument") in found
-    assert ("g", "call") in found
-    assert ("y", "call") in found
-    assert ("z", "argument") in found
-    assert ("size", "attribute") in found
-    assert ("# hi", "comment") in found
-    assert found[0] == ("import", "keyword")
+    result = role_pairs(CODE)
+    assert ("os", "module") in result
+    assert ("c", "module") in result
+    assert ("Big", "class") in result
+    assert ("Base", "variable") in result
+    assert ("'''A docstring\n    of two lines.'''", "string") in result
+    assert ("3.5", "number") in result
+    assert ("run", "function") in result
+    assert ("y", "argument") in result
+    assert ("g", "call") in result
+    assert ("y", "call") in result
+    assert ("z", "argument") in result
+    assert ("size", "attribute") in result
+    assert ("# hi", "comment") in result
+    assert result[0] == ("import", "keyword")
 
 
 def test_roles_agree_with_the_syntax_tree():
@@ -171,14 +171,14 @@ def test_roles_agree_with_the_syntax_tree():
 
 
 def test_a_token_has_the_role_of_its_first_character():
-    made = PythonRoles(pieces=40, vocab_size=400, max_length=48, seed=1)
-    made.setup()
-    sources = made.sources()
-    batch = made.datasets["train"].batch(np.arange(12), 0)
+    module = PythonRoles(pieces=40, vocab_size=400, max_length=48, seed=1)
+    module.setup()
+    sources = module.sources()
+    batch = module.datasets["train"].batch(np.arange(12), 0)
     assert torch.equal(batch["labels"][:, 0], torch.full((12,), IGNORE))
     assert (batch["labels"][~batch["valid"]] == IGNORE).all()
     for row, one in enumerate(sources["train"][:12]):
-        ids, offsets = made.tokenizer.offsets(one.text)
+        ids, offsets = module.tokenizer.offsets(one.text)
         count = min(len(ids), 47)
         for column, (start, end) in enumerate(offsets[:count], 1):
             piece = one.text[start:end]

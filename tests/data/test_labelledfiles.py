@@ -23,8 +23,8 @@ def fingerprint(tmp_path, monkeypatch):
     def of(lines, **options) -> str:
         for split in LINES:
             (tmp_path / f"{split}.tsv").unlink(missing_ok=True)
-        for split, found in lines.items():
-            (tmp_path / f"{split}.tsv").write_text("\n".join(found) + "\n")
+        for split, rows in lines.items():
+            (tmp_path / f"{split}.tsv").write_text("\n".join(rows) + "\n")
         return LabelledFiles(
             str(tmp_path), **{"tokenizer": None, "vocab_size": 280, "max_length": 16, **options}
         ).fingerprint()
@@ -33,20 +33,20 @@ def fingerprint(tmp_path, monkeypatch):
 
 
 def test_every_text_and_every_label_is_in_the_fingerprint(fingerprint):
-    found = {"as it was": fingerprint(LINES)}
-    assert fingerprint(LINES) == found["as it was"]
+    result = {"as it was": fingerprint(LINES)}
+    assert fingerprint(LINES) == result["as it was"]
     for split in LINES:
         label, _, text = LINES[split][1].partition("\t")
         other = {"a": "b", "b": "a"}[label]
         for what, line in (("text", f"{label}\t{text} again"), ("label", f"{other}\t{text}")):
             changed = [LINES[split][0], line, *LINES[split][2:]]
-            found[f"{what} of {split}"] = fingerprint({**LINES, split: changed})
-        found[f"order of {split}"] = fingerprint({**LINES, split: LINES[split][::-1]})
-    found["a shorter row"] = fingerprint(LINES, max_length=12)
-    found["another vocabulary"] = fingerprint(LINES, vocab_size=270)
-    found["fewer labels"] = fingerprint(LINES, labels=4)
-    found["no test"] = fingerprint({split: lines for split, lines in LINES.items() if split != "test"})
-    for (one, first), (two, second) in itertools.combinations(found.items(), 2):
+            result[f"{what} of {split}"] = fingerprint({**LINES, split: changed})
+        result[f"order of {split}"] = fingerprint({**LINES, split: LINES[split][::-1]})
+    result["a shorter row"] = fingerprint(LINES, max_length=12)
+    result["another vocabulary"] = fingerprint(LINES, vocab_size=270)
+    result["fewer labels"] = fingerprint(LINES, labels=4)
+    result["no test"] = fingerprint({split: lines for split, lines in LINES.items() if split != "test"})
+    for (one, first), (two, second) in itertools.combinations(result.items(), 2):
         assert first != second, (one, two)
 
 

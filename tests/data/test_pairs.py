@@ -65,12 +65,12 @@ def test_batches_hold_whole_sentences_and_their_marks(corpus):
 
 def test_training_batches_keep_to_the_budget_and_see_each_pair_once(corpus):
     data = make(corpus)
-    seen = []
+    pairs_read = []
     for batch in data.train_dataloader():
         assert set(batch) == {"source", "source_valid", "target", "target_valid"}
         assert len(batch["source"]) * max(batch["source"].shape[1], batch["target"].shape[1] - 1) <= 512
-        seen += [data.source_tokenizer.decode(row) for row in batch["source"]]
-    assert sorted(seen) == sorted(EN[:250])
+        pairs_read += [data.source_tokenizer.decode(row) for row in batch["source"]]
+    assert sorted(pairs_read) == sorted(EN[:250])
 
 
 @pytest.mark.parametrize("world", [2, 3])
@@ -118,9 +118,9 @@ def test_long_pairs_are_counted_or_refused(corpus, caplog):
     with caplog.at_level("WARNING"):
         data = make(corpus, max_length=24)
         data.setup()
-    left = sum(len(batch["source"]) for batch in data.train_dataloader())
-    assert 0 < left < 250
-    assert [f"{250 - left} of 250 train pairs" in record.message for record in caplog.records].count(True) == 1
+    count = sum(len(batch["source"]) for batch in data.train_dataloader())
+    assert 0 < count < 250
+    assert [f"{250 - count} of 250 train pairs" in record.message for record in caplog.records].count(True) == 1
     assert all(batch["source"].shape[1] <= 24 for batch in data.train_dataloader())
     with pytest.raises(UsageError, match=r"pair \d+ of the \w+ split has \d+ tokens"):
         make(corpus, max_length=24, options=PairOptions(too_long="error")).setup()

@@ -45,9 +45,9 @@ def test_sentences_are_clean(corpora, target):
 
 def test_a_pattern_that_lacks_one_plural_only_is_left_out(monkeypatch):
     book = Book("en", "de", 0)
-    for text, kept in [("3 length-mile", False), ("3 Meilen", True)]:
+    for text, is_whole in [("3 length-mile", False), ("3 Meilen", True)]:
         monkeypatch.setitem(cldr.KINDS, "unit", lambda book, text=text: lambda one: cldr.Phrase(text))
-        assert (book.pair("unit") is not None) == kept
+        assert (book.pair("unit") is not None) == is_whole
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -104,10 +104,10 @@ def test_chinese_characters_and_digits_are_tokens(corpora):
 
 def test_kinds_reach_the_batches():
     data = Phrasebook(size=500, kinds=["unit", "money"], vocab_size=400, eval_limit=10, seed=0)
-    chosen = [
+    kinds = [
         kind for batch in data.val_dataloader() for kind, on in zip(batch["type"], batch["decode"], strict=True) if on
     ]
-    assert sorted(chosen) == ["money"] * 5 + ["unit"] * 5
+    assert sorted(kinds) == ["money"] * 5 + ["unit"] * 5
 
 
 def test_fingerprint_follows_babel(monkeypatch):

@@ -10,7 +10,7 @@ from zoo.data.summaries import DocSummaries, summary
 from zoo.errors import UsageError
 
 
-def f(a, /, b, c: int = 3, *rest: str, d, e=(1, "x"), **more):
+def f(a, /, b, c: int = 3, *words: str, d, e=(1, "x"), **more):
     """Only its signature counts."""
 
 
@@ -19,7 +19,7 @@ SOURCE = inspect.getsource(f).encode()
 
 def test_a_signature_is_read_as_it_stands_without_annotations():
     (one,) = signatures_of(SOURCE)
-    assert one.text == "f(a, b, c=3, *rest, d, e=(1, 'x'), **more)"
+    assert one.text == "f(a, b, c=3, *words, d, e=(1, 'x'), **more)"
     assert {name.lstrip("*"): default for name, default in one.defaults.items()} == {
         name: None if parameter.default is parameter.empty else repr(parameter.default)
         for name, parameter in inspect.signature(f).parameters.items()
@@ -34,11 +34,11 @@ def test_what_is_too_short_too_long_or_no_python_is_left_out(source):
 
 
 def test_all_that_is_asked_of_a_signature():
-    asked = {
+    answers = {
         pair.source: (pair.target, pair.kind)
         for pair in questions(Signature("f(a, *b, c=1)", {"a": None, "*b": None, "c": "1"}))
     }
-    assert asked == {
+    assert answers == {
         "default of c? f(a, *b, c=1)": ("1", "default"),
         "after a? f(a, *b, c=1)": ("b", "after"),
         "after b? f(a, *b, c=1)": ("c", "after"),
@@ -53,20 +53,24 @@ def test_every_answer_of_the_library_is_right_and_no_signature_is_in_two_splits(
     corpus = SignatureQuestions().corpus()
     assert len(corpus["train"]) > 10_000
     assert all(len(corpus[split]) > 300 for split in ("val", "test"))
-    held = {split: {pair.source.partition("? ")[2] for pair in pairs} for split, pairs in corpus.items()}
-    assert not held["train"] & held["val"] | held["train"] & held["test"] | held["val"] & held["test"]
+    signatures_of = {split: {pair.source.partition("? ")[2] for pair in pairs} for split, pairs in corpus.items()}
+    assert (
+        not signatures_of["train"] & signatures_of["val"]
+        | signatures_of["train"] & signatures_of["test"]
+        | signatures_of["val"] & signatures_of["test"]
+    )
     for pair in corpus["val"]:
-        asked, _, text = pair.source.partition("? ")
-        names = written(ast.parse(f"def {text}: ...").body[0].args)
-        known = {"count": len(names), "place": names[int(asked.split()[-1]) - 1] if pair.kind == "place" else None}
-        assert pair.target == str(known.get(pair.kind, pair.target))
+        question, _, text = pair.source.partition("? ")
+        names = parameter_text(ast.parse(f"def {text}: ...").body[0].args)
+        answers = {"count": len(names), "place": names[int(question.split()[-1]) - 1] if pair.kind == "place" else None}
+        assert pair.target == str(answers.get(pair.kind, pair.target))
         assert pair.target in text or pair.kind == "count"
 
 
-def written(args):
+def parameter_text(args):
     """The names of parameters in the order of the source."""
-    found = [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]
-    return [one.arg for one in sorted(filter(None, found), key=lambda one: one.col_offset)]
+    parameters = [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]
+    return [one.arg for one in sorted(filter(None, parameters), key=lambda one: one.col_offset)]
 
 
 def test_a_summary_is_the_first_line_and_the_body_ends_at_a_word():
@@ -93,20 +97,20 @@ def test_a_docstring_without_summary_or_body_is_left_out(text):
 
 def test_no_summary_is_in_two_splits():
     corpus = DocSummaries().corpus()
-    said = {split: {pair.target for pair in pairs} for split, pairs in corpus.items()}
-    assert len(said["train"]) > 1000
-    assert not said["train"] & said["val"] | said["train"] & said["test"]
+    targets = {split: {pair.target for pair in pairs} for split, pairs in corpus.items()}
+    assert len(targets["train"]) > 1000
+    assert not targets["train"] & targets["val"] | targets["train"] & targets["test"]
     assert all(len(pair.source) <= 300 for pairs in corpus.values() for pair in pairs)
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: DocSummaries(reads=10), "reads"),
         (lambda: DocSummaries(val_fraction=1.5), "val_fraction"),
         (lambda: SignatureQuestions(val_fraction=0.5), "val_fraction"),
     ],
 )
-def test_sizes_that_cannot_be(make, said):
-    with pytest.raises(UsageError, match=said):
+def test_sizes_that_cannot_be(make, message):
+    with pytest.raises(UsageError, match=message):
         make()

@@ -44,17 +44,17 @@ def test_validation_predicts_each_token_once_over_all_processes(file, world, len
 def test_training_blocks_move_with_the_epoch_and_never_overlap(file):
     data = TextFiles(str(file), max_length=16, batch_size=4, seed=3)
     data.setup()
-    stream, seen = np.asarray(data.datasets["train"].tokens), set()
+    stream, offsets = np.asarray(data.datasets["train"].tokens), set()
     rows = data.datasets["train"]
     for epoch in range(8):
         block = rows.batch(np.arange(len(rows)), epoch)
         assert (block["targets"] >= 0).all()
         flat = np.append(block["inputs"].flatten().numpy(), block["targets"][-1, -1])
         places = [i for i in range(len(stream) - len(flat) + 1) if np.array_equal(stream[i : i + len(flat)], flat)]
-        seen.add(tuple(places))
+        offsets.add(tuple(places))
         assert places
         assert len(stream) - len(flat) < 32
-    assert len(seen) > 3
+    assert len(offsets) > 3
 
 
 def test_the_last_part_is_validation_as_in_nanogpt(file):
@@ -88,9 +88,9 @@ def test_several_files_are_separated(tmp_path, scheme):
     stream = np.concatenate([np.asarray(data.datasets[split].tokens) for split in ("train", "val")])
     assert data.tokenizer.decode(stream) == "first one " * 41 + "second 文件 " * 40
     assert (stream == data.tokenizer.eos).sum() == 1
-    listed = TextFiles([str(tmp_path / "a.txt"), str(tmp_path / "b.m*")], scheme, 270, val_fraction=0.5, seed=0)
-    listed.setup()
-    assert listed.fingerprint() == data.fingerprint()
+    files = TextFiles([str(tmp_path / "a.txt"), str(tmp_path / "b.m*")], scheme, 270, val_fraction=0.5, seed=0)
+    files.setup()
+    assert files.fingerprint() == data.fingerprint()
 
 
 def test_bytes_count_utf8_not_characters(tmp_path):

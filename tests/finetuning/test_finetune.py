@@ -53,8 +53,8 @@ def fit(home, name, *options):
 
 def net_of(run):
     """The tensors of a run's last state."""
-    found = weight_files.read_tensors(run / "checkpoints" / "last.ckpt")
-    return {name.removeprefix("net."): tensor for name, tensor in found.items() if name.startswith("net.")}
+    result = weight_files.read_tensors(run / "checkpoints" / "last.ckpt")
+    return {name.removeprefix("net."): tensor for name, tensor in result.items() if name.startswith("net.")}
 
 
 def test_frozen_tensors_are_bit_identical_after_fit(home, capsys):
@@ -93,13 +93,13 @@ def test_the_table_names_every_tensor_of_both_models(home, capsys):
 def test_a_run_starts_with_what_it_takes_over(home):
     """Before the first step, the ledger's digests of the body are those of the run's end."""
     _, run = fit(home, "start")
-    from zoo.logging.run_record import weights as digests
+    from zoo.logging.run_record import weight_digests as digests
 
     base = zoo.load(home / "mlm-tiny/base/s1")
-    known, begun = digests(base.net), json.loads((run / "ledger.json").read_text())["start"]
-    same = [name for name in begun if name in known and not name.startswith("head")]
+    base_digests, start = digests(base.net), json.loads((run / "ledger.json").read_text())["start"]
+    same = [name for name in start if name in base_digests and not name.startswith("head")]
     assert len(same) == 39
-    assert all(begun[name] == known[name] for name in same)
+    assert all(start[name] == base_digests[name] for name in same)
 
 
 def test_adapters_alone_learn_and_merge(home):
@@ -118,8 +118,8 @@ def test_adapters_alone_learn_and_merge(home):
     model = zoo.load(run)
     assert not any(name.endswith((".up", ".down")) for name in model.net.state_dict())
     model.export(home / "exported", force=True)
-    said = zoo.load(home / "exported").classify("the meow is here")[0]
-    assert said == model.classify("the meow is here")[0]
+    answer = zoo.load(home / "exported").classify("the meow is here")[0]
+    assert answer == model.classify("the meow is here")[0]
     assert main(["test", str(run), "--runs", str(home), "--trainer.accelerator", "cpu"]) == 0
 
 
@@ -145,13 +145,13 @@ def test_learning_rates_fall_with_the_distance_from_the_output():
         assert {depth[name] for name in depth if name.startswith(f"stack.blocks.{number}.")} == {3 - number}
     assert depth["embedding.weight"] == 4
     names = {id(p): name.removeprefix("net.") for name, p in task.named_parameters()}
-    seen = 0
+    layers = 0
     for group in task.groups():
         for parameter in group["params"]:
             assert group.get("lr", task.lr) == pytest.approx(task.lr * 0.5 ** depth[names[id(parameter)]])
             assert ("weight_decay" in group) == (parameter.dim() <= 1)
-            seen += 1
-    assert seen == len(list(task.parameters()))
+            layers += 1
+    assert layers == len(list(task.parameters()))
     assert [group.get("lr", task.lr) for group in task.groups()] == sorted(
         (group.get("lr", task.lr) for group in task.groups()), reverse=True
     )
@@ -181,8 +181,8 @@ def test_blocks_thaw_one_after_the_other(home):
 def test_a_language_model_grows_by_the_tokens_it_lacks():
     old, new = LanguageModel(50, 16, **TINY), TextClassifier(54, 4, 16, causal=True, pool="last", **TINY)
     before = new.embedding.weight[50:].clone()
-    found = transfer_weights(new, old.state_dict(), "x")
-    assert found.extended == {"embedding.weight": ((50, 16), (54, 16))}
+    result = transfer_weights(new, old.state_dict(), "x")
+    assert result.extended == {"embedding.weight": ((50, 16), (54, 16))}
     assert torch.equal(new.embedding.weight[:50], old.embedding.weight)
     assert torch.equal(new.embedding.weight[50:], before)
     tokens = torch.randint(50, (2, 7))
@@ -195,15 +195,15 @@ def test_a_swapped_part_is_new_and_told():
 
     old = MaskedLanguageModel(50, 16, **TINY)
     new = MaskedLanguageModel(50, 16, norm=RMSNorm, ffn=SwiGLU, **TINY)
-    found = transfer_weights(new, old.state_dict(), "x")
-    assert found.reshaped["stack.blocks.0.ffn.part.up.weight"] == ((64, 16), (84, 16))
-    assert "stack.blocks.0.attend.norm.bias" in found.unused
-    assert "stack.blocks.0.attend.part.qkv.weight" in found.copied
-    assert len(found.rows()) == len(new.state_dict()) + len(found.unused)
+    result = transfer_weights(new, old.state_dict(), "x")
+    assert result.reshaped["stack.blocks.0.ffn.part.up.weight"] == ((64, 16), (84, 16))
+    assert "stack.blocks.0.attend.norm.bias" in result.unused
+    assert "stack.blocks.0.attend.part.qkv.weight" in result.copied
+    assert len(result.rows()) == len(new.state_dict()) + len(result.unused)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"freeze": ["stack.block.*"]}, "no parameter is called 'stack.block.*'. One of them is 'stack.blocks"),
         ({"freeze": ["*"]}, "nothing would be trained"),
@@ -214,10 +214,10 @@ def test_a_swapped_part_is_new_and_told():
         ({"rank": 4}, "--tune.start"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(options, said):
+def test_what_cannot_be_meant_is_refused(options, message):
     with pytest.raises(UsageError, match=r".*") as refused:
         prepare_task(classifier(), Tune(**options), "runs")
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_another_model_is_refused():
@@ -237,18 +237,18 @@ def test_another_tokenizer_is_refused(home, capsys):
 
 def test_filling_in_and_scoring(home):
     model = zoo.load(home / "mlm-tiny/base/s1")
-    found = model.fill("the [MASK] is [MASK]", top=3)[0]
+    answer = model.fill("the [MASK] is [MASK]", top=3)[0]
     tokens = [model.cls, *model.tokenizer.encode("the"), model.mask, *model.tokenizer.encode(" is"), model.mask]
     with torch.no_grad():
         logits = model.net(torch.tensor([tokens]))[0].double()
     places = [n for n, token in enumerate(tokens) if token == model.mask]
     ordinary = [n for n in range(model.net.vocab_size) if n not in model.tokenizer.specials.values()]
-    for place, guesses in zip(places, found.guesses, strict=True):
+    for place, guesses in zip(places, answer.guesses, strict=True):
         chances = {n: float(logits[place, ordinary].softmax(-1)[i]) for i, n in enumerate(ordinary)}
         best = sorted(ordinary, key=lambda n: -chances[n])[:3]
         assert [guess.label for guess in guesses] == [model.tokenizer.decode([n]) for n in best]
         assert [guess.probability for guess in guesses] == pytest.approx([chances[n] for n in best])
-    assert found.text == "the" + found.guesses[0][0].label + " is" + found.guesses[1][0].label
+    assert answer.text == "the" + answer.guesses[0][0].label + " is" + answer.guesses[1][0].label
     score = model.score("the paw is here")
     assert score.bytes == 15
     assert score.tokens == len(model.tokenizer.encode("the paw is here"))

@@ -36,10 +36,10 @@ class Answers:
     """Nothing but a ZooError of at most four lines may leave the block, in a few seconds."""
 
     def __enter__(self):
-        self.begun = time.process_time()
+        self.start = time.process_time()
 
     def __exit__(self, kind, error, trace):
-        assert time.process_time() - self.begun < SECONDS
+        assert time.process_time() - self.start < SECONDS
         if isinstance(error, ZooError):
             assert 1 <= len(str(error).splitlines()) <= 4, str(error)
             return True
@@ -103,8 +103,8 @@ edits = st.lists(
 @given(edits)
 def test_recipes_with_damage(changes):
     text = RECIPE
-    for place, cut, more in changes:
-        text = text[:place] + more + text[place + cut :]
+    for place, length, more in changes:
+        text = text[:place] + more + text[place + length :]
     with Answers():
         resolved(text)
 
@@ -117,7 +117,7 @@ def test_yaml_and_json_of_any_text(text):
     with Answers():
         plain_yaml.parse(text, "r.yaml")
     with Answers():
-        limits.json_text(text, "r.json")
+        limits.parse_json(text, "r.json")
 
 
 @cases(60)
@@ -233,20 +233,20 @@ TOKENIZER = Tokenizer.bpe(["a text of some words"], 280).to_json()
 @given(st.lists(st.tuples(st.integers(0, len(TOKENIZER) - 1), st.integers(0, 8), st.text(max_size=5)), max_size=4))
 def test_tokenizers_with_damage(tmp_path_factory, changes):
     text = TOKENIZER
-    for place, cut, more in changes:
-        text = text[:place] + more + text[place + cut :]
+    for place, length, more in changes:
+        text = text[:place] + more + text[place + length :]
     path = tmp_path_factory.getbasetemp() / "tokenizer.json"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     with Answers():
-        found = Tokenizer.load(path)
-        assert found.decode(found.encode("some words")) == "some words"
+        result = Tokenizer.load(path)
+        assert result.decode(result.encode("some words")) == "some words"
 
 
-PLAIN = [Tokenizer.chars(["abc déf\n"]), Tokenizer.bytes(), Tokenizer.bpe(["a text of some words"], 280)]
+TOKENIZERS = [Tokenizer.chars(["abc déf\n"]), Tokenizer.bytes(), Tokenizer.bpe(["a text of some words"], 280)]
 
 
 @cases(150)
-@given(st.text() | st.text("abc déf\n"), st.sampled_from(PLAIN))
+@given(st.text() | st.text("abc déf\n"), st.sampled_from(TOKENIZERS))
 def test_prompts_of_any_text(text, tokenizer):
     with Answers():
         assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -265,5 +265,5 @@ OPTIONS = {
 @given(st.fixed_dictionaries({}, optional=OPTIONS))
 def test_searches_of_any_numbers(options):
     with Answers():
-        found = GenerationConfig(**options)
-        assert found.max_length >= found.n_best >= 1 or found.beams >= found.n_best
+        result = GenerationConfig(**options)
+        assert result.max_length >= result.n_best >= 1 or result.beams >= result.n_best

@@ -50,11 +50,11 @@ def model(runs):
     """A trained model by the name of its run."""
     import zoo
 
-    kept = {}
+    cache = {}
 
-    def named(name: str):
-        if name not in kept:
-            kept[name] = zoo.load(next(runs.glob(f"*/{name}/s1")))
-        return kept[name]
+    def load(name: str):
+        if name not in cache:
+            cache[name] = zoo.load(next(runs.glob(f"*/{name}/s1")))
+        return cache[name]
 
-    return named
+    return load

@@ -29,14 +29,14 @@ def glyphs(runs, monkeypatch):
 
 def test_arrays_images_and_files_get_the_probabilities_of_evaluation(model, glyphs, tmp_path):
     trained, (pixels, batch) = model("glyphs"), glyphs
-    wanted = torch.cat([trained.task(part) for part in batch["images"].split(64)]).double().softmax(-1)
+    expected = torch.cat([trained.task(part) for part in batch["images"].split(64)]).double().softmax(-1)
     paths = [tmp_path / f"{number}.png" for number in range(len(pixels))]
     for path, array in zip(paths, pixels, strict=True):
         Image.fromarray(array).save(path)
-    for given in (list(pixels), [Image.fromarray(array) for array in pixels], paths, [str(path) for path in paths]):
-        found = trained.classify(given, top=10)
-        assert [guesses[0].label for guesses in found] == [str(one) for one in wanted.argmax(1).tolist()]
-        for guesses, row in zip(found, wanted, strict=True):
+    for images in (list(pixels), [Image.fromarray(array) for array in pixels], paths, [str(path) for path in paths]):
+        answer = trained.classify(images, top=10)
+        assert [guesses[0].label for guesses in answer] == [str(one) for one in expected.argmax(1).tolist()]
+        for guesses, row in zip(answer, expected, strict=True):
             assert [guess.probability for guess in guesses] == row.sort(descending=True).values.tolist()
     assert trained.classify(paths[0]) == trained.classify(paths[:1])
     assert [len(trained.classify(paths[0], top=top)[0]) for top in (1, 5, 99)] == [1, 5, 10]
@@ -67,7 +67,7 @@ def test_what_is_no_image_is_named(model, tmp_path):
     whole = tmp_path / "whole.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (14, 14), np.uint8)).save(whole)
     (tmp_path / "half.png").write_bytes(whole.read_bytes()[:-90])
-    for given, said in (
+    for images, message in (
         (tmp_path / "text.png", "text.png cannot be read as an image"),
         (tmp_path / "half.png", "half.png cannot be read as an image"),
         (tmp_path / "deep.png", "more than 8 bits per pixel"),
@@ -75,8 +75,8 @@ def test_what_is_no_image_is_named(model, tmp_path):
         (tmp_path, "It is a folder"),
         ([whole, np.zeros((14, 14))], r"image 2 is an array of float64 \(14, 14\)"),
     ):
-        with pytest.raises(UsageError, match=said):
-            model("glyphs").classify(given)
+        with pytest.raises(UsageError, match=message):
+            model("glyphs").classify(images)
     with pytest.raises(UsageError, match="top must be at least 1"):
         model("glyphs").classify(whole, top=0)
 
@@ -97,8 +97,8 @@ def test_photos_of_any_size_are_cropped_as_a_folder_of_images_was(tmp_path, monk
     about = {"class_path": "zoo.data.images.ImageFolder", "init_args": {"image_size": 16}}
     trained = TrainedClassification(task, ModelLocation(tmp_path, tmp_path, {"data": about, "model": {}}, tmp_path))
     paths = sorted((tmp_path / "photos" / "val").rglob("*.jpg"))
-    seen = trained.normal(torch.cat([trained._pixels(path, 1, None) for path in paths]))
-    assert torch.equal(seen, data.datasets["val"].batch(np.arange(4), 0)["images"])
+    pixels_of_task = trained.normal(torch.cat([trained._pixels(path, 1, None) for path in paths]))
+    assert torch.equal(pixels_of_task, data.datasets["val"].batch(np.arange(4), 0)["images"])
     assert {guess.label for guess in trained.classify(paths[0])[0]} == {"cat", "dog"}
 
 

@@ -29,8 +29,8 @@ def zoo_process(*words, stdin="", code=0):
 
 def zoo(*words, stdin="", code=0):
     """As a process of its own, which would start torch again."""
-    given, out, err = (io.TextIOWrapper(io.BytesIO(content), "utf-8") for content in (stdin.encode(), b"", b""))
-    with mock.patch.object(sys, "stdin", given), redirect_stdout(out), redirect_stderr(err):
+    stdin_stream, out, err = (io.TextIOWrapper(io.BytesIO(content), "utf-8") for content in (stdin.encode(), b"", b""))
+    with mock.patch.object(sys, "stdin", stdin_stream), redirect_stdout(out), redirect_stderr(err):
         ended = main([str(word) for word in words])
     for stream in (out, err):
         stream.flush()
@@ -50,11 +50,11 @@ def test_translate_gives_a_line_for_each_line(runs, model):
         8,
         stdin="".join(f"{line}\r\n" for line in lines),
     )
-    wanted = [one.text for one in model("pairs").translate(lines, max_length=8)]
-    assert out == "".join(text.replace("\n", " ") + "\n" for text in wanted)
+    expected = [one.text for one in model("pairs").translate(lines, max_length=8)]
+    assert out == "".join(text.replace("\n", " ") + "\n" for text in expected)
     assert err.startswith("using ")
     assert err.count("\n") == 1
-    assert len(set(wanted)) > 8
+    assert len(set(expected)) > 8
 
 
 def test_a_count_on_the_terminal_leaves_the_output_alone(runs, model, tmp_path):
@@ -62,16 +62,16 @@ def test_a_count_on_the_terminal_leaves_the_output_alone(runs, model, tmp_path):
     (tmp_path / "in").write_text("\n".join(lines) + "\n")
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "zoo", "translate", next(runs.glob("*/pairs/s1")), "--max-length", "8"]
-    with (tmp_path / "in").open() as given, (tmp_path / "out").open("w") as out:
-        code = subprocess.run(command, stdin=given, stdout=out, stderr=theirs, timeout=120).returncode
+    with (tmp_path / "in").open() as source, (tmp_path / "out").open("w") as out:
+        code = subprocess.run(command, stdin=source, stdout=out, stderr=theirs, timeout=120).returncode
     os.close(theirs)
-    told = os.read(ours, 100_000).decode()
+    output = os.read(ours, 100_000).decode()
     os.close(ours)
-    assert code == 0, told
-    assert "30 lines · " in told
-    wanted = [one.text for one in model("pairs").translate(lines, max_length=8)]
-    assert (tmp_path / "out").read_text().splitlines() == wanted
-    assert wanted[0] not in told
+    assert code == 0, output
+    assert "30 lines · " in output
+    expected = [one.text for one in model("pairs").translate(lines, max_length=8)]
+    assert (tmp_path / "out").read_text().splitlines() == expected
+    assert expected[0] not in output
 
 
 def test_what_a_translation_looked_at_is_drawn(runs, model, tmp_path):
@@ -93,8 +93,8 @@ def test_generate_classify_and_export(runs, model, tmp_path, capsys):
     assert main(["generate", str(rope), *words]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["prompt"] for row in rows] == ["the", "the", "dog", "dog"]
-    found = model("rope").generate(["the", "dog"], beams=2, n_best=2, length=5)
-    assert [row["text"] for row in rows] == [one.text for one in found]
+    answer = model("rope").generate(["the", "dog"], beams=2, n_best=2, length=5)
+    assert [row["text"] for row in rows] == [one.text for one in answer]
     glyphs, folder, image = next(runs.glob("*/glyphs/s1")), tmp_path / "out", tmp_path / "a.png"
     assert main(["export", str(glyphs), str(folder)]) == 0
     assert "model.safetensors" in capsys.readouterr().out
@@ -154,7 +154,7 @@ def test_a_line_that_is_not_utf8_is_named(runs, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--lenght", "3"], "Did you mean '--length'?"),
         (["--length", "3.5"], "'--length' must be a whole number, got '3.5'."),
@@ -164,10 +164,10 @@ def test_a_line_that_is_not_utf8_is_named(runs, capsys, monkeypatch):
         (["-x"], "no option '-x'"),
     ],
 )
-def test_wrong_options_are_answered(words, said):
+def test_wrong_options_are_answered(words, message):
     with pytest.raises(UsageError) as caught:
         parse("generate", words)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_options_keep_zoos_grammar():

@@ -25,20 +25,20 @@ SLOTS = ["model", "data", "model.norm", "model.position", "model.attention", "mo
 
 def answered(capsys, *words) -> str:
     code = main([str(word) for word in words])
-    said = capsys.readouterr().err
-    assert code == 2, said
-    assert "Traceback" not in said
-    assert len(said.strip().splitlines()) <= 4
-    return said
+    message = capsys.readouterr().err
+    assert code == 2, message
+    assert "Traceback" not in message
+    assert len(message.strip().splitlines()) <= 4
+    return message
 
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("slot", SLOTS)
 def test_a_class_path_of_the_standard_library_is_no_part(slot, path, capsys):
-    said = answered(capsys, "fit", "lm-tiny", f"--{slot}", path, "--print_config")
-    assert f"the class path {path!r} is not imported: it belongs to Python's standard library" in said
-    assert "install" not in said
-    assert "--allow-import" not in said
+    message = answered(capsys, "fit", "lm-tiny", f"--{slot}", path, "--print_config")
+    assert f"the class path {path!r} is not imported: it belongs to Python's standard library" in message
+    assert "install" not in message
+    assert "--allow-import" not in message
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -83,9 +83,9 @@ OPTIONS = ["--model.dim", "--model.position", "--model.norm.eps", "--data", "--d
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_an_option_without_its_value(option, capsys):
-    said = answered(capsys, "fit", "lm-tiny", option)
-    assert "needs a value" in said
-    assert option.replace("--seed", "--seed_everything") in said
+    message = answered(capsys, "fit", "lm-tiny", option)
+    assert "needs a value" in message
+    assert option.replace("--seed", "--seed_everything") in message
 
 
 @pytest.mark.parametrize("word", ["none", "None", "no", "NoPosition", "noposition"])
@@ -109,8 +109,8 @@ BLAME = [
 @pytest.mark.parametrize(("words", "origin"), BLAME)
 def test_the_option_that_was_given_is_to_blame(words, origin, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said = answered(capsys, "fit", "lm-tiny", *words, "--trainer.accelerator", "cpu")
-    assert said.strip().endswith(origin)
+    message = answered(capsys, "fit", "lm-tiny", *words, "--trainer.accelerator", "cpu")
+    assert message.strip().endswith(origin)
 
 
 def test_another_root_is_another_run_and_a_resume_from_it_is_refused():
@@ -159,8 +159,8 @@ def test_seeds_do_not_vary_as_an_option(key, capsys):
 
 @pytest.mark.parametrize("key", ["lr", "batch_size", "max_steps", "epochs", "nonsense", "optimizer.lr", "data_size"])
 def test_a_comparison_suggests_only_options_that_exist(key, capsys):
-    said = answered(capsys, "compare", "vit-glyphs", "--vary", f"{key}=1,2", "--seeds", "2")
-    guess = said.partition(", as '")[2].partition("'")[0]
+    message = answered(capsys, "compare", "vit-glyphs", "--vary", f"{key}=1,2", "--seeds", "2")
+    guess = message.partition(", as '")[2].partition("'")[0]
     assert guess.rpartition(".")[2] in {*LAST, ""}
     assert bool(guess) == (key not in ("nonsense", "data_size", "epochs"))
 
@@ -189,12 +189,12 @@ def test_a_damaged_configuration_is_shown_with_its_line():
             plain_yaml.parse(text, "config.yaml")
         except UsageError as error:
             message = str(error)
-        head, *shown = message.splitlines() or [""]
+        head, *excerpt = message.splitlines() or [""]
         damaged += bool(message)
         assert "<unicode string>" not in message
         assert "config.yaml" in head or not message
-        if shown:
-            line, mark = shown
+        if excerpt:
+            line, mark = excerpt
             number = int(head.partition("line ")[2].partition(",")[0])
             assert line[2:] == (text.splitlines()[number - 1 :] or [""])[0]
             assert mark.strip() == "^"
@@ -213,8 +213,8 @@ SWITCHED = [("nosuch", "nosuch"), ("nosuch,neither", "neither, nosuch"), ("1", "
 def test_a_plugin_that_is_switched_off_and_not_installed_is_named(words, unknown, monkeypatch, capsys):
     monkeypatch.setenv(registry.DISABLE_VARIABLE, words)
     warn_of_unknown_plugins()
-    said = capsys.readouterr().err
-    assert (f"no installed plugin: {unknown})" in said) if unknown else said == ""
+    message = capsys.readouterr().err
+    assert (f"no installed plugin: {unknown})" in message) if unknown else message == ""
 
 
 @pytest.mark.parametrize("name", [None, "notes.txt", "a/b/events.out.tfevents.1.host"])
@@ -224,7 +224,7 @@ def test_tensorboard_says_that_a_folder_has_nothing_to_show(name, tmp_path, monk
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     assert main(["tensorboard", str(tmp_path)]) == 0
-    assert ("has written anything yet" in capsys.readouterr().err) == (name is None or "tfevents" not in name)
+    assert ("has logged anything yet" in capsys.readouterr().err) == (name is None or "tfevents" not in name)
 
 
 def test_a_model_that_memory_does_not_hold_is_named_by_its_sizes(tmp_path, monkeypatch, capsys):
@@ -239,10 +239,10 @@ def test_a_model_that_memory_does_not_hold_is_named_by_its_sizes(tmp_path, monke
 
     monkeypatch.setattr(fit.Parser, "instantiate", full)
     assert main(["fit", "lm.yaml"]) == 1
-    said = capsys.readouterr().err
-    assert "the model does not fit into memory. It asked for 64000 bytes at once." in said
-    assert "model.dim=16, model.depth=1" in said
-    assert len(said.splitlines()) <= 4
+    message = capsys.readouterr().err
+    assert "the model does not fit into memory. An allocation of 64000 bytes failed." in message
+    assert "model.dim=16, model.depth=1" in message
+    assert len(message.splitlines()) <= 4
 
 
 # checkpoints and data of other runs

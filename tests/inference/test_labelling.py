@@ -41,17 +41,17 @@ def runs(tmp_path_factory):
 
 def test_texts_are_classified(runs, capsys):
     model = zoo.load(runs / "topics-tiny/t/s1")
-    found = model.classify(["the purr of 99", "the bark of 3"], top=2)
-    assert [guesses[0].label for guesses in found] == ["a", "b"]
+    answer = model.classify(["the purr of 99", "the bark of 3"], top=2)
+    assert [guesses[0].label for guesses in answer] == ["a", "b"]
     ids = torch.tensor([[model.cls, *model.tokenizer.encode("the purr of 99")]])
     with torch.no_grad():
         chances = model.net(ids)[0].double().softmax(-1)
-    assert [guess.probability for guess in found[0]] == pytest.approx(sorted(chances.tolist(), reverse=True))
+    assert [guess.probability for guess in answer[0]] == pytest.approx(sorted(chances.tolist(), reverse=True))
     capsys.readouterr()
     assert main(["classify", str(runs / "topics-tiny/t/s1"), "--text", "the purr of 99", "--top", "1", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["text"] == "the purr of 99"
-    assert said["classes"] == [pytest.approx(found[0][0]._asdict())]
+    output = json.loads(capsys.readouterr().out)
+    assert output["text"] == "the purr of 99"
+    assert output["classes"] == [pytest.approx(answer[0][0]._asdict())]
     assert main(["classify", str(runs / "topics-tiny/t/s1"), "picture.png"]) == 2
     with pytest.raises(UsageError, match="it can classify, and cannot fill"):
         model.fill("x")
@@ -60,16 +60,16 @@ def test_texts_are_classified(runs, capsys):
 def test_tokens_are_tagged_in_pieces_as_long_as_the_model(runs, capsys):
     model = zoo.load(runs / "roles-tiny/r/s1")
     text = "def f(x):\n    return g(x) + 1  # a comment of some length, so that one piece is not enough\n"
-    found = model.tag(text)[0]
-    assert "".join(one.text for one in found) == text
+    answer = model.tag(text)[0]
+    assert "".join(one.text for one in answer) == text
     ids = model.tokenizer.encode(text)
-    assert len(found) == len(ids) > 24
+    assert len(answer) == len(ids) > 24
     with torch.no_grad():
         second = model.net(torch.tensor([[model.cls, *ids[23:46]]]))[0, 1:].argmax(-1).tolist()
-    assert [one.label for one in found[23:46]] == [model.names[one] for one in second]
+    assert [one.label for one in answer[23:46]] == [model.names[one] for one in second]
     capsys.readouterr()
     assert main(["tag", str(runs / "roles-tiny/r/s1"), "--text", text]) == 0
-    assert capsys.readouterr().out.rstrip("\n") == "\n".join(f"{printable(one.text)}\t{one.label}" for one in found)
+    assert capsys.readouterr().out.rstrip("\n") == "\n".join(f"{printable(one.text)}\t{one.label}" for one in answer)
 
 
 def test_predictions_are_written_down(runs):

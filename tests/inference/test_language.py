@@ -42,9 +42,9 @@ def test_the_greedy_text_is_the_likeliest_token_again_and_again(model, name):
         ids.append(int(trained.net(torch.tensor([ids]))[0, -1].argmax()))
         if ids[-1] == end:
             break
-    found = trained.generate("the", length=8, temperature=0.0)[0]
-    assert found.text == trained.tokenizer.decode(ids[len(prompt) :])
-    assert found.score == pytest.approx(
+    answer = trained.generate("the", length=8, temperature=0.0)[0]
+    assert answer.text == trained.tokenizer.decode(ids[len(prompt) :])
+    assert answer.score == pytest.approx(
         trained.log_probabilities(torch.tensor([ids]))[0, len(prompt) - 1 :].sum().item(), abs=1e-4
     )
 
@@ -64,9 +64,9 @@ def test_what_was_written_scores_what_the_search_said(model, name, beams):
 def test_the_chain_rule(model, name):
     trained = model(name)
     whole, first = trained.score("the quick brown fox jumps over"), trained.score("the quick")
-    rest = trained.score(" brown fox jumps over", context="the quick")
-    assert whole.log_probability == pytest.approx(first.log_probability + rest.log_probability, abs=1e-4)
-    assert (whole.tokens, whole.bytes) == (first.tokens + rest.tokens, first.bytes + rest.bytes)
+    continuation = trained.score(" brown fox jumps over", context="the quick")
+    assert whole.log_probability == pytest.approx(first.log_probability + continuation.log_probability, abs=1e-4)
+    assert (whole.tokens, whole.bytes) == (first.tokens + continuation.tokens, first.bytes + continuation.bytes)
     assert whole.tokens == len("the quick brown fox jumps over") - (trained.tokenizer.eos is None)
 
 
@@ -79,9 +79,9 @@ def test_a_score_is_the_sum_of_the_steps(model, name):
     state, total = trained.net.begin(len(ids)), 0.0
     for token, following in itertools.pairwise(ids):
         total += state.step(torch.tensor([[token]])).double().log_softmax(-1)[0, following].item()
-    found = trained.score(text)
-    assert found.log_probability == pytest.approx(total, abs=1e-4)
-    assert found.perplexity == pytest.approx(math.exp(-total / found.tokens))
+    result = trained.score(text)
+    assert result.log_probability == pytest.approx(total, abs=1e-4)
+    assert result.perplexity == pytest.approx(math.exp(-total / result.tokens))
 
 
 def test_a_long_text_is_read_as_in_evaluation(model, runs):
@@ -93,10 +93,10 @@ def test_a_long_text_is_read_as_in_evaluation(model, runs):
     rows = Blocks(tokens, trained.tokenizer.byte_lengths(), 24, None)
     batch = rows.batch(torch.arange(len(rows)).numpy(), 0)
     total, size = trained.task.loss(batch)
-    found = trained.score(text)
-    assert found.log_probability == pytest.approx(-total.item(), rel=1e-5)
-    assert (found.tokens, found.bytes) == (int(size), int(batch["bytes"].sum()))
-    assert found.bits_per_byte == pytest.approx(total.item() / math.log(2) / 499, rel=1e-5)
+    result = trained.score(text)
+    assert result.log_probability == pytest.approx(-total.item(), rel=1e-5)
+    assert (result.tokens, result.bytes) == (int(size), int(batch["bytes"].sum()))
+    assert result.bits_per_byte == pytest.approx(total.item() / math.log(2) / 499, rel=1e-5)
 
 
 def test_several_texts_score_as_each_alone(model):
@@ -113,15 +113,15 @@ def test_a_stop_string_ends_a_text_and_is_cut_off(model):
         trained, how = model(name), {"length": 12, "temperature": 0.0, "beams": beams}
         free = trained.generate("the quick", **how)[0].text
         stop = free[3:5]
-        found = trained.generate("the quick", **how, stop=stop)[0]
-        assert found.ended
-        assert stop not in found.text
+        answer = trained.generate("the quick", **how, stop=stop)[0]
+        assert answer.ended
+        assert stop not in answer.text
         if beams == 1:
-            assert found.text == free[: free.find(stop)]
-            lead, written = trained.tokenizer.encode("the quick"), free[: free.find(stop) + len(stop)]
-            ids = torch.tensor([lead + trained.tokenizer.encode(written)])
-            wanted = trained.log_probabilities(ids)[0, len(lead) - 1 :].sum().item()
-            assert found.score == pytest.approx(wanted, abs=1e-4)
+            assert answer.text == free[: free.find(stop)]
+            lead, tokens_out = trained.tokenizer.encode("the quick"), free[: free.find(stop) + len(stop)]
+            ids = torch.tensor([lead + trained.tokenizer.encode(tokens_out)])
+            expected = trained.log_probabilities(ids)[0, len(lead) - 1 :].sum().item()
+            assert answer.score == pytest.approx(expected, abs=1e-4)
     with pytest.raises(UsageError, match="a stop string is empty"):
         model("rope").generate("x", stop="")
 
@@ -146,8 +146,8 @@ def test_what_the_positions_cannot_hold_is_refused(model):
 def test_an_empty_prompt_starts_a_document_where_there_are_documents(model):
     trained = model("rope")
     first = torch.tensor([[trained.tokenizer.eos]])
-    wanted = generate(trained.net.begin(9), first, trained.tokenizer.eos, GenerationConfig(max_length=8))[0][0]
-    assert trained.generate("", length=8, temperature=0.0)[0].text == trained.tokenizer.decode(wanted.tokens)
+    expected = generate(trained.net.begin(9), first, trained.tokenizer.eos, GenerationConfig(max_length=8))[0][0]
+    assert trained.generate("", length=8, temperature=0.0)[0].text == trained.tokenizer.decode(expected.tokens)
     with pytest.raises(UsageError, match="the prompt is empty"):
         model("learned").generate("")
 

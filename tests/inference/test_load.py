@@ -30,14 +30,14 @@ def same(one, other):
 def logits(model):
     args, _ = model.task.example()
     generator = torch.Generator().manual_seed(5)
-    drawn = [
+    images = [
         torch.randint(9, x.shape, generator=generator)
         if x.dtype == torch.long
         else torch.rand(x.shape, generator=generator)
         for x in args
     ]
     with torch.no_grad():
-        return model.task(*drawn)
+        return model.task(*images)
 
 
 @pytest.fixture
@@ -57,12 +57,12 @@ def test_import_zoo_needs_no_torch():
 
 def test_a_run_a_checkpoint_and_a_recipe_name_the_same_model(runs, model):
     folder = next(runs.glob("*/glyphs/s1"))
-    for found in (
+    for result in (
         zoo.load(folder / "checkpoints" / "best.ckpt"), zoo.load("vit-glyphs", runs=runs), zoo.load(folder.parent)
     ):  # fmt: skip
-        assert same(found, model("glyphs"))
-        assert not found.task.training
-        assert not any(p.requires_grad for p in found.task.parameters())
+        assert same(result, model("glyphs"))
+        assert not result.task.training
+        assert not any(p.requires_grad for p in result.task.parameters())
 
 
 def test_a_recipe_means_its_newest_finished_run(runs, tmp_path):
@@ -129,9 +129,9 @@ class Table(nn.Module):
         self.register_buffer("counts", torch.arange(size))
         self.register_buffer("fixed", torch.zeros(2))
 
-    def _load_from_state_dict(self, tensors, prefix, *rest):
+    def _load_from_state_dict(self, tensors, prefix, *args):
         self.counts = torch.empty_like(tensors[f"{prefix}counts"])
-        super()._load_from_state_dict(tensors, prefix, *rest)
+        super()._load_from_state_dict(tensors, prefix, *args)
 
 
 def test_a_buffer_that_grows_in_training_is_taken_at_any_size_and_no_other(tmp_path):
@@ -227,8 +227,8 @@ def test_a_configuration_imports_parts_only(copied, model, tmp_path):
         "torch.hub.load": (PluginError, "--allow-import torch.hub"),
         "zoo.parts.norm.Nope": (PluginError, "cannot be imported"),
     }
-    for path, (error, said) in attempts.items():
-        with pytest.raises(error, match=said):
+    for path, (error, message) in attempts.items():
+        with pytest.raises(error, match=message):
             zoo.load(configured(run, norm={"class_path": path}))
     with pytest.raises(UsageError, match=r"config.yaml"):
         zoo.load(configured(run, norm="torch.hub.load"))

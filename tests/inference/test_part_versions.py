@@ -47,7 +47,7 @@ def run(site, zoo, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def gone(site, run):
+def removed_plugin(site, run):
     shutil.rmtree(site() / "my_attn-0.2.dist-info")
     (site() / "my_attn.py").unlink()
     site()
@@ -55,45 +55,46 @@ def gone(site, run):
 
 
 def test_every_part_is_recorded_in_the_run_the_checkpoint_and_the_export(run, tmp_path):
-    found = records(run)
-    options = found["model.attention"].pop("options")
+    result = records(run)
+    options = result["model.attention"].pop("options")
     assert options.items() >= {"kv_heads": 1, "bias": True}.items()
-    assert found["model.attention"] == {
+    assert result["model.attention"] == {
         "key": "model.attention", "kind": "attention", "name": "My", "distribution": "my-attn", "version": "0.2",
         "class_path": "my_attn.My",
     }  # fmt: skip
-    found["model.attention"]["options"] = options
-    assert found["model"]["kind"] == "task"
-    assert found["model"]["distribution"] == "zoo-transformers"
-    assert found["model"]["options"]["vocab_size"] > 1  # filled by the data
-    assert "attention" not in found["model"]["options"]
-    assert found["data"]["name"] == "TextFiles"
-    assert found["model.optimizer"]["distribution"] == "torch"
-    assert found["model.optimizer"]["version"] == discovery.installed_version("torch")
-    assert {"model.position", "model.norm", "model.ffn"} <= set(found)
+    result["model.attention"]["options"] = options
+    assert result["model"]["kind"] == "task"
+    assert result["model"]["distribution"] == "zoo-transformers"
+    assert result["model"]["options"]["vocab_size"] > 1  # filled by the data
+    assert "attention" not in result["model"]["options"]
+    assert result["data"]["name"] == "TextFiles"
+    assert result["model.optimizer"]["distribution"] == "torch"
+    assert result["model.optimizer"]["version"] == discovery.installed_version("torch")
+    assert {"model.position", "model.norm", "model.ffn"} <= set(result)
     for path in run.rglob("*.ckpt"):
-        assert torch.load(path, weights_only=True)["zoo_parts"] == list(found.values())
+        assert torch.load(path, weights_only=True)["zoo_parts"] == list(result.values())
     library.load(run).export(tmp_path / "out")
-    kept = json.loads((tmp_path / "out/config.json").read_text())["parts"]
-    assert kept == [record for key, record in found.items() if key.startswith("model")]
+    exported = json.loads((tmp_path / "out/config.json").read_text())["parts"]
+    assert exported == [record for key, record in result.items() if key.startswith("model")]
 
 
-def test_a_missing_plugin_is_named_with_the_version_to_install(gone, zoo):
-    checkpoint = next(gone.rglob("*.ckpt"))
-    for place in (gone, gone.parent, checkpoint):
+def test_a_missing_plugin_is_named_with_the_version_to_install(removed_plugin, zoo):
+    checkpoint = next(removed_plugin.rglob("*.ckpt"))
+    for place in (removed_plugin, removed_plugin.parent, checkpoint):
         with pytest.raises(PluginError) as caught:
             library.load(place)
         assert str(caught.value) == MISSING
     for words in (
-        ["generate", str(gone), "--prompt", "x"], [*FIT, *MINE, *TWO, "--resume"], ["fit", str(gone), "--resume"],
-        ["validate", str(gone)],
+        ["generate", str(removed_plugin), "--prompt", "x"],
+        [*FIT, *MINE, *TWO, "--resume"], ["fit", str(removed_plugin), "--resume"],
+        ["validate", str(removed_plugin)],
     ):  # fmt: skip
         code, _, err = zoo(*words)
         assert code == 3
         assert err.startswith(f"error: {MISSING}")
         assert len(err.splitlines()) == 1
-    (gone / "parts.json").unlink()  # the checkpoint knows by itself
-    assert zoo("generate", str(gone), "--prompt", "x")[2] == f"error: {MISSING}\n"
+    (removed_plugin / "parts.json").unlink()  # the checkpoint knows by itself
+    assert zoo("generate", str(removed_plugin), "--prompt", "x")[2] == f"error: {MISSING}\n"
     code, _, err = zoo(*FIT, *MINE, *TWO)  # nothing is continued, so nothing is known
     assert (code, "unknown attention 'my'" in err) == (2, True)
 
@@ -109,15 +110,15 @@ def test_another_version_is_told_once(run, site, zoo, caplog):
     shutil.rmtree(site() / "my_attn-0.2.dist-info")
     package(site(), "my-attn", POINTS, version="0.3")
     site()
-    told = "checkpoint was made with my-attn 0.2 (attention 'My'), installed is my-attn 0.3"
+    message = "checkpoint was made with my-attn 0.2 (attention 'My'), installed is my-attn 0.3"
     command = [sys.executable, "-m", "zoo", "generate", str(run), "--prompt", "x", "--length", "1"]
     path = os.pathsep.join([str(site()), *sys.path])
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, timeout=120)
-    assert (done.returncode, done.stderr) == (0, f"{told}\n")
+    assert (done.returncode, done.stderr) == (0, f"{message}\n")
     for words in (["validate", str(run)], [*FIT, *MINE, *TWO, "--resume", "--accept-changes"]):
         caplog.clear()
         assert zoo(*words)[0] == 0
-        assert [record.getMessage() for record in caplog.records if "my-attn" in record.getMessage()] == [told]
+        assert [record.getMessage() for record in caplog.records if "my-attn" in record.getMessage()] == [message]
     assert records(run)["model.attention"]["version"] == "0.3"  # what its newest checkpoint was made with
     newest = torch.load(run / "checkpoints/last.ckpt", weights_only=True)["zoo_parts"]
     assert [one["version"] for one in newest if one["name"] == "My"] == ["0.3"]

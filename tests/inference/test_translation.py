@@ -31,21 +31,21 @@ def recurrent(model, tmp_path_factory):
     return zoo.load(trained.export(folder.parent / "rnn"))
 
 
-def texts(found):
-    return [one.text for one in found]
+def texts(translations):
+    return [one.text for one in translations]
 
 
 def test_lines_keep_their_order_and_do_not_depend_on_their_batch(model):
     lines, how = LINES * 5, {"max_length": 16}
     random.Random(2).shuffle(lines)
     alone = {line: model("pairs").translate(line, **how)[0].text for line in LINES}
-    wanted = [alone[line] for line in lines]
-    assert texts(model("pairs").translate(lines, **how)) == wanted
-    assert texts(model("pairs").translate(lines[:9], batch_tokens=1, **how)) == wanted[:9]
+    expected = [alone[line] for line in lines]
+    assert texts(model("pairs").translate(lines, **how)) == expected
+    assert texts(model("pairs").translate(lines[:9], batch_tokens=1, **how)) == expected[:9]
     for window in (1, 7, 4096):
-        assert list(model("pairs").translate_stream(lines[:20], window=window, **how)) == wanted[:20]
+        assert list(model("pairs").translate_stream(lines[:20], window=window, **how)) == expected[:20]
     assert alone[""] == alone["  "] == ""
-    assert len(set(wanted)) > 5
+    assert len(set(expected)) > 5
 
 
 def test_a_recurrent_net_translates_too(recurrent):
@@ -81,26 +81,31 @@ def test_the_score_of_a_translation_is_the_log_probability_of_its_tokens(model, 
         source = [*trained.source_tokenizer.encode(line), trained.source_end]
         search = trained.search(beams, 1.0, beams, 12)
         state = trained.net.begin(torch.tensor([source]), None, 12)
-        written = generate(state, torch.tensor([[trained.start]]), trained.end, search)[0]
-        found = trained.translate(line, beams=beams, n_best=beams, max_length=12)
-        assert texts(found) == [trained.target_tokenizer.decode(one.tokens) for one in written]
-        for one, (tokens, _, ended) in zip(found, written, strict=True):
+        hypotheses = generate(state, torch.tensor([[trained.start]]), trained.end, search)[0]
+        answer = trained.translate(line, beams=beams, n_best=beams, max_length=12)
+        assert texts(answer) == [trained.target_tokenizer.decode(one.tokens) for one in hypotheses]
+        for one, (tokens, _, ended) in zip(answer, hypotheses, strict=True):
             target = [trained.start, *tokens, *([trained.end] if ended else [])]
-            told = trained.log_probabilities([source], [target])[0].sum().item()
-            assert one.score == pytest.approx(told, abs=1e-4)
+            log_probs = trained.log_probabilities([source], [target])[0].sum().item()
+            assert one.score == pytest.approx(log_probs, abs=1e-4)
             assert one.ended == ended
             if ended and trained.target_tokenizer.encode(one.text) == tokens:
-                assert trained.score(line, one.text).log_probability == pytest.approx(told, abs=1e-4)
+                assert trained.score(line, one.text).log_probability == pytest.approx(log_probs, abs=1e-4)
 
 
 def test_scores_are_those_of_the_task(model, recurrent):
     for trained in (model("pairs"), recurrent):
         sources, targets = ["5 hours", "March 3, 2021", ""], ["5 Stunden", "3. März 2021", "x"]
-        found = trained.score(sources, targets)
-        for source, target, one in zip(sources, targets, found, strict=True):
-            left = torch.tensor([[*trained.source_tokenizer.encode(source), trained.source_end]])
+        result = trained.score(sources, targets)
+        for source, target, one in zip(sources, targets, result, strict=True):
+            source_tokens = torch.tensor([[*trained.source_tokenizer.encode(source), trained.source_end]])
             right = torch.tensor([[trained.start, *trained.target_tokenizer.encode(target), trained.end]])
-            batch = {"source": left, "target": right, "source_valid": left >= 0, "target_valid": right >= 0}
+            batch = {
+                "source": source_tokens,
+                "target": right,
+                "source_valid": source_tokens >= 0,
+                "target_valid": right >= 0,
+            }
             nothing = {"slots": torch.zeros(0, 5, dtype=torch.long), "decode": torch.tensor([False])}
             total, size = trained.task.evaluate(batch | nothing)
             assert one.log_probability == pytest.approx(-total.item(), rel=1e-4)
@@ -129,9 +134,9 @@ def test_a_line_that_is_too_long_is_named_left_out_or_cut(model, caplog):
 
 def test_batches_hold_what_they_may():
     lengths = sorted([3, 9, 4, 4, 30, 1, 2])
-    found = list(buckets(range(7), lengths, 12))
-    assert [row for part in found for row in part] == list(range(7))
-    assert all(len(part) == 1 or len(part) * lengths[part[-1]] <= 12 for part in found)
+    result = list(buckets(range(7), lengths, 12))
+    assert [row for part in result for row in part] == list(range(7))
+    assert all(len(part) == 1 or len(part) * lengths[part[-1]] <= 12 for part in result)
 
 
 def test_tokenizers_without_ends_are_refused(model, tmp_path, runs):

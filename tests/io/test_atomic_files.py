@@ -68,9 +68,9 @@ def writes(path):
             yield last
         elif last == "open" and owner != "os":
             first = 0 if owner else 1
-            said = node.args[first] if len(node.args) > first else None
-            said = next((word.value for word in node.keywords if word.arg == "mode"), said)
-            if isinstance(said, ast.Constant) and set(str(said.value)) & set("wxa+"):
+            mode = node.args[first] if len(node.args) > first else None
+            mode = next((word.value for word in node.keywords if word.arg == "mode"), mode)
+            if isinstance(mode, ast.Constant) and set(str(mode.value)) & set("wxa+"):
                 yield "open"
 
 
@@ -93,14 +93,14 @@ class Failing:
     """The module os, as zoo.io.atomic_files sees it, whose so-manyeth call fails."""
 
     def __init__(self, number, error):
-        self.left, self.error = number, error
+        self.countdown, self.error = number, error
         for name in ("replace", "fsync", "link", "open", "write"):
-            setattr(self, name, self.counted(getattr(os, name)))
+            setattr(self, name, self.counting(getattr(os, name)))
 
-    def counted(self, real):
+    def counting(self, real):
         def call(*args, **kwargs):
-            self.left -= 1
-            if self.left == 0:
+            self.countdown -= 1
+            if self.countdown == 0:
                 raise OSError(self.error, os.strerror(self.error))
             return real(*args, **kwargs)
 
@@ -114,16 +114,16 @@ def acts(folder):
     """Each way to write, and what it leaves where it works."""
 
     def stage():
-        with atomic_files.staged(folder, "last") as draft:
+        with atomic_files.replace_files(folder, "last") as draft:
             atomic_files.write_bytes(draft / "last", b"new")
             atomic_files.write_bytes(draft / "other", b"new")
 
     def fill():
-        with atomic_files.filled(folder / "entry") as draft:
+        with atomic_files.replace_folder(folder / "entry") as draft:
             atomic_files.write_bytes(draft / "file", b"new")
 
     def native():
-        with atomic_files.native(folder / "file") as draft:
+        with atomic_files.replace_file(folder / "file") as draft:
             draft.write_bytes(b"new")
 
     return {
@@ -173,15 +173,15 @@ def test_a_name_holds_the_old_content_or_the_new_whichever_call_fails(act, tmp_p
             failed += 1
             assert str(folder) in str(error.filename), "it says which file"
             assert ".partial" not in str(error.filename)
-        found = tree(folder)
-        assert not [name for name in found if name.endswith(".partial")]
-        for name, content in found.items():
+        result = tree(folder)
+        assert not [name for name in result if name.endswith(".partial")]
+        for name, content in result.items():
             assert content in (before.get(name), after.get(name)), name
-        if "last" in found and act == "stage":
-            assert found in (before, after), "a mixture"
-        if failing.left > 0:
+        if "last" in result and act == "stage":
+            assert result in (before, after), "a mixture"
+        if failing.countdown > 0:
             break
-    assert failing.left > 0, "every call has failed once"
+    assert failing.countdown > 0, "every call has failed once"
     assert failed >= (0 if act == "create" else 1)
 
 
@@ -196,20 +196,20 @@ def test_a_file_system_without_fsync_is_used_and_named_once(tmp_path, monkeypatc
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(atomic_files, "_unforced", [])
+    monkeypatch.setattr(atomic_files, "_without_fsync", [])
     atomic_files.write_bytes(tmp_path / "a", b"1")
     atomic_files.write_bytes(tmp_path / "b", b"2")
     assert tree(tmp_path) == {"a": b"1", "b": b"2"}
-    said = capsys.readouterr().err
-    assert said.count("warning:") == 1
-    assert "fsync" in said
+    message = capsys.readouterr().err
+    assert message.count("warning:") == 1
+    assert "fsync" in message
 
 
 def test_what_a_log_is_given_while_its_disk_fails_is_written_later_and_once(tmp_path, monkeypatch):
-    log, written = atomic_files.Log(tmp_path / "log"), b""
+    log, expected = atomic_files.Log(tmp_path / "log"), b""
     for number in range(1, 30):
         record = f"{number};".encode()
-        written += record
+        expected += record
         log.append(record)
         failing = Failing(number % 4, ERRORS[number % len(ERRORS)])
         if number % 3 == 0:  # a disk that takes a part
@@ -219,7 +219,7 @@ def test_what_a_log_is_given_while_its_disk_fails_is_written_later_and_once(tmp_
         assert error is None or error.filename == str(tmp_path / "log")
         monkeypatch.setattr(atomic_files, "os", os)
     log.flush()
-    assert (tmp_path / "log").read_bytes() == written
+    assert (tmp_path / "log").read_bytes() == expected
 
 
 def test_a_log_without_room_counts_what_it_loses(tmp_path, monkeypatch):
@@ -241,13 +241,13 @@ def test_the_answer_of_a_disk_is_a_sentence_and_code_5_whatever_library_heard_it
     refused.__cause__ = direct
     for error in (direct, rust, wrapped, refused):
         assert error_report.report_error(error) == StorageError.code == 5
-        said = capsys.readouterr().err
-        assert "Traceback" not in said
-        assert len(said.strip().splitlines()) <= error_report.LINES
+        message = capsys.readouterr().err
+        assert "Traceback" not in message
+        assert len(message.strip().splitlines()) <= error_report.LINES
     assert error_report.report_error(direct) == 5
-    said = capsys.readouterr().err
-    assert "a/file" in said
-    assert text in said
+    message = capsys.readouterr().err
+    assert "a/file" in message
+    assert text in message
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,12 @@ from zoo.logging.attention_figures import (
     Page,
     _tiles,
     alignment,
-    coloured,
     head_grid,
+    max_pool,
     over_image,
     over_images,
-    pooled,
     text_pixels,
+    to_colours,
 )
 
 ODD = ["größe", "日本語", "שלום", "🙂", "\n", "\x00\u200b", "", " ", "�", "x" * 300, "e\u0301", "<eos>", "$x_1$"]
@@ -64,17 +64,17 @@ def test_cells_of_an_alignment_have_the_colours_of_their_weights():
     top, left = matrix(image)
     for row, column in np.ndindex(2, 3):
         middle = pixels(image)[top + 48 * row + 24, left + 48 * column + 24]
-        assert (middle == coloured(np.float32(weights[row, column] / 0.5))).all()
+        assert (middle == to_colours(np.float32(weights[row, column] / 0.5))).all()
 
 
 def test_what_belongs_together_is_outlined():
     weights = torch.rand(4, 5)
-    plain, gold = (alignment(weights, "abcde", "wxyz", spans) for spans in (None, [(1, 3, 2, 4)]))
+    without_spans, gold = (alignment(weights, "abcde", "wxyz", spans) for spans in (None, [(1, 3, 2, 4)]))
     top, left = matrix(gold)
     spots = np.argwhere((pixels(gold) == rgb(ORANGE)).all(-1)) - [top, left]
     assert spots.min(0).tolist() == [2 * 48, 1 * 48]
     assert spots.max(0).tolist() == [4 * 48 - 1, 3 * 48 - 1]
-    assert not (pixels(plain) == rgb(ORANGE)).all(-1).any()
+    assert not (pixels(without_spans) == rgb(ORANGE)).all(-1).any()
 
 
 @pytest.mark.parametrize("installed", [True, False])
@@ -85,8 +85,8 @@ def test_odd_and_long_tokens_are_drawn_with_any_fonts(monkeypatch, recwarn, inst
     image = alignment(torch.eye(len(ODD)), ODD, ODD, title="Übersetzung 日本")
     assert image.width < 1600
     for word in ODD:
-        seen = text_pixels(word, 26, "#000000")[..., 3].any()
-        assert seen == bool(word.strip() or word == "\n"), repr(word)
+        has_ink = text_pixels(word, 26, "#000000")[..., 3].any()
+        assert has_ink == bool(word.strip() or word == "\n"), repr(word)
     assert text_pixels("ä", 26, "#000000").tobytes() != text_pixels("a", 26, "#000000").tobytes()
     assert text_pixels("e\u0301", 26, "#000000").tobytes() == text_pixels("é", 26, "#000000").tobytes()
     assert not recwarn.list
@@ -113,7 +113,7 @@ def test_an_alignment_of_any_length_stays_a_picture(shape):
 def test_pooling_keeps_the_largest_weight():
     values = np.zeros((5, 3))
     values[4, 1] = 0.7
-    small, steps = pooled(values, 2)
+    small, steps = max_pool(values, 2)
     assert small.tolist() == [[0, 0], [0.7, 0]]
     assert steps == (3, 2)
 
@@ -123,12 +123,12 @@ def test_a_grid_has_a_panel_per_layer_and_head_and_colours_roots():
     image = head_grid(layers)
     top, left = matrix(image)
     cell, step = 20, 6 * 20 + 24
-    half, nothing = coloured(np.array(0.5)), coloured(np.array(0.0))  # sqrt(0.25)
+    half, nothing = to_colours(np.array(0.5)), to_colours(np.array(0.0))  # sqrt(0.25)
     for head in range(3):
-        found = pixels(image)
-        assert (found[top + 10, left + head * step + 10] == half).all()
-        assert (found[top + 10, left + head * step + cell + 10] == nothing).all()
-        assert (found[top + step + 10, left + head * step + 10] == nothing).all()
+        result = pixels(image)
+        assert (result[top + 10, left + head * step + 10] == half).all()
+        assert (result[top + 10, left + head * step + cell + 10] == nothing).all()
+        assert (result[top + step + 10, left + head * step + 10] == nothing).all()
     labelled = head_grid(layers, list("abcdef"), "title", ["first", "last"])
     assert labelled.height > image.height
 
@@ -139,13 +139,13 @@ def test_the_heaviest_patch_of_an_image_is_the_most_orange(channels):
     weights[0, 0, 1], weights[1, 0, 1], weights[1, 1, 0] = 0.9, 0.5, 0.2
     grey = torch.full((channels, 8, 8), 0.5)
     image = over_image(grey, weights, "7")
-    found = pixels(image)
+    result = pixels(image)
     top, left = matrix(image) - 1
     step = TILE + 24
-    assert (found[top + 50, left + 50] == 128).all()  # the image as it is
+    assert (result[top + 50, left + 50] == 128).all()  # the image as it is
     for tile in (1, 2, 3):
         spots = ((50, 150), (50, 50))
-        near, far = (np.abs(found[top + y, left + tile * step + x] - rgb(ORANGE)).sum() for y, x in spots)
+        near, far = (np.abs(result[top + y, left + tile * step + x] - rgb(ORANGE)).sum() for y, x in spots)
         assert near < 60 < far
     assert image.height < over_images([(grey, weights, "7")] * 2).height < 2 * image.height
 
@@ -163,7 +163,7 @@ def test_one_map_has_no_mean_and_many_heads_take_several_lines():
 @pytest.fixture
 def texts(monkeypatch):
     """The texts that are drawn, with their sizes in pixels and edges: left, top, right, bottom."""
-    drawn, real, turned = [], Page.pixels, {}
+    boxes, real, turned = [], Page.pixels, {}
 
     def remember(words, size, colour):
         pixels = text_pixels(words, size, colour)
@@ -176,12 +176,12 @@ def texts(monkeypatch):
             words, size = turned[upright.tobytes()]
             edge = 0.15 * size  # without ink, as between lines of a text
             box = x + edge, y + edge, x + values.shape[1] - edge, y + values.shape[0] - edge
-            drawn.append((words, size, box))
+            boxes.append((words, size, box))
         real(page, values, x, y)
 
     monkeypatch.setattr(attention_figures, "text_pixels", remember)
     monkeypatch.setattr(Page, "pixels", place)
-    return drawn
+    return boxes
 
 
 PICTURES = {

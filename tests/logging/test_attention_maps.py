@@ -75,9 +75,9 @@ def run(build, folder, heatmaps=True, steps=2, **options):
 
 
 def events(folder):
-    found = EventAccumulator(str(folder / "run"), size_guidance={"images": 0})
-    found.Reload()
-    return found
+    result = EventAccumulator(str(folder / "run"), size_guidance={"images": 0})
+    result.Reload()
+    return result
 
 
 @pytest.mark.parametrize(
@@ -96,30 +96,30 @@ def test_every_task_draws_the_same_samples_after_each_validation(tmp_path, build
 
         options = {**options, "position": NoPosition}
     run(build, tmp_path, **options)
-    found = events(tmp_path)
-    assert sorted(found.Tags()["images"]) == [f"attention/{tag}" for tag in tags]
+    result = events(tmp_path)
+    assert sorted(result.Tags()["images"]) == [f"attention/{tag}" for tag in tags]
     for tag in tags:
-        drawn = found.Images(f"attention/{tag}")
-        assert [event.step for event in drawn] == [1, 2]
-        first, last = (np.asarray(Image.open(io.BytesIO(event.encoded_image_string))) for event in drawn)
+        images = result.Images(f"attention/{tag}")
+        assert [event.step for event in images] == [1, 2]
+        first, last = (np.asarray(Image.open(io.BytesIO(event.encoded_image_string))) for event in images)
         assert first.shape[2] == 3
         assert min(first.shape[:2]) > 200
         assert first.shape != last.shape or (first != last).any()  # the weights have moved
-        assert max(len(event.encoded_image_string) for event in drawn) < 400_000
+        assert max(len(event.encoded_image_string) for event in images) < 400_000
 
 
 @pytest.mark.parametrize("build", [translation, lm, classification])
 def test_pictures_have_no_effect_on_the_run(tmp_path, build):
-    found = []
+    result = []
     for heatmaps in (True, False):
         folder = tmp_path / str(heatmaps)
         folder.mkdir()
         task = run(build, folder, heatmaps)
         scalars = events(folder)
         losses = [(event.step, event.value) for name in ("train/loss", "val/loss") for event in scalars.Scalars(name)]
-        found.append((losses, torch.get_rng_state(), [p.detach() for p in task.parameters()]))
-    (mine, chance, weights), (plain, chance_before, weights_before) = found
-    assert mine == plain
+        result.append((losses, torch.get_rng_state(), [p.detach() for p in task.parameters()]))
+    (mine, chance, weights), (without_pictures, chance_before, weights_before) = result
+    assert mine == without_pictures
     assert torch.equal(chance, chance_before)
     assert all(torch.equal(a, b) for a, b in zip(weights, weights_before, strict=True))
 
@@ -162,9 +162,9 @@ def test_a_task_of_its_own_has_no_picture_until_it_registers_one():
 
 
 def test_a_name_with_a_slash_is_the_whole_tag():
-    made = summary({"heads": Image.new("RGB", (3, 2)), "detection/boxes": Image.new("RGB", (5, 4))})
-    assert [value.tag for value in made.value] == ["attention/heads", "detection/boxes"]
-    assert (made.value[1].image.width, made.value[1].image.height) == (5, 4)
+    result = summary({"heads": Image.new("RGB", (3, 2)), "detection/boxes": Image.new("RGB", (5, 4))})
+    assert [value.tag for value in result.value] == ["attention/heads", "detection/boxes"]
+    assert (result.value[1].image.width, result.value[1].image.height) == (5, 4)
 
 
 def trainer_like(**changes):
@@ -205,9 +205,9 @@ def test_alignment_is_the_last_cross_attention_whatever_the_padding():
     assert not weights.requires_grad
     assert_close(weights.sum(-1), torch.ones(2, 4))
     assert (weights[1, :, 4:] == 0).all()
-    with evaluation(net), record_weights(net) as seen:
+    with evaluation(net), record_weights(net) as recorded:
         net(source, target, valid)
-    assert torch.equal(weights, seen["decoder.blocks.1.cross.part"].mean(1))
+    assert torch.equal(weights, recorded["decoder.blocks.1.cross.part"].mean(1))
     assert_close(align(net, source[1:, :4], None, target[1:]), weights[1:, :, :4], atol=1e-5, rtol=0)
 
 
@@ -230,19 +230,19 @@ def test_alignment_of_a_decoder_without_attention_is_none():
 def test_alignment_of_a_recurrent_decoder():
     recurrent = pytest.importorskip("zoo.models.recurrent")
     source, target = torch.randint(19, (2, 6)), torch.randint(19, (2, 4))
-    for score, wanted in (("additive", (2, 4, 6)), ("none", None)):
+    for score, expected in (("additive", (2, 4, 6)), ("none", None)):
         weights = align(recurrent.RecurrentSeq2Seq(19, 19, 16, score=score, dim=16), source, None, target)
-        assert (None if weights is None else weights.shape) == wanted
+        assert (None if weights is None else weights.shape) == expected
 
 
 @pytest.mark.parametrize("pool", ["cls", "mean"])
 def test_patches_are_what_the_classifier_reads_looks_at(pool):
     net = ViT(5, 12, channels=1, patch_size=4, pool=pool, **TINY).eval()
     images = torch.randn(2, 1, 12, 12)
-    maps, said = patch_attention(net, images)
-    with torch.no_grad(), record_weights(net) as seen:
-        assert torch.equal(said, net(images).argmax(-1))
-    last = list(seen.values())[-1]
+    maps, label = patch_attention(net, images)
+    with torch.no_grad(), record_weights(net) as weights:
+        assert torch.equal(label, net(images).argmax(-1))
+    last = list(weights.values())[-1]
     expected = last[:, :, 0, 1:] if pool == "cls" else last.mean(2)
     assert_close(maps, expected.unflatten(-1, (3, 3)))
 
@@ -277,10 +277,10 @@ def test_samples_with_a_known_alignment_come_first_and_kinds_in_turn():
 def test_labels_are_single_tokens_with_spaces_shown(tmp_path):
     _, data = translation(tmp_path)
     ids = [data.target_tokenizer.bos, *data.target_tokenizer.encode("3. Mai"), data.target_tokenizer.eos]
-    found = labels(data.target_tokenizer, torch.tensor(ids))
-    assert found[0] == "<bos>"
-    assert found[-1] == "<eos>"
-    assert "".join(found[1:-1]) == "3._Mai"
+    result = labels(data.target_tokenizer, torch.tensor(ids))
+    assert result[0] == "<bos>"
+    assert result[-1] == "<eos>"
+    assert "".join(result[1:-1]) == "3._Mai"
 
 
 @pytest.mark.parametrize("build", [translation, lm, classification])

@@ -60,8 +60,8 @@ def test_a_failure_is_said_once_and_again_when_it_works(capsys):
                 raise OSError(errno.EIO, "broken", "file")
     effort.end()
     effort.end()
-    said = capsys.readouterr().err.splitlines()
-    assert [("cannot" in line, "again: nothing" in line, "until the end: its end" in line) for line in said] == [
+    message = capsys.readouterr().err.splitlines()
+    assert [("cannot" in line, "again: nothing" in line, "until the end: its end" in line) for line in message] == [
         (True, False, False), (False, True, False), (True, False, False), (False, False, True),
     ]  # fmt: skip
 
@@ -81,8 +81,8 @@ def test_events_wait_while_the_disk_is_full_and_are_there_once(tmp_path, refused
         logger.mark()
     logger.finalize("success")
     assert scalars(tmp_path) == [(step, float(step)) for step in range(6)]
-    said = capsys.readouterr().err
-    assert (said.count("cannot be written"), said.count("can be written again")) == (2, 2)
+    message = capsys.readouterr().err
+    assert (message.count("cannot be written"), message.count("can be written again")) == (2, 2)
 
 
 def test_events_that_a_disk_never_took_are_said_at_the_end(tmp_path, refused, capsys):
@@ -98,10 +98,10 @@ def test_events_that_a_disk_never_took_are_said_at_the_end(tmp_path, refused, ca
 def test_a_run_without_its_record_is_trained_and_says_what_is_missing(tmp_path, refused, capsys):
     refused.add("ledger.json")
     ends = [fit("lm", tmp_path / "a", [Ledger(tmp_path / "a", {})])[0]]
-    said = capsys.readouterr().err
-    assert said.count("cannot be written") == 1
-    assert "ledger.json" in said
-    assert "could not be written until the end" in said
+    message = capsys.readouterr().err
+    assert message.count("cannot be written") == 1
+    assert "ledger.json" in message
+    assert "could not be written until the end" in message
     assert not (tmp_path / "a/ledger.json").exists()
     refused.clear()
     ends.append(fit("lm", tmp_path / "b", [Ledger(tmp_path / "b", {})])[0])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from zoo.logging.graph import flow
+from zoo.logging.graph import trace_flow
 from zoo.models import Seq2Seq
 from zoo.models.stack import Stack
 from zoo.parts.attention import Additive, Attention, MultiHead
@@ -27,8 +27,8 @@ X = {"x": torch.randn(1, 5, 16)}
 
 
 def stack(**options):
-    chosen = {"backend": Naive, "position": NoPosition, "block": PostNorm, "norm": LayerNorm, "ffn": MLP}
-    return Stack(Extent((9,)), **{"dim": 16, "depth": 1, "heads": 2} | chosen | options).eval()
+    defaults = {"backend": Naive, "position": NoPosition, "block": PostNorm, "norm": LayerNorm, "ffn": MLP}
+    return Stack(Extent((9,)), **{"dim": 16, "depth": 1, "heads": 2} | defaults | options).eval()
 
 
 class Decoder(nn.Module):
@@ -41,7 +41,7 @@ class Decoder(nn.Module):
 
 
 def test_a_layer_of_the_encoder_is_that_of_the_notes():
-    assert flow(stack(), X, WHOLE).edge_names() == [
+    assert trace_flow(stack(), X, WHOLE).edge_names() == [
         ("x", "MultiHead"),
         ("x", "add"),
         ("MultiHead", "add"),
@@ -54,8 +54,8 @@ def test_a_layer_of_the_encoder_is_that_of_the_notes():
 
 
 def test_a_layer_of_the_decoder_is_that_of_the_notes():
-    found = flow(Decoder(), {**X, "memory": torch.randn(1, 4, 16)}, WHOLE).edge_names()
-    assert set(found) == {
+    result = trace_flow(Decoder(), {**X, "memory": torch.randn(1, 4, 16)}, WHOLE).edge_names()
+    assert set(result) == {
         ("x", "MultiHead"), ("x", "add"), ("MultiHead", "add"), ("add", "LayerNorm"),
         ("LayerNorm", "MultiHead 2"), ("memory", "MultiHead 2"), ("LayerNorm", "add 2"), ("MultiHead 2", "add 2"),
         ("add 2", "LayerNorm 2"), ("LayerNorm 2", "MLP"), ("LayerNorm 2", "add 3"), ("MLP", "add 3"),
@@ -64,8 +64,8 @@ def test_a_layer_of_the_decoder_is_that_of_the_notes():
 
 
 def test_self_attention_and_a_feed_forward_are_those_of_the_notes():
-    found = flow(MultiHead(16, 2, Naive()), X, pattern=Pattern()).edge_names()
-    assert found == [
+    result = trace_flow(MultiHead(16, 2, Naive()), X, pattern=Pattern()).edge_names()
+    assert result == [
         ("x", "linear qkv"),
         ("linear qkv", "product"),
         ("product", "scale"),
@@ -74,9 +74,9 @@ def test_self_attention_and_a_feed_forward_are_those_of_the_notes():
         ("linear qkv", "product 2"),
         ("product 2", "linear out"),
     ]
-    masked = flow(MultiHead(16, 2, Naive()), X, pattern=Pattern(causal=True)).nodes
+    masked = trace_flow(MultiHead(16, 2, Naive()), X, pattern=Pattern(causal=True)).nodes
     assert masked.index("scale") < masked.index("mask") < masked.index("softmax")
-    assert flow(MLP(16, 64, "relu"), X).edge_names() == [
+    assert trace_flow(MLP(16, 64, "relu"), X).edge_names() == [
         ("x", "linear up"),
         ("linear up", "relu"),
         ("relu", "linear down"),
@@ -86,27 +86,29 @@ def test_self_attention_and_a_feed_forward_are_those_of_the_notes():
 def test_the_whole_model_is_that_of_the_notes():
     sizes = {"dim": 16, "depth": 6, "heads": 2, "tie": "none"}
     net = Seq2Seq(11, 11, 9, position=Sinusoidal, block=PostNorm, norm=LayerNorm, backend=Naive, **sizes).eval()
-    found = flow(net, {"source": torch.tensor([[1, 2]]), "target": torch.tensor([[3, 4, 5]])}, (Block,)).edge_names()
+    result = trace_flow(
+        net, {"source": torch.tensor([[1, 2]]), "target": torch.tensor([[3, 4, 5]])}, (Block,)
+    ).edge_names()
     layers = ["PostNorm", *(f"PostNorm {n}" for n in range(2, 13))]
     encoder, decoder = layers[:6], layers[6:]
     for side, start, first in (("source", "", encoder[0]), ("target", " 2", decoder[0])):
         chain = [side, f"embedding{start}", f"scale{start}", f"add{start}", first]
-        assert set(itertools.pairwise(chain)) <= set(found)
+        assert set(itertools.pairwise(chain)) <= set(result)
     for one in (encoder, decoder):
-        assert set(itertools.pairwise(one)) <= set(found)
-    assert {b for a, b in found if a == encoder[-1]} == set(decoder)  # every layer of the decoder reads the last one
-    assert [b for a, b in found if a == decoder[-1]] == ["scale 3"]
-    assert found[-1][1].startswith("linear")
+        assert set(itertools.pairwise(one)) <= set(result)
+    assert {b for a, b in result if a == encoder[-1]} == set(decoder)  # every layer of the decoder reads the last one
+    assert [b for a, b in result if a == decoder[-1]] == ["scale 3"]
+    assert result[-1][1].startswith("linear")
 
 
 def test_another_part_is_another_chart():
-    charts = {block: flow(stack(block=block), X, WHOLE).edge_names() for block in (PostNorm, PreNorm, Parallel)}
+    charts = {block: trace_flow(stack(block=block), X, WHOLE).edge_names() for block in (PostNorm, PreNorm, Parallel)}
     assert charts[PreNorm][:2] == [("x", "LayerNorm"), ("LayerNorm", "MultiHead")]
     assert ("LayerNorm", "MLP") in charts[Parallel]
     assert ("LayerNorm", "MultiHead") in charts[Parallel]
-    assert "tanh" in flow(Additive(16, 2), X, pattern=Pattern()).nodes
-    assert flow(SwiGLU(16, 32), X).nodes.count("linear up") == 1
-    assert "silu" in flow(SwiGLU(16, 32), X).nodes
+    assert "tanh" in trace_flow(Additive(16, 2), X, pattern=Pattern()).nodes
+    assert trace_flow(SwiGLU(16, 32), X).nodes.count("linear up") == 1
+    assert "silu" in trace_flow(SwiGLU(16, 32), X).nodes
 
 
 @pytest.mark.parametrize("block", [PreNorm, PostNorm])
@@ -114,8 +116,8 @@ def test_tracing_changes_nothing(block):
     net = stack(block=block, depth=2)
     before, during = net(X["x"]), []
     whole = nn.Sequential(net)
-    last = whole.register_forward_hook(lambda *seen: during.append(seen[2]))
-    flow(whole, X, WHOLE)
+    last = whole.register_forward_hook(lambda *args: during.append(args[2]))
+    trace_flow(whole, X, WHOLE)
     last.remove()
     assert torch.equal(during[0], before)
     assert torch.equal(net(X["x"]), before)
@@ -125,6 +127,6 @@ def test_tracing_changes_nothing(block):
 def test_the_chart_of_the_page_is_what_its_program_prints():
     page = PAGE.read_text(encoding="utf-8")
     code, chart = (re.search(rf"```{kind}\n(.*?)```", page, re.S)[1] for kind in ("python", "mermaid"))
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    with contextlib.redirect_stdout(io.StringIO()) as output:
         exec(compile(code, "checklist.md", "exec"), {})
-    assert said.getvalue() == chart
+    assert output.getvalue() == chart

@@ -141,21 +141,21 @@ def test_a_run_that_fails_gives_the_terminal_back(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("total", "origin", "timer", "left"),
+    ("total", "origin", "timer", "expected"),
     [
         (100, (90.0, 20), None, 60 * 10 / 20), (100, (90.0, 40), None, None), (None, (90.0, 20), None, None),
         (100, (90.0, 20), 12.0, 12.0), (100, (90.0, 20), 99.0, 30.0), (None, None, -1.0, 0.0),
         (30, (90.0, 20), None, 0.0),
     ],
 )  # fmt: skip
-def test_time_left_is_that_of_the_steps_or_of_the_limit(monkeypatch, total, origin, timer, left):
+def test_time_left_is_that_of_the_steps_or_of_the_limit(monkeypatch, total, origin, timer, expected):
     monkeypatch.setattr("zoo.logging.progress_bar.time.monotonic", lambda: 100.0)
     limit = Timer(duration={"seconds": 0})
     monkeypatch.setattr(limit, "time_remaining", lambda: timer)
     bar = StepProgress()
     bar._trainer = SimpleNamespace(global_step=40, callbacks=[limit, bar])
     bar._total, bar._origin = total, origin
-    assert bar.seconds_left() == left
+    assert bar.seconds_left() == expected
 
 
 def test_speed_is_that_of_the_newest_drawings():
@@ -189,8 +189,8 @@ def test_a_loss_that_is_not_a_number_is_shown(tmp_path):
 
 @given(st.lists(st.text("aß語", min_size=1, max_size=20), min_size=1, max_size=7), st.integers(1, 200))
 def test_a_line_is_never_wider_than_the_terminal(fields, columns):
-    kept, strip = fitting(fields, columns)
-    assert kept == fields[: len(kept)]
+    fitting_fields, strip = fitting(fields, columns)
+    assert fitting_fields == fields[: len(fitting_fields)]
     assert strip == 0 or NARROWEST <= strip <= WIDEST
     screen = Console(file=io.StringIO(), force_terminal=True, width=columns, color_system=None)
     screen.print(Line(fields, 0.5), end="")
@@ -198,7 +198,7 @@ def test_a_line_is_never_wider_than_the_terminal(fields, columns):
     assert len(lines) == 1
     assert cell_len(lines[0]) <= columns
     if cell_len(fields[0]) <= columns:
-        assert " · ".join(kept[1:]) in lines[0]
+        assert " · ".join(fitting_fields[1:]) in lines[0]
 
 
 def test_times_are_written_as_on_a_clock():
@@ -245,8 +245,8 @@ def test_a_real_run_on_a_terminal(tmp_path, columns):
     options = "--model.dim 16 --model.depth 1 --model.heads 2 --data.size 400 --trainer.val_check_interval 3"
     words = f"fit vit-glyphs {options} --trainer.max_steps 6 --trainer.limit_val_batches 1".split()
     text = in_terminal([sys.executable, "-m", "zoo", *words], columns, tmp_path)
-    drawn = [CONTROL.sub("", line) for line in re.split("\r\x1b\\[2K", text)[1:]]
-    frames = [line.strip("\r\n") for piece in drawn for line in piece.split("\n") if line.startswith("step ")]
+    lines = [CONTROL.sub("", line) for line in re.split("\r\x1b\\[2K", text)[1:]]
+    frames = [line.strip("\r\n") for piece in lines for line in piece.split("\n") if line.startswith("step ")]
     bars = [frame for frame in frames if "· val/" not in frame[:20]]
     assert max(map(len, bars)) <= columns
     assert bars[-1].startswith("step 6/6 ━")

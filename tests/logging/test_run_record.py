@@ -50,10 +50,10 @@ def run(folder, task="lm", options=None, seed=3, resume=None, callbacks=(), **tr
     real = torch.manual_seed
     with mock.patch.object(torch, "manual_seed", side_effect=lambda number: real(seed)):
         module, data = build(task, 4, folder, **(options or {}))
-    kept = Ledger(home, describe_configuration(MODEL, DATA))
+    record = Ledger(home, describe_configuration(MODEL, DATA))
     settings = {"max_steps": 10, "val_check_interval": 4, "check_val_every_n_epoch": None, "log_every_n_steps": 1}
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "accelerator": "cpu"}
-    first = [CostMeter(cost(module)), EndsWithValidation(), kept]
+    first = [CostMeter(cost(module)), EndsWithValidation(), record]
     fit = Trainer(
         default_root_dir=folder, use_distributed_sampler=False, callbacks=[*first, *callbacks],
         **{"enable_checkpointing": False, **settings, **quiet, **trainer},
@@ -65,31 +65,31 @@ def run(folder, task="lm", options=None, seed=3, resume=None, callbacks=(), **tr
 
 
 def test_a_ledger_says_what_a_run_was_and_what_became_of_it(tmp_path):
-    found = run(tmp_path)
-    assert (found["format"], found["recipe"], found["variant"], found["seed"]) == (1, "recipe", "position=rope", 3)
-    assert found["choices"] == {
+    result = run(tmp_path)
+    assert (result["format"], result["recipe"], result["variant"], result["seed"]) == (1, "recipe", "position=rope", 3)
+    assert result["choices"] == {
         "lr": 1e-3, "optimizer": "AdamW", "backend": "None",
         "data.batch_size": 4, "data.max_length": 12, "data.augment": "none",
     }  # fmt: skip
-    assert found["goals"] == {"loss": "min", "bits_per_byte": "min"}
-    assert found["unit"] == "token"
-    assert found["data"]["class"] == "TextFiles"
-    assert len(found["data"]["fingerprint"]) == 64
-    assert [each["step"] for each in found["validations"]] == [4, 8, 10]
-    assert [each["tokens"] for each in found["validations"]] == [192, 384, 480]
-    assert (found["steps"], found["tokens"], found["finished"]) == (10, 480, True)
-    losses = [each["loss"] for each in found["validations"]]
-    assert found["best"]["loss"] == min(losses)
-    assert found["last"]["loss"] == losses[-1]
-    assert set(found["last"]) == {"loss", "bits_per_byte", "perplexity"}
-    setting = found["setting"]
+    assert result["goals"] == {"loss": "min", "bits_per_byte": "min"}
+    assert result["unit"] == "token"
+    assert result["data"]["class"] == "TextFiles"
+    assert len(result["data"]["fingerprint"]) == 64
+    assert [each["step"] for each in result["validations"]] == [4, 8, 10]
+    assert [each["tokens"] for each in result["validations"]] == [192, 384, 480]
+    assert (result["steps"], result["tokens"], result["finished"]) == (10, 480, True)
+    losses = [each["loss"] for each in result["validations"]]
+    assert result["best"]["loss"] == min(losses)
+    assert result["last"]["loss"] == losses[-1]
+    assert set(result["last"]) == {"loss", "bits_per_byte", "perplexity"}
+    setting = result["setting"]
     assert setting["batch"] == {"batch_size": 4, "max_length": 12}
     assert (setting["max_steps"], setting["processes"], setting["kernel"], setting["device"]) == (10, 1, "SDPA", "cpu")
     assert setting["threads"] == torch.get_num_threads()
-    assert found["cost"]["parameters"] > 1000
-    assert found["cost"]["tokens_per_s"] > 0
-    assert found["cost"]["seconds"] > 0
-    assert parse_record(tmp_path / "recipe/position=rope/s3/ledger.json").figure("loss") == found["best"]["loss"]
+    assert result["cost"]["parameters"] > 1000
+    assert result["cost"]["tokens_per_s"] > 0
+    assert result["cost"]["seconds"] > 0
+    assert parse_record(tmp_path / "recipe/position=rope/s3/ledger.json").figure("loss") == result["best"]["loss"]
 
 
 def test_the_same_seed_sees_the_same_and_starts_the_same(tmp_path):
@@ -112,9 +112,9 @@ def test_a_swapped_part_leaves_all_else_equal(kind, tmp_path):
     from zoo import registry
 
     def trained(name):
-        found = run(tmp_path / name, options={"position": NoPosition, kind: registry.get(kind, name)}, max_steps=3)
+        result = run(tmp_path / name, options={"position": NoPosition, kind: registry.get(kind, name)}, max_steps=3)
         read = parse_record(tmp_path / name / "recipe" / "position=rope" / "s3" / "ledger.json")
-        return found["start"], replace(read, choices={kind: name}, seed=3)
+        return result["start"], replace(read, choices={kind: name}, seed=3)
 
     first, *others = [part.name for part in registry.parts(kind)]
     usual, base = trained(first)
@@ -124,12 +124,12 @@ def test_a_swapped_part_leaves_all_else_equal(kind, tmp_path):
         refusal = contextlib.nullcontext() if registry.find(kind, name).builtin else contextlib.suppress(UsageError)
         start = None
         with refusal:
-            start, found = trained(name)
+            start, results = trained(name)
         if start is None:
             continue
-        assert found.batches == base.batches, name
-        assert changed_tensors(found, base) == [], name
-        assert other_batches(found, base) == "", name
+        assert results.batches == base.batches, name
+        assert changed_tensors(results, base) == [], name
+        assert other_batches(results, base) == "", name
         shared = [tensor for tensor in start if start[tensor] == usual.get(tensor)]
         assert len(shared) >= 8, name
 
@@ -141,10 +141,10 @@ def test_a_resumed_run_writes_what_an_uninterrupted_one_does(task, accumulate, t
     half = run(tmp_path / "b", task, callbacks=[Stop(5)], **options)
     assert not half["finished"]
     assert half["batches"]["count"] == 4 * accumulate  # written at the last validation
-    found = run(tmp_path / "b", task, resume=tmp_path / "b" / "stopped.ckpt", **options)
+    result = run(tmp_path / "b", task, resume=tmp_path / "b" / "stopped.ckpt", **options)
     for key in ("batches", "start", "validations", "best", "last", "steps", "tokens", "finished"):
-        assert found[key] == whole[key], key
-    assert found["cost"]["seconds"] > half["cost"]["seconds"]
+        assert result[key] == whole[key], key
+    assert result["cost"]["seconds"] > half["cost"]["seconds"]
 
 
 def test_the_start_of_a_resumed_run_is_where_training_began(tmp_path):
@@ -153,23 +153,23 @@ def test_the_start_of_a_resumed_run_is_where_training_began(tmp_path):
     name = next(name for name in ours["callbacks"] if name.startswith("Ledger"))
     ours["callbacks"][name]["start"]["embedding.weight"] = "as the checkpoint says"
     torch.save(ours, tmp_path / "changed.ckpt")
-    found = run(tmp_path, resume=tmp_path / "changed.ckpt")
-    assert found["start"]["embedding.weight"] == "as the checkpoint says"
+    result = run(tmp_path, resume=tmp_path / "changed.ckpt")
+    assert result["start"]["embedding.weight"] == "as the checkpoint says"
 
 
 def test_the_order_of_batches_matters(tmp_path):
     def digest(batches):
-        kept = Ledger(tmp_path, {})
-        kept._pending = [list(tensors(batch)) for batch in batches]
-        kept._digest()
-        return kept.batches["digest"]
+        record = Ledger(tmp_path, {})
+        record._pending = [list(tensors(batch)) for batch in batches]
+        record._digest()
+        return record.batches["digest"]
 
     one, two = {"x": torch.arange(4)}, {"x": torch.arange(4) + 1}
-    found = {
+    result = {
         digest([one, two]), digest([two, one]), digest([one]), digest([one, one]), digest([{"y": torch.arange(4)}]),
         digest([{"x": torch.arange(4).int()}]), digest([[torch.arange(4)]]),
     }  # fmt: skip
-    assert len(found) == 7
+    assert len(result) == 7
 
 
 def test_a_large_tensor_is_sampled_evenly():
@@ -187,7 +187,7 @@ def test_a_large_tensor_is_sampled_evenly():
 
 
 def test_batches_of_another_device_are_digested_together(tmp_path, monkeypatch):
-    kept, looked = Ledger(tmp_path, {}), Ledger(tmp_path, {})
+    record, looked = Ledger(tmp_path, {}), Ledger(tmp_path, {})
 
     class Elsewhere:
         device = torch.device("cuda")
@@ -199,18 +199,18 @@ def test_batches_of_another_device_are_digested_together(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "tensor_bytes", lambda tensor: b"x")
     Elsewhere.dtype = torch.float32
     for count in range(module.PENDING - 1):
-        kept.on_train_batch_start(Fit(), None, {"x": torch.ones(1)}, count)
-    assert kept.batches["count"] == 0
-    assert kept.state_dict()["batches"]["count"] == module.PENDING - 1  # a checkpoint waits for none
+        record.on_train_batch_start(Fit(), None, {"x": torch.ones(1)}, count)
+    assert record.batches["count"] == 0
+    assert record.state_dict()["batches"]["count"] == module.PENDING - 1  # a checkpoint waits for none
     for count in range(module.PENDING):
         looked.on_train_batch_start(Fit(), None, {"x": torch.ones(1)}, count)
     assert looked.batches["count"] == module.PENDING
 
 
 def test_training_that_diverged_is_said_to_have(tmp_path):
-    found = run(tmp_path, options={"lr": 1e30})
-    assert found["finished"]
-    assert found["last"]["loss"] is None
+    result = run(tmp_path, options={"lr": 1e30})
+    assert result["finished"]
+    assert result["last"]["loss"] is None
     assert parse_record(tmp_path / "recipe/position=rope/s3/ledger.json").diverged_on("loss")
     fine = run(tmp_path / "fine")
     assert not parse_record(tmp_path / "fine/recipe/position=rope/s3/ledger.json").diverged_on("loss")
@@ -226,19 +226,19 @@ def test_a_reader_never_sees_half_a_ledger(tmp_path):
         for value in itertools.count():
             write_json(path, {"value": value, "long": ["x" * 100] * 2000})
 
-    path, seen = tmp_path / "ledger.json", 0
+    path, count = tmp_path / "ledger.json", 0
     for _ in range(4):
         writer = multiprocessing.get_context("fork").Process(target=write, args=(path,))
         writer.start()
-        begun = time.monotonic()
-        while time.monotonic() < begun + 0.5:
+        start = time.monotonic()
+        while time.monotonic() < start + 0.5:
             if path.exists():
                 assert len(json.loads(path.read_text())["long"]) == 2000
-                seen += 1
+                count += 1
         writer.kill()
         writer.join()
         assert len(json.loads(path.read_text())["long"]) == 2000
-    assert seen > 10
+    assert count > 10
     assert len(list(tmp_path.iterdir())) <= 5  # a kill leaves one draft at most, which the run's next start takes
     remove_drafts(tmp_path)
     assert list(tmp_path.iterdir()) == [path]
@@ -246,8 +246,8 @@ def test_a_reader_never_sees_half_a_ledger(tmp_path):
 
 def test_json_has_no_word_for_what_is_not_finite(tmp_path):
     write_json(tmp_path / "a.json", {"a": float("nan"), "b": [float("inf"), 1.5, True, None], 3: Path("x")})
-    found = json.loads((tmp_path / "a.json").read_text(), parse_constant=lambda word: pytest.fail(word))
-    assert found == {"a": None, "b": [None, 1.5, True, None], "3": "x"}
+    result = json.loads((tmp_path / "a.json").read_text(), parse_constant=lambda word: pytest.fail(word))
+    assert result == {"a": None, "b": [None, 1.5, True, None], "3": "x"}
 
 
 def test_every_run_carries_a_ledger_that_comes_before_its_checkpoints_are_saved(tmp_path):
@@ -258,5 +258,5 @@ def test_every_run_carries_a_ledger_that_comes_before_its_checkpoints_are_saved(
     assert ledgers[0].about["setting"]["batch"] == {"batch_size": 4, "max_length": 12}
     run(tmp_path / "a", callbacks=[CheckpointSaver(tmp_path / "c")], enable_checkpointing=True)
     state = torch.load(tmp_path / "c" / "last.ckpt", weights_only=True)["callbacks"]
-    found = next(value for name, value in state.items() if name.startswith("Ledger"))
-    assert [each["step"] for each in found["validations"]] == [4, 8, 10]
+    result = next(value for name, value in state.items() if name.startswith("Ledger"))
+    assert [each["step"] for each in result["validations"]] == [4, 8, 10]

@@ -85,11 +85,11 @@ def ask(url, body=None, until=bool):
 
 def test_hparams_have_a_column_per_choice_and_a_row_per_variant(server):
     url = f"{server}/plugin/hparams/experiment"
-    found = ask(url, {"includeMetrics": True}, lambda answer: len(answer.get("hparamInfos", [])) >= 4)
-    assert {info["name"] for info in found["hparamInfos"]} == {"dim", "lr", "position", "backend"}
-    metrics = {info["name"]["tag"] for info in found["metricInfos"]}
+    result = ask(url, {"includeMetrics": True}, lambda answer: len(answer.get("hparamInfos", [])) >= 4)
+    assert {info["name"] for info in result["hparamInfos"]} == {"dim", "lr", "position", "backend"}
+    metrics = {info["name"]["tag"] for info in result["metricInfos"]}
     assert metrics == {"val/loss", "best/loss"}  # no hp_metric, no epoch
-    wanted = {
+    expected = {
         "experimentName": "",
         "allowedStatuses": ["STATUS_SUCCESS", "STATUS_FAILURE", "STATUS_RUNNING", "STATUS_UNKNOWN"],
         "colParams": [
@@ -100,7 +100,7 @@ def test_hparams_have_a_column_per_choice_and_a_row_per_variant(server):
         "startIndex": 0,
         "sliceSize": 10,
     }
-    rows = ask(f"{server}/plugin/hparams/session_groups", wanted)["sessionGroups"]
+    rows = ask(f"{server}/plugin/hparams/session_groups", expected)["sessionGroups"]
     assert {row["name"]: row["hparams"]["position"] for row in rows} == {
         "lm-tiny/rope": "RoPE(base=500000.0)",
         "lm-tiny/position=alibi": "ALiBi",
@@ -117,7 +117,7 @@ def test_run_names_are_variants_and_seeds_and_there_is_no_epoch_chart(server):
     tags = ask(f"{server}/plugin/scalars/tags", until=lambda answer: len(answer) >= 4)
     runs = {f"lm-tiny/{variant}/s{seed}" for variant in ("rope", "position=alibi") for seed in (1, 2)}
     assert set(tags) == runs
-    assert all(set(found) == {"val/loss", "best/loss"} for found in tags.values())
+    assert all(set(result) == {"val/loss", "best/loss"} for result in tags.values())
 
 
 def test_there_is_a_layout_of_quality_and_cost(server):

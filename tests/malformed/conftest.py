@@ -12,8 +12,8 @@ def answered(capfd, tmp_path, monkeypatch):
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
 
     def files():
-        found = {path for path in tmp_path.rglob("*") if path.suffix != ".lock"}
-        return {path for path in found if "cache" not in path.parts or "partial" in path.name}
+        paths = {path for path in tmp_path.rglob("*") if path.suffix != ".lock"}
+        return {path for path in paths if "cache" not in path.parts or "partial" in path.name}
 
     def run(*words: object) -> str:
         before = files()

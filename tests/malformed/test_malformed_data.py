@@ -57,15 +57,15 @@ PAIR_FILES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("files", "said"), PAIR_FILES)
-def test_pairs(answered, tmp_path, files, said):
+@pytest.mark.parametrize(("files", "message"), PAIR_FILES)
+def test_pairs(answered, tmp_path, files, message):
     folder = tmp_path / "pairs"
     folder.mkdir()
     sound = dict.fromkeys(["train.en", "train.de", "val.en", "val.de"], GOOD)
     for name, content in (sound | files).items():
         if content is not None:
             (folder / name).write_bytes(content)
-    assert said in answered(*PAIRS)
+    assert message in answered(*PAIRS)
 
 
 def test_bad_lines_are_left_out_where_asked_and_counted(tmp_path, monkeypatch, caplog):
@@ -78,21 +78,21 @@ def test_bad_lines_are_left_out_where_asked_and_counted(tmp_path, monkeypatch, c
     with caplog.at_level(logging.WARNING):
         data.ready()
     assert len(data.datasets["train"]) == 37
-    said = " ".join(record.getMessage() for record in caplog.records)
-    assert "1 of 40 lines are left out, blank: 7" in said
-    assert "not UTF-8: 10" in said
-    assert "with NUL: 21" in said
+    message = " ".join(record.getMessage() for record in caplog.records)
+    assert "1 of 40 lines are left out, blank: 7" in message
+    assert "not UTF-8: 10" in message
+    assert "with NUL: 21" in message
 
 
 TEXTS = [(b"", "t.txt is empty"), (b"caf\xe9 " * 9, "t.txt:1: byte 0xe9"), (b"a\nb\n\xff", "t.txt:3: byte 0xff"),
          ("text".encode("utf-16"), "t.txt"), (b"a", "at least 2"), (None, "t.txt is not on disk")]  # fmt: skip
 
 
-@pytest.mark.parametrize(("content", "said"), TEXTS)
-def test_texts(answered, tmp_path, content, said):
+@pytest.mark.parametrize(("content", "message"), TEXTS)
+def test_texts(answered, tmp_path, content, message):
     if content is not None:
         (tmp_path / "t.txt").write_bytes(content)
-    assert said in answered(*LM)
+    assert message in answered(*LM)
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_kept(tmp_path, monkeypatch):
@@ -123,14 +123,14 @@ def images(tmp_path, monkeypatch):
     return tmp_path / "images"
 
 
-def cut(path, share=0.6):
+def truncate(path, share=0.6):
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
 
 
 SPOILT = {
     "text": (lambda f: (f / "train/cat/1.png").write_text("no image"), "1.png cannot be read"),
     "empty": (lambda f: (f / "train/cat/1.png").write_bytes(b""), "1.png cannot be read"),
-    "truncated": (lambda f: cut(f / "val/dog/2.png"), "2.png cannot be read"),
+    "truncated": (lambda f: truncate(f / "val/dog/2.png"), "2.png cannot be read"),
     "16 bits": (lambda f: Image.fromarray(np.zeros((9, 9), np.uint16)).save(f / "train/dog/3.png"), "more than 8 bits"),
     "postscript": (lambda f: (f / "train/dog/3.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n"), "3.png cannot be read"),
     "huge": (lambda f: Image.new("1", (9000, 9000)).save(f / "train/dog/3.png"), "9000 × 9000 pixels"),
@@ -143,13 +143,13 @@ SPOILT = {
 
 @pytest.mark.parametrize("name", SPOILT)
 def test_images(answered, images, name):
-    spoil, said = SPOILT[name]
+    spoil, message = SPOILT[name]
     spoil(images)
-    assert said in answered(*VIT)
+    assert message in answered(*VIT)
 
 
 def test_bad_images_are_left_out_where_asked_and_counted(images, caplog):
-    cut(images / "train/cat/1.png")
+    truncate(images / "train/cat/1.png")
     (images / "train/dog/2.png").write_text("no image")
     data = ImageFolder(str(images), image_size=8, bad="skip")
     with caplog.at_level(logging.WARNING):
@@ -167,12 +167,12 @@ ARRAYS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "said"), ARRAYS)
-def test_arrays(answered, tmp_path, changes, said):
+@pytest.mark.parametrize(("changes", "message"), ARRAYS)
+def test_arrays(answered, tmp_path, changes, message):
     arrays = {"images": np.zeros((4, 8, 8), np.uint8), "labels": np.array([0, 1, 0, 1])} | changes
     np.savez(tmp_path / "a.npz", **{name: array for name, array in arrays.items() if array is not None})
     words = ["fit", "vit-glyphs", "--data", "NpzImages", "--data.train", "a.npz", "--data.val", "a.npz", *CPU]
-    assert said in answered(*words)
+    assert message in answered(*words)
 
 
 def changed(**model):

@@ -95,24 +95,24 @@ def _text(tmp_path):
     (tmp_path / "text.txt").write_text("a text of little interest " * 20)
 
 
-@pytest.mark.parametrize(("old", "new", "said"), EDITS)
-def test_a_recipe_with_one_mistake(answered, tmp_path, old, new, said):
+@pytest.mark.parametrize(("old", "new", "message"), EDITS)
+def test_a_recipe_with_one_mistake(answered, tmp_path, old, new, message):
     assert SOUND.count(old) == 1
     (tmp_path / "r.yaml").write_text(SOUND.replace(old, new))
-    assert said in answered("fit", "r.yaml")
+    assert message in answered("fit", "r.yaml")
 
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_file_that_is_no_recipe(answered, tmp_path, name):
-    content, said = WHOLE[name]
+    content, message = WHOLE[name]
     (tmp_path / "r.yaml").write_bytes(content)
-    assert said in answered("fit", "r.yaml")
+    assert message in answered("fit", "r.yaml")
 
 
-@pytest.mark.parametrize(("words", "said"), OPTIONS)
-def test_an_option_with_a_mistake(answered, tmp_path, words, said):
+@pytest.mark.parametrize(("words", "message"), OPTIONS)
+def test_an_option_with_a_mistake(answered, tmp_path, words, message):
     (tmp_path / "r.yaml").write_text(SOUND)
-    assert said in answered("fit", "r.yaml", *words)
+    assert message in answered("fit", "r.yaml", *words)
 
 
 def test_a_recipe_that_is_no_file(answered, tmp_path):

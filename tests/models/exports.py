@@ -108,8 +108,8 @@ def gap_of_onnx(one: Case) -> float:
         program = torch.onnx.export(one.net, one.inputs, dynamo=True, dynamic_shapes=one.open, verbose=False)
     assert program is not None
     session = onnxruntime.InferenceSession(program.model_proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    given = {slot.name: value.numpy() for slot, value in zip(session.get_inputs(), one.others, strict=True)}
-    return one.gap(torch.from_numpy(session.run(None, given)[0]))
+    inputs = {slot.name: value.numpy() for slot, value in zip(session.get_inputs(), one.others, strict=True)}
+    return one.gap(torch.from_numpy(session.run(None, inputs)[0]))
 
 
 def main() -> int:
@@ -119,7 +119,7 @@ def main() -> int:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
-    worst, done, failed, begun = 0.0, 0, 0, time.monotonic()
+    worst, done, failed, start = 0.0, 0, 0, time.monotonic()
     for change in CHANGES:
         for kind in KINDS:
             try:
@@ -135,7 +135,7 @@ def main() -> int:
                 continue
             worst, done = max(worst, gap), done + 1
             print(f"{kind}, {change}: {gap:.1e}", flush=True)
-    print(f"{done} exported, largest difference {worst:.1e}; {failed} not; {time.monotonic() - begun:.0f} s")
+    print(f"{done} exported, largest difference {worst:.1e}; {failed} not; {time.monotonic() - start:.0f} s")
     return int(failed > 0 or worst > 1e-4)
 
 

@@ -46,7 +46,7 @@ def covering_rows(model, *kinds, **choices):
     return covering({kind: ours(kind) for kind in kinds} | choices, accepted=lambda row: not refused(model, row))
 
 
-def chosen(parts):
+def part_options(parts):
     """{kind: class} for {kind: name}."""
     return {kind: registry.get(kind, name) for kind, name in parts.items()}
 
@@ -77,10 +77,10 @@ def spread(net):
     return net
 
 
-def built(build, parts, **options):
+def build_model(build, parts, **options):
     """The model in evaluation, or None where the parts refuse each other: see test_compatibility.py."""
     try:
-        return spread(build(**chosen(parts), **options)).eval()
+        return spread(build(**part_options(parts), **options)).eval()
     except UsageError:
         return None
 

@@ -31,13 +31,13 @@ def layer(attention, position, extent, **options):
     """One attention that is given what a stack gives it, or None where a sentence refuses the parts."""
     part = registry.get("attention", attention)
     grouped = options.pop("grouped", False) and "kv_heads" in inspect.signature(part).parameters
-    built = (lambda *args: part(*args, kv_heads=2)) if grouped else part
+    build = (lambda *args: part(*args, kv_heads=2)) if grouped else part
     try:
         return spread(
             Stack(
                 extent,
                 **{**SIZES, "heads": 4, "dim": 32},
-                attention=built,
+                attention=build,
                 position=registry.get("position", position),
                 **options,
             )
@@ -62,12 +62,12 @@ def test_chosen_rows_and_heads_are_those_of_all_weights(attention, position, ext
     assert list(all_of_them) == attention_layers(net)
     last = attention_layers(net)[-1:]
     for rows, heads in zip(ROWS, [None, [2], slice(1, 3), [3, 0], None, [-1]], strict=True):
-        with record_weights(net, last, rows, heads) as seen:
+        with record_weights(net, last, rows, heads) as weights:
             assert torch.equal(net(x, valid), expected)
         picked = [list(range(9))[i] for i in rows] if isinstance(rows, list) else list(range(9))[rows]
         whole = all_of_them[last[0]][:, :, picked]
-        assert_close(seen[last[0]], whole if heads is None else whole[:, heads], atol=1e-13, rtol=0)
-        assert list(seen) == last
+        assert_close(weights[last[0]], whole if heads is None else whole[:, heads], atol=1e-13, rtol=0)
+        assert list(weights) == last
 
 
 @pytest.mark.parametrize("backend", names("backend"))
@@ -89,17 +89,17 @@ def test_weights_sum_to_one_and_make_the_output_of_every_backend(attention, back
         assert attention == "Additive" or (attention, backend) == ("Disentangled", "Flash")
         return
     part, rows = net.blocks[-1].attend.part, [0, 5, 69]
-    given = {}
+    inputs = {}
     part.register_forward_hook(
-        lambda part, args, kwargs, out: given.update(args=args, out=out, **kwargs), with_kwargs=True
+        lambda part, args, kwargs, out: inputs.update(args=args, out=out, **kwargs), with_kwargs=True
     )
-    with record_weights(net, rows=rows) as seen:
+    with record_weights(net, rows=rows) as recorded:
         net(torch.randn(2, 70, 16))
-    weights = seen[attention_layers(net)[-1]]
+    weights = recorded[attention_layers(net)[-1]]
     assert_close(weights.sum(-1), torch.ones(2, 2, 3), atol=1e-12, rtol=0)
-    v = part.project(*given["args"], None, given["pattern"], given["position"], None)[2]
+    v = part.project(*inputs["args"], None, inputs["pattern"], inputs["position"], None)[2]
     mixed = part.out((weights @ v).transpose(1, 2).flatten(2))
-    assert_close(mixed, given["out"][:, rows], atol=1e-10, rtol=0)
+    assert_close(mixed, inputs["out"][:, rows], atol=1e-10, rtol=0)
 
 
 @pytest.mark.parametrize("offset", [0, 4])
@@ -160,27 +160,27 @@ def test_watching_changes_neither_outputs_nor_gradients_nor_chance(build):
     def trained(watched):
         torch.manual_seed(3)
         net.zero_grad()
-        with record_weights(net if watched else nn.Identity(), rows=slice(1, 4)) as seen:
+        with record_weights(net if watched else nn.Identity(), rows=slice(1, 4)) as recorded:
             out = net(*inputs)
             out.sum().backward()
-        assert len(seen) == (len(attention_layers(net)) if watched else 0)
-        assert not any(weights.requires_grad for weights in seen.values())
+        assert len(recorded) == (len(attention_layers(net)) if watched else 0)
+        assert not any(weights.requires_grad for weights in recorded.values())
         return [out, torch.get_rng_state(), *(p.grad for p in net.parameters() if p.grad is not None)]
 
-    for mine, plain in zip(trained(True), trained(False), strict=True):
-        assert torch.equal(mine, plain)
+    for mine, unwatched in zip(trained(True), trained(False), strict=True):
+        assert torch.equal(mine, unwatched)
     assert not any(part._forward_hooks for part in net.modules())
 
 
 def test_flash_can_be_watched_though_it_has_no_weights():
     parts = [language(backend=backend) for backend in (Flash, Naive)]
-    x, found = torch.arange(12)[None], []
+    x, result = torch.arange(12)[None], []
     for net in parts:
-        with record_weights(net) as seen:
+        with record_weights(net) as weights:
             net(x)
-        found.append(seen)
+        result.append(weights)
     for name in attention_layers(parts[0]):
-        assert_close(found[0][name], found[1][name], atol=1e-12, rtol=0)
+        assert_close(result[0][name], result[1][name], atol=1e-12, rtol=0)
 
 
 def test_a_part_that_knows_its_weights_can_be_watched_without_being_an_attention():
@@ -192,9 +192,9 @@ def test_a_part_that_knows_its_weights_can_be_watched_without_being_an_attention
             return x.softmax(-1)
 
     net, x = nn.Sequential(Look()), torch.randn(2, 3, 4, 5)
-    with record_weights(net, ["0"], rows=[2], heads=[1, 0]) as seen:
+    with record_weights(net, ["0"], rows=[2], heads=[1, 0]) as recorded:
         net(x)
-    assert torch.equal(seen["0"], x.softmax(-1)[:, [1, 0]][:, :, [2]])
+    assert torch.equal(recorded["0"], x.softmax(-1)[:, [1, 0]][:, :, [2]])
 
 
 def test_unknown_names_and_cached_queries_are_refused():
@@ -205,9 +205,9 @@ def test_unknown_names_and_cached_queries_are_refused():
     ):
         pass
     caches = net.stack.caches(8)
-    with record_weights(net) as seen:
+    with record_weights(net) as weights:
         net(torch.ones(1, 4, dtype=torch.long), caches=caches)
-        assert seen[attention_layers(net)[0]].shape == (1, 2, 4, 4)
+        assert weights[attention_layers(net)[0]].shape == (1, 2, 4, 4)
         with pytest.raises(UsageError, match="while it goes on from a cache"):
             net(torch.ones(1, 1, dtype=torch.long), caches=caches)
 
@@ -216,14 +216,14 @@ def test_a_cross_attention_is_watched_while_decoding_with_a_cache():
     net = seq2seq().eval()
     source, target = torch.randint(19, (1, 6)), torch.randint(19, (1, 4))
     cross = [name for name in attention_layers(net.decoder) if ".cross." in name]
-    with torch.no_grad(), record_weights(net.decoder, cross) as seen:
+    with torch.no_grad(), record_weights(net.decoder, cross) as weights:
         net(source, target)
-        whole = dict(seen)
+        whole = dict(weights)
         state = net.begin(source, None, 4)
         for step in range(4):
             state.step(target[:, step : step + 1])
             for name in cross:
-                assert_close(seen[name], whole[name][:, :, [step]], atol=1e-12, rtol=0)
+                assert_close(weights[name], whole[name][:, :, [step]], atol=1e-12, rtol=0)
 
 
 def test_runs_join_neighbours_and_keep_the_order():
@@ -252,9 +252,9 @@ def test_an_attention_without_weights_leaves_none_and_says_so_once(caplog):
     watch_module._warn_without_weights.cache_clear()
     net = language(attention=Weightless)
     for _ in range(2):
-        with record_weights(net) as seen:
+        with record_weights(net) as weights:
             net(tokens(1, 4))
-        assert seen == {}
+        assert weights == {}
     assert [record.getMessage() for record in caplog.records] == [
         "Weightless gives no attention weights (it has no weigh): heat maps and alignments leave it out"
     ]

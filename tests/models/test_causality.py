@@ -7,12 +7,12 @@ import torch
 from small import (
     SIZES,
     WORDS,
-    built,
-    chosen,
+    build_model,
     combinations,
     covering_rows,
     language,
     names,
+    part_options,
     seq2seq,
     spread,
     stack,
@@ -42,7 +42,7 @@ def rows(model):
 
 def model_of(build, parts, **options):
     parts = dict(parts)
-    return built(build, parts, window=parts.pop("window"), **options)
+    return build_model(build, parts, window=parts.pop("window"), **options)
 
 
 accepted, padding_accepted = rows("LanguageModel"), rows("Seq2Seq")  # a translation always pads
@@ -56,10 +56,10 @@ def test_no_gradient_reaches_the_future_and_some_reaches_all_the_past(parts):
     reach = LENGTH if window is None else 1 + SIZES["depth"] * (window - 1)
     for t in range(LENGTH):
         (grad,) = torch.autograd.grad(out[0, t].sum(), x, retain_graph=True)
-        seen = (grad[0].abs().sum(-1) > 0).tolist()
-        assert not any(seen[t + 1 :])
+        reached = (grad[0].abs().sum(-1) > 0).tolist()
+        assert not any(reached[t + 1 :])
         if parts["attention"] in ("MultiHead", "Gaussian", "Additive"):  # a plugin may leave keys out
-            assert seen == [t - reach < s <= t for s in range(LENGTH)]
+            assert reached == [t - reach < s <= t for s in range(LENGTH)]
 
 
 @accepted
@@ -120,7 +120,7 @@ def test_padding_of_the_source_changes_nothing_in_a_translation(parts, side):
 @pytest.mark.parametrize("parts", combinations("norm", "ffn"), ids=label)
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_no_norm_or_feed_forward_is_changed_by_padding_or_by_other_rows(parts, side):
-    model, rows = built(language, parts), [tokens(n) for n in (4, 2, LENGTH)]
+    model, rows = build_model(language, parts), [tokens(n) for n in (4, 2, LENGTH)]
     batch, valid = padded(rows, side, LENGTH)
     out = model(batch, valid)
     for b, row in enumerate(rows):
@@ -171,7 +171,7 @@ def test_decoding_a_target_with_a_cache_is_the_whole_at_once(parts, sizes):
 @pytest.mark.parametrize("parts", combinations("position", "ffn"), ids=label)
 @torch.no_grad()
 def test_decoding_a_left_padded_batch_with_a_cache_is_each_row_alone(parts, window):
-    model, rows = built(language, parts, window=window), [tokens(n) for n in (4, 2, LENGTH)]
+    model, rows = build_model(language, parts, window=window), [tokens(n) for n in (4, 2, LENGTH)]
     batch, valid = padded(rows, "left", LENGTH)
     caches = model.stack.caches(LENGTH)
     ends = [LENGTH - 2, LENGTH - 1, LENGTH]
@@ -189,16 +189,16 @@ def test_rows_of_all_caches_can_be_reordered_between_steps():
     for cache in caches:
         cache.own.select(order)
         cache.memory.select(order)
-    rest = model.decode(target[:, 4:], Memory(memory.states[order]), caches)
+    remaining_logits = model.decode(target[:, 4:], Memory(memory.states[order]), caches)
     # a reordered prefix goes on with tokens of its own row
     mixed = torch.cat([target[order, :4], target[:, 4:]], 1)
-    same(rest, model.decode(mixed, Memory(memory.states[order]))[:, 4:])
+    same(remaining_logits, model.decode(mixed, Memory(memory.states[order]))[:, 4:])
 
 
 @pytest.mark.parametrize("extent", [Extent((8,)), Extent((2, 4))], ids=str)
 @pytest.mark.parametrize("position", names("position"))
 def test_only_without_position_is_a_set_of_tokens_all_there_is(position, extent):
-    encoder = built(partial(stack, extent, depth=1), {"position": position})
+    encoder = build_model(partial(stack, extent, depth=1), {"position": position})
     x, order = torch.randn(1, 8, SIZES["dim"]), torch.tensor([3, 0, 7, 1, 6, 2, 5, 4])
     change = (encoder(x[:, order]) - encoder(x)[:, order]).abs().max()
     assert (change < 1e-10) == (position == "NoPosition")
@@ -213,7 +213,7 @@ def test_a_causal_mask_is_a_position_of_its_own():
 @pytest.mark.parametrize("position", ["RoPE", "ALiBi", "T5"])
 @torch.no_grad()
 def test_grouped_heads_decode_with_small_caches(kv_heads, position):
-    model = language(heads=4, attention=partial(MultiHead, kv_heads=kv_heads), **chosen({"position": position}))
+    model = language(heads=4, attention=partial(MultiHead, kv_heads=kv_heads), **part_options({"position": position}))
     model = spread(model).eval()
     x, caches = tokens(2, LENGTH), model.stack.caches(LENGTH)
     same(torch.cat([model(part, caches=caches) for part in x.split(1, 1)], 1), model(x))
@@ -229,7 +229,7 @@ def test_a_padded_batch_is_refused_by_flash_and_not_seen_unmasked():
 
 
 def test_a_sequence_longer_than_a_learned_table_is_refused_with_the_way_out():
-    model = built(language, {"position": "Learned"})
+    model = build_model(language, {"position": "Learned"})
     with pytest.raises(ValueError, match="sequence length 17 exceeds max_length=16 of position Learned"):
         model(tokens(1, 17))
     caches = model.stack.caches(20)
@@ -240,16 +240,16 @@ def test_a_sequence_longer_than_a_learned_table_is_refused_with_the_way_out():
 
 @pytest.mark.parametrize("position", ["NoPosition", "Sinusoidal", "RoPE", "ALiBi", "T5"])
 def test_other_positions_run_beyond_the_length_they_were_made_for(position):
-    assert built(language, {"position": position})(tokens(1, 40)).isfinite().all()
+    assert build_model(language, {"position": position})(tokens(1, 40)).isfinite().all()
 
 
 def test_each_layer_shares_one_bias_computed_once():
     calls = []
 
-    class Counted(ALiBi):
+    class CountingALiBi(ALiBi):
         def bias(self, head, query, key):
             calls.append(1)
             return super().bias(head, query, key)
 
-    language(position=Counted, depth=3)(tokens(2, 5))
+    language(position=CountingALiBi, depth=3)(tokens(2, 5))
     assert len(calls) == 1

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from small import KINDS, chosen, covering_rows, language, names, ours, refused, seq2seq, vit
+from small import KINDS, covering_rows, language, names, ours, part_options, refused, seq2seq, vit
 
 from zoo.conformance.combinations import attempt
 from zoo.errors import UsageError
@@ -18,26 +18,26 @@ TASKS = {"LanguageModel": CausalLM, "Seq2Seq": Translation, "ViT": Classificatio
 models = pytest.mark.parametrize("model", MODELS)
 
 
-def named(sentence, parts):
+def blamed_kinds(sentence, parts):
     """Which of the chosen kinds a refusal blames, before it lists what would work."""
-    said = sentence.split("Works with")[0]
-    return {kind for kind, name in parts.items() if re.search(rf"\b{name}\b", said)}
+    blame = sentence.split("Works with")[0]
+    return {kind for kind, name in parts.items() if re.search(rf"\b{name}\b", blame)}
 
 
 def blames_fairly(sentence, parts):
-    guilty = named(sentence, parts)
+    guilty = blamed_kinds(sentence, parts)
     return len(guilty) > 1 or ("backend" in guilty and "pads" in sentence)
 
 
 def blames_the_machine(sentence, parts):
     """Whether a backend says that it needs a GPU, where there is none."""
     needs = re.search(r"needs an NVIDIA GPU; this machine has none|trains on a GPU only", sentence)
-    return not torch.cuda.is_available() and needs and "backend" in named(sentence, parts)
+    return not torch.cuda.is_available() and needs and "backend" in blamed_kinds(sentence, parts)
 
 
 def judge(model, parts):
     """What is wrong with this combination, or nothing."""
-    verdict = attempt(TASKS[model], chosen(parts))
+    verdict = attempt(TASKS[model], part_options(parts))
     if verdict.status != "trains" and blames_the_machine(verdict.sentence, parts):
         return ""
     if verdict.status == "trains" or (verdict.status == "refused" and blames_fairly(verdict.sentence, parts)):
@@ -47,9 +47,10 @@ def judge(model, parts):
 
 def wrong(model, *choices):
     combinations = [
-        dict(choice) for choice in itertools.product(*([(kind, n) for n in found] for kind, found in choices))
+        dict(choice)
+        for choice in itertools.product(*([(kind, n) for n in names_of_kind] for kind, names_of_kind in choices))
     ]
-    return [f"{'+'.join(parts.values())}: {said}" for parts in combinations if (said := judge(model, parts))]
+    return [f"{'+'.join(parts.values())}: {verdict}" for parts in combinations if (verdict := judge(model, parts))]
 
 
 @models
@@ -57,7 +58,7 @@ def wrong(model, *choices):
 def test_any_three_of_our_parts_that_do_not_refuse_each_other_train_in_one_model(model, norm):
     rows = [row for row in covering_rows(model, *KINDS) if row["norm"] == norm]
     assert len(rows) >= 40
-    verdicts = {"+".join(row.values()): attempt(TASKS[model], chosen(row)) for row in rows}
+    verdicts = {"+".join(row.values()): attempt(TASKS[model], part_options(row)) for row in rows}
     assert {name: str(verdict) for name, verdict in verdicts.items() if verdict.status != "trains"} == {}
 
 
@@ -75,7 +76,7 @@ def test_our_own_parts_refuse_each_other_only_where_they_must(model):
     for position, backend, attention in itertools.product(ours("position"), ours("backend"), ours("attention")):
         parts = {"position": position, "backend": backend, "attention": attention}
         try:
-            MODELS[model](depth=1, **chosen(parts))
+            MODELS[model](depth=1, **part_options(parts))
         except UsageError as refusal:
             if not refused(model, parts) or not blames_fairly(str(refusal), parts):
                 mistakes.append(f"{parts}: {refusal}")
@@ -113,7 +114,7 @@ SENTENCES = {
 def test_a_refusal_says_who_asks_who_cannot_and_what_works(case, words):
     model, parts, kind = case[0], dict(word.split("=") for word in case[1].split()), case[2]
     with pytest.raises(UsageError, match=words) as refusal:
-        MODELS[model](**chosen(parts))
+        MODELS[model](**part_options(parts))
     assert blames_fairly(str(refusal.value), parts)
     assert re.search(r"Works with: \w+", str(refusal.value))
     for name in re.findall(r"\w+", str(refusal.value).split("Works with:")[1].split(", or")[0]):
@@ -123,11 +124,14 @@ def test_a_refusal_says_who_asks_who_cannot_and_what_works(case, words):
 @pytest.mark.parametrize("option", ["window", "attention_dropout"])
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the CUDA flash kernel drops weights")
 def test_options_that_a_backend_cannot_take_are_refused(option):
-    said = {"window": "window=3 hides keys, which backend Flash", "attention_dropout": "drops attention weights, which"}
-    with pytest.raises(UsageError, match=said[option]):
-        language(**{option: 3 if option == "window" else 0.1}, **chosen({"backend": "Flash"}))
+    messages = {
+        "window": "window=3 hides keys, which backend Flash",
+        "attention_dropout": "drops attention weights, which",
+    }
+    with pytest.raises(UsageError, match=messages[option]):
+        language(**{option: 3 if option == "window" else 0.1}, **part_options({"backend": "Flash"}))
 
 
 def test_a_position_that_cannot_split_a_head_is_refused():
     with pytest.raises(UsageError, match="position RoPE needs a head width divisible by 4 for 2 axes, got 2"):
-        vit(heads=8, **chosen({"position": "RoPE"}))
+        vit(heads=8, **part_options({"position": "RoPE"}))

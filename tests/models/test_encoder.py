@@ -32,9 +32,9 @@ def padded(rows=3, length=9, vocab=40):
 def test_padding_changes_nothing(double, position):
     net = MaskedLanguageModel(40, 16, position=position, **TINY).eval()
     tokens, valid = padded()
-    told = net(tokens, valid)
+    logits = net(tokens, valid)
     for row, count in enumerate(valid.sum(1).tolist()):
-        torch.testing.assert_close(told[row, :count], net(tokens[row : row + 1, :count])[0], atol=1e-10, rtol=0)
+        torch.testing.assert_close(logits[row, :count], net(tokens[row : row + 1, :count])[0], atol=1e-10, rtol=0)
 
 
 def test_a_token_sees_both_sides_unless_causal():
@@ -50,11 +50,11 @@ def test_a_token_sees_both_sides_unless_causal():
 def test_pooling_reads_real_tokens_only(double, pool):
     states, valid = torch.randn(3, 9, 5), padded()[1]
     valid[2] = torch.tensor([False] * 3 + [True] * 6)  # padding on the left
-    found = pooled(states, valid, pool)
+    result = pooled(states, valid, pool)
     for row in range(3):
         real = [states[row, column] for column in range(9) if valid[row, column]]
-        wanted = {"first": real[0], "last": real[-1], "mean": sum(real) / len(real)}[pool]
-        torch.testing.assert_close(found[row], wanted)
+        expected = {"first": real[0], "last": real[-1], "mean": sum(real) / len(real)}[pool]
+        torch.testing.assert_close(result[row], expected)
 
 
 def test_a_causal_classifier_does_not_read_its_first_token():
@@ -79,14 +79,14 @@ def test_the_embedding_is_the_output_matrix_unless_untied():
 def test_pseudo_log_probabilities_hide_one_token_at_a_time(double):
     net = MaskedLanguageModel(40, 16, **TINY).eval()
     tokens, valid = padded()
-    asked = valid & (torch.rand(valid.shape) < 0.6)
-    found = pseudo_log_probabilities(net, (tokens, valid, torch.zeros_like(tokens)), asked, 7)
+    selected = valid & (torch.rand(valid.shape) < 0.6)
+    result = pseudo_log_probabilities(net, (tokens, valid, torch.zeros_like(tokens)), selected, 7)
     slow = []
-    for row, column in asked.nonzero().tolist():
+    for row, column in selected.nonzero().tolist():
         hidden = tokens[row : row + 1].clone()
         hidden[0, column] = 7
         slow.append(net(hidden, valid[row : row + 1])[0, column].log_softmax(-1)[tokens[row, column]])
-    torch.testing.assert_close(found, torch.stack(slow).detach().to(found), atol=1e-6, rtol=0)
+    torch.testing.assert_close(result, torch.stack(slow).detach().to(result), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("rubbish", [float("nan"), float("inf"), 1e30])

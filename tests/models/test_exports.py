@@ -6,8 +6,8 @@ import torch
 
 # the whole: python -m tests.models.exports
 SAMPLE = [
-    ("language", "Auto"), ("padded language", "window"), ("encoder", "Disentangled"), ("pair", "plain"), ("language", "Tiled"),
-    ("image", "plain"),
+    ("language", "Auto"), ("padded language", "window"), ("encoder", "Disentangled"), ("pair", "plain"),
+    ("language", "Tiled"), ("image", "plain"),
 ]  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 import yaml
-from small import chosen, covering_rows
+from small import covering_rows, part_options
 
 from tests.test_recipes import RECIPES, build
 from zoo import recipe_files
@@ -53,24 +53,24 @@ def check_language_model(model, vocabulary):
     """Raises unless all ways of writing agree; returns how many tokens they agreed on."""
     prompts = [torch.randint(vocabulary, (n,)).tolist() for n in (3, 5, 5)]
     length = 6
-    plain = [uncached(model, prompt, length) for prompt in prompts]
+    greedy = [uncached(model, prompt, length) for prompt in prompts]
     for beams in (1, 3):
         search = GenerationConfig(max_length=length, beams=beams)
         alone = [generate(model.begin(16), torch.tensor([prompt]), None, search)[0][0] for prompt in prompts]
         both = generate(model.begin(16), torch.tensor(prompts[1:]), None, search)
         assert [row[0].tokens for row in both] == [one.tokens for one in alone[1:]]
         if beams == 1:
-            assert [one.tokens for one in alone] == plain
+            assert [one.tokens for one in alone] == greedy
         if takes_padding(model):
             width = max(map(len, prompts))
             padded = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts])
             valid = torch.tensor([[False] * (width - len(prompt)) + [True] * len(prompt) for prompt in prompts])
-            left = generate(model.begin(16, valid), padded, None, search)
-            assert [row[0].tokens for row in left] == [one.tokens for one in alone]
-            assert [row[0].score for row in left] == pytest.approx([one.score for one in alone])
-    tokens = torch.tensor([prompts[1] + plain[1]])
-    told = model(tokens)[0].log_softmax(-1)
-    want = sum(float(told[i - 1, tokens[0, i]]) for i in range(len(prompts[1]), tokens.size(1)))
+            hypotheses = generate(model.begin(16, valid), padded, None, search)
+            assert [row[0].tokens for row in hypotheses] == [one.tokens for one in alone]
+            assert [row[0].score for row in hypotheses] == pytest.approx([one.score for one in alone])
+    tokens = torch.tensor([prompts[1] + greedy[1]])
+    log_probs = model(tokens)[0].log_softmax(-1)
+    want = sum(float(log_probs[i - 1, tokens[0, i]]) for i in range(len(prompts[1]), tokens.size(1)))
     got = generate(model.begin(16), tokens[:, :5], None, GenerationConfig(max_length=length))[0][0].score
     assert got == pytest.approx(want)
     state = model.begin(tokens.size(1))
@@ -83,13 +83,13 @@ def check_translation(model, vocabulary):
     valid = torch.ones(3, 6, dtype=torch.bool)
     valid[1, 4:] = valid[2, 2:] = False
     first = torch.full((3, 1), BEGIN)
-    plain = []
+    greedy = []
     for row in range(3):
         tokens = [BEGIN]
         while len(tokens) < 8 and (len(tokens) == 1 or tokens[-1] != END):
             logits = model(source[row : row + 1], torch.tensor([tokens]), valid[row : row + 1])
             tokens.append(int(logits[0, -1].argmax()))
-        plain.append([token for token in tokens[1:] if token != END])
+        greedy.append([token for token in tokens[1:] if token != END])
     for beams in (1, 3):
         search = GenerationConfig(max_length=7, beams=beams)
         batch = [row[0].tokens for row in generate(model.begin(source, valid, 8), first, END, search)]
@@ -101,7 +101,7 @@ def check_translation(model, vocabulary):
         assert batch == [one.tokens for one in alone]
         assert short.tokens == batch[2]
         if beams == 1:
-            assert batch == plain
+            assert batch == greedy
     target = torch.tensor([[BEGIN, *torch.randint(3, vocabulary, (6,)).tolist()]] * 3)
     state = model.begin(source, valid, 8)
     steps = torch.stack([state.step(target[:, i : i + 1]) for i in range(7)], 1)
@@ -115,7 +115,7 @@ def rows(model):
 
 
 def sizes_and_classes(parts):
-    return {"dim": 16, "depth": 2, "heads": 2, "window": parts["window"]} | chosen(
+    return {"dim": 16, "depth": 2, "heads": 2, "window": parts["window"]} | part_options(
         {kind: name for kind, name in parts.items() if kind != "window"}
     )
 
@@ -154,7 +154,7 @@ def test_wide_beams_find_what_enumeration_finds(penalty, least):
     source, valid = torch.randint(7, (2, 6)), torch.ones(2, 6, dtype=torch.bool)
     valid[1, 3:] = False
     search = GenerationConfig(max_length=longest, min_length=least, beams=400, n_best=5, length_penalty=penalty)
-    found = generate(model.begin(source, valid, 16), torch.full((2, 1), BEGIN), END, search)
+    answer = generate(model.begin(source, valid, 16), torch.full((2, 1), BEGIN), END, search)
     for row in range(2):
         every = []
         for length in range(longest + 1):
@@ -163,12 +163,12 @@ def test_wide_beams_find_what_enumeration_finds(penalty, least):
                 if ends and length + 1 <= least:
                     continue
                 tokens = torch.tensor([[BEGIN, *text, *([END] if ends else [])]])
-                told = model(source[row : row + 1], tokens[:, :-1], valid[row : row + 1]).log_softmax(-1)
-                score = float(told[0].gather(1, tokens[0, 1:, None]).sum())
+                log_probs = model(source[row : row + 1], tokens[:, :-1], valid[row : row + 1]).log_softmax(-1)
+                score = float(log_probs[0].gather(1, tokens[0, 1:, None]).sum())
                 every.append((score / max(1, length + ends) ** penalty, score, list(text)))
         every.sort(key=lambda one: -one[0])
-        assert [one.tokens for one in found[row]] == [text for _, _, text in every[:5]]
-        assert [one.score for one in found[row]] == pytest.approx([score for _, score, _ in every[:5]])
+        assert [one.tokens for one in answer[row]] == [text for _, _, text in every[:5]]
+        assert [one.score for one in answer[row]] == pytest.approx([score for _, score, _ in every[:5]])
 
 
 @torch.no_grad()
@@ -198,8 +198,8 @@ def test_draws_follow_the_distribution_top_k_and_top_p():
 
     torch.testing.assert_close(shares(temperature=1.0), logits[0].exp(), atol=0.02, rtol=0)
     torch.testing.assert_close(shares(temperature=0.5), (logits[0] * 2).softmax(-1), atol=0.02, rtol=0)
-    kept = shares(temperature=1.0, top_k=2)
-    torch.testing.assert_close(kept, torch.tensor([2 / 3, 1 / 3, 0, 0, 0]), atol=0.02, rtol=0, check_dtype=False)
+    top_shares = shares(temperature=1.0, top_k=2)
+    torch.testing.assert_close(top_shares, torch.tensor([2 / 3, 1 / 3, 0, 0, 0]), atol=0.02, rtol=0, check_dtype=False)
     assert shares(temperature=1.0, top_p=0.6).nonzero().flatten().tolist() == [0, 1]
     assert shares(temperature=1.0, top_p=0.2).nonzero().flatten().tolist() == [0]
 
@@ -225,8 +225,8 @@ def test_lengths_are_bounded_by_row_and_the_end_comes_not_before_the_least():
     for beams in (1, 3):
         search = GenerationConfig(max_length=9, min_length=3, beams=beams)
         state = model.begin(source, None, 16)
-        found = generate(state, torch.full((3, 1), BEGIN), END, search, torch.tensor([3, 5, 9]))
-        for (best, *_), longest in zip(found, (3, 5, 9), strict=True):
+        answer = generate(state, torch.full((3, 1), BEGIN), END, search, torch.tensor([3, 5, 9]))
+        for (best, *_), longest in zip(answer, (3, 5, 9), strict=True):
             assert 3 <= len(best.tokens) + best.ended <= longest
             assert END not in best.tokens
 

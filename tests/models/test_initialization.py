@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from small import KINDS, chosen, language, names, seq2seq, tokens, vit
+from small import KINDS, language, names, part_options, seq2seq, tokens, vit
 
 from zoo.models import LanguageModel
 from zoo.models.initialization import initialize
@@ -15,7 +15,7 @@ from zoo.parts.norm import RMSNorm
 MODELS = {"LanguageModel": language, "Seq2Seq": seq2seq, "ViT": vit}
 models = pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
 # what a kind owns in a model's state
-OWNED = {
+OWN_TENSORS = {
     "position": (".position.",), "backend": (), "attention": (".attend.part.", ".cross.part."), "norm": ("norm.",),
     "ffn": (".ffn.part.",), "block": ("norm.", ".behind."),
 }  # fmt: skip
@@ -29,16 +29,18 @@ def every_tensor(model):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_swap_of_one_part_leaves_every_other_tensor_bit_identical(build, kind):
     def state(name):
-        return every_tensor(build(**chosen({"position": "NoPosition", kind: name})))
+        return every_tensor(build(**part_options({"position": "NoPosition", kind: name})))
 
     fixed = None
     for name in names(kind):
         if kind == "backend" and name == "Flash" and build is seq2seq:
             continue  # it takes no padding
-        rest = {key: value for key, value in state(name).items() if not any(mine in key for mine in OWNED[kind])}
-        fixed = rest if fixed is None else fixed
-        assert rest.keys() == fixed.keys(), name
-        assert [key for key in rest if not torch.equal(rest[key], fixed[key])] == [], name
+        others = {
+            key: value for key, value in state(name).items() if not any(mine in key for mine in OWN_TENSORS[kind])
+        }
+        fixed = others if fixed is None else fixed
+        assert others.keys() == fixed.keys(), name
+        assert [key for key in others if not torch.equal(others[key], fixed[key])] == [], name
     assert len(fixed) > 5
 
 
@@ -57,7 +59,7 @@ def test_the_global_generator_is_neither_used_nor_moved(build, position, ffn):
     for seed in (1, 2):
         torch.manual_seed(seed)
         before = torch.get_rng_state()
-        model = build(**chosen({"position": position, "ffn": ffn}))
+        model = build(**part_options({"position": position, "ffn": ffn}))
         initialize(model)
         states.append(every_tensor(model))
         assert torch.equal(torch.get_rng_state(), before)
@@ -72,16 +74,16 @@ def test_generators_of_other_devices_are_left_alone(monkeypatch):
 
 @models
 def test_no_two_modules_start_alike(build):
-    drawn = [value for value in every_tensor(build(depth=3)).values() if value.dim() > 1]
-    assert not any(torch.equal(a, b) for a, b in itertools.combinations(drawn, 2))
+    matrices = [value for value in every_tensor(build(depth=3)).values() if value.dim() > 1]
+    assert not any(torch.equal(a, b) for a, b in itertools.combinations(matrices, 2))
 
 
 @models
 def test_another_seed_is_another_start(build):
     one, two = every_tensor(build(seed=0)), every_tensor(build(seed=1))
-    drawn = [key for key, value in one.items() if value.dim() > 1]
-    assert drawn
-    assert not any(torch.equal(one[key], two[key]) for key in drawn)
+    matrices = [key for key, value in one.items() if value.dim() > 1]
+    assert matrices
+    assert not any(torch.equal(one[key], two[key]) for key in matrices)
 
 
 @models
@@ -89,13 +91,13 @@ def test_another_seed_is_another_start(build):
                          + [{"attention": a, "position": "Learned"} for a in names("attention")], ids=str)  # fmt: skip
 def test_a_model_planned_on_the_meta_device_becomes_the_same_model(build, parts):
     with torch.device("meta"):
-        planned = build(**chosen(parts))
+        planned = build(**part_options(parts))
     assert all(tensor.is_meta for tensor in every_tensor(planned).values())
     planned.to_empty(device="cpu")
     for tensor in every_tensor(planned).values():
         tensor.detach().fill_(7)  # whatever the memory held
     initialize(planned)
-    usual = every_tensor(build(**chosen(parts)))
+    usual = every_tensor(build(**part_options(parts)))
     assert [key for key, value in every_tensor(planned).items() if not torch.equal(value, usual[key])] == []
 
 
@@ -119,7 +121,7 @@ def test_matrices_have_the_documented_spread_biases_are_zero_and_norms_are_one()
 def test_the_first_loss_of_a_language_model_is_that_of_guessing(tie, scale, block, position):
     words = 50257
     model = LanguageModel(
-        words, 64, tie, scale, dim=64, depth=3, heads=4, **chosen({"position": position, "block": block})
+        words, 64, tie, scale, dim=64, depth=3, heads=4, **part_options({"position": position, "block": block})
     )
     x = torch.randint(words, (8, 33))
     loss = F.cross_entropy(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten())

@@ -1,7 +1,9 @@
 """Options of models and parts that published models need: each does what it says and nothing else."""
 
 import math
+from functools import partial
 
+import hybrids
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,11 +13,13 @@ from torch.testing import assert_close
 from zoo.errors import UsageError
 from zoo.models import Seq2Seq
 from zoo.models.layer_overrides import Override
-from zoo.parts.attention import MultiHead
-from zoo.parts.backend import SDPA
-from zoo.parts.ffn import GEGLU, MLP, MoE
+from zoo.parts.attention import Additive, Gaussian, MultiHead
+from zoo.parts.backend import SDPA, Flash, Tiled
+from zoo.parts.block import PostNorm, PreNorm
+from zoo.parts.ffn import GEGLU, MLP, MoE, SwiGLU
+from zoo.parts.norm import LayerNorm, RMSNorm
 from zoo.parts.pattern import Pattern
-from zoo.parts.position import Extent, Learned, RoPE, Sinusoidal
+from zoo.parts.position import T5, ALiBi, Extent, Learned, NoPosition, RoPE, Sinusoidal
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -47,19 +51,19 @@ def test_an_attentions_scale_multiplies_its_scores_and_is_seen_in_its_weights():
 
 
 def test_the_default_scale_of_an_attention_is_one_over_the_root_of_its_width():
-    x, plain, told = torch.randn(2, 5, 8), MultiHead(8, 2), MultiHead(8, 2, scale=0.5)
-    told.load_state_dict(plain.state_dict())
-    assert_close(plain(x, pattern=Pattern()), told(x, pattern=Pattern()))
+    x, default, with_scale = torch.randn(2, 5, 8), MultiHead(8, 2), MultiHead(8, 2, scale=0.5)
+    with_scale.load_state_dict(default.state_dict())
+    assert_close(default(x, pattern=Pattern()), with_scale(x, pattern=Pattern()))
 
 
 def test_gelus_approximation_is_the_published_one():
     x = torch.linspace(-4, 4, 50)[:, None].expand(-1, 6)
-    plain, gated = spread(MLP(6, 9, "gelu_tanh")), spread(GEGLU(6, 9, approximate="tanh"))
+    default, gated = spread(MLP(6, 9, "gelu_tanh")), spread(GEGLU(6, 9, approximate="tanh"))
 
     def gelu(y):
         return 0.5 * y * (1 + torch.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3)))
 
-    assert_close(plain(x), plain.down(gelu(plain.up(x))))
+    assert_close(default(x), default.down(gelu(default.up(x))))
     gate, value = gated.up(x).chunk(2, -1)
     assert_close(gated(x), gated.down(gelu(gate) * value))
     assert_close(gated.reference(x), gated(x))
@@ -96,7 +100,7 @@ def test_a_fraction_of_rope_turns_as_a_narrower_head_would():
 
 
 def test_a_scaled_rope_slows_only_turns_that_never_close():
-    plain, part = RoPE(16, 1, Extent((9,))), RoPE(16, 1, Extent((9,)), scaling_factor=8.0, original_max_length=64)
+    default, part = RoPE(16, 1, Extent((9,))), RoPE(16, 1, Extent((9,)), scaling_factor=8.0, original_max_length=64)
     rate = 10000.0 ** (-torch.arange(0, 16, 2) / 16)
     for pair, each in enumerate(rate.tolist()):
         wave = 2 * math.pi / each
@@ -109,7 +113,7 @@ def test_a_scaled_rope_slows_only_turns_that_never_close():
             right = (1 - smooth) * each / 8 + smooth * each
         assert part._turn(torch.tensor(5), 16, torch.float64)[pair] == pytest.approx(5 * right, rel=1e-12)
     x = torch.randn(1, 1, 3, 16)
-    assert not torch.allclose(plain.rotate(x, torch.arange(3)), part.rotate(x, torch.arange(3)))
+    assert not torch.allclose(default.rotate(x, torch.arange(3)), part.rotate(x, torch.arange(3)))
     with pytest.raises(UsageError, match="scaling_factor >= 1"):
         RoPE(16, 1, Extent((9,)), scaling_factor=0.5)
 
@@ -119,18 +123,18 @@ def test_an_embedding_norm_reads_the_embeddings_with_their_positions():
     table = model.stack.position.table.weight[:5]
     entry = model.stack.entry
     right = F.layer_norm(model.embedding(ids) + table, (16,), entry.weight, entry.bias, 1e-5)
-    seen = []
-    model.stack.blocks[0].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    inputs = []
+    model.stack.blocks[0].register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
     model(ids)
-    assert_close(seen[0], right)
+    assert_close(inputs[0], right)
 
 
 def test_logits_of_a_pair_can_be_scaled_and_shifted():
     source, target = tokens(2, 5), tokens(2, 4)
-    plain, other = spread(seq2seq(tie="all")), spread(seq2seq(tie="all", scale_logits=True, output_bias=True))
+    default, other = spread(seq2seq(tie="all")), spread(seq2seq(tie="all", scale_logits=True, output_bias=True))
     bias = other.state_dict()["bias.weight"]
-    other.load_state_dict(plain.state_dict() | {"bias.weight": bias})
-    assert_close(other(source, target), plain(source, target) / 4 + bias)
+    other.load_state_dict(default.state_dict() | {"bias.weight": bias})
+    assert_close(other(source, target), default(source, target) / 4 + bias)
 
 
 def test_two_embeddings_can_be_one_without_the_output():
@@ -144,8 +148,8 @@ def test_two_embeddings_can_be_one_without_the_output():
 @pytest.mark.parametrize("pool", ["cls", "mean"])
 def test_registers_take_part_and_are_not_read(pool):
     model, images = spread(vit(pool=pool, registers=2)), torch.randn(2, 1, 12, 12)
-    plain = spread(vit(pool=pool))
-    assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in plain.parameters()) + 2 * 16
+    default = spread(vit(pool=pool))
+    assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in default.parameters()) + 2 * 16
     before = model(images)
     with torch.no_grad():
         model.registers.weight.mul_(-1)
@@ -203,9 +207,163 @@ def test_a_backend_without_gradients_refuses_the_first_forward_in_training():
         def check_training(self, device):
             raise UsageError(f"backend Forward has no gradients on a {device.type}. Use SDPA.")
 
-    net, given = language(backend=Forward), tokens(1, 4)
-    net.eval()(given)
+    net, inputs = language(backend=Forward), tokens(1, 4)
+    net.eval()(inputs)
     with torch.no_grad():
-        net.train()(given)
+        net.train()(inputs)
     with pytest.raises(UsageError, match="no gradients on a cpu"):
-        net.train()(given)
+        net.train()(inputs)
+
+
+class TestEverySlot:
+    """Each slot of a layer can be another than the stack's."""
+
+    @pytest.mark.parametrize(
+        ("pattern", "numbers"),
+        [
+            ("first", [0]), ("first 3", [0, 1, 2]), ("last", [11]), ("last 2", [10, 11]), ("every 4th", [3, 7, 11]),
+            ("every 1st", list(range(12))), ("Every  2nd", [1, 3, 5, 7, 9, 11]), ("first 30", list(range(12))),
+            ("5 of 6", [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]), ("all but 5 of 6", [5, 11]), ("all but last", list(range(11))),
+            ("all but every 6th", [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]), ("3", [3]), ("0, 3,6-8", [0, 3, 6, 7, 8]),
+        ],
+    )  # fmt: skip
+    def test_layers_can_be_said_in_words(self, pattern, numbers):
+        assert Override(layers=pattern).numbers(12) == numbers
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"layers": "every third"}, "is none of: first, last"),
+            ({"layers": ""}, "is none of: first, last"),
+            ({"layers": "every 0th"}, "for none of the layers 0 to 3"),
+            ({"layers": "every 5th"}, "for none of the layers 0 to 3"),
+            ({"layers": "all but first 4"}, "for none of the layers 0 to 3"),
+            ({"layers": "1, 4"}, "there is no layer 4 among 0 to 3"),
+            ({"layers": "2-9999999999"}, "there is no layer 4 among 0 to 3"),
+            ({"layers": "last", "step": 2}, "leave out first, step and last"),
+        ],
+    )
+    def test_words_for_no_layer_are_refused(self, options, message):
+        with pytest.raises(UsageError, match=message):
+            language(depth=4, overrides=[Override(window=2, **options)])
+
+    def test_every_slot_reaches_its_layers_and_no_other(self):
+        other = Override(
+            layers="every 2nd", position=ALiBi, norm=RMSNorm, attention=Gaussian, backend=Tiled, ffn=SwiGLU, hidden=12,
+            block=PostNorm, window=3, heads=4,
+        )  # fmt: skip
+        stack = language(depth=4, overrides=[other]).stack
+        for number, block in enumerate(stack.blocks):
+            attention, feed = block.attend.part, block.ffn.part
+            kinds = [type(part) for part in (block, block.attend.norm, attention, attention.backend, feed)]
+            changed = number % 2 == 1
+            assert kinds == (
+                [PostNorm, RMSNorm, Gaussian, Tiled, SwiGLU] if changed else [PreNorm, LayerNorm, MultiHead, SDPA, MLP]
+            )
+            assert (attention.heads, stack.windows[number]) == ((4, 3) if changed else (2, None))
+            assert type(stack.positions[number]) is (ALiBi if changed else RoPE)
+        assert stack.positions[1].heads == 4
+        assert stack.positions[1] is stack.positions[3]
+        assert stack.blocks[1].ffn.part.up.out_features < stack.blocks[0].ffn.part.up.out_features
+        assert isinstance(stack.norm, torch.nn.Identity)  # the last block is normalised at its end
+
+    def test_a_window_of_zero_is_none(self):
+        model = language(depth=6, window=3, overrides=[Override(layers="every 6th", window=0)])
+        assert model.stack.windows == [3, 3, 3, 3, 3, None]
+
+    def test_layers_without_positions_do_not_turn_queries(self):
+        ids, every = tokens(2, 9), spread(language(depth=1, overrides=[Override(position=NoPosition)]))
+        without, turned = language(depth=1, position=NoPosition), language(depth=1)
+        without.load_state_dict(every.state_dict())
+        turned.load_state_dict(every.state_dict())
+        assert_close(every(ids), without(ids))
+        assert not torch.allclose(every(ids), turned(ids))
+
+    def test_every_parameter_learns_where_layers_have_other_positions_and_heads(self):
+        model = language(depth=4, position=T5, overrides=[Override(layers="last 2", heads=4)])
+        model(tokens(2, 9)).square().sum().backward()
+        learned = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+        assert {"stack.position.table", "stack.other_positions.0.table"} <= learned
+        assert learned == {name for name, _ in model.named_parameters()}
+
+    @pytest.mark.parametrize(
+        ("override", "message"),
+        [
+            ({"backend": Flash, "position": ALiBi}, "layer 2: position ALiBi adds a bias to .*, which backend Flash"),
+            ({"attention": Additive}, "layer 2: position RoPE turns queries and keys, which attention Additive"),
+            ({"heads": 3}, "layer 2: dim=16 is not divisible by heads=3"),
+            ({"heads": 16}, "layer 2: position RoPE needs a head width"),
+            ({"position": Learned}, "layer 2: position Learned is added to the embeddings"),
+            ({"window": -1}, "window"),
+            ({"heads": 0}, "heads"),
+        ],
+    )  # fmt: skip
+    def test_a_refused_combination_names_the_layer(self, override, message):
+        with pytest.raises(UsageError, match=message):
+            language(depth=4, overrides=[Override(layers="2", **override)])
+
+    def test_a_position_with_weights_that_no_layer_uses_is_refused(self):
+        with pytest.raises(UsageError, match="another position than T5"):
+            language(position=T5, overrides=[Override(position=RoPE)])
+
+    def test_blocks_of_one_class_that_are_neighbours_run_together(self):
+        runs = []
+
+        class Together(PreNorm):
+            @classmethod
+            def through(cls, blocks, x, contexts):
+                runs.append(len(blocks))
+                return super().through(blocks, x, contexts)
+
+        language(depth=6, overrides=[Override(layers="first", block=Together), Override(layers="3-5", block=Together)])(
+            tokens(1, 4)
+        )
+        assert runs == [1, 3]
+        with pytest.raises(UsageError, match="layer 0: block Together decides itself"):
+            language(recompute=True, overrides=[Override(layers="first", block=Together)])
+
+    def test_recomputed_hybrids_have_the_same_gradients(self):
+        ids, grads, hybrid = tokens(2, 9), [], [Override(layers="1", block=PostNorm, window=2)]
+        for again in (False, True):
+            model = language(depth=3, recompute=again, overrides=hybrid)
+            model.train()(ids).square().sum().backward()
+            grads.append([parameter.grad for parameter in model.parameters()])
+        for one, other in zip(*grads, strict=True):
+            assert_close(one, other)
+
+
+class TestPlace:
+    """Parts whose constructors take ``layer`` and ``depth`` learn where they stand."""
+
+    def test_every_kind_of_part_gets_its_layer_and_the_depth(self):
+        places = []
+
+        def placed(base):
+            class Placed(base):
+                def __init__(self, *args, layer: int = -1, depth: int = 0, **options):
+                    super().__init__(*args, **options)
+                    places.append((base, layer, depth))
+
+            return Placed
+
+        parts = {"attention": MultiHead, "ffn": MLP, "block": PreNorm, "norm": LayerNorm}
+        language(depth=2, **{kind: placed(part) for kind, part in parts.items()})
+        for part in (MultiHead, MLP, PreNorm):
+            assert [place for place in places if place[0] is part] == [(part, 0, 2), (part, 1, 2)]
+        norms = [layer for part, layer, _ in places if part is LayerNorm]
+        assert norms == [-1, -1, 0, 0, 1, 1] or norms == [0, 0, 1, 1, -1]  # the last one is the stack's
+
+    def test_bound_options_and_functions_are_no_hindrance(self):
+        class Placed(MLP):
+            def __init__(self, dim, hidden, activation="gelu", layer: int = 0):
+                super().__init__(dim, hidden, activation)
+                self.layer = layer
+
+        for factory in (partial(Placed, activation="relu"), partial(partial(Placed, layer=9), activation="relu")):
+            assert [block.ffn.part.layer for block in language(ffn=factory).stack.blocks] == [0, 1]
+        assert language(ffn=lambda dim, hidden: MLP(dim, hidden)).stack.blocks
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_hybrids_decode_alike_in_every_way(seed):
+    hybrids.check(seed)

@@ -27,21 +27,21 @@ def whole(states, weight, targets, bias=None, smoothing=0.0):
 def both(tensors, **options):
     """Losses and gradients of the chunked and of the plain computation, scaled as gradient accumulation does."""
     states, weight, bias, targets = tensors
-    found = []
+    result = []
     for function, extra in ((cross_entropy, {"rows": options.pop("rows", 8)}), (whole, {})):
         bias_given = bias if options.get("biased", True) else None
         loss = function(states, weight, targets, bias_given, options.get("smoothing", 0.0), **extra)
-        wanted = [t for t in (states, weight, bias_given) if t is not None]
-        found.append((loss, torch.autograd.grad(loss * 0.37, wanted)))
-    return found
+        parameters = [t for t in (states, weight, bias_given) if t is not None]
+        result.append((loss, torch.autograd.grad(loss * 0.37, parameters)))
+    return result
 
 
 @pytest.mark.parametrize("rows", [1, 8, 37, 64])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("biased", [False, True])
 def test_equals_the_plain_loss_and_its_gradients(rows, smoothing, biased):
-    (loss, grads), (wanted, expected) = both(start(), rows=rows, smoothing=smoothing, biased=biased)
-    torch.testing.assert_close(loss, wanted, rtol=1e-12, atol=1e-12)
+    (loss, grads), (target, expected) = both(start(), rows=rows, smoothing=smoothing, biased=biased)
+    torch.testing.assert_close(loss, target, rtol=1e-12, atol=1e-12)
     for got, want in zip(grads, expected, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-12)
 
@@ -50,15 +50,15 @@ def test_equals_the_plain_loss_and_its_gradients(rows, smoothing, biased):
 def test_ignored_targets_count_nothing_even_where_padding_holds_nan(smoothing):
     states, weight, bias, targets = start()
     targets[::3] = -100
-    (loss, grads), (wanted, expected) = both((states, weight, bias, targets), smoothing=smoothing)
-    torch.testing.assert_close(loss, wanted)
+    (loss, grads), (target, expected) = both((states, weight, bias, targets), smoothing=smoothing)
+    torch.testing.assert_close(loss, target)
     for got, want in zip(grads, expected, strict=True):
         torch.testing.assert_close(got, want)
     spoiled = states.detach().clone()
     spoiled[::3] = float("nan")
     spoiled.requires_grad_()
     other = cross_entropy(spoiled, weight, targets, bias, smoothing, rows=8)
-    torch.testing.assert_close(other, wanted)
+    torch.testing.assert_close(other, target)
     d_states, d_weight = torch.autograd.grad(other, (spoiled, weight))
     assert d_states.isfinite().all()
     torch.testing.assert_close(d_weight * 0.37, expected[1])
@@ -73,11 +73,11 @@ def test_all_ignored_is_zero_with_zero_gradients():
 
 def test_a_target_that_the_model_excludes_costs_a_finite_amount():
     states, weight, _, targets = start(torch.float32)
-    (loss, grads), (wanted, expected) = both(((states * 1e4).detach().requires_grad_(), weight, None, targets),
+    (loss, grads), (target, expected) = both(((states * 1e4).detach().requires_grad_(), weight, None, targets),
                                              biased=False)  # fmt: skip
     assert loss.isfinite()
     assert loss > 87 * TOKENS  # where exp(-loss) is zero in float32
-    torch.testing.assert_close(loss, wanted)
+    torch.testing.assert_close(loss, target)
     for got, want in zip(grads, expected, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
@@ -98,9 +98,9 @@ def test_under_autocast_it_is_as_near_to_the_truth_as_the_plain_loss(smoothing):
     exact = both([t.detach().double().requires_grad_() if t.is_floating_point() else t for t in tensors],
                  smoothing=smoothing)[1]  # fmt: skip
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        ours, plain = both(tensors, smoothing=smoothing)
+        ours, reference = both(tensors, smoothing=smoothing)
     assert ours[0].dtype == torch.float32
-    for got, other, want in zip(ours[1], plain[1], exact[1], strict=True):
+    for got, other, want in zip(ours[1], reference[1], exact[1], strict=True):
         assert got.dtype == torch.float32
         assert (got - want).norm() <= 1.2 * (other - want).norm() + 1e-3 * want.norm()
 

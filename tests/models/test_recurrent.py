@@ -124,11 +124,11 @@ def test_context_is_the_weighted_mean_of_the_states(double):
     net = small(depth=1)
     memory = net.encode(tokens(2, 5), valid := right_padded(5, 3))
     y = torch.randn(2, 1, 8)
-    with record_weights(net.decoder) as seen:
+    with record_weights(net.decoder) as weights:
         got, carried = net.decoder(y, net.decoder.begin(memory))
     with pytest.warns(DeprecationWarning, match="'seen' of Decoder is now called 'alignment'"):
         assert net.decoder.seen is net.decoder.alignment
-    a = seen["alignment"][:, 0, 0]
+    a = weights["alignment"][:, 0, 0]
     close(a.sum(1), torch.ones(2))
     assert (a[valid] > 0).all()
     assert (a[~valid] == 0).all()
@@ -146,9 +146,9 @@ def test_fixed_context_is_all_that_the_decoder_knows_of_the_source(cell):
     net = small(cell=cell, score="none")
     memory, target = net.encode(tokens(4, 7)), tokens(1, 5).expand(4, -1)
     assert memory.states.shape == (4, 1, 8)
-    told, _ = net.decode(target, net.decoder.begin(memory))
+    expected, _ = net.decode(target, net.decoder.begin(memory))
     untold, _ = net.decode(target, net.decoder.begin(Memory(torch.zeros_like(memory.states))))
-    assert (told[0] - told[1]).abs().max() > 1e-3
+    assert (expected[0] - expected[1]).abs().max() > 1e-3
     assert torch.equal(untold, untold[:1].expand_as(untold))
 
 
@@ -176,12 +176,12 @@ def test_padding_and_neighbours_change_nothing(cell, score):
 @pytest.mark.parametrize("score", ["none", *SCORES])
 def test_concat_looks_at_the_same_place_at_every_step_and_additive_does_not(score, double):
     net = small(score=score)
-    with record_weights(net.decoder) as seen:
+    with record_weights(net.decoder) as recorded:
         net(tokens(2, 6), tokens(2, 5))
     if score == "none":
-        assert not seen
+        assert not recorded
         return
-    weights = seen["alignment"]
+    weights = recorded["alignment"]
     assert weights.shape == (2, 1, 5, 6)
     moved = (weights - weights[:, :, :1]).abs().max()
     assert moved > 1e-6 if score == "additive" else moved < 1e-12
@@ -224,14 +224,14 @@ def test_beams_score_what_they_wrote(cell, score):
     net, source, valid = small(cell=cell, score=score), tokens(2, 6), right_padded(6, 4)
     first = torch.zeros(2, 1, dtype=torch.long)
     with torch.no_grad():
-        for row, found in enumerate(
+        for row, result in enumerate(
             generate(net.begin(source, valid, 8), first, 2, GenerationConfig(max_length=8, beams=3, n_best=3))
         ):
-            assert len({tuple(best.tokens) for best in found}) == 3
-            for best in found:
-                said = torch.tensor([best.tokens + [2] * best.ended])
-                logits = net(source[row : row + 1], F.pad(said, (1, 0))[:, :-1], valid[row : row + 1])
-                score_again = logits.double().log_softmax(-1).gather(2, said[..., None]).sum()
+            assert len({tuple(best.tokens) for best in result}) == 3
+            for best in result:
+                message = torch.tensor([best.tokens + [2] * best.ended])
+                logits = net(source[row : row + 1], F.pad(message, (1, 0))[:, :-1], valid[row : row + 1])
+                score_again = logits.double().log_softmax(-1).gather(2, message[..., None]).sum()
                 assert best.score == pytest.approx(float(score_again), abs=1e-4)
 
 
@@ -258,9 +258,9 @@ def reverse(score, length, steps):
         optimizer.step()
         decay.step()
     source, target = batch(256)
-    with torch.no_grad(), record_weights(net.eval().decoder) as seen:
+    with torch.no_grad(), record_weights(net.eval().decoder) as weights:
         right = net(source, target[:, :-1]).argmax(-1) == target[:, 1:]
-    return float(right.float().mean()), seen.get("alignment")
+    return float(right.float().mean()), weights.get("alignment")
 
 
 def test_a_fixed_context_is_a_bottleneck_that_attention_removes():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.models.small import WORDS, chosen, language, names, seq2seq, spread
+from tests.models.small import WORDS, language, names, part_options, seq2seq, spread
 from zoo.errors import UsageError
 from zoo.models import LanguageModel
 from zoo.parts.block import PreNorm
@@ -28,18 +28,18 @@ def gradients(build, recompute, **options):
 @pytest.mark.parametrize("build", [language, seq2seq])
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in KINDS for name in names(kind)])
 def test_gradients_are_the_same_for_every_part(kind, name, build):
-    options = {**chosen({kind: name}), "dropout": 0.2}
+    options = {**part_options({kind: name}), "dropout": 0.2}
     try:
         want, expected = gradients(build, False, **options)
-        got, found = gradients(build, True, **options)
+        got, result = gradients(build, True, **options)
     except UsageError as error:
         pytest.skip(str(error))
     assert torch.equal(got, want)
     for parameter, grad in expected.items():
-        torch.testing.assert_close(found[parameter], grad)
+        torch.testing.assert_close(result[parameter], grad)
 
 
-def kept(recompute):
+def saved_bytes(recompute):
     """Bytes that a forward keeps for the backward pass."""
     net = language(recompute=recompute, depth=6).train()
     storages = {}
@@ -55,8 +55,8 @@ def kept(recompute):
 
 
 def test_less_is_kept():
-    (plain, _), (again, _) = kept(False), kept(True)
-    assert again < plain / 4
+    (without, _), (again, _) = saved_bytes(False), saved_bytes(True)
+    assert again < without / 4
 
 
 class Own(PreNorm):

@@ -41,22 +41,22 @@ class Largest(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.found = 0
+        self.size = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
         if isinstance(out, torch.Tensor):
-            self.found = max(self.found, out.numel())
+            self.size = max(self.size, out.numel())
         return out
 
 
 def test_naive_attention_makes_a_number_for_each_pair_of_tokens_and_head():
-    found = []
+    result = []
     for length in (128, 256, 512):
         with Largest() as largest, torch.no_grad():
             MultiHead(64, 4, Naive())(torch.randn(1, length, 64), pattern=Pattern())
-        found.append(largest.found)
-    assert found == [65_536, 262_144, 1_048_576]
+        result.append(largest.size)
+    assert result == [65_536, 262_144, 1_048_576]
 
 
 @pytest.mark.parametrize(("N", "D", "heads"), [(50, 32, 4), (128, 64, 1)])
@@ -69,9 +69,9 @@ def test_self_attention_takes_8nd2_and_4n2d_operations(N, D, heads):
 
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 def test_a_cells_work_grows_with_the_length_and_attentions_with_its_square(cell):
-    def flops(net, length, **given):
+    def flops(net, length, **options):
         with FlopCounterMode(display=False) as counter, torch.no_grad():
-            net(torch.randn(1, length, 16, device="meta"), **given)
+            net(torch.randn(1, length, 16, device="meta"), **options)
         return counter.get_total_flops()
 
     carrying = Encoder(False, dim=16, cell=cell).to("meta").eval()
@@ -87,10 +87,10 @@ def test_order_moves_with_the_tokens_and_a_mean_forgets_it():
     x, order = torch.randn(1, 7, 16), torch.tensor([3, 0, 6, 1, 5, 2, 4])
     for position, blind in ((NoPosition, True), (Sinusoidal, False)):
         net = Stack(Extent((7,)), dim=16, depth=2, heads=2, position=position).eval()
-        plain, moved = net(x), net(x[:, order])
-        assert torch.allclose(moved, plain[:, order], atol=1e-12) == blind
-        assert torch.allclose(moved.mean(1), plain.mean(1), atol=1e-12) == blind
-        assert not torch.allclose(moved, plain, atol=1e-3)  # so it is not invariant
+        original, moved = net(x), net(x[:, order])
+        assert torch.allclose(moved, original[:, order], atol=1e-12) == blind
+        assert torch.allclose(moved.mean(1), original.mean(1), atol=1e-12) == blind
+        assert not torch.allclose(moved, original, atol=1e-3)  # so it is not invariant
 
 
 @pytest.mark.parametrize("backend", [Naive, SDPA, Flash, Tiled])
@@ -145,7 +145,7 @@ def test_a_deep_stream_grows_with_pre_norm_and_not_with_post_norm():
         sizes = []
         for layer in net.blocks:
             layer.register_forward_hook(
-                lambda *seen, to=sizes: to.append(float(seen[2].detach().var(-1, correction=0).mean()))
+                lambda *args, to=sizes: to.append(float(args[2].detach().var(-1, correction=0).mean()))
             )
         x = torch.randn(4, 16, 32)
         (net(x) * torch.randn(4, 16, 32)).sum().backward()
@@ -160,9 +160,9 @@ def test_a_deep_stream_grows_with_pre_norm_and_not_with_post_norm():
 
 
 def test_eight_experts_of_which_two_work_are_eight_times_the_parameters_and_twice_the_work():
-    def cost(part, *given, **more):
+    def cost(part, *args, **more):
         with FlopCounterMode(display=False) as counter, torch.no_grad():
-            part(*given, **more)
+            part(*args, **more)
         return sum(p.numel() for p in part.parameters()), counter.get_total_flops()
 
     with torch.device("meta"):
@@ -184,8 +184,8 @@ def test_a_tied_matrix_is_given_to_the_optimiser_once(tie, tmp_path):
     module._trainer = type("Ends", (), {"estimated_stepping_batches": 10})()
     groups = module.configure_optimizers()["optimizer"].param_groups
     module._trainer = None
-    given = [id(p) for group in groups for p in group["params"]]
-    assert len(given) == len(set(given)) == len({id(p) for p in module.parameters()})
+    ids = [id(p) for group in groups for p in group["params"]]
+    assert len(ids) == len(set(ids)) == len({id(p) for p in module.parameters()})
     tables = {p.data_ptr() for p in module.parameters() if p.dim() == 2 and p.size(0) > 150}
     assert len(tables) == {"all": 1, "output": 2, "none": 3}[tie]
 

@@ -45,7 +45,7 @@ def looked(values):
 
 def test_queries_and_keys_of_the_cat_are_the_printed_ones_and_its_value_is_not():
     x = LayerNorm(4)(CAT)[None, None]
-    q, k, v = (found[0, 0, 0] for found in cat_attention().project(x, None, Pattern(), None, None))
+    q, k, v = (result[0, 0, 0] for result in cat_attention().project(x, None, Pattern(), None, None))
     assert_close(q, torch.tensor([-0.10909, -0.10909]), **near)
     assert_close(k, torch.tensor([-0.10909, -0.10909]), **near)
     assert_close(v, torch.tensor([-0.10909, -0.10909]), **near)  # printed: .0546, .0728
@@ -93,10 +93,10 @@ def test_a_pre_norm_residual_adds_the_stream_and_not_what_was_normalised():
     for branch in (inner.attend.part.out, inner.ffn.part.down):
         torch.nn.init.zeros_(branch.weight)
         torch.nn.init.zeros_(branch.bias)
-    seen = []
-    inner.register_forward_hook(lambda module, inputs, out: seen.append((inputs[0], out)))
+    streams = []
+    inner.register_forward_hook(lambda module, inputs, out: streams.append((inputs[0], out)))
     net(torch.tensor([[0, 1, 2]]))
-    ((x, out),) = seen
+    ((x, out),) = streams
     assert torch.equal(out, x)
     assert not torch.allclose(out, LayerNorm(4)(x), atol=1e-3)
 
@@ -119,9 +119,9 @@ def test_213_million_parameters_are_six_blocks_on_each_side_and_not_twelve_equal
     with torch.device("meta"):
         pair = Seq2Seq(37_000, 37_000, 512, tie="all", depth=6, **options)
         twelve = LanguageModel(37_000, 512, depth=12, **options)
-    found = [sum(p.numel() for p in net.parameters()) / 1e6 for net in (pair, twelve)]
-    assert found[0] == pytest.approx(214, abs=0.4)
-    assert found[1] == pytest.approx(189, abs=0.4)
+    result = [sum(p.numel() for p in net.parameters()) / 1e6 for net in (pair, twelve)]
+    assert result[0] == pytest.approx(214, abs=0.4)
+    assert result[1] == pytest.approx(189, abs=0.4)
 
 
 def test_an_embedding_and_the_shapes_of_a_sentence():
@@ -193,11 +193,11 @@ def test_a_mask_does_not_remove_exposure_bias():
     """Masked or not, training reads the right prefix and writing reads its own: after one error, another function."""
     net = LanguageModel(11, 16, dim=16, depth=1, heads=2).eval()
     truth = torch.tensor([[1, 2, 3, 4, 5, 6]])
-    taught, said = net(truth), [1]
+    taught, message = net(truth), [1]
     for _ in range(5):
-        said.append(int(net(torch.tensor([said]))[0, -1].argmax()))
-    own = net(torch.tensor([said]))
-    first = next(at for at in range(6) if said[at] != truth[0, at])
+        message.append(int(net(torch.tensor([message]))[0, -1].argmax()))
+    own = net(torch.tensor([message]))
+    first = next(at for at in range(6) if message[at] != truth[0, at])
     assert_close(own[0, :first], taught[0, :first], atol=1e-6, rtol=0)  # the mask: the same prefix, the same answers
     assert (own[0, first:] - taught[0, first:]).abs().max() > 1e-3
 

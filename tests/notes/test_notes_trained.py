@@ -31,8 +31,8 @@ def _cache(tmp_path, monkeypatch):
 
 
 def finished(folder):
-    (found,) = folder.rglob("finished.json")
-    return json.loads(found.read_text())
+    (result,) = folder.rglob("finished.json")
+    return json.loads(result.read_text())
 
 
 @pytest.mark.parametrize("languages", CORPORA)
@@ -45,13 +45,13 @@ def test_sentences_of_the_notes_are_learned_whole_and_beams_of_one_are_greedy(la
     steps = ["--trainer.max_steps", "90", "--trainer.val_check_interval", "90", "--model.schedule.warmup", "10"]
     assert main(["fit", "translation-tiny", "--runs", str(tmp_path / "runs"), *words, *steps, *SMALL]) == 0
     model = zoo.load("translation-tiny", runs=tmp_path / "runs")
-    greedy = [found.text for found in model.translate(list(pairs))]
+    greedy = [result.text for result in model.translate(list(pairs))]
     assert greedy == list(pairs.values())
     for source, target in list(pairs.items())[::7]:  # the likeliest token again and again, without search and cache
-        written, ids = [model.start], torch.tensor([model.source_tokenizer.encode(source)])
-        while written[-1] != model.end and len(written) < 30:
-            written.append(int(model.net(ids, torch.tensor([written]))[0, -1].argmax()))
-        assert model.target_tokenizer.decode(written[1:-1]) == target
+        tokens, ids = [model.start], torch.tensor([model.source_tokenizer.encode(source)])
+        while tokens[-1] != model.end and len(tokens) < 30:
+            tokens.append(int(model.net(ids, torch.tensor([tokens]))[0, -1].argmax()))
+        assert model.target_tokenizer.decode(tokens[1:-1]) == target
     lengths = {(len(model.source_tokenizer.encode(a)), len(model.target_tokenizer.encode(b))) for a, b in pairs.items()}
     assert any(one != other for one, other in lengths)
 

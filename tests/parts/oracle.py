@@ -89,7 +89,7 @@ def affine(matrix, bias, row):
     return [sum(w * x for w, x in zip(line, row, strict=True)) + b for line, b in zip(matrix, bias, strict=True)]
 
 
-def plain(row, up, down, activation):
+def mlp(row, up, down, activation):
     return affine(*down, [ACT[activation](x) for x in affine(*up, row)])
 
 
@@ -109,10 +109,10 @@ def softmax(scores):
 def mixture(row, router, experts, active):
     """The ``active`` most probable experts, weighted by their probabilities made to sum to one; also who was chosen."""
     probability = softmax(affine(router, None, row))
-    chosen = sorted(range(len(experts)), key=lambda e: -probability[e])[:active]
-    total = sum(probability[e] for e in chosen)
-    outputs = [[probability[e] / total * y for y in experts[e](row)] for e in chosen]
-    return [sum(column) for column in zip(*outputs, strict=True)], chosen, probability
+    best = sorted(range(len(experts)), key=lambda e: -probability[e])[:active]
+    total = sum(probability[e] for e in best)
+    outputs = [[probability[e] / total * y for y in experts[e](row)] for e in best]
+    return [sum(column) for column in zip(*outputs, strict=True)], best, probability
 
 
 def sees(query, key, causal=False, window=None):

@@ -35,7 +35,7 @@ patterns = pytest.mark.parametrize("words", PATTERNS)
 DIM, HEADS, LENGTH = 16, 4, 6
 
 
-def built(name, *args):
+def build_part(name, *args):
     """The attention, with biases that are not zero."""
     part = ATTENTIONS[name](DIM, HEADS, *args)
     for parameter in part.parameters():
@@ -59,8 +59,8 @@ def definition(part, x, memory=None, first=0, causal=False, window=None, valid=N
     for rows, norm in ((q, part.query_norm), (k, part.key_norm)):
         if isinstance(norm, RMSNorm):
             for b, h, i in itertools.product(*map(range, rows.shape[:3])):
-                made = oracle.rms_norm(rows[b, h, i].tolist(), norm.weight.tolist(), norm.eps)
-                rows[b, h, i] = torch.tensor(made)
+                row = oracle.rms_norm(rows[b, h, i].tolist(), norm.weight.tolist(), norm.eps)
+                rows[b, h, i] = torch.tensor(row)
     if turn is not None:
         for rows, start in ((q, first), (k, 0)):
             for b, h, i in itertools.product(*map(range, rows.shape[:3])):
@@ -79,7 +79,7 @@ def definition(part, x, memory=None, first=0, causal=False, window=None, valid=N
     return linear(part.out.weight, part.out.bias, out.transpose(1, 2).flatten(2)).detach(), weights
 
 
-def asked(words):
+def pattern_options(words):
     options = dict(PATTERNS[words])
     if "valid" in options:
         options["valid"] = VALID
@@ -91,7 +91,7 @@ def asked(words):
 @attentions
 @patterns
 def test_self_attention_is_the_formula(name, words):
-    part, x, options = built(name), torch.randn(2, LENGTH, DIM), asked(words)
+    part, x, options = build_part(name), torch.randn(2, LENGTH, DIM), pattern_options(words)
     assert_close(part(x, pattern=Pattern(**options)), definition(part, x, **options)[0], atol=1e-10, rtol=0)
 
 
@@ -99,7 +99,7 @@ def test_self_attention_is_the_formula(name, words):
 @patterns
 @pytest.mark.parametrize("first", [5, 3])
 def test_queries_after_a_cached_prefix_are_the_formula(name, words, first):
-    part, x, options, cache = built(name), torch.randn(2, LENGTH, DIM), asked(words), Cache(LENGTH)
+    part, x, options, cache = build_part(name), torch.randn(2, LENGTH, DIM), pattern_options(words), Cache(LENGTH)
     prefix = {**options, "valid": VALID[:, :first]} if "valid" in options else options
     part(x[:, :first], pattern=Pattern(**prefix), cache=cache)
     actual = part(x[:, first:], pattern=Pattern(offset=first, **options), cache=cache)
@@ -109,11 +109,11 @@ def test_queries_after_a_cached_prefix_are_the_formula(name, words, first):
 @attentions
 @pytest.mark.parametrize("words", ["plain", "valid"])
 def test_cross_attention_is_the_formula_and_keeps_its_memory(name, words):
-    part, x, memory, cache = built(name), torch.randn(2, 3, DIM), torch.randn(2, LENGTH, DIM), MemoryCache()
-    options = asked(words)
+    part, x, memory, cache = build_part(name), torch.randn(2, 3, DIM), torch.randn(2, LENGTH, DIM), MemoryCache()
+    options = pattern_options(words)
     expected = definition(part, x, memory, **options)[0]
-    for kept in (None, cache, cache):
-        assert_close(part(x, memory, pattern=Pattern(**options), cache=kept), expected, atol=1e-10, rtol=0)
+    for memory_cache in (None, cache, cache):
+        assert_close(part(x, memory, pattern=Pattern(**options), cache=memory_cache), expected, atol=1e-10, rtol=0)
     part(x, torch.full_like(memory, torch.nan), pattern=Pattern(**options), cache=cache)
     assert_close(part(x, memory * 2, pattern=Pattern(**options), cache=cache), expected, atol=1e-10, rtol=0)
 
@@ -125,7 +125,7 @@ def test_cross_attention_is_the_formula_and_keeps_its_memory(name, words):
 def test_attention_with_a_position_is_the_formula(name, scheme, extent, first):
     if scheme == "RoPE" and "dditive" in name:
         return  # refused by every stack, see tests/models/test_compatibility.py
-    part, x, cache = built(name), torch.randn(2, LENGTH, DIM), Cache(LENGTH)
+    part, x, cache = build_part(name), torch.randn(2, LENGTH, DIM), Cache(LENGTH)
     if scheme == "RoPE" and part.head_dim % (2 * len(extent.sizes)):
         return
     position = (RoPE if scheme == "RoPE" else ALiBi)(DIM, HEADS, extent)
@@ -143,7 +143,7 @@ def test_attention_with_a_position_is_the_formula(name, scheme, extent, first):
 
 @attentions
 def test_cross_attention_ignores_positions(name):
-    part, x, memory = built(name), torch.randn(2, 3, DIM), torch.randn(2, LENGTH, DIM)
+    part, x, memory = build_part(name), torch.randn(2, 3, DIM), torch.randn(2, LENGTH, DIM)
     with_rope = part(x, memory, pattern=Pattern(), position=RoPE(DIM, HEADS, Extent((9,))))
     assert torch.equal(with_rope, part(x, memory, pattern=Pattern()))
 
@@ -151,7 +151,7 @@ def test_cross_attention_ignores_positions(name):
 @attentions
 @patterns
 def test_weights_are_the_formula_sum_to_one_and_make_the_output(name, words):
-    part, x, options = built(name), torch.randn(2, LENGTH, DIM), asked(words)
+    part, x, options = build_part(name), torch.randn(2, LENGTH, DIM), pattern_options(words)
     pattern = Pattern(**options)
     weights = part.weights(x, pattern=pattern)
     assert_close(weights, definition(part, x, **options)[1], atol=1e-10, rtol=0)
@@ -163,7 +163,7 @@ def test_weights_are_the_formula_sum_to_one_and_make_the_output(name, words):
 
 @attentions
 def test_weights_over_a_memory_and_with_a_position_are_the_formula(name):
-    part, x, memory = built(name), torch.randn(2, 3, DIM), torch.randn(2, LENGTH, DIM)
+    part, x, memory = build_part(name), torch.randn(2, 3, DIM), torch.randn(2, LENGTH, DIM)
     actual = part.weights(x, memory, pattern=Pattern(valid=VALID))
     assert_close(actual, definition(part, x, memory, valid=VALID)[1], atol=1e-10, rtol=0)
     position = ALiBi(DIM, HEADS, Extent((9,), causal=True))
@@ -177,29 +177,29 @@ def test_weights_over_a_memory_and_with_a_position_are_the_formula(name):
 def test_every_backend_serves_an_attention_alike(name, backend):
     if "dditive" in name:
         return
-    part, x = built(name, backend()), torch.randn(2, LENGTH, DIM)
+    part, x = build_part(name, backend()), torch.randn(2, LENGTH, DIM)
     assert_close(part(x, pattern=Pattern(causal=True)), definition(part, x, causal=True)[0], atol=1e-10, rtol=0)
 
 
 @pytest.mark.parametrize("attention", [MultiHead, Gaussian, Additive])
 @pytest.mark.parametrize("words", ["plain", "causal"])
 def test_dropout_of_weights_averages_out_and_is_off_in_evaluation(attention, words):
-    part, options = attention(DIM, HEADS, dropout=0.3), asked(words)
+    part, options = attention(DIM, HEADS, dropout=0.3), pattern_options(words)
     x = torch.randn(1, LENGTH, DIM).expand(2000, -1, -1)
     with torch.no_grad():
-        drawn, kept = part(x, pattern=Pattern(**options)), definition(part, x[:1], **options)[0]
+        samples, undropped = part(x, pattern=Pattern(**options)), definition(part, x[:1], **options)[0]
         still = part.eval()(x[:1], pattern=Pattern(**options))
         state = torch.get_rng_state()
         part(x[:1], pattern=Pattern(**options))
-    assert ((drawn.mean(0) - kept[0]).abs() <= 5 * drawn.std(0) / 2000**0.5 + 1e-12).all()
-    assert (drawn.std(0) > 1e-3).all()
-    assert_close(still, kept, atol=1e-10, rtol=0)
+    assert ((samples.mean(0) - undropped[0]).abs() <= 5 * samples.std(0) / 2000**0.5 + 1e-12).all()
+    assert (samples.std(0) > 1e-3).all()
+    assert_close(still, undropped, atol=1e-10, rtol=0)
     assert torch.equal(torch.get_rng_state(), state)
 
 
 @attentions
 def test_gradients_are_those_of_the_function(name):
-    part, x = built(name, Naive()), torch.randn(1, 4, DIM, requires_grad=True)
+    part, x = build_part(name, Naive()), torch.randn(1, 4, DIM, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: part(x, pattern=Pattern(causal=True)), x, fast_mode=True)
 
 
@@ -224,7 +224,7 @@ def test_keys_of_equal_length_turn_the_kernel_into_scaled_dot_products():
 
 
 def test_no_position_and_none_are_the_same():
-    part, x = built("MultiHead"), torch.randn(1, 4, DIM)
+    part, x = build_part("MultiHead"), torch.randn(1, 4, DIM)
     scheme = NoPosition(DIM, HEADS, Extent((9,)))
     assert torch.equal(part(x, pattern=Pattern(), position=scheme), part(x, pattern=Pattern()))
 
@@ -244,7 +244,7 @@ def test_what_cannot_work_is_refused(build, words):
 @attentions
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_low_precision_stays_low_and_close(name, dtype):
-    part, x, options = built(name), torch.randn(2, LENGTH, DIM), asked("all")
+    part, x, options = build_part(name), torch.randn(2, LENGTH, DIM), pattern_options("all")
     part, x = part.to(dtype), x.to(dtype)
     out = part(x, pattern=Pattern(**options))
     assert out.dtype == dtype

@@ -36,17 +36,17 @@ def slow(kind):
     return Slow
 
 
-@pytest.mark.parametrize(("rivals", "wanted"), [((slow(SDPA), Naive), Naive), ((SDPA, slow(Naive)), SDPA)])
-def test_the_fastest_is_chosen_once_and_said(rivals, wanted, monkeypatch, caplog):
+@pytest.mark.parametrize(("rivals", "expected"), [((slow(SDPA), Naive), Naive), ((SDPA, slow(Naive)), SDPA)])
+def test_the_fastest_is_chosen_once_and_said(rivals, expected, monkeypatch, caplog):
     monkeypatch.setattr(autotune, "CANDIDATES", rivals)
     backend, other = Auto(), Auto()
     with caplog.at_level(logging.WARNING):
         for one in (backend, other, backend):
             out = one(*call(), Pattern(causal=True))
-    (chosen,) = Auto.fastest_backends.values()
-    assert type(chosen) is wanted
+    (backend_of_call,) = Auto.fastest_backends.values()
+    assert type(backend_of_call) is expected
     (record,) = caplog.records
-    assert record.getMessage().startswith(f"backend Auto: {wanted.__name__} for 6 x 6, 2 heads of 4, causal, float64")
+    assert record.getMessage().startswith(f"backend Auto: {expected.__name__} for 6 x 6, 2 heads of 4, causal, float64")
     torch.testing.assert_close(out, Naive()(*call(), Pattern(causal=True)))
 
 
@@ -62,19 +62,19 @@ def test_a_call_of_another_kind_is_measured_anew():
 def test_measuring_leaves_no_gradient_and_no_random_number_behind():
     q, k, v = call()
     torch.manual_seed(3)
-    wanted = torch.rand(1)
+    expected = torch.rand(1)
     torch.manual_seed(3)
     Auto()(q, k, v, Pattern(causal=True), dropout=0.0)
-    assert torch.equal(torch.rand(1), wanted)
+    assert torch.equal(torch.rand(1), expected)
     assert all(x.grad is None for x in (q, k, v))
 
 
 def test_it_may_be_measured_within_a_block_that_is_computed_again():
     q, k, v = call()
     out = checkpoint(lambda *x: Auto()(*x, Pattern(causal=True)), q, k, v, use_reentrant=False)
-    found = torch.autograd.grad(out.sum(), (q, k, v))
-    wanted = torch.autograd.grad(Naive()(q, k, v, Pattern(causal=True)).sum(), (q, k, v))
-    for got, want in zip(found, wanted, strict=True):
+    result = torch.autograd.grad(out.sum(), (q, k, v))
+    expected = torch.autograd.grad(Naive()(q, k, v, Pattern(causal=True)).sum(), (q, k, v))
+    for got, want in zip(result, expected, strict=True):
         torch.testing.assert_close(got, want)
 
 

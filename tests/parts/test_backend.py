@@ -52,12 +52,12 @@ def padding(S):
 
 
 def pattern_of(words, S, offset, table, start=0):
-    asked = {key: value for word in words.split() for key, value in FEATURES[word].items()}
-    if "valid" in asked:
-        asked["valid"] = padding(S)
-    if "bias" in asked:  # neither symmetric nor a function of the distance
-        asked["bias"] = lambda head, query, key: table[head] * (query - 2 * key)
-    return Pattern(offset=offset, start=start, **asked)
+    options = {key: value for word in words.split() for key, value in FEATURES[word].items()}
+    if "valid" in options:
+        options["valid"] = padding(S)
+    if "bias" in options:  # neither symmetric nor a function of the distance
+        options["bias"] = lambda head, query, key: table[head] * (query - 2 * key)
+    return Pattern(offset=offset, start=start, **options)
 
 
 def loss(out):
@@ -73,8 +73,8 @@ def truth(words, shape, groups):
     def allowed(b, t, s):
         window = FEATURES["window"]["window"] if "window" in words else None
         real = padding(S)[b, s] if "valid" in words else True
-        kept = "sparse" not in words or (t + offset - s - start) % 2 == 0
-        return bool(real) and kept and oracle.sees(t + offset, s + start, "causal" in words, window)
+        on_grid = "sparse" not in words or (t + offset - s - start) % 2 == 0
+        return bool(real) and on_grid and oracle.sees(t + offset, s + start, "causal" in words, window)
 
     def bias(h, t, s):
         return table[h] * (t + offset - 2 * (s + start)) if "bias" in words else 0.0
@@ -129,16 +129,16 @@ def test_flash_runs_the_flash_kernel_or_says_that_there_is_none():
 @pytest.mark.parametrize("words", ["", "causal"])
 @pytest.mark.parametrize("shape", ["whole", "step", "chunk", "one", "kept step", "kept chunk", "kept whole"])
 def test_flash_never_needs_a_mask_which_the_kernel_of_a_gpu_does_not_take(monkeypatch, words, shape):
-    given, kernel = [], torch.nn.functional.scaled_dot_product_attention
+    masks, kernel = [], torch.nn.functional.scaled_dot_product_attention
 
     def watched(*args, attn_mask=None, **options):
-        given.append(attn_mask)
+        masks.append(attn_mask)
         return kernel(*args, attn_mask=attn_mask, **options)
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
     T, S, offset, start = SHAPES[shape]
     Flash()(*leaves(T, S, 2)[:3], pattern_of(words, S, offset, None, start))
-    assert given == [None]
+    assert masks == [None]
 
 
 @backends
@@ -216,10 +216,10 @@ def test_dropout_of_weights_keeps_their_mean(backend, words):
     q, k, v = (leaf.detach()[:1].expand(3000, *leaf.shape[1:]) for leaf in leaves(4, 4, 4)[:3])
     pattern = Pattern(causal=True, valid=torch.tensor([[True, False, True, True]])) if words else Pattern()
     part = BACKENDS[backend]()
-    drawn, kept = part(q, k, v, pattern, 0.3), part(q[:1], k[:1], v[:1], pattern)
-    error = drawn.std(0) / 3000**0.5
-    assert ((drawn.mean(0) - kept[0]).abs() <= 5 * error + 1e-12).all()
-    assert (drawn.std(0)[:, -1] > 0.05).all()  # and it does drop
+    samples, undropped = part(q, k, v, pattern, 0.3), part(q[:1], k[:1], v[:1], pattern)
+    error = samples.std(0) / 3000**0.5
+    assert ((samples.mean(0) - undropped[0]).abs() <= 5 * error + 1e-12).all()
+    assert (samples.std(0)[:, -1] > 0.05).all()  # and it does drop
 
 
 @claims_masks
@@ -245,7 +245,7 @@ def test_inputs_are_left_as_they_were(backend):
 def test_memory_grows_with_the_keys_and_not_with_their_square(backend):
     """The bytes kept for the backward pass, from 256 to 1024 tokens: 4 times as many, where Naive keeps 16."""
 
-    def kept(name, T):
+    def saved_bytes(name, T):
         sizes, inputs = {}, [torch.randn(1, 1, T, 4, requires_grad=True) for _ in range(3)]
 
         def pack(tensor):
@@ -256,8 +256,8 @@ def test_memory_grows_with_the_keys_and_not_with_their_square(backend):
             BACKENDS[name]()(*inputs, Pattern(causal=True))
         return sum(sizes.values())
 
-    assert kept(backend, 1024) <= 4.1 * kept(backend, 256)
-    assert kept("Naive", 1024) >= 10 * kept("Naive", 256)
+    assert saved_bytes(backend, 1024) <= 4.1 * saved_bytes(backend, 256)
+    assert saved_bytes("Naive", 1024) >= 10 * saved_bytes("Naive", 256)
 
 
 def test_a_tile_without_rows_is_refused():
@@ -287,8 +287,8 @@ def test_a_thinned_pattern_is_one_object_per_rule_and_keeps_what_it_had():
     pattern = Pattern(causal=True)
     assert pattern.thinned(odd) is pattern.thinned(odd) is not pattern.thinned(near)
     both = pattern.thinned(odd).thinned(near)
-    seen = both.mask(torch.arange(8), torch.arange(8))
-    assert seen.tolist() == [[q - k in (1, 3) for k in range(8)] for q in range(8)]
+    visible = both.mask(torch.arange(8), torch.arange(8))
+    assert visible.tolist() == [[q - k in (1, 3) for k in range(8)] for q in range(8)]
     assert both.needs == {"causal", "sparse"}
     assert not Pattern(causal=True, offset=7).thinned(odd).sees_all(1, 8)
 
@@ -300,13 +300,13 @@ def test_bfloat16_products_are_about_as_near_to_float64_as_the_fused_kernel(word
     exact = [x.to(torch.bfloat16).double() for x in exact]
 
     def grown(call, dtype):
-        given = [x.to(dtype).requires_grad_() for x in exact]
-        pattern = pattern_of(words, 40, 0, given[3].double())
-        out = call(*given[:3], pattern)
-        return [out, *torch.autograd.grad(loss(out.double()), given[:3])]
+        inputs = [x.to(dtype).requires_grad_() for x in exact]
+        pattern = pattern_of(words, 40, 0, inputs[3].double())
+        out = call(*inputs[:3], pattern)
+        return [out, *torch.autograd.grad(loss(out.double()), inputs[:3])]
 
-    def distances(found):
-        return [(x.double() - y).square().mean().sqrt().item() for x, y in zip(found, truth, strict=True)]
+    def distances(result):
+        return [(x.double() - y).square().mean().sqrt().item() for x, y in zip(result, truth, strict=True)]
 
     truth = grown(Naive(), torch.float64)
     ours, fused = (distances(grown(call, torch.bfloat16)) for call in (cpu_attention.attention, SDPA().fused))

@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from small import (
     SIZES,
-    built,
-    chosen,
+    build_model,
     combinations,
     covering_rows,
     language,
     names,
+    part_options,
     seq2seq,
     spread,
     stack,
@@ -43,7 +43,7 @@ def label(parts):
 @pytest.mark.parametrize("cross", [True, False])
 @pytest.mark.parametrize("name", names("block"))
 def test_every_block_is_its_formula(name, cross):
-    net = stack(Extent((9,), causal=cross), cross=cross, position=NoPosition, depth=2, **chosen({"block": name}))
+    net = stack(Extent((9,), causal=cross), cross=cross, position=NoPosition, depth=2, **part_options({"block": name}))
     x, memory = torch.randn(2, 5, SIZES["dim"]), torch.randn(2, 4, SIZES["dim"])
     expected = x
     for block in net.blocks:
@@ -84,13 +84,16 @@ def test_dropout_is_on_in_training_and_leaves_evaluation_and_its_generator_alone
 
 @pytest.mark.parametrize("block", names("block"))
 def test_dropout_falls_on_embeddings_and_on_every_branch(block):
-    net, x = stack(Extent((9,)), dropout=0.5, depth=1, **chosen({"block": block})), torch.randn(1, 5, SIZES["dim"])
-    seen = []
+    net, x = (
+        stack(Extent((9,)), dropout=0.5, depth=1, **part_options({"block": block})),
+        torch.randn(1, 5, SIZES["dim"]),
+    )
+    calls = []
     for name, module in net.named_modules():
         if isinstance(module, nn.Dropout):
-            module.register_forward_hook(lambda m, inputs, out, name=name: seen.append(name))
+            module.register_forward_hook(lambda m, inputs, out, name=name: calls.append(name))
     net(x)
-    assert seen == ["dropout", "blocks.0.attend.dropout", "blocks.0.ffn.dropout"]
+    assert calls == ["dropout", "blocks.0.attend.dropout", "blocks.0.ffn.dropout"]
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -142,7 +145,7 @@ def test_patches_and_a_matrix_are_a_strided_convolution(channels):
 @pytest.mark.parametrize("pool", ["mean", "cls"])
 @pytest.mark.parametrize("position", names("position"))
 def test_the_place_of_a_patch_matters_except_without_position(pool, position):
-    model, images = built(vit, {"position": position}, pool=pool), torch.randn(1, 1, 12, 12)
+    model, images = build_model(vit, {"position": position}, pool=pool), torch.randn(1, 1, 12, 12)
     change = (model(images.roll(4, 2)) - model(images)).abs().max()
     assert (change < 1e-10) == (position == "NoPosition")
 
@@ -158,23 +161,23 @@ def test_mean_pooling_reads_all_patches_and_a_class_token_reads_itself():
 
 
 def test_a_class_token_stands_outside_the_grid_in_every_scheme():
-    seen = {}
+    positions = {}
 
     class Watched(ALiBi):
         def bias(self, head, query, key):
-            seen["query"], seen["key"] = query.flatten().tolist(), key.flatten().tolist()
+            positions["query"], positions["key"] = query.flatten().tolist(), key.flatten().tolist()
             return super().bias(head, query, key)
 
         def embed(self, x, pos):
-            seen["embed"] = pos.tolist()
+            positions["embed"] = pos.tolist()
             return x
 
         def rotate(self, x, pos):
-            seen["rotate"] = pos.tolist()
+            positions["rotate"] = pos.tolist()
             return x
 
     vit(position=Watched, pool="cls", depth=1)(torch.randn(1, 1, 12, 12))
-    assert seen == {hook: list(range(-1, 9)) for hook in ("embed", "rotate", "query", "key")}
+    assert positions == {hook: list(range(-1, 9)) for hook in ("embed", "rotate", "query", "key")}
 
 
 def test_without_a_class_token_the_first_patch_is_number_zero():
@@ -185,19 +188,19 @@ def test_without_a_class_token_the_first_patch_is_number_zero():
 
 @pytest.mark.parametrize("scale", [True, False])
 def test_the_original_scales_its_embeddings_by_the_root_of_the_width(scale):
-    seen = []
+    calls = []
     for build in (language, seq2seq):
         model = spread(build(scale_embedding=scale))
         sides = [("stack", "embedding")]
         if build is seq2seq:
             sides = [("encoder", "source_embedding"), ("decoder", "target_embedding")]
         for part, table in ((getattr(model, part), getattr(model, table)) for part, table in sides):
-            part.register_forward_pre_hook(lambda m, inputs, table=table: seen.append((inputs[0], table)))
+            part.register_forward_pre_hook(lambda m, inputs, table=table: calls.append((inputs[0], table)))
         x = torch.arange(4)[None]
         model(*([x] if build is language else [x, x]))
-    assert len(seen) == 3
-    for given, table in seen:
-        same(given[0], table.weight[:4] * (4.0 if scale else 1.0))
+    assert len(calls) == 3
+    for embedded, table in calls:
+        same(embedded[0], table.weight[:4] * (4.0 if scale else 1.0))
 
 
 def test_a_translation_is_scaled_and_a_language_model_is_not_unless_asked():
@@ -237,7 +240,7 @@ def test_sizes_that_cannot_work_are_refused_with_sizes_that_do(build, words):
 @pytest.mark.parametrize("build", [language, vit])
 @pytest.mark.parametrize("parts", LOW, ids=label)
 def test_a_model_in_low_precision_computes_in_it(build, parts, dtype):
-    model = built(build, parts, depth=1)
+    model = build_model(build, parts, depth=1)
     dtypes = set()
     for module in model.to(dtype).modules():
         module.register_forward_hook(lambda m, inputs, out: dtypes.add(out.dtype))
@@ -248,7 +251,7 @@ def test_a_model_in_low_precision_computes_in_it(build, parts, dtype):
 @pytest.mark.parametrize("parts", combinations("position", "norm", "ffn"), ids=label)
 def test_autocast_trains_float32_weights(parts):
     torch.set_default_dtype(torch.float32)
-    model, x = language(depth=1, **chosen(parts)), tokens(2, 6)
+    model, x = language(depth=1, **part_options(parts)), tokens(2, 6)
     with torch.autocast("cpu", torch.bfloat16):
         loss = F.cross_entropy(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten())
     loss.backward()

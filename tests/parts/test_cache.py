@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from zoo.parts.cache import Cache, MemoryCache
+from zoo.parts.cache import Cache, Caches, LayerCache, MemoryCache, PartState
 
 
 def test_a_cache_holds_all_so_far_in_order():
@@ -60,3 +60,37 @@ def test_a_memory_is_projected_once_and_its_rows_can_be_selected():
     assert len(calls) == 1
     cache.select(torch.tensor([1, 0]))
     assert torch.equal(cache.once(project)[1], -k[[1, 0]])
+
+
+class Inner(PartState):
+    def __init__(self, total):
+        self.total, self.length = total, 3
+
+
+class Outer(PartState):
+    def __init__(self, total):
+        self.total, self.inner, self.empty = total, Inner(-total), None
+
+
+def test_a_state_of_any_shape_selects_rows_of_all_its_tensors():
+    total = torch.randn(3, 2, 4)
+    state = Outer(total)
+    state.select(torch.tensor([2, 0, 2, 1]))
+    assert torch.equal(state.total, total[[2, 0, 2, 1]])
+    assert torch.equal(state.inner.total, -total[[2, 0, 2, 1]])
+    assert (state.inner.length, state.empty, state.start) == (3, None, 0)
+    state.total[0] = 0  # rows that were one are apart from here on
+    assert torch.equal(state.total[2], total[2])
+
+
+def test_the_states_of_a_stack_select_rows_together():
+    total = torch.randn(3, 2)
+    caches = Caches([LayerCache(Inner(total), MemoryCache(), Outer(2 * total)), LayerCache(Cache(4), MemoryCache())])
+    caches[0].memory.once(lambda: (total, -total))
+    caches.select(torch.tensor([1]))
+    (own, memory, block), keys = caches[0], caches[1].own
+    assert caches.length == 0
+    assert torch.equal(own.total, total[[1]])
+    assert torch.equal(memory.projected[1], -total[[1]])
+    assert torch.equal(block.inner.total, -2 * total[[1]])
+    assert keys.length == 0

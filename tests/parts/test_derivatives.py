@@ -88,20 +88,20 @@ def test_every_autograd_function_is_tried_here():
 
 @pytest.mark.parametrize(("call", "shapes"), EACH)
 def test_gradients_and_their_gradients(call, shapes):
-    given = [x.requires_grad_() for x in draws(*shapes)]
-    assert gradcheck(call, given)
-    assert gradgradcheck(call, given, atol=1e-5, rtol=1e-5, fast_mode=True)
+    inputs = [x.requires_grad_() for x in draws(*shapes)]
+    assert gradcheck(call, inputs)
+    assert gradgradcheck(call, inputs, atol=1e-5, rtol=1e-5, fast_mode=True)
 
 
 @pytest.mark.parametrize(("call", "shapes"), EACH)
 def test_a_hessian_vector_product_behind_a_linear_end(call, shapes):
     """The gradient that enters the backward pass is a constant here, behind which a missing derivative hides."""
-    given = [x.requires_grad_() for x in draws(*shapes)]
+    inputs = [x.requires_grad_() for x in draws(*shapes)]
     along = draws(*reversed(shapes))[::-1]
-    product = torch.autograd.grad(dot(gradients(call, given, create_graph=True), along), given, allow_unused=True)
+    product = torch.autograd.grad(dot(gradients(call, inputs, create_graph=True), along), inputs, allow_unused=True)
     step = 1e-5
     moved = [
-        gradients(call, [(x.detach() + sign * step * a).requires_grad_() for x, a in zip(given, along, strict=True)])
+        gradients(call, [(x.detach() + sign * step * a).requires_grad_() for x, a in zip(inputs, along, strict=True)])
         for sign in (1, -1)
     ]
     for got, above, below in zip(product, *moved, strict=True):
@@ -109,9 +109,9 @@ def test_a_hessian_vector_product_behind_a_linear_end(call, shapes):
         torch.testing.assert_close(got, (above - below) / (2 * step), rtol=1e-5, atol=1e-7)
 
 
-def gradients(call, given, **options):
-    out = call(*given)
-    return torch.autograd.grad(out, given, torch.ones_like(out), **options)
+def gradients(call, inputs, **options):
+    out = call(*inputs)
+    return torch.autograd.grad(out, inputs, torch.ones_like(out), **options)
 
 
 def dot(ones, others):
@@ -120,20 +120,20 @@ def dot(ones, others):
 
 @pytest.mark.parametrize(("call", "shapes"), EACH)
 def test_torch_func_and_forward_mode(call, shapes):
-    given = draws(*shapes)
-    numbers = tuple(range(len(given)))
-    wanted = gradients(call, [x.clone().requires_grad_() for x in given])
-    found = torch.func.grad(lambda *x: call(*x).sum(), numbers)(*given)
-    for got, want in zip(found, wanted, strict=True):
+    inputs = draws(*shapes)
+    numbers = tuple(range(len(inputs)))
+    expected = gradients(call, [x.clone().requires_grad_() for x in inputs])
+    result = torch.func.grad(lambda *x: call(*x).sum(), numbers)(*inputs)
+    for got, want in zip(result, expected, strict=True):
         torch.testing.assert_close(got, want)
     along = draws(*reversed(shapes))[::-1]
-    value, slope = torch.func.jvp(call, tuple(given), tuple(along))
-    torch.testing.assert_close(value, call(*given))
-    torch.testing.assert_close(slope.sum(), dot(wanted, along))
+    value, slope = torch.func.jvp(call, tuple(inputs), tuple(along))
+    torch.testing.assert_close(value, call(*inputs))
+    torch.testing.assert_close(slope.sum(), dot(expected, along))
     with forward_ad.dual_level():
-        dual = call(*(forward_ad.make_dual(x, a) for x, a in zip(given, along, strict=True)))
-        torch.testing.assert_close(forward_ad.unpack_dual(dual).tangent.sum(), dot(wanted, along))
-    many = [torch.stack([x, 2 * x]) for x in given]
+        dual = call(*(forward_ad.make_dual(x, a) for x, a in zip(inputs, along, strict=True)))
+        torch.testing.assert_close(forward_ad.unpack_dual(dual).tangent.sum(), dot(expected, along))
+    many = [torch.stack([x, 2 * x]) for x in inputs]
     each = torch.func.vmap(call, randomness="same")(*many)
     for number, got in enumerate(each):
         torch.testing.assert_close(got, call(*(x[number] for x in many)))
@@ -141,15 +141,15 @@ def test_torch_func_and_forward_mode(call, shapes):
 
 @pytest.mark.parametrize(("call", "shapes"), EACH)
 def test_whatever_is_frozen_the_rest_has_the_same_gradient(call, shapes):
-    given = draws(*shapes)
-    whole = gradients(call, [x.clone().requires_grad_() for x in given])
-    for chosen in itertools.product([False, True], repeat=len(given)):
-        leaves = [x.clone().requires_grad_(learns) for x, learns in zip(given, chosen, strict=True)]
+    inputs = draws(*shapes)
+    whole = gradients(call, [x.clone().requires_grad_() for x in inputs])
+    for needed in itertools.product([False, True], repeat=len(inputs)):
+        leaves = [x.clone().requires_grad_(learns) for x, learns in zip(inputs, needed, strict=True)]
         out = call(*leaves)
-        assert out.requires_grad == any(chosen)
-        if any(chosen):
+        assert out.requires_grad == any(needed)
+        if any(needed):
             out.sum().backward()
-        for leaf, want, learns in zip(leaves, whole, chosen, strict=True):
+        for leaf, want, learns in zip(leaves, whole, needed, strict=True):
             assert (leaf.grad is not None) == learns
             if learns:
                 torch.testing.assert_close(leaf.grad, want)
@@ -158,24 +158,24 @@ def test_whatever_is_frozen_the_rest_has_the_same_gradient(call, shapes):
 @pytest.mark.parametrize(("call", "shapes"), EACH)
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_computed_again_by_torch(call, shapes, reentrant):
-    given = [x.requires_grad_() for x in draws(*shapes)]
-    found = gradients(lambda *x: checkpoint(call, *x, use_reentrant=reentrant), given) if not reentrant else None
+    inputs = [x.requires_grad_() for x in draws(*shapes)]
+    result = gradients(lambda *x: checkpoint(call, *x, use_reentrant=reentrant), inputs) if not reentrant else None
     if reentrant:  # which knows .backward() alone
-        checkpoint(call, *given, use_reentrant=True).sum().backward()
-        found = [x.grad for x in given]
-    for got, want in zip(found, gradients(call, given), strict=True):
+        checkpoint(call, *inputs, use_reentrant=True).sum().backward()
+        result = [x.grad for x in inputs]
+    for got, want in zip(result, gradients(call, inputs), strict=True):
         torch.testing.assert_close(got, want)
 
 
 @pytest.mark.parametrize(("call", "shapes"), EACH)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast(call, shapes, dtype):
-    given = [x.float().requires_grad_() for x in draws(*shapes)]
+    inputs = [x.float().requires_grad_() for x in draws(*shapes)]
     with torch.autocast("cpu", dtype):
-        found = gradients(call, given)
-        again = gradients(call, given, create_graph=True)  # by the formula
-    exact = gradients(call, [x.detach().double().requires_grad_() for x in given])
-    for got, formula, want in zip(found, again, exact, strict=True):
+        result = gradients(call, inputs)
+        again = gradients(call, inputs, create_graph=True)  # by the formula
+    exact = gradients(call, [x.detach().double().requires_grad_() for x in inputs])
+    for got, formula, want in zip(result, again, exact, strict=True):
         assert got.dtype is formula.dtype is torch.float32
         assert (got - want).norm() <= 0.03 * want.norm() + 1e-3
         assert (formula - want).norm() <= 0.03 * want.norm() + 1e-3
@@ -183,11 +183,11 @@ def test_autocast(call, shapes, dtype):
 
 @pytest.mark.parametrize(("call", "shapes"), EACH)
 def test_what_is_kept_may_be_kept_elsewhere(call, shapes):
-    given = [x.requires_grad_() for x in draws(*shapes)]
-    wanted = gradients(call, given)
+    inputs = [x.requires_grad_() for x in draws(*shapes)]
+    expected = gradients(call, inputs)
     with torch.autograd.graph.saved_tensors_hooks(pickle.dumps, pickle.loads):
-        found = gradients(call, given)
-    for got, want in zip(found, wanted, strict=True):
+        result = gradients(call, inputs)
+    for got, want in zip(result, expected, strict=True):
         torch.testing.assert_close(got, want)
 
 
@@ -295,16 +295,16 @@ def test_torch_func_through_a_loss(build, backend, dtype):
             return task.loss(batch).total
 
     total = Total()
-    named = {f"task.{name}": value for name, value in weights.items()}
-    found = torch.func.grad(lambda w: torch.func.functional_call(total, w, ()))(named)
+    weights_by_name = {f"task.{name}": value for name, value in weights.items()}
+    result = torch.func.grad(lambda w: torch.func.functional_call(total, w, ()))(weights_by_name)
     task.loss(batch).total.backward()
     for name, parameter in task.named_parameters():
         want, tolerance = parameter.grad, 1e-9 if dtype is torch.float64 else 0.1
-        assert (found[f"task.{name}"] - want).norm() <= tolerance * want.norm() + tolerance, name
+        assert (result[f"task.{name}"] - want).norm() <= tolerance * want.norm() + tolerance, name
     if dtype is torch.float64:
-        along = {name: torch.randn_like(value) for name, value in named.items()}
-        _, slope = torch.func.jvp(lambda w: torch.func.functional_call(total, w, ()), (named,), (along,))
-        torch.testing.assert_close(slope, sum((found[name] * along[name]).sum() for name in named))
+        along = {name: torch.randn_like(value) for name, value in weights_by_name.items()}
+        _, slope = torch.func.jvp(lambda w: torch.func.functional_call(total, w, ()), (weights_by_name,), (along,))
+        torch.testing.assert_close(slope, sum((result[name] * along[name]).sum() for name in weights_by_name))
 
 
 @pytest.mark.parametrize("build", [language, translation])

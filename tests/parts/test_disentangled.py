@@ -29,7 +29,7 @@ KINDS = {
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
-def built(kind, backend=None):
+def build(kind, backend=None):
     part = Disentangled(DIM, HEADS, backend, **KINDS[kind])
     torch.manual_seed(1)
     for parameter in part.parameters():
@@ -41,9 +41,9 @@ def matrix(linear):
     return linear.weight.tolist(), None if linear.bias is None else linear.bias.tolist()
 
 
-def rows_of(part, wanted, number):
+def rows_of(part, kind, number):
     """Rows of the table as keys (number 1) or queries (0) of every head, in plain loops."""
-    if not wanted:
+    if not kind:
         return None
     table = part.places.table.weight.tolist()
     if normed(part):
@@ -54,9 +54,9 @@ def rows_of(part, wanted, number):
         weight, bias = matrix(own)
     else:
         weight, bias = (x[number * DIM : (number + 1) * DIM] for x in matrix(part.qkv))
-    made = [oracle.affine(weight, bias, row) for row in table]
+    projected = [oracle.affine(weight, bias, row) for row in table]
     D = DIM // HEADS
-    return [[row[h * D : (h + 1) * D] for row in made] for h in range(HEADS)]
+    return [[row[h * D : (h + 1) * D] for row in projected] for h in range(HEADS)]
 
 
 def normed(part):
@@ -70,15 +70,15 @@ def definition(part, x, reach, causal=False, valid=None):
     keys = rows_of(part, part.pos_att_type != "p2c", 1)
     queries = rows_of(part, part.pos_att_type != "c2p", 0)
     for b, tokens in enumerate(x.tolist()):
-        made = [oracle.affine(*matrix(part.qkv), token) for token in tokens]
+        projected = [oracle.affine(*matrix(part.qkv), token) for token in tokens]
         for h in range(HEADS):
-            q, k, v = ([row[n * DIM + h * D : n * DIM + (h + 1) * D] for row in made] for n in range(3))
+            q, k, v = ([row[n * DIM + h * D : n * DIM + (h + 1) * D] for row in projected] for n in range(3))
             scores = oracle.disentangled(q, k, keys and keys[h], queries and queries[h], part.span, reach)
             for i, line in enumerate(scores):
-                seen = [j for j in range(len(k)) if oracle.sees(i, j, causal) and (valid is None or valid[b, j])]
-                if not seen:
+                visible = [j for j in range(len(k)) if oracle.sees(i, j, causal) and (valid is None or valid[b, j])]
+                if not visible:
                     continue
-                for j, share in zip(seen, oracle.softmax([line[j] for j in seen]), strict=True):
+                for j, share in zip(visible, oracle.softmax([line[j] for j in visible]), strict=True):
                     weights[b, h, i, j] = share
                     out[b, i, h * D : (h + 1) * D] += share * torch.tensor(v[j])
     return weights, out @ part.out.weight.T + part.out.bias
@@ -87,18 +87,18 @@ def definition(part, x, reach, causal=False, valid=None):
 @kinds
 @pytest.mark.parametrize("backend", [None, Naive, SDPA, lambda: Tiled(5)], ids=["own", "Naive", "SDPA", "Tiled"])
 def test_it_is_the_formula(kind, backend):
-    part, x = built(kind, backend and backend()), torch.randn(2, LENGTH, DIM)
+    part, x = build(kind, backend and backend()), torch.randn(2, LENGTH, DIM)
     valid = torch.rand(2, LENGTH) < 0.8
-    for causal, known in ((False, None), (True, valid)):
-        weights, out = definition(part, x, KINDS[kind]["max_distance"], causal, known)
-        pattern = Pattern(causal=causal, valid=known)
+    for causal, mask in ((False, None), (True, valid)):
+        weights, out = definition(part, x, KINDS[kind]["max_distance"], causal, mask)
+        pattern = Pattern(causal=causal, valid=mask)
         assert_close(part.weights(x, pattern=pattern), weights, atol=1e-10, rtol=0)
         assert_close(part(x, pattern=pattern), out, atol=1e-10, rtol=0)
 
 
 @kinds
 def test_queries_after_a_cached_prefix_stand_behind_it(kind):
-    part, x, cache = built(kind), torch.randn(2, LENGTH, DIM), Cache(LENGTH)
+    part, x, cache = build(kind), torch.randn(2, LENGTH, DIM), Cache(LENGTH)
     whole = part(x, pattern=Pattern(causal=True))
     steps = [
         part(x[:, a:b], pattern=Pattern(causal=True, offset=a), cache=cache) for a, b in ((0, 9), (9, 10), (10, 23))
@@ -114,21 +114,21 @@ def test_rows_are_the_papers(span, reach):
 
 
 def test_without_distances_it_is_plain_attention_at_a_scale_of_the_root_of_three_widths():
-    part = built("version 1")
-    plain = MultiHead(DIM, HEADS, scale=(3 * DIM / HEADS) ** -0.5)
+    part = build("version 1")
+    multihead = MultiHead(DIM, HEADS, scale=(3 * DIM / HEADS) ** -0.5)
     with torch.no_grad():
         for linear in (part.place_key, part.place_query):
             for parameter in linear.parameters():
                 parameter.zero_()
-        plain.qkv.weight.copy_(part.qkv.weight)
-        plain.qkv.bias.copy_(part.qkv.bias)
-    plain.out.load_state_dict(part.out.state_dict())
+        multihead.qkv.weight.copy_(part.qkv.weight)
+        multihead.qkv.bias.copy_(part.qkv.bias)
+    multihead.out.load_state_dict(part.out.state_dict())
     x = torch.randn(2, 9, DIM)
-    assert_close(part(x, pattern=Pattern()), plain(x, pattern=Pattern()), atol=1e-12, rtol=0)
+    assert_close(part(x, pattern=Pattern()), multihead(x, pattern=Pattern()), atol=1e-12, rtol=0)
 
 
 def test_a_bias_of_positions_is_added_to_its_own():
-    part, scheme = built("version 3"), ALiBi(DIM, HEADS, Extent((LENGTH,)))
+    part, scheme = build("version 3"), ALiBi(DIM, HEADS, Extent((LENGTH,)))
     x = torch.randn(1, 7, DIM)
     both = part.weights(x, pattern=Pattern(bias=scheme.bias)).log()
     alone = part.weights(x, pattern=Pattern()).log()
@@ -152,9 +152,9 @@ def test_all_layers_share_one_table():
 
 def test_layers_whose_tables_differ_in_size_have_their_own():
     wide = [Override(first=2, attention=lambda *args: Disentangled(*args, span=16, max_distance=None))]
-    made = stack(depth=3, overrides=wide).attentions()
-    assert made[0].places is made[1].places
-    assert made[2].places is not made[1].places
+    parts = stack(depth=3, overrides=wide).attentions()
+    assert parts[0].places is parts[1].places
+    assert parts[2].places is not parts[1].places
 
 
 def test_a_memory_is_looked_at_by_plain_attention():

@@ -22,22 +22,22 @@ needs_onednn = pytest.mark.skipif(not torch_internals.can_reorder_weights(), rea
 def test_any_number_of_rows_gives_the_product(shape, bias):
     x, weight, b = torch.randn(shape), torch.randn(40, 48), torch.randn(40) if bias else None
     rows = x.numel() // 48
-    for kept in ([], packs([weight], rows)):
-        found = linear(x, weight, b)
+    for packed in ([], packs([weight], rows)):
+        result = linear(x, weight, b)
         want = F.linear(x.double(), weight.double(), None if b is None else b.double())
-        assert found.dtype == torch.float32
-        assert found.is_contiguous()
-        torch.testing.assert_close(found.double(), want, atol=1e-4, rtol=1e-5)
-        del kept
+        assert result.dtype == torch.float32
+        assert result.is_contiguous()
+        torch.testing.assert_close(result.double(), want, atol=1e-4, rtol=1e-5)
+        del packed
 
 
 @torch.no_grad()
 def test_rows_that_are_not_contiguous_are_read_as_they_stand():
     x, weight, bias = torch.randn(48, 4), torch.randn(40, 48), torch.randn(40)
     for rows in (1, 2, 3):
-        kept = packs([weight], rows)
+        packed = packs([weight], rows)
         torch.testing.assert_close(linear(x.t()[:rows], weight, bias), F.linear(x.t()[:rows], weight, bias))
-        del kept
+        del packed
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
@@ -56,18 +56,18 @@ def test_gradients_other_types_and_autocast_go_the_ordinary_way(rows):
 @torch.no_grad()
 def test_a_packed_matrix_serves_while_it_is_held_and_not_changed():
     weight, x = torch.randn(40, 48), torch.randn(8, 48)
-    held = packs([weight, torch.randn(3)], 8)
-    assert [type(one) for one in held] == [Packed]
-    assert packs([weight], 8)[0] is held[0]
+    packed = packs([weight, torch.randn(3)], 8)
+    assert [type(one) for one in packed] == [Packed]
+    assert packs([weight], 8)[0] is packed[0]
     weight.mul_(2)
-    assert not held[0].current
+    assert not packed[0].current
     torch.testing.assert_close(linear(x, weight), F.linear(x, weight))
-    held = packs([weight], 8)
-    assert held[0].current
+    packed = packs([weight], 8)
+    assert packed[0].current
     weight.data = torch.randn(40, 48)
-    assert not held[0].current
+    assert not packed[0].current
     torch.testing.assert_close(linear(x, weight), F.linear(x, weight))
-    del held
+    del packed
     gc.collect()
     assert id(weight) not in module._packed
 
@@ -91,15 +91,15 @@ def test_a_model_writes_what_it_writes_without_these_kernels(rows, monkeypatch):
     for parameter in model.parameters():
         parameter.mul_(2)
     prompt = torch.randint(61, (rows, 5))
-    found = generate(model.begin(32), prompt, None, GenerationConfig(max_length=12))
+    answer = generate(model.begin(32), prompt, None, GenerationConfig(max_length=12))
     assert not module._packed  # nobody writes any more, nothing is kept
     wide = LanguageModel(61, 32, dim=32, depth=2, heads=4).double().eval()
     wide.load_state_dict(model.state_dict())
-    for row, (best, *_) in enumerate(found):
+    for row, (best, *_) in enumerate(answer):
         tokens = torch.tensor([[*prompt[row].tolist(), *best.tokens]])
-        told = wide(tokens[:, :-1]).log_softmax(-1)[0, 4:]
-        assert told.gather(1, tokens[0, 5:, None]).sum().item() == pytest.approx(best.score, abs=1e-3)
-        assert best.tokens == told.argmax(-1).tolist()
+        log_probs = wide(tokens[:, :-1]).log_softmax(-1)[0, 4:]
+        assert log_probs.gather(1, tokens[0, 5:, None]).sum().item() == pytest.approx(best.score, abs=1e-3)
+        assert best.tokens == log_probs.argmax(-1).tolist()
 
 
 @needs_onednn

@@ -33,7 +33,7 @@ def test_plain_is_the_formula(activation, bias):
     part, x = MLP(4, 10, activation, bias), torch.randn(2, 3, 4)
     assert (part.up.bias is not None) == bias
     up, down = lists(part.up), lists(part.down)
-    exact(part(x), [[oracle.plain(row, up, down, activation) for row in rows] for rows in x.tolist()])
+    exact(part(x), [[oracle.mlp(row, up, down, activation) for row in rows] for rows in x.tolist()])
 
 
 @gates
@@ -56,8 +56,8 @@ def test_plain_has_2_099_712_parameters_at_512():
 
 
 def test_a_swap_for_swiglu_keeps_the_parameters():
-    plain, gated = (count(MLP(512, 2048, bias=False)), count(SwiGLU(512, 2048)))
-    assert round(100 * (gated / plain - 1), 3) == -0.024
+    mlp, gated = (count(MLP(512, 2048, bias=False)), count(SwiGLU(512, 2048)))
+    assert round(100 * (gated / mlp - 1), 3) == -0.024
     assert count(MLP(768, 3072, bias=False)) == count(SwiGLU(768, 3072))
 
 
@@ -70,7 +70,7 @@ def test_a_token_is_changed_by_itself_alone(part):
 def experts_of(moe):
     def run(expert):
         if isinstance(expert, MLP):
-            return lambda row: oracle.plain(row, lists(expert.up), lists(expert.down), "gelu")
+            return lambda row: oracle.mlp(row, lists(expert.up), lists(expert.down), "gelu")
         return lambda row: oracle.gated(row, lists(expert.up), lists(expert.down), "swish")
 
     return [run(expert) for expert in moe.experts]

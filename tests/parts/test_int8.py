@@ -33,20 +33,20 @@ def test_values_are_those_of_rounded_numbers_and_near_the_real_ones(rows, bias):
     x, weight = torch.randn(rows, 3, 96), torch.randn(40, 96) * torch.rand(40, 1)
     weight[3] = 0
     b = torch.randn(40) if bias else None
-    held = quantize([weight])
-    found = linear(x, weight, b)
+    packed = quantize([weight])
+    result = linear(x, weight, b)
     scale = scales(weight)[:, None]
     grid = (weight / scale).round().clamp(-128, 127).double() * scale
     near, step = rounded_x(x.double())
     added = 0 if b is None else b
-    torch.testing.assert_close(found.double(), near @ grid.T + added, atol=2e-4, rtol=2e-4)
+    torch.testing.assert_close(result.double(), near @ grid.T + added, atol=2e-4, rtol=2e-4)
     # half a step of x times |w|, half a step of w times |x|, and both
     bound = (
         step / 2 * weight.abs().sum(1) + scale[:, 0] / 2 * (x.abs().sum(-1, keepdim=True) + 96 * step / 2)
     ).double()
-    assert ((found - F.linear(x, weight, b)).abs() <= bound + 1e-4).all()
-    assert (found - F.linear(x, weight, b)).abs().max() > 1e-4  # it is not the float product
-    del held
+    assert ((result - F.linear(x, weight, b)).abs() <= bound + 1e-4).all()
+    assert (result - F.linear(x, weight, b)).abs().max() > 1e-4  # it is not the float product
+    del packed
     gc.collect()
     torch.testing.assert_close(linear(x, weight, b), F.linear(x, weight, b))
 
@@ -55,29 +55,29 @@ def test_values_are_those_of_rounded_numbers_and_near_the_real_ones(rows, bias):
 def test_every_matrix_of_a_model_is_served_and_let_go():
     model = LanguageModel(61, 32, dim=32, depth=2, heads=4).eval()
     tokens = torch.randint(61, (2, 20))
-    plain = model(tokens)
+    reference = model(tokens)
     linears = [part.weight for part in model.modules() if isinstance(part, Linear)]
     assert len(linears) == 8
-    held = quantize([*linears, model.output])
+    packed = quantize([*linears, model.output])
     assert len(_packed) == 9
-    error = (model(tokens) - plain).std() / plain.std()
+    error = (model(tokens) - reference).std() / reference.std()
     assert 1e-4 < error < 0.05
     state = model.begin(32)
     steps = torch.cat([state.step(tokens[:, n : n + 1])[:, None] for n in range(20)], 1)
-    assert (steps - plain).std() / plain.std() < 0.05
-    del held, state
+    assert (steps - reference).std() / reference.std() < 0.05
+    del packed, state
     gc.collect()
-    torch.testing.assert_close(model(tokens), plain)
+    torch.testing.assert_close(model(tokens), reference)
     assert not _packed
 
 
 def test_training_computes_in_full():
     part = Linear(8, 5)
     with torch.no_grad():
-        held = quantize([part.weight])
+        packed = quantize([part.weight])
     x = torch.randn(3, 8)
     torch.testing.assert_close(part(x), F.linear(x, part.weight, part.bias), rtol=0, atol=0)
-    del held
+    del packed
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.models.small import SIZES, WORDS, chosen, names, seq2seq, spread
+from tests.models.small import SIZES, WORDS, names, part_options, seq2seq, spread
 from zoo.errors import UsageError
 from zoo.parts.attention import MultiHead
 from zoo.parts.block import Block, Parallel, PostNorm, PreNorm, Sandwich
@@ -38,7 +38,7 @@ def batch(rows=4):
     }  # fmt: skip
 
 
-def found(task, data, loss=None):
+def loss_and_gradients(task, data, loss=None):
     task.zero_grad()
     total, size = (loss or task.loss)(data)
     side = sum(m.aux_loss for m in task.net.modules() if getattr(m, "aux_loss", None) is not None)
@@ -48,9 +48,9 @@ def found(task, data, loss=None):
 
 def plain_loss(task, data):
     """From the logits of all tokens, padding included."""
-    logits, wanted = task(data["source"], data["target"][:, :-1], data["source_valid"]), data["target"][:, 1:]
+    logits, expected = task(data["source"], data["target"][:, :-1], data["source_valid"]), data["target"][:, 1:]
     valid = data["target_valid"][:, 1:]
-    total = F.cross_entropy(logits[valid], wanted[valid], reduction="sum", label_smoothing=0.1)
+    total = F.cross_entropy(logits[valid], expected[valid], reduction="sum", label_smoothing=0.1)
     return total, valid.sum()
 
 
@@ -63,27 +63,27 @@ def compare(monkeypatch, data, **parts):
     spread(task.net)
     task.double().train()
     used = []
-    plain = Packing.pack
-    monkeypatch.setattr(Packing, "pack", lambda self, *args: used.append(self) or plain(self, *args))
-    packed = found(task, data)
+    pack = Packing.pack
+    monkeypatch.setattr(Packing, "pack", lambda self, *args: used.append(self) or pack(self, *args))
+    packed = loss_and_gradients(task, data)
     assert used
     monkeypatch.setattr(Packing, "of", classmethod(lambda cls, valid: None))
-    padded = found(task, data)
-    whole = found(task, data, lambda batch: plain_loss(task, batch))
+    padded = loss_and_gradients(task, data)
+    whole = loss_and_gradients(task, data, lambda batch: plain_loss(task, batch))
     torch.testing.assert_close(padded[0], whole[0])
     for name, grad in padded[2].items():
-        torch.testing.assert_close(grad, whole[2][name], rtol=1e-6, atol=1e-9, msg=lambda told, n=name: f"{n}: {told}")
+        torch.testing.assert_close(grad, whole[2][name], rtol=1e-6, atol=1e-9, msg=lambda text, n=name: f"{n}: {text}")
     torch.testing.assert_close(packed[0], padded[0])
     assert packed[1] == padded[1]
     assert packed[2].keys() == padded[2].keys()
     for name, grad in packed[2].items():
-        torch.testing.assert_close(grad, padded[2][name], rtol=1e-6, atol=1e-9, msg=lambda told, n=name: f"{n}: {told}")
+        torch.testing.assert_close(grad, padded[2][name], rtol=1e-6, atol=1e-9, msg=lambda text, n=name: f"{n}: {text}")
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in KINDS for name in names(kind)])
 def test_packed_equals_padded_for_every_part(kind, name, monkeypatch):
     # a padded decoder's padding enters the balance of its experts, which a packed one's does not
-    part = partial(MoE, aux_loss_weight=0.0) if name == "MoE" else chosen({kind: name})[kind]
+    part = partial(MoE, aux_loss_weight=0.0) if name == "MoE" else part_options({kind: name})[kind]
     compare(monkeypatch, batch(), **{kind: part})
 
 
@@ -102,11 +102,11 @@ def test_one_side_may_have_no_padding(side, monkeypatch):
 class Reads(MultiHead):
     """An attention that reads x in its own way: it is to be shown the padded batch."""
 
-    def forward(self, x, memory=None, **named):
+    def forward(self, x, memory=None, **kwargs):
         assert x.size(0) == 4
         assert memory is None or memory.size(0) == 4
-        assert named["pattern"].queries is None
-        return super().forward(x, memory, **named)
+        assert kwargs["pattern"].queries is None
+        return super().forward(x, memory, **kwargs)
 
 
 def test_an_attention_with_a_forward_of_its_own_sees_the_padded_batch(monkeypatch):
@@ -115,14 +115,14 @@ def test_an_attention_with_a_forward_of_its_own_sees_the_padded_batch(monkeypatc
 
 def test_norms_and_feed_forwards_see_real_tokens_only():
     net = seq2seq().train()
-    seen = []
+    calls = []
     for module in net.modules():
         if isinstance(module, nn.Linear):
-            module.register_forward_hook(lambda m, inputs, out: seen.append(inputs[0].shape[:-1].numel()))
+            module.register_forward_hook(lambda m, inputs, out: calls.append(inputs[0].shape[:-1].numel()))
     data = batch()
     packing = Packing(data["target_valid"])
     net.states(data["source"], data["target"], data["source_valid"], packing)
-    assert set(seen) == {MULTIPLE}  # 16 and 18 real tokens of 36 and 32, filled up
+    assert set(calls) == {MULTIPLE}  # 16 and 18 real tokens of 36 and 32, filled up
 
 
 def test_what_is_packed_comes_back():
@@ -198,8 +198,8 @@ class Shifts(Sandwich):
 class Shifting:
     """A mixin that shifts what any block joins."""
 
-    def join(self, x, *rest):
-        return super().join(x + F.pad(x, (0, 0, 1, 0))[:, :-1], *rest)
+    def join(self, x, *args):
+        return super().join(x + F.pad(x, (0, 0, 1, 0))[:, :-1], *args)
 
 
 class Mixed(Shifting, PostNorm):
@@ -276,7 +276,7 @@ def test_a_part_that_mixes_tokens_mixes_no_sentences(parts, recompute):
 @pytest.mark.parametrize(("kind", "name"), SLOTS)
 def test_no_installed_part_mixes_sentences(kind, name):
     try:
-        others, own = felt(**chosen({kind: name}))
+        others, own = felt(**part_options({kind: name}))
     except UsageError as error:
         pytest.skip(str(error))
     assert own > 0
@@ -315,14 +315,14 @@ def test_a_subclass_with_code_declares_anew():
 
 
 def test_experts_of_a_block_that_is_not_packed_see_no_padding():
-    seen = []
+    calls = []
 
     class Counting(MoE):
         def forward(self, x):
-            seen.append(len(x))
+            calls.append(len(x))
             return super().forward(x)
 
     data = batch()
     packing = Packing(data["target_valid"])
     seq2seq(block=Convolves, ffn=Counting).train().states(data["source"], data["target"], data["source_valid"], packing)
-    assert seen == [16, 16, 18, 18]
+    assert calls == [16, 16, 18, 18]

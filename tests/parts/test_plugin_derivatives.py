@@ -62,10 +62,10 @@ def test_gradients_of_the_reversible_stack():
     torch.testing.assert_close(gradients(net, [x])[0], grad)
 
 
-def ways(call, given):
+def ways(call, inputs):
     """Every way to derivatives beyond a gradient, of the sum of a result."""
-    leaves = [x.clone().requires_grad_() for x in given]
-    along = [torch.ones_like(x) for x in given]
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    along = [torch.ones_like(x) for x in inputs]
     total = lambda *xs: call(*xs).sum()  # noqa: E731
 
     def twice():
@@ -73,45 +73,45 @@ def ways(call, given):
         return torch.autograd.grad(sum(grad.pow(2).sum() for grad in grads), leaves)[0]
 
     yield "double backward", twice
-    yield "torch.func.grad", lambda: torch.func.grad(total)(*given)
-    yield "jvp", lambda: torch.func.jvp(total, tuple(given), tuple(along))[1]
-    yield "vmap", lambda: torch.func.vmap(call)(*(x[None] for x in given))[0]
+    yield "torch.func.grad", lambda: torch.func.grad(total)(*inputs)
+    yield "jvp", lambda: torch.func.jvp(total, tuple(inputs), tuple(along))[1]
+    yield "vmap", lambda: torch.func.vmap(call)(*(x[None] for x in inputs))[0]
     yield "compile", lambda: gradients(torch.compile(call, backend="aot_eager"), leaves)[0]
 
 
-def expected(name, call, given):
+def expected(name, call, inputs):
     """The same by finite differences in float64, or by the plain call."""
     if name == "vmap":
-        return call(*given).detach()
+        return call(*inputs).detach()
     if name == "jvp":
-        ends = [call(*(x + sign * 1e-6 for x in given)).sum().detach() for sign in (1, -1)]
+        ends = [call(*(x + sign * 1e-6 for x in inputs)).sum().detach() for sign in (1, -1)]
         return (ends[0] - ends[1]) / 2e-6
-    return gradients(call, [x.clone().requires_grad_() for x in given])[0]
+    return gradients(call, [x.clone().requires_grad_() for x in inputs])[0]
 
 
 def test_further_derivatives_of_the_reversible_stack_are_right_or_refused():
     net = reversible()
-    given = draws((2, 3, 4))
-    for name, way in ways(net, given):
+    inputs = draws((2, 3, 4))
+    for name, way in ways(net, inputs):
         torch.compiler.reset()
         try:
             result = way().detach()
         except REFUSALS:
             continue
         assert name != "double backward", "a second derivative that is no refusal"
-        torch.testing.assert_close(result, expected(name, net, given), rtol=1e-5, atol=1e-7, msg=name)
+        torch.testing.assert_close(result, expected(name, net, inputs), rtol=1e-5, atol=1e-7, msg=name)
 
 
 def test_flex_on_a_cpu_is_right_forward_and_refuses_every_derivative():
-    call, given = flex(), draws(*((2, 2, 3, 4),) * 3)
-    torch.testing.assert_close(call(*given), SDPA()(*given, Pattern(causal=True)))
+    call, inputs = flex(), draws(*((2, 2, 3, 4),) * 3)
+    torch.testing.assert_close(call(*inputs), SDPA()(*inputs, Pattern(causal=True)))
     with pytest.raises(UsageError, match="trains on a GPU only"):
         gradients(call, [x.requires_grad_() for x in draws(*((2, 2, 3, 4),) * 3)])
-    for name, way in ways(call, given):
+    for name, way in ways(call, inputs):
         torch.compiler.reset()
         try:
             result = way().detach()
         except REFUSALS:
             continue
         assert name == "vmap", f"{name} gives a derivative that Flex does not have"
-        torch.testing.assert_close(result, expected(name, call, given))
+        torch.testing.assert_close(result, expected(name, call, inputs))

@@ -37,8 +37,8 @@ def test_sinusoidal_adds_the_papers_waves(extent, base):
 
 def test_the_first_sinusoids_are_those_of_the_notes():
     table = Sinusoidal(4, 1, Extent((3,))).embed(torch.zeros(1, 3, 4), torch.arange(3))[0]
-    noted = [[0.0, 1.0, 0.0, 1.0], [0.8415, 0.5403, 0.0100, 0.99995], [0.9093, -0.4161, 0.0200, 0.9998]]
-    assert_close(table, torch.tensor(noted), atol=5e-5, rtol=0)
+    expected = [[0.0, 1.0, 0.0, 1.0], [0.8415, 0.5403, 0.0100, 0.99995], [0.9093, -0.4161, 0.0200, 0.9998]]
+    assert_close(table, torch.tensor(expected), atol=5e-5, rtol=0)
 
 
 def test_the_second_pair_of_sinusoids_is_slower_than_the_first():

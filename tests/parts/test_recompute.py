@@ -20,7 +20,7 @@ def grown(wrap, *tensors):
 
 @pytest.mark.parametrize("learns", [(True, True), (True, False), (False, True)])
 def test_values_gradients_and_chance_are_those_of_the_function(learns):
-    x, y = (torch.randn(9, dtype=torch.float64).requires_grad_(wanted) for wanted in learns)
+    x, y = (torch.randn(9, dtype=torch.float64).requires_grad_(expected) for expected in learns)
     for got, want in zip(grown(lambda *t: recomputed(curve, *t, chance=True), x, y), grown(curve, x, y), strict=True):
         assert_close(got, want, atol=0, rtol=0)
 
@@ -34,28 +34,28 @@ def test_the_backward_pass_leaves_the_generator_where_it_was():
 
 
 def test_nothing_but_the_arguments_is_kept():
-    kept = []
+    saved_tensors = []
     x = torch.randn(100, requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.data_ptr()) or t, lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved_tensors.append(t.data_ptr()) or t, lambda t: t):
         out = recomputed(lambda t: (t.exp().sin() * t).cos(), x)
-    assert kept == [x.data_ptr()]
+    assert saved_tensors == [x.data_ptr()]
     assert [edge for edge, _ in out.grad_fn.next_functions if edge is not None] == [
         x.expand_as(x).grad_fn.next_functions[0][0]
     ]
 
 
 def test_autocast_holds_in_the_second_computation_too():
-    seen = []
+    dtypes = []
 
     def product(x):
-        seen.append((x @ x).dtype)
+        dtypes.append((x @ x).dtype)
         return (x @ x).float()
 
     x = torch.randn(4, 4, requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):
         out = recomputed(product, x)
     out.sum().backward()
-    assert seen == [torch.bfloat16] * 2
+    assert dtypes == [torch.bfloat16] * 2
 
 
 def test_a_result_that_depends_on_nothing_has_no_gradient():

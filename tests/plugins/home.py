@@ -46,7 +46,7 @@ class Home:
             "PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1",
             "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONDONTWRITEBYTECODE": "1",
         }  # fmt: skip
-        for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):
+        for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "ZOO_DISABLE_PLUGINS"):
             self.env.pop(name, None)
 
     def create(self) -> None:

@@ -101,8 +101,8 @@ def test_a_whole_run_works(work):
     assert "finished 1 steps" in done.stdout
 
 
-NAMED = {
-    **{name: (3, f"p-{name.lower()} 0.1.0", said) for name, (_, said) in BODIES.items()},
+FAULTY_NAMES = {
+    **{name: (3, f"p-{name.lower()} 0.1.0", message) for name, (_, message) in BODIES.items()},
     "Absent": (3, "p-absent 0.1.0", "No module named 'p_absent'"),
     "Old": (3, "p-old 0.1.0", "is built for zoo-transformers <0.1, installed is 0.1.0. Run: pip install -U p-old"),
     "Twin": (2, "p-one 0.1.0 and p-two 0.1.0", "Write its class path: p_one.Twin, p_two.Twin"),
@@ -132,15 +132,15 @@ def test_naming_one_says_which_package_and_why(work):
         "    found[name] = code, out.getvalue(), err.getvalue()\n"
         "print(json.dumps(found))"
     )
-    done = child(work, *NAMED, code=f"exec({code!r})")
+    done = child(work, *FAULTY_NAMES, code=f"exec({code!r})")
     assert done.stderr == ""
     for name, (code, out, err) in json.loads(done.stdout).items():
-        wanted, package, said = NAMED[name]
-        assert code == wanted, (name, err)
-        assert (package in err, said in err) == (True, True), err
+        expected_code, package, message = FAULTY_NAMES[name]
+        assert code == expected_code, (name, err)
+        assert (package in err, message in err) == (True, True), err
         assert len(err.splitlines()) <= 4
         assert "Traceback" not in err
-        if wanted:
+        if expected_code:
             assert err.startswith("error: ")
             assert err.rstrip().endswith(f"← --model.norm {name}")
         else:
@@ -157,8 +157,8 @@ def test_what_an_import_prints_stays_out_of_the_output(work):
 
 def test_the_list_says_what_it_knows_and_imports_nothing(work):
     done = child(work, "list", "norm", "--json")
-    found = {(row["distribution"], row["name"]): row for row in json.loads(done.stdout)}
-    for name, said in {
+    result = {(row["distribution"], row["name"]): row for row in json.loads(done.stdout)}
+    for name, message in {
         ("p-old", "Old"): "built for zoo-transformers <0.1, installed is 0.1.0",
         ("p-one", "Twin"): "also registered by p-two 0.1.0; its class path is p_one.Twin",
         ("p-taker", "rmsnorm"): "hidden by zoo's own norm of this name; its class path is p_taker.rmsnorm",
@@ -171,13 +171,13 @@ def test_the_list_says_what_it_knows_and_imports_nothing(work):
         ("zoo-transformers", "RMSNorm"): None,
         ("p-loud", "Loud"): None,
     }.items():
-        assert found[name]["problem"] == said
-    assert found["p-loud", "Loud"]["location"] == f"{work}/site/p_loud.py"
-    assert found["p-loud", "Loud"]["entry_point"] == "Loud = p_loud:Loud in [zoo.norm]"
-    told = child(work, "list").stdout
-    assert "! norm 'Old' of p-old 0.1.0: built for zoo-transformers <0.1" in told
-    assert "! p-group 0.1.0: unknown group 'zoo.nrom'. Did you mean 'zoo.norm'? (" in told
-    assert "Ghost" not in told
+        assert result[name]["problem"] == message
+    assert result["p-loud", "Loud"]["location"] == f"{work}/site/p_loud.py"
+    assert result["p-loud", "Loud"]["entry_point"] == "Loud = p_loud:Loud in [zoo.norm]"
+    output = child(work, "list").stdout
+    assert "! norm 'Old' of p-old 0.1.0: built for zoo-transformers <0.1" in output
+    assert "! p-group 0.1.0: unknown group 'zoo.nrom'. Did you mean 'zoo.norm'? (" in output
+    assert "Ghost" not in output
     assert "Problem: built for zoo-transformers <0.1" in child(work, "show", "norm", "old").stdout
     assert "p-taker 0.1.0 has one too: hidden by zoo's own" in child(work, "show", "norm", "rmsnorm").stdout
 
@@ -187,22 +187,22 @@ def test_the_doctor_tries_each_and_survives(work):
     done = child(work, "doctor", "--json", code=f"{patience}sys.exit(main())")
     assert (done.returncode, done.stderr) == (2, "")
     report = json.loads(done.stdout)
-    found = {(row["distribution"], row["name"]): row for row in report["plugins"]}
-    for name, (_, said) in BODIES.items():
-        assert said in found[f"p-{name.lower()}", name]["problem"]
-        assert not found[f"p-{name.lower()}", name]["ok"]
-    assert found["p-aborts", "Aborts"]["problem"] == "importing it ends the process (SIGABRT)"
-    assert "also registered by p-two 0.1.0" in found["p-one", "Twin"]["problem"]
-    assert "hidden by zoo's own norm" in found["p-taker", "rmsnorm"]["problem"]
-    assert "built for zoo-transformers <0.1" in found["p-old", "Old"]["problem"]
-    assert found["p-old", "Old"]["seconds"] is None  # not imported
-    loud, slow = found["p-loud", "Loud"], found["p-slow", "Slow"]
+    result = {(row["distribution"], row["name"]): row for row in report["plugins"]}
+    for name, (_, message) in BODIES.items():
+        assert message in result[f"p-{name.lower()}", name]["problem"]
+        assert not result[f"p-{name.lower()}", name]["ok"]
+    assert result["p-aborts", "Aborts"]["problem"] == "importing it ends the process (SIGABRT)"
+    assert "also registered by p-two 0.1.0" in result["p-one", "Twin"]["problem"]
+    assert "hidden by zoo's own norm" in result["p-taker", "rmsnorm"]["problem"]
+    assert "built for zoo-transformers <0.1" in result["p-old", "Old"]["problem"]
+    assert result["p-old", "Old"]["seconds"] is None  # not imported
+    loud, slow = result["p-loud", "Loud"], result["p-slow", "Slow"]
     assert (loud["ok"], loud["problem"]) == (True, None)
     assert loud["warnings"] == ["prints on import: 'SHELL HELLO'"]
     assert slow["ok"]
     assert slow["seconds"] >= 2.2
     assert slow["warnings"][0].endswith(" s to import")
-    assert found["p-line", "Good"]["warnings"] == []
+    assert result["p-line", "Good"]["warnings"] == []
     assert {row["distribution"] for row in report["damaged"]} == {"p-line", "p-latin", "p-group"}
 
 

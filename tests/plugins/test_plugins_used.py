@@ -39,10 +39,10 @@ def points(package: Path) -> list[tuple[str, str]]:
 
 
 def test_every_part_is_listed_with_its_package_and_nothing_is_wrong_with_it(home):
-    listed = home.fine("zoo list")
+    output = home.fine("zoo list")
     for package in PACKAGES:
         for kind, name in points(package):
-            assert re.search(rf"^\W*{kind}\s+{name}\b.*{package.name} ", listed, re.M), (kind, name)
+            assert re.search(rf"^\W*{kind}\s+{name}\b.*{package.name} ", output, re.M), (kind, name)
     doctor = home.run("zoo doctor")
     assert doctor.returncode == 0, doctor.stdout
 
@@ -61,8 +61,8 @@ def test_every_package_is_trained_or_refused():
     """Of each package the default run tries a part."""
     owners = {name.lower(): package.name for package in PACKAGES for _, name in points(package)}
     recipes = {path.stem: package.name for package in PACKAGES for path in package.rglob("*.yaml")}
-    tried = {owners.get(word) or recipes.get(word) for words in [*TRAINED, *REFUSED] for word in words.split()}
-    assert tried >= {package.name for package in PACKAGES}
+    packages = {owners.get(word) or recipes.get(word) for words in [*TRAINED, *REFUSED] for word in words.split()}
+    assert packages >= {package.name for package in PACKAGES}
 
 
 @pytest.mark.parametrize("name", REFUSED)

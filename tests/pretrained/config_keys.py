@@ -134,40 +134,40 @@ def raw(name: str) -> dict[str, Any]:
 def whole(name: str) -> dict[str, Any]:
     """The same with every key that the peer writes."""
     config = getattr(peers.transformers, cases()[name][1])(**copy.deepcopy(cases()[name][2]))
-    written = json.loads(json.dumps(config.to_dict(), default=str))
-    return {**raw(name), **written, "architectures": [cases()[name][0]]}  # a configuration alone does not know them
+    content = json.loads(json.dumps(config.to_dict(), default=str))
+    return {**raw(name), **content, "architectures": [cases()[name][0]]}  # a configuration alone does not know them
 
 
 def values(key: str, default: Any) -> list[Any]:
     """Other values for a key, by the type of what it holds."""
-    found: list[Any] = list(SPECIAL.get(key, [])) + list(STRAY.get(key, []))
+    result: list[Any] = list(SPECIAL.get(key, [])) + list(STRAY.get(key, []))
     if isinstance(default, bool):
-        found += [not default, None, "x"]
+        result += [not default, None, "x"]
     elif isinstance(default, int):
-        found += [1, 2, default + 1, default * 2, max(default - 1, 1), 0, -1, None, 3.5, "x", True]
+        result += [1, 2, default + 1, default * 2, max(default - 1, 1), 0, -1, None, 3.5, "x", True]
     elif isinstance(default, float):
-        found += [0.0, 0.5, default * 10, default + 0.05, -1.0, None, "x", 1]
+        result += [0.0, 0.5, default * 10, default + 0.05, -1.0, None, "x", 1]
     elif isinstance(default, str):
-        found += ["x", None, 3]
+        result += ["x", None, 3]
     else:
-        found += [None, 1, 0.5, True, "x", [1], {"a": 1}]
+        result += [None, 1, 0.5, True, "x", [1], {"a": 1}]
     if key.endswith(("_act", "_function", "act_fn")):
-        found += list(peers.transformers.activations.ACT2FN)
-    return [value for n, value in enumerate(found) if repr(value) not in map(repr, found[:n])]
+        result += list(peers.transformers.activations.ACT2FN)
+    return [value for n, value in enumerate(result) if repr(value) not in map(repr, result[:n])]
 
 
 def siblings() -> dict[str, list[Any]]:
     """Every key of every family's configuration, with the values that they have."""
-    found: dict[str, list[Any]] = {key: list(some) for key, some in STRAY.items()}
+    result: dict[str, list[Any]] = {key: list(some) for key, some in STRAY.items()}
     for name in NAMES:
         for key, value in whole(name).items():
-            found.setdefault(key, [])
-            if value not in found[key]:
-                found[key].append(value)
+            result.setdefault(key, [])
+            if value not in result[key]:
+                result[key].append(value)
     for family in lookup.FAMILIES:
         for key in (*family.keys.read, *family.keys.fixed, *family.keys.ignored, *family.keys.aliases):
-            found.setdefault(key, [1])
-    return {key: some if key in STRAY else some[:2] for key, some in found.items()}
+            result.setdefault(key, [1])
+    return {key: some if key in STRAY else some[:2] for key, some in result.items()}
 
 
 def changes(name: str) -> Iterator[Change]:
@@ -186,8 +186,8 @@ def changes(name: str) -> Iterator[Change]:
         if key not in WIDE:
             for other, which in ((full, "of all"), (base, "of few")):
                 if key in other:
-                    rest = {one: item for one, item in other.items() if one != key}
-                    yield Change(name, key, rest, f"without {key} {which}")
+                    others = {one: item for one, item in other.items() if one != key}
+                    yield Change(name, key, others, f"without {key} {which}")
     for key, some in siblings().items():
         if key not in full and not (again and key in BOOKKEEPING):
             for other in [*some, *([] if again else [None])]:
@@ -274,14 +274,14 @@ def inputs(model: Any, name: str, size: int) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def peer_logits(model: Any, name: str, given: dict[str, Any]) -> torch.Tensor:
+def peer_logits(model: Any, name: str, inputs: dict[str, Any]) -> torch.Tensor:
     if name == "timm":
-        return model(given["pixel_values"])
+        return model(inputs["pixel_values"])
     more = {} if name in peers.IMAGES else {"use_cache": False} if name in {*peers.LANGUAGE, *peers.PAIRS} else {}
-    if "attention_mask" in given:
-        given = {**given, "attention_mask": given["attention_mask"].long()}
-    told = model(**given, **more, return_dict=True)
-    return told.prediction_logits if hasattr(told, "prediction_logits") else told.logits
+    if "attention_mask" in inputs:
+        inputs = {**inputs, "attention_mask": inputs["attention_mask"].long()}
+    output = model(**inputs, **more, return_dict=True)
+    return output.prediction_logits if hasattr(output, "prediction_logits") else output.logits
 
 
 NETS: dict[str, Any] = {}
@@ -306,29 +306,29 @@ def one_model(model: dict[str, Any]) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def our_logits(folder: Path, name: str, given: dict[str, Any], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def our_logits(folder: Path, name: str, inputs: dict[str, Any], dtype: torch.dtype = torch.float32) -> torch.Tensor:
     importer.rebuild_task, importer.complete_options = one_net, one_model
     try:
-        found = importer.checkpoint(folder)
+        checkpoint = importer.checkpoint(folder)
     finally:
         importer.rebuild_task, importer.complete_options = rebuild_task, complete_options
-    net = one_net({"model": found.model}, folder).net.eval()
+    net = one_net({"model": checkpoint.model}, folder).net.eval()
     for key, tensor in importer.keep_own_tensors(net).items():
-        tensor.data.copy_(found.tensors[key])
+        tensor.data.copy_(checkpoint.tensors[key])
     net = copy.deepcopy(net).to(dtype) if dtype != torch.float32 else net
-    if not given:
+    if not inputs:
         return torch.empty(0)
-    if "pixel_values" in given:
-        return net(given["pixel_values"])
+    if "pixel_values" in inputs:
+        return net(inputs["pixel_values"])
     if name in peers.PAIRS:
-        return net(given["input_ids"], given["decoder_input_ids"])
-    return net(given["input_ids"], given.get("attention_mask"))
+        return net(inputs["input_ids"], inputs["decoder_input_ids"])
+    return net(inputs["input_ids"], inputs.get("attention_mask"))
 
 
 def outcome(change: Change, folder: Path) -> tuple[str, str]:
     """What came of one change: ``equal``, ``refused`` by its name, what only the peer refuses, or one of SILENT."""
     right: torch.Tensor | None = None
-    given: dict[str, Any] = {}
+    model_inputs: dict[str, Any] = {}
     try:  # most are refused before any tensor is looked at, and then no peer need be built
         lookup.family_of(change.config, "config.json").complete(change.config, "config.json")
     except UsageError as error:
@@ -342,12 +342,12 @@ def outcome(change: Change, folder: Path) -> tuple[str, str]:
             model = peer(change.family, change.config, folder)
             longest = getattr(getattr(model, "config", None), "max_position_embeddings", None) or 20
             longest -= 1 + (model.config.pad_token_id or 0) if change.family.startswith("roberta") else 0
-            given = inputs(model, change.family, longest)
-            right = peer_logits(model, change.family, given)
+            model_inputs = inputs(model, change.family, longest)
+            right = peer_logits(model, change.family, model_inputs)
             right = right if bool(right.isfinite().all()) else None
     except Exception:
         right = None
-    given = {} if right is None else given
+    model_inputs = {} if right is None else model_inputs
     if right is None:  # it has no model: nothing can be compared, and zoo must not crash
         if not (folder / "base.safetensors").is_file():
             with contextlib.redirect_stderr(io.StringIO()):
@@ -356,7 +356,7 @@ def outcome(change: Change, folder: Path) -> tuple[str, str]:
         shutil.copyfile(folder / "base.safetensors", folder / "model.safetensors")
         (folder / "config.json").write_text(json.dumps(change.config))
     try:
-        ours = our_logits(folder, change.family, given)
+        ours = our_logits(folder, change.family, model_inputs)
     except (UsageError, CheckpointError) as error:
         text = str(error)
         if right is None or change.key in text:
@@ -368,11 +368,11 @@ def outcome(change: Change, folder: Path) -> tuple[str, str]:
         return "peer refuses", ""
     if ours.shape != right.shape:
         return "differs", f"{tuple(ours.shape)} and not {tuple(right.shape)}"
-    gap = relative_gap(ours, right, given)
+    gap = relative_gap(ours, right, model_inputs)
     if 1e-5 < gap < 1e-3:  # rounding, or another model: float64 tells
-        double = {key: value.double() if value.is_floating_point() else value for key, value in given.items()}
+        double = {key: value.double() if value.is_floating_point() else value for key, value in model_inputs.items()}
         right = peer_logits(in_float64(model), change.family, double)
-        gap64 = relative_gap(our_logits(folder, change.family, double, torch.float64), right, given)
+        gap64 = relative_gap(our_logits(folder, change.family, double, torch.float64), right, model_inputs)
         return ("equal" if gap64 <= 1e-9 else "differs"), f"{gap:.2g}, in float64 {gap64:.2g}"
     return ("equal" if gap <= 1e-5 else "differs"), f"{gap:.2g}"
 
@@ -396,9 +396,9 @@ def in_float64(model: Any) -> Any:
     return model
 
 
-def relative_gap(ours: torch.Tensor, right: torch.Tensor, given: dict[str, Any]) -> float:
+def relative_gap(ours: torch.Tensor, right: torch.Tensor, inputs: dict[str, Any]) -> float:
     """The largest difference of logits (B, T, V) or (B, C) at real tokens, relative to the largest logit."""
-    mask = given.get("attention_mask")
+    mask = inputs.get("attention_mask")
     here, there = (ours[mask], right[mask]) if mask is not None and ours.dim() == 3 else (ours, right)
     return float((here - there).abs().max()) / max(1.0, float(there.abs().max()))
 
@@ -408,17 +408,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--each", type=int, help="so many changes of each family, drawn by the seed")
     parser.add_argument("--only", help="one family")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
     total: Counter[str] = Counter()
-    begun = time.monotonic()
+    start = time.monotonic()
     for name in (*NAMES, "timm"):
-        if asked.only and name != asked.only:
+        if arguments.only and name != arguments.only:
             continue
         every = list(changes(name))
-        if asked.each:
-            every = random.Random(f"{asked.seed} {name}").sample(every, min(asked.each, len(every)))
+        if arguments.each:
+            every = random.Random(f"{arguments.seed} {name}").sample(every, min(arguments.each, len(every)))
         counts: Counter[str] = Counter()
         with tempfile.TemporaryDirectory() as folder:
             for change in every:
@@ -428,7 +428,7 @@ def main() -> int:
                     print(f"  {name}: {change.what[:100]}: {verdict}: {detail[:200]}", flush=True)
         total += counts
         print(f"{name}: {len(every)} changes: {dict(counts)}", flush=True)
-    print(f"seed {asked.seed}: {sum(total.values())} changes, {dict(total)} in {time.monotonic() - begun:.0f} s")
+    print(f"seed {arguments.seed}: {sum(total.values())} changes, {dict(total)} in {time.monotonic() - start:.0f} s")
     return int(any(total[one] for one in SILENT))
 
 

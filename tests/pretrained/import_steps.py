@@ -11,10 +11,10 @@ from zoo.pretrained import importer
 
 def imported(source, target):
     """What `zoo import` does."""
-    found = importer.checkpoint(source)
-    task, tensors, _ = importer.swapped_parts(found, found.model)
-    importer.save(found, target, found.model, task, tensors)
-    return found
+    checkpoint = importer.checkpoint(source)
+    task, tensors, _ = importer.swapped_parts(checkpoint, checkpoint.model)
+    importer.save(checkpoint, target, checkpoint.model, task, tensors)
+    return checkpoint
 
 
 def loaded(folder, dtype=torch.float32):

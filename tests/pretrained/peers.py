@@ -173,11 +173,11 @@ def wide(monkeypatch, dtype):
             torch.set_default_dtype(float32)
 
 
-def made(case, dtype=torch.float32):
+def build_peer(case, dtype=torch.float32):
     """A random model with every parameter away from zero and one, where they would hide."""
     name, config, options = case
     torch.manual_seed(0)
-    model = plain(getattr(transformers, name)(getattr(transformers, config)(**options)).to(dtype).eval())
+    model = without_chance(getattr(transformers, name)(getattr(transformers, config)(**options)).to(dtype).eval())
     with torch.no_grad():
         if options.get("tie_word_embeddings") is False and "T5" in name:  # it cannot be told to, but weights may be so
             model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
@@ -191,12 +191,12 @@ def made(case, dtype=torch.float32):
 
 def reloaded(case, folder, dtype=torch.float32):
     """What transformers reads from a folder, with a look at what it could not place."""
-    model, told = getattr(transformers, case[0]).from_pretrained(folder, dtype=dtype, output_loading_info=True)
-    assert not {key: found for key, found in told.items() if found}
-    return plain(model.eval())
+    model, loading_info = getattr(transformers, case[0]).from_pretrained(folder, dtype=dtype, output_loading_info=True)
+    assert not {key: keys for key, keys in loading_info.items() if keys}
+    return without_chance(model.eval())
 
 
-def plain(model):
+def without_chance(model):
     """Its fused kernel for experts knows no float64, and Marian's waves are made before they are float64."""
     if "Mixtral" in type(model).__name__:
         model.set_experts_implementation("eager")

@@ -21,9 +21,9 @@ cases = pytest.mark.parametrize("case", peers.ENCODERS.values(), ids=peers.ENCOD
 
 def logits(model, **inputs):
     """Those of the tokens or the classes, and of the pair where there is a head for it."""
-    told = model(**inputs)
-    both = getattr(told, "prediction_logits", None)
-    return (told.logits, None) if both is None else (both, told.seq_relationship_logits)
+    output = model(**inputs)
+    both = getattr(output, "prediction_logits", None)
+    return (output.logits, None) if both is None else (both, output.seq_relationship_logits)
 
 
 @torch.no_grad()
@@ -31,7 +31,7 @@ def logits(model, **inputs):
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "float64"])
 def test_an_encoder_and_its_import_agree_and_its_export_is_the_encoder(case, dtype, tmp_path, monkeypatch):
     with peers.wide(monkeypatch, dtype):
-        model = peers.made(case, dtype)
+        model = peers.build_peer(case, dtype)
         model.save_pretrained(tmp_path / "theirs")
         imported(tmp_path / "theirs", tmp_path / "ours")
         ours = loaded(tmp_path / "ours", dtype)
@@ -39,34 +39,34 @@ def test_an_encoder_and_its_import_agree_and_its_export_is_the_encoder(case, dty
         valid = torch.ones(2, LENGTH, dtype=torch.bool)
         valid[0, 23:] = False
         tokens[0, 23:] = case[2].get("pad_token_id", 0)  # by which RoBERTa counts its positions
-        given = {"input_ids": tokens, "attention_mask": valid.long()}
-        right, follows = logits(model, **given)
+        inputs = {"input_ids": tokens, "attention_mask": valid.long()}
+        right, follows = logits(model, **inputs)
         real = valid if right.dim() == 3 else slice(None)
         assert gap(ours.net(tokens, valid)[real], right[real]) <= DTYPES[dtype]
         assert gap(ours.net(tokens)[1], right[1]) <= DTYPES[dtype]
         if follows is not None:
-            said = ours.net.follow(ours.net.states(tokens, valid))
-            assert gap(said.flip(-1), follows) <= DTYPES[dtype]
+            follow_logits = ours.net.follow(ours.net.states(tokens, valid))
+            assert gap(follow_logits.flip(-1), follows) <= DTYPES[dtype]
 
         if ours.net.segments > 1:
             kinds = (torch.arange(LENGTH) > 11).long().expand(2, -1)
-            other, _ = logits(model, **given, token_type_ids=kinds)
+            other, _ = logits(model, **inputs, token_type_ids=kinds)
             assert gap(ours.net(tokens, valid, kinds)[real], other[real]) <= DTYPES[dtype]
             assert gap(other[real], right[real]) > 1e-3
 
         export_pretrained(ours, tmp_path / "again")
         again = peers.reloaded(case, tmp_path / "again", dtype)
-        assert gap(logits(again, **given)[0][real], right[real]) <= DTYPES[dtype] / 10
+        assert gap(logits(again, **inputs)[0][real], right[real]) <= DTYPES[dtype] / 10
         assert same_tensors(model, again) or case[2].get("legacy") is False  # written with the other head's names
 
 
 def folder(name, target, **changes):
     """A checkpoint with another configuration, and the logits that it gave before."""
     case = peers.ENCODERS[name]
-    model = peers.made(case)
+    model = peers.build_peer(case)
     model.save_pretrained(target)
-    told = json.loads((target / "config.json").read_text())
-    (target / "config.json").write_text(json.dumps({**told, **changes}))
+    content = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps({**content, **changes}))
     return model
 
 
@@ -77,7 +77,7 @@ def edited(target, change):
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "said"),
+    ("name", "changes", "message"),
     [
         (
             "bert",
@@ -105,14 +105,14 @@ def edited(target, change):
         ("deberta-texts", {"pooler_hidden_size": 16}, "pooler_hidden_size=16 is not supported"),
     ],
 )
-def test_what_no_part_expresses_is_refused_by_its_key(name, changes, said, tmp_path):
+def test_what_no_part_expresses_is_refused_by_its_key(name, changes, message, tmp_path):
     folder(name, tmp_path / "theirs", **changes)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         imported(tmp_path / "theirs", tmp_path / "ours")
 
 
 @pytest.mark.parametrize(
-    ("name", "key", "said"),
+    ("name", "key", "message"),
     [
         ("bert", "cls.predictions.transform.dense.bias", r"no tensor for transform\.bias"),
         ("bert-pairs", "cls.seq_relationship.bias", r"no tensor for follows\.bias"),
@@ -126,10 +126,10 @@ def test_what_no_part_expresses_is_refused_by_its_key(name, changes, said, tmp_p
         ("deberta-3", "deberta.encoder.layer.0.attention.self.key_proj.weight", r"lacks .*key_proj\.weight"),
     ],
 )
-def test_a_missing_tensor_is_named(name, key, said, tmp_path):
+def test_a_missing_tensor_is_named(name, key, message, tmp_path):
     folder(name, tmp_path / "theirs")
     edited(tmp_path / "theirs", lambda tensors: tensors.pop(key))
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match=message):
         imported(tmp_path / "theirs", tmp_path / "ours")
 
 
@@ -163,8 +163,8 @@ def test_early_names_of_norms_are_read_and_both_names_are_refused(tmp_path):
 
 def test_a_checkpoint_that_has_the_head_of_pairs_is_read_with_it_whatever_it_is_called(tmp_path):
     folder("bert-pairs", tmp_path / "theirs", architectures=["BertForMaskedLM"])
-    found = imported(tmp_path / "theirs", tmp_path / "ours")
-    assert found.model["init_args"]["next_sentence"] == 1.0
+    model = imported(tmp_path / "theirs", tmp_path / "ours")
+    assert model.model["init_args"]["next_sentence"] == 1.0
     assert loaded(tmp_path / "ours").net.follows is not None
 
 
@@ -179,14 +179,14 @@ def test_heads_that_are_not_read_are_listed(tmp_path, capsys):
 def test_a_swapped_part_of_an_imported_encoder_is_accounted_for(tmp_path, capsys):
     folder("bert", tmp_path / "theirs")
     assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours"), "--model.norm", "rmsnorm"]) == 0
-    said = capsys.readouterr().out
-    assert "left out: 8 tensors, 256 numbers" in said  # shifts: two of each layer, the embedding's and the head's
-    assert "new: 0 tensors" in said
+    output = capsys.readouterr().out
+    assert "left out: 8 tensors, 256 numbers" in output  # shifts: two of each layer, the embedding's and the head's
+    assert "new: 0 tensors" in output
     assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "two"), "--model.attention", "disentangled"]) == 0
-    said = capsys.readouterr().out
-    assert "new: 1 tensors" in said
-    assert "stack.blocks.*.attend.part.places.table.weight (64, 32)" in said
-    assert "left out: 0 tensors" in said
+    output = capsys.readouterr().out
+    assert "new: 1 tensors" in output
+    assert "stack.blocks.*.attend.part.places.table.weight (64, 32)" in output
+    assert "left out: 0 tensors" in output
     assert (
         export_pretrained(loaded(tmp_path / "two"), tmp_path / "again").name == "deberta-v2"
     )  # for that is what it now is
@@ -237,10 +237,10 @@ def test_an_imported_bert_fills_in_and_names_texts_as_transformers_does(tmp_path
     model = folder("bert-texts", tmp_path / "texts", id2label={str(n): name for n, name in enumerate("abcde")})
     inner = wordpiece(tmp_path / "texts")
     assert main(["import", str(tmp_path / "texts"), str(tmp_path / "named")]) == 0
-    found = zoo.load(tmp_path / "named").classify("the brown foxes")[0]
+    answer = zoo.load(tmp_path / "named").classify("the brown foxes")[0]
     right = model(torch.tensor([inner.encode("the brown foxes").ids])).logits[0].softmax(-1).sort(descending=True)
-    assert [guess.label for guess in found] == ["abcde"[n] for n in right.indices.tolist()]
-    assert [guess.probability for guess in found] == pytest.approx(right.values.tolist(), abs=1e-5)
+    assert [guess.label for guess in answer] == ["abcde"[n] for n in right.indices.tolist()]
+    assert [guess.probability for guess in answer] == pytest.approx(right.values.tolist(), abs=1e-5)
     assert main(["export", str(tmp_path / "named"), str(tmp_path / "again"), "--format", "hf"]) == 0
     assert peers.transformers.AutoConfig.from_pretrained(tmp_path / "again").id2label[2] == "c"
     assert main(["fit", str(ours / "recipe.yaml"), "--print_config"]) == 0

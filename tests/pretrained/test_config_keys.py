@@ -115,26 +115,26 @@ def test_every_key_that_the_peer_writes_is_declared(name):
 
 
 def test_a_key_that_is_not_read_is_named_with_what_to_do(tmp_path, capsys):
-    model = peers.made(peers.LANGUAGE["llama"])
+    model = peers.build_peer(peers.LANGUAGE["llama"])
     model.save_pretrained(tmp_path / "theirs")
     path = tmp_path / "theirs" / "config.json"
-    told = json.loads(path.read_text())
-    path.write_text(json.dumps({**told, "sliding_window": 5}))
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "sliding_window": 5}))
     assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 2
-    said = capsys.readouterr().err
-    assert "sliding_window=5 is not a key of llama that zoo reads" in said
-    assert "delete it from the file" in said
-    assert len(said.splitlines()) <= 4
-    path.write_text(json.dumps({**told, "sliding_window": None, "some_note": None}))
+    message = capsys.readouterr().err
+    assert "sliding_window=5 is not a key of llama that zoo reads" in message
+    assert "delete it from the file" in message
+    assert len(message.splitlines()) <= 4
+    path.write_text(json.dumps({**content, "sliding_window": None, "some_note": None}))
     assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 0
 
 
 def test_a_bart_that_was_saved_without_its_head_is_read_with_a_bias_of_zeros(tmp_path):
-    model = peers.made(peers.PAIRS["bart"])
+    model = peers.build_peer(peers.PAIRS["bart"])
     model.model.save_pretrained(tmp_path / "theirs")
-    found = imported(tmp_path / "theirs", tmp_path / "ours")
-    assert found.theirs["architectures"] == ["BartModel"]
-    assert torch.equal(found.tensors["bias.weight"], torch.zeros(peers.WORDS))
+    net = imported(tmp_path / "theirs", tmp_path / "ours")
+    assert net.theirs["architectures"] == ["BartModel"]
+    assert torch.equal(net.tensors["bias.weight"], torch.zeros(peers.WORDS))
 
 
 @pytest.mark.parametrize(

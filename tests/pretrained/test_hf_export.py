@@ -32,10 +32,10 @@ def folder_of_ours(case, target, specials=SPECIALS):
     """A model of a family with a tokenizer as zoo's own data writes one: no library has named its special tokens."""
     words = 256 + len(specials)
     ids = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": case[2].get("pad_token_id")}
-    model = peers.made((*case[:2], {**case[2], **ids, "vocab_size": words}))
+    model = peers.build_peer((*case[:2], {**case[2], **ids, "vocab_size": words}))
     model.save_pretrained(target / "theirs")
-    found = imported(target / "theirs", target / "ours")
-    kind = found.model["class_path"].rpartition(".")[2]
+    net = imported(target / "theirs", target / "ours")
+    kind = net.model["class_path"].rpartition(".")[2]
     pair = ("source-tokenizer.json", "target-tokenizer.json")
     for name in pair if kind == "Translation" else ("tokenizer.json",):
         Tokenizer.bytes(specials).save(target / "ours" / name)
@@ -58,18 +58,18 @@ def test_an_export_is_loaded_by_the_auto_classes_with_its_tokenizer(case, tmp_pa
     ids = {
         "CausalLM": mine.encode, "Translation": lambda text: [*mine.encode(text), mine.eos],
     }.get(kind, lambda text: mine.marked(mine.encode(text)))(TEXT)  # fmt: skip
-    given = tokenizer(TEXT, return_tensors="pt")
-    assert given["input_ids"][0].tolist() == ids
-    assert tokenizer.decode(given["input_ids"][0], skip_special_tokens=True) == TEXT
+    inputs = tokenizer(TEXT, return_tensors="pt")
+    assert inputs["input_ids"][0].tolist() == ids
+    assert tokenizer.decode(inputs["input_ids"][0], skip_special_tokens=True) == TEXT
     assert (tokenizer.eos_token_id, tokenizer.pad_token_id) == (mine.eos, mine.pad)
     target = torch.randint(WORDS, (1, 5))
     more = {"decoder_input_ids": target} if kind == "Translation" else {}
-    theirs = model(**{key: value for key, value in given.items() if key != "token_type_ids"}, **more).logits
-    right = ours.net(given["input_ids"], target) if more else ours.net(given["input_ids"])
+    theirs = model(**{key: value for key, value in inputs.items() if key != "token_type_ids"}, **more).logits
+    right = ours.net(inputs["input_ids"], target) if more else ours.net(inputs["input_ids"])
     assert gap(right, theirs) <= 1e-5
     if kind in ("CausalLM", "Translation"):
         assert model.generation_config.eos_token_id == mine.eos
-        assert model.generate(**given, max_new_tokens=3, do_sample=False, use_cache=False).size(0) == 1
+        assert model.generate(**inputs, max_new_tokens=3, do_sample=False, use_cache=False).size(0) == 1
     if kind == "Translation":
         assert model.generation_config.decoder_start_token_id == mine.bos
     if "Classification" in kind:
@@ -79,20 +79,20 @@ def test_an_export_is_loaded_by_the_auto_classes_with_its_tokenizer(case, tmp_pa
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["vit", "vit-no-bias", "deit"])
 def test_an_image_classifier_is_loaded_with_its_preparation_of_images(name, tmp_path):
-    model = peers.made(peers.IMAGES[name])
+    model = peers.build_peer(peers.IMAGES[name])
     model.save_pretrained(tmp_path / "theirs")
     imported(tmp_path / "theirs", tmp_path / "ours")
-    told = json.loads((tmp_path / "ours" / "images.json").read_text())
-    told |= {"names": list("abcde"), "mean": [0.3] * told["channels"], "std": [0.2] * told["channels"]}
-    (tmp_path / "ours" / "images.json").write_text(json.dumps(told))
+    content = json.loads((tmp_path / "ours" / "images.json").read_text())
+    content |= {"names": list("abcde"), "mean": [0.3] * content["channels"], "std": [0.2] * content["channels"]}
+    (tmp_path / "ours" / "images.json").write_text(json.dumps(content))
     (tmp_path / "ours" / "family.json").write_text("{}")  # as of a run
     ours = loaded(tmp_path / "ours")
     export_pretrained(ours, tmp_path / "again")
     again = peers.transformers.AutoModelForImageClassification.from_pretrained(tmp_path / "again")
     prepare = peers.transformers.AutoImageProcessor.from_pretrained(tmp_path / "again")
-    assert (list(prepare.image_mean), list(prepare.image_std)) == (told["mean"], told["std"])
+    assert (list(prepare.image_mean), list(prepare.image_std)) == (content["mean"], content["std"])
     assert again.config.id2label[3] == "d"
-    images = torch.randn(2, told["channels"], 16, 16)
+    images = torch.randn(2, content["channels"], 16, 16)
     assert gap(again.eval()(images).logits, ours.net(images)) <= 1e-5
 
 
@@ -119,23 +119,23 @@ def test_timm_loads_an_export_by_its_folder_and_by_its_file(sizes, tmp_path):
         json.dumps({"format": FORMAT, "kind": "Classification", "family": "timm", "model": model})
     )
     channels = options["channels"]
-    told = {"names": list("abcde"), "mean": [0.3] * channels, "std": [0.2] * channels,
+    content = {"names": list("abcde"), "mean": [0.3] * channels, "std": [0.2] * channels,
             "image_size": options["image_size"], "channels": channels}  # fmt: skip
-    (folder / "images.json").write_text(json.dumps(told))
+    (folder / "images.json").write_text(json.dumps(content))
     ours = loaded(folder)
     assert export_pretrained(ours, tmp_path / "theirs").name == "timm"
     images = torch.randn(2, channels, options["image_size"], options["image_size"])
     one = peers.timm.create_model(f"local-dir:{tmp_path / 'theirs'}", pretrained=True).eval()
     assert gap(one(images), ours.net(images)) <= 1e-5
     assert one.pretrained_cfg["label_names"] == list("abcde")
-    assert list(peers.timm.data.resolve_data_config({}, model=one)["mean"]) == told["mean"]
+    assert list(peers.timm.data.resolve_data_config({}, model=one)["mean"]) == content["mean"]
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
     two = peers.timm.create_model(config["architecture"], num_classes=5, **config["model_args"]).eval()
     peers.timm.models.load_checkpoint(two, str(tmp_path / "theirs" / "model.safetensors"))
     assert gap(two(images), ours.net(images)) <= 1e-5
-    found = imported(tmp_path / "theirs", tmp_path / "back")
-    assert json.loads((tmp_path / "back" / "images.json").read_text()) == told
-    assert found.model["init_args"]["ffn"] == ours.place.config["model"]["init_args"]["ffn"]
+    net = imported(tmp_path / "theirs", tmp_path / "back")
+    assert json.loads((tmp_path / "back" / "images.json").read_text()) == content
+    assert net.model["init_args"]["ffn"] == ours.place.config["model"]["init_args"]["ffn"]
 
 
 TASK = """\
@@ -174,16 +174,16 @@ def test_lm_eval_runs_a_local_task_on_an_exported_language_model(specials, tmp_p
         (tmp_path / "tasks" / f"{kind}.yaml").write_text(text)
     tasks = TaskManager(include_path=str(tmp_path / "tasks"), include_defaults=False)
     arguments = f"pretrained={tmp_path / 'again'},dtype=float32"
-    found = lm_eval.simple_evaluate(
+    result = lm_eval.simple_evaluate(
         "hf", model_args=arguments, tasks=["zoo_multiple_choice", "zoo_loglikelihood_rolling"], task_manager=tasks,
         device="cpu", batch_size=2, bootstrap_iters=0,
     )["results"]  # fmt: skip
-    assert 0 <= found["zoo_multiple_choice"]["acc,none"] <= 1
+    assert 0 <= result["zoo_multiple_choice"]["acc,none"] <= 1
     model, tokenizer = zoo.load(tmp_path / "ours"), Tokenizer.bytes(specials)
     nats = sum(-log_probability(model, tokenizer, row["answer"]) for row in rows)
     sizes = sum(len(row["answer"].encode()) for row in rows)
     bits = nats / sizes / torch.log(torch.tensor(2.0))
-    assert found["zoo_loglikelihood_rolling"]["bits_per_byte,none"] == pytest.approx(float(bits), rel=1e-4)
+    assert result["zoo_loglikelihood_rolling"]["bits_per_byte,none"] == pytest.approx(float(bits), rel=1e-4)
 
 
 def log_probability(model, tokenizer, text):

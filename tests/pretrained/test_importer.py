@@ -97,7 +97,7 @@ def test_masks_are_no_weights_and_keys_may_lack_the_prefix(theirs, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"model_type": "whisper"}, "model_type='whisper' is no family"),
         ({"architectures": ["GPT2ForSequenceClassification"]}, "GPT2ForSequenceClassification is not read"),
@@ -105,9 +105,9 @@ def test_masks_are_no_weights_and_keys_may_lack_the_prefix(theirs, tmp_path):
         ({"activation_function": "mish"}, "activation 'mish' is not supported"),
     ],
 )
-def test_a_configuration_that_no_part_expresses_is_refused(theirs, tmp_path, options, said):
+def test_a_configuration_that_no_part_expresses_is_refused(theirs, tmp_path, options, message):
     changed(theirs, **options)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         imported(theirs, tmp_path / "ours")
 
 
@@ -121,9 +121,9 @@ def test_a_pickle_is_refused_unread(theirs, tmp_path, capsys, name):
     (theirs / "model.safetensors").unlink()
     (theirs / name).write_bytes(pickle.dumps(Bomb()))
     assert main(["import", str(theirs), str(tmp_path / "ours")]) == 5
-    said = capsys.readouterr()
-    assert "may hold code that runs when it is loaded" in said.err
-    assert "boom" not in said.out
+    message = capsys.readouterr()
+    assert "may hold code that runs when it is loaded" in message.err
+    assert "boom" not in message.out
 
 
 class TestShards:
@@ -161,11 +161,11 @@ class TestShards:
 def test_a_swapped_norm_keeps_its_gains_and_everything_else_and_says_so(theirs, tmp_path, capsys):
     ours = tmp_path / "ours"
     assert main(["import", str(theirs), str(ours), "--model.norm", "rmsnorm"]) == 0
-    said = capsys.readouterr().out
-    assert "left out: 5 tensors, 40 numbers" in said  # the shifts that RMSNorm has not: 2 per layer and the last
-    assert "new: 0 tensors" in said
-    assert "kept: 15 tensors" in said
-    assert "converted: 8 tensors" in said  # four turned matrices per layer
+    output = capsys.readouterr().out
+    assert "left out: 5 tensors, 40 numbers" in output  # the shifts that RMSNorm has not: 2 per layer and the last
+    assert "new: 0 tensors" in output
+    assert "kept: 15 tensors" in output
+    assert "converted: 8 tensors" in output  # four turned matrices per layer
     model = loaded(ours)
     assert type(model.net.stack.norm).__name__ == "RMSNorm"
     with pytest.raises(UsageError, match=r"gpt2 has model\.norm LayerNorm and not RMSNorm"):
@@ -174,10 +174,10 @@ def test_a_swapped_norm_keeps_its_gains_and_everything_else_and_says_so(theirs, 
 
 def test_a_swapped_feed_forward_is_newly_initialised(theirs, tmp_path, capsys):
     assert main(["import", str(theirs), str(tmp_path / "ours"), "--model.ffn", "swiglu"]) == 0
-    said = capsys.readouterr().out
-    assert "new: 4 tensors" in said
-    assert "stack.blocks.*.ffn.part.up.weight (42, 8) × 2" in said
-    assert "left out: 8 tensors" in said
+    output = capsys.readouterr().out
+    assert "new: 4 tensors" in output
+    assert "stack.blocks.*.ffn.part.up.weight (42, 8) × 2" in output
+    assert "left out: 8 tensors" in output
     assert loaded(tmp_path / "ours").net.stack.blocks[0].ffn.part.up.weight.std() > 0
 
 

@@ -22,7 +22,7 @@ def dtype(request):
 @cases
 def test_a_decoder_and_its_import_agree_and_its_export_is_the_decoder(case, dtype, tmp_path, monkeypatch):
     with peers.wide(monkeypatch, dtype):
-        model = peers.made(case, dtype)
+        model = peers.build_peer(case, dtype)
         model.save_pretrained(tmp_path / "theirs")
         imported(tmp_path / "theirs", tmp_path / "ours")
         ours = loaded(tmp_path / "ours", dtype)
@@ -54,24 +54,24 @@ def test_a_decoder_and_its_import_agree_and_its_export_is_the_decoder(case, dtyp
 @torch.no_grad()
 @cases
 def test_both_write_the_same_64_tokens(case, tmp_path):
-    model = peers.made(case)
+    model = peers.build_peer(case)
     model.save_pretrained(tmp_path / "theirs")
     imported(tmp_path / "theirs", tmp_path / "ours")
     ours = loaded(tmp_path / "ours").net
     prompts = torch.randint(2, peers.WORDS, (3, 9))
-    said = model.generate(prompts, max_new_tokens=64, do_sample=False, pad_token_id=0)[:, 9:]
-    state, written, new = ours.begin(9 + 64), [], prompts
+    tokens = model.generate(prompts, max_new_tokens=64, do_sample=False, pad_token_id=0)[:, 9:]
+    state, generated, new = ours.begin(9 + 64), [], prompts
     for _ in range(64):
         new = state.step(new).argmax(-1)[:, None]
-        written.append(new)
-    assert torch.cat(written, 1).tolist() == said.tolist()
-    assert len(set(said.flatten().tolist())) > 4  # no model that repeats one token
+        generated.append(new)
+    assert torch.cat(generated, 1).tolist() == tokens.tolist()
+    assert len(set(tokens.flatten().tolist())) > 4  # no model that repeats one token
 
 
 @torch.no_grad()
 def test_a_decoder_without_a_tokenizer_goes_in_and_out(tmp_path, capsys):
     case = peers.LANGUAGE["gpt2"]
-    model = peers.made(case)
+    model = peers.build_peer(case)
     model.save_pretrained(tmp_path / "theirs")
     assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 0
     assert main(["export", str(tmp_path / "ours"), str(tmp_path / "again"), "--format", "hf"]) == 0
@@ -93,14 +93,14 @@ def test_the_command_imports_uses_and_exports_with_its_tokenizer(tmp_path, capsy
     inner.train_from_iterator(["the quick brown fox"], learn)
     size = inner.get_vocab_size()
     case = ("GPT2LMHeadModel", "GPT2Config", {**peers.GPT2, "vocab_size": size, "eos_token_id": 0, "bos_token_id": 0})
-    model = peers.made(case)
+    model = peers.build_peer(case)
     theirs, ours, again = tmp_path / "theirs", tmp_path / "ours", tmp_path / "again"
     model.save_pretrained(theirs)
     inner.save(str(theirs / "tokenizer.json"))
     assert main(["import", str(theirs), str(ours)]) == 0
-    said = capsys.readouterr().out
-    assert "gpt2: CausalLM" in said
-    assert "new: 0 tensors" in said
+    output = capsys.readouterr().out
+    assert "gpt2: CausalLM" in output
+    assert "new: 0 tensors" in output
     trained = zoo.load(ours)
     assert trained.tokenizer.eos == 0
     text = trained.generate("the quick", length=20, temperature=0.0)[0]

@@ -20,7 +20,7 @@ cases = pytest.mark.parametrize("case", peers.PAIRS.values(), ids=peers.PAIRS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "float64"])
 def test_a_pair_and_its_import_agree_and_its_export_is_the_pair(case, dtype, tmp_path, monkeypatch):
     with peers.wide(monkeypatch, dtype):
-        model = peers.made(case, dtype)
+        model = peers.build_peer(case, dtype)
         model.save_pretrained(tmp_path / "theirs")
         imported(tmp_path / "theirs", tmp_path / "ours")
         ours = loaded(tmp_path / "ours", dtype)
@@ -50,18 +50,18 @@ def test_a_pair_and_its_import_agree_and_its_export_is_the_pair(case, dtype, tmp
 def test_both_write_the_same_64_tokens(case, tmp_path):
     # transformers' cache is as long as the encoder
     case = (*case[:2], {**case[2], "num_layers": 3}) if "T5" in case[0] else case
-    model = peers.made(case)
+    model = peers.build_peer(case)
     model.save_pretrained(tmp_path / "theirs")
     imported(tmp_path / "theirs", tmp_path / "ours")
     ours = loaded(tmp_path / "ours").net
     source, first = torch.randint(3, peers.WORDS, (3, 9)), case[2]["decoder_start_token_id"]
-    said = model.generate(source, attention_mask=torch.ones_like(source), max_new_tokens=64, min_new_tokens=64,
+    tokens = model.generate(source, attention_mask=torch.ones_like(source), max_new_tokens=64, min_new_tokens=64,
                           do_sample=False, num_beams=1)[:, 1:]  # fmt: skip
-    state, new, written = ours.begin(source, None, 65), torch.full((3, 1), first), []
+    state, new, generated = ours.begin(source, None, 65), torch.full((3, 1), first), []
     for _ in range(64):
         new = state.step(new).argmax(-1)[:, None]
-        written.append(new)
-    assert torch.cat(written, 1).tolist() == said.tolist()
+        generated.append(new)
+    assert torch.cat(generated, 1).tolist() == tokens.tolist()
 
 
 def tokenizer(target, template, **names):
@@ -96,22 +96,22 @@ TEXTS = {
 def test_texts_are_translated_as_transformers_generates_them(name, tmp_path):
     template, names, options = TEXTS[name]
     one, two, sizes = peers.PAIRS[name.partition("-")[0]]
-    model = peers.made((one, two, {**sizes, **options}))
+    model = peers.build_peer((one, two, {**sizes, **options}))
     model.generation_config.forced_bos_token_id = options.get("forced_bos_token_id")
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     model.save_pretrained(theirs)
     inner = tokenizer(theirs, template, **names)
     assert main(["import", str(theirs), str(ours)]) == 0
     forced = "forced_bos_token_id" in options  # what is forced is a token more
-    trained, said = zoo.load(ours), []
+    trained, expected = zoo.load(ours), []
     texts = ["w3 w9 w1", "w5 w30 w2 w2 w8 w17", "w11"]
     for text in texts:
         source = torch.tensor([inner.encode(text).ids])
-        found = model.generate(
+        answer = model.generate(
             source, attention_mask=torch.ones_like(source), do_sample=False, num_beams=1, eos_token_id=2,
             max_new_tokens=2 * source.size(1) + 10 + forced,
         )  # fmt: skip
-        said.append(inner.decode(found[0, 1:].tolist()))
+        expected.append(inner.decode(answer[0, 1:].tolist()))
     got = [one.text for one in trained.translate(texts)]
-    assert got == said
-    assert any(len(text.split()) > 9 for text in said)
+    assert got == expected
+    assert any(len(text.split()) > 9 for text in expected)

@@ -22,7 +22,7 @@ dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "float64"])
 @pytest.mark.parametrize("case", peers.IMAGES.values(), ids=peers.IMAGES)
 def test_a_classifier_of_transformers(case, dtype, tmp_path, monkeypatch):
     with peers.wide(monkeypatch, dtype):
-        model = peers.made(case, dtype)
+        model = peers.build_peer(case, dtype)
         model.save_pretrained(tmp_path / "theirs")
         images = torch.randn(3, case[2].get("num_channels", 3), 16, 16, dtype=dtype)
         right = model(images).logits
@@ -72,14 +72,14 @@ def test_timms_names_of_sizes_are_enough(tmp_path):
     from zoo.pretrained.vit import timm_complete, timm_options
 
     for name in ("vit_tiny_patch16_224", "vit_small_patch16_224", "vit_base_patch16_224.augreg_in1k"):
-        told, model = (
+        expected, model = (
             timm_options(timm_complete({"architecture": name, "num_classes": 7}, "config.json")),
             peers.timm.create_model(name, num_classes=7),
         )
-        assert told["dim"] == model.embed_dim
-        assert told["depth"] == len(model.blocks)
-        assert told["heads"] == model.blocks[0].attn.num_heads
-        assert (told["patch_size"], told["image_size"]) == (16, 224)
+        assert expected["dim"] == model.embed_dim
+        assert expected["depth"] == len(model.blocks)
+        assert expected["heads"] == model.blocks[0].attn.num_heads
+        assert (expected["patch_size"], expected["image_size"]) == (16, 224)
 
 
 def test_an_average_of_tokens_that_is_normalised_afterwards_is_refused(tmp_path, capsys):
@@ -94,7 +94,7 @@ def test_an_average_of_tokens_that_is_normalised_afterwards_is_refused(tmp_path,
 def test_the_command_imports_classes_and_normalisation_and_names_an_image(tmp_path, capsys):
     names = {str(n): name for n, name in enumerate(["ant", "bee", "cat", "dog", "eel"])}
     case = (*peers.IMAGES["vit"][:2], {**peers.VISION, "id2label": {int(k): v for k, v in names.items()}})
-    model = peers.made(case)
+    model = peers.build_peer(case)
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     model.save_pretrained(theirs)
     (theirs / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0.4] * 3, "image_std": [0.2] * 3}))
@@ -103,9 +103,9 @@ def test_the_command_imports_classes_and_normalisation_and_names_an_image(tmp_pa
     Image.fromarray(pixels).save(tmp_path / "one.png")
     capsys.readouterr()
     assert main(["classify", str(ours), str(tmp_path / "one.png"), "--top", "1", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["classes"][0]
+    result = json.loads(capsys.readouterr().out)["classes"][0]
     with torch.no_grad():
         normal = (torch.from_numpy(pixels).permute(2, 0, 1)[None] / 255 - 0.4) / 0.2
         chance = model(normal).logits.softmax(-1)[0]
-    assert found["label"] == names[str(int(chance.argmax()))]
-    assert found["probability"] == pytest.approx(float(chance.max()), abs=1e-5)
+    assert result["label"] == names[str(int(chance.argmax()))]
+    assert result["probability"] == pytest.approx(float(chance.max()), abs=1e-5)

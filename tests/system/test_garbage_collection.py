@@ -8,9 +8,9 @@ from zoo.system import garbage_collection
 
 
 def test_it_rests_and_then_sees_only_what_is_new():
-    with garbage_collection.uncollected():
+    with garbage_collection.pause_collection():
         assert not gc.isenabled()
-        garbage_collection.settle()
+        garbage_collection.resume_collection()
         assert gc.isenabled()
         assert gc.get_freeze_count() > 10_000
     assert gc.isenabled()
@@ -18,7 +18,7 @@ def test_it_rests_and_then_sees_only_what_is_new():
 
 
 def test_an_error_gives_it_back():
-    with pytest.raises(KeyError), garbage_collection.uncollected():
+    with pytest.raises(KeyError), garbage_collection.pause_collection():
         raise KeyError
     assert gc.isenabled()
 
@@ -26,7 +26,7 @@ def test_an_error_gives_it_back():
 def test_who_has_turned_it_off_keeps_it_so():
     gc.disable()
     try:
-        with garbage_collection.uncollected():
+        with garbage_collection.pause_collection():
             pass
         assert not gc.isenabled()
     finally:
@@ -34,8 +34,8 @@ def test_who_has_turned_it_off_keeps_it_so():
 
 
 def test_cycles_made_while_training_are_collected():
-    with garbage_collection.uncollected():
-        garbage_collection.settle()
+    with garbage_collection.pause_collection():
+        garbage_collection.resume_collection()
         ring: list = []
         ring.append(ring)
         del ring

@@ -13,7 +13,7 @@ GLIBC = pytest.mark.skipif(malloc._glibc() is None, reason="this process does no
 PROBE = """
 import json, resource, sys
 from zoo.system import malloc
-said = malloc.keep()
+said = malloc.keep_freed_memory()
 import torch
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -36,32 +36,32 @@ def probe(**env):
 
 @GLIBC
 def test_memory_that_is_kept_is_not_faulted_in_again():
-    said, state, kept = probe()
-    assert said.startswith("kept")
-    assert state == said
+    faults, state, is_kept = probe()
+    assert faults.startswith("kept")
+    assert state == faults
     off, _, returned = probe(ZOO_KEEP_MEMORY="0", THP_MEM_ALLOC_ENABLE="0")
     assert off == "returned to the system (ZOO_KEEP_MEMORY=0)"
     assert returned > 20 * 4096  # every page of every block: 32 MB of 4 KB
-    assert kept < returned / 50
+    assert is_kept < returned / 50
 
 
 @pytest.mark.parametrize("name", malloc.DECIDED)
 def test_who_decided_already_is_left_alone(name, monkeypatch):
     monkeypatch.setenv(name, "x")
     monkeypatch.setattr(malloc, "_glibc", lambda: pytest.fail("mallopt was looked up"))
-    assert malloc._keep() == f"as {name} says"
+    assert malloc._configure() == f"as {name} says"
 
 
 def test_another_allocator_is_left_alone(monkeypatch):
     for name in malloc.DECIDED:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LD_PRELOAD", "/usr/lib/libjemalloc.so.2")
-    assert malloc._keep() == "returned to the system"
+    assert malloc._configure() == "returned to the system"
 
 
 def test_a_refusal_of_the_allocator_changes_nothing(monkeypatch):
     for name in (*malloc.DECIDED, malloc.HUGE, malloc.SWITCH):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(malloc, "_glibc", lambda: lambda option, value: 0)
-    assert malloc._keep() == "returned to the system"
+    assert malloc._configure() == "returned to the system"
     assert malloc.HUGE not in os.environ

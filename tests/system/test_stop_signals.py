@@ -29,7 +29,7 @@ def handlers():
 
 @pytest.mark.parametrize("number", STOPPING)
 def test_a_signal_ends_the_first_process_at_once(number, handlers):
-    with pytest.raises(stop_signals.Interrupted) as caught, stop_signals.handled(later=False, restore=True):
+    with pytest.raises(stop_signals.Interrupted) as caught, stop_signals.handle_signals(defer=False, restore=True):
         os.kill(os.getpid(), number)
     assert caught.value.signum == number
     assert stop_signals.exit_code(number) == (130 if number == signal.SIGINT else 143)
@@ -37,18 +37,18 @@ def test_a_signal_ends_the_first_process_at_once(number, handlers):
 
 @pytest.mark.parametrize("number", STOPPING)
 def test_a_further_process_waits_for_the_others(number, handlers):
-    with stop_signals.handled(later=True, restore=True):
+    with stop_signals.handle_signals(defer=True, restore=True):
         os.kill(os.getpid(), number)
-        assert stop_signals.received() == number
+        assert stop_signals.received_signal() == number
         os.kill(os.getpid(), signal.SIGTERM)  # an echo
-        assert stop_signals.received() == number
-    assert stop_signals.received() == 0
+        assert stop_signals.received_signal() == number
+    assert stop_signals.received_signal() == 0
 
 
 def test_training_begins_with_the_signal_that_came_before_it(handlers):
     from zoo.training.signals import Signals
 
-    with stop_signals.handled(later=True, restore=True):
+    with stop_signals.handle_signals(defer=True, restore=True):
         os.kill(os.getpid(), signal.SIGUSR1)
         signals = Signals()
         signals.register_signal_handlers()
@@ -63,9 +63,9 @@ def test_training_begins_with_the_signal_that_came_before_it(handlers):
 def test_a_signal_that_is_ignored_stays_so(handlers):
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with stop_signals.handled(later=False, restore=True):
+        with stop_signals.handle_signals(defer=False, restore=True):
             os.kill(os.getpid(), signal.SIGHUP)
-            assert stop_signals.received() == 0
+            assert stop_signals.received_signal() == 0
     finally:
         signal.signal(signal.SIGHUP, handlers[signal.SIGHUP])
 
@@ -74,7 +74,7 @@ def test_a_process_that_has_ended_its_work_ends_with_its_own_code():
     code = """if True:
     import os, signal
     from zoo.system import stop_signals
-    with stop_signals.handled(later=False, restore=False):
+    with stop_signals.handle_signals(defer=False, restore=False):
         pass
     for number in stop_signals.HANDLED:
         os.kill(os.getpid(), number)
@@ -87,7 +87,7 @@ def test_the_same_signal_again_ends_a_process_at_once():
     import os, signal
     from zoo.system import stop_signals
     stop_signals.REPEAT_AFTER = 0.0
-    with stop_signals.handled(later=True, restore=False):
+    with stop_signals.handle_signals(defer=True, restore=False):
         os.kill(os.getpid(), signal.SIGUSR1)
         print("noted", flush=True)
         os.kill(os.getpid(), signal.SIGUSR1)
@@ -100,10 +100,10 @@ def test_the_same_signal_again_ends_a_process_at_once():
 def test_a_signal_to_a_process_that_has_just_been_started_waits_for_its_handler(number):
     code = """if True:
     from zoo.system import stop_signals
-    with stop_signals.handled(later=True, restore=False):
-        print(stop_signals.received(), flush=True)
+    with stop_signals.handle_signals(defer=True, restore=False):
+        print(stop_signals.received_signal(), flush=True)
     """
-    with stop_signals.blocked():
+    with stop_signals.block_signals():
         process = run(code)
     os.kill(process.pid, number)
     assert (process.communicate()[0], process.returncode) == (f"{int(number)}\n", 0)
@@ -117,7 +117,7 @@ def test_a_signal_ends_a_process_that_waits_in_a_library():
     from zoo.system import stop_signals
     stop_signals.UNANSWERED = 0.1
     libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(128)
-    with stop_signals.handled(later=False, restore=False):
+    with stop_signals.handle_signals(defer=False, restore=False):
         libc.pthread_mutex_lock(mutex)
         print("waits", flush=True)
         libc.pthread_mutex_lock(mutex)
@@ -131,7 +131,7 @@ def test_a_signal_ends_a_process_that_waits_in_a_library():
 
 def test_nothing_is_handled_outside_the_main_thread(handlers):
     def command():
-        with stop_signals.handled(later=False, restore=True):
+        with stop_signals.handle_signals(defer=False, restore=True):
             pass
 
     thread = threading.Thread(target=command)

@@ -52,12 +52,12 @@ def test_every_name_has_a_canary():
 
 
 def test_transforms_are_seen():
-    seen = []
+    calls = []
     assert not torch_internals.function_transforms_active()
-    torch.func.grad(lambda x: seen.append(torch_internals.function_transforms_active()) or x.sum())(torch.ones(2))
+    torch.func.grad(lambda x: calls.append(torch_internals.function_transforms_active()) or x.sum())(torch.ones(2))
     with forward_ad.dual_level():
-        seen.append(torch_internals.function_transforms_active())
-    assert seen == [True, True]
+        calls.append(torch_internals.function_transforms_active())
+    assert calls == [True, True]
     assert not torch_internals.function_transforms_active()
 
 

@@ -23,12 +23,12 @@ def gradients(task, batch):
 
 
 def test_the_compiled_loss_equals_the_plain_one(monkeypatch):
-    plain, batch = small()
+    eager, batch = small()
     task, _ = small()
     compiled = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function: compiled(function, backend="aot_eager", fullgraph=True))
     compile_loss(task)
-    for got, want in zip(gradients(task, batch), gradients(plain, batch), strict=True):
+    for got, want in zip(gradients(task, batch), gradients(eager, batch), strict=True):
         torch.testing.assert_close(got, want)
 
 
@@ -40,16 +40,16 @@ def test_without_a_compiler_it_goes_on_and_says_so(monkeypatch, caplog):
         return call
 
     monkeypatch.setattr(torch, "compile", broken)
-    plain, batch = small()
+    eager, batch = small()
     task, _ = small()
     compile_loss(task)
     with caplog.at_level(logging.WARNING):
         gradients(task, batch)
-        found = gradients(task, batch)
+        result = gradients(task, batch)
     assert [record.getMessage() for record in caplog.records] == [
         "not compiled, going on without: RuntimeError: no C++ compiler"
     ]
-    assert len(found) == len(gradients(plain, batch))
+    assert len(result) == len(gradients(eager, batch))
 
 
 def test_an_error_of_the_loss_itself_is_not_hidden(monkeypatch):

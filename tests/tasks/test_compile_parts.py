@@ -23,11 +23,13 @@ def test_a_compiled_loss_equals_the_plain_one(kind, name, monkeypatch, caplog):
 
 @pytest.mark.parametrize(("kind", "name"), [("backend", "SDPA"), ("position", "T5")])
 def test_it_does_so_in_bfloat16(kind, name, monkeypatch, caplog):
+    # torch 2.11 rounds some products of a compiled graph once more or less than without a compiler, 2.15 does not
+    rounding = 2**-7 if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15) else None
     with torch.autocast("cpu", torch.bfloat16):
-        compare(kind, name, monkeypatch, caplog)
+        compare(kind, name, monkeypatch, caplog, rounding)
 
 
-def compare(kind, name, monkeypatch, caplog):
+def compare(kind, name, monkeypatch, caplog, rounding=None):
     compiled = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function: compiled(function, backend="eager"))
     torch._dynamo.reset()
@@ -47,6 +49,7 @@ def compare(kind, name, monkeypatch, caplog):
             (total / size).backward()
             gradients.append([p.grad for p in task.parameters()])
     for got, want in zip(*gradients, strict=True):
-        torch.testing.assert_close(got, want)
+        bounds = {} if rounding is None else {"rtol": 0.0, "atol": rounding * float(want.abs().max())}
+        torch.testing.assert_close(got, want, **bounds)
     assert not [record for record in caplog.records if "not compiled" in record.getMessage()]
     assert bool(counters["graph_break"]) == (name in BREAKS), dict(counters["graph_break"])

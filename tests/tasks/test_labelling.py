@@ -12,7 +12,7 @@ from zoo.tasks.masked import MaskedLM
 TINY = {"dim": 16, "depth": 1, "heads": 2}
 
 
-def counted(guesses, labels, classes):
+def accuracy_and_f1(guesses, labels, classes):
     """Accuracy, and F1 as a mean over the classes that occur, in plain counts."""
     pairs = list(zip(guesses, labels, strict=True))
     scores = []
@@ -33,14 +33,14 @@ def test_accuracy_and_f1_over_several_batches(kind):
         with torch.no_grad():
             loss = task.evaluate(batch)
             logits = task(batch["tokens"], batch["valid"])
-        known = batch["labels"] != -100
-        guesses += logits.argmax(-1)[known].tolist()
-        labels += batch["labels"][known].tolist()
-        for row, label in zip(logits[known], batch["labels"][known], strict=True):
+        has_label = batch["labels"] != -100
+        guesses += logits.argmax(-1)[has_label].tolist()
+        labels += batch["labels"][has_label].tolist()
+        for row, label in zip(logits[has_label], batch["labels"][has_label], strict=True):
             total -= float(row.log_softmax(-1)[label])
             size += 1
-        assert float(loss.size) == int(known.sum())
-    accuracy, f1 = counted(guesses, labels, 5)
+        assert float(loss.size) == int(has_label.sum())
+    accuracy, f1 = accuracy_and_f1(guesses, labels, 5)
     figures = task.compute_metrics(0.0)
     assert figures["accuracy"] == pytest.approx(accuracy, abs=1e-6)
     assert figures["f1"] == pytest.approx(f1, abs=1e-6)
@@ -55,9 +55,9 @@ def test_masked_loss_and_accuracy_count_hidden_tokens_alone():
         loss = task.evaluate(batch)
         logits = task(batch["inputs"], batch["valid"])
     hidden = (batch["targets"] >= 0).nonzero().tolist()
-    told = [float(logits[r, c].log_softmax(-1)[batch["targets"][r, c]]) for r, c in hidden]
+    log_probs = [float(logits[r, c].log_softmax(-1)[batch["targets"][r, c]]) for r, c in hidden]
     hits = [int(logits[r, c].argmax()) == int(batch["targets"][r, c]) for r, c in hidden]
-    assert float(loss.total) == pytest.approx(-sum(told), rel=1e-5)
+    assert float(loss.total) == pytest.approx(-sum(log_probs), rel=1e-5)
     assert int(loss.size) == len(hidden)
     assert task.compute_metrics(0.0)["accuracy"] == pytest.approx(sum(hits) / len(hits))
 
@@ -67,21 +67,23 @@ def test_pseudo_perplexity_is_of_tokens_hidden_alone():
     batch = task.sample(5)
     scored = batch["valid"].clone()
     scored[2:] = False
-    told = []
+    log_probs = []
     with torch.no_grad():
         task.evaluate({**batch, "scored": scored})
         for row, column in scored.nonzero().tolist():
             hidden = batch["whole"][row : row + 1].clone()
             hidden[0, column] = 1
             logits = task(hidden, batch["valid"][row : row + 1])[0, column]
-            told.append(float(logits.log_softmax(-1)[batch["whole"][row, column]]))
-    assert task.compute_metrics(0.0)["pseudo_perplexity"] == pytest.approx(math.exp(-sum(told) / len(told)), rel=1e-4)
+            log_probs.append(float(logits.log_softmax(-1)[batch["whole"][row, column]]))
+    assert task.compute_metrics(0.0)["pseudo_perplexity"] == pytest.approx(
+        math.exp(-sum(log_probs) / len(log_probs)), rel=1e-4
+    )
 
 
 def test_next_sentences_weigh_as_many_tokens_as_asked_for():
     task = MaskedLM(60, 16, 1, next_sentence=7.0, segments=2, **TINY).eval()
-    plain = task.sample(5)
-    batch = {**plain, "follows": torch.tensor([0, 1, 1, 0, 1]), "segments": torch.zeros_like(plain["inputs"])}
+    batch_ = task.sample(5)
+    batch = {**batch_, "follows": torch.tensor([0, 1, 1, 0, 1]), "segments": torch.zeros_like(batch_["inputs"])}
     with torch.no_grad():
         loss, alone = task.loss(batch), task.evaluate(batch)
         states = task.net.states(batch["inputs"], batch["valid"], batch["segments"])
@@ -90,6 +92,6 @@ def test_next_sentences_weigh_as_many_tokens_as_asked_for():
     assert float(loss.total) == pytest.approx(float(alone.total - 7.0 * pair.sum()), rel=1e-5)
     assert task.compute_metrics(0.0)["follow_accuracy"] == pytest.approx(float(hits))
     with pytest.raises(UsageError, match=r"--data\.next_sentence true"):
-        task.loss(plain)
+        task.loss(batch_)
     with pytest.raises(UsageError, match=r"--model\.segments 2"):
         MaskedLM(60, 16, 1, next_sentence=7.0, **TINY)

@@ -26,7 +26,7 @@ def fit(tmp_path, monkeypatch):
     """Train RNNSeq2Seq as tests/tasks/training.py trains the other tasks."""
 
     def run(**options) -> Diary:
-        monkeypatch.setattr(training, "build", lambda *_, **given: build(**given))
+        monkeypatch.setattr(training, "build", lambda *_, **kwargs: build(**kwargs))
         return training.train("translation-rnn", 8, tmp_path, options)
 
     return run
@@ -67,9 +67,9 @@ def test_cost_counts_the_multiplications_of_one_token(cell):
     encoder = 2 * gates * 8 * (16 + 8)  # two directions
     decoder = gates * 16 * (32 + 16)
     attention = 2 * 16 * 16 + 32 * 16 + 32 * 16  # query and key; v and the mean over 32 states
-    found = cost(module)
-    assert found.parameters == sum(p.numel() for p in module.parameters())
-    assert found.flops == 2 * (encoder + decoder + attention + 32 * 16 + 16 * 60)
+    result = cost(module)
+    assert result.parameters == sum(p.numel() for p in module.parameters())
+    assert result.flops == 2 * (encoder + decoder + attention + 32 * 16 + 16 * 60)
 
 
 def test_cost_of_a_fixed_context_is_that_of_no_attention():

@@ -10,7 +10,7 @@ from tests.tasks.training import build, train
 from zoo.errors import UsageError
 from zoo.tasks.classification import Classification
 from zoo.tasks.lm import CausalLM
-from zoo.tasks.schedule import Constant, Cosine, InverseSqrt, Linear
+from zoo.tasks.schedule import WSD, Constant, Cosine, InverseSqrt, Linear
 from zoo.tasks.translation import Translation
 
 
@@ -30,8 +30,8 @@ def test_bits_per_byte_are_those_of_the_text_whatever_the_tokenizer(tmp_path):
 def test_validation_counts_each_prediction_once(tmp_path):
     module, data = build("lm", 5, tmp_path)
     data.setup()
-    found = sum(int(module.loss(batch).size) for batch in data.val_dataloader())
-    assert found == len(data.datasets["val"].tokens) - 1
+    total = sum(int(module.loss(batch).size) for batch in data.val_dataloader())
+    assert total == len(data.datasets["val"].tokens) - 1
 
 
 @pytest.mark.parametrize("tie", [True, False])
@@ -45,25 +45,27 @@ def test_loss_at_the_start_is_that_of_a_guess(tie):
 
 def test_translation_scores_what_it_says(tmp_path, monkeypatch):
     """A model that repeats the reference, but for every third sentence, scores what torchmetrics gives these pairs."""
-    said, wanted = [], []
+    hypotheses, references = [], []
 
     def parrot(self, batch):
         rows = batch["decode"].nonzero()[:, 0].tolist()
         texts = [batch["text"][row] for row in rows]
-        answers = ["nonsense" if (len(wanted) + i) % 3 == 0 else text for i, text in enumerate(texts)]
-        said.extend(answers)
-        wanted.extend(texts)
+        answers = ["nonsense" if (len(references) + i) % 3 == 0 else text for i, text in enumerate(texts)]
+        hypotheses.extend(answers)
+        references.extend(texts)
         monkeypatch.setattr(Translation, "translate", lambda *_: answers)
         original(self, batch)
 
     original = Translation._score
     monkeypatch.setattr(Translation, "_score", parrot)
     diary = train("translation", 8, tmp_path, max_steps=1, val_check_interval=1)
-    pairs = said, [[text] for text in wanted]
-    assert len(said) == 7  # eval_limit bounds what is decoded during fit
+    pairs = hypotheses, [[text] for text in references]
+    assert len(hypotheses) == 7  # eval_limit bounds what is decoded during fit
     assert diary.curve("val/bleu") == [pytest.approx(100 * float(SacreBLEUScore()(*pairs)))]
     assert diary.curve("val/chrf") == [pytest.approx(100 * float(CHRFScore(n_word_order=0)(*pairs)))]
-    assert diary.curve("val/exact") == [pytest.approx(sum(a == b for a, b in zip(said, wanted, strict=True)) / 7)]
+    assert diary.curve("val/exact") == [
+        pytest.approx(sum(a == b for a, b in zip(hypotheses, references, strict=True)) / 7)
+    ]
 
 
 def test_a_metric_of_the_collection_is_computed_and_reported(tmp_path, monkeypatch):
@@ -112,10 +114,10 @@ def test_mixed_images_train(mix, tmp_path):
 
 
 def test_variants_see_the_same_dropout_whatever_their_construction_drew(tmp_path):
-    plain = train("lm", 8, tmp_path, options={"dropout": 0.5})
+    reference = train("lm", 8, tmp_path, options={"dropout": 0.5})
     torch.rand(7)
     again = train("lm", 8, tmp_path, options={"dropout": 0.5})
-    assert plain.curve("train/loss") == again.curve("train/loss")
+    assert reference.curve("train/loss") == again.curve("train/loss")
 
 
 def test_matrices_decay_and_vectors_do_not(tmp_path):
@@ -165,3 +167,19 @@ def test_a_run_without_an_end_is_refused(tmp_path):
 def test_what_is_missing_is_named(make, word):
     with pytest.raises(UsageError, match=word):
         make()
+
+
+@pytest.mark.parametrize(("curve", "middle"), [("sqrt", 1 - 0.5**0.5), ("linear", 0.5)])
+def test_wsd_warms_up_stays_and_decays(curve, middle):
+    schedule = WSD(100, warmup=10, decay=0.2, curve=curve)
+    assert [schedule(step) for step in (0, 4, 9)] == [0.1, 0.5, 1.0]
+    assert {schedule(step) for step in range(10, 81)} == {1.0}
+    assert schedule(90) == pytest.approx(middle)
+    assert schedule(100) == 0.0
+    assert [schedule(step) for step in range(80)] == [WSD(1000, warmup=10)(step) for step in range(80)]
+
+
+@pytest.mark.parametrize("decay", [-0.1, 1.1])
+def test_wsd_refuses_a_decay_that_is_no_share(decay):
+    with pytest.raises(UsageError, match=r"schedule\.decay is a share"):
+        WSD(10, decay=decay)

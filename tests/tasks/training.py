@@ -35,7 +35,7 @@ class Diary(Logger):
         pass
 
     def curve(self, name: str) -> list[float]:
-        return [value for _, found, value in self.lines if found == name]
+        return [value for _, metric, value in self.lines if metric == name]
 
 
 def text_file(folder: Path) -> str:
@@ -78,6 +78,6 @@ def train(task: str, batch: int, folder: Path, options: dict[str, Any] | None = 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     name, rows, home, world = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
-    found = train(name, rows, home, devices=world, strategy="ddp")
+    record = train(name, rows, home, devices=world, strategy="ddp")
     if torch.distributed.get_rank() == 0:
-        (home / f"{name}-{world}.json").write_text(json.dumps([found.lines, found.weights.tolist()]))  # type: ignore[attr-defined]
+        (home / f"{name}-{world}.json").write_text(json.dumps([record.lines, record.weights.tolist()]))  # type: ignore[attr-defined]

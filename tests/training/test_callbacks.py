@@ -16,7 +16,7 @@ from zoo.training.signals import StopRequested
 
 
 def steps(diary, name):
-    return [step for step, found, _ in diary.lines if found == name]
+    return [step for step, metric, _ in diary.lines if metric == name]
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
@@ -51,15 +51,15 @@ def test_what_was_measured_before_a_resume_is_not_lost_and_not_said_twice(tmp_pa
             with pytest.raises(StopRequested):
                 fit("lm", tmp_path / str(stops), [meter, At("on_train_batch_end", stop, ask)], turn > 0, **options)
             meter = CostMeter(meter.cost)
-        told = fit("lm", tmp_path / str(stops), [meter], bool(stops), **options)[1]
-        return len(meter.rates), [(step, name) for step, name, _ in told if name.startswith("cost/")]
+        diary = fit("lm", tmp_path / str(stops), [meter], bool(stops), **options)[1]
+        return len(meter.rates), [(step, name) for step, name, _ in diary if name.startswith("cost/")]
 
-    count, told = meter_at()
+    count, logged = meter_at()
     for stops in ((4,), (2, 1, 3, 1), (5, 1, 1)):
-        other, rest = meter_at(*stops)
+        other, other_value = meter_at(*stops)
         assert other == count
-        assert rest == told[-len(rest) :]
-    assert "cost/params_m" not in dict(map(reversed, rest))
+        assert other_value == logged[-len(other_value) :]
+    assert "cost/params_m" not in dict(map(reversed, other_value))
 
 
 def test_the_peak_of_memory_is_that_of_all_lives_of_a_run():
@@ -70,11 +70,11 @@ def test_the_peak_of_memory_is_that_of_all_lives_of_a_run():
 
 def test_flops_of_a_language_model_are_those_of_its_matrix_products(tmp_path):
     module, data = build("lm", 4, tmp_path, dim=16, depth=2, heads=2)
-    found = cost(module)
+    result = cost(module)
     dim, length, vocabulary = 16, 12, data.sizes()["vocab_size"]
     block = 2 * (4 * dim * dim + 2 * dim * length + 8 * dim * dim)  # projections, scores and sums, feed-forward
-    assert found.flops == 2 * block + 2 * dim * vocabulary
-    assert found.parameters == sum(p.numel() for p in module.net.parameters())
+    assert result.flops == 2 * block + 2 * dim * vocabulary
+    assert result.parameters == sum(p.numel() for p in module.net.parameters())
 
 
 def test_counting_leaves_the_model_alone(tmp_path):
@@ -92,8 +92,10 @@ def test_best_and_last_are_kept(tmp_path):
     diary = train("classification", 8, tmp_path, {"lr": 1e-12}, **options)
     scores = diary.curve("val/top1")
     assert scores == [scores[0]] * 6  # nothing is learned, so the first state stays the best
-    kept = {path.stem: torch.load(path, weights_only=True)["global_step"] for path in saver.folder.glob("*.ckpt")}
-    assert kept == {"best": 4, "previous": 20, "last": 24}
+    steps_by_name = {
+        path.stem: torch.load(path, weights_only=True)["global_step"] for path in saver.folder.glob("*.ckpt")
+    }
+    assert steps_by_name == {"best": 4, "previous": 20, "last": 24}
     assert saver.state.best == pytest.approx(scores[0])
     assert len(list((saver.folder / "manifests").iterdir())) == 3
 

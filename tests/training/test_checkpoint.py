@@ -8,7 +8,7 @@ import torch
 
 from tests.chaos import rot
 from tests.chaos.toys import differences
-from tests.training.test_resume import At, fit, left
+from tests.training.test_resume import At, fit, saved_state
 from zoo.errors import CheckpointError, NonFiniteError
 from zoo.inference import checkpoint_manifest, find_run
 from zoo.io import atomic_files
@@ -35,8 +35,8 @@ def full(monkeypatch):
 def test_a_checkpoint_is_whole_or_not_there(tmp_path, full):
     writer, path = AtomicCheckpointIO({"recipe": {"a": 1}}), tmp_path / "last.ckpt"
     writer.save_checkpoint(STATE, path)
-    said = checkpoint_manifest.verify(path)
-    assert (said["step"], said["recipe"], said["bytes"]) == (3, {"a": 1}, path.stat().st_size)
+    message = checkpoint_manifest.verify(path)
+    assert (message["step"], message["recipe"], message["bytes"]) == (3, {"a": 1}, path.stat().st_size)
     assert torch.equal(writer.load_checkpoint(path)["state_dict"]["w"], torch.arange(5.0))
     before = path.read_bytes()
     full.append(errno.ENOSPC)
@@ -47,7 +47,7 @@ def test_a_checkpoint_is_whole_or_not_there(tmp_path, full):
 
 
 def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
-    left = [
+    remaining = [
         tmp_path / "a" / name
         for name in (
             ".finished.json.7.partial",
@@ -55,11 +55,11 @@ def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
             "checkpoints/manifests/.a.json.7.partial",
         )
     ]
-    left[2].parent.mkdir(parents=True)
-    for path in left:
+    remaining[2].parent.mkdir(parents=True)
+    for path in remaining:
         path.write_bytes(b"half")
     fit("lm", tmp_path / "a")
-    assert not [path for path in left if path.exists()]
+    assert not [path for path in remaining if path.exists()]
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
@@ -92,30 +92,30 @@ def dies(call, moment, path):
 def test_a_full_disk_is_survived_for_a_while(tmp_path, full, capsys):
     fill = At("on_train_batch_end", 4, lambda _: full.append(errno.ENOSPC))
     free = At("on_train_batch_end", 7, lambda _: full.clear())
-    found, _ = fit("lm", tmp_path / "a", [fill, free])
+    result, _ = fit("lm", tmp_path / "a", [fill, free])
     assert torch.load(tmp_path / "a/checkpoints/last.ckpt", weights_only=True)["global_step"] == 14
     err = capsys.readouterr().err
     assert "warning: no checkpoint of step 4: No space left on device" in err
     assert "free some space; the newest is that of step 0" in err
-    assert found == left(tmp_path / "a")
+    assert result == saved_state(tmp_path / "a")
 
 
 def test_a_disk_that_is_full_in_the_middle_of_a_file_is_survived(tmp_path, monkeypatch, capsys):
-    real, left = atomic_files.HashingFile.__init__, []
+    real, tries = atomic_files.HashingFile.__init__, []
 
     class Full:
         def __init__(self, file):
             self.file, self.flush = file, file.flush
 
         def write(self, content):
-            if left and len(content) > 500:  # a tensor, whose header is written already
-                left.clear()
+            if tries and len(content) > 500:  # a tensor, whose header is written already
+                tries.clear()
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return self.file.write(content)
 
     monkeypatch.setattr(atomic_files.HashingFile, "__init__", lambda self, file: real(self, Full(file)))
-    fit("lm", tmp_path / "a", [At("on_train_batch_end", 4, lambda _: left.append(True))])
-    assert "warning: step 4 was saved at the second try: No space left on device" in capsys.readouterr().err
+    fit("lm", tmp_path / "a", [At("on_train_batch_end", 4, lambda _: tries.append(True))])
+    assert "warning: step 4 was saved at the second attempt: No space left on device" in capsys.readouterr().err
     assert checkpoint_manifest.verify(checkpoint_manifest.newest_intact(tmp_path / "a").path)["step"] == 14
     assert not list(tmp_path.rglob("*.partial"))
 
@@ -142,8 +142,8 @@ def test_the_best_state_is_not_lost_to_a_disk_that_fails_when_it_should_be_writt
     whole, _ = fit("lm", tmp_path / "whole", **options)
     fill = At("on_validation_start", 1, lambda _: full.append(errno.ENOSPC))
     free = At("on_train_batch_end", 6 if failures == 1 else 11, lambda _: full.clear())
-    cut, _ = fit("lm", tmp_path / "cut", [fill, free], **options)
-    assert differences(cut, whole) == []
+    interrupted, _ = fit("lm", tmp_path / "cut", [fill, free], **options)
+    assert differences(interrupted, whole) == []
     assert torch.load(tmp_path / "cut/checkpoints/best.ckpt", weights_only=True)["global_step"] == 5
 
 
@@ -183,14 +183,14 @@ def test_weights_that_are_no_numbers_are_not_saved(tmp_path):
 
 def test_damage_is_noticed_and_the_one_before_is_used(tmp_path):
     fit("lm", tmp_path / "a")
-    found = rot.campaign(tmp_path / "a", 30, 20)
-    assert found == {"damaged": 50, "noticed": 50, "fallback used": 50}
+    report = rot.campaign(tmp_path / "a", 30, 20)
+    assert report == {"damaged": 50, "noticed": 50, "fallback used": 50}
 
 
 def test_a_manifest_of_another_content_does_not_count(tmp_path):
     writer, path = AtomicCheckpointIO({}), tmp_path / "last.ckpt"
     writer.save_checkpoint(STATE, path)
-    known = next((tmp_path / checkpoint_manifest.FOLDER).iterdir())
-    known.write_text(known.read_text().replace('"step": 3', '"step": 9'))
+    manifest = next((tmp_path / checkpoint_manifest.FOLDER).iterdir())
+    manifest.write_text(manifest.read_text().replace('"step": 3', '"step": 9'))
     with pytest.raises(CheckpointError, match=r"the manifest of last\.ckpt, is damaged"):
         checkpoint_manifest.verify(path)

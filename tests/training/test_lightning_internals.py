@@ -38,8 +38,8 @@ def canary_names():
 
 
 def canary(name):
-    found = next(one for one in canaries() if one.name == name)
-    return found._replace(owner=found.owner()) if found.owner is trainer else found
+    result = next(one for one in canaries() if one.name == name)
+    return result._replace(owner=result.owner()) if result.owner is trainer else result
 
 
 @pytest.mark.parametrize("name", canary_names())

@@ -40,14 +40,14 @@ print(said.total, peak_above(step) + said.weights + said.states)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak of a process can be set back on Linux only")
 @pytest.mark.parametrize("parts", [[], ["ffn=SwiGLU", "position=RoPE", "norm=RMSNorm"], ["backend=Naive"]], ids=str)
 def test_a_language_model_takes_what_was_said(parts, monkeypatch):
-    from bench.study import GIVEN_BACK
+    from bench.study import RETURN_MEMORY
 
-    for name, value in {**GIVEN_BACK, "OMP_NUM_THREADS": "1"}.items():
+    for name, value in {**RETURN_MEMORY, "OMP_NUM_THREADS": "1"}.items():
         monkeypatch.setenv(name, value)
     done = subprocess.run([sys.executable, "-c", PROBE, *parts], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
-    said, taken = map(int, done.stdout.split())
-    assert said == pytest.approx(taken, rel=TOLERANCE)
+    estimate, peak = map(int, done.stdout.split())
+    assert estimate == pytest.approx(peak, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("name", ["lm-tiny", "translation-tiny", "vit-tiny", "mlm-tiny", "translation-rnn"])

@@ -17,17 +17,17 @@ from zoo.tasks.lm import CausalLM
 from zoo.training import distributed, out_of_memory
 from zoo.training.checkpoint import CheckpointSaver
 from zoo.training.nonfinite import NonFiniteGuard
-from zoo.training.precision_check import PrecisionCheck, compare, report_errors
+from zoo.training.precision_check import PrecisionCheck, compare_with_float64, report_errors
 
 
 def spoil(monkeypatch, number):
     """The loss of one batch, by its number, becomes infinite times nothing."""
-    real, seen = CausalLM.training_step, []
+    real, steps = CausalLM.training_step, []
 
     def training_step(self, batch, batch_idx):
-        seen.append(batch_idx)
+        steps.append(batch_idx)
         loss = real(self, batch, batch_idx)
-        if len(seen) in ([number] if isinstance(number, int) else number):
+        if len(steps) in ([number] if isinstance(number, int) else number):
             self.step_losses[-1] = self.step_losses[-1] * float("nan")
             return loss * float("nan")
         return loss
@@ -51,20 +51,20 @@ def test_a_step_that_is_not_finite_stops_before_the_weights_change(tmp_path, mon
     assert len(text.splitlines()) == 4
     record = json.loads((tmp_path / "nonfinite.json").read_text())
     assert [len(one) for one in record["samples"]] == [4, 4]
-    kept = torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)
-    assert kept["global_step"] == 2
-    assert all(value.isfinite().all() for value in kept["state_dict"].values() if value.is_floating_point())
+    checkpoint = torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)
+    assert checkpoint["global_step"] == 2
+    assert all(value.isfinite().all() for value in checkpoint["state_dict"].values() if value.is_floating_point())
 
 
 def test_skipping_leaves_weights_and_optimiser_alone(tmp_path, monkeypatch, capsys):
-    seen = []
-    look = At("on_train_batch_end", 3, lambda trainer: seen.append(copied(trainer)))
-    after = At("on_train_batch_end", 4, lambda trainer: seen.append(copied(trainer)))
+    states = []
+    look = At("on_train_batch_end", 3, lambda trainer: states.append(copied(trainer)))
+    after = At("on_train_batch_end", 4, lambda trainer: states.append(copied(trainer)))
     spoil(monkeypatch, 4)
     diary = train(
         "lm", 4, tmp_path, {}, callbacks=[NonFiniteGuard(tmp_path, "skip"), look, after], gradient_clip_val=1.0
     )
-    assert all(torch.equal(*pair) for pair in zip(*seen, strict=True))
+    assert all(torch.equal(*pair) for pair in zip(*states, strict=True))
     assert diary.weights.isfinite().all()
     assert "the loss is not finite, in epoch 0 batch 3" in capsys.readouterr().err
 
@@ -85,14 +85,14 @@ def test_steps_left_out_in_a_row_are_counted_over_a_resume(tmp_path):
 
 def test_rewinding_takes_the_weights_of_the_last_checkpoint(tmp_path, monkeypatch):
     spoil(monkeypatch, 4)
-    seen = []
-    look = At("on_train_batch_end", 4, lambda trainer: seen.append(copied(trainer)))
+    states = []
+    look = At("on_train_batch_end", 4, lambda trainer: states.append(copied(trainer)))
     saver = CheckpointSaver(tmp_path / "checkpoints", every=2)
     options = {"enable_checkpointing": True, "callbacks": [NonFiniteGuard(tmp_path, "rewind"), saver, look]}
     old = []
     options["callbacks"].append(At("on_train_batch_end", 2, lambda trainer: old.append(copied(trainer))))
     train("lm", 4, tmp_path, {}, **options)
-    assert all(torch.equal(*pair) for pair in zip(seen[0], old[0], strict=True))
+    assert all(torch.equal(*pair) for pair in zip(states[0], old[0], strict=True))
 
 
 def test_the_part_where_it_begins_is_named(tmp_path, monkeypatch):
@@ -108,9 +108,9 @@ def test_the_part_where_it_begins_is_named(tmp_path, monkeypatch):
 
 
 def test_rehearsal_leaves_no_trace_and_logs_small_errors(tmp_path):
-    plain = train("lm", 4, tmp_path, {"dropout": 0.1})
+    unchecked = train("lm", 4, tmp_path, {"dropout": 0.1})
     watched = train("lm", 4, tmp_path, {"dropout": 0.1}, callbacks=[PrecisionCheck()])
-    assert torch.equal(plain.weights, watched.weights)
+    assert torch.equal(unchecked.weights, watched.weights)
     errors = {name: value for _, name, value in watched.lines if name.startswith("numerics/")}
     assert 0 < max(errors.values()) < 1e-5
     assert "numerics/stack.blocks.0.attend.part" in errors
@@ -140,7 +140,7 @@ def test_parameters_without_use_are_named_before_training(tmp_path, capsys):
         class precision_plugin:  # noqa: N801
             forward_context = staticmethod(torch.enable_grad)
 
-    errors, unused = compare(Fake, module, next(iter(data.train_dataloader())))
+    errors, unused = compare_with_float64(Fake, module, next(iter(data.train_dataloader())))
     assert unused == ["net.stack.spare.weight", "net.stack.spare.bias"]
     report_errors(Fake, errors, unused)
     assert "nothing uses the parameters net.stack.spare.weight, net.stack.spare.bias" in capsys.readouterr().err
@@ -149,7 +149,7 @@ def test_parameters_without_use_are_named_before_training(tmp_path, capsys):
         report_errors(Fake, errors, unused)
 
 
-class Asked:
+class FakeProcessGroup:
     accumulate_grad_batches, global_step = 2, 7
 
     class strategy:  # noqa: N801
@@ -162,27 +162,27 @@ class Batched:
 
 def test_what_would_fit():
     error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes")
-    assert out_of_memory.ran_out(error)
-    assert not out_of_memory.ran_out(RuntimeError("something else"))
-    text = str(out_of_memory.advice(error, Asked, Batched))
+    assert out_of_memory.is_out_of_memory(error)
+    assert not out_of_memory.is_out_of_memory(RuntimeError("something else"))
+    text = str(out_of_memory.explain_out_of_memory(error, FakeProcessGroup, Batched))
     assert "out of memory at step 7 with data.batch_size=12: about batch_size=6 would fit" in text
     assert "--data.batch_size 6 --trainer.accumulate_grad_batches 4" in text
-    assert out_of_memory.share(64, 100, 160, 20) == 36
+    assert out_of_memory.scale_batch(64, 100, 160, 20) == 36
     assert out_of_memory.required_bytes("CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0") == int(1.5 * 2**30)
 
 
 def test_processes_that_agree_wait_no_longer_than_the_job(monkeypatch):
     from zoo.training import signals
 
-    asked = []
+    timeouts = []
     monkeypatch.setattr(signals.dist, "is_initialized", lambda: True)
-    monkeypatch.setattr(signals.dist, "new_group", lambda **options: asked.append(options))
+    monkeypatch.setattr(signals.dist, "new_group", lambda **options: timeouts.append(options))
 
     class Trainer:
         world_size = 2
 
     signals.Agreement(Trainer)
-    assert asked == [{"backend": "gloo", "timeout": distributed.PATIENCE}]
+    assert timeouts == [{"backend": "gloo", "timeout": distributed.PATIENCE}]
 
 
 @pytest.mark.parametrize("name", ["ddp", "ddp_find_unused_parameters_true"])
@@ -193,21 +193,21 @@ def test_a_strategy_by_name_waits_no_longer_than_that(name, monkeypatch):
         monkeypatch.setitem(entry, "init_params", dict(entry["init_params"]))
     distributed.set_timeouts()
     trainer = Trainer(strategy=name, devices=2, accelerator="cpu", logger=False, enable_checkpointing=False)
-    asked = []
-    monkeypatch.setattr(ddp, "_init_dist_connection", lambda *_, **options: asked.append(options["timeout"]))
+    timeouts = []
+    monkeypatch.setattr(ddp, "_init_dist_connection", lambda *_, **options: timeouts.append(options["timeout"]))
     trainer.strategy.setup_environment()
-    assert asked == [distributed.PATIENCE]
+    assert timeouts == [distributed.PATIENCE]
 
 
 def test_of_a_job_the_first_process_says_what_is_not_finite(monkeypatch, capsys):
     from zoo.cli.error_report import report_error
 
     error = NonFiniteError("step 3: the loss is not finite")
-    for everywhere, rank, said in ((True, "0", 1), (True, "1", 0), (False, "1", 1)):
+    for everywhere, rank, count in ((True, "0", 1), (True, "1", 0), (False, "1", 1)):
         error.everywhere = everywhere
         monkeypatch.setenv("LOCAL_RANK", rank)
         assert report_error(error) == 4
-        assert capsys.readouterr().err.count("step 3") == said
+        assert capsys.readouterr().err.count("step 3") == count
 
 
 def test_a_lost_process_is_told_from_other_errors():
@@ -217,8 +217,10 @@ def test_a_lost_process_is_told_from_other_errors():
         class strategy:  # noqa: N801
             launcher = None
 
-    said = distributed.explain_lost_process(RuntimeError("[gloo] Connection closed by peer [127.0.0.1]:1234"), Trainer)
-    assert "process 1 of 2 lost another one" in str(said)
+    message = distributed.explain_lost_process(
+        RuntimeError("[gloo] Connection closed by peer [127.0.0.1]:1234"), Trainer
+    )
+    assert "process 1 of 2 lost the connection to another one" in str(message)
     assert distributed.explain_lost_process(RuntimeError("shapes do not match"), Trainer) is None
     assert distributed.error_text(1, -9, 2) == "process 1 of 2 was ended by SIGKILL"
 

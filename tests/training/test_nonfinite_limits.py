@@ -53,8 +53,8 @@ def test_a_finite_step_begins_the_count_anew(step):
         one(NAN)
     assert one(1.0).in_a_row == 0
     for _ in range(MOST_SKIPPED):
-        found = one(math.inf)
-    assert (found.skipped, found.in_a_row) == (2 * MOST_SKIPPED, MOST_SKIPPED)
+        result = one(math.inf)
+    assert (result.skipped, result.in_a_row) == (2 * MOST_SKIPPED, MOST_SKIPPED)
     with pytest.raises(NonFiniteError):
         one(NAN)
 
@@ -80,11 +80,11 @@ def test_what_is_not_finite_first_is_named(classifier):
         assert begin(classifier, spoilt) == "batch.images"
         assert begin(classifier, [spoilt]) == "batch.0.images"
     parameter = dict(classifier.named_parameters())["net.head.weight"]
-    kept = parameter.detach().clone()
+    before = parameter.detach().clone()
     parameter.data[0, 0] = NAN
     assert begin(classifier, batch) == "parameter net.head.weight"
-    parameter.data = kept
-    handle = classifier.net.stack.blocks[1].register_forward_hook(lambda *found: found[-1] * NAN)
+    parameter.data = before
+    handle = classifier.net.stack.blocks[1].register_forward_hook(lambda *args: args[-1] * NAN)
     assert begin(classifier, batch).startswith("net.stack")
     handle.remove()
     assert begin(classifier, batch) == ""
@@ -94,14 +94,14 @@ def test_what_is_not_finite_first_is_named(classifier):
 def test_the_speed_of_a_run_too_short_for_windows_is_tokens_over_seconds(tmp_path, tokens, seconds, speed):
     ledger = Ledger(tmp_path, {})
     ledger.seconds = seconds
-    found = ledger._cost(SimpleNamespace(callbacks=[]), SimpleNamespace(tokens_seen=tokens))
-    assert found["tokens_per_s"] == speed
-    assert found["seconds"] == seconds
+    result = ledger._cost(SimpleNamespace(callbacks=[]), SimpleNamespace(tokens_seen=tokens))
+    assert result["tokens_per_s"] == speed
+    assert result["seconds"] == seconds
 
 
 def test_seconds_go_on_after_a_resume(tmp_path):
     ledger = Ledger(tmp_path, {})
     ledger.seconds, ledger._started_at = 100.0, time.monotonic() - 50.0
-    found = ledger._cost(SimpleNamespace(callbacks=[]), SimpleNamespace(tokens_seen=1500))
-    assert 150 <= found["seconds"] < 160
-    assert 1500 / 160 < found["tokens_per_s"] <= 10
+    result = ledger._cost(SimpleNamespace(callbacks=[]), SimpleNamespace(tokens_seen=1500))
+    assert 150 <= result["seconds"] < 160
+    assert 1500 / 160 < result["tokens_per_s"] <= 10

@@ -22,12 +22,12 @@ class At(Callback):
     """Does something at a moment, which is counted in batches."""
 
     def __init__(self, hook, moment, act):
-        self.left, self.act = moment, act
+        self.countdown, self.act = moment, act
         setattr(self, hook, self.count)
 
     def count(self, trainer, *_):
-        self.left -= 1
-        if self.left == 0:
+        self.countdown -= 1
+        if self.countdown == 0:
             self.act(trainer)
 
 
@@ -55,17 +55,17 @@ def fit(task, home, callbacks=(), resume=None, every=4, workers=0, goal=None, **
     )  # fmt: skip
     start = saver.folder / "last.ckpt" if resume is True else resume or None
     trainer.fit(module, data, ckpt_path=start, weights_only=True)
-    return left(home), diary.lines
+    return saved_state(home), diary.lines
 
 
-def left(home):
+def saved_state(home):
     """Digests of both checkpoints."""
-    found = {}
+    result = {}
     for name in ("last", "best"):
         content = torch.load(home / "checkpoints" / f"{name}.ckpt", weights_only=True)
         parts = ("state_dict", "optimizer_states", "lr_schedulers", "ranks", "best", "measured", "global_step")
-        found |= {f"{name}.{part}": digest(content[part]) for part in parts}
-    return found
+        result |= {f"{name}.{part}": digest(content[part]) for part in parts}
+    return result
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def left(home):
 )
 def test_a_signal_stops_between_two_steps_and_nothing_differs(task, accumulate, hook, moment, tmp_path):
     options = {"accumulate_grad_batches": accumulate, "every": 0}
-    whole, told = fit(task, tmp_path / "whole", **options)
+    whole, diary = fit(task, tmp_path / "whole", **options)
     with pytest.raises(StopRequested) as stopped:
         fit(task, tmp_path / "cut", [At(hook, moment, ask)], **options)
     assert (stopped.value.code, stopped.value.saved) == (143, True)
@@ -89,7 +89,7 @@ def test_a_signal_stops_between_two_steps_and_nothing_differs(task, accumulate, 
     assert content["global_step"] == stopped.value.step
     resumed, told_then = fit(task, tmp_path / "cut", resume=True, **options)
     assert differences(resumed, whole) == []
-    assert told[-len(told_then) :] == told_then  # with the losses of before among them
+    assert diary[-len(told_then) :] == told_then  # with the losses of before among them
 
 
 @pytest.mark.parametrize(
@@ -97,26 +97,26 @@ def test_a_signal_stops_between_two_steps_and_nothing_differs(task, accumulate, 
 )
 def test_a_validation_that_is_stopped_again_after_each_resume_loses_no_batch(task, workers, accumulate, tmp_path):
     options = {"accumulate_grad_batches": accumulate, "every": 0, "workers": workers}
-    whole, told = fit(task, tmp_path / "whole", **options)
+    whole, diary = fit(task, tmp_path / "whole", **options)
     for turn in range(3):
         with pytest.raises(StopRequested):
             fit(task, tmp_path / "cut", [At("on_validation_batch_start", 2, ask)], turn > 0, **options)
     resumed, told_then = fit(task, tmp_path / "cut", resume=True, **options)
     assert differences(resumed, whole) == []
-    assert told[-len(told_then) :] == told_then
+    assert diary[-len(told_then) :] == told_then
 
 
 @pytest.mark.parametrize("kill", ["on_train_batch_start", "on_train_batch_end"])
 def test_a_run_that_dies_after_it_has_repeated_a_validation_loses_no_batch(kill, tmp_path):
     options = {"every": 0}
-    whole, told = fit("lm", tmp_path / "whole", **options)
+    whole, diary = fit("lm", tmp_path / "whole", **options)
     with pytest.raises(StopRequested):
         fit("lm", tmp_path / "cut", [At("on_validation_batch_start", 2, ask)], **options)
     with pytest.raises(KeyError):
         fit("lm", tmp_path / "cut", [At(kill, 1, die)], resume=True, **options)
     resumed, told_then = fit("lm", tmp_path / "cut", resume=True, **options)
     assert differences(resumed, whole) == []
-    assert told[-len(told_then) :] == told_then
+    assert diary[-len(told_then) :] == told_then
 
 
 @pytest.mark.parametrize("batches", [3, 4])  # the validation after the fifth is within an epoch
@@ -162,13 +162,13 @@ def test_the_same_recipe_and_seed_give_the_same_run_twice(task, tmp_path):
 @pytest.mark.parametrize(("accumulate", "workers"), [(1, 0), (3, 2)])
 def test_a_run_that_died_is_repeated_from_its_last_checkpoint(accumulate, workers, tmp_path):
     options = {"accumulate_grad_batches": accumulate, "workers": workers}
-    whole, told = fit("lm", tmp_path / "whole", **options)
+    whole, diary = fit("lm", tmp_path / "whole", **options)
     with pytest.raises(KeyError):
         fit("lm", tmp_path / "cut", [At("on_train_batch_end", 7 * accumulate, die)], **options)
     assert torch.load(tmp_path / "cut/checkpoints/last.ckpt", weights_only=True)["global_step"] < 7
     resumed, told_then = fit("lm", tmp_path / "cut", resume=True, **options)
     assert differences(resumed, whole) == []
-    assert told[-len(told_then) :] == told_then
+    assert diary[-len(told_then) :] == told_then
 
 
 def test_a_kill_between_the_best_and_the_last_loses_neither(tmp_path, monkeypatch):
@@ -241,8 +241,8 @@ def saved(value):
 
 def test_a_run_that_ended_says_so_again_and_one_with_more_steps_goes_on_within_the_epoch(tmp_path):
     whole, _ = fit("lm", tmp_path / "whole")
-    again, told = fit("lm", tmp_path / "whole", resume=True)
-    assert (differences(again, whole), told) == ([], [])
+    again, diary = fit("lm", tmp_path / "whole", resume=True)
+    assert (differences(again, whole), diary) == ([], [])
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
@@ -258,7 +258,7 @@ def test_other_processes_report_each_loss_once(world, tmp_path, capsys):
         task, _ = build("lm", 4, tmp_path)
         task.loss_log.losses = [Loss(torch.tensor(total), torch.tensor(size)) for total, size in own]
         ranks.append({"chance": rng_state.capture(torch.device("cpu")), "unreported": task.loss_log.state()})
-    found = []
+    result = []
     for rank in range(world):
         saver, (task, _) = CheckpointSaver(tmp_path), build("lm", 4, tmp_path)
         strategy = types.SimpleNamespace(root_device=torch.device("cpu"))
@@ -267,11 +267,11 @@ def test_other_processes_report_each_loss_once(world, tmp_path, capsys):
             train_dataloader=types.SimpleNamespace(anew=world == 1),
         )  # fmt: skip
         saver.task, saver.state.processes = task, ranks
-        saver.begin()
-        found += [(float(one.total), int(one.size)) for one in task.loss_log.losses]
-    assert sorted(found) == [(1.0, 2), (3.0, 4), (5.0, 6)]
-    said = {
+        saver.on_loop_start()
+        result += [(float(one.total), int(one.size)) for one in task.loss_log.losses]
+    assert sorted(result) == [(1.0, 2), (3.0, 4), (5.0, 6)]
+    reports = {
         1: "warning: from 3 processes to 1: the batches are others; data.batch_size or data.max_tokens times 3 / 1",
-        2: "warning: from 3 processes to 2: the batches stay the same, chance such as dropout does not",
+        2: "warning: from 3 processes to 2: the batches stay the same, random numbers such as those of dropout do not",
     }
-    assert capsys.readouterr().err.startswith(said.get(world, ""))
+    assert capsys.readouterr().err.startswith(reports.get(world, ""))

@@ -40,20 +40,20 @@ def averages(home):
 )
 def test_a_run_with_averaged_weights_counts_and_goes_on(kind, task, hook, moment, tmp_path):
     average = AVERAGES[kind]
-    _, plain = fit(task, tmp_path / "plain")
-    whole, told = fit(task, tmp_path / "whole", [average()])
+    _, without_average = fit(task, tmp_path / "plain")
+    whole, diary = fit(task, tmp_path / "whole", [average()])
     digests, counts = averages(tmp_path / "whole")
     content = torch.load(tmp_path / "plain/checkpoints/last.ckpt", weights_only=True)["state_dict"]
     assert counts == [int(content["tokens_seen"])] * 2
     assert digests["current_model_state"] == digest(content)  # that averages are taken changes no training
-    steps = [step for step, name, _ in plain if name.startswith("val_by_tokens")]
-    assert [step for step, name, _ in told if name.startswith("val_by_tokens")] == steps
+    steps = [step for step, name, _ in without_average if name.startswith("val_by_tokens")]
+    assert [step for step, name, _ in diary if name.startswith("val_by_tokens")] == steps
     with pytest.raises(StopRequested):
         fit(task, tmp_path / "cut", [average(), At(hook, moment, ask)])
     resumed, told_then = fit(task, tmp_path / "cut", [average()], resume=True)
     assert differences(resumed, whole) == []
     assert averages(tmp_path / "cut") == (digests, counts)
-    assert told[-len(told_then) :] == told_then
+    assert diary[-len(told_then) :] == told_then
 
 
 @pytest.mark.parametrize("name", tasks())
@@ -77,8 +77,8 @@ def test_every_task_is_averaged_by_torch(name, use_buffers, function):
         for _, buffer in whole:
             buffer.add_(1000)
         average.update_parameters(task)
-    wanted = 1.0 if not function else 1.25  # (0 + 1 + 2) / 3; ((0 + 1) / 2 + 2) / 2
-    assert all(bool((p == wanted).all()) for p in average.module.parameters())
+    expected = 1.0 if not function else 1.25  # (0 + 1 + 2) / 3; ((0 + 1) / 2 + 2) / 2
+    assert all(bool((p == expected).all()) for p in average.module.parameters())
     assert all(bool((buffer == 3007).all()) for _, buffer in whole)
     counters = torch.nn.Module.named_buffers(average.module)
     assert all(bool((buffer == 7).all()) for _, buffer in counters if not buffer.is_floating_point())

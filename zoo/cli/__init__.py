@@ -19,27 +19,27 @@ def main(argv: list[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv) or ["help"]
     name = SYNONYMS.get(words[0], words[0])
     if name not in COMMANDS or COMMANDS[name].module != "train":
-        return _guarded(name, words[1:], restore=argv is not None)
-    later = name == "fit" and stop_signals.is_further_process()  # all processes agree on an end
+        return _run_guarded(name, words[1:], restore=argv is not None)
+    defer = name == "fit" and stop_signals.is_further_process()  # all processes stop at the same batch
     try:
-        with stop_signals.handled(later, restore=argv is not None):
-            return _guarded(name, words[1:], restore=argv is not None)
-    except stop_signals.Interrupted as interrupted:  # before the first line that could answer it, or after the last
+        with stop_signals.handle_signals(defer, restore=argv is not None):
+            return _run_guarded(name, words[1:], restore=argv is not None)
+    except stop_signals.Interrupted as interrupted:  # outside of the code that handles signals itself
         return stop_signals.exit_code(interrupted.signum)
 
 
-def _guarded(name: str, words: list[str], restore: bool) -> int:
+def _run_guarded(name: str, words: list[str], restore: bool) -> int:
     """Run one command behind guarded output; its exit code."""
     only_prints = name in COMMANDS and COMMANDS[name].only_prints
-    with console.guarded(ends=only_prints, restore=restore) as output:
+    with console.guard_streams(only_prints, restore=restore) as output:
         try:
             code = _dispatch(name, words, Path(sys.argv[0]).stem)
             sys.stdout.flush()
-        except console.UnreadError:  # the reader, such as head, has seen enough
+        except console.UnreadError:  # the reader of the pipe, such as head, has ended
             code = 0
         except (SystemExit, GeneratorExit):
             raise
-        except BaseException as error:  # also what libraries in Rust raise, which is no Exception
+        except BaseException as error:  # exceptions of libraries in Rust do not derive from Exception
             from zoo.cli.error_report import report_error
 
             code = report_error(error, "--debug" in (name, *words))

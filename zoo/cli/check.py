@@ -1,4 +1,4 @@
-"""`zoo check`: try the contract on parts, each in a process of its own, and print every check as it ends."""
+"""`zoo check`: check parts against the contract of their kind, each in its own process, and print every outcome."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from zoo.cli.check_process import Child, Job
 from zoo.config.option_parser import ParsedOptions
 from zoo.errors import PartError, PluginError, UsageError, ZooError
 
-MOST_REASONS = 3  # why checks were skipped, in the last line
+MOST_REASONS = 3  # for skipped checks, in the last line
 FAST_DEV_RUN = ("trainer.fast_dev_run", "1", "--trainer.fast_dev_run 1")
 
 
 @dataclass
 class Report:
-    """What is known of a part after its checks."""
+    """The outcomes of the checks of one part."""
 
     kind: str
     name: str
@@ -44,7 +44,7 @@ class Report:
         return Counter(outcome["status"] for outcome in self.outcomes)
 
     def skips(self) -> str:
-        """Why checks were skipped, in a phrase; nothing where none was."""
+        """The commonest reasons for skipped checks, with their counts; empty where none was skipped."""
         reasons = Counter(
             one["sentence"].strip().splitlines()[0] for one in self.outcomes if one["status"] == "skipped"
         )
@@ -58,7 +58,7 @@ class Report:
         return bool(self.counts["FAIL"] or (strict and self.counts["skipped"]))
 
     def summary(self, strict: bool = False) -> str:
-        """All in one line."""
+        """The report in one line: counts, time, and why checks were skipped."""
         words = {"ok": "ok", "FAIL": "failed", "known": "known", "skipped": "skipped"}
         tallies = [f"{self.counts[status]} {word}" for status, word in words.items() if self.counts[status]]
         number = f"{len(self.outcomes)} check{'' if len(self.outcomes) == 1 else 's'}"
@@ -102,9 +102,9 @@ def check_recipe(options: ParsedOptions) -> int:
     from zoo.config import fit_options, run_config
     from zoo.config.option_parser import parse
 
-    # the words after a recipe are options of zoo fit, which know which of them take a value
-    own = tuple(option for option in commands.COMMANDS["check"].options if option.name == "json")
-    spec = replace(commands.COMMANDS["fit"], name="check", options=(*fit_options.OPTIONS, *own))
+    # the words after a recipe are options of zoo fit, whose table says which of them take a value
+    json_option = tuple(option for option in commands.COMMANDS["check"].options if option.name == "json")
+    spec = replace(commands.COMMANDS["fit"], name="check", options=(*fit_options.OPTIONS, *json_option))
     command = fit_options.from_parsed(parse(spec, options.argv))
     command.subcommand = "fit"
     command.options.append(FAST_DEV_RUN)
@@ -113,7 +113,7 @@ def check_recipe(options: ParsedOptions) -> int:
     warning_filters.filter_warnings(command.debug)
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="zoo-check-") as folder:
-        command.runs = folder  # no earlier run is in the way, and nothing is left
+        command.runs = folder  # so that no earlier run interferes, and no file stays
         schema = run_config.schema()
         config_plan = run_config.make_plan(command, draft, schema)
         from zoo.cli import fit
@@ -127,10 +127,10 @@ def check_recipe(options: ParsedOptions) -> int:
     if options.get("json"):
         tables.as_json({"recipe": command.recipe, "task": task, "data": data, "seconds": round(seconds, 2)})
     else:
-        # the first line names the folder, which is gone
+        # the first line names the folder, which was removed
         print("\n".join(output.getvalue().splitlines()[1:]))
-        took = f"{task} trained and validated on one batch of {data} in {seconds:.1f} s"
-        print(f"recipe ok: {command.recipe}: {took}; no run was kept")
+        sentence = f"{task} trained and validated on one batch of {data} in {seconds:.1f} s"
+        print(f"recipe ok: {command.recipe}: {sentence}; its folder was removed")
     return 0
 
 
@@ -183,7 +183,7 @@ def _all(kind: str, options: ParsedOptions) -> int:
             *_, report = examine(job, options.get("timeout"))
             line, document, bad = report.summary(strict), _as_dict(report), report.failed(strict)
         except ZooError as error:
-            # a part that needs options, such as a path, cannot be tried without them; that is no fault
+            # a part that needs options, such as a path, cannot be checked without them: no failure
             bad = strict or not isinstance(error, UsageError)
             line = f"{'FAIL: ' if bad else 'not checked: '}{part}: {str(error).splitlines()[0]}"
             document = {"kind": kind, "name": part.name, "origin": part.origin, "error": str(error)}
@@ -205,7 +205,7 @@ def _only(options: ParsedOptions) -> list[str]:
 
 
 def examine(job: Job, timeout: float) -> Iterator[Report]:
-    """The report of a part, again after every check. Raises what the child refuses, PluginError where it dies early.
+    """Yield a part's report after every check. Raises the error that the child reports, PluginError if it ends early.
 
     A check that ends the process, or exceeds the time, fails; those after it run in another child while time is left.
     """
@@ -213,7 +213,7 @@ def examine(job: Job, timeout: float) -> Iterator[Report]:
     report, names = None, list(job.only)
     while report is None or names:
         running, since = "", time.monotonic()
-        with Child(job.but(names)) as child:
+        with Child(job.with_only(names)) as child:
             for event in child.events(start + timeout):
                 if event["event"] == "part":
                     names = event["checks"]
@@ -226,16 +226,16 @@ def examine(job: Job, timeout: float) -> Iterator[Report]:
                     yield report.add(start, **{key: value for key, value in event.items() if key != "event"})
                 elif event["event"] == "refused":
                     raise {2: UsageError, 3: PluginError}.get(event["code"], ZooError)(event["says"])
-        reason = f"took longer than {timeout:g} s" if child.late else child.end()
+        reason = f"took longer than {timeout:g} s" if child.timed_out else child.end_reason()
         if report is None:
-            raise PluginError(f"{job.kind} {job.name} cannot be imported: it {reason}{child.place()}".strip())
+            raise PluginError(f"{job.kind} {job.name} cannot be imported: it {reason}{child.end_position()}".strip())
         if not names:
             return
         running = running or names[0]
         names.remove(running)
-        sentence = f"{reason} during check {running}{child.place()}"
+        sentence = f"{reason} during check {running}{child.end_position()}"
         yield report.add(start, running, "FAIL", sentence, time.monotonic() - since)
-        while child.late and names:
+        while child.timed_out and names:
             yield report.add(start, names.pop(0), "skipped", f"not run: the {timeout:g} s were over", 0.0)
 
 

@@ -1,4 +1,4 @@
-"""Start the child process of `zoo check`, read what it tells, and end it whatever it does."""
+"""Start the child process of `zoo check`, read its events, and end it in any case."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-OWN_OPTIONS = str(Path(__file__).parents[1]) + os.sep
-TAIL = 65_536  # bytes kept of what a part prints: its last words
-GRACE = 3.0  # seconds for an aborted child to say where it was
+OWN_CODE = str(Path(__file__).parents[1]) + os.sep
+TAIL = 65_536  # bytes of a part's output that are kept, the last ones
+GRACE = 3.0  # seconds for an aborted child to print its traceback
 POLL = 0.1
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a child is told."""
+    """The part and the checks that a child runs."""
 
     kind: str
     name: str
@@ -33,8 +33,8 @@ class Job:
     only: list[str]
     debug: bool = False
 
-    def but(self, names: list[str]) -> Job:
-        """The same with these checks alone."""
+    def with_only(self, names: list[str]) -> Job:
+        """The same job with these checks only."""
         return replace(self, only=list(names))
 
 
@@ -48,14 +48,14 @@ def program() -> list[str]:
 
 
 class Child:
-    """One process, in a group of its own, so that nothing it starts outlives it."""
+    """One process in its own process group, so that all processes that it starts end with it."""
 
     def __init__(self, job: Job) -> None:
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(program(), stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
         self.debug = job.debug
         self.tail = b""
-        self.late = False
+        self.timed_out = False
         self.lines: queue.Queue[bytes | None] = queue.Queue()
         self.readers = [threading.Thread(target=read, daemon=True) for read in (self._read, self._listen)]
         for reader in self.readers:
@@ -71,10 +71,10 @@ class Child:
         self.stop()
 
     def events(self, deadline: float) -> Iterator[dict[str, Any]]:
-        """What the child tells, until it says that it is done, dies, or the time is over; it has ended then."""
+        """The events of the child until it ends or the deadline passes; the process has ended afterwards."""
         while True:
             if time.monotonic() > deadline:
-                self.late = True
+                self.timed_out = True
                 break
             try:
                 line = self.lines.get(timeout=POLL)
@@ -91,38 +91,36 @@ class Child:
             yield event
         self.stop()
 
-    def end(self) -> str:
-        """How the process ended, nothing where it was out of time."""
+    def end_reason(self) -> str:
+        """How the process ended; empty after a timeout."""
         code = self.process.returncode
-        if self.late:
+        if self.timed_out:
             return ""
         name = f" ({signal.Signals(-code).name})" if -code in set(signal.Signals) else ""
         return f"ended the process with code {128 - code if code < 0 else code}{name}"
 
-    def place(self) -> str:
-        """Where the part was when it ended, by the interpreter's traceback, or else its last words."""
+    def end_position(self) -> str:
+        """Where the part was when the process ended, from the traceback; else the last line that it printed."""
         text = self.tail.decode("utf-8", "replace")
         frames = re.findall(r'^  File "(.+)", line (\d+) in (.+)$', text, re.MULTILINE)
         foreign = [
-            frame
-            for frame in frames
-            if not frame[0].startswith(OWN_OPTIONS) and "/site-packages/torch/" not in frame[0]
+            frame for frame in frames if not frame[0].startswith(OWN_CODE) and "/site-packages/torch/" not in frame[0]
         ]
         if foreign:
             file, line, function = foreign[0]
             return f", in {function} at {os.path.basename(file)}:{line}"
         words = [line.strip() for line in text.splitlines() if line.strip()]
-        return f"; its last words: {words[-1][:200]}" if words and not frames else ""
+        return f"; its last output: {words[-1][:200]}" if words and not frames else ""
 
     def stop(self) -> None:
         """End it and everything that it started."""
-        if self.late and self.process.poll() is None:
-            # an abort makes the interpreter say where it is
+        if self.timed_out and self.process.poll() is None:
+            # an abort makes the interpreter print its position
             self.process.send_signal(signal.SIGABRT)
         elif self.process.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(POLL)
-        if self.late:
+        if self.timed_out:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(GRACE)
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -1,6 +1,6 @@
-"""The child process of `zoo check`: import a part and run its checks, telling what happens as JSON lines.
+"""The child process of `zoo check`: import a part and run its checks, and report every event as a line of JSON.
 
-A part may end the process or never return: the parent, `zoo.cli.check`, sees that and goes on with another child.
+A part may end the process or never return: the parent, `zoo.cli.check`, detects that and continues with another child.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ from zoo.plugins import diagnosis
 from zoo.plugins.safe_import import describe_import_error, import_object
 from zoo.registry import suggest
 
-Tell = Callable[..., None]
+Send = Callable[..., None]
 
 
 def main() -> None:
-    """Read a job from standard input and do it; what a part prints goes to standard error."""
-    channel, orders = os.fdopen(os.dup(1), "w", encoding="utf-8"), os.fdopen(os.dup(0), "rb", buffering=0)
+    """Read a job from standard input and run it; what a part prints goes to standard error."""
+    channel, requests = os.fdopen(os.dup(1), "w", encoding="utf-8"), os.fdopen(os.dup(0), "rb", buffering=0)
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    faulthandler.enable(all_threads=False)  # an abort says where
-    job = json.loads(orders.readline())
-    threading.Thread(target=_leave_with_parent, args=(orders,), daemon=True).start()
+    faulthandler.enable(all_threads=False)  # an abort prints a traceback
+    job = json.loads(requests.readline())
+    threading.Thread(target=_leave_with_parent, args=(requests,), daemon=True).start()
 
-    def tell(event: str, **fields: Any) -> None:
+    def send(event: str, **fields: Any) -> None:
         channel.write(json.dumps({"event": event, **fields}) + "\n")
         channel.flush()
 
     try:
-        run(job, tell)
+        run(job, send)
     except ZooError as error:
-        tell("refused", code=error.code, says=str(error))
+        send("refused", code=error.code, says=str(error))
     except (ValueError, TypeError) as error:
-        tell("refused", code=UsageError.code, says=f"cannot be checked like this: {error}")
-    tell("end")
-    os._exit(0)  # threads and exit handlers of the part have no say
+        send("refused", code=UsageError.code, says=f"cannot be checked like this: {error}")
+    send("end")
+    os._exit(0)  # without the threads and exit handlers of the part
 
 
-def _leave_with_parent(orders: Any) -> None:
-    orders.read()
+def _leave_with_parent(requests: Any) -> None:
+    requests.read()
     if os.getpgrp() == os.getpid():  # with whatever the part has started
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
-def run(job: Mapping[str, Any], tell: Tell) -> None:
-    """Import, name the checks, and run those that are wanted."""
+def run(job: Mapping[str, Any], send: Send) -> None:
+    """Import the part, send the names of the selected checks, and run them."""
     from zoo.cli.warning_filters import filter_warnings
 
     filter_warnings(job["debug"])
@@ -68,11 +68,11 @@ def run(job: Mapping[str, Any], tell: Tell) -> None:
 
     from zoo.conformance import checks
 
-    selected = choose_class({check.name: check for check in checks(part, **options)}, job["only"], kind)
-    tell("part", kind=kind, name=part.__name__, origin=origin, checks=list(selected))
+    selected = select_checks({check.name: check for check in checks(part, **options)}, job["only"], kind)
+    send("part", kind=kind, name=part.__name__, origin=origin, checks=list(selected))
     for name, check in selected.items():
-        tell("check", name=name)
-        tell("outcome", **asdict(check.outcome()))
+        send("check", name=name)
+        send("outcome", **asdict(check.outcome()))
 
 
 def load_class(kind: str, name: str) -> tuple[type, str, str]:
@@ -80,18 +80,18 @@ def load_class(kind: str, name: str) -> tuple[type, str, str]:
     if "." not in name:
         part = diagnosis.choose_part(kind, name)
         return part.load(), kind, part.origin
-    sys.path.insert(0, str(Path.cwd()))  # whoever names a class path means their own code
+    sys.path.insert(0, str(Path.cwd()))  # a class path may name code of the working folder
     cls = load_by_path(name)
-    own = getattr(cls, "kind", None)
-    if not isinstance(cls, type) or own not in registry.KINDS:
+    class_kind = registry.kind_of(cls)
+    if not isinstance(cls, type) or class_kind not in registry.KINDS:
         raise UsageError(f"{name} is not a part: it derives from no base such as zoo.parts.norm.Norm.")
-    if cls.__module__.startswith("zoo.") and "kind" in vars(cls):
-        raise UsageError(f"{name} is the base of every {own}, not one of them.")
-    if kind and own != kind:
-        raise UsageError(f"{name} is a {own}, no {kind}: zoo check {name}")
+    if registry.is_base(cls):
+        raise UsageError(f"{name} is the base of every {class_kind}, not one of them.")
+    if kind and class_kind != kind:
+        raise UsageError(f"{name} is a {class_kind}, no {kind}: zoo check {name}")
     owner = registry.part_of_class(name)
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return cls, own, owner.origin if owner else _short_path(file)
+    return cls, class_kind, owner.origin if owner else _short_path(file)
 
 
 def _short_path(file: str | None) -> str:
@@ -102,7 +102,7 @@ def _short_path(file: str | None) -> str:
 
 
 def load_by_path(path: str) -> Any:
-    """What a class path names. Raises UsageError where there is nothing, PluginError where importing fails."""
+    """The object at a class path. Raises UsageError where there is nothing, PluginError where importing fails."""
     module, _, name = path.rpartition(".")
     try:
         return import_object(module, name)
@@ -122,8 +122,8 @@ def load_by_path(path: str) -> Any:
         raise PluginError(f"{path} cannot be imported: {describe_import_error(error, module)}") from error
 
 
-def choose_class(candidates: dict[str, Any], only: list[str], kind: str) -> dict[str, Any]:
-    """The checks named, or all."""
+def select_checks(candidates: dict[str, Any], only: list[str], kind: str) -> dict[str, Any]:
+    """The checks that ``only`` names, or all. Raises UsageError for an unknown name."""
     for name in only:
         if name not in candidates:
             hint = suggest(name, candidates) or f" There are: {', '.join(candidates)}"
@@ -138,9 +138,9 @@ def parse_part_options(part: type, kind: str, options: list[tuple[str, str | boo
     from zoo.plugins.description import CLASS_PARAMETERS
 
     # as `zoo show` spells them: --model.norm.eps
-    own = {"task": ("model.",), "data": ("data.",)}.get(kind, (f"model.{kind}.", f"{kind}."))
+    prefixes = {"task": ("model.",), "data": ("data.",)}.get(kind, (f"model.{kind}.", f"{kind}."))
     merged: dict[str, Node] = {}
-    for layer in yaml_source.option_layers((_short(name, own), value, text) for name, value, text in options):
+    for layer in yaml_source.option_layers((_short(name, prefixes), value, text) for name, value, text in options):
         for name, node in layer.children.items():
             before = merged.get(name)
             children = before.children if before and node.value is MISSING else {}

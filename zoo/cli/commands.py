@@ -16,7 +16,7 @@ COMPARE, TRAIN, USE, LOOK, OWN, HELP = (
     "Compare", "Train and evaluate", "Use what was trained", "Look around (fast: imports no torch)", "Your own parts",
     "Help",
 )  # fmt: skip
-GROUPS = {  # and what a line under the heading says
+GROUPS = {  # with a note below the heading
     COMPARE: "", TRAIN: "", USE: "RUN: a run's folder, a checkpoint, an export, or a recipe: its newest run",
     LOOK: "", OWN: "", HELP: "",
 }  # fmt: skip
@@ -54,7 +54,7 @@ COMPARE_OPTIONS = (
            heading=FIXED),
     Option("design", "vary each option alone, from the baseline; or all combinations (the default for few)",
            choices=("one-at-a-time", "grid"), heading=FIXED),
-    Option("attribute", "of two recipes: which of the options they differ in brought what", bool, heading=FIXED),
+    Option("attribute", "of two recipes: how much each option that they differ in contributes", bool, heading=FIXED),
     Option("budget", "tokens=2M, flops=1e15 (training: 3 forwards a step) or time=10m", metavar="KIND=SIZE",
            heading=EQUAL),
     Option("match", "params or flops: solve for model.hidden so that each variant has the baseline's",
@@ -103,9 +103,9 @@ _TABLE = (
                                   key="model.dim", heading=FIXED), *HIDDEN_SETTINGS, *REFUSED),
         open_options=OPEN_OPTIONS,
         usages=(
-            "RECIPE --vary OPTION=VALUE,VALUE ... [options]     run what is missing, then answer",
+            "RECIPE --vary OPTION=VALUE,VALUE ... [options]     run what is missing, then compare",
             "FILE.yaml [options]                                the same, as the file says",
-            "RECIPE RECIPE --attribute [options]                which part brought what",
+            "RECIPE RECIPE --attribute [options]                contribution of each option",
             "FOLDER ... [--baseline V] [--goal G] [--json]      read finished runs, fast",
         ),
         examples=(

@@ -18,14 +18,14 @@ from zoo.config.output_paths import check_output_path
 from zoo.errors import UsageError
 from zoo.registry import suggest
 
-FILE = ("recipe", "vary", "seeds", "baseline", "design", "budget", "match", "tune", "probe", "goal", "options")
-# options of runs that are still to be made
-MAKING = ("seeds", "design", "budget", "match", "tune", "jobs", "shard", "probe")
+FILE_KEYS = ("recipe", "vary", "seeds", "baseline", "design", "budget", "match", "tune", "probe", "goal", "options")
+# options for new runs
+RUN_OPTIONS = ("seeds", "design", "budget", "match", "tune", "jobs", "shard", "probe")
 
 
 def run(options: ParsedOptions) -> int:
     """`zoo compare`."""
-    fit_words(options)  # what is wrong in them, or in the shard, is refused before torch is imported
+    fit_words(options)  # checked, like the shard, before torch is imported
     take_shard([], options.get("shard"))
     if options.get("attribute"):
         from zoo.cli import compare_attribution
@@ -33,24 +33,24 @@ def run(options: ParsedOptions) -> int:
         return compare_attribution.run(options)
     comparison = read_comparison(options)
     if comparison is None:
-        return _read(options)
+        return _answer_folders(options)
     from zoo.cli import compare_run
 
     return compare_run.compare(options, comparison)
 
 
-def _read(options: ParsedOptions) -> int:
+def _answer_folders(options: ParsedOptions) -> int:
     """Read finished runs; without torch."""
     from zoo.cli import compare_run
 
-    making = [f"--{name}" for name in MAKING if name in options.values]
-    names = [f"--{key}" for key, _, _ in options.settings] or making
+    run_options = [f"--{name}" for name in RUN_OPTIONS if name in options.values]
+    names = [f"--{key}" for key, _, _ in options.settings] or run_options
     if names:
-        raise UsageError(f"{names[0]!r} is for runs that are still to be made: add --vary OPTION=VALUE,VALUE")
-    return compare_run.answer_folders([folder(word, options.get("runs")) for word in options.words], options)
+        raise UsageError(f"{names[0]!r} is for new runs, not for finished ones: add --vary OPTION=VALUE,VALUE")
+    return compare_run.answer_folders([find_folder(word, options.get("runs")) for word in options.words], options)
 
 
-def folder(word: str, runs: str) -> Path:
+def find_folder(word: str, runs: str) -> Path:
     """The folder that a word names: itself, or the runs of a recipe. Raises UsageError for neither."""
     path = Path(word).expanduser()
     recipe = recipe_files.packaged_recipe(word)
@@ -70,21 +70,24 @@ def folder(word: str, runs: str) -> Path:
 
 def read_comparison(options: ParsedOptions) -> Comparison | None:
     """The comparison that a file or `--vary` describes; None where folders are to be read."""
-    return _of_file(options) or _of_options(options)
+    return _from_file(options) or _from_options(options)
 
 
-def _of_options(options: ParsedOptions) -> Comparison | None:
+def _from_options(options: ParsedOptions) -> Comparison | None:
     """The comparison of a recipe and `--vary`; None where folders are to be read."""
     if not options.get("vary"):
         return None
     if len(options.words) > 1:
-        raise UsageError(f"one recipe at a time: got {options.words[0]!r} and {options.words[1]!r}.")
+        raise UsageError(
+            f"one recipe at a time: got {options.words[0]!r} and {options.words[1]!r}. "
+            "Values of --vary are separated by commas, without spaces: --vary model.position=rope,alibi"
+        )
     factors, words = variants.parse_factors(options.get("vary")), tuple(fit_words(options))
-    return _with(Comparison(recipe=options.words[0], vary=factors, options=words), options.values)
+    return _with_options(Comparison(recipe=options.words[0], vary=factors, options=words), options.values)
 
 
-def _with(comparison: Comparison, values: Mapping[str, Any]) -> Comparison:
-    """The same with what a command line or a file says besides."""
+def _with_options(comparison: Comparison, values: Mapping[str, Any]) -> Comparison:
+    """A comparison with further options of the command line or a file."""
     names = {"baseline": "base"}
     fields: dict[str, Any] = {
         names.get(name, name): values[name]
@@ -96,7 +99,7 @@ def _with(comparison: Comparison, values: Mapping[str, Any]) -> Comparison:
     return replace(comparison, **fields)
 
 
-def _of_file(options: ParsedOptions) -> Comparison | None:
+def _from_file(options: ParsedOptions) -> Comparison | None:
     """The comparison that a file describes; None where the first word names none."""
     path = recipe_files.comparison_file(options.words[0])
     if path is None:
@@ -107,8 +110,10 @@ def _of_file(options: ParsedOptions) -> Comparison | None:
     if options.get("vary") or len(options.words) > 1:
         raise UsageError(f"{path} says what varies: leave out the rest, or write it as options.")
     for name in content:
-        if name not in FILE:
-            raise UsageError(f"{path}: unknown key {name!r}.{suggest(name, FILE)} It may have: {', '.join(FILE)}")
+        if name not in FILE_KEYS:
+            raise UsageError(
+                f"{path}: unknown key {name!r}.{suggest(name, FILE_KEYS)} It may have: {', '.join(FILE_KEYS)}"
+            )
     if not isinstance(content.get("recipe"), str) or not isinstance(content["vary"], dict):
         raise UsageError(f"{path}: 'recipe' names a recipe, and 'vary' holds options with lists of values.")
     vary = []
@@ -124,12 +129,12 @@ def _of_file(options: ParsedOptions) -> Comparison | None:
     comparison = Comparison(
         recipe=content["recipe"], vary=tuple(vary), options=(*words, *fit_words(options)), name=path.stem
     )
-    fields = {name: _option_text(content[name]) for name in FILE[2:-1] if content.get(name) is not None}
-    return _with(_with(comparison, fields), options.values)
+    fields = {name: _option_text(content[name]) for name in FILE_KEYS[2:-1] if content.get(name) is not None}
+    return _with_options(_with_options(comparison, fields), options.values)
 
 
 def _check_keys(path: Path, recipe: str, content: Mapping[str, Any]) -> None:
-    """Raise UsageError for what would be more than a value of the recipe on the command line of each run."""
+    """Raise UsageError for keys that are no options of a recipe, and for output paths outside of the working folder."""
     if recipe.startswith("-"):
         raise UsageError(f"{path}: 'recipe' names a recipe, not an option: {recipe!r:.80}.")
     for key, value in content.items():
@@ -147,13 +152,13 @@ def _word(value: object) -> str:
 
 
 def _option_text(value: object) -> str:
-    """What a file says under one of its own keys, as the option of the same name: ``{tokens: 2M}`` is tokens=2M."""
+    """A value of one of the file's own keys as the option of that name: ``{tokens: 2M}`` is tokens=2M."""
     if isinstance(value, Mapping):
-        return ",".join(f"{key}={_joined(item)}" for key, item in value.items())
-    return _joined(value)
+        return ",".join(f"{key}={_list_text(item)}" for key, item in value.items())
+    return _list_text(value)
 
 
-def _joined(value: object) -> str:
+def _list_text(value: object) -> str:
     if isinstance(value, list):
         return ",".join(map(_word, value)) + ("," if len(value) == 1 else "")
     return _word(value)

@@ -1,4 +1,4 @@
-"""`zoo compare A B --attribute`: which part brought what."""
+"""`zoo compare A B --attribute`: how much each option that two recipes differ in contributes."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from zoo.errors import UsageError
 if TYPE_CHECKING:
     from zoo.compare.charts import Chart
 
-UNFIT = ("vary", "baseline", "design", "budget", "match", "tune", "probe", "at")
+INCOMPATIBLE = ("vary", "baseline", "design", "budget", "match", "tune", "probe", "at")
 
 
 def run(options: ParsedOptions) -> int:
-    """Run every hybrid of two recipes with every seed, and say what each option brought."""
+    """Run every hybrid of two recipes with every seed, and print the contribution of each option."""
     if len(options.words) != 2:
         raise UsageError(
             "--attribute needs two recipes: zoo compare transformer-2017-tiny llama-style-tiny --attribute"
         )
-    for name in UNFIT:
+    for name in INCOMPATIBLE:
         if name in options.values:
             raise UsageError(f"--{name} does not go with --attribute: what varies is what the two recipes differ in.")
     seeds, words = variants.parse_seeds(options.get("seeds") or "5"), fit_words(options)
@@ -44,7 +44,7 @@ def run(options: ParsedOptions) -> int:
     runner = Runner(options, fits, options.get("goal"), None)
     jobs = runner.jobs(arms, seeds)
     steps = plan.list_steps(jobs)
-    runner.tell(
+    runner.print_progress(
         f"{one.recipe} and {other.recipe} differ in {len(differences)} options: {', '.join(map(str, differences))}"
     )
     compare_run.print_introduction(seeds, arms, steps, runner)
@@ -57,38 +57,38 @@ def run(options: ParsedOptions) -> int:
     )
     comparison_folder.save_record(place, record)
     runner(arms, seeds, whole=False)
-    early_code = compare_run.count_unfinished(jobs, runner)
+    early_code = compare_run.exit_code_if_unfinished(jobs, runner)
     if early_code is not None:
         return early_code
     answer = compare_run.answer_records(comparison_folder.read_ledgers(record.folders), options, record)
     ledgers = [run for runs in answer.runs.values() for run in runs.values()]
-    done = attribute.compute_shares(
+    shares = attribute.compute_shares(
         differences, attribute.hybrid_figures(hybrids, ledgers, answer.goal), answer.lower_is_better
     )
-    code = compare_run.print_answer(answer, options, place, [chart(done, answer.goal, answer.lower_is_better)])
-    runner.tell("\n" + text(differences, done, answer.goal))
+    code = compare_run.print_answer(answer, options, place, [shares_chart(shares, answer.goal, answer.lower_is_better)])
+    runner.print_progress("\n" + shares_text(differences, shares, answer.goal))
     return max(code, exit_code(runner.failed))
 
 
-def text(differences: Sequence[Difference], done: Sequence[Share], goal: str) -> str:
-    """The table of what each option brought, and how to read it."""
-    rows = attribute.shares_table(done)
+def shares_text(differences: Sequence[Difference], shares: Sequence[Share], goal: str) -> str:
+    """The table of contributions, and how to read it."""
+    rows = attribute.shares_table(shares)
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    shares = "share: Shapley's, the mean over all orders of adding the options. " if done[0].shapley else ""
+    shapley = "share: Shapley's, the mean over all orders of adding the options. " if shares[0].shapley else ""
     legend = (
-        f"What each option brought, in {goal}, paired by seed. {shares}alone: added to the first recipe alone; last: "
-        "added last, to the second recipe without it. ± is the standard deviation over seeds."
+        f"Contribution of each option, in {goal}, paired by seed. {shapley}alone: added to the first recipe alone; "
+        "last: added last, to the second recipe without it. ± is the standard deviation over seeds."
     )
     return "\n".join([*lines, *textwrap.wrap(legend, 118)])
 
 
-def chart(done: Sequence[Share], goal: str, lower: bool) -> Chart:
+def shares_chart(shares: Sequence[Share], goal: str, lower: bool) -> Chart:
     """The shares as bars."""
     from zoo.compare.charts import Bar, draw_bars
 
-    pairs = [(share.difference, share.shapley or share.alone) for share in done]
+    pairs = [(share.difference, share.shapley or share.alone) for share in shares]
     rows = [Bar(str(one), pair.mean, pair.low, pair.high) for one, pair in pairs]
-    kind = "Shapley's shares" if done[0].shapley else "Effects on the first recipe"
+    kind = "Shapley's shares" if shares[0].shapley else "Effects on the first recipe"
     caption = f"{kind}, with 95 % intervals over seeds."
-    return draw_bars("What each option brought", rows, f"change in {goal}", "low" if lower else "high", caption)
+    return draw_bars("Contribution of each option", rows, f"change in {goal}", "low" if lower else "high", caption)

@@ -1,4 +1,4 @@
-"""What `zoo fit` would run for a comparison, where, and what an existing run differs in."""
+"""The runs of a comparison as `zoo fit` plans them, and in what existing runs differ from them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def draft(words: Sequence[str]) -> tuple[fit_options.Command, run_config.Draft]:
 
 
 class ZooFit:
-    """Answers what `zoo fit` would do, without doing it; imports torch once."""
+    """Plans runs as `zoo fit` does, without running them; imports torch once."""
 
     def __init__(self, runs: str) -> None:
         self.runs, self.schema = runs, run_config.schema()
@@ -52,7 +52,7 @@ class ZooFit:
     def changes(self, point: Point, home: Path) -> list[str]:
         """In what the configuration differs from that of a run that exists already.
 
-        An option that the run does not know came with a later zoo, and counts only where somebody wrote it.
+        An option that the run lacks is new in a later zoo, and counts only if the recipe or the command line sets it.
         """
         path, config_plan = home / CONFIG, self._plans[f"{point.recipe}/{point.variant}"]
         try:
@@ -75,5 +75,5 @@ class ZooFit:
 
     @staticmethod
     def _config_of(path: Path) -> dict[str, Any]:
-        """The configuration of an earlier run, in the words of today."""
+        """The configuration of an earlier run, with the option names of this version."""
         return run_config.current(cast(dict[str, Any], yaml_source.read_yaml(path).as_data()), str(path))

@@ -1,4 +1,4 @@
-"""Run a comparison, and show its answer: table, report, TensorBoard."""
+"""Run a comparison, and show its result: table, report, TensorBoard."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from zoo import console
-from zoo.cli.tables import fancy as is_terminal
+from zoo.cli.tables import is_terminal
 from zoo.compare import comparison_folder, plan
 from zoo.compare.execute import FailedRun, Job, RunOptions, execute, exit_code, threads_per_run
 from zoo.compare.number_format import format_duration
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class PendingError(Exception):
-    """A dry run has come to runs that decide how it goes on."""
+    """A dry run has reached runs whose results decide which runs follow."""
 
     def __init__(self, steps: list[Step]) -> None:
         super().__init__()
@@ -34,15 +34,15 @@ class PendingError(Exception):
 
 
 class Runner:
-    """Runs variants as a command line says: how many at once, whose share, and not at all in a dry run."""
+    """Runs variants with the number of jobs and the shard of a command line; runs nothing in a dry run."""
 
     def __init__(self, options: ParsedOptions, fits: plan.Fits, goal: str | None, budget: str | None) -> None:
         self.options, self.fits, self.goal, self.budget = options, fits, goal, budget
         self.failed: list[FailedRun] = []
-        plan.take_shard([], options.get("shard"))  # a wrong one is refused before anything is run
+        plan.take_shard([], options.get("shard"))  # checked before anything is run
 
     def __call__(self, arms: Sequence[Arm], seeds: Sequence[int], whole: bool = True) -> None:
-        """Run what is missing; ``whole``: all of it and not only a share, since what follows needs it."""
+        """Run what is missing; ``whole``: all of it, not only this shard, because later steps need it."""
         jobs = self.jobs(arms, seeds)
         if self.options.get("dry_run"):
             unfinished = [step for step in plan.list_steps(jobs) if step.state != "finished"]
@@ -50,29 +50,29 @@ class Runner:
                 raise PendingError(unfinished)
             return
         shard = self.options.get("shard")
-        mine = list(jobs) if whole else plan.take_shard(jobs, shard)
-        self.failed += execute(mine, self.how(wait=whole or shard is None))
+        own_jobs = list(jobs) if whole else plan.take_shard(jobs, shard)
+        self.failed += execute(own_jobs, self.run_options(wait=whole or shard is None))
 
     def jobs(self, arms: Sequence[Arm], seeds: Sequence[int]) -> list[Job]:
-        """The runs, after a look at those that exist already."""
+        """The jobs of the variants. Raises UsageError where an existing run has another configuration."""
         plan.verify_runs(arms, seeds, self.fits)
         return plan.list_jobs(arms, seeds, self.goal)
 
-    def how(self, wait: bool) -> RunOptions:
+    def run_options(self, wait: bool) -> RunOptions:
         """How runs are executed; ``wait``: until those of other processes have ended too."""
         environment = {"ZOO_BUDGET": self.budget} if self.budget else {}
-        return RunOptions(jobs=self.options.get("jobs"), environment=environment, wait=wait, report=self.tell)
+        return RunOptions(jobs=self.options.get("jobs"), environment=environment, wait=wait, report=self.print_progress)
 
-    def tell(self, line: str) -> None:
+    def print_progress(self, line: str) -> None:
         """Print a line of progress."""
         print(line, file=output_stream(self.options), flush=True)
 
 
-def open_comparison(options: ParsedOptions, several: Sequence[Sequence[str]]) -> tuple[Any, Any]:
-    """`zoo fit` to be asked, and what measures configurations; checks the names of ``several``, then imports torch."""
+def open_comparison(options: ParsedOptions, command_lines: Sequence[Sequence[str]]) -> tuple[Any, Any]:
+    """A planner of runs and a meter of costs; checks each of ``command_lines``, then imports torch."""
     from zoo.cli import compare_fits, doctor, warning_filters
 
-    for words in several:
+    for words in command_lines:
         compare_fits.draft(words)
     doctor.check_torch()
     warning_filters.filter_warnings(options.get("debug"))
@@ -83,10 +83,10 @@ def open_comparison(options: ParsedOptions, several: Sequence[Sequence[str]]) ->
 
 
 def compare(options: ParsedOptions, comparison: Comparison) -> int:
-    """`zoo compare RECIPE --vary …`: run, then answer."""
+    """`zoo compare RECIPE --vary …`: run what is missing, and print and write the result."""
     from zoo.compare import length_probe, prepare_runs
 
-    probed = length_probe.parse_factors(comparison.probe) if comparison.probe else ()
+    probe_factors = length_probe.parse_factors(comparison.probe) if comparison.probe else ()
     fits, meter = open_comparison(options, prepare_runs.check_comparison(comparison))
     runner = Runner(options, fits, comparison.goal, comparison.budget)
     try:
@@ -98,9 +98,9 @@ def compare(options: ParsedOptions, comparison: Comparison) -> int:
     jobs = runner.jobs(arms, comparison.seeds)
     print_introduction(comparison.seeds, arms, plan.list_steps(jobs), runner)
     for note in ready.notes:
-        runner.tell(f"  {note}")
+        runner.print_progress(f"  {note}")
     for one in ready.invalid:
-        runner.tell(f"  left out {one.name}: {one.sentence}")
+        runner.print_progress(f"  left out {one.name}: {one.sentence}")
     if options.get("dry_run"):
         print_plan(plan.list_steps(jobs))
         return 0
@@ -116,12 +116,12 @@ def compare(options: ParsedOptions, comparison: Comparison) -> int:
     place = comparison_folder.comparison_path(point.root, point.recipe, comparison.title)
     comparison_folder.save_record(place, record)
     runner(arms, comparison.seeds, whole=False)
-    if early_code := count_unfinished(jobs, runner):
+    if (early_code := exit_code_if_unfinished(jobs, runner)) is not None:
         return early_code
     figures = []
-    if probed:
+    if probe_factors:
         answer = answer_records(comparison_folder.read_ledgers(record.folders), options, record)
-        figures.append(probe(arms, answer, comparison.seeds, probed, place, meter.allow, runner))
+        figures.append(probe(arms, answer, comparison.seeds, probe_factors, place, meter.allow, runner))
     return max(show_comparison(record, options, place, figures), exit_code(runner.failed))
 
 
@@ -135,36 +135,38 @@ def command_line(options: ParsedOptions) -> str:
     return shlex.join(["zoo", "compare", *options.argv])
 
 
-def count_unfinished(jobs: Sequence[Job], runner: Runner) -> int | None:
-    """What to say, and the exit code, where the table has to wait for other shards or for what failed."""
+def exit_code_if_unfinished(jobs: Sequence[Job], runner: Runner) -> int | None:
+    """The exit code where runs of other shards are missing, else None. Raises ZooError if all runs failed."""
     unfinished = [step for step in plan.list_steps(jobs) if step.state != "finished"]
     if runner.options.get("shard") and unfinished and not runner.failed:
-        runner.tell(f"{len(jobs) - len(unfinished)} of {len(jobs)} runs are finished; the others are other shards'.")
+        runner.print_progress(
+            f"{len(jobs) - len(unfinished)} of {len(jobs)} runs are finished; the others belong to other shards."
+        )
         return 0
     if len(unfinished) == len(jobs):
         of_disk = exit_code(runner.failed) == StorageError.code
         kind = StorageError if of_disk else ZooError
         raise kind(
             f"all {len(jobs)} runs failed: {unfinished[0].job.title} and the others. See their logs."
-            + (" When the disk works again, the same command goes on." if of_disk else "")
+            + (" When the disk works again, repeat the command." if of_disk else "")
         )
     return None
 
 
 def print_introduction(seeds: Sequence[int], arms: Sequence[Arm], steps: Sequence[Step], runner: Runner) -> None:
-    """Say what is about to be run, and how long it takes."""
+    """Print how many runs there are, how many are finished, and how long the others take."""
     unfinished, jobs = [step for step in steps if step.state != "finished"], runner.options.get("jobs")
     point = arms[0].point
     length = {arm.name: arm.point.config["trainer"].get("max_steps") for arm in arms}
     estimate = plan.estimate_seconds(steps, length, point.root / point.recipe)
-    took = "unknown: no run is finished yet" if estimate is None else f"about {format_duration(estimate / jobs)}"
+    time_text = "unknown: no run is finished yet" if estimate is None else f"about {format_duration(estimate / jobs)}"
     share = f", shard {runner.options.get('shard')}" if runner.options.get("shard") else ""
-    runner.tell(
+    runner.print_progress(
         f"{point.recipe}: {len(arms)} variants x {len(seeds)} seeds = {len(steps)} runs, "
         f"{len(steps) - len(unfinished)} finished{share}"
     )
     if unfinished:
-        runner.tell(f"  {jobs} at once, {threads_per_run(jobs)} threads each · time {took}")
+        runner.print_progress(f"  {jobs} at once, {threads_per_run(jobs)} threads each · time {time_text}")
 
 
 def print_plan(steps: Sequence[Step], note: str = "") -> None:
@@ -194,11 +196,11 @@ def probe(
         }
         for arm in arms
     }
-    losses = length_probe.probe(folders, factors, place, allow, runner.tell)
+    losses = length_probe.probe(folders, factors, place, allow, runner.print_progress)
     rows = length_probe.table(losses)
     for row in rows:
         widths = [max(len(other[i]) for other in rows) for i in range(len(row))]
-        runner.tell("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        runner.print_progress("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     ticks = [f"{factor}×" for factor in factors]
     title = "Loss in the last quarter of texts longer than in training"
     caption = "Mean over seeds of each run's best checkpoint on the validation text."
@@ -207,7 +209,7 @@ def probe(
 
 
 def answer_folders(folders: Sequence[Path], options: ParsedOptions) -> int:
-    """`zoo compare FOLDER`: answer what is there, without torch."""
+    """`zoo compare FOLDER`: print the result of finished runs, without torch."""
     from zoo.compare import run_records
 
     out = options.get("out")
@@ -222,7 +224,7 @@ def answer_folders(folders: Sequence[Path], options: ParsedOptions) -> int:
 
 
 def answer_records(ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record) -> Answer:
-    """The verdict over finished runs, with what the command line says besides."""
+    """The verdict over finished runs, with the goal and the moment of the command line."""
     from zoo.compare.verdict import answer
 
     at, commands = options.get("at") or "best", [record.command] if record.command else []
@@ -235,13 +237,13 @@ def show_comparison(
     """Answer a comparison that was run; into ``place`` goes the report."""
     ledgers = comparison_folder.read_ledgers(record.folders, record.budget)
     if not ledgers:
-        raise UsageError("none of the runs of this comparison is there any more.")
+        raise UsageError("all runs of this comparison have been removed.")
     answer = answer_records(ledgers, options, record)
     return print_answer(answer, options, place, more)
 
 
 def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, more: Sequence[Chart] = ()) -> int:
-    """Print the answer, write the report where there is a place for it; 1 where figures are not comparable."""
+    """Print the answer, and write the report if ``place`` is set; 1 where the figures are not comparable."""
     from zoo.compare import table
 
     if options.get("json"):
@@ -255,17 +257,17 @@ def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, mor
 
 
 def write_report(answer: Answer, options: ParsedOptions, place: Path, more: Sequence[Chart]) -> None:
-    """Write the files and what TensorBoard shows, and say where they are."""
+    """Write the report and TensorBoard's summary, and print where they are."""
     from zoo.cli.tensorboard import link
     from zoo.compare import table, tensorboard_summary
-    from zoo.compare.write_report import write_report
+    from zoo.compare.report import write_report
 
     out = output_stream(options)
     files = write_report(answer, place, more)
     goals = [answer.goal, *(answer.base.others or {})]
     tensorboard_summary.write_summary(place, table.as_markdown(answer), goals)
-    compared = (place / comparison_folder.FILE).is_file()
-    runs = place if compared else next(iter(next(iter(answer.runs.values())).values())).path.parents[2]
+    is_comparison = (place / comparison_folder.FILE).is_file()
+    runs = place if is_comparison else next(iter(next(iter(answer.runs.values())).values())).path.parents[2]
     page = next((file for file in files if file.suffix == ".html"), place)
     print(f"\nreport  {page}\nlook    zoo tensorboard {runs}", file=out)
     print(f"        {link(pinned=tensorboard_summary.pinned_tags(answer.goal, goals))}", file=out)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("zoo-transformers", "lightning", "torch", "torchvision", "torchmetrics", "jsonargparse", "tokenizers",
          "tensorboard", "rich", "numpy")  # fmt: skip
-SLOW = 2.0  # seconds that an import may take unmentioned
+SLOW = 2.0  # seconds of an import that are worth a warning
 
 
 installed_version = discovery.installed_version
@@ -90,7 +90,7 @@ def run(options: ParsedOptions) -> int:
     print(f"devices      {'; '.join(devices)}")
     print(f"`lightning`  {owners}")
     if registry.disabled_names():
-        print(f"{registry.DISABLE_VARIABLE}={os.environ[registry.DISABLE_VARIABLE]}{_unknown()}")
+        print(f"{registry.DISABLE_VARIABLE}={os.environ[registry.DISABLE_VARIABLE]}{_unknown_names()}")
     print(f"plugins      {'none' if not plugins else ''}")
     for plugin in plugins:
         status = plugin["problem"] or ", but ".join(["ok", *plugin["warnings"]])
@@ -101,21 +101,21 @@ def run(options: ParsedOptions) -> int:
 
 
 def _plugins() -> list[dict[str, Any]]:
-    """Every part that does not come with zoo, and how importing it went in a process of its own."""
+    """Every part that does not come with zoo, and the outcome of importing it in a child process."""
     from zoo.cli.import_probe import probe
 
     parts = [part for kind in registry.KINDS for part in registry.installed_parts(kind) if not part.builtin]
-    importable = [part for part in parts if not (_off(part) or part.damage or diagnosis.version_mismatch(part))]
+    importable = [part for part in parts if not (_is_disabled(part) or part.damage or diagnosis.version_mismatch(part))]
     outcomes = dict(zip(importable, probe(importable), strict=True)) if importable else {}
     return [_report(part, outcomes.get(part)) for part in parts]
 
 
-def _off(part: registry.Part) -> bool:
+def _is_disabled(part: registry.Part) -> bool:
     return registry.is_disabled(part.distribution)
 
 
 def _report(part: registry.Part, outcome: Outcome | None) -> dict[str, Any]:
-    """What there is to say about a part; one that is disabled is no problem."""
+    """The report on a part; a disabled part is no problem."""
     problems = diagnosis.name_problems(part)
     warnings = []
     if outcome:
@@ -128,20 +128,20 @@ def _report(part: registry.Part, outcome: Outcome | None) -> dict[str, Any]:
         "kind": part.kind, "name": part.name, "origin": part.origin,
         "distribution": part.distribution, "version": part.version, "path": part.path,
         "entry_point": part.entry, "location": diagnosis.part_location(part),
-        "problem": "; ".join(problems) or None, "ok": not problems or _off(part), "disabled": _off(part),
-        "warnings": warnings, "seconds": round(outcome.seconds, 2) if outcome else None,
+        "problem": "; ".join(problems) or None, "ok": not problems or _is_disabled(part),
+        "disabled": _is_disabled(part), "warnings": warnings, "seconds": round(outcome.seconds, 2) if outcome else None,
     }  # fmt: skip
 
 
-def _unknown() -> str:
+def _unknown_names() -> str:
     """Words of ZOO_DISABLE_PLUGINS that name no plugin."""
     odd = sorted(registry.disabled_names() - registry.distributions() - {"1", "0", "all"})
     return f" (no installed plugin: {', '.join(odd)})" if odd else ""
 
 
 def warn_of_unknown_plugins() -> None:
-    """Say which words of ZOO_DISABLE_PLUGINS switch nothing off."""
-    if registry.disabled_names() and (unknown := _unknown()) and first_rank():
+    """Warn of words of ZOO_DISABLE_PLUGINS that name no installed plugin."""
+    if registry.disabled_names() and (unknown := _unknown_names()) and first_rank():
         atomic_files.warn(f"{registry.DISABLE_VARIABLE}={os.environ[registry.DISABLE_VARIABLE]}{unknown}")
 
 

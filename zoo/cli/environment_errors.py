@@ -1,7 +1,7 @@
-"""Errors that come from the machine or from what a person gave, not from a fault in zoo: one sentence for each.
+"""Translate errors of the machine and of the user's input, which are no bugs of zoo, into one sentence each.
 
-Only what says so by itself is answered here: an error number of the operating system together with the file, memory
-or a thread that could not be had, half a character in a text. Everything else is a bug, and keeps its traceback.
+Only unambiguous ones are translated: an error number of the operating system with a file, memory or threads that could
+not be allocated, text with a lone surrogate. Everything else counts as a bug, and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE)
 PATH = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG,
         errno.EEXIST, errno.ENOTEMPTY)  # fmt: skip
 HANDLES = (errno.EMFILE, errno.ENFILE)
-# what torch, NumPy, the loader and the C++ library say where memory or a thread could not be had
+# messages of torch, NumPy, the loader and the C++ library where memory or a thread could not be allocated
 MEMORY = re.compile(
     r"DefaultCPUAllocator|not enough memory|can't allocate memory|[Cc]annot allocate memory|failed to map segment"
     r"|[Uu]nable to allocate|std::bad_alloc|out of memory|unable to mmap|[Mm]emory allocation"
@@ -28,41 +28,43 @@ THREADS = re.compile(r"can't start new thread|pthread_create|unable to create (n
 PROGRAM = (str(Path(__file__).parents[1]), "site-packages", "dist-packages", "<frozen")
 
 
-def explained(error: BaseException) -> ZooError | None:
-    """What a person can do about an error of the machine or the input; None where it may be a bug."""
+def explain_error(error: BaseException) -> ZooError | None:
+    """An error with a message for the user, for a fault of the machine or the input; None for a possible bug."""
     for one in _causes(error):
-        explanation = _of_memory(one) or _of_text(one) or (_of_system(one) if isinstance(one, OSError) else None)
+        explanation = (
+            _explain_memory(one) or _explain_text(one) or (_explain_system(one) if isinstance(one, OSError) else None)
+        )
         if explanation is not None:
             return explanation
     return None
 
 
 def working_folder() -> str:
-    """Where the process stands. Raises UsageError where that folder was deleted, or may not be read."""
+    """The path of the working folder. Raises UsageError where that folder was deleted, or may not be read."""
     try:
         return os.getcwd()
     except OSError as error:
         raise UsageError(
-            f"the working folder is gone: it was deleted or moved ({error.strerror}). Change to one that exists: cd ~"
+            f"the working folder does not exist: it was deleted or moved ({error.strerror}). Change to another: cd ~"
         ) from error
 
 
 def check_words(words: Sequence[str]) -> None:
-    """Raise UsageError for a word of the command line that is not UTF-8, or holds what no file and no text can."""
+    """Raise UsageError for a word of the command line that is not UTF-8, or holds a NUL character."""
     for number, word in enumerate(words, 1):
         try:
             word.encode()
         except UnicodeEncodeError as error:
             raise UsageError(
                 f"word {number} of the command line is not UTF-8 text: {ascii(word)[1:-1]:.80} "
-                f"(at character {error.start + 1}).\nConvert it to UTF-8; rename a file that is called so."
+                f"(at character {error.start + 1}).\nConvert it to UTF-8; or rename the file that has this name."
             ) from error
         if "\0" in word:
             raise UsageError(f"word {number} of the command line holds a NUL: {ascii(word)[1:-1]:.80}")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and what it was raised from."""
+    """An error and its causes."""
     one: BaseException | None = error
     for _ in range(8):
         if one is None:
@@ -71,7 +73,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         one = one.__cause__
 
 
-def _of_memory(error: BaseException) -> ZooError | None:
+def _explain_memory(error: BaseException) -> ZooError | None:
     text = str(error)[:2000] if isinstance(error, (RuntimeError, OSError, ImportError, MemoryError)) else ""
     if isinstance(error, RuntimeError) and THREADS.search(text):
         return ZooError(f"the system gives this process no more threads.{_limit('NPROC', 'ulimit -u')}")
@@ -79,7 +81,7 @@ def _of_memory(error: BaseException) -> ZooError | None:
     if not memory and not (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return None
     size = re.search(r"(?:allocate|allocating)\D{0,40}?([\d.]+ ?(?:[KMGT]i?B|bytes))", text)
-    amount = f" It asked for {size[1]} at once." if size else ""
+    amount = f" An allocation of {size[1]} failed." if size else ""
     return ZooError(
         f"out of memory.{amount}{_limit('AS', 'ulimit -v')}\n"
         "Take a smaller model, batch or --data.max_length, or a machine with more memory."
@@ -100,14 +102,16 @@ def _limit(name: str, command: str) -> str:
     return f" Its limit is {amount} ({command})."
 
 
-def _of_text(error: BaseException) -> ZooError | None:
+def _explain_text(error: BaseException) -> ZooError | None:
     if not isinstance(error, UnicodeEncodeError) or "surrogate" not in error.reason:
         return None
     around = ascii(error.object[max(0, error.start - 20) : error.end + 20])[1:-1]
-    return UsageError(f"a text or a name is not Unicode: it holds half a character (…{around}…). Convert it to UTF-8.")
+    return UsageError(
+        f"a text or a name is not Unicode: it holds half a character, a lone surrogate (…{around}…). Use UTF-8."
+    )
 
 
-def _of_system(error: OSError) -> ZooError | None:
+def _explain_system(error: OSError) -> ZooError | None:
     reason = error.strerror or str(error)
     if error.errno in HANDLES:
         return ZooError(f"too many open files.{_limit('NOFILE', 'ulimit -n')}")

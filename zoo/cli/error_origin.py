@@ -1,4 +1,4 @@
-"""Which options of the command line are to blame where a model cannot be built: those without which it could be."""
+"""Find the options of the command line because of which a model cannot be built: without them it can be."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ MOST_OPTIONS = 3
 
 
 def option_origin(message: str, plan: Plan, schema: Schema) -> str:
-    """Where what a part refuses was written; nothing where the message says so itself.
+    """The origin, as `` ← file:line``, of the options that an error is about; empty where the message has it already.
 
-    An option of the command line is to blame where the model can be built without it. Else the options count that the
-    message names.
+    An option of the command line is at fault if the model can be built without it. Otherwise the options count that
+    the message names.
     """
     if "←" in message:
         return ""
     first = re.match(r"[a-z]+\.[\w.]+", message)
     if first and (origin := plan.resolved.origins.get(first[0])):
         return where(origin)
-    if blamed := culprits(message, plan, schema):
-        return where(", ".join(blamed[:MOST_OPTIONS]))
+    if at_fault := options_at_fault(message, plan, schema):
+        return where(", ".join(at_fault[:MOST_OPTIONS]))
     sentence = re.sub(r"\S*[/=]\S*", "", message)  # without paths: a run's folder is named after its options
     words, origins = set(re.findall(r"\w+", sentence)), plan.resolved.origins
     keys = [key for key in origins if key.startswith(("model.", "data.")) and key.rpartition(".")[2] in words]
@@ -39,19 +39,19 @@ def option_origin(message: str, plan: Plan, schema: Schema) -> str:
     return where(", ".join(dict.fromkeys(origins[key] for key in (on_command_line or keys)[:MOST_OPTIONS])))
 
 
-def culprits(message: str, plan: Plan, schema: Schema) -> list[str]:
-    """The texts of the options without which the model could be built; all of the model's where only all help."""
+def options_at_fault(message: str, plan: Plan, schema: Schema) -> list[str]:
+    """The texts of the options without which the model can be built; all of the model's if only that helps."""
     texts = {key: text for key, _, text in plan.command.options if key.partition(".")[0] == "model"}
-    if not texts or refusal(plan, schema, ()) != message:
-        return []  # nothing that was given, or not for how the model is built
-    alone = [text for key, text in texts.items() if not refusal(plan, schema, [key])]
+    if not texts or build_error(plan, schema, ()) != message:
+        return []  # no options, or the error is not one of building the model
+    alone = [text for key, text in texts.items() if not build_error(plan, schema, [key])]
     if alone:
         return alone
-    return [] if refusal(plan, schema, list(texts)) else list(texts.values())
+    return [] if build_error(plan, schema, list(texts)) else list(texts.values())
 
 
-def refusal(plan: Plan, schema: Schema, without: Sequence[str]) -> str:
-    """What is said when the model is built on the meta device, without some options; nothing where it can be."""
+def build_error(plan: Plan, schema: Schema, without: Sequence[str]) -> str:
+    """The error message of building the model on the meta device, without some options; empty if it can be built."""
     command = replace(plan.command, options=[one for one in plan.command.options if one[0] not in without])
     try:
         other = planning.make_plan(command, planning.read_draft(command), schema)
@@ -61,9 +61,9 @@ def refusal(plan: Plan, schema: Schema, without: Sequence[str]) -> str:
         parser = ArgumentParser(exit_on_error=False)
         parser.add_subclass_arguments(schema.model, "model", fail_untyped=False, required=True)
         data_sizes.build_on_meta(lambda: parser.instantiate(parser.parse_object({"model": config})))
-    except Exception as error:  # whatever a part makes of its options
-        from zoo.cli.error_report import about_options, root_cause
+    except Exception as error:  # a part may raise anything
+        from zoo.cli.error_report import options_error, root_cause
 
-        cause = about_options(root_cause(error))
+        cause = options_error(root_cause(error))
         return str(cause) if isinstance(cause, ZooError) else f"{type(cause).__name__}: {cause}"
     return ""

@@ -1,4 +1,4 @@
-"""Turn what went wrong into a few lines on standard error and an exit code."""
+"""Turn an exception into a few lines on standard error and an exit code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from zoo.cli.environment_errors import explained
+from zoo.cli.environment_errors import explain_error
 from zoo.errors import StorageError, UsageError, ZooError
 from zoo.io import atomic_files
 from zoo.system.stop_signals import Interrupted, exit_code
@@ -25,13 +25,13 @@ def signal_of(error: BaseException | None) -> int:
 
 
 def signal_line(error: BaseException | None) -> str:
-    """What a command says that a signal ended, and that has saved nothing for it."""
+    """The message of a command that a signal ended without saving anything."""
     number = signal_of(error)
     return "interrupted" if number == signal.SIGINT else f"interrupted by {signal.Signals(number).name}"
 
 
 def report_error(error: BaseException, debug: bool = False) -> int:
-    """Print what a person can act on, and return the exit code."""
+    """Print an error as a message that helps the user, and return the exit code."""
     if isinstance(error, KeyboardInterrupt):
         print(signal_line(error), file=sys.stderr)
         return exit_code(signal_of(error))
@@ -43,7 +43,7 @@ def report_error(error: BaseException, debug: bool = False) -> int:
         if not getattr(error, "everywhere", False) or first_rank():
             print_error(str(error))
         return _code(error)
-    fault, answer = atomic_files.storage_fault(error), explained(error)
+    fault, answer = atomic_files.storage_fault(error), explain_error(error)
     if fault and (answer is None or fault.errno in {*atomic_files.STORAGE, errno.EINVAL}):
         answer = StorageError(f"a file cannot be read or written: {atomic_files.reason(fault)}")
     if answer is not None:
@@ -59,15 +59,15 @@ def report_error(error: BaseException, debug: bool = False) -> int:
 
 
 def _code(error: ZooError) -> int:
-    """Its exit code; that of a disk where a disk is what made a command impossible."""
+    """The exit code of an error: StorageError's where a fault of the disk is its cause."""
     if not isinstance(error, UsageError):
         return error.code
-    fault = atomic_files.storage_fault(error) or _refusal(error)
+    fault = atomic_files.storage_fault(error) or _os_error(error)
     return StorageError.code if fault and fault.errno in {*atomic_files.STORAGE, errno.EINVAL} else error.code
 
 
-def _refusal(error: BaseException | None) -> OSError | None:
-    """What a system answered, of which an error is the translation."""
+def _os_error(error: BaseException | None) -> OSError | None:
+    """The OSError that an error was raised from, if any."""
     while error is not None and not isinstance(error, OSError):
         error = error.__cause__
     return error
@@ -81,14 +81,14 @@ def print_error(text: str) -> None:
 
 @contextmanager
 def blame_options() -> Iterator[None]:
-    """While things are built: what a part refuses by itself is about its options; anything deeper is a bug."""
+    """While objects are built, raise errors about their options as UsageErrors; all others count as bugs."""
     try:
         yield
     except Exception as error:
-        raise about_options(root_cause(error)) from None
+        raise options_error(root_cause(error)) from None
 
 
-def by_lightning(error: BaseException, options: Iterable[str] | None = None) -> UsageError | None:
+def trainer_error(error: BaseException, options: Iterable[str] | None = None) -> UsageError | None:
     """A UsageError where Lightning itself refuses how the Trainer was set up; None for everything else.
 
     Only what Lightning raises on purpose counts and, where ``options`` are given, only a message that names one.
@@ -105,20 +105,20 @@ def by_lightning(error: BaseException, options: Iterable[str] | None = None) -> 
 
 
 def _misconfigured() -> tuple[type[Exception], ...]:
-    """Lightning's own exception, where Lightning was imported: nobody else can have raised it."""
+    """Lightning's own exception class, if Lightning is imported: otherwise it cannot have been raised."""
     module = sys.modules.get("lightning.fabric.utilities.exceptions")
     return (module.MisconfigurationException,) if module else ()
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """What a part raised, below what jsonargparse wrapped around it."""
+    """The original exception of a part, without the exceptions that jsonargparse wrapped around it."""
     while not isinstance(error, ZooError) and error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
-def about_options(error: BaseException) -> BaseException:
-    """A UsageError where the options are to blame, the error itself elsewhere."""
+def options_error(error: BaseException) -> BaseException:
+    """A UsageError for an error that options caused, else the error itself."""
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, ZooError) or not frames:
         return error

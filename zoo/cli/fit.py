@@ -1,4 +1,4 @@
-"""Bind a plan to LightningCLI: build data and model, fill blanks, make the run's folder, train."""
+"""Bind a plan to LightningCLI: build data and model, fill in sizes, make the run's folder, train."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer, seed_everything
@@ -18,9 +18,9 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from zoo import console
-from zoo.cli import error_origin, fit_finetune, fit_summary, resume
-from zoo.cli.environment_errors import explained
-from zoo.cli.error_report import blame_options, by_lightning, signal_line, signal_of
+from zoo.cli import error_origin, fit_summary, resume
+from zoo.cli.environment_errors import explain_error
+from zoo.cli.error_report import blame_options, signal_line, signal_of, trainer_error
 from zoo.cli.warning_filters import filter_warnings
 from zoo.config import data_sizes, run_folder, task_data_match
 from zoo.config.resolve import Schema
@@ -39,6 +39,10 @@ from zoo.training import distributed, out_of_memory
 from zoo.training.callbacks import Provenance
 from zoo.training.signals import StopRequested
 
+if TYPE_CHECKING:
+    from zoo.finetuning.weight_transfer import Transfer
+
+TRANSFER_TABLE = "start.tsv"  # in a run's folder: where the tensors of a fine-tuned model come from
 TRAINER: dict[str, Any] = {
     "accelerator": "auto",
     "use_distributed_sampler": False,  # zoo's loaders deal batches to processes, and resume inside an epoch
@@ -48,7 +52,7 @@ TRAINER: dict[str, Any] = {
 
 
 class Parser(LightningArgumentParser):
-    """Raises instead of printing usage and leaving."""
+    """Raises UsageError instead of printing the usage and exiting."""
 
     def error(self, message: str, ex: Exception | None = None):
         """Raise UsageError with the message's first line."""
@@ -60,8 +64,8 @@ class ZooCLI(LightningCLI):
 
     def __init__(self, plan: Plan, schema: Schema) -> None:
         self.plan, self.run_folder, self.command = plan, plan.run.folder, plan.command.subcommand
-        self.facts: dict[str, Any] = {}  # what the manifest of each checkpoint says
-        self.dry = bool(plan.config["trainer"].get("fast_dev_run"))  # a try of a few batches that leaves nothing
+        self.facts: dict[str, Any] = {}  # of the run, in the manifest of each checkpoint
+        self.dry = bool(plan.config["trainer"].get("fast_dev_run"))  # a trial of a few batches that writes nothing
         sections: dict[str, Any] = {key: plan.config[key] for key in ("model", "data", "trainer") if key in plan.config}
         super().__init__(
             schema.model, schema.data, save_config_callback=None, trainer_class=schema.trainer,
@@ -79,7 +83,7 @@ class ZooCLI(LightningCLI):
             raise UsageError(_first_line(str(error))) from error
 
     def before_instantiate_classes(self) -> None:
-        """Refuse impossible models at once, then let the data fill the blanks."""
+        """Build the data and, on the meta device, the model; then take the model's missing sizes from the data."""
         seed_everything(self.plan.seed, workers=True, verbose=False)
         with blame_options():
             self._build(self.parser, self.config)
@@ -94,8 +98,8 @@ class ZooCLI(LightningCLI):
         data_sizes.build_on_meta(lambda: parser.instantiate(Namespace(model=trial)))
         sizes = self.data.sizes()
         task_data_match.check_missing_sizes(task, self.data, sizes, data_sizes.missing_sizes(task, options))
-        trained = bool(self.plan.config.get("ckpt_path"))
-        data_sizes.check_declared_sizes(options, sizes, self.plan.resolved.origins, trained)
+        has_checkpoint = bool(self.plan.config.get("ckpt_path"))
+        data_sizes.check_declared_sizes(options, sizes, self.plan.resolved.origins, has_checkpoint)
         config.model.init_args.update(Namespace(**data_sizes.fill_sizes(task, options, sizes, limit)))
         seed_everything(self.plan.seed, workers=True, verbose=False)  # as if nothing had been built before
 
@@ -109,18 +113,18 @@ class ZooCLI(LightningCLI):
         self.model = self.config_init["model"]
         task_data_match.check_batch(self.model, self.data)
         with blame_options():
-            self.transfer = fit_finetune.prepare(self.plan, self.model, self.data)
+            self.transfer = prepare_finetuning(self.plan, self.model, self.data)
         if self.plan.config.get("compile"):
             compile_loss(self.model)
         self.trainer = self.instantiate_trainer()
 
     @contextlib.contextmanager
     def _name_sizes(self) -> Iterator[None]:
-        """Where memory does not hold the model, say how large it is."""
+        """Where the model does not fit into memory, name its sizes."""
         try:
             yield
         except Exception as error:
-            answer = explained(error)
+            answer = explain_error(error)
             if answer is None or not str(answer).startswith("out of memory"):
                 raise
             options = self.config.model.init_args
@@ -132,46 +136,46 @@ class ZooCLI(LightningCLI):
             ) from error
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """The trainer, with what a run carries where the configuration says nothing else."""
+        """The trainer, with zoo's logger and callbacks unless the configuration replaces them."""
         trainer_config = self.plan.config["trainer"]
         if self.command == "fit":
-            carried = make_logger_and_callbacks(self.model, self.run_folder, self.plan, self.facts)
-            callbacks = [item for item in carried.pop("callbacks", []) if required_sections(item, trainer_config)]
+            extras = make_logger_and_callbacks(self.model, self.run_folder, self.plan, self.facts)
+            callbacks = [item for item in extras.pop("callbacks", []) if is_enabled(item, trainer_config)]
             bars = any(isinstance(item, ProgressBar) for item in callbacks)
-            carried = {**({} if bars else {"enable_progress_bar": False}), **carried}
+            extras = {**({} if bars else {"enable_progress_bar": False}), **extras}
         else:
-            carried = {"logger": False, "enable_checkpointing": False}
-            callbacks = [item for item in progress_bar.on_terminal() if required_sections(item, trainer_config)]
+            extras = {"logger": False, "enable_checkpointing": False}
+            callbacks = [item for item in progress_bar.on_terminal() if is_enabled(item, trainer_config)]
             if not callbacks:
-                carried["enable_progress_bar"] = False  # in a pipe a bar is noise among the figures
+                extras["enable_progress_bar"] = False  # in a pipe a bar is noise among the results
         self.trainer_defaults["callbacks"] = [*callbacks, Provenance(part_versions.packages_used(self.plan.config))]
         with blame_options():
-            carried = {key: carried[key] for key in carried if key not in trainer_config}
+            extras = {key: extras[key] for key in extras if key not in trainer_config}
             distributed.set_timeouts()
             try:
-                trainer = super().instantiate_trainer(**carried, **kwargs)
+                trainer = super().instantiate_trainer(**extras, **kwargs)
             except Exception as error:
-                raise by_lightning(error) or error from error
+                raise trainer_error(error) or error from error
         distributed.watch_process(trainer)
         return trainer
 
     def run(self) -> None:
-        """Train, validate, test or predict; say what a user can do about what ends it from outside."""
-        garbage_collection.settle()
+        """Train, validate, test or predict; translate errors that the user can act on."""
+        garbage_collection.resume_collection()
         try:
             getattr(self, f"before_{self.command}")()
             self._call_trainer()
             getattr(self, f"after_{self.command}")()
         except Exception as error:
-            if out_of_memory.ran_out(error):
-                raise out_of_memory.advice(error, self.trainer, self.data) from error
+            if out_of_memory.is_out_of_memory(error):
+                raise out_of_memory.explain_out_of_memory(error, self.trainer, self.data) from error
             if process_error := distributed.explain_lost_process(error, self.trainer):
                 raise process_error from error
-            if refused := by_lightning(error, parameters(Trainer)):
-                raise refused from error
+            if usage_error := trainer_error(error, parameters(Trainer)):
+                raise usage_error from error
             raise
         finally:
-            distributed.gather_exit_codes(self.trainer)
+            distributed.wait_for_processes(self.trainer)
 
     def _call_trainer(self) -> None:
         """Never unpickle: a checkpoint holds tensors and plain values. Print figures ourselves, without a box."""
@@ -182,7 +186,7 @@ class ZooCLI(LightningCLI):
         getattr(self.trainer, self.command)(self.model, **options)
 
     def before_fit(self) -> None:
-        """Make the folder, now that nothing can be refused any more, and keep the configuration in it."""
+        """Create the run's folder, once all checks have passed, and write the configuration into it."""
         if self.dry:
             return
         resume.check_data(self.plan, self.data)
@@ -197,7 +201,7 @@ class ZooCLI(LightningCLI):
             )  # also by --resume: its checkpoints are the newest
         if run_folder.first_rank() and "resume" not in self.plan.command.flags:
             atomic_files.write_text(self.run_folder / run_folder.CONFIG, config_text(self.plan))
-            fit_finetune.save_transfer_table(self.transfer, self.run_folder)
+            save_transfer_table(self.transfer, self.run_folder)
             self.data.save(self.run_folder)
         self.facts.update(resume.manifest_facts(self.plan, self.data, self.run_folder))
         if run_folder.first_rank():
@@ -207,7 +211,7 @@ class ZooCLI(LightningCLI):
         self.started = time.monotonic()
 
     def after_fit(self) -> None:
-        """Mark the run as finished and say what to do next."""
+        """Mark the run as finished, and print its summary with the commands that come next."""
         if self.dry or not self.trainer.is_global_zero or self.trainer.interrupted:
             return
         done = self.run_folder / run_folder.FINISHED
@@ -225,13 +229,13 @@ class ZooCLI(LightningCLI):
         print(fit_summary.summary(self.plan.run, self.trainer, self.model, time.monotonic() - self.started), flush=True)
 
     def before_validate(self) -> None:
-        """Say where the data are other ones than those of training."""
+        """Warn where the data differ from those of training."""
         resume.warn_of_other_data(self.plan, self.data)
 
     before_test = before_predict = before_validate
 
     def after_validate(self) -> None:
-        """Print what was measured."""
+        """Print the metrics."""
         if self.trainer.is_global_zero:
             for name, value in sorted(self.trainer.callback_metrics.items()):
                 print(f"{name} {float(value):.5g}")
@@ -252,32 +256,64 @@ class ZooCLI(LightningCLI):
 
 
 def make_logger_and_callbacks(task: Any, home: Path, plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
-    """Logger and callbacks of a training run; says what is about to be trained."""
+    """Logger and callbacks of a training run; prints the header."""
     from zoo.training.model_cost import cost
     from zoo.training.setup import CheckpointOptions, make_logger_and_callbacks
 
     model_cost = cost(task)
     if run_folder.first_rank():
         print(fit_summary.header(plan, task, model_cost), flush=True)
-    keeping = CheckpointOptions(
+    checkpoint_options = CheckpointOptions(
         plan.command.save_every, plan.command.on_nonfinite, facts, resume.logged_positions(plan)
     )
-    return make_logger_and_callbacks(task, model_cost, home, plan.config["model"], plan.config["data"], keeping)
+    return make_logger_and_callbacks(
+        task, model_cost, home, plan.config["model"], plan.config["data"], checkpoint_options
+    )
 
 
-def required_sections(callback: object, trainer_config: dict[str, Any]) -> bool:
-    """Whether a callback that zoo adds agrees with what the configuration switched off."""
+def prepare_finetuning(plan: Plan, task: Any, data: Any) -> Transfer | None:
+    """Prepare the model for fine-tuning as ``tune`` configures it; the table of copied tensors, if any were copied.
+
+    Prints the table of a run that starts; a resumed run takes its weights from its own checkpoint.
+    """
+    from zoo.finetuning.finetune import prepare_task, tune_of_config
+
+    tune = tune_of_config(plan.config)
+    if tune is None:
+        return None
+    resumes = bool(plan.config.get("ckpt_path"))
+    # resumed adapters must know which tensors were new; otherwise the run's own checkpoint holds everything
+    starts = plan.command.subcommand == "fit" and (not resumes or tune.rank > 0)
+    table = prepare_task(task, tune, plan.command.runs, data, starts)
+    if table is not None and not resumes and run_folder.first_rank():
+        print(f"starts from {tune.start}\n{table.table()}", flush=True)
+    return table
+
+
+def save_transfer_table(table: Transfer | None, home: Path) -> None:
+    """Write the table of tensors into the run's folder."""
+    if table is not None:
+        lines = ["\t".join(row) for row in table.rows()]
+        atomic_files.write_text(home / TRANSFER_TABLE, "\n".join(["fate\ttensor\tshape", *lines]) + "\n")
+
+
+def is_enabled(callback: object, trainer_config: dict[str, Any]) -> bool:
+    """Whether the configuration leaves a callback that zoo adds switched on."""
     if isinstance(callback, ProgressBar):
-        own = [item.get("class_path") for item in trainer_config.get("callbacks") or [] if isinstance(item, Mapping)]
-        return trainer_config.get("enable_progress_bar") is not False and not any("Bar" in str(name) for name in own)
+        class_paths = [
+            item.get("class_path") for item in trainer_config.get("callbacks") or [] if isinstance(item, Mapping)
+        ]
+        return trainer_config.get("enable_progress_bar") is not False and not any(
+            "Bar" in str(name) for name in class_paths
+        )
     return not isinstance(callback, Checkpoint) or trainer_config.get("enable_checkpointing") is not False
 
 
 def run_plan(plan: Plan, schema: Schema) -> int:
-    """Run a plan to its end."""
+    """Run a plan, and return the exit code."""
     filter_warnings(plan.command.debug)
     distributed.follow_parent()
-    resume.requeued(plan)
+    resume.apply_requeue(plan)
     resume.choose_checkpoint(plan)
     if plan.command.subcommand == "fit":
         run_folder.check(plan.run, *plan.reuse)
@@ -285,9 +321,9 @@ def run_plan(plan: Plan, schema: Schema) -> int:
         ZooCLI(plan, schema).run()
     except StopRequested as stopped:
         if run_folder.first_rank():
-            print(print_last_lines(stopped), file=sys.stderr)
+            print(stop_message(stopped), file=sys.stderr)
         return int(stopped.code or 0)
-    except SIGTERMException:  # while something is measured, where nothing is to be saved
+    except SIGTERMException:  # during an evaluation, which saves nothing
         print("interrupted by SIGTERM.", file=sys.stderr)
         return exit_code(signal.SIGTERM)
     except SystemExit as error:
@@ -310,13 +346,13 @@ def run_plan(plan: Plan, schema: Schema) -> int:
 
 
 def _release(plan: Plan) -> None:
-    """Before the first checkpoint a run that has failed leaves nothing, so that the same command works again."""
+    """Remove the folder of a run that failed before its first checkpoint: the same command works again."""
     if plan.claimed and "resume" not in plan.command.flags:
         run_folder.release(plan.run)
 
 
-def print_last_lines(stopped: StopRequested) -> str:
-    """What a run says that was asked to stop."""
+def stop_message(stopped: StopRequested) -> str:
+    """The message of a run that a signal stopped."""
     name = signal.Signals(stopped.signum).name
     if not stopped.saved:
         return f"interrupted by {name} at step {stopped.step}, with no new checkpoint."
@@ -324,6 +360,6 @@ def print_last_lines(stopped: StopRequested) -> str:
 
 
 def _first_line(message: str) -> str:
-    """The first line of a parser's message that says something."""
+    """The first two lines of a parser's message that are not empty."""
     lines = [line.strip(" -") for line in message.splitlines() if line.strip(" -")]
     return " ".join(lines[:2])[:400]

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 WIDTH = 80  # columns
 LABEL = 10  # of them for what a line is about
-PLACES = ("first", "step", "last")  # the options of an override that choose its layers
 PARTS = ("position", "attention", "backend", "norm", "ffn", "block")
 
 
@@ -68,13 +67,12 @@ def length(trainer: Mapping[str, Any]) -> str:
 
 def layers(options: Mapping[str, Any]) -> list[str]:
     """A line for each group of layers that has other parts than the stack's."""
-    from zoo.models.layer_overrides import Override
+    from zoo.models.layer_overrides import PLACES, configured_layers
     from zoo.training.setup import display_value
 
     lines = []
     for one in options.get("overrides") or ():
-        place = Override(**{name: one[name] for name in PLACES})
-        numbers = [str(number) for number in place.layers(options["depth"])]
+        numbers = [str(number) for number in configured_layers(one, options["depth"])]
         where = ", ".join(numbers if len(numbers) <= 4 else [*numbers[:2], "…", numbers[-1]])
         parts = [
             f"{name} {display_value(value)}" for name, value in one.items() if name not in PLACES and value is not None
@@ -118,8 +116,8 @@ def part(kind: str, task: Task, value: Any) -> str:
     from zoo.training.setup import display_value
 
     if value is None and kind == "backend":
-        used = {repr(module.backend) for module in task.modules() if isinstance(module, Attention)}
-        return "/".join(sorted(used))
+        backends = {repr(module.backend) for module in task.modules() if isinstance(module, Attention)}
+        return "/".join(sorted(backends))
     return "" if value is None else str(display_value(value))
 
 
@@ -136,25 +134,25 @@ def device_name(trainer: Trainer, automatic: bool = False) -> str:
     count = torch.get_num_threads()
     threads = f", {count} {'thread' if count == 1 else 'threads'}" if place == "cpu" else ""
     several = f"{trainer.world_size} × " if trainer.world_size > 1 else ""
-    freed = f" · freed memory is {malloc.state()}" if place == "cpu" else ""
+    freed_memory = f" · freed memory is {malloc.state()}" if place == "cpu" else ""
     advice = ""
     if (
         automatic and str(trainer.precision) == precision.BF16_MIXED and precision.has_fast_bf16(kind)
-    ):  # not where it was adopted
+    ):  # not adopted from a checkpoint
         advice = ", which this machine is fast at (exact: --trainer.precision 32-true)"
     elif str(trainer.precision) == "32-true" and precision.has_bf16(kind):
         advice = f", {precision.BF16_MIXED} may be faster"
-    return f"{several}{place}{threads} · {trainer.precision}{advice}{freed}"
+    return f"{several}{place}{threads} · {trainer.precision}{advice}{freed_memory}"
 
 
 def summary(run: Run, trainer: Trainer, task: Task, seconds: float) -> str:
     """Steps, time and best figures of a run, and the commands that come next."""
     whole = round(seconds)
-    took = f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
+    duration = f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
     best = " · ".join(f"{name} {value:.4g}" for name, value in task.best.items())
     return "\n".join(
         [
-            f"finished {trainer.global_step} steps in {took}{f' · best {best}' if best else ''}",
+            f"finished {trainer.global_step} steps in {duration}{f' · best {best}' if best else ''}",
             f"  look     zoo tensorboard {shlex.quote(str(run.root / run.recipe))}",
             f"  measure  zoo test {shlex.quote(str(run.folder))}",
         ]

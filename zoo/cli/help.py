@@ -49,7 +49,7 @@ def version(options: ParsedOptions) -> int:
 
 
 def overview() -> str:
-    """The help of `zoo`: every command under the heading of its group, and what it is for."""
+    """The help of `zoo`: every command with its summary, under the heading of its group."""
     lines = [OVERVIEW]
     for group, note in commands.GROUPS.items():
         lines += ["", f"{group:<32}{note}".rstrip()]
@@ -60,7 +60,7 @@ def overview() -> str:
 
 
 def command_help(name: str) -> str:
-    """The help of one command: usage, what it does, its words, its options under their headings, and examples."""
+    """The help of one command: usage, description, arguments, options under their headings, and examples."""
     command = commands.COMMANDS[name]
     usages = command.usages or (f"{_words(command)} [options]".lstrip(),)
     lines = [f"usage: zoo {name} {usages[0]}", *(f"       zoo {name} {usage}" for usage in usages[1:])]
@@ -93,7 +93,7 @@ def _words(command: CommandSpec) -> str:
 
 
 def _entry(name: str, text: str) -> list[str]:
-    """A name with what it is beside it, in as many lines as that takes."""
+    """A name and its explanation beside it, in as many lines as needed."""
     wrapped = textwrap.wrap(text, WIDTH - 32) or [""]
     first = [f"  {name:<29} {wrapped[0]}".rstrip()] if len(name) <= 29 else [f"  {name}", f"{'':<32}{wrapped[0]}"]
     return [*first, *(f"{'':<32}{line}" for line in wrapped[1:])]
@@ -105,7 +105,7 @@ def _flags(option: Option) -> str:
 
 
 def _about(option: Option) -> str:
-    """What an option means, with the names that it takes and its default."""
+    """The explanation of an option, with the names that it takes and its default."""
     text = _names(option.kind) if option.kind and option.name.count(".") < 2 else option.help
     value = f"{option.default:g}" if isinstance(option.default, float) else option.default
     default = f" ({value})" if value not in (None, False, 0) else ""
@@ -127,7 +127,7 @@ def _names(kind: str) -> str:
 
 
 def part_names() -> Iterable[str]:
-    """What the help of fit says about the options of parts."""
+    """The note about the options of parts in the help of fit."""
     return ["", "A part's own options: --model.position.base 500000; zoo show position rope lists them."]
 
 

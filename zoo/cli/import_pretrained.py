@@ -1,4 +1,4 @@
-"""`zoo import`: a published checkpoint becomes an export of zoo, perhaps with another part."""
+"""`zoo import`: convert a published checkpoint into an export of zoo, optionally with other parts."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ TRAINER = {"max_steps": 1000, "val_check_interval": 100, "check_val_every_n_epoc
 
 
 def run(options: ParsedOptions) -> int:
-    """Import, and print what became of the tensors."""
+    """Import a checkpoint, and print which tensors were kept, converted, new or left out."""
     source, target = (Path(word).expanduser() for word in options.words)
     if target.is_dir() and any(target.iterdir()) and not options.get("force"):
-        raise UsageError(f"{target} is not empty. Import into it nevertheless: --force")
+        raise UsageError(f"{target} is not empty. To write into it: --force")
     if target.resolve() == source.resolve():
-        raise UsageError(f"{target} is where the checkpoint lies. Choose another folder.")
+        raise UsageError(f"{target} is the folder of the checkpoint itself. Choose another folder.")
     from zoo.cli import doctor, warning_filters
 
     doctor.check_torch()

@@ -1,4 +1,4 @@
-"""Import parts in child processes: an import may end the process, never end itself, or print.
+"""Import parts in child processes: an import may end the process, never return, or print.
 
 One child imports torch and then forks for every part, so that what is measured is the part's own import.
 """
@@ -17,19 +17,20 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
+from zoo import registry
 from zoo.errors import PluginError
 from zoo.plugins import discovery
 from zoo.registry import Part
 
 PATIENCE = 20.0  # seconds for one import
 MOST_BYTES = 2**16  # bytes of what an import prints
-USUAL = ("torch", "lightning.pytorch", "zoo.models.stack", "zoo.tasks.task", "zoo.data.data")
+PRELOADED = ("torch", "lightning.pytorch", "zoo.models.stack", "zoo.tasks.task", "zoo.data.data")
 BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from zoo.cli import import_probe; import_probe.serve()"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How importing a part went: what was wrong, how long it took, what it printed."""
+    """The outcome of importing a part: its problem, if any, its seconds, and what it printed."""
 
     problem: str | None
     seconds: float
@@ -55,8 +56,8 @@ def serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     discovery.tolerate_damaged_metadata()
-    for name in USUAL:
-        with contextlib.suppress(Exception):  # the part's own import will tell
+    for name in PRELOADED:
+        with contextlib.suppress(Exception):  # the part's own import reports it
             importlib.import_module(name)
     for line in sys.stdin:
         fields, patience = json.loads(line)
@@ -64,7 +65,7 @@ def serve() -> None:
 
 
 def _outcome(part: Part, patience: float) -> Outcome:
-    """Fork, and listen to what the child prints and answers until it is done or its time is over."""
+    """Import a part in a forked child, and read its output and result until it ends or its time is over."""
     output_pipe, result_pipe = os.pipe(), os.pipe()
     started = time.monotonic()
     child = os.fork()
@@ -76,14 +77,14 @@ def _outcome(part: Part, patience: float) -> Outcome:
     ended = status = None
     try:
         while ended is None and time.monotonic() < started + patience:
-            _listen(texts)
+            _read_pipes(texts)
             done, status = os.waitpid(child, os.WNOHANG)
             ended = time.monotonic() if done else None
-            if _deserted():
+            if _parent_has_ended():
                 break
-        _listen(texts)
+        _read_pipes(texts)
     finally:
-        for kill in (os.killpg, os.kill) if ended is None else (os.killpg,):  # with whatever it started
+        for kill in (os.killpg, os.kill) if ended is None else (os.killpg,):  # with the processes that it started
             with contextlib.suppress(OSError):
                 kill(child, signal.SIGKILL)
         if ended is None:
@@ -99,17 +100,17 @@ def _outcome(part: Part, patience: float) -> Outcome:
     return Outcome(problem, seconds, printed)
 
 
-def _deserted() -> bool:
-    """Whether whoever asks has ended: nobody holds the other end of standard input any more."""
+def _parent_has_ended() -> bool:
+    """Whether the parent has ended: the other end of standard input is closed."""
     if not hasattr(select, "poll"):
         return False
-    orders = select.poll()
-    orders.register(0, 0)
-    return any(event & select.POLLHUP for _, event in orders.poll(0))
+    poll = select.poll()
+    poll.register(0, 0)
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
 
 
-def _listen(texts: dict[int, bytes]) -> None:
-    """Read what is there for a moment, and keep the beginning: an import that prints for ever fills no memory."""
+def _read_pipes(texts: dict[int, bytes]) -> None:
+    """Read from the pipes for a moment, at most MOST_BYTES each: endless output does not fill the memory."""
     until = time.monotonic() + 0.05
     while (seconds := until - time.monotonic()) > 0:
         chunks = {pipe: os.read(pipe, MOST_BYTES) for pipe in select.select(list(texts), [], [], seconds)[0]}
@@ -127,7 +128,7 @@ def _status(status: int) -> str:
 
 
 def _import(part: Part, output_pipe: int, result_pipe: int) -> None:
-    """In the child: import the part, say how it went, and leave."""
+    """In the child: import the part, write the result, and exit."""
     try:
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -138,7 +139,7 @@ def _import(part: Part, output_pipe: int, result_pipe: int) -> None:
         problem = None
         try:
             cls = part.load()
-            if getattr(cls, "kind", None) != part.kind:
+            if registry.kind_of(cls) != part.kind:
                 problem = f"{part.path} is not a {part.kind}"
         except PluginError as error:
             problem = str(error).partition("\n")[0].removeprefix(str(part)).lstrip(": ")

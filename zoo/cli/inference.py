@@ -18,7 +18,7 @@ from zoo.io import atomic_files
 
 
 def run(options: ParsedOptions) -> int:
-    """Run one of the commands."""
+    """Run the command of these options."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8")  # what zoo reads is UTF-8, whatever the terminal's locale is
@@ -27,7 +27,7 @@ def run(options: ParsedOptions) -> int:
 
 
 def load_trained(options: ParsedOptions, bare: bool = False) -> Any:
-    """The trained model that a command names first, which must be able to do what the command is called."""
+    """The trained model that a command names. Raises a ZooError where it does not support the command."""
     from zoo.cli import doctor, warning_filters
     from zoo.inference.find_run import find_model
 
@@ -48,7 +48,7 @@ def load_trained(options: ParsedOptions, bare: bool = False) -> Any:
 
 def generate(options: ParsedOptions) -> None:
     """`zoo generate`: the prompt and what follows it, or JSON."""
-    model = load_trained(options)  # first: nobody should type a text for a run that does not exist
+    model = load_trained(options)  # first: a wrong name is reported before a text is read
     prompts = options.get("prompt") or [_standard_input()]
     settings = options.subset(
         "length", "temperature", "top_k", "top_p", "seed", "beams", "length_penalty", "n_best", "stop"
@@ -69,7 +69,7 @@ def translate(options: ParsedOptions) -> None:
     search = model.search(*(options.get(name) for name in ("beams", "length_penalty", "n_best", "max_length")))
     settings = options.subset("batch_tokens", "too_long")
     if sys.stdin.isatty():
-        settings["window"] = 1  # a person waits for each line
+        settings["window"] = 1  # each line is translated as it is typed
     sources: list[str] = []
     picture = options.get("attention")
     with _progress("lines") as tell:
@@ -83,20 +83,20 @@ def translate(options: ParsedOptions) -> None:
                 for one in best:
                     _line({"line": number, "source": source, **one._asdict()})
             else:
-                # one line per line, whatever the model says
+                # one line per line, whatever the model generates
                 print(best[0].text.replace("\r", " ").replace("\n", " "), flush="window" in settings)
 
 
 def draw(model: Any, source: str, target: str, path: str) -> None:
-    """Save a picture of what each token of a translation looked at. Raises UsageError where there is none to see."""
+    """Save a picture of the attention of a translation. Raises UsageError for a model without cross-attention."""
     import torch
     from PIL import Image
 
     from zoo.logging.attention_maps import align_tokens
 
     tokens = [model.start, *model.target_tokenizer.encode(target), model.end]
-    read = [*model.source_tokenizer.encode(source), model.source_end]
-    ids = torch.tensor(read, device=model.device), torch.tensor(tokens, device=model.device)
+    source_ids = [*model.source_tokenizer.encode(source), model.source_end]
+    ids = torch.tensor(source_ids, device=model.device), torch.tensor(tokens, device=model.device)
     image = align_tokens(model.net, ids, (model.source_tokenizer, model.target_tokenizer))
     if image is None:
         raise UsageError("this model has no attention to draw: --attention needs one that has.")
@@ -105,7 +105,7 @@ def draw(model: Any, source: str, target: str, path: str) -> None:
         kind = Image.registered_extensions().get(suffix)
         if kind is None:
             raise ValueError(f"unknown file extension {suffix!r}")
-        with atomic_files.native(Path(path)) as draft:
+        with atomic_files.replace_file(Path(path)) as draft:
             image.save(draft, kind)
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(
@@ -120,7 +120,7 @@ def classify(options: ParsedOptions) -> None:
         classify_texts(options, model)
         return
     if options.get("text"):
-        raise UsageError(f"{options.words[0]} names images: zoo classify {options.words[0]} IMAGE ...")
+        raise UsageError(f"{options.words[0]} classifies images: zoo classify {options.words[0]} IMAGE ...")
     if not paths:
         raise UsageError(f"no image to classify: zoo classify {options.words[0]} IMAGE ...")
     results = model.classify(paths, **options.subset("top", "resize"))
@@ -134,7 +134,7 @@ def classify(options: ParsedOptions) -> None:
 def classify_texts(options: ParsedOptions, model: Any) -> None:
     """The likeliest classes of each text, or JSON. Raises UsageError for images."""
     if options.get("resize"):
-        raise UsageError("--resize is for images, and this model names texts.")
+        raise UsageError("--resize is for images, and this model classifies texts.")
     if len(options.words) > 1:
         raise UsageError(f"{options.words[1]!r} is one word too many: a text is written with --text.")
     for text in options.get("text") or _stdin_lines():
@@ -173,7 +173,7 @@ def tag(options: ParsedOptions) -> None:
 
 
 def export(options: ParsedOptions) -> None:
-    """`zoo export`: says what was written."""
+    """`zoo export`: write the files, and print their names and sizes."""
     way, force = options.get("format"), options.get("force")
     model, folder = load_trained(options, bare=way == "hf"), Path(options.words[1]).expanduser()
     if model.place.source.name == CONFIG and not (model.place.folder / FINISHED).is_file():
@@ -219,7 +219,7 @@ def _stdin_lines() -> Iterator[str]:
 
 
 def _remember(lines: Iterable[str], store: list[str]) -> Iterator[str]:
-    """The same lines, remembered until their translation is printed."""
+    """The same lines, each also added to ``store``."""
     for line in lines:
         store.append(line)
         yield line
@@ -227,7 +227,7 @@ def _remember(lines: Iterable[str], store: list[str]) -> Iterator[str]:
 
 @contextmanager
 def _progress(unit: str) -> Iterator[Callable[[int], object]]:
-    """A count on standard error while a person looks at it; nothing into a pipe or a file."""
+    """A count on standard error if it is a terminal and standard output is not; nothing elsewhere."""
     if not sys.stderr.isatty() or sys.stdout.isatty():
         yield lambda count: None
         return
@@ -235,7 +235,7 @@ def _progress(unit: str) -> Iterator[Callable[[int], object]]:
     from rich.progress import Progress, TextColumn
 
     started, done, console = time.monotonic(), 0, Console(stderr=True)
-    # unless told not to, rich takes standard output as well and writes it to the terminal
+    # by default rich also captures standard output and writes it to the terminal
     with Progress(TextColumn("{task.description}"), console=console, redirect_stdout=False) as bar:
         task = bar.add_task(f"0 {unit}")
 

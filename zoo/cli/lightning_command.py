@@ -10,7 +10,7 @@ from zoo.errors import UsageError
 from zoo.plugins.discovery import tolerate_damaged_metadata
 
 
-def sdk() -> EntryPoint | None:
+def find_sdk() -> EntryPoint | None:
     """The command line of lightning-sdk, or None."""
     if find_spec("lightning_sdk") is None:
         return None
@@ -20,8 +20,8 @@ def sdk() -> EntryPoint | None:
 
 
 def run(words: list[str]) -> int:
-    """Forward a command. Raises UsageError when there is nobody to forward it to."""
-    point = sdk()
+    """Forward a command. Raises UsageError if lightning-sdk is not installed."""
+    point = find_sdk()
     if point is None:
         raise UsageError(
             f"'lightning {words[0]}' is not a command of zoo, and lightning-sdk is not installed. See: zoo --help"

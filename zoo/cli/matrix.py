@@ -1,4 +1,4 @@
-"""`zoo matrix`: build and train every combination of installed parts, and write down what became of it."""
+"""`zoo matrix`: build and train every combination of installed parts, and print a table of the results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(options: ParsedOptions) -> int:
     """`zoo matrix`."""
     target = Path(options.get("write")).expanduser() if options.get("write") is not None else None
     if target:
-        _check(target)
+        _check_target(target)
     from zoo.cli import doctor, warning_filters
 
     doctor.check_torch()
@@ -50,7 +50,7 @@ def run(options: ParsedOptions) -> int:
     from zoo.conformance import combinations
     from zoo.plugins.safe_import import contain_import
 
-    with contain_import():  # whatever a part prints, or wherever it leaves
+    with contain_import():  # a part may print, or call sys.exit
         mixed = list(_with_count("attention, position, backend", combinations.cells(combinations.MIXING)))
         computed = list(_with_count("norm, feed-forward, block", combinations.cells(combinations.COMPUTING)))
     text = matrix_page(mixed, computed, target)
@@ -146,8 +146,8 @@ def _enumeration(names: list[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 
 
-def _check(target: Path) -> None:
-    """Refuse at once what cannot be written or what somebody else wrote."""
+def _check_target(target: Path) -> None:
+    """Raise UsageError for a file that cannot be written, or that `zoo matrix` has not written."""
     if target.is_dir() or not target.parent.is_dir():
         raise UsageError(f"cannot write {target}: name a file in a folder that exists.")
     if target.is_file() and not target.read_bytes().startswith(SIGN.encode()):
@@ -155,7 +155,7 @@ def _check(target: Path) -> None:
 
 
 def _with_count(what: str, cells: Iterator[Cell]) -> Iterator[Cell]:
-    """The same cells, with a count for a person who waits."""
+    """The same cells, with a count on a terminal."""
     terminal = sys.stderr.isatty()
     for number, cell in enumerate(cells, 1):
         if terminal:

@@ -27,9 +27,10 @@ FIT = {
     "data": "zoo fit vit-glyphs --data {Class}",
 }
 FIT_PART = "zoo fit lm-tiny --model.{kind} {Class}"
-GIVES = {
+STACK_ARGUMENTS = {
     "position": "dim, heads, extent", "attention": "dim, heads, backend, dropout", "norm": "dim",
     "ffn": "dim, hidden", "block": "attend, cross, ffn, norm, dropout",
+    "optimizer": "params, lr", "schedule": "total",
 }  # fmt: skip
 
 
@@ -48,18 +49,18 @@ def run(options: ParsedOptions) -> int:
 def package(kind: str, name: str, destination: str | None) -> int:
     """Write the package of a part."""
     check_class(kind, name)
-    distributed = kebab(name)
-    check_distribution(name, distributed)
-    target = Path(destination or distributed).expanduser()
+    package_name = kebab(name)
+    check_distribution(name, package_name)
+    target = Path(destination or package_name).expanduser()
     if target.exists() or target.is_symlink():
         raise UsageError(f"{target} exists. Choose another place: zoo new {kind} {name} --dest DIR")
-    contents = files(kind, name, distributed)
+    contents = files(kind, name, package_name)
     try:
         for path, text in contents.items():
             (target / path).parent.mkdir(parents=True, exist_ok=True)
             atomic_files.write_text(target / path, text)
     except OSError as error:
-        shutil.rmtree(target, ignore_errors=True)  # half a package is none
+        shutil.rmtree(target, ignore_errors=True)  # half a package is of no use
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
     for path in contents:
         print(target / path)
@@ -68,12 +69,12 @@ def package(kind: str, name: str, destination: str | None) -> int:
     return 0
 
 
-def files(kind: str, name: str, distributed: str) -> dict[str, str]:
+def files(kind: str, name: str, package_name: str) -> dict[str, str]:
     """Every file of a package by its path."""
-    module = distributed.replace("-", "_")
-    note = f" after those that a stack gives ({GIVES[kind]})" if kind in GIVES else ""
+    module = package_name.replace("-", "_")
+    note = f" after those that zoo gives ({STACK_ARGUMENTS[kind]})" if kind in STACK_ARGUMENTS else ""
     values = {
-        **{"Class": name, "kind": kind, "distribution": distributed, "module": module},
+        **{"Class": name, "kind": kind, "distribution": package_name, "module": module},
         **{
             "requires": f"{registry.BUILTIN}{compatible(__version__)}",
             "fit": recipes_of_kind(kind, name),
@@ -127,22 +128,24 @@ def check_class(kind: str, name: str) -> None:
         if registry.has_name(part, name):
             raise UsageError(f"{kind} {part.name!r} exists in {part.origin}. Choose another name, such as My{name}.")
     source = fill_template(f"{kind}.py", {})
-    used = {node.id for node in ast.walk(ast.parse(source.replace("{Class}", "_"))) if isinstance(node, ast.Name)}
-    if name in used:
+    names_in_use = {
+        node.id for node in ast.walk(ast.parse(source.replace("{Class}", "_"))) if isinstance(node, ast.Name)
+    }
+    if name in names_in_use:
         raise UsageError(f"{name!r} is what a {kind} is made of. Choose another name, such as My{name}.")
 
 
-def check_distribution(name: str, distributed: str) -> None:
+def check_distribution(name: str, package_name: str) -> None:
     """Raise UsageError where the package would hide another one."""
-    module = distributed.replace("-", "_")
+    module = package_name.replace("-", "_")
     try:
-        owner = f"the installed package {distribution(distributed).name}"
+        owner = f"the installed package {distribution(package_name).name}"
     except PackageNotFoundError:
         owner = f"the module {module}, which is there already" if source_file(module) else ""
     if module in sys.stdlib_module_names or keyword.iskeyword(module):
         owner = f"Python's own {module}"
     if owner:
-        raise UsageError(f"{name} would become the package {distributed} and hide {owner}. Choose another name.")
+        raise UsageError(f"{name} would become the package {package_name} and hide {owner}. Choose another name.")
 
 
 def recipe(name: str, source: str | None) -> int:

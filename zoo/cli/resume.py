@@ -1,4 +1,4 @@
-"""Where a run goes on: which checkpoint, what differs from the run that wrote it, and whether the user agreed."""
+"""Resume or evaluate a run: choose the checkpoint, and compare configuration and data with those of its training."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from zoo.logging.run_record import own_version
 
 AGREE = "accept-changes"
 PRECISION = "trainer.precision"
-# files of a run's folder that change while it goes on, or afterwards
+# files of a run's folder that change during the run or after it
 GROWING = (part_versions.FILE, run_folder.FINISHED, run_folder.STARTING, "ledger.json")
 
 
-def requeued(plan: Plan) -> None:
-    """`--requeue`, or a job that SLURM starts again: go on where the run stands, or start it."""
+def apply_requeue(plan: Plan) -> None:
+    """`--requeue`, or a job that SLURM starts again: resume the run if it has started, else start it."""
     flags = plan.command.flags
-    again = os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
-    if plan.command.subcommand != "fit" or flags & {"resume", "overwrite"} or not ("requeue" in flags or again):
+    restarted = os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
+    if plan.command.subcommand != "fit" or flags & {"resume", "overwrite"} or not ("requeue" in flags or restarted):
         return
     home = plan.run.folder
     if not home.is_dir():
@@ -43,7 +43,7 @@ def choose_checkpoint(plan: Plan) -> None:
     command, ckpt_path = plan.command, plan.config.get("ckpt_path")
     resume, evaluate = "resume" in command.flags, command.subcommand != "fit"
     if ckpt_path is None and resume:
-        ckpt_path = plan.config["ckpt_path"] = str(newest_run(plan.run.folder))
+        ckpt_path = plan.config["ckpt_path"] = str(newest_checkpoint(plan.run.folder))
     elif ckpt_path is None and evaluate:
         home = plan.source.parent if plan.source and plan.source.name == run_folder.CONFIG else plan.run.folder
         best = find_checkpoint(home, best=True) if home.is_dir() else None
@@ -66,7 +66,7 @@ def choose_checkpoint(plan: Plan) -> None:
         require_agreement(plan, origin, resume and not evaluate)
 
 
-def newest_run(home: Path) -> Path:
+def newest_checkpoint(home: Path) -> Path:
     """The newest intact checkpoint of a run, saying which were skipped. Raises where there is none."""
     if not home.is_dir():
         raise UsageError(f"nothing to resume: {home} does not exist. Start it without --resume.")
@@ -82,7 +82,7 @@ def newest_run(home: Path) -> Path:
 
 
 def require_agreement(plan: Plan, origin: Path | None, resume: bool) -> None:
-    """Say what differs from the run that wrote the checkpoint; a resume needs the user's word for it."""
+    """Say what differs from the run that wrote the checkpoint; a resume needs --accept-changes."""
     old: Any = plan.manifest.get("recipe")
     if not old:
         if origin is None:
@@ -105,7 +105,7 @@ def require_agreement(plan: Plan, origin: Path | None, resume: bool) -> None:
 
 
 def check_data(plan: Plan, data: Any) -> None:
-    """Refuse a resume with other data than the checkpoint's, unless the user agreed."""
+    """Refuse a resume with other data than the checkpoint's, unless --accept-changes is set."""
     trained_with = plan.manifest.get("data", {}).get("fingerprint")
     fingerprint = getattr(data, "fingerprint", None)
     if "resume" not in plan.command.flags or not trained_with or not callable(fingerprint):
@@ -122,25 +122,25 @@ def check_data(plan: Plan, data: Any) -> None:
 
 
 def warn_of_other_data(plan: Plan, data: Any) -> None:
-    """Say it where a run is evaluated on other data than it was trained with: files may have changed since."""
+    """Warn where a run is evaluated on other data than it was trained with: files may have changed since."""
     trained_with = plan.manifest.get("data", {}).get("fingerprint")
     fingerprint = getattr(data, "fingerprint", None)
     if trained_with and callable(fingerprint) and run_folder.first_rank() and (now := fingerprint()) != trained_with:
         atomic_files.warn(
             "the data are not those that the run was trained with, or have changed since: "
-            f"fingerprint {trained_with[:12]} → {now[:12]}. The figures are of these."
+            f"fingerprint {trained_with[:12]} → {now[:12]}. The results are those of the present data."
         )
 
 
 def manifest_facts(plan: Plan, data: Any, home: Path) -> dict[str, Any]:
-    """What the manifest of every checkpoint of a run says of it; ``home`` holds the files that it started with."""
+    """The description of a run in the manifests of its checkpoints; ``home`` is the run's folder."""
     import numpy
     import torch
     from lightning import __version__ as lightning
 
     fingerprint = getattr(data, "fingerprint", None)
     paths = sorted(path for path in home.iterdir() if path.is_file()) if home.is_dir() else []
-    fixed = [path for path in paths if path.name not in GROWING and path.suffix in (".json", ".yaml")]
+    fixed_files = [path for path in paths if path.name not in GROWING and path.suffix in (".json", ".yaml")]
     versions = {"zoo": own_version(), "torch": str(torch.__version__), "lightning": lightning}
     return {
         "recipe": {
@@ -149,14 +149,14 @@ def manifest_facts(plan: Plan, data: Any, home: Path) -> dict[str, Any]:
             if plan.config.get(name) not in (None, {})
         },
         "data": {"class": type(data).__name__, "fingerprint": fingerprint() if callable(fingerprint) else None},
-        "files": {path.name: checkpoint_manifest.sha256(path) for path in fixed},
+        "files": {path.name: checkpoint_manifest.sha256(path) for path in fixed_files},
         "versions": {**versions, "numpy": numpy.__version__, "python": sys.version.split()[0]},
         "plugins": part_versions.packages_used(plan.config),
     }
 
 
 def training_options(task: Any) -> frozenset[str]:
-    """The options of a task that say how it learns, not what it is: those its LightningModules declare."""
+    """The options of a task that configure training, not the model: those that its LightningModules declare."""
     return frozenset(
         name
         for name, param in parameters(task).items()
@@ -165,5 +165,5 @@ def training_options(task: Any) -> frozenset[str]:
 
 
 def logged_positions(plan: Plan) -> dict[str, int] | None:
-    """How much the run that goes on had logged when its checkpoint was taken."""
+    """The lengths of the event files when the checkpoint of a resumed run was taken; None for a new run."""
     return plan.manifest.get("logs") if "resume" in plan.command.flags else None

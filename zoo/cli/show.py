@@ -16,7 +16,7 @@ from zoo.plugins.description import Option, cache_lookups, describe
 from zoo.registry import Part
 
 # the type of an option that takes a part
-PART = re.compile(r"Callable\[.*\b(Position|Backend|Attention|Norm|FFN|Block)\]")
+PART = re.compile(r"Callable\[.*\b(Position|Backend|Attention|Norm|FFN|Block)\]|\b(Optimizer|Schedule)Factory")
 
 
 def check_kind(kind: str) -> str:
@@ -47,10 +47,13 @@ def list_parts(options: ParsedOptions) -> int:
         if options.get("json"):
             tables.as_json([_summary(part) for part in parts])
             return 0
-        wrong = {part: problem for part in parts if (problem := "; ".join(diagnosis.problems(part)))}
-        rows = [[part.kind, part.name, ("! " if part in wrong else "") + _brief(part), part.origin] for part in parts]
+        part_problems = {part: problem for part in parts if (problem := "; ".join(diagnosis.problems(part)))}
+        rows = [
+            [part.kind, part.name, ("! " if part in part_problems else "") + _brief(part), part.origin]
+            for part in parts
+        ]
     tables.table(["kind", "name", "what it is", "from"], rows)
-    for part, problem in wrong.items():
+    for part, problem in part_problems.items():
         print(f"! {part}: {problem}")
     for flaw in registry.metadata_flaws() if len(kinds) > 1 else ():
         print(f"! {flaw.package.origin}: {flaw.reason} ({flaw.package.home})")
@@ -90,11 +93,13 @@ def recipes(options: ParsedOptions) -> int:
     if not matching:
         print("no recipes" if pattern == "*" else f"no recipe matches {pattern!r}")
         return 0
-    tables.table(["recipe", "what it does"], [[recipe.name, recipe.summary + _of(recipe)] for recipe in matching])
+    tables.table(
+        ["recipe", "what it does"], [[recipe.name, recipe.summary + _package_note(recipe)] for recipe in matching]
+    )
     return 0
 
 
-def _of(recipe: recipe_files.Recipe) -> str:
+def _package_note(recipe: recipe_files.Recipe) -> str:
     return "" if recipe.builtin else f" ({recipe.distribution})"
 
 
@@ -128,7 +133,7 @@ def _problems(part: Part) -> list[str]:
 
 def _row(section: str, option: Option) -> list[str]:
     part = PART.search(option.type)
-    kind = f"one of: zoo list {part[1].lower()}" if part else option.type
+    kind = f"one of: zoo list {(part[1] or part[2]).lower()}" if part else option.type
     default = "required" if option.default is None else option.default
     return [f"--{section}.{option.name}", kind, default, option.about]
 

@@ -11,8 +11,8 @@ from zoo import console
 from zoo.console import printable
 
 
-def fancy() -> bool:
-    """Whether a person is looking: a terminal, and no NO_COLOR."""
+def is_terminal() -> bool:
+    """Whether standard output is a terminal that may be styled: without NO_COLOR and TERM=dumb."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -24,7 +24,7 @@ def as_json(value: object) -> None:
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows under headings; a terminal gets a table that fits, a pipe gets aligned columns."""
     rows = [[printable(cell) for cell in row] for row in rows]
-    if fancy():
+    if is_terminal():
         from rich.console import Console
         from rich.markup import escape
         from rich.table import Table

@@ -32,7 +32,7 @@ def link(host: str = "127.0.0.1", port: int = 6006, pinned: tuple[str, ...] = ()
 
 
 def arguments(folder: Path, port: int) -> list[str]:
-    """What TensorBoard is told: on this machine's own address only."""
+    """TensorBoard's command line: it listens on this machine's own address only."""
     return ["tensorboard", "--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port)]
 
 
@@ -42,24 +42,24 @@ def run(options: ParsedOptions) -> int:
     if not folder.is_dir():
         raise UsageError(f"no folder {str(folder)!r}. Train something first: zoo fit RECIPE")
     if next(folder.rglob("*tfevents*"), None) is None:
-        atomic_files.warn(f"no run below {folder} has written anything yet: charts appear as soon as one does")
+        atomic_files.warn(f"no run below {folder} has logged anything yet: charts appear as soon as one does")
     from zoo.compare import tensorboard_summary
 
     port = options.get("port") or _free_port()
-    with tensorboard_summary.opened(folder) as (logdir, pinned):
+    with tensorboard_summary.tensorboard_folder(folder) as (logdir, pinned):
         print(f"{link(port=port, pinned=pinned)}\nStop it with Ctrl-C.", flush=True)
         return serve(logdir, port)
 
 
 def serve(folder: Path, port: int) -> int:
-    """TensorBoard in this process, so that it ends with it, however that ends; its own reader of files watches a pipe.
+    """Run TensorBoard inside this process, so that both end together; its process that reads files watches a pipe.
 
-    Returns 130 after Ctrl-C and 143 after SIGTERM. Raises UsageError with its last words where it stops by itself.
+    Returns 130 after Ctrl-C and 143 after SIGTERM. Raises UsageError with its last line where it stops by itself.
     """
     tolerate_damaged_metadata()
     last: deque[str] = deque(maxlen=20)
     try:
-        with _silent(last):
+        with _capture_output(last):
             from tensorboard import program
 
             server = program.TensorBoard()
@@ -73,8 +73,8 @@ def serve(folder: Path, port: int) -> int:
         code = 1
     if not code:  # its server ends so at Ctrl-C
         return 130
-    last_words = "".join(last).strip().splitlines()[-1:] or [f"exit code {code}"]
-    raise UsageError(f"TensorBoard stopped: {last_words[0]}")
+    last_line = "".join(last).strip().splitlines()[-1:] or [f"exit code {code}"]
+    raise UsageError(f"TensorBoard stopped: {last_line[0]}")
 
 
 class _Tail(io.TextIOBase):
@@ -89,7 +89,7 @@ class _Tail(io.TextIOBase):
 
 
 @contextlib.contextmanager
-def _silent(last: deque[str]) -> Iterator[None]:
+def _capture_output(last: deque[str]) -> Iterator[None]:
     """Keep the last texts that this process writes, and hide what a child writes: file names of runs, unescaped."""
     sys.stdout.flush()
     sys.stderr.flush()

@@ -23,8 +23,8 @@ def run(options: ParsedOptions) -> int:
     lists_options = "help-all" in command.flags
     draft = run_config.read_draft(command) if command.recipe or not lists_options else Draft([], None, 0)
     doctor.check_torch()
-    malloc.keep()
-    with garbage_collection.uncollected():
+    malloc.keep_freed_memory()
+    with garbage_collection.pause_collection():
         warning_filters.filter_warnings(command.debug)
         schema = run_config.schema()
         if lists_options:

@@ -1,4 +1,4 @@
-"""Silence what a default run cannot act on. Each entry says why; `--debug` leaves everything on."""
+"""Silence warnings that a user of a default run cannot act on, each with the reason; `--debug` shows them all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import warnings
 
 # loggers that announce hardware, seeds and, as "Tip", products on every start
 LOGGERS = ("lightning.pytorch", "lightning.fabric", "lightning_utilities", "pytorch_lightning", "lightning")
-PROFILER_LOGGER = "lightning.pytorch.profilers"  # the report of a profiler, which nobody has unless by asking
+PROFILER_LOGGER = "lightning.pytorch.profilers"  # the report of a profiler, which only a configuration switches on
 
 MESSAGES = (
     r".*does not have many workers which may be a bottleneck.*",  # our data sets are in memory; workers would be slower
@@ -17,7 +17,7 @@ MESSAGES = (
     r".*The number of training batches .* is smaller than the logging interval.*",  # zoo logs by itself
     r".*Experiment logs directory .* exists and is not empty.*",  # the same, from the logger
     r".*You're resuming from a checkpoint that ended before the epoch ended.*",  # zoo's loaders resume inside an epoch
-    r".*GPU available but not used.*",  # accelerator=cpu was asked for
+    r".*GPU available but not used.*",  # accelerator=cpu is configured
     r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",  # lightning 2.6 against torch 2.15
     r".*The dirpath has changed from.*",  # evaluating a run writes nothing into its folder, on purpose
     r".*You called `self.log\(.*have no logger configured.*",  # evaluation prints its figures and keeps no log
@@ -34,7 +34,7 @@ def filter_warnings(debug: bool = False) -> None:
     """Set log levels and warning filters for a run: once before Lightning is imported, once after it set its own."""
     if debug:
         return
-    # lightning 2.6 calls functions that jsonargparse 4.53 calls deprecated; nobody but Lightning can change that
+    # lightning 2.6 calls functions that jsonargparse 4.53 calls deprecated; only Lightning can change that
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
     for name in LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -54,7 +54,7 @@ def load_record(home: Path) -> Record | None:
     if not path.is_file():
         return None
     try:
-        content: Any = limits.json_file(path)
+        content: Any = limits.read_json(path)
         folders = tuple(Path(os.path.normpath(home / run)) for run in content["runs"])
         tuned = {str(name): str(sentence) for name, sentence in content["tuned"].items()}
         fields = {name: content[name] for name in ("baseline", "goal", "budget", "command")}

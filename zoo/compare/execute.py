@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from zoo.compare import run_records
 from zoo.errors import StorageError, ZooError
-from zoo.io.locks import BEAT, Lock
+from zoo.io.locks import REFRESH, Lock
 
 POLL, GRACE = 0.1, 60.0  # seconds between two polls; and for a run to save its state when it is stopped
 COMMAND = (sys.executable, "-m", "zoo")
@@ -112,14 +112,14 @@ class _Worker:
         self.active: list[ActiveRun] = []
         self.failures: list[FailedRun] = []
         self.finished_count = self.count - len(self.waiting)
-        self.last_beat = time.monotonic()
+        self.last_refresh = time.monotonic()
         self.last_message = ""
 
     def run(self) -> list[FailedRun]:
         while self.waiting or self.active:
             for one in [one for one in self.active if one.process.poll() is not None]:
                 self._handle_exit(one)
-            self._beat()
+            self._refresh_locks()
             busy = self._start()
             if busy and not self.active:
                 if not self.options.wait:
@@ -141,7 +141,7 @@ class _Worker:
                 self._report_progress(job, "done by another process")
                 continue
             lock = Lock(run_records.path_beside(job.folder, ".lock"))
-            if not lock.take():
+            if not lock.acquire():
                 busy.append(f"{job.title} ({lock.holder() or 'just ended'})")
                 continue
             if run_records.read_state(job.folder) == "finished":  # between the look and the lock
@@ -168,7 +168,7 @@ class _Worker:
             lock.release()
             raise
         self.active.append(ActiveRun(job, process, lock, log, log.tell()))
-        lock.started(process.pid)
+        lock.record_child(process.pid)
 
     def _handle_exit(self, one: ActiveRun) -> None:
         self.active.remove(one)
@@ -198,13 +198,13 @@ class _Worker:
             self.last_message = text
             self.options.report(text)
 
-    def _beat(self) -> None:
+    def _refresh_locks(self) -> None:
         """Refresh the locks; stop runs whose lock another worker has taken over as stale."""
-        if time.monotonic() - self.last_beat < BEAT:
+        if time.monotonic() - self.last_refresh < REFRESH:
             return
-        self.last_beat = time.monotonic()
+        self.last_refresh = time.monotonic()
         for one in list(self.active):
-            if not one.lock.beat():
+            if not one.lock.refresh():
                 self.active.remove(one)
                 _kill(one.process)
                 one.log.close()
@@ -236,14 +236,17 @@ def headline_text(record: Mapping[str, Any], goal: str) -> str:
 
 
 def last_log_lines(log: Path, since: int, count: int = TAIL) -> list[str]:
-    """The last ``count`` non-empty lines of a log after an offset in bytes, indented."""
+    """Up to ``count`` non-empty lines of a log after an offset in bytes, indented: its error, or its last lines."""
     try:
         with log.open("rb") as file:
             file.seek(max(since, log.stat().st_size - 8192))
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return []
-    return [f"        {line[:200]}" for line in text.splitlines() if line.strip()][-count:]
+    lines = [line for line in text.splitlines() if line.strip()]
+    errors = [number for number, line in enumerate(lines) if line.startswith("error:")]
+    lines = lines[errors[-1] :][:count] if errors else lines[-count:]
+    return [f"        {line[:200]}" for line in lines]
 
 
 def _leave_on_signals() -> dict[int, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from zoo.compare.number_format import format_apart, join_words
 from zoo.compare.run_records import RunRecord, duplicate_runs, group_by_variant, number
-from zoo.compare.variant_names import concise, plainest
+from zoo.compare.variant_names import closest_to_recipe, short_names
 
 Groups = Mapping[str, Mapping[int, RunRecord]]
 Where = dict[str, list[int]]  # variant → seeds
@@ -57,7 +57,7 @@ class Findings:
 
 def describe_runs(groups: Groups, where: Mapping[str, Sequence[int]]) -> str:
     """The variants of ``where``, with seeds unless all seeds of the variant are concerned."""
-    labels = concise(groups)
+    labels = short_names(groups)
     return join_words(
         [labels[v] if len(s) == len(groups[v]) else f"{labels[v]} {list_seeds(s)}" for v, s in where.items()]
     )
@@ -81,7 +81,7 @@ DEPENDS_ON = {
 
 def default_baseline(groups: Iterable[str]) -> str:
     """The variant named "default", or else the first of those with the fewest options that differ from it."""
-    return plainest(groups)
+    return closest_to_recipe(groups)
 
 
 def find_flags(ledgers: Iterable[RunRecord], baseline: str | None = None) -> list[Flag]:
@@ -163,7 +163,7 @@ def _difference_flags(
                 strange.setdefault(value(run), {}).setdefault(variant, []).append(seed)
     result = []
     for other, where in strange.items():
-        strangers, baseline = describe_runs(groups, where), concise(groups)[base]
+        strangers, baseline = describe_runs(groups, where), short_names(groups)[base]
         sentence = f"{about}: {display(other)} ({strangers}) against {display(usual)} ({baseline})"
         concerned = () if base in where else tuple(where)
         result.append(
@@ -190,7 +190,7 @@ def _budget_flags(
     result = []
     for (amount, due), where in strange.items():
         ours, theirs = format_apart(amount, due)
-        label = concise(groups)[base]
+        label = short_names(groups)[base]
         sentence = f"{NOT_COMPARABLE}: {about} {ours} ({describe_runs(groups, where)}) against {theirs} ({label})"
         result.append(Flag(sentence, True, "tokens", () if base in where else tuple(where)))
     return result
@@ -199,7 +199,7 @@ def _budget_flags(
 def _cost_flags(groups: Groups, base: str) -> list[Flag]:
     """Flags for parameters beyond TOLERANCE, and for hardware or load that make speed and memory incomparable."""
     findings, usual = Findings(groups), number(_first(groups[base]).cost.get("parameters"))
-    label, uneven = concise(groups)[base], _speed_spread(groups)
+    label, uneven = short_names(groups)[base], _speed_spread(groups)
     spreads = [number(run.cost.get("spread")) for runs in groups.values() for run in runs.values()]
     widest = max((spread for spread in spreads if spread == spread), default=0.0)
     for variant, runs in groups.items():
@@ -282,7 +282,7 @@ ALL = ("dim",)  # options that change the shape of every tensor
 
 def pair_flags(groups: Groups, base: str) -> list[Flag]:
     """Flags for runs whose batches or shared initial tensors differ from the baseline's run of the same seed."""
-    findings, label = Findings(groups), concise(groups)[base]
+    findings, label = Findings(groups), short_names(groups)[base]
     for variant, runs in groups.items():
         for seed, run in runs.items():
             for name, description in (("batches", "batches"), ("start", "initial tensors")):

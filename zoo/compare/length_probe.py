@@ -182,7 +182,7 @@ def _identity(folder: Path) -> list[object]:
 
 def _read_saved(path: Path) -> dict[str, Any]:
     try:
-        content = limits.json_file(path)
+        content = limits.read_json(path)
     except (OSError, ValueError):
         return {}
     return dict(content.get("runs", {})) if isinstance(content, dict) and content.get(MARK) == 1 else {}

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from zoo.compare import run_records, variants
 from zoo.compare.execute import Job
-from zoo.compare.variant_names import concise
+from zoo.compare.variant_names import short_names
 from zoo.compare.variants import Factor, Variant
 from zoo.errors import UsageError
 from zoo.io.locks import Lock
@@ -141,7 +141,7 @@ def build_arms(
 
 def list_jobs(arms: Sequence[Arm], seeds: Sequence[int], goal: str | None = None) -> list[Job]:
     """Every run, ordered by seed, so that an unfinished comparison has equally many seeds of all variants."""
-    labels = concise(arm.name for arm in arms)
+    labels = short_names(arm.name for arm in arms)
     return [arm.job(seed, labels[arm.name], goal) for seed in seeds for arm in arms]
 
 

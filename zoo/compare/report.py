@@ -1,16 +1,20 @@
-"""A comparison as one HTML page without scripts, fonts or pictures from elsewhere."""
+"""The report of a comparison in a folder: Markdown, CSV, JSON, charts as PNG, and one self-contained HTML page."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from zoo.compare import prose, table
-from zoo.compare.charts import Chart
+from zoo.compare.charts import Chart, draw_charts
 from zoo.compare.number_format import format_duration, format_fixed, format_short
 from zoo.compare.run_records import number
 from zoo.compare.verdict import Answer, describe_values
+from zoo.console import printable
+from zoo.errors import UsageError
+from zoo.io import atomic_files
 from zoo.palette import DARK, LIGHT
 
 SETTINGS = (
@@ -20,8 +24,33 @@ SETTINGS = (
 TEMPLATE = "report.html"
 
 
+def write_report(answer: Answer, folder: str | Path, more: Sequence[Chart] = ()) -> list[Path]:
+    """Write comparison.md, .csv, .json and .html and a PNG per chart, atomically, and return their paths.
+
+    ``more`` are additional charts, such as those of probes. Raises UsageError if the folder cannot be written to.
+    """
+    all_charts = [*draw_charts(answer), *more]
+    content: dict[str, bytes] = {
+        "comparison.md": printable(table.as_markdown(answer), lines=True).encode(),
+        "comparison.csv": printable(table.as_csv(answer), lines=True).encode(),
+        "comparison.json": table.as_json(answer).encode(),
+        "comparison.html": printable(page(answer, all_charts), lines=True).encode(),
+    }
+    content |= {f"{chart.name}.png": chart.png() for chart in all_charts}
+    place = Path(folder)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        for name, data in content.items():
+            atomic_files.write_bytes(place / name, data)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to {place}: {error.strerror or error}. Name another folder: --out DIR"
+        ) from error
+    return [place / name for name in content]
+
+
 def page(answer: Answer, charts: Sequence[Chart] = ()) -> str:
-    """The report as HTML, with these charts."""
+    """The report as one HTML page, with these charts; it needs no scripts, fonts or pictures from elsewhere."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(

@@ -118,7 +118,7 @@ def parse_record(path: Path) -> RunRecord:
         return RunRecord(path, recipe, variant, int(seed.group(1)) if seed else 0, problem=why)
 
     try:
-        content = limits.json_file(path)
+        content = limits.read_json(path)
     except FileNotFoundError:
         return invalid(f"{path.parent} has no {LEDGER}: it has not saved one yet, or an older version of zoo made it")
     except (OSError, ValueError) as error:
@@ -203,7 +203,7 @@ def has_no_record(folder: Path) -> bool:
 def read_record(folder: Path) -> Mapping[str, Any]:
     """The content of a run's ledger.json as it is; empty if it cannot be read."""
     try:
-        content = limits.json_file(folder / LEDGER)
+        content = limits.read_json(folder / LEDGER)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

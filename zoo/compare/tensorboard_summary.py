@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from zoo.compare import comparison_folder, run_records
-from zoo.compare.variant_names import concise
+from zoo.compare.variant_names import short_names
 from zoo.compare.verdict import answer
 from zoo.console import printable
 from zoo.errors import UsageError
@@ -30,7 +30,7 @@ def write_summary(home: Path, markdown: str, goals: Iterable[str]) -> Path:
     for old in folder.glob("events.out.tfevents.*"):
         old.unlink(missing_ok=True)  # an earlier answer of the same comparison
     writer = Events(str(folder))
-    writer.add_text("comparison", wrapped(printable(markdown, lines=True)), 0)
+    writer.add_text("comparison", wrap_markdown(printable(markdown, lines=True)), 0)
     figures = list(goals)
     writer.add_custom_scalars(
         {
@@ -46,7 +46,7 @@ def write_summary(home: Path, markdown: str, goals: Iterable[str]) -> Path:
     return folder
 
 
-def wrapped(markdown: str) -> str:
+def wrap_markdown(markdown: str) -> str:
     """Markdown with its paragraphs and items in lines of COLUMNS characters; tables, headings and code stay."""
     lines, code = [], False
     for line in markdown.split("\n"):
@@ -74,7 +74,7 @@ def headline_tags(folder: Path) -> tuple[str, ...]:
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[tuple[Path, tuple[str, ...]]]:
+def tensorboard_folder(folder: Path) -> Iterator[tuple[Path, tuple[str, ...]]]:
     """The folder for TensorBoard to read, and the charts to pin.
 
     For a comparison's folder it is a temporary one of links to the runs, `RoPE/s1`: their own names hold what all have
@@ -109,4 +109,4 @@ def _labels(record: comparison_folder.Record) -> tuple[dict[str, str], tuple[str
     except UsageError:  # no run is finished
         labels = {}
     goal = record.goal or (goals[0] if goals else "loss")
-    return concise(names) | labels, pinned_tags(goal, goals)
+    return short_names(names) | labels, pinned_tags(goal, goals)

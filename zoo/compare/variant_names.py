@@ -13,7 +13,7 @@ def pieces(variant: str) -> list[str]:
     return [] if last == DEFAULT else last.split(",")
 
 
-def concise(variants: Iterable[str]) -> dict[str, str]:
+def short_names(variants: Iterable[str]) -> dict[str, str]:
     """Names without the options that all variants share, such as a number of steps; "default" where none is left.
 
     A single variant keeps its name, which would otherwise be that of another.
@@ -29,7 +29,7 @@ def concise(variants: Iterable[str]) -> dict[str, str]:
     return short if len(set(short.values())) == len(names) else {name: name for name in names}
 
 
-def plainest(variants: Iterable[str]) -> str:
+def closest_to_recipe(variants: Iterable[str]) -> str:
     """The variant that differs least from its recipe, the first of equals."""
     return min(variants, key=lambda name: len(pieces(name)))
 
@@ -40,7 +40,7 @@ def match_variant(text: str, choices: Mapping[str, Mapping[str, str]]) -> list[s
     ``choices`` holds the options of each variant by its name.
     """
     exact = [name for name in choices if text in (name, name.rpartition("/")[2], name.partition("/")[0])]
-    exact = exact or [name for name, short in concise(choices).items() if text == short]
+    exact = exact or [name for name, short in short_names(choices).items() if text == short]
     exact = exact or [name for name in choices if sorted(pieces(text)) == sorted(pieces(name))]
     if exact:
         return exact

@@ -10,7 +10,7 @@ from zoo.compare.fairness import Flag, default_baseline, find_flags
 from zoo.compare.number_format import NONE, join_words
 from zoo.compare.run_records import BETTER, RunRecord, group_by_variant, number
 from zoo.compare.statistics import Paired, Verdict, holm_adjust, judge, mean_and_deviation, paired_t_test
-from zoo.compare.variant_names import concise, match_variant
+from zoo.compare.variant_names import match_variant, short_names
 from zoo.errors import UsageError
 from zoo.logging.cost_measures import MEASURES
 from zoo.registry import suggest
@@ -177,7 +177,9 @@ def _baseline(groups: Mapping[str, Seeds], requested: str | None) -> str:
     )
     if len(fitting) != 1:
         why = f"stands for {join_words(fitting)}." if fitting else f"is no variant.{suggest(requested, groups)}"
-        raise UsageError(f"--baseline {requested!r} {why}\nThere are: {join_words([*concise(groups).values()], 8)}.")
+        raise UsageError(
+            f"--baseline {requested!r} {why}\nThere are: {join_words([*short_names(groups).values()], 8)}."
+        )
     return fitting[0]
 
 
@@ -246,8 +248,8 @@ def _labels(groups: Mapping[str, Seeds], names: Sequence[str], base: str) -> dic
     if len(names) > 1 and any(
         _same_part(describe_values(_choice(runs, n)), usual[n]) for runs in groups.values() for n in names
     ):
-        return concise(groups)
-    labels, short = {}, concise(groups)
+        return short_names(groups)
+    labels, short = {}, short_names(groups)
     for variant, runs in groups.items():
         values = {name: describe_values(_choice(runs, name)) for name in names}
         differing = [

@@ -63,9 +63,14 @@ class ClassFinder:
                 part = diagnosis.choose_part(slot.kind, name)
             except PartError as error:
                 local = _best_match(name, subclasses(slot.base))
+                if local is None and (hint := registry.suggest(name, self._imported_names(slot))):
+                    start, middle, choices = str(error).partition(" Available:")
+                    raise (error if "Did you mean" in start else PartError(f"{start}{hint}{middle}{choices}")) from None
                 if local is None or "two packages" in str(error):
                     raise
-                return local  # an unregistered class of the user's own script
+                if is_forbidden(local, self.allow):
+                    self._refuse(f"{local.__module__}.{local.__qualname__}", class_path_of(local))
+                return local  # an unregistered class of the user's own script, or an optimizer of torch
             cls = part.load()
             if not issubclass(cls, slot.base):
                 raise PluginError(f"{part} is not a {slot.kind}: {part.path} is no subclass of {slot.base.__name__}.")
@@ -79,6 +84,10 @@ class ClassFinder:
             available = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
             raise PartError(f"unknown {slot.word} {name!r}.{registry.suggest(name, names)} Available: {available}")
         return match
+
+    def _imported_names(self, slot: Slot) -> list[str]:
+        """The names of the imported classes that a slot takes."""
+        return [cls.__name__ for cls in subclasses(slot.base) if not is_forbidden(cls, self.allow)]
 
     def _by_path(self, slot: Slot, path: str) -> type:
         module, _, name = path.rpartition(".")

@@ -47,7 +47,8 @@ SETTINGS = (
         for kind in ("position", "attention", "backend", "norm", "ffn", "block")
     ),
     _setting("model.dim", "width; also model.depth, model.heads, model.hidden, model.dropout", MODEL, "N"),
-    _setting("model.lr", "learning rate; model.optimizer: AdamW, SGD, … of torch.optim", MODEL, "RATE"),
+    _setting("model.optimizer", "optimizer", MODEL, kind="optimizer"),
+    _setting("model.lr", "learning rate at its peak; also model.schedule, see: zoo list schedule", MODEL, "RATE"),
     _setting("tune.start", "begin with a run's weights; docs/finetuning.md has tune.freeze, .rank, …", MODEL, "RUN"),
     _setting("data", "the data set", DATA, kind="data"),
     _setting("data.batch_size", "samples per step; also data.path FILE", DATA, "N"),
@@ -58,11 +59,12 @@ SETTINGS = (
 )
 # not in the help, but completed and suggested: what people write at the top level, and what they mean
 FURTHER = (
-    "model.depth", "model.heads", "model.hidden", "model.dropout", "model.optimizer", "data.path",
+    "model.depth", "model.heads", "model.hidden", "model.dropout", "data.path",
     "trainer.max_epochs", "trainer.max_time", "trainer.accelerator", "trainer.strategy",
     "trainer.accumulate_grad_batches",
 )  # fmt: skip
 SETTINGS += tuple(_setting(name, "", "") for name in FURTHER)
+SETTINGS += (_setting("model.schedule", "", "", kind="schedule"),)
 OPTIONS = (
     *SETTINGS,
     Option("seed", "of the random numbers", int, metavar="N", default=1, key="seed_everything",

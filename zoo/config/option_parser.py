@@ -104,7 +104,7 @@ class CommandSpec:
     description: str = ""
     notes: str = ""  # a function of zoo.cli that returns further lines of help: help:part_names
     surplus: str = ""  # what to do instead of giving one word too many
-    only_prints: bool = False  # nothing is left to do when nobody reads the output
+    only_prints: bool = False  # ends when the reader of its output has ended
     needs_folder: bool = True  # a working folder that exists
 
     @property

@@ -14,6 +14,7 @@ from zoo.config.layers import MISSING, Node, where
 from zoo.errors import PartError, PluginError, UsageError
 from zoo.inference import part_versions
 from zoo.inference.find_run import refuse_published
+from zoo.inference.import_policy import OPTIMIZERS
 from zoo.plugins import diagnosis
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from zoo.io.locks import RunLock
 
 SEED = 1
-KINDS_OF_PARTS = tuple(kind for kind in registry.KINDS if kind not in ("task", "data"))
+TORCH_OPTIMIZERS = frozenset(map(str.lower, OPTIMIZERS))
+KINDS_OF_PARTS = tuple(kind for kind in registry.KINDS if kind not in ("task", "data", "callback"))
 
 
 @dataclass
@@ -78,6 +80,8 @@ def _check_name(kind: str, node: Node, records: list[part_versions.Record]) -> N
     if name is MISSING or not isinstance(name, str) or not name or "." in name or name.lower() in ("null", "none"):
         return
     name = registry.full_name(kind, name)
+    if kind == "optimizer" and name.lower() in TORCH_OPTIMIZERS:
+        return  # torch's own need no entry point
     try:
         diagnosis.choose_part(kind, name)
     except PluginError as error:

@@ -108,7 +108,7 @@ def _older_changes(changes: Mapping[str, object], classes: Mapping[str, type]) -
 def _rank(key: str) -> tuple[int, int, str]:
     """Where an option stands in a name: by its section; in the model the task, parts, other options; then by name."""
     section, _, option = key.partition(".")
-    order = ["", *registry.KINDS] if section == "model" else []
+    order = ["", *registry.STACK_KINDS] if section == "model" else []
     kind = option.partition(".")[0]
     return (
         SECTIONS.index(section) if section in SECTIONS else len(SECTIONS),

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from zoo import registry
 from zoo.config.jsonargparse_internals import get_signature_parameters
+from zoo.plugins.description import PLACE_PARAMETERS
 
 PLAIN_MODULES = (
     "builtins",
@@ -50,8 +52,7 @@ class Slot:
     @property
     def kind(self) -> str | None:
         """The registry's kind of this slot; None for classes without one."""
-        kind = getattr(self.base, "kind", None)
-        return kind if isinstance(kind, str) else None
+        return registry.kind_of(self.base)
 
     @property
     def word(self) -> str:
@@ -83,6 +84,7 @@ def parameters(cls: type, skipped: int = 0) -> dict[str, Param]:
         item.name: Param(item.name, item.annotation, item.default, slot_of(item.annotation), _owner(item.parent))
         for item in params
         if item.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        and not (skipped and item.name in PLACE_PARAMETERS)
     }
 
 

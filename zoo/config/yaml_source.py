@@ -18,7 +18,7 @@ MAX_NODES, MAX_DEPTH = plain_yaml.NODES, plain_yaml.DEPTH
 def read_yaml(path: Path) -> Node:
     """The layer in a YAML file. Raises UsageError if it cannot be read or is invalid."""
     try:
-        text = limits.text(path, plain_yaml.BYTES)
+        text = limits.read_text(path, plain_yaml.BYTES)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     root = parse_yaml(text, str(path))

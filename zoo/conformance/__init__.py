@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from zoo import registry
 from zoo.conformance.check import Broken, Check, Inapplicable, Outcome, make_checks
 from zoo.conformance.subject import (
     AttentionSubject,
@@ -16,7 +17,9 @@ from zoo.conformance.subject import (
     DataSubject,
     FFNSubject,
     NormSubject,
+    OptimizerSubject,
     PositionSubject,
+    ScheduleSubject,
     Subject,
     TaskSubject,
 )
@@ -33,6 +36,8 @@ SUBJECTS: dict[str, type[Subject]] = {
         BlockSubject,
         TaskSubject,
         DataSubject,
+        OptimizerSubject,
+        ScheduleSubject,
     )
 }
 
@@ -45,7 +50,7 @@ def checks(part: type, **options: Any) -> list[Check]:
     A part declares with class attributes what it does not support: see docs/plugins.md. Raises UsageError for a class
     that is not a part.
     """
-    kind = getattr(part, "kind", None)
+    kind = registry.kind_of(part)
     if not isinstance(part, type) or kind not in SUBJECTS:
         name = getattr(part, "__name__", repr(part))
         raise UsageError(

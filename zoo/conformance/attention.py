@@ -18,7 +18,6 @@ from zoo.errors import UsageError
 from zoo.models.initialization import initialize
 from zoo.parts.attention import Attention
 from zoo.parts.backend import SDPA, Naive, Tiled
-from zoo.parts.cache import Cache
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import RoPE
 
@@ -175,7 +174,7 @@ def queries_are_turned(subject: AttentionSubject) -> None:
     )
     if not free(part).causal:
         return
-    whole, cache = part(x, pattern=Pattern(causal=True), position=scheme), Cache(6)
+    whole, cache = part(x, pattern=Pattern(causal=True), position=scheme), part.cache(6)
     steps = [
         part(x[:, t : t + 1], pattern=Pattern(causal=True, offset=t), position=scheme, cache=cache) for t in range(6)
     ]

@@ -21,6 +21,7 @@ from zoo.conformance.subject import GRID, SHORT_AND_LONG, TEXT, Refused, Subject
 from zoo.models.stack import Stack
 from zoo.parts.position import Extent
 from zoo.plugins.description import CLASS_PARAMETERS
+from zoo.registry import STACK_KINDS
 
 EXACT = {torch.float64: 1e-10, torch.float32: 1e-5}
 CAP = {torch.bfloat16: 4e-2, torch.float16: 6e-3}
@@ -78,7 +79,7 @@ def documentation(subject: Subject) -> None:
     parameters = list(inspect.signature(part).parameters.values())
     require(
         len(parameters) >= skipped,
-        f"{subject.name} takes {len(parameters)} arguments, but a stack gives the first {skipped}.",
+        f"{subject.name} takes {len(parameters)} arguments, but zoo gives the first {skipped}.",
     )
     for option in parameters[skipped:]:
         if option.kind is option.VAR_KEYWORD and subject.kind == "task":
@@ -344,7 +345,7 @@ for module in {modules!r}:
 
 def ready_for(kind: str) -> str:
     """The modules that are imported before a part of this kind is."""
-    return "zoo.tasks.task, zoo.data.data" if kind in ("task", "data") else "zoo.models.stack"
+    return "zoo.models.stack" if kind in STACK_KINDS else "zoo.tasks.task, zoo.data.data"
 
 
 def import_in_fresh_processes(modules: list[str], ready: str) -> None:

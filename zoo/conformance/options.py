@@ -10,7 +10,8 @@ from typing import Any, Literal, Union
 
 from zoo.parts.ffn import FFN, MLP
 from zoo.parts.norm import Norm, RMSNorm
-from zoo.plugins.description import CLASS_PARAMETERS
+from zoo.plugins.description import CLASS_PARAMETERS, PLACE_PARAMETERS
+from zoo.registry import kind_of
 
 DECLARED = "tried_options"  # class attribute: dictionaries of options, each tried as it stands
 PARTS: dict[type, type] = {Norm: RMSNorm, FFN: MLP}  # what stands for a part that an option names
@@ -23,10 +24,9 @@ def candidates(part: type, fixed: dict[str, Any]) -> dict[str, list[Any]]:
     """
     hints = typing.get_type_hints(part.__init__)  # type: ignore[misc]
     by_option: dict[str, list[Any]] = {}
-    for name, parameter in list(inspect.signature(part).parameters.items())[
-        CLASS_PARAMETERS.get(getattr(part, "kind", ""), 0) :
-    ]:
-        if name in fixed or parameter.default is parameter.empty:
+    skipped = CLASS_PARAMETERS.get(kind_of(part) or "", 0)
+    for name, parameter in list(inspect.signature(part).parameters.items())[skipped:]:
+        if name in fixed or (skipped and name in PLACE_PARAMETERS) or parameter.default is parameter.empty:
             continue
         values = others(hints.get(name, parameter.annotation), parameter.default)
         if values:

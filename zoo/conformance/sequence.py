@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from zoo.errors import UsageError
 from zoo.models.initialization import initialize
 from zoo.models.stack import Stack
 from zoo.parts.block import Memory
+from zoo.parts.cache import PartState
 from zoo.parts.packing import Packing
 from zoo.parts.position import Extent
 
@@ -169,9 +171,7 @@ def decoding_reordered(subject: Subject) -> None:
         caches = net.caches(length)
         net(x[:, :-2], caches=caches)
         order = torch.tensor([2, 0])
-        for cache in caches:
-            cache.own.select(order)
-            cache.memory.select(order)
+        caches.select(order)
         out = net(x[order, -2:], caches=caches)
         gap = difference(out, net(x)[order, -2:])
         message = f"after rows were reordered it differs by {gap:.1e}: keep nothing per row outside the cache."
@@ -194,6 +194,98 @@ def decoding_padded(subject: Subject) -> None:
             gap = difference(out[number][valid[number]], net(row)[0])
             message = f"a prompt padded on the left decodes with a difference of {gap:.1e} to the same alone."
             require(gap <= 1e-5, message)
+
+
+EXACT = 1e-10
+
+
+@in_situations("options")
+def decoding_is_exact(subject: Subject) -> None:
+    """In float64 every way of decoding is one function to 1e-10: alone, in a batch, padded, by beams, side by side."""
+    check_decoding(build_stack(subject, depth=2).double())
+
+
+def check_decoding(net: Stack) -> None:
+    """Raise Broken unless a causal stack in float64 decodes alike in every way."""
+    lengths, width = (18, 11, 5), 18
+    rows = [torch.randn(1, length, net.dim, dtype=torch.float64) for length in lengths]
+    whole = [net(row) for row in rows]
+    caches = [net.caches(length) for length in lengths]
+    ways = {"token by token": [1] * 18, "after a prompt": [9, 1, 1, 5, 1, 1]}
+    for way, steps in ways.items():
+        gap = difference(decode(net, rows[0], steps), whole[0])
+        require(gap <= EXACT, f"decoded {way} it differs by {gap:.1e} from one pass, in float64.")
+    turns = [  # three sequences by turns, each with a state of its own
+        (number, net(rows[number][:, t : t + 1], caches=caches[number])) for t in range(4) for number in range(3)
+    ]
+    for number in range(3):
+        gap = difference(torch.cat([out for other, out in turns if other == number], 1), whole[number][:, :4])
+        sentence = f"three sequences decoded by turns differ by {gap:.1e} from one pass"
+        require(gap <= EXACT, f"{sentence}: keep what a step needs in its cache, not on self.")
+    beams(net, torch.randn(3, 12, net.dim, dtype=torch.float64))
+    if takes_padding(net):
+        x, valid = pad(rows, on_left=True, rubbish=10.0, width=width)
+        for sizes in ([4, 8, 1, 5], [14, 1, 1, 2]):  # steps of padding alone, of both, of tokens alone
+            out = decode(net, x, sizes, valid)
+            gap = max(difference(out[n][valid[n]], alone[0]) for n, alone in enumerate(whole))
+            sentence = f"padded on the left, in steps of {sizes}, it differs by {gap:.1e}"
+            require(gap <= EXACT, f"{sentence}: padding, also of a whole step, leaves a state as it is.")
+
+
+def decode(net: Stack, x: Tensor, sizes: Sequence[int], valid: Tensor | None = None) -> Tensor:
+    """What a stack gives for x (B, T, dim) in steps of these sizes, (B, T, dim); valid (B, T) is False at padding."""
+    caches, begin, steps = net.caches(x.size(1)), 0, []
+    for size in sizes:
+        end = begin + size
+        steps.append(net(x[:, begin:end], None if valid is None else valid[:, :end], caches=caches))
+        begin = end
+    return torch.cat(steps, 1)
+
+
+def beams(net: Stack, x: Tensor) -> None:
+    """Raise Broken unless rows of x (3, 12, dim) can be repeated, dropped and exchanged between steps."""
+    caches, histories = net.caches(12), [[row] * 8 for row in range(3)]
+    net(x[:, :8], caches=caches)
+    for t, parents in enumerate(([2, 0, 2, 1], [0, 0, 3, 2, 1], [4, 1], [1, 0, 1]), 8):
+        caches.select(torch.tensor(parents))
+        # each beam goes on with a token of another row, so that copies of one differ from here on
+        histories = [[*histories[parent], (parent + place) % 3] for place, parent in enumerate(parents)]
+        texts = torch.stack([torch.stack([x[row, at] for at, row in enumerate(history)]) for history in histories])
+        gap = difference(net(texts[:, t:], caches=caches), net(texts)[:, t:])
+        require(
+            gap <= EXACT,
+            f"when beams take rows {parents} it differs by {gap:.1e} from one pass, in float64: `select` keeps these "
+            "rows of all that is remembered, copies among them.",
+        )
+
+
+@in_situations("options")
+def decoding_memory_claim(subject: Subject) -> None:
+    """What is remembered between steps grows with length as declared (``decoding_memory``: constant or linear)."""
+    declared = getattr(subject.part, "decoding_memory", "linear")
+    require(declared in ("constant", "linear"), f"decoding_memory must be constant or linear, got {declared!r}.")
+    if declared == "linear":
+        raise Inapplicable("it declares nothing: decoding_memory is linear")
+    net, sizes = build_stack(subject), []
+    for length in (24, 96):
+        caches = net.caches(length)
+        for _ in range(0, length, 8):
+            net(subject.tokens(2, 8), caches=caches)
+        sizes.append(sum(size_of(state) for state in caches[0] if state is not None))
+    require(
+        0 < sizes[0] == sizes[1],
+        f"declared constant, yet it remembers {sizes[0]:,} bytes after 24 tokens and {sizes[1]:,} after 96.",
+    )
+
+
+def size_of(state: PartState) -> int:
+    """Bytes of the tensors that a decoding state holds."""
+    values = list(vars(state).values())
+    own = [value for value in values if isinstance(value, Tensor)]
+    own += [item for value in values if isinstance(value, (list, tuple)) for item in value if isinstance(item, Tensor)]
+    return sum(tensor.untyped_storage().nbytes() for tensor in own) + sum(
+        size_of(value) for value in values if isinstance(value, PartState)
+    )
 
 
 @in_situations("options")
@@ -334,4 +426,4 @@ def learns_two_samples(subject: Subject) -> None:
 
 
 SEQUENCE = [causality_by_perturbation, causality_by_gradient, padding, packed_rows, decoding, decoding_reordered,
-            decoding_padded, memory, offsets, beyond_the_longest]  # fmt: skip
+            decoding_padded, decoding_is_exact, decoding_memory_claim, memory, offsets, beyond_the_longest]  # fmt: skip

@@ -14,11 +14,13 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from zoo.conformance.options import candidates, option_text
 from zoo.data.data import Data
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize
+from zoo.models.parameter_roles import parameter_roles
 from zoo.models.stack import Stack
 from zoo.parts.attention import Attention
 from zoo.parts.backend import Backend, Naive
@@ -28,6 +30,8 @@ from zoo.parts.norm import Norm
 from zoo.parts.packing import Packing
 from zoo.parts.position import Extent, NoPosition, Position
 from zoo.plugins.description import CLASS_PARAMETERS
+from zoo.tasks.optimizers import name_groups, parameter_groups
+from zoo.tasks.schedule import Schedule
 from zoo.tasks.task import Task
 
 DIM, HEADS = 48, 4  # heads of 12: no power of two, and enough for a scheme that splits them over two axes
@@ -294,6 +298,73 @@ class DataSubject(Subject):
             else:
                 os.environ["ZOO_CACHE"] = before
         return data
+
+
+class OptimizerSubject(Subject):
+    """An optimizer of a small network with parameters of every role, two of which are frozen."""
+
+    kind = "optimizer"
+
+    def other_options(self) -> Iterator[tuple[str, Subject]]:
+        """The optimizer with one option changed at a time, without those that choose how torch runs its loops."""
+        loops = {"maximize", "capturable", "differentiable", "foreach", "fused"}
+        return (one for one in super().other_options() if not set(one[1].options) & loops - set(self.options))
+
+    def places(self) -> set[str]:
+        """A network where the optimizer takes its options, otherwise nothing."""
+        try:
+            self.build(self.network())
+        except (UsageError, ValueError):
+            return set()
+        return {"a network"}
+
+    @staticmethod
+    def network() -> nn.Module:
+        """Random parameters: an embedding, two hidden matrices, a gain, a head with its bias, and a frozen layer."""
+        net = nn.ModuleDict(
+            {
+                "embedding": nn.Embedding(11, 8),
+                "blocks": nn.ModuleList([nn.Linear(8, 12), nn.Linear(12, 8)]),
+                "norm": nn.LayerNorm(8),
+                "head": nn.Linear(8, 11),
+                "frozen": nn.Linear(8, 8).requires_grad_(False),
+            }
+        )
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter.normal_()
+        return net
+
+    def build(self, net: nn.Module, lr: float = 1e-2) -> Optimizer:
+        """An optimizer of a network's parameters, in the groups of a task."""
+        groups = parameter_groups(net.named_parameters(), lr, {})
+        return self.factory(name_groups(groups, net.named_parameters(), parameter_roles(net)), lr)
+
+
+class ScheduleSubject(Subject):
+    """A schedule of a run of some steps."""
+
+    kind = "schedule"
+
+    def places(self) -> set[str]:
+        """A run where the schedule takes its options, otherwise nothing."""
+        try:
+            self.build(100)
+        except (UsageError, ValueError):
+            return set()
+        return {"a run"}
+
+    def option_names(self) -> list[str]:
+        """The names of its options."""
+        return list(inspect.signature(self.part).parameters)[CLASS_PARAMETERS[self.kind] :]
+
+    def changed(self, **options: Any) -> ScheduleSubject:
+        """The schedule with other options."""
+        return ScheduleSubject(self.part, {**self.options, **options})
+
+    def build(self, total: int) -> Schedule:
+        """The schedule of a run of ``total`` steps."""
+        return self.factory(total)
 
 
 class Looking(Stack):

@@ -116,7 +116,7 @@ def _make(entry: Path, build: Callable[[Path], None]) -> None:
         f"*{entry.name}.*{atomic_files.PARTIAL}"
     ):  # by a killed process: the lock is ours now
         shutil.rmtree(leftover, ignore_errors=True)
-    with atomic_files.filled(entry) as folder:
+    with atomic_files.replace_folder(entry) as folder:
         build(folder)
         files = sorted(folder.iterdir())
         atomic_files.write_json(folder / MANIFEST, {file.name: _checksum(file) for file in files}, indent=None)

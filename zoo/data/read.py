@@ -23,7 +23,7 @@ def read_bytes(path: Path, recipes: str) -> bytes:
     Raises UsageError when it is missing, damaged or not readable; `recipes` names those that need no file.
     """
     try:
-        content = limits.content(path, memory_size())
+        content = limits.read_bytes(path, memory_size())
     except FileNotFoundError as error:
         raise missing_file(str(path), recipes) from error
     except OSError as error:

@@ -30,7 +30,7 @@ def published_names(path: Path) -> dict[str, str] | None:
     beside = own if own.is_file() else path.with_name(NAMES)
     if not beside.is_file():
         return None
-    content: Any = limits.json_file(beside)
+    content: Any = limits.read_json(beside)
     if not isinstance(content, dict):
         raise UsageError(f"{beside} holds no JSON object with names such as pad_token.")
     digests = {}

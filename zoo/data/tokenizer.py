@@ -108,7 +108,7 @@ class Tokenizer:
         """Read a tokenizer.json. Raises UsageError unless its numbers are 0 to V-1, each once, and its parts agree."""
         path = Path(path)
         try:
-            text = limits.text(path, limits.JSON_BYTES)
+            text = limits.read_text(path, limits.JSON_BYTES)
             names = published_names(path)
             if names is None:
                 check_tokenizer(path, text)

@@ -79,7 +79,7 @@ def verify(path: Path) -> dict[str, Any]:
 def read_manifest(path: Path) -> dict[str, Any] | None:
     """The content of a manifest; None if it is damaged or was changed."""
     try:
-        content: Any = limits.json_file(path)
+        content: Any = limits.read_json(path)
         seal = content.pop("seal")
         return content if seal == _seal(content) else None
     except (OSError, ValueError, AttributeError, KeyError, TypeError):

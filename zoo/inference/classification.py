@@ -120,7 +120,7 @@ def prepare_image(path: Path) -> tuple[list[str], Tensor, Tensor, int, int]:
 
     Raises UsageError if it is invalid.
     """
-    content = limits.json_file(path)
+    content = limits.read_json(path)
     try:
         if not isinstance(content, dict):
             raise TypeError("no object")

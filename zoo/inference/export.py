@@ -28,7 +28,7 @@ def export(trained: Trained, folder: Path, force: bool = False) -> Path:
     if folder.resolve() == place.folder.resolve():
         raise UsageError(f"{folder} is where the model comes from. Choose another folder.")
     try:
-        with atomic_files.staged(folder, EXPORT) as draft:
+        with atomic_files.replace_files(folder, EXPORT) as draft:
             for name in trained.files:
                 atomic_files.copy(place.file(name), draft / name)
             weight_files.write_weights(trained.task, draft / WEIGHTS)

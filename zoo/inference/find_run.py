@@ -81,7 +81,7 @@ def refuse_published(folder: Path) -> None:
     if (folder / CONFIG).is_file() or not folder.is_dir():
         return
     try:
-        config = limits.json_file(folder / EXPORT)
+        config = limits.read_json(folder / EXPORT)
     except (OSError, UsageError):
         config = None
     ours = isinstance(config, dict) and isinstance(config.get("model"), dict)
@@ -145,7 +145,7 @@ def _from_export(folder: Path) -> ModelLocation:
         if not file.is_file():
             raise CheckpointError(f"{folder} is an incomplete export: {file.name} is missing. Export again: zoo export")
     try:
-        config = limits.json_file(path)
+        config = limits.read_json(path)
     except (OSError, UsageError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
     return ModelLocation(folder, folder / WEIGHTS, _require_task(config, path), path)

@@ -34,7 +34,7 @@ class TrainedLabelling(Trained):
         self.tokenizer = Tokenizer.load(place.file("tokenizer.json"))
         path = place.file("labels.json")
         try:
-            self.names: list[str] = cast(Any, limits.json_file(path))["names"]
+            self.names: list[str] = cast(Any, limits.read_json(path))["names"]
             self.cls = self.tokenizer.marked([])[0]
             self.room = self.net.max_length - len(self.tokenizer.marked([]))
         except (ValueError, KeyError, TypeError) as error:

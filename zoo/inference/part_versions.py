@@ -48,7 +48,9 @@ def _records(value: object, key: str) -> Iterator[Record]:
 
 def _record(path: str, key: str, options: Mapping[str, Any]) -> Record:
     part = registry.part_of_class(path)
-    distribution, version = (part.distribution, part.version) if part else _package(path.partition(".")[0])
+    module = path.partition(".")[0]
+    foreign = part is None or (part.builtin and module != "zoo")  # zoo registers optimizers of torch
+    distribution, version = _package(module) if foreign or part is None else (part.distribution, part.version)
     kind = {"model": "task"}.get(key, re.sub(r"\[\d+\]$", "", key).rpartition(".")[2])
     own_options = {name: value for name, value in options.items() if not list(_records(value, name))}
     return {
@@ -62,7 +64,7 @@ def _package(module: str) -> tuple[str | None, str | None]:
     """Name and version of the distribution of a module: a plugin, or a distribution of the module's name."""
     for kind in registry.KINDS:
         for part in registry.installed_parts(kind):
-            if part.module.partition(".")[0] == module:
+            if part.module.partition(".")[0] == module and not (part.builtin and module != "zoo"):
                 return part.distribution, part.version
     version = discovery.installed_version(module)
     return (discovery.normalize_name(module), version) if version else (None, None)
@@ -76,7 +78,7 @@ def write_records(config: Mapping[str, Any], folder: Path) -> None:
 def read_records(folder: Path) -> list[Record]:
     """The records in a run folder; empty if they are missing or unreadable."""
     try:
-        return check_records(limits.json_file(folder / FILE))
+        return check_records(limits.read_json(folder / FILE))
     except (OSError, UsageError):
         return []
 

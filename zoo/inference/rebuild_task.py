@@ -82,9 +82,9 @@ def _with_defaults(value: Any) -> Any:
         return value
     module, _, name = value["class_path"].rpartition(".")
     cls = import_object(module, name)
-    kind = getattr(cls, "kind", None)
-    if kind not in registry.KINDS:
-        return value  # an optimizer, whose defaults come from its owner
+    kind = registry.kind_of(cls)
+    if kind not in registry.KINDS or kind == "optimizer":
+        return value  # an optimizer's defaults come from its owner
     stack_arguments = ("backend", "dropout") if kind == "attention" else ()
     own = inspect.signature(cls).parameters.values()
     defaults = {

@@ -77,7 +77,7 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
-            tied = limits.json_text(
+            tied = limits.parse_json(
                 (file.metadata() or {}).get(TIED_KEY, "{}"), f"{path}: {TIED_KEY!r} in its metadata"
             )
     except UsageError as error:
@@ -154,5 +154,5 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
             stored[name] = tensor.detach().cpu().contiguous()
         else:
             tied[name] = home
-    with atomic_files.native(path) as draft:
+    with atomic_files.replace_file(path) as draft:
         save_file(stored, draft, {"format": "pt", TIED_KEY: json.dumps(tied)})

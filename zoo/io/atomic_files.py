@@ -1,7 +1,7 @@
-"""The only place that writes files: whatever kills the process, a name holds the old content or the new, never a part.
+"""The only place that writes files, atomically: after a kill a name holds the old content or the new, never a part.
 
 Everything is written as a draft, ``.<name>.<number>.partial`` beside its place, forced to the disk and renamed. An
-error is an OSError that names the file; ``storage_fault`` finds it below what a library made of it.
+error is an OSError that names the file; ``storage_fault`` finds it below the exceptions of libraries.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ PARTIAL = ".partial"
 DRAFT = re.compile(r"\.?(.+)\.\d+\.partial")
 BLOCK = 1 << 20
 WAITING = 32 * BLOCK  # bytes that a log holds in memory while its disk does not take them
-NO_FSYNC = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS}  # of a file system that does not know fsync
-# what a disk answers, whatever it was asked
+NO_FSYNC = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS}  # of a file system without fsync
+# errors of a disk, whatever the operation
 STORAGE = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EROFS, errno.EFBIG, errno.ENXIO, errno.ENODEV),
     *(errno.ETIMEDOUT, errno.ENOTCONN, errno.ENOLCK, errno.EHOSTDOWN, errno.EREMOTEIO),
 }  # fmt: skip
-# what a disk answers about one file
+# errors of a disk about one file
 ABOUT_A_FILE = {errno.EINVAL, errno.EACCES, errno.EPERM, errno.ENOTSUP, errno.EBUSY, errno.EMFILE, errno.ENFILE}
 HINTS = {
     errno.ENOSPC: "free some space", errno.EDQUOT: "free some of your quota",
@@ -38,15 +38,15 @@ HINTS = {
     errno.EPERM: "the folder is not yours to write", errno.ESTALE: "the file server has lost it: try again",
     errno.EIO: "the disk or the file server fails: try again, or use another",
 }  # fmt: skip
-_unforced: list[str] = []  # the first folder whose file system does not know fsync
+_without_fsync: list[str] = []  # the first folder whose file system has no fsync
 
 
 class HashingFile:
-    """A file open for writing that knows the sha256 and the length of what was written."""
+    """A file open for writing that computes the sha256 and the length of its content."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file, self.sha256, self.bytes = file, hashlib.sha256(), 0
-        self.failed: OSError | None = None  # why a write failed, whatever a writer makes of it
+        self.failed: OSError | None = None  # the error of a write, whatever a library raises for it
 
     def write(self, content: bytes | memoryview) -> int:
         """Append, as a file does."""
@@ -64,7 +64,7 @@ class HashingFile:
 
 
 def draft_of(path: Path) -> Path:
-    """The draft of a file or folder; of its own for each process, on whichever machine."""
+    """The path of the draft of a file or folder, different for each process of each machine."""
     return path.with_name(f".{path.name}.{os.getpid()}{zlib.crc32(platform.node().encode()):010d}{PARTIAL}")
 
 
@@ -81,19 +81,19 @@ def open_draft(path: Path) -> Iterator[tuple[Path, HashingFile]]:
             hashed = HashingFile(file)
             yield draft, hashed
             file.flush()
-            _force(file.fileno(), draft)
+            _fsync(file.fileno(), draft)
     except BaseException as error:
         _remove(draft)
         if hashed is not None and hashed.failed and isinstance(error, RuntimeError):
             _name(hashed.failed, path)
-            raise hashed.failed from error  # torch.save ends its archive then, and complains of that
+            raise hashed.failed from error  # torch.save then fails to close its archive, and reports that
         _name(error, path)
         raise
 
 
 @contextlib.contextmanager
-def native(path: Path) -> Iterator[Path]:
-    """Replace a file by means of a library that opens files itself: it writes the draft whose name this gives.
+def replace_file(path: Path) -> Iterator[Path]:
+    """Replace a file by means of a library that opens files itself: it writes the draft whose path this yields.
 
     Raises OSError, which names ``path``, where the disk refuses it.
     """
@@ -112,7 +112,7 @@ def native(path: Path) -> Iterator[Path]:
 
 
 def publish_draft(draft: Path, path: Path) -> None:
-    """Give a draft its name, and wait until the disk knows it."""
+    """Rename a draft to its final name, and wait until the disk holds that."""
     try:
         os.replace(draft, path)
     except BaseException as error:
@@ -175,7 +175,7 @@ def copy(source: Path, path: Path) -> None:
 
 
 def link_file(source: Path, path: Path) -> None:
-    """Give a file a second name, which may exist; a copy where the file system knows no links."""
+    """Give a file a second name, which may exist; a copy where the file system has no links."""
     draft = draft_of(path)
     try:
         draft.unlink(missing_ok=True)
@@ -188,8 +188,8 @@ def link_file(source: Path, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def filled(folder: Path) -> Iterator[Path]:
-    """Replace a folder by the one that the block fills, whose name this gives."""
+def replace_folder(folder: Path) -> Iterator[Path]:
+    """Replace a folder by the one that the block fills, whose path this yields."""
     draft = draft_of(folder)
     shutil.rmtree(draft, ignore_errors=True)
     try:
@@ -208,8 +208,8 @@ def filled(folder: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def staged(folder: Path, last: str) -> Iterator[Path]:
-    """Add files to a folder, or replace them there, all or none: the block writes them where this says.
+def replace_files(folder: Path, last: str) -> Iterator[Path]:
+    """Add files to a folder, or replace them there, all or none: the block writes them to the path yielded.
 
     The folder is worth nothing without ``last``, which is removed first and written last: what is killed in between
     leaves no mixture of old files and new.
@@ -240,7 +240,7 @@ def sync_to_disk(path: Path) -> None:
     try:
         handle = os.open(path, os.O_RDONLY)
         try:
-            _force(handle, path)
+            _fsync(handle, path)
         finally:
             os.close(handle)
     except OSError as error:
@@ -249,7 +249,7 @@ def sync_to_disk(path: Path) -> None:
 
 
 def remove_drafts(folder: Path) -> int:
-    """Remove the drafts that a killed process left in a folder of which we are the only writer; how many they were."""
+    """Remove the drafts of a killed process from a folder that only this process writes to; their number."""
     drafts = [path for path in folder.glob(f"*{PARTIAL}") if DRAFT.fullmatch(path.name)]
     for path in drafts:
         if path.is_dir() and not path.is_symlink():
@@ -260,22 +260,22 @@ def remove_drafts(folder: Path) -> int:
 
 
 class Log:
-    """A file that only grows, of which nothing is lost while its disk fails for a time: what was not taken waits."""
+    """An append-only file; records wait in memory while its disk fails, and are lost only beyond WAITING bytes."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.length = path, 0  # bytes that the file has of us
+        self.path, self.length = path, 0  # bytes that were written to the file
         self.waiting, self.lost_records = bytearray(), 0
         self._handle: int | None = None
 
     def append(self, record: bytes) -> None:
-        """Hold a record for the next flush; without the room for it, it is lost, and counted."""
+        """Keep a record for the next flush; one that exceeds WAITING bytes is dropped and counted."""
         if len(self.waiting) + len(record) > WAITING:
             self.lost_records += 1
         else:
             self.waiting += record
 
     def flush(self) -> None:
-        """Give the operating system what waits. Raises OSError that names the file; nothing is written twice."""
+        """Write the waiting records to the file. Raises OSError that names the file; nothing is written twice."""
         try:
             while self.waiting:
                 if self._handle is None:
@@ -290,7 +290,7 @@ class Log:
             raise
 
     def close(self) -> None:
-        """Give back the file; a later flush opens it again."""
+        """Close the file; a later flush opens it again."""
         handle, self._handle = self._handle, None
         if handle is not None:
             with contextlib.suppress(OSError):
@@ -298,10 +298,10 @@ class Log:
 
 
 def storage_fault(error: BaseException | None) -> OSError | None:
-    """The answer of a disk below an error, whatever libraries made of it; None for any other error."""
-    met: set[int] = set()
-    while error is not None and id(error) not in met:
-        met.add(id(error))
+    """The OSError of a disk that caused an error, whatever libraries raised for it; None for any other error."""
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
+        visited.add(id(error))
         if isinstance(error, OSError) and not isinstance(error, (ConnectionError, ChildProcessError)):
             if error.errno in STORAGE or (error.errno in ABOUT_A_FILE and error.filename is not None):
                 return error
@@ -324,27 +324,27 @@ def reason(error: OSError, place: Path | str = "") -> str:
 
 
 def warn(text: str) -> None:
-    """Say what did not work while the program goes on."""
+    """Print a warning to standard error, if that is possible."""
     with contextlib.suppress(OSError, ValueError):
         print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
-def _force(handle: int, path: Path) -> None:
+def _fsync(handle: int, path: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
         if error.errno not in NO_FSYNC:
             raise
-        if not _unforced:
-            _unforced.append(str(path))
+        if not _without_fsync:
+            _without_fsync.append(str(path))
             warn(
-                f"the file system of {path.parent} does not know fsync ({error.strerror}): files there are whole or "
+                f"the file system of {path.parent} has no fsync ({error.strerror}): files there are whole or "
                 "not there, but the newest may be lost by a power cut"
             )
 
 
 def _remove(draft: Path) -> None:
-    """As far as possible: ``sweep`` takes what stays."""
+    """Remove a draft if possible; ``remove_drafts`` removes it later otherwise."""
     with contextlib.suppress(OSError):
         draft.unlink(missing_ok=True)
 

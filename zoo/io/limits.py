@@ -1,4 +1,4 @@
-"""Read what strangers wrote within limits of size and repetition: text, JSON, gzip, zip."""
+"""Read untrusted files within limits of size and repetition: text, JSON, gzip, zip."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ FREE_BYTES, MOST_RATIO = 64 * 2**20, 200
 
 
 class TooMuchError(UsageError):
-    """A file is larger, deeper or more repetitive than what it stands for can be."""
+    """A file is larger, nested deeper or more repetitive than a genuine one of its kind."""
 
 
-def content(path: Path, most: int) -> bytes:
+def read_bytes(path: Path, most: int) -> bytes:
     """The bytes of an ordinary file. Raises UsageError for a pipe, a device or more than `most`, OSError as usual."""
     status = path.stat()
     if stat.S_ISDIR(status.st_mode):
@@ -33,9 +33,9 @@ def content(path: Path, most: int) -> bytes:
     return path.read_bytes()
 
 
-def text(path: Path, most: int) -> str:
+def read_text(path: Path, most: int) -> str:
     """The UTF-8 text of a file, without a byte-order mark. Raises UsageError that names the line of a wrong byte."""
-    data = content(path, most)
+    data = read_bytes(path, most)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -43,12 +43,12 @@ def text(path: Path, most: int) -> str:
         raise UsageError(f"{path} is not UTF-8 text: line {line} holds byte 0x{data[error.start]:02x}.") from error
 
 
-def json_file(path: Path, most: int = JSON_BYTES) -> object:
+def read_json(path: Path, most: int = JSON_BYTES) -> object:
     """The value of a JSON file. Raises UsageError that names what is wrong, OSError where there is no file."""
-    return json_text(text(path, most), str(path))
+    return parse_json(read_text(path, most), str(path))
 
 
-def json_text(source: str, name: str) -> object:
+def parse_json(source: str, name: str) -> object:
     """The value of a JSON text. Raises UsageError for what is none, or is nested too deeply to be read."""
     try:
         return json.loads(source)

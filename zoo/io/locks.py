@@ -1,10 +1,10 @@
 """Locks on run folders: `RunLock` of the process that writes a run, `Lock` of the comparison that runs it.
 
 `RunLock` is held by the operating system, which frees it when the process dies. A `Lock` is shared by processes and
-machines on one file system, without a server: a file beside the run's folder says who works on it. It is stale, and
-taken over, when its processes are dead on this machine, or when it has not been touched for some minutes on another
-one. Machines, and containers of one machine, may have the same host name: a process number means something only where
-the kernel and its numbering of processes are the same, too.
+machines on one file system, without a server: a file beside the run's folder names the process that works on it. It is
+stale, and taken over, when its processes are dead on this machine, or when it has not been refreshed for some minutes
+on another one. Machines, and containers of one machine, may have the same host name: a process number means something
+only where the kernel and its numbering of processes are the same, too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 
-BEAT, SILENT = 20.0, 300.0  # seconds between two signs of life, and without one
+REFRESH, STALE = 20.0, 300.0  # seconds: between two refreshes of a lock, and without one until it is stale
 
 
 class RunLock:
@@ -36,7 +36,7 @@ class RunLock:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Raises UsageError that names the process which has the lock, or says why there can be none."""
+        """Raises UsageError that names the process which has the lock, or the reason why there can be no lock."""
         path = folder.with_name(f".{folder.name}.lock")
         self.note = path.with_suffix(".holder")
         try:
@@ -81,18 +81,18 @@ class Owner:
     born: str  # when the process began, by its machine's clock: a number may come to belong to another process
     child: int = 0
     child_born: str = ""
-    machine: str = ""  # see `machine`; empty in locks of earlier versions, and where the system does not say
+    machine: str = ""  # see `machine_id`; empty in locks of earlier versions, and where the system has none
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
 
-def me() -> Owner:
+def this_process() -> Owner:
     """This process."""
-    return Owner(socket.gethostname(), os.getpid(), born(os.getpid()), machine=machine())
+    return Owner(socket.gethostname(), os.getpid(), start_time(os.getpid()), machine=machine_id())
 
 
-def machine() -> str:
+def machine_id() -> str:
     """An identifier that other machines of this host name do not have: the kernel's start and its process namespace."""
     try:
         return f"{_boot()} {os.readlink('/proc/self/ns/pid')}"
@@ -102,11 +102,11 @@ def machine() -> str:
 
 def is_local(owner: Owner) -> bool:
     """Whether the owner's process numbers are those of this machine."""
-    return owner.host == socket.gethostname() and owner.machine in ("", machine())
+    return owner.host == socket.gethostname() and owner.machine in ("", machine_id())
 
 
-def born(pid: int) -> str:
-    """When a process of this machine began; nothing where there is none, "?" where the system does not say."""
+def start_time(pid: int) -> str:
+    """When a process of this machine began; empty for no process, "?" where the system does not record it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -131,37 +131,37 @@ def _boot() -> str:
         return ""
 
 
-def alive(owner: Owner) -> bool:
+def is_alive(owner: Owner) -> bool:
     """Whether one of the owner's processes still runs on this machine."""
     pairs = ((owner.pid, owner.born), (owner.child, owner.child_born))
-    return any(pid and since and born(pid) == since for pid, since in pairs)
+    return any(pid and since and start_time(pid) == since for pid, since in pairs)
 
 
 class Lock:
     """A lock of one run that processes and machines share; a stale one is taken over."""
 
-    def __init__(self, path: Path, silent: float = SILENT) -> None:
-        self.path, self.silent = path, silent
+    def __init__(self, path: Path, stale_after: float = STALE) -> None:
+        self.path, self.stale_after = path, stale_after
         self.mine: Owner | None = None
 
     def holder(self) -> Owner | None:
-        """The process that works on the run now, through whatever object; None where none does any more."""
+        """The process that works on the run now; None for none."""
         try:
             owner = _read(self.path)
             age = _now(self.path.parent) - self.path.stat().st_mtime
         except FileNotFoundError:
             return None
         if owner is None:
-            return Owner("an unknown machine", 0, "") if age < BEAT else None  # half written, or damaged
+            return Owner("an unknown machine", 0, "") if age < REFRESH else None  # half written, or damaged
         if is_local(owner):
-            return owner if alive(owner) else None
-        return owner if age < self.silent else None
+            return owner if is_alive(owner) else None
+        return owner if age < self.stale_after else None
 
-    def take(self) -> bool:
-        """Take the lock, and say whether that was possible: not while another process has it."""
+    def acquire(self) -> bool:
+        """Take the lock; False while another process holds it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with _guard(self.path):
-            owner = me()
+            owner = this_process()
             if not atomic_files.create(self.path, json.dumps(asdict(owner)).encode()):
                 if self.holder() is not None:
                     return False
@@ -169,28 +169,28 @@ class Lock:
             self.mine = owner
         return True
 
-    def started(self, pid: int) -> None:
-        """Note the process that does the run: while it lives the lock holds, even without the one that took it."""
+    def record_child(self, pid: int) -> None:
+        """Record the process of the run: while it lives the lock holds, even without the process that took it."""
         if self.mine is not None:
-            owner = replace(self.mine, child=pid, child_born=born(pid))
-            with contextlib.suppress(OSError):  # the run holds a lock of its own, and dies with this process
+            owner = replace(self.mine, child=pid, child_born=start_time(pid))
+            with contextlib.suppress(OSError):  # the run holds its own lock, and ends with this process
                 self._write(owner)
                 self.mine = owner
 
-    def beat(self) -> bool:
-        """Give a sign of life; False where another process, which saw none for too long, has taken the lock over."""
+    def refresh(self) -> bool:
+        """Renew the lock's time; False where another process has taken it over as stale."""
         try:
             if self.mine is None or _read(self.path) != self.mine:
                 return False
             os.utime(self.path)
         except FileNotFoundError:
             return False
-        except OSError:  # whose it is now cannot be read: the next sign may work
+        except OSError:  # the owner cannot be read now: the next refresh may work
             return True
         return True
 
     def release(self) -> None:
-        """Give the lock back, if it is still ours."""
+        """Release the lock, unless another process has taken it over."""
         with contextlib.suppress(OSError), _guard(self.path):
             if self.mine is not None and _read(self.path) == self.mine:
                 self.path.unlink()

@@ -1,4 +1,4 @@
-"""Read the YAML that strangers wrote as plain values, within limits of size, depth and repetition."""
+"""Read untrusted YAML as plain values, within limits of size, depth and repetition."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CORE = "tag:yaml.org,2002:"
 
 
 class Loader(yaml.SafeLoader):
-    """YAML 1.2's few implicit types: `no` and `010` stay text, `3e-4` is a number. Deep and long texts end it."""
+    """YAML 1.2's few implicit types: `no` and `010` stay text, `3e-4` is a number. Raises for deep and long texts."""
 
     yaml_implicit_resolvers: dict[str, list] = {}  # noqa: RUF012 - the attribute's form is PyYAML's
 
@@ -50,7 +50,7 @@ for _tag, _pattern, _first in (
 
 def read(path: Path) -> object:
     """The plain value of a YAML file. Raises UsageError for tags, bombs and what is no YAML, OSError as usual."""
-    return parse(limits.text(path, BYTES), str(path))
+    return parse(limits.read_text(path, BYTES), str(path))
 
 
 def parse(source: str, name: str) -> object:
@@ -61,7 +61,7 @@ def parse(source: str, name: str) -> object:
             top = loader.get_single_node()
             if top is None:
                 return None
-            _unfold(top, name)
+            _check_expansion(top, name)
             return loader.construct_document(top)
         finally:
             loader.dispose()
@@ -90,7 +90,7 @@ def syntax_error(error: yaml.MarkedYAMLError, text: str, name: str) -> str:
     return f"{name} is not valid YAML: {place}: {error.problem}\n  {line[start : start + 110]}\n  {caret}"
 
 
-def _unfold(top: yaml.Node, name: str) -> None:
+def _check_expansion(top: yaml.Node, name: str) -> None:
     """Raise unless what the aliases of a document expand to stays within the limits."""
     count, waiting = 0, [(top, 0)]
     while waiting:

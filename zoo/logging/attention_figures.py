@@ -30,7 +30,7 @@ CMAP = LinearSegmentedColormap.from_list(
     "attention",
     ["#fafafa", "#aee7fe", "#74cdf8", "#47b0ec", "#2b91d8", "#2374bd", "#24579c", "#233d76", "#1c274f"],
 )
-WIDEST = 512  # cells: a longer axis is pooled
+WIDEST = 512  # cells: a longer axis is max-pooled
 TILE = 208  # pixels of an image
 ROW = 6  # tiles beside each other
 LABEL = 24  # characters of a token; the rest is cut off
@@ -67,7 +67,7 @@ class Page:
         self.figure = new_figure(round(width), self.height)
 
     def text(self, words: str, x: float, y: float, size: int, colour: str = GREY, align: float = 0.0) -> None:
-        """A line of text whose middle is at the height ``y``; ``align`` says which share of it is left of ``x``."""
+        """A line of text whose middle is at the height ``y``; ``align`` is the share of it that is left of ``x``."""
         line = text_pixels(words, size, colour)
         self.pixels(line, x - align * line.shape[1], y - line.shape[0] / 2)
 
@@ -101,7 +101,7 @@ def alignment(
 
     ``gold`` says what belongs together: each (s0, s1, t0, t1) outlines source tokens [s0, s1) of rows [t0, t1).
     """
-    values, steps = pooled(array(weights))
+    values, steps = max_pool(array(weights))
     cell = max(3, min(48, 960 // max(values.shape)))
     rows, columns = _labels(target_tokens[:: steps[0]], cell), _labels(source_tokens[:: steps[1]], cell)
     peak = float(values.max(initial=0.0)) or 1.0
@@ -132,7 +132,7 @@ def head_grid(
 
     Colours stand for square roots of weights, alike in all panels: heads that attend to everything stay visible.
     """
-    grids = [[pooled(array(head), 128)[0] for head in layer] for layer in layers]
+    grids = [[max_pool(array(head), 128)[0] for head in layer] for layer in layers]
     longest, heads = max(max(grid.shape) for row in grids for grid in row), max(map(len, grids))
     cell = 20 if tokens else max(2, min(20, 960 // (heads * longest)))
     labels = _labels(tokens or (), cell)
@@ -220,7 +220,7 @@ def array(values: Tensor) -> np.ndarray:
     return np.nan_to_num(values.detach().float().cpu().numpy())
 
 
-def pooled(values: np.ndarray, widest: int = WIDEST) -> tuple[np.ndarray, tuple[int, int]]:
+def max_pool(values: np.ndarray, widest: int = WIDEST) -> tuple[np.ndarray, tuple[int, int]]:
     """Max-pool a matrix to at most ``widest`` rows and columns; also the rows and columns per cell."""
     rows, columns = (-(-size // widest) for size in values.shape)
     short = [(0, -size % step) for size, step in zip(values.shape, (rows, columns), strict=True)]
@@ -228,7 +228,7 @@ def pooled(values: np.ndarray, widest: int = WIDEST) -> tuple[np.ndarray, tuple[
     return filled.reshape(filled.shape[0] // rows, rows, -1, columns).max((1, 3)), (rows, columns)
 
 
-def coloured(shares: np.ndarray) -> np.ndarray:
+def to_colours(shares: np.ndarray) -> np.ndarray:
     """Numbers in 0..1 to colours of CMAP, uint8 (..., 3)."""
     return np.asarray(CMAP(np.clip(shares, 0.0, 1.0), bytes=True))[..., :3]
 
@@ -307,7 +307,7 @@ def _write_title(page: Page, title: str | None, scale: float) -> None:
 
 def _panel(shares: np.ndarray, cell: int) -> np.ndarray:
     """Cells of shares in 0..1 as pixels (H, W, 3)."""
-    pixels = coloured(shares).repeat(cell, 0).repeat(cell, 1)
+    pixels = to_colours(shares).repeat(cell, 0).repeat(cell, 1)
     if cell >= 12:  # hairlines tell neighbours apart
         pixels[cell - 1 :: cell] = pixels[:, cell - 1 :: cell] = 255
     return pixels
@@ -331,7 +331,7 @@ def _legend_height(notes: Tokens, scale: float) -> int:
 def _draw_legend(page: Page, y: float, ticks: Sequence[tuple[float, str]], notes: Sequence[str], scale: float) -> None:
     """The colours of weights with numbers at places on them, 0..1, and below them lines about rows and columns."""
     wide, high, size = round(320 * scale), round(NOTE * scale), round(NOTE * scale)
-    _draw_panel(page, coloured(np.linspace(0, 1, wide)[None].repeat(high, 0)), MARGIN, y, 1)
+    _draw_panel(page, to_colours(np.linspace(0, 1, wide)[None].repeat(high, 0)), MARGIN, y, 1)
     for share, label in ticks:
         page.text(label, MARGIN + wide * share, y + high + 0.75 * size, size, align=share)
     for number, line in enumerate(notes):

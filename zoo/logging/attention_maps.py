@@ -209,6 +209,6 @@ class Heatmaps(Callback):
                 images = pictures(pl_module, data)
             for logger in loggers:
                 logger.experiment.file_writer.add_summary(summary(images), trainer.global_step)
-        except Exception as error:  # a picture is not worth a run
+        except Exception as error:  # a failed picture does not end a run
             self.broken = True
             rank_zero_warn(f"attention is not drawn in this run: {type(error).__name__}: {error}")

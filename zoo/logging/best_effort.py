@@ -1,4 +1,4 @@
-"""Writes of a run's records: a failing disk costs a warning, and training goes on."""
+"""Writes of a run's records: a failing disk causes a warning, and training continues."""
 
 from __future__ import annotations
 

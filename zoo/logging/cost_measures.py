@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a run knows about itself while it goes on; None where nothing counts it."""
+    """Measurements of a run in progress; None where nothing measures them."""
 
     parameters: int | None  # trainable ones
     flops: float | None  # of a forward, per token or image

@@ -87,7 +87,7 @@ class Events(SummaryWriter):
     all_writers: Any
 
     def add_summary(self, summary: Any, step: int | None = None) -> None:
-        """Write a message of TensorBoard's as it is."""
+        """Write a Summary message of TensorBoard unchanged."""
         self._get_file_writer().add_summary(summary, step)
 
     def _get_file_writer(self) -> Any:

@@ -1,6 +1,6 @@
 """A chart of the operations of a model, traced from a call of the model itself.
 
-    flow(stack, {"x": torch.randn(1, 5, 64)}, whole=(Attention, Norm, FFN)).mermaid()
+    trace_flow(stack, {"x": torch.randn(1, 5, 64)}, whole=(Attention, Norm, FFN)).mermaid()
 
 Nothing is drawn that the call did not compute, so another block or attention gives another chart.
 """
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from zoo.logging.run_record import tensors
 from zoo.system.torch_internals import TorchDispatchMode, is_view
 
-SAME = ("_unsafe_view", "clone", "_to_copy", "constant_pad_nd")  # copies say no more than views do
+COPIES = ("_unsafe_view", "clone", "_to_copy", "constant_pad_nd")  # left out, as views are
 NAMES = {
     "addmm": "linear", "mm": "linear", "bmm": "product", "baddbmm": "product", "_softmax": "softmax", "mul": "scale",
     "div": "scale", "masked_fill": "mask", "native_layer_norm": "layer norm", "embedding": "embedding",
@@ -31,7 +31,7 @@ class Flow(NamedTuple):
     edges: list[tuple[int, int]]
 
     def edge_names(self) -> list[tuple[str, str]]:
-        """Edges by names; two nodes of one name are told apart by a number: add, add 2."""
+        """Edges by names; a number distinguishes nodes of one name: add, add 2."""
         counts: dict[str, int] = {}
         names = []
         for node in self.nodes:
@@ -71,16 +71,16 @@ class Tracer(TorchDispatchMode):
     def _node(self, func: Any, before: list[int]) -> int:
         name = func.overloadpacket.__name__
         node = next((one for one in self.inside if isinstance(one, int)), None)
-        if node is None and (name in SAME or is_view(func)):
+        if node is None and (name in COPIES or is_view(func)):
             return before[0]
         at = self._new(name) if node is None else node
         self.flow.edges.extend((a, at) for a in before if a != at and (a, at) not in self.flow.edges)
         return at
 
     def _new(self, name: str) -> int:
-        called = NAMES.get(name, name.strip("_"))
+        label = NAMES.get(name, name.strip("_"))
         module = str(self.inside[-1]).rpartition(".")[2] if self.inside else ""
-        self.flow.nodes.append(f"{called} {module}" if called == "linear" and module else called)
+        self.flow.nodes.append(f"{label} {module}" if label == "linear" and module else label)
         return len(self.flow.nodes) - 1
 
     def enter(self, name: str, label: str | None) -> None:
@@ -92,11 +92,11 @@ class Tracer(TorchDispatchMode):
         self.inside.append(len(self.flow.nodes) - 1)
 
     def leave(self, *_: object) -> None:
-        """The innermost module ends; its output stays as it is."""
+        """The innermost module ends."""
         self.inside.pop()
 
 
-def flow(net: nn.Module, inputs: Mapping[str, Tensor], whole: tuple[type, ...] = (), **more: Any) -> Flow:
+def trace_flow(net: nn.Module, inputs: Mapping[str, Tensor], whole: tuple[type, ...] = (), **more: Any) -> Flow:
     """The flow of ``net(*inputs.values(), **more)``; what is of a class in ``whole`` is one node with its name."""
     with Tracer(inputs) as tracer, ExitStack() as hooks, torch.no_grad():
         for name, module in net.named_modules():

@@ -47,7 +47,7 @@ class StepProgress(ProgressBar):
         self._speeds: deque[tuple[float, int]] = deque(maxlen=WINDOW)  # times, and predictions until then
         self._rate = 0.0  # predictions per second
         self._loss: Any = None  # of the newest batch, a tensor
-        self._evaluation = ""  # what is under way beside training: "validating 3/12"
+        self._evaluation = ""  # the present evaluation: "validating 3/12"
         self._evaluated = 0.0  # share of it
 
     def enable(self) -> None:
@@ -58,7 +58,7 @@ class StepProgress(ProgressBar):
         """Do not draw, as on every process but the first."""
         self._enabled = False
 
-    # what Lightning calls
+    # hooks of Lightning
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the line before the first step."""
@@ -146,7 +146,7 @@ class StepProgress(ProgressBar):
             )
             self._live = Live(console=screen, auto_refresh=False, get_renderable=self._content)
             self._live.start(refresh=True)
-            console.cover()
+            console.guard_again()
 
     def _stop(self) -> None:
         """Leave the line as it is at the end, and give the terminal back."""
@@ -175,7 +175,7 @@ class StepProgress(ProgressBar):
             self._rate = (last - first) / (now - before)
 
     def seconds_left(self) -> float | None:
-        """Until the run ends by its steps or its time; None before that can be said."""
+        """Seconds until the run ends by its steps or its time; None before the first measurement."""
         step, limits = self.trainer.global_step, []
         if self._total and self._origin and step > self._origin[1]:
             begin, first = self._origin

@@ -28,7 +28,7 @@ FILE, FORMAT = "ledger.json", 1
 SAMPLE = 1 << 16  # bytes of a tensor that a digest reads; of a larger one it reads evenly spaced values
 PENDING = 16  # batches of another device that wait for their digest: one wait for the device serves them all
 FIRST = 8  # batches whose own digests are written down
-# what `zoo compare --budget` makes equal, where it is not the tokens: it says so to the runs that it starts
+# what `zoo compare --budget` makes equal, if it is not tokens; set for the runs that it starts
 BUDGET = {"budget": os.environ["ZOO_BUDGET"]} if os.environ.get("ZOO_BUDGET") else {}
 
 
@@ -59,7 +59,7 @@ class Ledger(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Digest the initial weights, unless a checkpoint brings their digests."""
         if stage == "fit" and not self.start:
-            self.start = weights(getattr(pl_module, "net", pl_module))
+            self.start = weight_digests(getattr(pl_module, "net", pl_module))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock, and write the file."""
@@ -80,7 +80,7 @@ class Ledger(Callback):
         if trainer.sanity_checking or self._started_at is None:
             return
         measured: dict[str, float] = getattr(pl_module, "measured", {})
-        # a figure that is not a number was not measured, or, where the loss is none either, the run diverged
+        # a metric that is nan was not measured; where the loss is not finite either, the run diverged
         diverged = not math.isfinite(measured.get("loss", 0.0))
         figures = {name: value for name, value in measured.items() if diverged or value == value}
         self.validations.append({"step": trainer.global_step, "tokens": tokens_seen(pl_module), **figures})
@@ -179,7 +179,7 @@ def sample(tensor: Tensor) -> Tensor:
     most = SAMPLE // max(1, tensor.element_size())
     if flat.numel() > most:
         flat = flat[:: -(-flat.numel() // most) | 1]  # an odd step: an even one would read few columns of an image
-    # the CPU's are read at once, another device's when the task may have changed them
+    # those of the CPU are read immediately, those of another device later, when the task may have changed them
     return flat if flat.device.type == "cpu" else flat.clone()
 
 
@@ -188,7 +188,7 @@ def tensor_bytes(tensor: Tensor) -> bytes:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-def weights(net: nn.Module) -> dict[str, str]:
+def weight_digests(net: nn.Module) -> dict[str, str]:
     """The first 16 hexadecimal digits of the SHA-256 of every parameter by name, tied ones once."""
     return {
         name: hashlib.sha256(tensor_bytes(parameter)).hexdigest()[:16]

@@ -103,7 +103,7 @@ class RunLogger(TensorBoardLogger):
             super().log_metrics(scalars, step)
 
     def save(self) -> None:
-        """Nothing: config.yaml in the run's folder says more than Lightning's hparams.yaml."""
+        """Nothing: config.yaml in the run's folder holds more than Lightning's hparams.yaml."""
 
     @rank_zero_only
     def finalize(self, status: str) -> None:

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from zoo.errors import UsageError
 from zoo.parts.attention import Attention, Selection
-from zoo.parts.cache import Cache
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +79,7 @@ def _warn_without_weights(part: type) -> None:
 def _weights(part: HasWeights, args: tuple, kwargs: dict, rows: Selection | None, heads: Selection | None) -> Tensor:
     arguments = {key: value for key, value in kwargs.items() if key != "cache"}
     if isinstance(part, Attention):
-        if isinstance(kwargs.get("cache"), Cache) and arguments["pattern"].offset:
+        if kwargs.get("cache") is not None and arguments["pattern"].offset:
             raise UsageError(
                 "attention cannot be watched while it goes on from a cache. Watch a pass over all tokens, without one."
             )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from zoo.parts.block import Memory
-from zoo.parts.cache import LayerCache
+from zoo.parts.cache import Caches
 from zoo.parts.few_row_linear import Linear, Packed, linear, packs
 
 
@@ -38,7 +38,7 @@ class Decoder(Protocol):
         """The matrix (V, dim) that turns states into logits."""
         ...
 
-    def decode(self, target: Tensor, memory: Memory, caches: list[LayerCache] | None = None) -> Tensor:
+    def decode(self, target: Tensor, memory: Memory, caches: Caches | None = None) -> Tensor:
         """Tokens (B, T), after those in the caches, to logits (B, T, V)."""
         ...
 
@@ -56,16 +56,9 @@ class DecoderOnly(Protocol):
         """The matrix (V, dim) that turns states into logits."""
         ...
 
-    def states(self, tokens: Tensor, valid: Tensor | None = None, caches: list[LayerCache] | None = None) -> Tensor:
+    def states(self, tokens: Tensor, valid: Tensor | None = None, caches: Caches | None = None) -> Tensor:
         """Tokens (B, T), after those in the caches, to states (B, T, dim)."""
         ...
-
-
-def select_caches(caches: Sequence[LayerCache], rows: Tensor) -> None:
-    """Keep these rows in every cache."""
-    for cache in caches:
-        cache.own.select(rows)
-        cache.memory.select(rows)
 
 
 class PackedWeights:
@@ -93,13 +86,13 @@ class LanguageState:
     def step(self, tokens: Tensor) -> Tensor:
         """The next tokens (B, T) to the logits (B, V) of the one after them."""
         self.matrices.ready(tokens)
-        if self.valid is not None and self.caches[0].own.length:
+        if self.valid is not None and self.caches.length:
             self.valid = torch.cat([self.valid, self.valid.new_ones(tokens.shape)], 1)
         return linear(self.model.states(tokens, self.valid, self.caches)[:, -1], self.model.output)
 
     def select(self, rows: Tensor) -> None:
         """Go on with these rows of the batch, (rows,), in this order."""
-        select_caches(self.caches, rows)
+        self.caches.select(rows)
         self.valid = None if self.valid is None else self.valid[rows]
 
 
@@ -118,7 +111,7 @@ class Seq2SeqState:
 
     def select(self, rows: Tensor) -> None:
         """Go on with these rows of the batch, (rows,), in this order."""
-        select_caches(self.caches, rows)
+        self.caches.select(rows)
         states, valid, packing = self.memory
         states = states if packing is None else packing.spread(states)
         self.memory = Memory(states[rows], None if valid is None else valid[rows])

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from zoo.models.decoding_state import LanguageState
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.models.stack import Stack
-from zoo.parts.cache import LayerCache
+from zoo.parts.cache import Caches
 from zoo.parts.few_row_linear import linear
 from zoo.parts.position import Extent
 from zoo.value_checks import at_least
@@ -46,7 +46,7 @@ class LanguageModel(nn.Module):
         """A state for writing up to ``capacity`` tokens, prompt included; ``valid`` (B, T) is False at its padding."""
         return LanguageState(self, capacity, valid)
 
-    def forward(self, tokens: Tensor, valid: Tensor | None = None, caches: list[LayerCache] | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, valid: Tensor | None = None, caches: Caches | None = None) -> Tensor:
         """Tokens (B, T) to logits (B, T, vocab_size).
 
         ``valid`` (B, S) marks real tokens, cached ones included; padding may stand on the left or on the right.
@@ -58,7 +58,7 @@ class LanguageModel(nn.Module):
         """The matrix (vocab_size, dim) that turns states into logits."""
         return self.embedding.weight if self.head is None else self.head.weight
 
-    def states(self, tokens: Tensor, valid: Tensor | None = None, caches: list[LayerCache] | None = None) -> Tensor:
+    def states(self, tokens: Tensor, valid: Tensor | None = None, caches: Caches | None = None) -> Tensor:
         """What ``forward`` turns into logits, (B, T, dim): a loss over them need not hold all logits at once."""
         x = self.embedding(tokens)
         return self.stack(x if self.scale == 1.0 else x * self.scale, valid, caches=caches)

@@ -10,7 +10,7 @@ from zoo.models.decoding_state import Seq2SeqState
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.models.stack import Stack
 from zoo.parts.block import Memory
-from zoo.parts.cache import LayerCache
+from zoo.parts.cache import Caches
 from zoo.parts.few_row_linear import linear
 from zoo.parts.packing import Packing
 from zoo.parts.position import Extent
@@ -79,7 +79,7 @@ class Seq2Seq(nn.Module):
         packing = Packing.of(valid) if self.training else None
         return Memory(self.encoder(self.source_embedding(source) * self.scale, valid, packing=packing), valid, packing)
 
-    def decode(self, target: Tensor, memory: Memory, caches: list[LayerCache] | None = None) -> Tensor:
+    def decode(self, target: Tensor, memory: Memory, caches: Caches | None = None) -> Tensor:
         """Target tokens (B, T), after those in the caches, to logits (B, T, target_vocab_size)."""
         x = self.decoder(self.target_embedding(target) * self.scale, memory=memory, caches=caches) * self.out_scale
         logits = linear(x, self.output)

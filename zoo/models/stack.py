@@ -9,12 +9,20 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from zoo.errors import UsageError
 from zoo.models.compatibility import CROSS, check_recompute, check_supported, required_features, too_long
-from zoo.models.layer_overrides import Layer, Override, apply_overrides, share_layers
+from zoo.models.layer_overrides import (
+    Layer,
+    Override,
+    apply_overrides,
+    errors_of_layer,
+    place_arguments,
+    share_layers,
+)  # fmt: skip
 from zoo.parts.attention import Attention, MultiHead
 from zoo.parts.backend import Backend
 from zoo.parts.block import Block, Context, Memory, PreNorm
-from zoo.parts.cache import Cache, LayerCache, MemoryCache
+from zoo.parts.cache import Caches
 from zoo.parts.derivatives import transformed
 from zoo.parts.ffn import FFN, MLP, RealTokens
 from zoo.parts.norm import LayerNorm, Norm
@@ -88,7 +96,7 @@ class Stack(nn.Module):
             dropout: rate on embeddings and residual branches.
             attention_dropout: rate on attention weights.
             embedding_norm: normalise embeddings, with their positions, before the first block.
-            overrides: other parts for some of the layers.
+            overrides: other parts, windows or heads for some layers, such as [{layers: every 4th, position: none}].
             recompute: keep only the input of each block for the backward pass and compute the rest again: less memory.
         """
         super().__init__()
@@ -101,30 +109,83 @@ class Stack(nn.Module):
         self.position = position(dim, heads, extent)
         self.another_norm = partial(norm, dim)  # for heads that have one of the stack's kind
         self.entry = norm(dim) if embedding_norm else nn.Identity()
-
-        def attend(layer: Layer) -> Attention:
-            return layer.attention(dim, heads, backend() if backend else None, attention_dropout)
-
-        def feed(layer: Layer) -> nn.Module:
-            part = layer.ffn(dim, layer.hidden)
-            return RealTokens(part) if part.real_tokens else part
-
-        layers = apply_overrides(Layer(attention, ffn, hidden, window), depth, overrides)
-        parts = [(attend(layer), attend(layer).across() if cross else None, feed(layer)) for layer in layers]
-        share_layers([own for own, _, _ in parts])
-        self.blocks = nn.ModuleList(block(*of_layer, self.another_norm, dropout) for of_layer in parts)
-        self.norm = norm(dim) if cast(Block, self.blocks[0]).closes else nn.Identity()
-        self.dropout = nn.Dropout(dropout)
+        own = Layer(attention, ffn, hidden, window, position, norm, backend, block, heads)
+        layers = apply_overrides(own, depth, overrides)
         self.causal, self.windows, self.recompute = extent.causal, [layer.window for layer in layers], recompute
-        check_recompute(recompute, cast(Block, self.blocks[0]))
-        for (own, other, _), wide in zip(parts, self.windows, strict=True):
-            required = required_features(self.position, self.pattern(window=wide), padded, attention_dropout)
-            memory = CROSS | {name: who for name, who in required.items() if name == "dropout"}
-            if self.position.rotates:
-                self.position.check(own.head_dim)
-            check_supported(own, required)
-            if other is not None:
-                check_supported(other, memory)
+        self.other_positions = nn.ModuleList()
+        self._schemes = self._add_positions(own, layers, extent)
+        self.blocks, attentions = nn.ModuleList(), []
+        for number, layer in enumerate(layers):
+            with errors_of_layer(number, bool(overrides)):
+                attend, look, feed = self._parts(layer, number, depth, attention_dropout, cross)
+                required = self._required(number, padded, attention_dropout)
+                if self.positions[number].rotates:
+                    self.positions[number].check(attend.head_dim)
+                check_supported(attend, required)
+                if look is not None:
+                    check_supported(look, CROSS | {name: who for name, who in required.items() if name == "dropout"})
+                another = partial(layer.norm, dim, **place_arguments(layer.norm, number, depth))
+                place = place_arguments(layer.block, number, depth)
+                self.blocks.append(layer.block(attend, look, feed, another, dropout, **place))
+                check_recompute(recompute, cast(Block, self.blocks[-1]))
+                attentions.append(attend)
+        share_layers(attentions)
+        self.norm = norm(dim) if cast(Block, self.blocks[-1]).closes else nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+
+    def _parts(
+        self, layer: Layer, number: int, depth: int, dropout: float, cross: bool
+    ) -> tuple[Attention, Attention | None, nn.Module]:
+        """The attention of a layer, the one that looks at a memory where there is one, and the feed-forward."""
+
+        def attend() -> Attention:
+            place = place_arguments(layer.attention, number, depth)
+            return layer.attention(self.dim, layer.heads, layer.backend() if layer.backend else None, dropout, **place)
+
+        part = layer.ffn(self.dim, layer.hidden, **place_arguments(layer.ffn, number, depth))
+        return attend(), attend().across() if cross else None, RealTokens(part) if part.real_tokens else part
+
+    def _add_positions(self, own: Layer, layers: Sequence[Layer], extent: Extent) -> list[int]:
+        """Make the position schemes beside the stack's own, one for each kind and number of heads, and number them:
+        for every layer 0, which is the stack's own, or 1 and on.
+
+        Raises UsageError for a scheme that enters at the embeddings, which all layers have in common, and where no
+        layer is left for the weights of the stack's own.
+        """
+        numbers: dict[tuple[object, int], int] = {(own.position, own.heads): 0}
+        if not (self.position.rotates or self.position.biases):
+            numbers |= {(own.position, layer.heads): 0 for layer in layers}  # the number of heads is nothing to it
+        for layer_number, layer in enumerate(layers):
+            if (key := (layer.position, layer.heads)) in numbers:
+                continue
+            with errors_of_layer(layer_number, True):
+                scheme = layer.position(self.dim, layer.heads, extent)
+                if layer.position is not own.position and type(scheme).embed is not Position.embed:
+                    raise UsageError(
+                        f"position {type(scheme).__name__} is added to the embeddings, which all layers share. Take it "
+                        "as the position of all, or one that acts in attention, such as RoPE."
+                    )
+            self.other_positions.append(scheme)
+            numbers[key] = len(self.other_positions)
+        used = [numbers[layer.position, layer.heads] for layer in layers]
+        enters = type(self.position).embed is not Position.embed
+        if 0 not in used and not enters and any(True for _ in self.position.parameters()):
+            name = type(self.position).__name__
+            raise UsageError(f"overrides give every layer another position than {name}: name that as position instead.")
+        return used
+
+    @property
+    def positions(self) -> list[Position]:
+        """The position scheme of every layer."""
+        schemes = cast(list[Position], [self.position, *self.other_positions])
+        return [schemes[number] for number in self._schemes]
+
+    def _required(self, number: int, padded: bool, dropout: float) -> dict[str, str]:
+        """The features that a layer needs of its attention and backend, each with the reason."""
+        position = self.positions[number]
+        return required_features(
+            position, self.pattern(window=self.windows[number], position=position), padded, dropout
+        )
 
     def attentions(self) -> list[Attention]:
         """Every attention, those that look at a memory included."""
@@ -137,33 +198,35 @@ class Stack(nn.Module):
         start: int = 0,
         window: int | None = None,
         packing: Packing | None = None,
+        position: Position | None = None,
     ) -> Pattern:
         """The pattern of self-attention for tokens from number ``offset`` on, and keys from number ``start`` on."""
         valid = None if valid is None else valid[:, start:]
-        bias = self._bias()
+        bias = self._bias(position or self.position)
         return Pattern(
             causal=self.causal, window=window, valid=valid, bias=bias, offset=offset, start=start,
             queries=packing, keys=packing,
         )  # fmt: skip
 
-    def _bias(self) -> Bias | None:
-        position, special = self.position, self.position.extent.special
+    def _bias(self, position: Position) -> Bias | None:
+        special = position.extent.special
         if not position.biases:
             return None
         return (
             (lambda head, query, key: position.bias(head, query - special, key - special)) if special else position.bias
         )
 
-    def caches(self, capacity: int) -> list[LayerCache]:
-        """Empty caches for decoding up to ``capacity`` tokens."""
-        return [LayerCache(Cache(capacity, window), MemoryCache()) for window in self.windows]
+    def caches(self, capacity: int) -> Caches:
+        """Empty states for decoding up to ``capacity`` tokens, each block's own."""
+        blocks = zip(self.blocks, self.windows, strict=True)
+        return Caches(cast(Block, block).cache(capacity, window) for block, window in blocks)
 
     def forward(
         self,
         x: Tensor,
         valid: Tensor | None = None,
         memory: Memory | None = None,
-        caches: list[LayerCache] | None = None,
+        caches: Caches | None = None,
         packing: Packing | None = None,
     ) -> Tensor:
         """x (B, T, dim) to the same shape, or with a ``packing`` to (1, N, dim): padding is then removed on the way.
@@ -176,14 +239,17 @@ class Stack(nn.Module):
         """
         if self.training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
             self.check_training(x.device)
-        offset = caches[0].own.length if caches else 0
-        self._check_length(offset + x.size(1))
+        offset = caches.length if caches else 0
+        added = x.size(1)
+        self._check_length(offset + added)
         # a block that mixes the tokens of a row would mix several sentences: it has to declare that it does not
         packs = packing is not None and all(declares_packs(type(block)) for block in self.blocks)
         x = self.embed(x, valid, offset)
         x = packing.pack(x) if packing is not None and packs else x
         x = self.run_blocks(x, self.contexts(offset, valid, memory, caches, packing, packs))
         x = packing.pack(x) if packing is not None and not packs else x
+        if caches:
+            caches.length = offset + added
         return self.norm(x)
 
     def embed(self, x: Tensor, valid: Tensor | None, offset: int = 0) -> Tensor:
@@ -200,7 +266,7 @@ class Stack(nn.Module):
         offset: int,
         valid: Tensor | None,
         memory: Memory | None,
-        caches: list[LayerCache] | None,
+        caches: Caches | None,
         packing: Packing | None,
         packs: bool,
     ) -> list[Context]:
@@ -216,10 +282,13 @@ class Stack(nn.Module):
             tokens = None if valid is None else valid[:, offset:]
         inner = packing if packs else None
         starts = [cache.own.start for cache in caches] if caches else [0] * len(self.windows)
-        views = list(zip(starts, self.windows, strict=True))
-        patterns = {view: self.pattern(valid, offset, *view, inner) for view in views}  # layers share equal ones
+        views = list(zip(starts, self.windows, self.positions, strict=True))
+        patterns = {  # layers share equal ones
+            (start, window, position): self.pattern(valid, offset, start, window, inner, position)
+            for start, window, position in views
+        }
         return [
-            Context(patterns[view], self.position, memory, tokens, caches[number] if caches else None, inner)
+            Context(patterns[view], view[2], memory, tokens, caches[number] if caches else None, inner)
             for number, view in enumerate(views)
         ]
 
@@ -228,8 +297,16 @@ class Stack(nn.Module):
         blocks = cast(Sequence[Block], self.blocks)
         cached = contexts[0].cache is not None
         again = self.recompute and self.training and not cached and not transformed()  # torch.func has no checkpoints
-        through = type(blocks[0]).through
-        return through(cast(Sequence[Block], [Recomputed(block) for block in blocks]) if again else blocks, x, contexts)
+        first = 0
+        while first < len(blocks):  # neighbours of one class run together: it may keep less for the backward pass
+            cls, end = type(blocks[first]), first + 1
+            while end < len(blocks) and type(blocks[end]) is cls:
+                end += 1
+            run = list(blocks[first:end])
+            again_run = cast(list[Block], [Recomputed(block) for block in run]) if again else run
+            x = cls.through(again_run, x, contexts[first:end])
+            first = end
+        return x
 
     def check_training(self, device: torch.device) -> None:
         """Raise UsageError where a backend has no gradients on this device."""
@@ -239,9 +316,10 @@ class Stack(nn.Module):
             self._trains_on = device
 
     def _check_length(self, length: int) -> None:
-        position, limit = self.position, self.position.limit
-        if limit is not None and length > limit + position.extent.special:
-            raise too_long(position, length, limit)
+        for position in cast(list[Position], [self.position, *self.other_positions]):
+            limit = position.limit
+            if limit is not None and length > limit + position.extent.special:
+                raise too_long(position, length, limit)
 
 
 def tame_padding(x: Tensor, valid: Tensor) -> Tensor:

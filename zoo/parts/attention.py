@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from zoo.errors import UsageError
 from zoo.parts.backend import CASES, SDPA, Backend, Naive, masked_softmax
-from zoo.parts.cache import Cache, MemoryCache
+from zoo.parts.cache import Cache, MemoryCache, PartState
 from zoo.parts.few_row_linear import Linear, linear
 from zoo.parts.norm import Norm
 from zoo.parts.packing import Packing, declares_packs
@@ -39,6 +39,7 @@ class Attention(RenamedOptions, nn.Module):
     dot_product = True  # whether a backend can compute it
     sees_all = True  # a query may see every key that its pattern allows, in whatever order they stand
     memory: Literal["linear", "quadratic"] = "quadratic"  # in length, of what training keeps
+    decoding_memory: Literal["constant", "linear"] = "linear"  # in length, of the decoding state
     shared: tuple[str, ...] = ()  # names of modules that all layers of a stack have in common
 
     def __init__(
@@ -103,6 +104,20 @@ class Attention(RenamedOptions, nn.Module):
         """The attention that looks at a memory in a stack of this one: itself, unless it makes no sense there."""
         return self
 
+    def cache(self, capacity: int, window: int | None = None) -> PartState:
+        """An empty decoding state for ``capacity`` tokens, of which a query sees the last ``window``: keys and values.
+
+        A subclass that remembers something else gives a ``PartState`` of its own, and goes on from it in
+        ``attend_after``.
+        """
+        return Cache(capacity, window)
+
+    def attend_after(self, state: PartState, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern) -> Tensor:
+        """What ``attend`` gives for new tokens, of which alone q, k and v are, behind those in ``state``, which takes
+        them up: (B, H, T, D), (B, G, T, D), (B, G, T, D) to (B, H, T, D).
+        """
+        raise NotImplementedError
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern) -> Tensor:
         """(B, H, T, D), (B, G, S, D), (B, G, S, D) to (B, H, T, D)."""
         raise NotImplementedError
@@ -118,11 +133,15 @@ class Attention(RenamedOptions, nn.Module):
         *,
         pattern: Pattern,
         position: Position | None = None,
-        cache: Cache | MemoryCache | None = None,
+        cache: PartState | None = None,
     ) -> Tensor:
         """x (B, T, dim) looks at itself, or at memory (B, S, dim); the result is shaped like x."""
         q, k, v = self.project(x, memory, pattern, position, cache)
-        mixed = self.attend(q, k, v, pattern).transpose(1, 2).flatten(2)
+        if cache is None or isinstance(cache, (Cache, MemoryCache)):
+            heads = self.attend(q, k, v, pattern)
+        else:
+            heads = self.attend_after(cache, q, k, v, pattern)
+        mixed = heads.transpose(1, 2).flatten(2)
         return self.out(mixed if pattern.queries is None else pattern.queries.pack(mixed))
 
     def weights(
@@ -153,7 +172,9 @@ class Attention(RenamedOptions, nn.Module):
         return torch.cat(blocks, 2)
 
     def project(self, x, memory, pattern, position, cache) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (B, H, T, D), keys and values (B, G, S, D), turned and cached."""
+        """Queries (B, H, T, D), keys and values (B, G, S, D), turned and cached; of new tokens alone where the state is
+        not a ``Cache``.
+        """
         if memory is not None:
             q = self.query_norm(self._heads(x, 0, self.heads))
             k, v = cache.once(lambda: self._keys(memory)) if isinstance(cache, MemoryCache) else self._keys(memory)

@@ -6,7 +6,7 @@ from typing import NamedTuple, cast
 from torch import Tensor, nn
 
 from zoo.parts.attention import Attention
-from zoo.parts.cache import LayerCache
+from zoo.parts.cache import LayerCache, MemoryCache
 from zoo.parts.ffn import RealTokens
 from zoo.parts.norm import Norm
 from zoo.parts.packing import Packing
@@ -96,6 +96,15 @@ class Block(nn.Module):
         self.attend = Branch(attend, norm(), dropout)
         self.cross = Branch(cross, norm(), dropout) if cross is not None else None
         self.ffn = Branch(ffn, norm(), dropout)
+
+    def cache(self, capacity: int, window: int | None = None) -> LayerCache:
+        """Empty decoding states for ``capacity`` tokens: that of its first attention, and one of its memory.
+
+        A subclass that remembers something itself adds it as ``LayerCache.block`` and finds it in
+        ``context.cache.block``.
+        """
+        attention = next(part for part in self.modules() if isinstance(part, Attention))
+        return LayerCache(attention.cache(capacity, window), MemoryCache())
 
     def steps(self, context: Context) -> Iterator[tuple[Branch, Call]]:
         """The branches in their order, and how the part of each is called."""

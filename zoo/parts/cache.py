@@ -1,4 +1,4 @@
-"""Keys and values that an attention stores between the steps of decoding."""
+"""What parts remember between the steps of decoding: keys and values, or a state of their own."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,7 +7,25 @@ import torch
 from torch import Tensor
 
 
-class Cache:
+class PartState:
+    """What a part remembers between the steps of decoding: the base of every state, of whatever shape.
+
+    Attributes that are tensors have a row per sequence of the batch, (B, ...). A state whose tensors keep their shapes
+    makes decoding's memory constant in length.
+    """
+
+    start: int = 0  # the position of the first key that the next step's pattern has to speak of
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows of the batch, (rows,), in this order; a row may occur more than once."""
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(self, name, value[rows])
+            elif isinstance(value, PartState):
+                value.select(rows)
+
+
+class Cache(PartState):
     """Keys and values of one causal self-attention at positions start..length-1, in memory allocated once.
 
     With a ``window`` only the keys that a later query can still see are kept, in a buffer of twice the window.
@@ -63,7 +81,7 @@ class Cache:
             self.start, self._at = self.start + excess, self._at + excess
 
 
-class MemoryCache:
+class MemoryCache(PartState):
     """Keys and values of one cross-attention: a memory is projected once."""
 
     def __init__(self) -> None:
@@ -82,7 +100,25 @@ class MemoryCache:
 
 
 class LayerCache(NamedTuple):
-    """The caches of one block between steps of decoding."""
+    """What one block remembers between the steps of decoding."""
 
-    own: Cache
-    memory: MemoryCache
+    own: PartState  # of its self-attention
+    memory: MemoryCache  # of its cross-attention
+    block: PartState | None = None  # of the block itself
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows of the batch, (rows,), in this order."""
+        for state in self:
+            if state is not None:
+                state.select(rows)
+
+
+class Caches(list[LayerCache]):
+    """What all blocks of a stack remember, and the number of tokens that they were shown."""
+
+    length: int = 0
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows of the batch, (rows,), in this order."""
+        for layer in self:
+            layer.select(rows)

@@ -45,12 +45,16 @@ class Pattern:
         """The same for tokens that are not packed."""
         return replace(self, queries=None, keys=None)
 
+    def real_tokens(self, T: int) -> Tensor | None:
+        """Which of the T tokens of a self-attention's call are not padding, (B, T) bool; None: all."""
+        return None if self.valid is None else self.valid[:, self.offset - self.start :][:, :T]
+
     @property
     def needs(self) -> frozenset[str]:
         """The features a backend must be able to lower."""
         features = {
-            "causal": self.causal, "window": self.window, "valid": self.valid is not None, "bias": self.bias,
-            "content": self.content, "sparse": self.sparse,
+            "causal": self.causal, "window": self.window is not None, "valid": self.valid is not None,
+            "bias": self.bias is not None, "content": self.content is not None, "sparse": self.sparse is not None,
         }  # fmt: skip
         return frozenset(name for name, is_needed in features.items() if is_needed)
 

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import importlib.machinery
 import importlib.util
+import inspect
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -15,7 +16,8 @@ from pathlib import Path
 from zoo.registry import Part
 
 # number of leading constructor arguments that the model passes itself, by kind: they are not options of the user
-CLASS_PARAMETERS = {"position": 3, "attention": 4, "norm": 1, "ffn": 2, "block": 5}
+CLASS_PARAMETERS = {"position": 3, "attention": 4, "norm": 1, "ffn": 2, "block": 5, "optimizer": 2, "schedule": 1}
+PLACE_PARAMETERS = ("layer", "depth")  # a stack gives them to those of its parts that take them
 MAX_HOPS = 6
 ANY = "*"  # among the names of a module: it may have any name
 
@@ -55,7 +57,10 @@ class _ClassSource:
 def describe(part: Part) -> Description:
     """The description of a registered part; empty if its source cannot be found."""
     module, _, name = part.target.partition(":")
-    return describe_class(module, name, CLASS_PARAMETERS.get(part.kind, 0))
+    about = describe_class(module, name, CLASS_PARAMETERS.get(part.kind, 0))
+    if part.kind not in CLASS_PARAMETERS:
+        return about
+    return replace(about, options=tuple(one for one in about.options if one.name not in PLACE_PARAMETERS))
 
 
 def describe_class(module: str, name: str, skipped: int = 0) -> Description:
@@ -63,11 +68,24 @@ def describe_class(module: str, name: str, skipped: int = 0) -> Description:
     source = _find(module, name)
     if source is None:
         return Description("", ())
-    doc = ast.get_docstring(source.node) or ""
+    doc = ast.get_docstring(source.node) or _assigned_docstring(source)
     options = _options(source, MAX_HOPS)
     path = source_file(source.module)
     summary = " ".join(doc.strip().partition("\n\n")[0].split())
     return Description(summary, tuple(options[skipped:]), str(path) if path else None, source.node.lineno)
+
+
+def _assigned_docstring(source: _ClassSource) -> str:
+    """The literal text at the start of a later ``Class.__doc__ = …``, as torch's optimizers have; empty without one."""
+    tree = _tree(source.module)
+    for node in tree.body if tree else ():
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == f"{source.node.name}.__doc__":
+            first: ast.expr = node.value
+            while isinstance(first, ast.BinOp):
+                first = first.left
+            text = first.value if isinstance(first, ast.Constant) else ""
+            return inspect.cleandoc(text) if isinstance(text, str) else ""
+    return ""
 
 
 def import_problem(module: str, name: str) -> str:

@@ -41,7 +41,7 @@ def export_pretrained(trained: Trained, folder: Path, force: bool = False) -> Fa
     heads = {"architectures": [family.architecture], "dtype": _dtype(trained)} if family.architecture else {}
     about = {**heads, **config}
     try:
-        with atomic_files.staged(folder, hf_files.CONFIG) as draft:
+        with atomic_files.replace_files(folder, hf_files.CONFIG) as draft:
             hf_files.save(draft, tokenizer_files.export_tokenizers(trained.place.folder, draft, family, about), tensors)
     except OSError as error:
         raise UsageError(f"cannot write into {folder}: {atomic_files.reason(error)}") from error

@@ -71,7 +71,7 @@ def save(folder: Path, config: Mapping[str, Any], tensors: Tensors) -> None:
     from safetensors.torch import save_file
 
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    with atomic_files.native(folder / WEIGHTS) as draft:
+    with atomic_files.replace_file(folder / WEIGHTS) as draft:
         save_file(copies, draft, {"format": "pt"})
     atomic_files.write_json(folder / CONFIG, dict(config))
 
@@ -83,7 +83,7 @@ def optional(path: Path) -> dict[str, Any]:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        content = limits.json_file(path)
+        content = limits.read_json(path)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(content, dict):

@@ -152,7 +152,7 @@ def save(
             name, torch.zeros_like(tensor, device="cpu")
         )  # what a task counts, such as tokens seen: none
     try:
-        with atomic_files.staged(folder, EXPORT) as draft:
+        with atomic_files.replace_files(folder, EXPORT) as draft:
             weight_files.write_tensors(weights, draft / WEIGHTS)
             extra = tokenizer_files.import_tokenizers(source.folder, draft, source.theirs, model)
             about = {

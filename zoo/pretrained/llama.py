@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zoo.errors import UsageError
+from zoo.models.layer_overrides import PLACES, configured_layers
 from zoo.pretrained.config_keys import BOOKKEEPING, Key, Keys, flag, real, size, word
 from zoo.pretrained.family import Config, Family, Options, budget, inner, name_of, part, unsupported_value, width
 from zoo.pretrained.tensor_mapping import MappedTensors, Stacked, TensorRule
@@ -218,8 +219,10 @@ def qwen2_config(options: Options) -> dict[str, Any]:
     depth, size = options["depth"], options["window"]
     narrow = set(range(depth)) if size else set()
     for one in options["overrides"] or ():
+        if others := sorted(name for name, value in one.items() if value and name not in ("window", *PLACES)):
+            raise UsageError(f"overrides of {', '.join(others)} have no place in the published configuration.")
         size = one["window"]
-        narrow |= set(range(one["first"], depth if one["last"] is None else one["last"] + 1, one["step"]))
+        narrow |= set(configured_layers(one, depth))
     kinds = ["sliding_attention" if n in narrow else "full_attention" for n in range(depth)]
     return {
         **config_of(options),

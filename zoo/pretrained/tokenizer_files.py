@@ -185,7 +185,7 @@ def _read(source: Path) -> tokenizers.Tokenizer | None:
     try:
         if (source / "tokenizer.json").is_file():
             with native_call(str(source / "tokenizer.json"), silent=True):
-                return tokenizers.Tokenizer.from_str(limits.text(source / "tokenizer.json", limits.JSON_BYTES))
+                return tokenizers.Tokenizer.from_str(limits.read_text(source / "tokenizer.json", limits.JSON_BYTES))
         if (source / "vocab.json").is_file() and (source / "merges.txt").is_file():
             inner = tokenizers.Tokenizer(models.BPE.from_file(str(source / "vocab.json"), str(source / "merges.txt")))
             inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -1,4 +1,4 @@
-"""Keep Python's collector of cycles away from half a million objects that will never be garbage.
+"""Keep Python's garbage collector from walking half a million objects that live until the end.
 
 It walks all of them again and again while torch and Lightning are imported, a second of start-up, and once more in the
 middle of training, a pause of a third of a second.
@@ -10,28 +10,28 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_resting = False
+_paused = False
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """Collect nothing inside until ``settle`` is called; afterwards everything is as it was before."""
-    global _resting
-    if _resting or not gc.isenabled():
+def pause_collection() -> Iterator[None]:
+    """Collect nothing inside until ``resume_collection`` is called; afterwards everything is as it was before."""
+    global _paused
+    if _paused or not gc.isenabled():
         yield
         return
     gc.disable()
-    _resting = True
+    _paused = True
     try:
         yield
     finally:
-        _resting = False
+        _paused = False
         gc.unfreeze()
         gc.enable()
 
 
-def settle() -> None:
-    """Collect from here on, and look only at what is made from now on; nothing outside of ``uncollected``."""
-    if _resting:
+def resume_collection() -> None:
+    """Collect from here on, and look only at what is made from now on; nothing outside of ``pause_collection``."""
+    if _paused:
         gc.freeze()
         gc.enable()

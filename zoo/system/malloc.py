@@ -1,10 +1,10 @@
 """Keep freed memory instead of giving it back to the system, which would fault every page in again.
 
 glibc maps each large block anew and unmaps it when it is freed: a training step then spends its time on page faults.
-``keep`` tells glibc (``mallopt``) to serve large blocks from its heap and never to shrink that, and tells torch to ask
-for huge pages (its own ``THP_MEM_ALLOC_ENABLE``). The process holds on to its peak. ``ZOO_KEEP_MEMORY=0`` turns it
-off; whoever sets MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_ or GLIBC_TUNABLES has decided already; another
-allocator (preloaded jemalloc, tcmalloc) or system is left alone.
+``keep_freed_memory`` makes glibc (``mallopt``) serve large blocks from its heap and never shrink that, and makes torch
+ask for huge pages (its own ``THP_MEM_ALLOC_ENABLE``). The process keeps the memory of its peak. It does nothing where
+``ZOO_KEEP_MEMORY=0``, MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_ or GLIBC_TUNABLES is set, and with another
+allocator (preloaded jemalloc, tcmalloc) or system.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ NEVER = -1
 _state = "returned to the system"
 
 
-def keep() -> str:
+def keep_freed_memory() -> str:
     """Keep freed memory from now on, before torch is used; what was done, in a few words."""
     global _state
-    _state = _keep()
+    _state = _configure()
     return _state
 
 
@@ -35,7 +35,7 @@ def state() -> str:
     return _state
 
 
-def _keep() -> str:
+def _configure() -> str:
     unchanged = "returned to the system"
     if os.environ.get(SWITCH, "").lower() in ("0", "no", "off", "false"):
         return f"{unchanged} ({SWITCH}={os.environ[SWITCH]})"
@@ -69,7 +69,7 @@ def _glibc():
 
 
 def _huge_pages() -> bool:
-    """Whether the system gives huge pages to those who ask."""
+    """Whether the system gives huge pages on request."""
     try:
         with open("/sys/kernel/mm/transparent_hugepage/enabled", encoding="ascii") as file:
             return "[never]" not in file.read()

@@ -1,4 +1,4 @@
-"""SIGTERM, SIGUSR1, SIGINT and SIGHUP from a command's first line to its last, but for the time of training.
+"""Handle SIGTERM, SIGUSR1, SIGINT and SIGHUP from a command's start to its end, except while training.
 
 While a trainer trains, the handlers of `zoo.training.signals` stand in the place of these, and begin with the signal
 that has arrived here before.
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 HANDLED = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1", "SIGINT", "SIGHUP") if hasattr(signal, name))
-PARENT = "ZOO_FIRST_PROCESS"  # the environment variable that tells its process number to those that it starts
+PARENT = "ZOO_FIRST_PROCESS"  # the environment variable with the number of the process that starts the others
 REPEAT_AFTER = 2.0  # seconds: what sends a signal to a group of processes may reach one of them twice at once
 UNANSWERED = 10.0  # seconds that a call into a library may keep Python from answering a signal
 
@@ -30,7 +30,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def exit_code(signum: int) -> int:
-    """130 where a person asked, 143 where a machine did."""
+    """130 for SIGINT, which a person sends, 143 for the others, which machines send."""
     return 130 if signum == signal.SIGINT else 143
 
 
@@ -40,13 +40,13 @@ def job_code(code: int) -> int:
 
 
 class StopSignals:
-    """Handlers of a whole command; ``later``: a signal waits until all processes of the job agree to end.
+    """Handlers of a whole command; ``defer``: a signal waits until all processes of the job agree to end.
 
     ``received`` is the first signal, 0 before.
     """
 
-    def __init__(self, later: bool = False) -> None:
-        self.later = later
+    def __init__(self, defer: bool = False) -> None:
+        self.defer = defer
         self.received, self._when = 0, 0.0
         self._previous: dict[int, Any] = {}
 
@@ -58,7 +58,7 @@ class StopSignals:
         self._previous = {number: old for number, old in previous.items() if old is not signal.SIG_IGN}
         for number in self._previous:
             signal.signal(number, self.note)
-        if not self.later:
+        if not self.defer:
             self._watch()
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
@@ -67,7 +67,7 @@ class StopSignals:
         """Put the former handlers back; a process that has ``ended`` all its work ignores the signals instead."""
         for number, old in self._previous.items():
             signal.signal(number, signal.SIG_IGN if ended else signal.SIG_DFL if old is None else old)
-        if self._previous and not self.later:
+        if self._previous and not self.defer:
             signal.set_wakeup_fd(-1)
             self._ends.close()
         self._previous = {}
@@ -79,18 +79,18 @@ class StopSignals:
         if self.received:
             return
         self.received, self._when = number, time.monotonic()
-        if not self.later:
+        if not self.defer:
             raise Interrupted(number)
 
     def _watch(self) -> None:
-        """End the process also where a library waits, for another process say, and Python answers no signal."""
-        arrived, self._ends = socket.socketpair()
+        """End the process even while a library waits and Python cannot run its signal handlers."""
+        receiver, self._ends = socket.socketpair()
         self._ends.setblocking(False)
         signal.set_wakeup_fd(self._ends.fileno(), warn_on_full_buffer=False)
 
         def watch() -> None:
-            with arrived:
-                while data := arrived.recv(1):
+            with receiver:
+                while data := receiver.recv(1):
                     time.sleep(UNANSWERED)
                     if data[0] in HANDLED and not self.received and signal.getsignal(data[0]) == self.note:
                         os.write(2, f"interrupted by {signal.Signals(data[0]).name}\n".encode())
@@ -107,16 +107,16 @@ def is_further_process() -> bool:
 current: StopSignals | None = None  # that of the command which runs
 
 
-def received() -> int:
+def received_signal() -> int:
     """The signal that has arrived since the command began, before anything else handled signals; 0 for none."""
     return current.received if current is not None else 0
 
 
 @contextlib.contextmanager
-def handled(later: bool, restore: bool) -> Iterator[None]:
-    """Handle signals while a command runs; ``restore``: and no longer, else none ends the process any more."""
+def handle_signals(defer: bool, restore: bool) -> Iterator[None]:
+    """Handle signals while a command runs; then restore the former handlers, or ignore signals unless ``restore``."""
     global current
-    before, current = current, StopSignals(later)
+    before, current = current, StopSignals(defer)
     current.install()
     try:
         yield
@@ -126,7 +126,7 @@ def handled(later: bool, restore: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def blocked() -> Iterator[None]:
+def block_signals() -> Iterator[None]:
     """Start processes that receive no signal before they handle it: ``StopSignals.install`` lets it in."""
     if not hasattr(signal, "pthread_sigmask"):
         yield

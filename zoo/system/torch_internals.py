@@ -32,12 +32,12 @@ def change_count(tensor: Tensor) -> int:
 
 
 def function_transforms_active() -> bool:
-    """Whether torch.func (grad, vmap, jvp) or forward-mode derivatives run: neither says so by a public name."""
+    """Whether torch.func (grad, vmap, jvp) or forward-mode derivatives run: there is no public name for either."""
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def is_view(operation: Any) -> bool:
-    """Whether an operation (OpOverload) returns views of its arguments: only its `_schema` knows."""
+    """Whether an operation (OpOverload) returns views of its arguments: from its `_schema`."""
     return any(one.alias_info is not None and not one.alias_info.is_write for one in operation._schema.arguments)
 
 

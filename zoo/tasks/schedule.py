@@ -1,14 +1,25 @@
 """How the learning rate moves over a run: a linear warm-up, then a shape."""
 
 import math
+from typing import ClassVar, Literal
 
 from zoo.errors import UsageError
 
 
 class Schedule:
-    """The factor on the learning rate at an optimiser step, of ``total``; the first ``warmup`` steps rise linearly."""
+    """The factor on the learning rate at an optimiser step, of ``total``; the first ``warmup`` steps rise linearly.
+
+    It is a function of the step alone, so that a run which is resumed goes on with the same learning rates.
+    """
+
+    kind: ClassVar = "schedule"
 
     def __init__(self, total: int, warmup: int = 0):
+        """
+        Args:
+            total: steps of the run, given by the task.
+            warmup: steps in which the rate rises linearly.
+        """
         if warmup < 0:
             raise UsageError(f"schedule.warmup is a number of steps, got {warmup}.")
         self.total, self.warmup = total, warmup
@@ -35,6 +46,10 @@ class Linear(Schedule):
     """A straight line down to ``floor``."""
 
     def __init__(self, total: int, warmup: int = 0, floor: float = 0.0):
+        """
+        Args:
+            floor: the factor at the last step.
+        """
         super().__init__(total, warmup)
         self.floor = floor
 
@@ -47,6 +62,10 @@ class Cosine(Schedule):
     """Half a cosine down to ``floor`` (Loshchilov and Hutter, 2017)."""
 
     def __init__(self, total: int, warmup: int = 0, floor: float = 0.1):
+        """
+        Args:
+            floor: the factor at the last step.
+        """
         super().__init__(total, warmup)
         self.floor = floor
 
@@ -61,3 +80,38 @@ class InverseSqrt(Schedule):
     def shape(self, step: int, done: float) -> float:
         """sqrt(warmup / step)."""
         return math.sqrt(max(1, self.warmup) / max(1, step))
+
+
+class WSD(Schedule):
+    """Warm-up, a stable rate, then a decay to ``floor`` over the last steps (Hu et al., 2024; Hägele et al., 2024).
+
+    The stable part does not depend on the length of the run: a longer run shares its beginning.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        warmup: int = 0,
+        decay: float = 0.2,
+        floor: float = 0.0,
+        curve: Literal["sqrt", "linear"] = "sqrt",
+    ):
+        """
+        Args:
+            decay: share of all steps that the decay takes, at the end.
+            floor: the factor at the last step.
+            curve: 1 - sqrt(x) or 1 - x over the share x of the decay that is done.
+        """
+        super().__init__(total, warmup)
+        if not 0 <= decay <= 1:
+            raise UsageError(f"schedule.decay is a share of the steps, from 0 to 1, got {decay}.")
+        self.floor, self.curve = floor, curve
+        self.decay_steps = min(round(decay * total), max(0, total - warmup))
+
+    def shape(self, step: int, done: float) -> float:
+        """1, then floor + (1 - floor) * (1 - sqrt(x)), or 1 - x."""
+        start = self.total - self.decay_steps
+        if step < start:
+            return 1.0
+        share = min(1.0, (step - start) / max(1, self.decay_steps))
+        return self.floor + (1.0 - self.floor) * (1.0 - (math.sqrt(share) if self.curve == "sqrt" else share))

@@ -13,10 +13,11 @@ from torchmetrics import MeanMetric, Metric
 
 from zoo.errors import NonFiniteError, UsageError
 from zoo.models.initialization import derive_seed
+from zoo.models.parameter_roles import parameter_roles
 from zoo.parts.ffn import FFN, feeds, pop_aux_losses
 from zoo.renames import module_attribute
 from zoo.tasks.loss_log import Loss, LossLog
-from zoo.tasks.optimizers import OptimizerFactory, fuse, parameter_groups
+from zoo.tasks.optimizers import OptimizerFactory, build_optimizer, name_groups, parameter_groups
 from zoo.tasks.renamed import alias_old_names
 from zoo.tasks.schedule import Schedule
 
@@ -200,8 +201,12 @@ class Task(LightningModule):
     # optimiser
 
     def make_optimizer(self) -> Optimizer:
-        """The optimiser, in one kernel for all tensors where torch has one and no option selects another loop."""
-        return fuse(self.optimizer_factory(self.groups(), self.lr))
+        """The optimiser of named parameters, in one kernel for all tensors where torch has one.
+
+        Raises UsageError where the optimiser refuses them.
+        """
+        groups = name_groups(self.groups(), self.named_parameters(), parameter_roles(self))
+        return build_optimizer(self.optimizer_factory, groups, self.lr)
 
     def configure_optimizers(self) -> Any:
         """Optimiser and schedule, as Lightning takes them. Raises UsageError where a run has no end."""

@@ -20,19 +20,19 @@ from zoo.training.model_cost import Cost
 class CostMeter(Callback):
     """Logs parameters and FLOPs once, speed (median over steady windows) and peak memory with every validation.
 
-    What it has measured goes on after a resume, with the window that was under way: the time in between is left out.
+    Its measurements continue after a resume, with the window that was in progress: the time in between is left out.
     """
 
     def __init__(self, cost: Cost):
         self.cost = cost
         self.rates: list[float] = []
-        self.peak = 0  # bytes, of the lives of this run before this one
+        self.peak = 0  # bytes, in earlier processes of this run
         self._mark: tuple[float, int] | None = None  # when a window began, at how many predictions
-        self._window: tuple[float, int] | None = None  # one that a checkpoint was taken in: its seconds so far
+        self._window: tuple[float, int] | None = None  # seconds and first count of the window of a resumed checkpoint
         self._announced = False
 
     def state_dict(self) -> dict[str, Any]:
-        """The speeds so far, the window under way as (seconds, predictions at its start), the peak in bytes."""
+        """The speeds so far, the current window as (seconds, predictions at its start), the peak in bytes."""
         window = None if self._mark is None else (time.perf_counter() - self._mark[0], self._mark[1])
         return {"rates": self.rates, "window": window, "peak": self.peak_memory(), "announced": self._announced}
 
@@ -62,8 +62,8 @@ class CostMeter(Callback):
         self._mark = now, tokens
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Drop the window under way: the time of a validation is not the time of a step."""
-        self._mark = None  # the time of a validation is not the time of a step
+        """Drop the current window: the time of a validation is not the time of a step."""
+        self._mark = None
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log speed and peak memory."""
@@ -71,7 +71,7 @@ class CostMeter(Callback):
             self._log(trainer, fixed=False)
 
     def facts(self, seconds: float = 0.0, tokens: int = 0) -> RunFacts:
-        """What is known of the run; the first window, which warms up, is left out."""
+        """The measurements of the run; the first window, which warms up, is left out."""
         return RunFacts(
             self.cost.parameters, self.cost.flops, self.rates[1:] or self.rates, self.peak_memory(), seconds, tokens
         )
@@ -100,7 +100,7 @@ def peak_memory() -> int:
 
 
 class Provenance(Callback):
-    """Writes into every checkpoint which parts made it: plain records, as beside the run's configuration."""
+    """Writes into every checkpoint which packages its parts come from: the records beside the run's configuration."""
 
     def __init__(self, records: list[Record]):
         self.records = records
@@ -127,7 +127,7 @@ class PrintedLines(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take standard output back: a progress bar of another package may have taken it."""
-        console.cover()
+        console.guard_again()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the monitored metrics of the validation."""

@@ -1,4 +1,4 @@
-"""Saves a run so that it can be killed at any moment and goes on, to the bit, where it stood.
+"""Saves a run so that it can be killed at any moment and resumed to the bit.
 
 ``last.ckpt`` is the newest state, ``previous.ckpt`` the one before it, kept until the newest is whole, ``best.ckpt``
 the best by the task's first goal. A checkpoint is taken before the first step, after each validation, every ``every``
@@ -46,18 +46,18 @@ class SaverState:
     improved: bool = False  # `best` belongs to a state that no checkpoint holds yet
     validated: bool = False  # since the newest checkpoint
     step: int = -1  # of the newest checkpoint
-    count: int = 0  # checkpoints of the run, before a resume too: their order, whatever clocks say
+    count: int = 0  # checkpoints of the run, before a resume too: their order, independent of clocks
     failures: int = 0  # checkpoints in a row that could not be written
-    time: float = field(default_factory=time.monotonic)  # of the newest checkpoint, or try
+    time: float = field(default_factory=time.monotonic)  # of the newest checkpoint, or attempt
     unwritten_best: bytes | None = None  # the best state, where the disk refused it
-    before_validation: dict[str, Any] | None = None  # the random state when the validation under way began
+    before_validation: dict[str, Any] | None = None  # the random state when the present validation began
     processes: list[dict[str, Any]] | None = None  # of the checkpoint that is resumed: random state, unreported losses
     metrics: dict[str, Tensor] = field(default_factory=dict)  # Lightning's, of the checkpoint that is resumed
     digests: dict[tuple[int, int], str] = field(default_factory=dict)  # of files, by inode and time of change
 
 
 class CheckpointSaver(Checkpoint):
-    """Checkpoints of one run in ``folder``; ``facts`` is what their manifests say of it. ``state`` is what changes."""
+    """Checkpoints of one run in ``folder``; ``facts`` describes it in their manifests. ``state`` is what changes."""
 
     def __init__(
         self,
@@ -70,27 +70,27 @@ class CheckpointSaver(Checkpoint):
         self.io = AtomicCheckpointIO({} if facts is None else facts)
         self.state = SaverState()
 
-    # into place
+    # installation
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Replace Lightning's loops, signal handlers and writer of checkpoint files."""
         if stage != "fit":
             return
         self.trainer, self.task = trainer, pl_module
-        self.off = bool(getattr(trainer, "fast_dev_run", False))
-        self.whole = type(trainer.strategy) is DDPStrategy or isinstance(trainer.strategy, SingleDeviceStrategy)
+        self.disabled = bool(getattr(trainer, "fast_dev_run", False))
+        self.replicated = type(trainer.strategy) is DDPStrategy or isinstance(trainer.strategy, SingleDeviceStrategy)
         loops.install_loops(trainer, self)
         self.signals = Signals()
         self.signals.register_signal_handlers()
         replace_signal_handlers(trainer, self.signals)
         self.agreement = Agreement(trainer)
-        if self.whole:
+        if self.replicated:
             trainer.strategy.checkpoint_io = self.io
-        if trainer.is_global_zero and not self.off:
+        if trainer.is_global_zero and not self.disabled:
             for folder in (self.folder, self.folder.parent, self.folder / checkpoint_manifest.FOLDER):
                 atomic_files.remove_drafts(folder)
 
-    # what a checkpoint holds besides Lightning's
+    # content besides Lightning's
 
     def state_dict(self) -> dict[str, Any]:
         """The best value of the first monitored metric, and the metrics that Lightning has."""
@@ -102,7 +102,7 @@ class CheckpointSaver(Checkpoint):
         self.state.best, self.state.metrics = state_dict["best"], state_dict.get("metrics", {})
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """The generators, and what the task has not reported yet, of every process."""
+        """Add the random state and the losses that are not logged yet, of every process."""
         pending = trainer.fit_loop.epoch_loop.pending  # type: ignore[attr-defined]
         before = self.state.before_validation
         generators = before if pending and before else rng_state.capture(trainer.strategy.root_device)
@@ -110,7 +110,7 @@ class CheckpointSaver(Checkpoint):
         marks = [logger.mark() for logger in trainer.loggers if hasattr(logger, "mark")]
         checkpoint["logs"] = marks[0] if marks else None
         checkpoint["saves"] = self.state.count
-        checkpoint["ranks"] = self.agreement.each({"chance": generators, "unreported": unreported})
+        checkpoint["ranks"] = self.agreement.gather({"chance": generators, "unreported": unreported})
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Take step, count, and every process's random state and unreported losses."""
@@ -118,11 +118,11 @@ class CheckpointSaver(Checkpoint):
         self.state.step, self.state.count = int(checkpoint["global_step"]), int(checkpoint.get("saves", 0))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Give Lightning the metrics of before a resume: early stopping and the summary at the end read them."""
+        """Restore Lightning's metrics after a resume: early stopping and the summary at the end read them."""
         metrics, self.state.metrics = self.state.metrics, {}
         trainer.callback_metrics.update({name: value.to(pl_module.device) for name, value in metrics.items()})
 
-    def begin(self) -> None:
+    def on_loop_start(self) -> None:
         """At the first batch of an epoch: restore the random state of the checkpoint, or take the first checkpoint."""
         if self.state.processes is not None:
             ranks, self.state.processes = self.state.processes, None
@@ -134,7 +134,7 @@ class CheckpointSaver(Checkpoint):
             if len(ranks) == world:
                 rng_state.restore(ranks[here]["chance"], self.trainer.strategy.root_device)
             elif self.trainer.is_global_zero:
-                same = "the batches stay the same, chance such as dropout does not"
+                same = "the batches stay the same, random numbers such as those of dropout do not"
                 if getattr(self.trainer.train_dataloader, "anew", False):
                     share = f"{len(ranks)} / {world}"
                     same = f"the batches are others; data.batch_size or data.max_tokens times {share} keeps them"
@@ -142,7 +142,7 @@ class CheckpointSaver(Checkpoint):
         elif self.state.step < 0 and self.trainer.global_step == 0:
             self.save(first=True)
 
-    # when
+    # when to save
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Remember the random state: an interrupted validation is run again, with the same numbers."""
@@ -150,14 +150,14 @@ class CheckpointSaver(Checkpoint):
             self.state.before_validation = rng_state.capture(trainer.strategy.root_device)
         # processes can only agree at a batch that all of them have
         batches = sum(int(count) for count in trainer.num_val_batches if count != float("inf"))
-        most, least = self.agreement.most(batches, -batches)
+        most, least = self.agreement.maximum(batches, -batches)
         self._together = most == -least
 
     def on_validation_batch_start(self, trainer: Trainer, *_: Any) -> None:
         """Raises StopRequested or ValidationInterrupted where a process has received a signal."""
         if not self._together:
             return
-        (signal_number,) = self.agreement.most(self.signals.signum)
+        (signal_number,) = self.agreement.maximum(self.signals.signum)
         if signal_number and trainer.sanity_checking:
             raise StopRequested(signal_number, 0, False)
         if signal_number:
@@ -176,14 +176,14 @@ class CheckpointSaver(Checkpoint):
             if better and figure == figure:
                 self.state.best, self.state.improved = figure, True
 
-    def boundary(self) -> None:
+    def on_batch_boundary(self) -> None:
         """After a batch, between two steps: save where it is time to. Raises StopRequested where a signal came."""
         steps = self.trainer.fit_loop.epoch_loop
         if not steps.between_steps:  # type: ignore[attr-defined]
             return
         state, step = self.state, self.trainer.global_step
         late = time.monotonic() - state.time > 60 * MINUTES
-        signal_number, late_somewhere = self.agreement.most(self.signals.signum, int(late))
+        signal_number, late_somewhere = self.agreement.maximum(self.signals.signum, int(late))
         regular = self.every and step % self.every == 0 and step != state.step
         if state.validated or regular or late_somewhere or signal_number:
             self.save(again=bool(state.validated or steps.pending))  # type: ignore[attr-defined]
@@ -194,12 +194,12 @@ class CheckpointSaver(Checkpoint):
         """Save what has no checkpoint yet. Raises CheckpointError where that fails."""
         if self.state.step != trainer.global_step:
             self.save()
-        if self.state.step != trainer.global_step and not self.off:
+        if self.state.step != trainer.global_step and not self.disabled:
             raise CheckpointError(f"the state after the last step, {trainer.global_step}, could not be saved.")
-        if trainer.is_global_zero and self.whole and not self.off and not self.io.digests:
-            self._name_the_last()
+        if trainer.is_global_zero and self.replicated and not self.disabled and not self.io.digests:
+            self._restore_last()
 
-    # how
+    # writing
 
     def save(self, first: bool = False, again: bool = True) -> None:
         """Write ``last.ckpt`` and, after a better validation, ``best.ckpt``; training survives a full disk for a while.
@@ -210,9 +210,9 @@ class CheckpointSaver(Checkpoint):
         """
         state, step = self.state, self.trainer.global_step
         state.time = time.monotonic()
-        if self.off or (state.step == step and not again):
+        if self.disabled or (state.step == step and not again):
             return
-        if not self.whole:
+        if not self.replicated:
             self.trainer.save_checkpoint(self.folder / LAST)
             state.step, state.validated, state.improved = step, False, False
             return
@@ -223,7 +223,7 @@ class CheckpointSaver(Checkpoint):
             )
         state.count += 1
         content = collect_state(self.trainer)
-        problem = self.agreement.each(self._write_twice(content) if self.trainer.is_global_zero else "")[0]
+        problem = self.agreement.gather(self._write_with_retry(content) if self.trainer.is_global_zero else "")[0]
         state.validated = state.improved = False
         if not problem:
             state.step, state.failures = step, 0
@@ -236,20 +236,20 @@ class CheckpointSaver(Checkpoint):
             newest = f"the newest is that of step {state.step}" if state.step >= 0 else "there is none"
             print(f"warning: no checkpoint of step {step}: {problem}; {newest}", file=sys.stderr, flush=True)
 
-    def _write_twice(self, content: dict[str, Any]) -> str:
-        """Write a checkpoint, at the second try if need be; why that was not possible, or nothing."""
+    def _write_with_retry(self, content: dict[str, Any]) -> str:
+        """Write a checkpoint, with one more attempt after a failure; the reason if both fail, else empty."""
         first_problem = self._try(content)
         if not first_problem:
             return ""
         if problem := self._try(content):
             if self.state.improved:
-                self.state.unwritten_best = serialized(content)
+                self.state.unwritten_best = serialize(content)
             return problem
-        atomic_files.warn(f"step {self.trainer.global_step} was saved at the second try: {first_problem}")
+        atomic_files.warn(f"step {self.trainer.global_step} was saved at the second attempt: {first_problem}")
         return ""
 
     def _try(self, content: dict[str, Any]) -> str:
-        """Write a checkpoint; why that was not possible, or nothing."""
+        """Write a checkpoint; the reason if that fails, else empty."""
         try:
             self._write(content)
         except OSError as error:
@@ -261,23 +261,23 @@ class CheckpointSaver(Checkpoint):
         if last.exists():
             atomic_files.link_file(last, self.folder / PREVIOUS)
         if self.state.unwritten_best is not None and not self.state.improved:
-            # before a state that says of itself that this was the best
+            # before a state whose record of the best refers to it
             earlier = torch.load(io.BytesIO(self.state.unwritten_best), map_location="cpu", weights_only=True)
             self.io.save_checkpoint(earlier, self.folder / BEST)
         if self.state.improved:
-            # first: a kill in between leaves the best as the newest, and not a newest that says it was the best
+            # the best first: after a kill in between, the newest does not refer to a best that is missing
             self.io.save_checkpoint(content, self.folder / BEST)
             atomic_files.link_file(self.folder / BEST, last)
             self.io.digests[LAST] = self.io.digests[BEST]
         else:
             self.io.save_checkpoint(content, last)
         self.state.unwritten_best = None
-        with contextlib.suppress(OSError):  # the checkpoint is there; what is left over goes with the next
+        with contextlib.suppress(OSError):  # the checkpoint is complete; the next one removes leftover files
             (self.folder.parent / STARTING).unlink(missing_ok=True)
             self._keep_manifests()
 
-    def _name_the_last(self) -> None:
-        """Where nothing was left to train: a kill after its last step may have left that as the best alone."""
+    def _restore_last(self) -> None:
+        """Give the best checkpoint the last one's name too, if a kill after the last step left only the former."""
         best, last = self.folder / BEST, self.folder / LAST
         if checkpoint_manifest.newest_intact(self.folder).path != best:
             return
@@ -287,7 +287,7 @@ class CheckpointSaver(Checkpoint):
             atomic_files.link_file(best, last)
 
     def _keep_manifests(self) -> None:
-        """Remove the manifests of checkpoints that are gone; one that another writer made is hashed, once."""
+        """Remove the manifests of checkpoints that no longer exist; a file that others wrote is hashed once."""
         digests = set()
         for path in self.folder.glob("*.ckpt"):
             about = path.stat()
@@ -299,7 +299,7 @@ class CheckpointSaver(Checkpoint):
         checkpoint_manifest.prune(self.folder, digests)
 
 
-def serialized(content: dict[str, Any]) -> bytes:
+def serialize(content: dict[str, Any]) -> bytes:
     """A checkpoint as the bytes of a file: training changes the tensors of the content itself."""
     file = io.BytesIO()
     torch.save(content, file)

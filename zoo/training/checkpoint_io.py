@@ -1,4 +1,4 @@
-"""Write checkpoints whole or not at all, each with its manifest, and read none that is not what was written."""
+"""Write checkpoints atomically, each with its manifest, and verify them before they are read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     """Lightning's own writes beside TMPDIR and moves: across file systems that is a copy, which a kill cuts short."""
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
-        self.facts = facts  # what every manifest says
+        self.facts = facts  # of the run, in every manifest
         self.digests: dict[str, str] = {}  # of the files that this process has written
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
@@ -44,11 +44,13 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = True) -> dict[str, Any]:
         """The content of a file on this machine, verified first. Raises CheckpointError."""
         if "://" in str(path):
-            raise CheckpointError(f"{path} is no file on this machine: fetch it, and check who made it, first.")
+            raise CheckpointError(
+                f"{path} is no file on this machine: copy it here first, from a source that you trust."
+            )
         checkpoint_manifest.verify(Path(path))
         try:
             content = torch.load(path, map_location=map_location, weights_only=True)
-        except Exception as error:  # a page of advice on how to run it nevertheless
+        except Exception as error:  # its message goes on with a page about unsafe loading
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise CheckpointError(
                 f"{path} is not a whole checkpoint of tensors and plain values: {reason[0]}"

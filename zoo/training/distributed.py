@@ -1,4 +1,4 @@
-"""Several processes end together: none waits for one that died, none outlives the first, and the cause is said once."""
+"""Several processes end together: none waits for one that died or outlives the first; the cause is printed once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from zoo.system import stop_signals
 from zoo.system.stop_signals import PARENT
 from zoo.training.lightning_internals import ScriptLauncher, replace_launcher
 
-PATIENCE = timedelta(minutes=10)  # for a process that hangs in a conversation; torch's own is 30 minutes
+PATIENCE = timedelta(minutes=10)  # for a process that hangs in a collective operation; torch's own is 30 minutes
 GRACE = 20.0  # seconds that the others have to end by themselves when one has died
 POLL = 0.2
 DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG
@@ -39,29 +39,29 @@ class LostProcessError(ZooError):
 class Launcher(ScriptLauncher):
     """Starts the processes of one machine as Lightning does, and ends them all where one dies."""
 
-    died: tuple[int, int] | None = None  # which, with what code
+    failed_process: tuple[int, int] | None = None  # which, with what code
 
     def launch(self, function: Callable, *args: Any, trainer: Any = None, **kwargs: Any) -> Any:
-        """As Lightning's; its own observer kills the first process too, whatever that is writing."""
+        """As Lightning's, whose observer would kill the first process too, even while it writes a file."""
         self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
         if not self.cluster_environment.creates_processes_externally:
             os.environ[PARENT] = str(os.getpid())
-            with stop_signals.blocked():
+            with stop_signals.block_signals():
                 self.start_children()
             threading.Thread(target=self._observe, name="observer of processes", daemon=True).start()
         return function(*args, **kwargs)
 
     def _observe(self) -> None:
-        while self.died is None:
+        while self.failed_process is None:
             time.sleep(POLL)
             codes = [process.poll() for process in self.procs]
             if all(code == 0 for code in codes):
                 return
             failed = [(rank, code) for rank, code in enumerate(codes, 1) if code]
             if failed:
-                self.died = failed[0]
+                self.failed_process = failed[0]
         time.sleep(GRACE)
-        rank, code = self.died
+        rank, code = self.failed_process
         print(f"error: {error_text(rank, code, len(self.procs) + 1)}; ended the others.", file=sys.stderr, flush=True)
         end_process(self.procs)
         os._exit(stop_signals.job_code(code))
@@ -94,7 +94,7 @@ def watch_process(trainer: Trainer) -> None:
     replace_launcher(trainer.strategy, Launcher)
 
 
-def gather_exit_codes(trainer: Trainer | None) -> None:
+def wait_for_processes(trainer: Trainer | None) -> None:
     """Wait a moment for the processes that this one started: none outlives it."""
     launcher = trainer.strategy.launcher if trainer is not None else None
     for process in launcher.procs if isinstance(launcher, Launcher) else ():
@@ -112,20 +112,22 @@ def follow_parent() -> None:
 
 
 def explain_lost_process(error: BaseException, trainer: Trainer | None) -> LostProcessError | None:
-    """What to say where another process's end is the cause of this one's."""
+    """The error to raise if the end of another process caused this one; None for other errors."""
     if trainer is None or trainer.world_size < 2 or not isinstance(error, RuntimeError) or isinstance(error, ZooError):
         return None
     if not CONNECTION_FAILURES.search(str(error)):
         return None
     launcher = trainer.strategy.launcher
     until = time.monotonic() + 5 * POLL
-    while isinstance(launcher, Launcher) and launcher.died is None and time.monotonic() < until:
+    while isinstance(launcher, Launcher) and launcher.failed_process is None and time.monotonic() < until:
         time.sleep(POLL)
-    if isinstance(launcher, Launcher) and launcher.died is not None:
-        rank, code = launcher.died
+    if isinstance(launcher, Launcher) and launcher.failed_process is not None:
+        rank, code = launcher.failed_process
         cause = error_text(rank, code, trainer.world_size)
-        error_of_job = LostProcessError(f"{cause}: what it said stands above. Go on: --resume")
+        error_of_job = LostProcessError(f"{cause}: its output is above. Continue: --resume")
         error_of_job.code = stop_signals.job_code(code)
         return error_of_job
     here = f"process {trainer.global_rank} of {trainer.world_size}"
-    return LostProcessError(f"{here} lost another one, which said why, or was killed. Go on: --resume")
+    return LostProcessError(
+        f"{here} lost the connection to another one, which printed the cause or was killed. Continue: --resume"
+    )

@@ -58,7 +58,7 @@ def replace_loops(trainer: Trainer, epochs: type[EpochsLoop], batches: type[Batc
 
 
 class SignalHandlers(Protocol):
-    """What a trainer asks of its signal handlers."""
+    """What a trainer requires of its signal handlers."""
 
     received_sigterm: bool
 

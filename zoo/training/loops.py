@@ -1,7 +1,7 @@
-"""Lightning's loops, which stop between two optimiser steps and go on there as if nothing had happened.
+"""Lightning's loops, changed so that a run stops between two optimiser steps and resumes exactly there.
 
-Lightning saves from within its hooks, where some of its counters have moved and others have not, and guesses on a
-resume what was under way. Here a checkpoint is taken at one kind of moment only: after a step, its validation, and its
+Lightning saves from within its hooks, where some of its counters have moved and others have not, and infers on a
+resume what was in progress. Here a checkpoint is taken at one kind of moment only: after a step, its validation and its
 bookkeeping. The one exception is a validation that a signal cut short; it is run again, whole.
 """
 
@@ -21,12 +21,12 @@ class ValidationInterrupted(BaseException):
 
 
 class Saver(Protocol):
-    """What the loops ask of the callback that saves checkpoints."""
+    """What the loops require of the callback that saves checkpoints."""
 
-    def begin(self) -> None:
+    def on_loop_start(self) -> None:
         """Before the first batch of an epoch."""
 
-    def boundary(self) -> None:
+    def on_batch_boundary(self) -> None:
         """After every batch, its validation and its bookkeeping."""
 
 
@@ -44,9 +44,9 @@ class EpochLoop(BatchLoop):
         return not self.pending and super().done
 
     def reset(self) -> None:
-        """Start an epoch, or go on in the one that a checkpoint was taken in."""
+        """Start an epoch, or continue the one of the checkpoint."""
         resumed = self.is_resuming
-        self.on_iteration_done()  # nothing is left to guess
+        self.on_iteration_done()  # nothing is left to infer
         self.val_loop.on_iteration_done()
         if resumed and self.trainer.fit_loop.restarted_mid_epoch:
             settle_progress(self.batch_progress)
@@ -57,7 +57,7 @@ class EpochLoop(BatchLoop):
     def on_run_start(self, data_fetcher: Any) -> None:
         """Restore the random state of a resumed run, or take the first checkpoint."""
         super().on_run_start(data_fetcher)
-        self.saver.begin()
+        self.saver.on_loop_start()
 
     def advance(self, data_fetcher: Any) -> None:
         """Train on a batch, unless a validation was cut short, which comes first."""
@@ -85,8 +85,8 @@ class EpochLoop(BatchLoop):
             for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
                 if isinstance(callback, WeightAveraging):  # it has put its averages into the place of the weights
                     callback.on_validation_epoch_end(self.trainer, self.trainer.lightning_module)
-            forget(self.val_loop.batch_progress)
-        self.saver.boundary()
+            uncount_batches(self.val_loop.batch_progress)
+        self.saver.on_batch_boundary()
 
     def on_save_checkpoint(self) -> dict:
         """Lightning's state, whether a validation was cut short, and whether the run was stopping."""
@@ -104,7 +104,7 @@ class FitLoop(EpochsLoop):
     """The epochs of a run."""
 
     epoch_loop: EpochLoop
-    mid_epoch = False  # whether the run goes on within the epoch that its checkpoint was taken in
+    mid_epoch = False  # whether the run continues the epoch of its checkpoint
 
     @property
     def done(self) -> bool:
@@ -113,7 +113,7 @@ class FitLoop(EpochsLoop):
 
     @property
     def skip(self) -> bool:
-        """A run that was stopped after its last step still says that it has ended."""
+        """Whether there is nothing to run; a run that was stopped after its last step still runs the end hooks."""
         return self.trainer.limit_train_batches == 0 or (not self.is_resuming and self.done)
 
     def reset(self) -> None:
@@ -131,19 +131,19 @@ class FitLoop(EpochsLoop):
 
     @property
     def restarted_mid_epoch(self) -> bool:
-        """What Lightning asks: an epoch that goes on does not begin anew."""
+        """Lightning's name of ``mid_epoch``: whether it continues an epoch without starting it again."""
         return self.mid_epoch
 
 
 def settle_progress(progress: Any) -> None:
-    """A batch that was processed is done with, whatever moment another callback saved at."""
+    """Count a processed batch as completed, at whatever moment another callback saved."""
     parts: tuple[Any, Any] = progress.total, progress.current
     for part in parts:
         part.ready = part.started = part.completed = part.processed
 
 
-def forget(progress: Any) -> None:
-    """The batches of a validation that is run again count once."""
+def uncount_batches(progress: Any) -> None:
+    """Take back the counts of an interrupted validation, which is run again."""
     for name in ("ready", "started", "processed", "completed"):
         setattr(progress.total, name, getattr(progress.total, name) - getattr(progress.current, name))
     progress.reset_on_run()

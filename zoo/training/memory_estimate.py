@@ -71,12 +71,12 @@ def saved_for_backward(task: Task, rows: int) -> int:
     """Bytes that autograd keeps of a forward, each block of memory once, and no parameter."""
     arguments, _ = task.example()
     with fake_tensors() as mode:
-        ghosts: dict[int, object] = {id(b): mode.from_tensor(b) for b in task.net.buffers()}
-        ghosts |= {
+        copies: dict[int, object] = {id(b): mode.from_tensor(b) for b in task.net.buffers()}
+        copies |= {
             id(p): nn.Parameter(torch.empty(p.shape, dtype=p.dtype), requires_grad=p.requires_grad)
             for p in task.net.parameters()
         }
-        net = copy.deepcopy(task.net, ghosts).train()
+        net = copy.deepcopy(task.net, copies).train()
         weights = {id(storage): storage for storage in map(Tensor.untyped_storage, (*net.parameters(), *net.buffers()))}
         saved: dict[int, torch.UntypedStorage] = {}  # by their ids, which are unique while they live
 
@@ -93,7 +93,7 @@ def saved_for_backward(task: Task, rows: int) -> int:
 
 
 def rows(task: Task, data: Mapping[str, Any]) -> int:
-    """Samples of the greatest length in a batch of these options of the data; 0 where they do not say."""
+    """Samples of the greatest length in a batch of these options of the data; 0 where they set none."""
     if data.get("max_tokens"):
         return max(1, int(data["max_tokens"]) // max(1, task.example()[1]))
     return int(data.get("batch_size") or 0)

@@ -20,11 +20,11 @@ class Cost(NamedTuple):
 def cost(task: Task) -> Cost:
     """Count on the meta device: nothing is computed, and no memory is taken for any size of model."""
     arguments, tokens = task.example()
-    # a copy whose tensors, tied ones once, are ghosts: deepcopy takes what its memo already holds
-    # not to be trained: the counter follows gradients of what a module returns, and a learned token has no function
-    ghosts: dict[int, object] = {id(b): b.to("meta") for b in task.net.buffers()}
-    ghosts |= {id(p): nn.Parameter(p.detach().to("meta"), requires_grad=False) for p in task.net.parameters()}
-    net = copy.deepcopy(task.net, ghosts).eval()
+    # deepcopy takes the tensors of its memo, tied ones once: those on the meta device hold no numbers. They need no
+    # gradient: the counter follows the gradient function of what a module returns, and a learned token has none
+    copies: dict[int, object] = {id(b): b.to("meta") for b in task.net.buffers()}
+    copies |= {id(p): nn.Parameter(p.detach().to("meta"), requires_grad=False) for p in task.net.parameters()}
+    net = copy.deepcopy(task.net, copies).eval()
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         net(*arguments)
     parameters = sum(p.numel() for p in task.net.parameters() if p.requires_grad)

@@ -1,4 +1,4 @@
-"""A loss or a gradient that is not finite never reaches the weights; the batch that made it is named."""
+"""A loss or a gradient that is not finite never reaches the weights; the batch that caused it is named."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ class NonFiniteGuard(Callback):
         self.places: list[Place] = []
         self.batches: list[Any] = []
         self.skipped = self.in_a_row = 0
-        self.effort = BestEffort(f"{folder / FILE}", "what was left out is missing from it", "it names the newest step")
+        self.effort = BestEffort(
+            f"{folder / FILE}", "steps that were not written are missing from it", "it names the newest step"
+        )
 
     def state_dict(self) -> dict[str, int]:
         """How many steps were skipped, and how many of them in a row."""
@@ -74,8 +76,8 @@ class NonFiniteGuard(Callback):
         grads = [p.grad for p in optimised if p.grad is not None]
         losses = getattr(pl_module, "step_losses", [])
         if getattr(trainer.precision_plugin, "scaler", None) is not None:
-            grads = []  # float16: its scaler leaves out steps with such gradients, and means to
-        if finite(*losses, *([torch.nn.utils.get_total_norm(grads)] if grads else [])):
+            grads = []  # float16: its gradient scaler skips steps with such gradients by design
+        if all_finite(*losses, *([torch.nn.utils.get_total_norm(grads)] if grads else [])):
             self.in_a_row = 0
             return
         report = self._report(trainer, pl_module, places, batches)
@@ -95,13 +97,13 @@ class NonFiniteGuard(Callback):
     def _report(self, trainer: Trainer, task: LightningModule, places: list[Place], batches: list[Any]) -> str:
         """What is not finite, where it begins, and in which samples."""
         losses = [float(loss) for loss in getattr(task, "step_losses", [])]
-        bad = [name for name, p in task.named_parameters() if p.grad is not None and not finite(p.grad)]
+        bad = [name for name, p in task.named_parameters() if p.grad is not None and not all_finite(p.grad)]
         what = (
             "the loss" if not all(map(math.isfinite, losses)) else f"the gradient of {bad[0] if bad else 'the model'}"
         )
-        ids = [numbers(trainer, place) for place in places]
+        ids = [sample_numbers(trainer, place) for place in places]
         where = [f"epoch {place.epoch} batch {place.batch}" for place in places]
-        origin = is_finite_everywhere(
+        origin = first_origin(
             trainer, next((part for batch in batches if (part := first_nonfinite(trainer, task, batch))), "")
         )
         step = trainer.global_step
@@ -116,25 +118,25 @@ class NonFiniteGuard(Callback):
         return f"step {step}: {what} is not finite{begins}, in {', '.join(where)} (samples {samples})"
 
     def _advice(self, trainer: Trainer) -> str:
-        good = checkpoint_manifest.newest_intact(self.folder / "checkpoints").path
+        newest = checkpoint_manifest.newest_intact(self.folder / "checkpoints").path
         root = self.folder.parents[2] if len(self.folder.parents) > 2 else Path("runs")
         runs = "" if str(root) == "runs" else f" --runs {root}"
-        again = f"reproduce it: zoo fit {self.folder / CONFIG}{runs} --resume"
-        checkpoint_line = f"last good checkpoint: {good}\n" if good else "no checkpoint\n"
-        return f"{checkpoint_line}{again}\nor leave such steps out: --on-nonfinite skip"
+        hint = f"reproduce it: zoo fit {self.folder / CONFIG}{runs} --resume"
+        checkpoint_line = f"last good checkpoint: {newest}\n" if newest else "no checkpoint\n"
+        return f"{checkpoint_line}{hint}\nor leave such steps out: --on-nonfinite skip"
 
     def _rewind(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer) -> None:
-        good = checkpoint_manifest.newest_intact(self.folder / "checkpoints").path
-        if good is None:
+        newest = checkpoint_manifest.newest_intact(self.folder / "checkpoints").path
+        if newest is None:
             raise NonFiniteError("there is no checkpoint to rewind to.")
-        content = torch.load(good, map_location=task.device, weights_only=True)
+        content = torch.load(newest, map_location=task.device, weights_only=True)
         weights = content.get("current_model_state", content["state_dict"])  # the latter are averages, then
         task.load_state_dict({**weights, "tokens_seen": task.state_dict()["tokens_seen"]})
         optimizer.load_state_dict(content["optimizer_states"][0])
 
 
-def is_finite_everywhere(trainer: Trainer, origin: str) -> str:
-    """What the first process found that found anything: the batch of another one may be the cause."""
+def first_origin(trainer: Trainer, origin: str) -> str:
+    """The first non-empty origin of all processes: the batch of another one may be the cause."""
     if trainer.world_size < 2 or type(trainer.strategy) is not DDPStrategy:
         return origin
     names: list[str] = [""] * trainer.world_size
@@ -142,15 +144,15 @@ def is_finite_everywhere(trainer: Trainer, origin: str) -> str:
     return next(filter(None, names), "")
 
 
-def finite(*values: Tensor) -> bool:
+def all_finite(*values: Tensor) -> bool:
     """Whether there is neither nan nor infinity; one wait for the device."""
     if all(value.numel() == 1 and value.device.type == "cpu" for value in values):
         return all(math.isfinite(value.item()) for value in values)
-    fine = [torch.isfinite(value).all() for value in values]
-    return bool(fine[0] if len(fine) == 1 else torch.stack([one.to(fine[0].device) for one in fine]).all())
+    flags = [torch.isfinite(value).all() for value in values]
+    return bool(flags[0] if len(flags) == 1 else torch.stack([one.to(flags[0].device) for one in flags]).all())
 
 
-def numbers(trainer: Trainer, place: Place) -> list[int]:
+def sample_numbers(trainer: Trainer, place: Place) -> list[int]:
     """The samples of a global batch."""
     loader: Any = trainer.train_dataloader
     plan = loader.batches.plan
@@ -160,16 +162,16 @@ def numbers(trainer: Trainer, place: Place) -> list[int]:
 def first_nonfinite(trainer: Trainer, task: Any, batch: Any) -> str:
     """The first part of the net, in the order of computation, whose output is not finite for a batch."""
     for name, tensor in tensors(batch):
-        if tensor.is_floating_point() and not finite(tensor):
+        if tensor.is_floating_point() and not all_finite(tensor):
             return f"batch{name}"
     for name, parameter in task.named_parameters():
-        if not finite(parameter):
+        if not all_finite(parameter):
             return f"parameter {name}"
     names: list[str] = []
 
     def look(name: str) -> Any:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            if not all(finite(one) for _, one in tensors(output) if one.is_floating_point()):
+            if not all(all_finite(one) for _, one in tensors(output) if one.is_floating_point()):
                 names.append(name)
 
         return hook

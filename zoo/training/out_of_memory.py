@@ -1,4 +1,4 @@
-"""What would fit, where memory ran out."""
+"""Suggest a batch size that fits, where a step ran out of memory."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 REQUIRED_PATTERN = re.compile(r"(?:allocate|allocating) ([\d.]+) ?([KMGT]?)i?B?(?:ytes)?", re.IGNORECASE)
 
 
-class MemoryRanOutError(ZooError):
+class OutOfMemoryError(ZooError):
     """A step needs more memory than there is."""
 
 
-def ran_out(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory ran out, on a GPU or off it."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
 
 
-def advice(error: BaseException, trainer: Trainer, data: Any) -> MemoryRanOutError:
+def explain_out_of_memory(error: BaseException, trainer: Trainer, data: Any) -> OutOfMemoryError:
     """The error in terms of options: halving a batch and doubling the accumulation learns the same."""
     option = "max_tokens" if hasattr(data, "max_tokens") else "batch_size"
     size = int(getattr(data, option, 1))
     accumulate = trainer.accumulate_grad_batches
-    estimate = fitting(size, required_bytes(str(error)), trainer)
+    estimate = fitting_batch(size, required_bytes(str(error)), trainer)
     parts = next(n for n in (2**k for k in range(1, 64)) if size // n <= max(1, estimate))
     if size == 1:
         hint = (
@@ -42,33 +42,33 @@ def advice(error: BaseException, trainer: Trainer, data: Any) -> MemoryRanOutErr
             f"about {option}={estimate} would fit. The same steps: "
             f"--data.{option} {smaller} --trainer.accumulate_grad_batches {accumulate * parts}"
         )
-    return MemoryRanOutError(f"out of memory at step {trainer.global_step} with data.{option}={size}: {hint}")
+    return OutOfMemoryError(f"out of memory at step {trainer.global_step} with data.{option}={size}: {hint}")
 
 
 def required_bytes(message: str) -> int:
-    """The bytes that could not be had, 0 where the message does not say."""
+    """The bytes that could not be allocated, 0 where the message has none."""
     match = REQUIRED_PATTERN.search(message)
     return int(float(match[1]) * UNITS[match[2].upper()]) if match else 0
 
 
-def fitting(size: int, more: int, trainer: Trainer) -> int:
-    """The largest batch that memory might hold: what a batch takes is what does not belong to weights and optimiser.
+def fitting_batch(size: int, more: int, trainer: Trainer) -> int:
+    """The largest batch that might fit: a batch takes the memory that weights and optimiser do not.
 
-    On a GPU, of ``capacity``, a batch of ``size`` needs at least what is held now and ``more``; elsewhere half.
+    On a GPU, of ``capacity``, a batch of ``size`` needs at least what is allocated now and ``more``; elsewhere half.
     """
     device = trainer.strategy.root_device
     if device.type != "cuda" or not more:
         return max(1, size // 2)
     capacity = torch.cuda.get_device_properties(device).total_memory
-    return share(size, capacity, torch.cuda.memory_allocated(device) + more, fixed(trainer))
+    return scale_batch(size, capacity, torch.cuda.memory_allocated(device) + more, fixed_bytes(trainer))
 
 
-def share(size: int, capacity: int, needed: int, used: int) -> int:
+def scale_batch(size: int, capacity: int, needed: int, used: int) -> int:
     """``size`` scaled to the memory that a batch may take: ``capacity - used`` of ``needed - used``."""
     return max(1, min(size - 1, int(size * (capacity - used) / max(1, needed - used))))
 
 
-def fixed(trainer: Trainer) -> int:
+def fixed_bytes(trainer: Trainer) -> int:
     """Bytes of weights, gradients and the optimiser's state, which no batch changes."""
     weights = sum(p.numel() * p.element_size() for p in trainer.lightning_module.parameters())
     return 4 * weights

@@ -40,7 +40,7 @@ class PrecisionCheck(Callback):
             return
         before = rng_state.capture(pl_module.device)
         try:
-            errors, unused = compare(trainer, pl_module, batch)
+            errors, unused = compare_with_float64(trainer, pl_module, batch)
         except (RuntimeError, NotImplementedError, TypeError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
             print(f"warning: not compared with float64: {reason}", file=sys.stderr, flush=True)
@@ -67,7 +67,7 @@ def report_errors(trainer: Trainer, errors: dict[str, float], unused: list[str])
         return
     names = ", ".join(unused[:3]) + (f" and {len(unused) - 3} more" if len(unused) > 3 else "")
     sentence = f"nothing uses the parameter{'s' if len(unused) > 1 else ''} {names}: no gradient reaches it"
-    # torch's DistributedDataParallel says so; other modules say nothing
+    # an attribute of torch's DistributedDataParallel alone
     if getattr(trainer.strategy.model, "find_unused_parameters", None) is False:
         raise UsageError(
             f"{sentence}.\nLeave it out of the model, or: --trainer.strategy ddp_find_unused_parameters_true"
@@ -75,25 +75,25 @@ def report_errors(trainer: Trainer, errors: dict[str, float], unused: list[str])
     print(f"warning: {sentence}", file=sys.stderr, flush=True)
 
 
-def compare(trainer: Trainer, task: Task, batch: Any) -> tuple[dict[str, float], list[str]]:
+def compare_with_float64(trainer: Trainer, task: Task, batch: Any) -> tuple[dict[str, float], list[str]]:
     """Relative error of each module's output by name, in the order of computation, and the unused parameters."""
     state = rng_state.capture(task.device)
     with evaluation(task.net), trainer.precision_plugin.forward_context():
-        results = outputs(task, task.net, batch)
+        results = module_outputs(task, task.net, batch)
     exact = copy.deepcopy(task.net).double().eval()
     rng_state.restore(state, task.device)
     with torch.random.fork_rng([]), torch.enable_grad():
-        right = outputs(task, exact, in_float64(batch), backward=True)
+        exact_results = module_outputs(task, exact, in_float64(batch), backward=True)
     errors = {}
     for name, value in results.items():
-        if name in right and value.shape == right[name].shape and value.numel():
-            largest = float(right[name].abs().max()) or 1.0
-            errors[name] = float((value.double() - right[name]).abs().max()) / largest
+        if name in exact_results and value.shape == exact_results[name].shape and value.numel():
+            largest = float(exact_results[name].abs().max()) or 1.0
+            errors[name] = float((value.double() - exact_results[name]).abs().max()) / largest
     unused = [name for name, p in exact.named_parameters() if p.requires_grad and p.grad is None]
     return errors, [f"net.{name}" for name in unused]
 
 
-def outputs(task: Task, net: nn.Module, batch: Any, backward: bool = False) -> dict[str, Tensor]:
+def module_outputs(task: Task, net: nn.Module, batch: Any, backward: bool = False) -> dict[str, Tensor]:
     """The first output tensor, of any shape, of each module at its first call, with ``net`` in place of the task's."""
     first_outputs: dict[str, Tensor] = {}
 
@@ -107,7 +107,7 @@ def outputs(task: Task, net: nn.Module, batch: Any, backward: bool = False) -> d
 
     hooks = [module.register_forward_hook(keep(name)) for name, module in net.named_modules() if name]
     try:
-        with standing_in(task, net):
+        with replace_net(task, net):
             total, size = task.loss(batch)
             for side in aux_losses(net):
                 total = total + side * size
@@ -120,14 +120,14 @@ def outputs(task: Task, net: nn.Module, batch: Any, backward: bool = False) -> d
 
 
 @contextmanager
-def standing_in(task: Task, net: nn.Module) -> Iterator[None]:
-    """Another net in the place of the task's."""
-    own = task.net
+def replace_net(task: Task, net: nn.Module) -> Iterator[None]:
+    """Put another net in the place of the task's while the block runs."""
+    original = task.net
     task.net = net
     try:
         yield
     finally:
-        task.net = own
+        task.net = original
 
 
 def in_float64(batch: Any) -> Any:

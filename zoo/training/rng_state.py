@@ -25,7 +25,7 @@ def capture(device: torch.device) -> dict[str, Any]:
 
 
 def restore(states: dict[str, Any], device: torch.device) -> None:
-    """Go on drawing where ``state`` was taken."""
+    """Set all generators to the ``states`` that ``capture`` returned."""
     torch.set_rng_state(states["torch"])
     keys, position, has_gauss, gauss = states["numpy"]
     np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), position, has_gauss, gauss))

@@ -1,4 +1,4 @@
-"""What every run carries: a logger, checkpoints, a cost meter, lines, and on a terminal a progress bar."""
+"""The logger and callbacks of every run: checkpoints, a cost meter, lines, and on a terminal a progress bar."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from zoo.training.precision_check import PrecisionCheck
 
 Choice = str | float | bool
 BATCH = ("batch_size", "max_tokens", "max_length")
-ELSEWHERE = ("num_workers", "cache", "root")  # options of data that change where a run happens, not what it learns
+INFRASTRUCTURE = ("num_workers", "cache", "root")  # options of data without influence on the result
 
 
 @dataclass
 class CheckpointOptions:
-    """How a run is saved: every so many steps too, with what said of it, and what it had logged where it goes on."""
+    """How a run saves checkpoints, and from where it continues."""
 
-    every: int = 0
+    every: int = 0  # steps between checkpoints, besides those after validations and every ten minutes
     policy: str = "stop"  # about a step that is not finite
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    logged: dict[str, int] | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)  # of the run, for the manifests
+    logged: dict[str, int] | None = None  # bytes of each event file at the checkpoint that is resumed
 
 
 def make_logger_and_callbacks(
@@ -43,21 +43,19 @@ def make_logger_and_callbacks(
     folder: Path,
     model: Mapping[str, Any],
     data: Mapping[str, Any] | None = None,
-    keeping: CheckpointOptions | None = None,
+    saving: CheckpointOptions | None = None,
 ) -> dict[str, Any]:
     """Logger and callbacks for a Trainer that trains ``task`` in ``folder``, ``runs/<recipe>/<variant>/s<seed>``.
 
     ``model`` and ``data`` are the configurations of both, ``{"class_path": ..., "init_args": {...}}``.
     """
-    keeping = keeping or CheckpointOptions()
+    saving = saving or CheckpointOptions()
     recipe, variant = folder.parts[-3:-1]
-    logger = RunLogger(folder, f"{variant} ({recipe})", option_values(model), keeping.logged)
+    logger = RunLogger(folder, f"{variant} ({recipe})", option_values(model), saving.logged)
     callbacks: list[Callback] = [
-        CheckpointSaver(
-            folder / "checkpoints", next(iter(task.monitored_metrics.items())), keeping.every, keeping.facts
-        ),
+        CheckpointSaver(folder / "checkpoints", next(iter(task.monitored_metrics.items())), saving.every, saving.facts),
         PrecisionCheck(),
-        NonFiniteGuard(folder, keeping.policy),
+        NonFiniteGuard(folder, saving.policy),
         CostMeter(cost),
         EndsWithValidation(),
         Heatmaps(),
@@ -69,11 +67,11 @@ def make_logger_and_callbacks(
 
 
 def describe_configuration(model: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """What a ledger says of a configuration: every choice, and those that a fair comparison holds equal."""
+    """The configuration in a ledger: every choice, and the settings that a fair comparison holds equal."""
     model_options, data_options = option_values(model), option_values(data)
     setting = {name: model_options[name] for name in ("optimizer", "schedule") if name in model_options}
     batch = {name: data_options[name] for name in BATCH if name in data_options}
-    below = {f"data.{name}": value for name, value in data_options.items() if name not in ELSEWHERE}
+    below = {f"data.{name}": value for name, value in data_options.items() if name not in INFRASTRUCTURE}
     return {"choices": {**model_options, **below}, "setting": {**setting, "batch": batch}}
 
 
@@ -83,7 +81,7 @@ def option_values(model: Mapping[str, Any]) -> dict[str, Choice]:
 
 
 def display_value(value: Any) -> Choice:
-    """A value of a configuration as a person would say it: a part by its name and the options that it changes."""
+    """A value of a configuration for display: a part by its name and the options that differ from its defaults."""
     if isinstance(value, Mapping) and "class_path" in value:
         usual = default_options(str(value["class_path"]))
         options_of = value.get("init_args") or {}

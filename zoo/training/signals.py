@@ -1,7 +1,7 @@
-"""SIGTERM, SIGUSR1, SIGINT and SIGHUP ask training to stop; all processes agree on the batch after which it does.
+"""SIGTERM, SIGUSR1, SIGINT and SIGHUP stop training, after a batch that all processes agree on.
 
 Lightning's own handler talks to the other processes from within the handler, which blocks when two of them do. Here a
-handler only takes a note.
+handler only records the signal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from zoo.training import distributed
 
 
 class StopRequested(SystemExit):
-    """Training was asked to stop, and everything needed to go on is on disk: where ``saved`` says, if anywhere."""
+    """A signal stops training at ``step``; ``saved``: whether a checkpoint of that step is on disk."""
 
     def __init__(self, signum: int, step: int, saved: bool) -> None:
         super().__init__(exit_code(signum))
@@ -32,7 +32,7 @@ class StopRequested(SystemExit):
 class Signals:
     """Takes the place of Lightning's handlers while a trainer runs; what was there before is put back at the end."""
 
-    received_sigterm = False  # what Lightning asks in its loops: `CheckpointSaver.boundary` answers instead
+    received_sigterm = False  # read in Lightning's loops; `CheckpointSaver.on_batch_boundary` stops training instead
 
     def __init__(self) -> None:
         self.signum = 0  # the signal
@@ -40,15 +40,15 @@ class Signals:
         self.previous: dict[int, Any] = {}  # handlers by signal
 
     def register_signal_handlers(self) -> None:
-        """Listen from now on."""
+        """Handle signals from now on."""
         if self.previous or threading.current_thread() is not threading.main_thread():
             return
-        # nohup has the end of a terminal ignored
-        deaf = {getattr(signal, "SIGHUP", None)} if ignores_hangup() else set()
-        self.previous = {number: signal.getsignal(number) for number in HANDLED if number not in deaf}
+        # nohup ignores SIGHUP
+        ignored = {getattr(signal, "SIGHUP", None)} if ignores_hangup() else set()
+        self.previous = {number: signal.getsignal(number) for number in HANDLED if number not in ignored}
         for number in self.previous:
             signal.signal(number, self.note)
-        if (earlier := stop_signals.received()) and not self.signum:
+        if (earlier := stop_signals.received_signal()) and not self.signum:
             self.note(earlier, None)
 
     def teardown(self) -> None:
@@ -72,26 +72,26 @@ def ignores_hangup() -> bool:
 
 
 class Agreement:
-    """What one process knows, made known to all of them: the largest of each of a few whole numbers.
+    """Exchanges values between all processes: the maximum of whole numbers, or the plain data of each.
 
     With several processes this is one all-reduce on the CPU; it does not wait for a GPU.
     """
 
     def __init__(self, trainer: Trainer) -> None:
         several = trainer.world_size > 1 and dist.is_available() and dist.is_initialized()
-        # torch gives a new group its own patience of 30 minutes, whatever that of the job
+        # torch gives a new group its own timeout of 30 minutes, whatever that of the job
         self.group: Any = dist.new_group(backend="gloo", timeout=distributed.PATIENCE) if several else None
 
-    def most(self, *values: int) -> list[int]:
-        """The largest of each over all processes, each of which must ask."""
+    def maximum(self, *values: int) -> list[int]:
+        """The largest of each value over all processes, each of which must call this."""
         if self.group is None:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.int64)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.group)
         return [int(value) for value in tensor]
 
-    def each(self, value: Any) -> list[Any]:
-        """The plain data of every process, in the order of their numbers."""
+    def gather(self, value: Any) -> list[Any]:
+        """The plain data of every process, in the order of ranks."""
         if self.group is None:
             return [value]
         objects: list[Any] = [None] * dist.get_world_size(self.group)

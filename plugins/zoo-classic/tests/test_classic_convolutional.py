@@ -31,8 +31,8 @@ def test_it_is_a_loop_over_places_and_gates():
                     both = both + layer.weight[:, :, 2 - back] @ x[t - back]
             after.append(x[t] + both[:4] / (1 + torch.exp(-both[4:])))
         x = after
-    wanted = F.layer_norm(torch.stack(x), (4,)) @ net.embedding.weight.T
-    assert torch.allclose(net(tokens)[0], wanted, atol=1e-12)
+    expected = F.layer_norm(torch.stack(x), (4,)) @ net.embedding.weight.T
+    assert torch.allclose(net(tokens)[0], expected, atol=1e-12)
 
 
 @pytest.mark.parametrize(("width", "depth"), [(3, 2), (4, 3), (1, 2)])

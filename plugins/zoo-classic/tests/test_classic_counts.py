@@ -15,7 +15,7 @@ from zoo.errors import UsageError
 CAT, SITS, RUNS, EATS, DOG = range(5)
 
 
-def counted(rows, vocab_size, order, smoothing="laplace", add=1.0):
+def counts_model(rows, vocab_size, order, smoothing="laplace", add=1.0):
     net = Counts(vocab_size, 64, order, smoothing, add)
     for row in rows:
         net.count(torch.tensor([row]))
@@ -28,7 +28,7 @@ def p(net, history, word):
 
 def cats(order=2, **options):
     """``cat`` ten times, four times before ``sits``."""
-    return counted([[CAT, SITS]] * 4 + [[CAT, RUNS]] * 3 + [[CAT, EATS]] * 3, 5, order, **options)
+    return counts_model([[CAT, SITS]] * 4 + [[CAT, RUNS]] * 3 + [[CAT, EATS]] * 3, 5, order, **options)
 
 
 def test_four_cats_of_ten_sit():
@@ -81,12 +81,12 @@ def kneser_ney(rows, vocab_size, order):
     def prob(word, history):
         history = tuple(history)
         lower = prob(word, history[1:]) if history else 1 / vocab_size
-        seen = {gram[-1]: c for gram, c in tables[len(history) + 1].items() if gram[:-1] == history}
-        if not seen:
+        following = {gram[-1]: c for gram, c in tables[len(history) + 1].items() if gram[:-1] == history}
+        if not following:
             return lower
-        total, n = sum(seen.values()), len(history) + 1
-        own = max(seen[word] - discount(n, seen[word]), 0) if word in seen else 0
-        return (own + sum(discount(n, c) for c in seen.values()) * lower) / total
+        total, n = sum(following.values()), len(history) + 1
+        own = max(following[word] - discount(n, following[word]), 0) if word in following else 0
+        return (own + sum(discount(n, c) for c in following.values()) * lower) / total
 
     return prob
 
@@ -94,20 +94,20 @@ def kneser_ney(rows, vocab_size, order):
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 def test_kneser_ney_is_that_of_dictionaries(order):
     rows = [text(seed, size) for seed, size in ((0, 300), (1, 90), (2, 1))]
-    net, slow = counted(rows, 6, order, "kneser_ney"), kneser_ney(rows, 6, order)
-    asked = torch.tensor([text(5, 12), text(6, 12)])
-    fast = net.double()(asked).exp()
+    net, slow = counts_model(rows, 6, order, "kneser_ney"), kneser_ney(rows, 6, order)
+    tokens = torch.tensor([text(5, 12), text(6, 12)])
+    fast = net.double()(tokens).exp()
     for row in range(2):
-        for at in range(asked.size(1)):
-            history = asked[row, max(0, at - order + 2) : at + 1].tolist() if order > 1 else []
-            wanted = [slow(word, history) for word in range(6)]
-            assert fast[row, at].tolist() == pytest.approx(wanted, abs=1e-6)
-            assert sum(wanted) == pytest.approx(1)
+        for at in range(tokens.size(1)):
+            history = tokens[row, max(0, at - order + 2) : at + 1].tolist() if order > 1 else []
+            expected = [slow(word, history) for word in range(6)]
+            assert fast[row, at].tolist() == pytest.approx(expected, abs=1e-6)
+            assert sum(expected) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("smoothing", ["laplace", "kneser_ney"])
 def test_a_distribution_over_all_strings_of_two_words_sums_to_one(smoothing):
-    net = counted([text()], 6, 3, smoothing)
+    net = counts_model([text()], 6, 3, smoothing)
     first = net(torch.tensor([[0]])).exp()[0, -1]
     second = net(torch.tensor([[0, a] for a in range(6)])).exp()[:, -1]
     assert (first[:, None] * second).sum().item() == pytest.approx(1, abs=1e-6)
@@ -123,15 +123,15 @@ def test_counting_in_parts_and_asking_between_changes_nothing(smoothing):
     once = Counts(6, 64, 3, smoothing, 1.0)
     for start in range(0, 400, 50):
         once.count(torch.tensor([whole[start : start + 51]]))
-    asked = torch.tensor([text(9, 20)])
-    assert torch.equal(parts(asked), once(asked))
+    query = torch.tensor([text(9, 20)])
+    assert torch.equal(parts(query), once(query))
     again = Counts(6, 64, 3, smoothing, 1.0)
     again.load_state_dict(parts.state_dict())
-    assert torch.equal(again(asked), once(asked))
+    assert torch.equal(again(query), once(query))
 
 
 def test_only_the_last_tokens_matter_and_writing_stepwise_is_the_same():
-    net = counted([text()], 6, 3, "kneser_ney")
+    net = counts_model([text()], 6, 3, "kneser_ney")
     a, b = torch.tensor([[1, 2, 3, 4]]), torch.tensor([[5, 0, 3, 4]])
     assert torch.equal(net(a)[:, -1], net(b)[:, -1])
     assert not torch.equal(net(a)[:, -1], net(torch.tensor([[1, 2, 0, 4]]))[:, -1])
@@ -156,21 +156,21 @@ def held_out(model):
 
 
 def test_longer_contexts_help_on_real_text_and_what_was_counted_can_be_asked(tmp_path):
-    text, loss, held = ["--data.tokenizer", "chars", "--data.max_length", "512"], {}, {}
+    text, loss, held_out_loss = ["--data.tokenizer", "chars", "--data.max_length", "512"], {}, {}
     for order in (1, 2, 3):
         options = ["--model.order", str(order), "--model.smoothing", "laplace", *text]
         model = trained(tmp_path / str(order), "history-2-ngram", *options)
         loss[order] = model.score("Return the value of the argument, or None if there is none.").bits_per_byte
-        held[order] = held_out(model)
+        held_out_loss[order] = held_out(model)
     assert loss[3] < loss[2] < loss[1]
-    assert held[3] < held[2] < held[1]
+    assert held_out_loss[3] < held_out_loss[2] < held_out_loss[1]
     assert model.generate("Return the ", length=20, seed=3)[0].text
     folder = model.export(tmp_path / "out")
     import zoo
 
     assert zoo.load(folder).score("Return") == model.score("Return")
     perceptron = trained(tmp_path, "history-3-nnlm", *text, "--model.window", "4", "--trainer.max_steps", "60")
-    assert held_out(perceptron) < held[1] - 0.3  # the window of four tells more than how often each one occurs
+    assert held_out(perceptron) < held_out_loss[1] - 0.3  # the window of four tells more than how often each one occurs
 
 
 def test_eating_apples_is_more_probable_than_eating_tables(tmp_path):

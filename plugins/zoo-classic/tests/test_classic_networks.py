@@ -7,7 +7,7 @@ from classic_runs import trained
 from zoo_classic.elmo import BiLM, ELMo, Mix, turned
 from zoo_classic.nnlm import WindowNet
 from zoo_classic.recurrent import RecurrentNet
-from zoo_classic.spelling import spelled
+from zoo_classic.spelling import spell
 
 from zoo.errors import UsageError
 
@@ -26,8 +26,8 @@ def test_the_words_of_a_sentence_are_rows_of_the_embedding():
     net = WindowNet(4, 16, window=1, dim=4, hidden=2)
     table = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8], [0.9, 1.0, 1.1, 1.2], [1.3, 1.4, 1.5, 1.6]])
     net.embedding.weight.data = table
-    found = net.embedding(torch.tensor([0, 3, 2]))
-    assert torch.equal(found, torch.tensor([[0.1, 0.2, 0.3, 0.4], [1.3, 1.4, 1.5, 1.6], [0.9, 1.0, 1.1, 1.2]]))
+    vectors = net.embedding(torch.tensor([0, 3, 2]))
+    assert torch.equal(vectors, torch.tensor([[0.1, 0.2, 0.3, 0.4], [1.3, 1.4, 1.5, 1.6], [0.9, 1.0, 1.1, 1.2]]))
     net.embedding.weight.requires_grad_()
     net.embedding(torch.tensor([0, 3, 2])).sum().backward()
     assert net.embedding.weight.grad.sum(1).tolist() == [4, 0, 4, 4]  # a word that is not there does not learn
@@ -45,8 +45,8 @@ def test_nnlm_is_w2_tanh_of_w1_c_plus_b1_plus_b2():
         for i in range(at - 3, at + 1):
             c.append((net.embedding.weight[tokens[0, i]] if i >= 0 else net.start.weight[0]) * 3**0.5)
         hidden = torch.tanh(net.inner.weight @ torch.cat(c) + net.inner.bias)
-        wanted = net.outer.weight @ hidden + net.outer.bias
-        assert torch.allclose(net(tokens)[0, at], wanted, atol=1e-12)
+        expected = net.outer.weight @ hidden + net.outer.bias
+        assert torch.allclose(net(tokens)[0, at], expected, atol=1e-12)
         inside = net.outer.weight @ torch.tanh(hidden)
         assert not torch.allclose(net(tokens)[0, at], inside)
 
@@ -120,9 +120,9 @@ def test_padding_does_not_reach_the_backward_direction():
     inputs = torch.tensor([[1, 2, 3, 4, 4, 4]])
     batch = {"inputs": inputs, "targets": torch.tensor([[2, 3, 4, -100, -100, -100]]), "bytes": torch.tensor([3])}
     short = {"inputs": inputs[:, :3], "targets": batch["targets"][:, :3], "bytes": torch.tensor([3])}
-    padded, plain = task.loss(batch), task.loss(short)
-    assert padded.total.item() == pytest.approx(plain.total.item(), abs=1e-5)
-    assert int(padded.size) == int(plain.size) == 6
+    padded, unpadded = task.loss(batch), task.loss(short)
+    assert padded.total.item() == pytest.approx(unpadded.total.item(), abs=1e-5)
+    assert int(padded.size) == int(unpadded.size) == 6
     assert turned(torch.tensor([[1, 2, 3, 9]]), torch.tensor([3])).tolist() == [[3, 2, 1, 9]]
 
 
@@ -138,11 +138,11 @@ def test_layers_are_the_input_twice_and_the_states_of_both_directions():
 
 
 def test_letters_are_read_from_the_left_and_any_word_has_a_vector():
-    table = spelled([b"ab", b"x" * 40])
+    table = spell([b"ab", b"x" * 40])
     assert table[0, :3].tolist() == [98, 99, 0]
     assert table[1].tolist() == [121] * 16
     net = BiLM(9, 16, input="letters", dim=8).eval()
-    words = net.letters(spelled([b" apple", b" apples", b" zyzzyva", b"a"]))
+    words = net.letters(spell([b" apple", b" apples", b" zyzzyva", b"a"]))
     assert words.isfinite().all()
     assert len(torch.unique(words, dim=0)) == 4
 
@@ -173,7 +173,7 @@ def test_a_model_of_letters_reads_a_word_that_it_has_never_seen(tmp_path):
     model = trained(tmp_path, "elmo", *SHORT, "--trainer.max_steps", "3", "--model.input", "letters")
     king = model.tokenizer.encode(" king")
     assert len(king) == 1
-    assert torch.equal(model.net.spelling[king[0]], spelled([b" king"])[0])
+    assert torch.equal(model.net.spelling[king[0]], spell([b" king"])[0])
     words, layers = model.embed("the zyzzyva sleeps")
     assert words == ["the", "zyzzyva", "sleeps"]
     assert layers.shape == (3, 3, 64)

@@ -14,21 +14,21 @@ from zoo_classic.word2vec import Pairs, Vectors, Word2Vec
 from zoo.errors import UsageError
 
 
-def told(pairs):
+def as_lists(pairs):
     """A pair at a time: what is given, and what is wanted."""
-    rows = zip(pairs.given, pairs.real, pairs.wanted, strict=True)
-    return [(given[real].tolist(), int(wanted)) for given, real, wanted in rows]
+    rows = zip(pairs.context, pairs.real, pairs.target, strict=True)
+    return [(context[real].tolist(), int(target)) for context, real, target in rows]
 
 
 def test_the_pairs_of_a_sentence_of_five_words():
     sentence = torch.arange(10, 15)[None]
     skipgram = Word2Vec(vocab_size=20, max_length=8, objective="skipgram", window=2).pairs(sentence)
-    assert told(skipgram) == [
+    assert as_lists(skipgram) == [
         ([10], 11), ([10], 12), ([11], 10), ([11], 12), ([11], 13), ([12], 10), ([12], 11), ([12], 13), ([12], 14),
         ([13], 11), ([13], 12), ([13], 14), ([14], 12), ([14], 13),
     ]  # fmt: skip
     cbow = Word2Vec(vocab_size=20, max_length=8, objective="cbow", window=2).pairs(sentence)
-    assert told(cbow) == [
+    assert as_lists(cbow) == [
         ([11, 12], 10), ([10, 12, 13], 11), ([10, 11, 13, 14], 12), ([11, 12, 14], 13), ([12, 13], 14),
     ]  # fmt: skip
 
@@ -36,19 +36,19 @@ def test_the_pairs_of_a_sentence_of_five_words():
 def test_pairs_stay_within_a_document_and_within_the_text():
     task = Word2Vec(vocab_size=20, max_length=8, window=3)
     task.separator.fill_(0)
-    assert told(task.pairs(torch.tensor([[5, 6, 0, 7, -1]]))) == [([5], 6), ([6], 5)]
+    assert as_lists(task.pairs(torch.tensor([[5, 6, 0, 7, -1]]))) == [([5], 6), ([6], 5)]
 
 
 @pytest.mark.usefixtures("double")
 def test_the_gradient_of_negative_sampling_is_that_of_the_formula():
     net = Vectors(11, 8, dim=4)
     pairs = Pairs(torch.tensor([[2], [5]]), torch.ones(2, 1, dtype=torch.bool), torch.tensor([3, 2]))
-    drawn = torch.tensor([[7, 1, 7], [0, 2, 9]])
-    net.negative(pairs, drawn).backward()
+    noise = torch.tensor([[7, 1, 7], [0, 2, 9]])
+    net.negative(pairs, noise).backward()
     u, v = net.output.weight.detach(), net.embedding.weight.detach()
     du, dv = torch.zeros_like(u), torch.zeros_like(v)
-    for centre, wanted, negatives in ((2, 3, (7, 1, 7)), (5, 2, (0, 2, 9))):
-        for word, label in ((wanted, 1), *((n, 0) for n in negatives)):
+    for centre, target, negatives in ((2, 3, (7, 1, 7)), (5, 2, (0, 2, 9))):
+        for word, label in ((target, 1), *((n, 0) for n in negatives)):
             error = torch.sigmoid(u[word] @ v[centre]) - label
             du[word] += error * v[centre]
             dv[centre] += error * u[word]
@@ -68,8 +68,8 @@ def test_the_expected_loss_is_the_mean_over_draws_and_softmax_is_cross_entropy()
     for one, two in product(range(6), repeat=2):
         mean += noise[one] * noise[two] * net.negative(pairs, torch.tensor([[one, two], [two, one]]))
     assert net.expected(pairs, 2).item() == pytest.approx(mean.item(), abs=1e-10)
-    given = torch.stack([(net.embedding.weight[2] + net.embedding.weight[5]) / 2, net.embedding.weight[1]])
-    scores = (given @ net.output.weight.T).log_softmax(1)
+    context = torch.stack([(net.embedding.weight[2] + net.embedding.weight[5]) / 2, net.embedding.weight[1]])
+    scores = (context @ net.output.weight.T).log_softmax(1)
     assert net.softmax(pairs).item() == pytest.approx(-(scores[0, 3] + scores[1, 2]).item(), abs=1e-12)
 
 
@@ -78,15 +78,15 @@ def test_frequent_words_are_left_out_as_often_as_the_formula_says():
     task.net.frequency.copy_(torch.tensor([0.8, 0.15, 0.05]))
     tokens = torch.tensor([[0, 2]]).repeat(20000, 1)
     pairs = task.pairs(tokens)
-    assert len(pairs.wanted) / 40000 == pytest.approx((0.05 / 0.8) ** 0.5, abs=0.01)
-    assert len(task.eval().pairs(tokens).wanted) == 40000
+    assert len(pairs.target) / 40000 == pytest.approx((0.05 / 0.8) ** 0.5, abs=0.01)
+    assert len(task.eval().pairs(tokens).target) == 40000
 
 
 @pytest.mark.parametrize("options", [[], ["--model.objective", "cbow", "--model.output", "softmax"]])
 def test_vectors_tell_classes_apart_and_king_minus_man_plus_woman_is_queen(tmp_path, options):
     model = trained(tmp_path, "word2vec", "--trainer.max_steps", "250", *options)
-    found = [(model.similarity(one, two), same) for one, two, same in pairs_of_classes()]
-    near, far = ([c for c, same in found if same is wanted] for wanted in (True, False))
+    cosines = [(model.similarity(one, two), same) for one, two, same in pairs_of_classes()]
+    near, far = ([c for c, same in cosines if same is is_same] for is_same in (True, False))
     auc = sum(a > b for a, b in product(near, far)) / (len(near) * len(far))
     assert auc > 0.9
     assert model.analogy("king", "man", "woman")[0].word == "queen"
@@ -98,9 +98,9 @@ def test_vectors_tell_classes_apart_and_king_minus_man_plus_woman_is_queen(tmp_p
     assert torch.equal(model.vector("apple"), model.net.embedding.weight[apple])
     picture = tmp_path / "plane.png"
     main([str(model.place.folder), str(picture)])
-    with Image.open(picture) as drawn:
-        assert drawn.size[0] >= 720
-        assert len(drawn.convert("RGB").getcolors(1 << 20)) > 20
+    with Image.open(picture) as image:
+        assert image.size[0] >= 720
+        assert len(image.convert("RGB").getcolors(1 << 20)) > 20
 
 
 def test_the_plane_is_that_of_the_largest_variance():
@@ -125,13 +125,13 @@ def test_frozen_vectors_stay_as_they_are_and_tuned_ones_move(tmp_path):
     word2vec = trained(tmp_path, "word2vec", "--trainer.max_steps", "20", "--data.size", "1000")
     more = ["--model.vectors", str(word2vec.place.folder), "--model.dim", "32", "--data", "Sentences",
             "--data.size", "1000", "--trainer.max_steps", "5"]  # fmt: skip
-    found = {}
+    tables = {}
     for tune in ("false", "true"):
         model = trained(tmp_path / tune, "history-3-nnlm", "--model.tune", tune, *more)
-        found[tune] = model.net.embedding.weight
+        tables[tune] = model.net.embedding.weight
     start = torch.nn.functional.normalize(word2vec.net.embedding.weight, dim=1) * 3**-0.5
-    assert torch.equal(found["false"], start)
-    assert not torch.equal(found["true"], start)
+    assert torch.equal(tables["false"], start)
+    assert not torch.equal(tables["true"], start)
     from zoo.cli import main
 
     assert main(["fit", "history-3-nnlm", "--runs", str(tmp_path / "no"), *more[:2], "--trainer.max_steps", "1"]) == 2

@@ -11,7 +11,7 @@ from zoo_classic.word2vec import Word2Vec
 
 from zoo.conformance import checks
 
-TRIED = [
+PARTS = [
     *((NGram, {"smoothing": smoothing}) for smoothing in ("laplace", "kneser_ney")),
     (NNLM, {}),
     *((RecurrentLM, {"cell": cell}) for cell in ("rnn", "gru", "lstm")),
@@ -21,10 +21,10 @@ TRIED = [
     (Sentences, {"size": 400}),
 ]
 ONCE = ("clean_import", "documentation")  # whatever the options are
-FIRST = dict(reversed(TRIED))
+FIRST = dict(reversed(PARTS))
 CHECKS = [
     check
-    for part, options in TRIED
+    for part, options in PARTS
     for check in checks(part, **options)
     if options == FIRST[part] or check.name not in ONCE
 ]

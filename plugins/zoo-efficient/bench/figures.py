@@ -28,7 +28,7 @@ from zoo.parts.pattern import Pattern
 from zoo.parts.position import Extent, NoPosition
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from efficient_measures import exponent, kept
+from efficient_measures import exponent, saved_bytes
 
 LENGTHS = (256, 512, 1024, 2048)
 DIM, HEADS = 128, 4
@@ -45,7 +45,7 @@ def memory(name, build, causal):
     sizes = {}
     for length in LENGTHS:
         part, x = initialize(build(DIM, HEADS)), torch.randn(1, length, DIM)
-        sizes[length] = kept(partial(part, x, pattern=Pattern(causal=causal)), part.parameters())
+        sizes[length] = saved_bytes(partial(part, x, pattern=Pattern(causal=causal)), part.parameters())
     return [name, *(f"{size / 2**20:.2f}" for size in sizes.values()), f"{exponent(sizes):.2f}"]
 
 
@@ -57,13 +57,13 @@ def linformer():
 
 def performer():
     def error(features, trials=60, D=16, T=256):
-        found = []
+        errors = []
         for _ in range(trials):
             part, (q, k, v) = Performer(D, 1, features=features), torch.randn(3, 1, 1, T, D)
             q, k = 0.65 * q, 0.65 * k
             exact = SDPA()(q, k, v, Pattern())
-            found.append((part.attend(q, k, v, Pattern()) - exact).norm() / exact.norm())
-        return torch.stack(found).mean().item()
+            errors.append((part.attend(q, k, v, Pattern()) - exact).norm() / exact.norm())
+        return torch.stack(errors).mean().item()
 
     counts = (16, 64, 256, 1024, 4096)
     table(["m", *counts], [["relative error", *(f"{error(m):.2f}" for m in counts)]])
@@ -111,17 +111,17 @@ def stack(block, depth):
 def reversible():
     x, rows = torch.randn(4, 256, DIM), []
     for depth in (2, 8, 16):
-        net, given = stack(Reversible, depth), {}
+        net, inputs = stack(Reversible, depth), {}
         for name, module in net.blocks.named_modules():
             if isinstance(module, Norm):
-                seen = given.setdefault(name, [])
-                module.register_forward_hook(lambda module, args, out, seen=seen: seen.append(args[0].detach()))
+                pair = inputs.setdefault(name, [])
+                module.register_forward_hook(lambda module, args, out, pair=pair: pair.append(args[0].detach()))
         net(x).square().sum().backward()
-        off = max((there - back).abs().max().item() for there, back in given.values())
+        off = max((there - back).abs().max().item() for there, back in inputs.values())
         sizes, seconds = [], []
         for block in (PreNorm, Reversible):
             other = stack(block, depth)
-            sizes.append(f"{kept(partial(other, x), other.parameters()) / 2**20:.1f}")
+            sizes.append(f"{saved_bytes(partial(other, x), other.parameters()) / 2**20:.1f}")
             seconds.append(f"{least([lambda other=other: other(x).sum().backward()])[0] * 1e3:.0f}")
         rows.append([depth, f"{off:.1e}", *sizes, *seconds])
     table(["depth", "inverse error", "MB PreNorm", "MB Reversible", "ms PreNorm", "ms Reversible"], rows)
@@ -129,13 +129,13 @@ def reversible():
 
 def least(runs, repetitions=5):
     """The least time of each, interleaved."""
-    found = [float("inf")] * len(runs)
+    times = [float("inf")] * len(runs)
     for _ in range(repetitions):
         for number, run in enumerate(runs):
-            begun = time.perf_counter()
+            start = time.perf_counter()
             run()
-            found[number] = min(found[number], time.perf_counter() - begun)
-    return found
+            times[number] = min(times[number], time.perf_counter() - start)
+    return times
 
 
 def times():

@@ -6,21 +6,21 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-def kept(run, parameters=()):
+def saved_bytes(run, parameters=()):
     """Bytes that ``run`` keeps for its backward pass, parameters aside."""
-    known = {parameter.untyped_storage().data_ptr() for parameter in parameters}
-    seen = {}
+    excluded = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+    storages = {}
 
     def pack(tensor):
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in known:
-            seen[storage.data_ptr()] = storage.nbytes()
+        if storage.data_ptr() not in excluded:
+            storages[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         out = run()  # kept until the sizes are counted, so that no storage is used twice
     del out
-    return sum(seen.values())
+    return sum(storages.values())
 
 
 class Largest(TorchDispatchMode):
@@ -43,10 +43,10 @@ def exponent(sizes):
     return sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / sum((a - x) ** 2 for a in xs)
 
 
-def padded(rows, left, width):
+def padded(rows, on_left, width):
     """Rows (1, n, dim) in one batch, padding on one side filled with rubbish, and where the real tokens are."""
     x, valid = 10 * torch.randn(len(rows), width, rows[0].size(-1)), torch.zeros(len(rows), width, dtype=torch.bool)
     for b, row in enumerate(rows):
-        place = slice(width - row.size(1), width) if left else slice(0, row.size(1))
+        place = slice(width - row.size(1), width) if on_left else slice(0, row.size(1))
         x[b, place], valid[b, place] = row[0], True
     return x, valid

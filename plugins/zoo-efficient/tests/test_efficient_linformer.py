@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from efficient_measures import Largest, exponent, kept, padded
+from efficient_measures import Largest, exponent, padded, saved_bytes
 from torch.testing import assert_close
 from zoo_efficient.linformer import Linformer
 
@@ -79,18 +79,18 @@ def test_memory_grows_with_the_length_and_not_its_square():
     sizes = {}
     for length in (256, 512, 1024, 2048):
         part, x = Linformer(DIM, HEADS, Naive(), length=length, rank=32), torch.randn(1, length, DIM)
-        sizes[length] = kept(lambda part=part, x=x: part(x, pattern=Pattern()), part.parameters())
+        sizes[length] = saved_bytes(lambda part=part, x=x: part(x, pattern=Pattern()), part.parameters())
     assert 0.9 < exponent(sizes) <= 1.1
 
 
 @double
-@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("on_left", [True, False])
 @pytest.mark.parametrize("backend", [Naive, SDPA, Tiled, Flash])
-def test_padding_on_either_side_changes_nothing(left, backend):
+def test_padding_on_either_side_changes_nothing(on_left, backend):
     net = Stack(Extent((9,)), dim=DIM, heads=HEADS, depth=2, position=RoPE, backend=backend, padded=True,
-                attention=lambda *given: Linformer(*given, length=9, rank=4))  # fmt: skip
+                attention=lambda *args: Linformer(*args, length=9, rank=4))  # fmt: skip
     rows = [torch.randn(1, n, DIM) for n in (5, 2, 7)]
-    x, valid = padded(rows, left, 9)
+    x, valid = padded(rows, on_left, 9)
     out = net(x, valid)
     for b, row in enumerate(rows):
         assert_close(out[b][valid[b]], net(row)[0], atol=1e-10, rtol=0)

@@ -53,8 +53,8 @@ def test_a_hidden_token_has_no_gradient_and_every_other_has_one(name, causal, ba
 @double
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_the_reach_of_a_window_grows_by_width_less_one_with_each_layer(depth):
-    seen = reach(stack(NEAR, depth=depth))
-    assert seen.sum(1).tolist() == [min(t + 1, depth * (3 - 1) + 1) for t in range(LENGTH)]
+    influence = reach(stack(NEAR, depth=depth))
+    assert influence.sum(1).tolist() == [min(t + 1, depth * (3 - 1) + 1) for t in range(LENGTH)]
 
 
 @double
@@ -73,8 +73,8 @@ def test_weights_are_those_of_the_same_scores_among_fewer_keys(name, causal):
     powers = whole.weights(x, pattern=Pattern()) * pairs(lambda t, s: rule(t - s) and (s <= t or not causal))
     expected = powers / powers.sum(-1, keepdim=True)
     assert_close(part.weights(x, pattern=Pattern(causal=causal)), expected, atol=1e-10, rtol=0)
-    chosen = part.weights(x, pattern=Pattern(causal=causal), rows=[7, 2], heads=[3])
-    assert_close(chosen, expected[:, [3]][:, :, [7, 2]], atol=1e-10, rtol=0)
+    selected = part.weights(x, pattern=Pattern(causal=causal), rows=[7, 2], heads=[3])
+    assert_close(selected, expected[:, [3]][:, :, [7, 2]], atol=1e-10, rtol=0)
 
 
 @double
@@ -89,19 +89,19 @@ def test_decoding_is_one_pass_in_steps_also_where_the_cache_forgets(name, window
 
 @double
 @both
-@pytest.mark.parametrize("left", [True, False])
-def test_padding_on_either_side_changes_nothing(name, left):
+@pytest.mark.parametrize("on_left", [True, False])
+def test_padding_on_either_side_changes_nothing(name, on_left):
     net, rows = stack(BOTH[name][0], depth=2, position=ALiBi, padded=True), [torch.randn(1, n, DIM) for n in (9, 4)]
-    x, valid = padded(rows, left, 11)
+    x, valid = padded(rows, on_left, 11)
     out = net(x, valid)
     for b, row in enumerate(rows):
         assert_close(out[b][valid[b]], net(row)[0], atol=1e-10, rtol=0)
 
 
 def test_of_two_windows_the_narrower_counts():
-    for own, given in ((3, 9), (9, 3)):
-        seen = reach(stack(partial(SlidingWindow, width=own), window=given))
-        assert seen.sum(1).max() == 3
+    for own, of_stack in ((3, 9), (9, 3)):
+        influence = reach(stack(partial(SlidingWindow, width=own), window=of_stack))
+        assert influence.sum(1).max() == 3
 
 
 @double
@@ -117,13 +117,13 @@ def test_a_memory_is_seen_whole(name):
 def test_layers_with_one_stride_share_one_mask():
     net, calls = stack(FAR, depth=3), []
 
-    class Counted(type(net.blocks[0].attend.part.rule)):
+    class CallCounter(type(net.blocks[0].attend.part.rule)):
         def __call__(self, query, key):
             calls.append(1)
             return super().__call__(query, key)
 
     for block in net.blocks:
-        block.attend.part.rule = Counted(4)
+        block.attend.part.rule = CallCounter(4)
     net(torch.randn(1, LENGTH, DIM))
     assert len(calls) == 1
 

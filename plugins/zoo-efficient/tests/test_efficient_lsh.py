@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from efficient_measures import Largest, exponent, kept, padded
+from efficient_measures import Largest, exponent, padded, saved_bytes
 from torch.testing import assert_close
 from zoo_efficient.lsh import LSH, direction, meet
 
@@ -109,14 +109,14 @@ def test_decoding_is_one_pass_in_steps(window):
 
 @double
 @pytest.mark.parametrize("position", [NoPosition, RoPE])
-@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("on_left", [True, False])
 @pytest.mark.parametrize("causal", [True, False])
-def test_padding_on_either_side_changes_nothing(position, left, causal):
+def test_padding_on_either_side_changes_nothing(position, on_left, causal):
     net = Stack(
         Extent((16,), causal=causal), dim=DIM, heads=HEADS, depth=2, attention=LSH, position=position, padded=True
     )
     rows = [torch.randn(1, n, DIM) for n in (7, 3, 9)]
-    x, valid = padded(rows, left, 11)
+    x, valid = padded(rows, on_left, 11)
     out = net(x, valid)
     for b, row in enumerate(rows):
         assert_close(out[b][valid[b]], net(row)[0], atol=1e-10, rtol=0)
@@ -153,12 +153,12 @@ def test_more_rounds_find_more_of_the_nearest_keys():
     q = torch.randn(1, HEADS, 200, 6)
     k = direction(q)
     near = (direction(q) @ k.mT - 2 * torch.eye(200)).argmax(-1, keepdim=True)
-    found = [
+    recalls = [
         (LSH(DIM, HEADS, buckets=8, rounds=rounds).weigh(q, k, Pattern()).gather(-1, near) > 0).float().mean().item()
         for rounds in (1, 2, 4)
     ]
-    assert found[0] > 2 / 8  # chance is one in eight
-    assert found[0] + 0.1 < found[1] < found[2] - 0.1
+    assert recalls[0] > 2 / 8  # chance is one in eight
+    assert recalls[0] + 0.1 < recalls[1] < recalls[2] - 0.1
 
 
 def test_queries_and_keys_meet_in_chunks_of_one_bucket():
@@ -180,7 +180,7 @@ def test_with_buckets_in_proportion_no_tensor_is_quadratic():
     for length in (512, 1024, 2048, 4096):
         part, q = LSH(64, 2, buckets=length // 32, rounds=1), torch.randn(1, 2, length, 32, requires_grad=True)
         run = partial(part.attend, q, direction(q), q, Pattern(causal=True))
-        saved[length] = kept(run)
+        saved[length] = saved_bytes(run)
         with Largest() as most:
             run().sum().backward()
         largest[length] = most.numbers
@@ -213,9 +213,9 @@ def test_buckets_follow_the_seed_and_are_saved():
 def test_low_precision_stays_low_and_moves_few_tokens_to_another_bucket():
     part, x = LSH(DIM, HEADS), torch.randn(4, 100, DIM)
     for dtype, share in ((torch.bfloat16, 0.6), (torch.float16, 0.9)):
-        low, given = part.to(dtype), x.to(dtype)
-        out = low(given, pattern=Pattern(causal=True))
-        exact = part.double()(given.double(), pattern=Pattern(causal=True))
+        low, low_x = part.to(dtype), x.to(dtype)
+        out = low(low_x, pattern=Pattern(causal=True))
+        exact = part.double()(low_x.double(), pattern=Pattern(causal=True))
         assert out.dtype == dtype
         close = (out - exact).abs().amax(-1) <= 16 * torch.finfo(dtype).eps * exact.abs().max()
         assert close.float().mean() > share
@@ -232,10 +232,10 @@ def test_under_autocast_buckets_are_those_of_float32():
 
 def test_dropout_falls_on_weights():
     part, x = LSH(DIM, HEADS, dropout=0.5, buckets=2), torch.randn(1, 6, DIM)
-    drawn = torch.stack([part(x, pattern=Pattern()).detach() for _ in range(600)])
+    samples = torch.stack([part(x, pattern=Pattern()).detach() for _ in range(600)])
     still = part.eval()(x, pattern=Pattern())
-    assert ((drawn.mean(0) - still).abs() <= 5 * drawn.std(0) / 600**0.5 + 1e-6).all()
-    assert (drawn.std(0) > 1e-3).all()
+    assert ((samples.mean(0) - still).abs() <= 5 * samples.std(0) / 600**0.5 + 1e-6).all()
+    assert (samples.std(0) > 1e-3).all()
 
 
 @pytest.mark.parametrize(("build", "words"), [

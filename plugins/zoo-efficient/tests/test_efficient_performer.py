@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from efficient_measures import Largest, exponent, kept, padded
+from efficient_measures import Largest, exponent, padded, saved_bytes
 from torch.testing import assert_close
 from zoo_efficient.directions import orthonormal
 from zoo_efficient.performer import CHUNK, Performer
@@ -89,9 +89,11 @@ def test_the_error_falls_with_the_number_of_features():
 @double
 def test_the_kernel_is_estimated_without_bias():
     q, k = 0.7 * torch.randn(1, 1, 1, 8), 0.7 * torch.randn(1, 1, 1, 8)
-    drawn = torch.stack([kernel(part, q, k).mean() / 8 for part in (Performer(8, 1, features=8) for _ in range(2000))])
+    estimates = torch.stack(
+        [kernel(part, q, k).mean() / 8 for part in (Performer(8, 1, features=8) for _ in range(2000))]
+    )
     exact = math.exp((q * k).sum().item() / math.sqrt(8))
-    assert abs(drawn.mean().item() - exact) < 4 * drawn.std().item() / 2000**0.5
+    assert abs(estimates.mean().item() - exact) < 4 * estimates.std().item() / 2000**0.5
 
 
 def test_rows_are_orthogonal_in_blocks_normal_and_of_no_preferred_direction():
@@ -140,7 +142,7 @@ def test_gradients_are_those_of_the_function(causal):
     q, k, v = torch.randn(3, 1, 2, 6, 4, requires_grad=True)
     valid = torch.tensor([[False, True, True, True, False, True]])
     pattern = Pattern(causal=causal, valid=valid)
-    assert torch.autograd.gradcheck(lambda *given: part.attend(*given, pattern), (q, k, v))
+    assert torch.autograd.gradcheck(lambda *args: part.attend(*args, pattern), (q, k, v))
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -149,7 +151,7 @@ def test_memory_is_linear_in_length(causal):
     for length in (256, 512, 1024, 2048):
         part, x = Performer(32, 2, features=32), torch.randn(1, length, 32)
         run = partial(part, x, pattern=Pattern(causal=causal))
-        saved[length] = kept(run, part.parameters())
+        saved[length] = saved_bytes(run, part.parameters())
         with Largest() as most:
             run().sum().backward()
         largest[length] = most.numbers
@@ -159,11 +161,11 @@ def test_memory_is_linear_in_length(causal):
 
 @double
 @pytest.mark.parametrize("position", [NoPosition, RoPE])
-@pytest.mark.parametrize("left", [True, False])
-def test_padding_on_either_side_changes_nothing(position, left):
+@pytest.mark.parametrize("on_left", [True, False])
+def test_padding_on_either_side_changes_nothing(position, on_left):
     net = Stack(Extent((16,), causal=True), dim=DIM, heads=HEADS, depth=2, attention=Performer, position=position)
     rows = [torch.randn(1, n, DIM) for n in (7, 3, 9)]
-    x, valid = padded(rows, left, 11)
+    x, valid = padded(rows, on_left, 11)
     out = net(x, valid)
     for b, row in enumerate(rows):
         assert_close(out[b][valid[b]], net(row)[0], atol=1e-10, rtol=0)

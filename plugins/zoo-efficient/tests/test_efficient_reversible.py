@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from efficient_measures import kept
+from efficient_measures import saved_bytes
 from torch import nn
 from torch.testing import assert_close
 from zoo_efficient.reversible import Reversible
@@ -92,8 +92,8 @@ def learned(net, source, memory, seed=3):
 def test_gradients_are_those_of_the_ordinary_computation_dropout_included(position, backend, ffn, cross):
     options = {"position": position, "backend": backend, "ffn": ffn, "dropout": 0.3, "attention_dropout": 0.2}
     source, memory = torch.randn(2, LENGTH, DIM), torch.randn(2, 5, DIM) if cross else None
-    found = [learned(stack(block, cross, **options), source, memory) for block in (Reversible, Ordinary)]
-    (ours, loads, after), (theirs, expected_loads, expected_after) = found
+    gradients = [learned(stack(block, cross, **options), source, memory) for block in (Reversible, Ordinary)]
+    (ours, loads, after), (theirs, expected_loads, expected_after) = gradients
     assert all(grad is not None for grad in theirs)
     for one, other in zip(ours, theirs, strict=True):
         assert_close(one, other, atol=1e-10, rtol=0)
@@ -140,20 +140,20 @@ def test_two_forwards_before_one_backward_do_not_mix():
 
 def test_autocast_is_that_of_the_forward_pass():
     nets, x = [stack(block) for block in (Reversible, Ordinary)], torch.randn(2, LENGTH, DIM)
-    seen = []
+    dtypes = []
     for net in nets:
-        net.blocks[1].ffn.part.up.register_forward_hook(lambda module, given, out: seen.append(out.dtype))
+        net.blocks[1].ffn.part.up.register_forward_hook(lambda module, args, out: dtypes.append(out.dtype))
         with torch.autocast("cpu", torch.bfloat16):
             loss = net(x).float().sin().sum()
         loss.backward()
-    assert seen == [torch.bfloat16] * 3  # forward and again, and once by the ordinary way
+    assert dtypes == [torch.bfloat16] * 3  # forward and again, and once by the ordinary way
     for (name, ours), theirs in zip(nets[0].named_parameters(), nets[1].parameters(), strict=True):
         assert ours.grad.dtype == torch.float32
         assert (ours.grad - theirs.grad).norm() < 0.05 * theirs.grad.norm() + 1e-3, name
 
 
 def test_backward_within_autocast_is_the_same():
-    net, x, found = stack(), torch.randn(2, LENGTH, DIM), []
+    net, x, gradients = stack(), torch.randn(2, LENGTH, DIM), []
     for inside in (False, True):
         net.zero_grad()
         with torch.autocast("cpu", torch.bfloat16):
@@ -162,19 +162,19 @@ def test_backward_within_autocast_is_the_same():
                 loss.backward()
         if not inside:
             loss.backward()
-        found.append([parameter.grad.clone() for parameter in net.parameters()])
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+        gradients.append([parameter.grad.clone() for parameter in net.parameters()])
+    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
 
 
 def undone(net, x):
     """The largest difference between what the blocks were given forwards and what they are given backwards."""
-    given = {}
+    inputs = {}
     for name, module in net.blocks.named_modules():
         if isinstance(module, Norm):
-            seen = given.setdefault(name, [])
-            module.register_forward_hook(lambda module, args, out, seen=seen: seen.append(args[0].detach().float()))
+            pair = inputs.setdefault(name, [])
+            module.register_forward_hook(lambda module, args, out, pair=pair: pair.append(args[0].detach().float()))
     net(x).sum().backward()
-    return max((there - back).abs().max().item() for there, back in given.values())
+    return max((there - back).abs().max().item() for there, back in inputs.values())
 
 
 def test_inputs_are_found_again_to_rounding():
@@ -189,7 +189,7 @@ def test_inputs_are_found_again_to_rounding():
 def test_what_is_kept_does_not_grow_with_depth(position):
     def size(block, depth):
         net = stack(block, depth=depth, position=position)
-        return kept(lambda: net(torch.randn(2, 32, DIM)), net.parameters())
+        return saved_bytes(lambda: net(torch.randn(2, 32, DIM)), net.parameters())
 
     ours = [size(Reversible, depth) for depth in (2, 8, 16)]
     assert ours[0] == ours[1] == ours[2]

@@ -38,8 +38,8 @@ def assert_near(pattern, kernel, T, S, groups=4, width=40):
     for backend, dtype in ((FlashVarlen(kernel), torch.bfloat16), (Naive(), torch.bfloat16), (Naive(), torch.float64)):
         make = torch.Generator("cuda").manual_seed(0)
         shapes = (3, 4, T, width), (3, groups, S, width), (3, groups, S, width)
-        drawn = [torch.randn(each, generator=make, device="cuda") for each in shapes]
-        leaves = [x.to(torch.bfloat16).to(dtype).requires_grad_() for x in drawn]
+        tensors = [torch.randn(each, generator=make, device="cuda") for each in shapes]
+        leaves = [x.to(torch.bfloat16).to(dtype).requires_grad_() for x in tensors]
         out = backend(*leaves, pattern)
         assert out.dtype == dtype
         probe = torch.arange(out.numel(), device="cuda").sin().view(out.shape).to(dtype)

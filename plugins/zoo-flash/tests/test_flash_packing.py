@@ -141,10 +141,10 @@ def test_one_step_of_decoding_in_a_window_takes_no_key_that_is_out_of_sight():
 
 def test_queries_at_padding_share_one_run_of_keys_or_are_skipped():
     valid = torch.arange(6) < torch.tensor([[6], [2]])
-    real, rest = plan(Pattern(causal=True, valid=valid), (2, 6, 6))
+    real, padding = plan(Pattern(causal=True, valid=valid), (2, 6, 6))
     assert real.queries.tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
-    assert (rest.queries.tolist(), rest.keys.tolist()) == ([8, 9, 10, 11], [6, 7])
-    assert (rest.query_ends.tolist(), rest.key_ends.tolist(), rest.window) == ([0, 4], [0, 2], (-1, -1))
+    assert (padding.queries.tolist(), padding.keys.tolist()) == ([8, 9, 10, 11], [6, 7])
+    assert (padding.query_ends.tolist(), padding.key_ends.tolist(), padding.window) == ([0, 4], [0, 2], (-1, -1))
     (only,) = plan(Pattern(causal=True, valid=valid), (2, 6, 6), skip_padding=True)
     assert torch.equal(only.queries, real.queries)
     (memory,) = plan(Pattern(valid=valid), (2, 6, 6), skip_padding=True)  # queries here may stand elsewhere
@@ -163,12 +163,12 @@ def test_skipped_padding_is_zeros_and_nothing_else_changes(padding, name):
 
 def test_all_layers_share_what_is_packed_and_it_goes_with_its_pattern():
     pattern = Pattern(causal=True, valid=torch.ones(2, 6, dtype=torch.bool))
-    asked = (2, 6, 6), torch.device("cpu")
-    assert pack(pattern, *asked, False) is pack(pattern, *asked, False) is not pack(pattern, *asked, True)
-    gone = weakref.ref(pattern)
+    call = (2, 6, 6), torch.device("cpu")
+    assert pack(pattern, *call, False) is pack(pattern, *call, False) is not pack(pattern, *call, True)
+    reference = weakref.ref(pattern)
     del pattern
     gc.collect()
-    assert gone() is None
+    assert reference() is None
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 3), (2, 3, 0)])
@@ -191,15 +191,15 @@ def test_alibi_with_gaps_or_with_keys_on_both_sides_of_a_chunk_is_refused():
 
 
 def test_torchs_kernel_takes_what_it_is_given(monkeypatch):
-    given, slow = [], varlen_reference.varlen_attn
+    calls, slow = [], varlen_reference.varlen_attn
 
     def watched(*args, **options):
-        given.append(inspect.signature(varlen_attn).bind(*args, **options).arguments)
+        calls.append(inspect.signature(varlen_attn).bind(*args, **options).arguments)
         return slow(*args, **options)
 
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", watched)
     FlashVarlen("torch")(*leaves(1, 6, 2), Pattern(causal=True, offset=5))
-    (names,) = given
+    (names,) = calls
     assert (names["max_q"], names["max_k"]) == (1, 6)
     assert [names[ends].tolist() for ends in ("cu_seq_q", "cu_seq_k")] == [[0, 1, 2, 3], [0, 6, 12, 18]]
     assert (names["window_size"], names["enable_gqa"], names["scale"]) == ((-1, 0), True, 3**-0.5)

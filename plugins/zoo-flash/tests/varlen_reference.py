@@ -5,10 +5,10 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 
-def attend(*given):
+def attend(*args):
     """(Q, H, D), (K, G, D), (K, G, D') to (Q, H, D'), in O(N) memory."""
     with torch.autocast("cpu", enabled=False):
-        return checkpoint(segments, *given, use_reentrant=False)
+        return checkpoint(segments, *args, use_reentrant=False)
 
 
 def segments(q, k, v, query_ends, key_ends, scale, window, slopes=None, dropout=0.0):
@@ -26,10 +26,10 @@ def segments(q, k, v, query_ends, key_ends, scale, window, slopes=None, dropout=
         lead = torch.arange(T)[:, None] + S - T - torch.arange(S)
         if slopes is not None:
             scores = scores - slopes.to(wide)[:, None, None] * lead.abs()
-        seen = torch.ones(T, S, dtype=torch.bool)
-        seen &= True if window[0] < 0 else lead <= window[0]
-        seen &= True if window[1] < 0 else -lead <= window[1]
-        weights = scores.masked_fill(~seen, torch.finfo(wide).min).softmax(-1).masked_fill(~seen, 0.0)
+        visible = torch.ones(T, S, dtype=torch.bool)
+        visible &= True if window[0] < 0 else lead <= window[0]
+        visible &= True if window[1] < 0 else -lead <= window[1]
+        weights = scores.masked_fill(~visible, torch.finfo(wide).min).softmax(-1).masked_fill(~visible, 0.0)
         rows.append(torch.einsum("hts,shd->thd", F.dropout(weights, dropout), values))
     return torch.cat(rows).to(dtype)
 

@@ -32,14 +32,14 @@ def call(words, shape, groups, heads=4, width=3, out=3):
     T, S, offset, start = SHAPES[shape]
     make = torch.Generator().manual_seed(T + S)
     shapes = (2, heads, T, width), (2, groups, S, width), (2, groups, S, out)
-    asked = {key: value for word in words.split() for key, value in FEATURES[word].items()}
-    if "valid" in asked:  # the first row has nothing but padding, the second has it on the left and inside
-        asked["valid"] = torch.stack([torch.zeros(S, dtype=torch.bool), torch.arange(S) % 3 != 0])
-    if "bias" in asked:  # neither symmetric nor a function of the distance
+    options = {key: value for word in words.split() for key, value in FEATURES[word].items()}
+    if "valid" in options:  # the first row has nothing but padding, the second has it on the left and inside
+        options["valid"] = torch.stack([torch.zeros(S, dtype=torch.bool), torch.arange(S) % 3 != 0])
+    if "bias" in options:  # neither symmetric nor a function of the distance
         table = torch.linspace(-0.4, 0.5, heads, dtype=torch.float64)
-        asked["bias"] = lambda head, query, key: table[head] * (query - 2 * key) / S
+        options["bias"] = lambda head, query, key: table[head] * (query - 2 * key) / S
     inputs = [torch.randn(each, generator=make, dtype=torch.float64) for each in shapes]
-    return inputs, Pattern(offset=offset, start=start, **asked)
+    return inputs, Pattern(offset=offset, start=start, **options)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -77,13 +77,13 @@ def test_a_query_without_keys_gets_zeros(words, dtype):
 )
 @pytest.mark.parametrize("position", [ALiBi, T5, RoPE])
 def test_every_scheme_of_positions_in_a_stack(position, extent):
-    made = {}
+    outputs = {}
     for backend in (Naive, Flex):
         torch.manual_seed(0)
-        made[backend] = Stack(extent, dim=48, heads=4, depth=2, position=position, backend=backend).eval()
+        outputs[backend] = Stack(extent, dim=48, heads=4, depth=2, position=position, backend=backend).eval()
     x = torch.randn(2, 33, 48)
     with torch.no_grad():
-        assert_close(made[Flex](x), made[Naive](x), atol=1e-5, rtol=0)
+        assert_close(outputs[Flex](x), outputs[Naive](x), atol=1e-5, rtol=0)
 
 
 def test_all_layers_share_one_mask_which_goes_with_its_pattern():
@@ -92,10 +92,10 @@ def test_all_layers_share_one_mask_which_goes_with_its_pattern():
     first, second = lower(pattern, 6, 6, device), lower(pattern, 6, 6, device)
     assert first is second
     assert lower(pattern, 5, 6, device) is not first
-    gone = weakref.ref(pattern)
+    reference = weakref.ref(pattern)
     del pattern, first, second
     gc.collect()
-    assert gone() is None
+    assert reference() is None
 
 
 def test_nothing_is_lowered_for_one_newest_query():
@@ -131,12 +131,12 @@ def test_a_compiled_kernel_serves_all_steps_of_decoding(monkeypatch, extent):
     with torch.no_grad():
         naive, flex = ([net(x[:, :length], valid[:, :length]) for length in (60, 50, 40)] for net in nets)
         assert_close(flex, naive, atol=1e-5, rtol=0)
-        caches, steps, seen = nets[1].caches(60), [], 0
+        caches, steps, counts = nets[1].caches(60), [], 0
         for t in range(60):
             steps.append(nets[1](x[:, t : t + 1], valid[:, : t + 1], caches=caches))
-            seen = len(graphs) if t == 5 else seen
+            counts = len(graphs) if t == 5 else counts
         assert_close(torch.cat(steps, 1), naive[0], atol=1e-5, rtol=0)
-    assert len(graphs) == seen <= 6
+    assert len(graphs) == counts <= 6
     torch._dynamo.reset()
 
 

@@ -140,13 +140,20 @@ def test_differential_attention_is_its_formula():
         heads = []
         for h in range(HEADS):
             halves = []
-            for half in (slice(0, 4), slice(4, 8)):
-                scores = [(turned(q[t, h, half], t) @ turned(k[s, h, half], s)).item() / 2 for s in range(t + 1)]
+            for half in ([0, 2, 4, 6], [1, 3, 5, 7]):
+                scores = [(turned(q[t, h], t)[half] @ turned(k[s, h], s)[half]).item() / 2 for s in range(t + 1)]
                 halves.append(sum(w * v[s, h] for s, w in enumerate(shares(scores))))
             out = halves[0] - share * halves[1]
             heads.append(0.7 * out / (out.square().mean() + 1e-5).sqrt() * part.head_norm.weight)
         rows.append(part.out.weight @ torch.cat(heads))
     assert_close(run(part, x), torch.stack(rows), atol=1e-10, rtol=0)
+
+
+def test_a_layer_has_the_papers_share():
+    net = causal_stack(attention=Differential, depth=3)
+    assert [block.attend.part.lambda_init for block in net.blocks] == [
+        pytest.approx(0.8 - 0.6 * math.exp(-0.3 * n)) for n in range(3)
+    ]
 
 
 @double

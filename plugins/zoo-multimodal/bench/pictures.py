@@ -19,7 +19,7 @@ SCALE, EDGE = 3, 6
 FONT = ImageFont.load_default(15)
 
 
-def shown(images):
+def enlarge(images):
     """(B, 3, H, W) in [-1, 1] to enlarged pictures."""
     rows = [Image.fromarray(one) for one in pixels(images).permute(0, 2, 3, 1).numpy()]
     return [row.resize((row.width * SCALE, row.height * SCALE), Image.Resampling.NEAREST) for row in rows]
@@ -32,11 +32,11 @@ def arrays(images):
 
 def lone(batch, count):
     """The first images of one thing each, of different captions."""
-    found = {}
+    rows = {}
     for number, label in enumerate(batch["labels"].tolist()):
         if label >= 0:
-            found.setdefault(decode(batch["captions"][number].tolist()), number)
-    return list(found.values())[:count]
+            rows.setdefault(decode(batch["captions"][number].tolist()), number)
+    return list(rows.values())[:count]
 
 
 def everything(split):
@@ -62,17 +62,17 @@ def clip(run):
     rows = lone(batch, 8)
     texts = [decode(row) for row in batch["captions"][rows].tolist()]
     scores = model.similarity(arrays(batch["images"][rows]), texts)
-    cell, left, top = 32 * SCALE, 300, 32 * SCALE + 2 * EDGE
-    page = Image.new("RGB", (left + len(rows) * (cell + EDGE), top + len(rows) * 44), "white")
+    cell, margin, top = 32 * SCALE, 300, 32 * SCALE + 2 * EDGE
+    page = Image.new("RGB", (margin + len(rows) * (cell + EDGE), top + len(rows) * 44), "white")
     pen = ImageDraw.Draw(page)
-    for column, one in enumerate(shown(batch["images"][rows])):
-        page.paste(one, (left + column * (cell + EDGE), EDGE))
+    for column, one in enumerate(enlarge(batch["images"][rows])):
+        page.paste(one, (margin + column * (cell + EDGE), EDGE))
     for row, text in enumerate(texts):
         pen.text((EDGE, top + row * 44 + 12), text, fill="black", font=FONT)
         for column in range(len(rows)):
             score = scores[column, row].item()
             shade = int(255 - 215 * min(1, max(0, score)))
-            box = [left + column * (cell + EDGE), top + row * 44]
+            box = [margin + column * (cell + EDGE), top + row * 44]
             pen.rectangle([*box, box[0] + cell, box[1] + 40], (shade, shade, 255))
             best = int(scores[column].argmax()) == row
             pen.text((box[0] + 30, box[1] + 12), f"{score:.2f}{' *' if best else ''}",
@@ -84,8 +84,8 @@ def dalle(run, judge=None):
     """Samples of captions, and how many a CLIP takes for what was asked."""
     torch.manual_seed(1)
     model = zoo.load(run)
-    named = ("red square", "blue circle", "green ring", "purple triangle", "orange cross", "yellow circle")
-    kinds = [KINDS.index(kind) for kind in named]
+    names = ("red square", "blue circle", "green ring", "purple triangle", "orange cross", "yellow circle")
+    kinds = [KINDS.index(kind) for kind in names]
     texts = [wordings(kind)[4 + place % 4] for place, kind in enumerate(kinds)]
     columns = 6
     page = Image.new("RGB", (300 + columns * (32 * SCALE + EDGE), len(texts) * (32 * SCALE + EDGE)), "white")
@@ -100,11 +100,11 @@ def dalle(run, judge=None):
     page.save(HERE / "dalle.png")
     if judge:
         every = [text for kind in range(30) for text in wordings(kind)]
-        eye, asked = zoo.load(judge), list(range(0, 240, 2))
-        scores = eye.similarity(model.draw([every[number] for number in asked]), every)
+        eye, numbers = zoo.load(judge), list(range(0, 240, 2))
+        scores = eye.similarity(model.draw([every[number] for number in numbers]), every)
         best = scores.argmax(-1)
-        kind = (best // 8 == torch.tensor(asked) // 8).float().mean()
-        place = (best % 4 == torch.tensor(asked) % 4).float().mean()
+        kind = (best // 8 == torch.tensor(numbers) // 8).float().mean()
+        place = (best % 4 == torch.tensor(numbers) % 4).float().mean()
         print(f"120 samples, by the nearest of 240 captions: kind {kind:.3f}, place {place:.3f}")
 
 
@@ -113,18 +113,18 @@ def flamingo(run):
     model = zoo.load(run)
     for split in ("val", "test"):
         batch = everything(split)
-        said = model.caption(arrays(batch["images"]))
+        captions = model.caption(arrays(batch["images"]))
         own = [decode(row) for row in batch["captions"].tolist()]
-        right = [a == b for a, b in zip(said, own, strict=True)]
-        words = [a == b for x, y in zip(said, own, strict=True) for a, b in zip(x.split(), y.split(), strict=False)]
+        right = [a == b for a, b in zip(captions, own, strict=True)]
+        words = [a == b for x, y in zip(captions, own, strict=True) for a, b in zip(x.split(), y.split(), strict=False)]
         print(f"{split}: {len(own)} images, {np.mean(right):.3f} captions exact, {np.mean(words):.3f} of words")
         if split == "val":
             page = Image.new("RGB", (96 + 700, 10 * (96 + EDGE)), "white")
             pen = ImageDraw.Draw(page)
-            for row, one in enumerate(shown(batch["images"])[:10]):
+            for row, one in enumerate(enlarge(batch["images"])[:10]):
                 y = row * (96 + EDGE)
                 page.paste(one, (0, y))
-                pen.text((106, y + 26), said[row], fill="black" if right[row] else "red", font=FONT)
+                pen.text((106, y + 26), captions[row], fill="black" if right[row] else "red", font=FONT)
                 if not right[row]:
                     pen.text((106, y + 52), f"({own[row]})", fill="grey", font=FONT)
             page.save(HERE / "flamingo.png")

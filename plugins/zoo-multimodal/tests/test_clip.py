@@ -21,12 +21,12 @@ def small(data, **options):
 @pytest.mark.usefixtures("double")
 def test_info_nce_is_its_formula():
     logits = 3 * torch.randn(5, 5)
-    wanted = 0.0
+    expected = 0.0
     for i in range(5):
         row = sum(math.exp(float(logits[i, j])) for j in range(5))
         column = sum(math.exp(float(logits[j, i])) for j in range(5))
-        wanted -= (2 * float(logits[i, i]) - math.log(row) - math.log(column)) / 2
-    assert_close(info_nce(logits), torch.tensor(wanted), atol=1e-12, rtol=0)
+        expected -= (2 * float(logits[i, i]) - math.log(row) - math.log(column)) / 2
+    assert_close(info_nce(logits), torch.tensor(expected), atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("rows", [16, 64])
@@ -68,8 +68,8 @@ def test_zero_shot_is_the_class_of_the_nearest_caption(shapes):
     right, lone = 0, 0
     for image, label in zip(batch["images"], batch["labels"].tolist(), strict=True):
         if label >= 0:
-            seen = net.images(image[None])[0]
-            right, lone = right + (max(texts, key=lambda pair: (seen @ pair[1]).item())[0] == label), lone + 1
+            vector = net.images(image[None])[0]
+            right, lone = right + (max(texts, key=lambda pair: (vector @ pair[1]).item())[0] == label), lone + 1
     with torch.no_grad():
         task.evaluate(batch)
     assert 0 < lone < 60

@@ -44,8 +44,8 @@ def test_numbers_go_to_the_nearest_level_and_gradients_pass():
     quantiser = Quantiser((3, 5, 7))
     x = (2 * torch.randn(40, 3)).requires_grad_()
     rounded = quantiser(x)
-    for row, found in zip(x.tolist(), rounded.tolist(), strict=True):
-        for number, level, value in zip(row, (3, 5, 7), found, strict=True):
+    for row, nearest in zip(x.tolist(), rounded.tolist(), strict=True):
+        for number, level, value in zip(row, (3, 5, 7), nearest, strict=True):
             places = [2 * i / (level - 1) - 1 for i in range(level)]
             assert value == pytest.approx(min(places, key=lambda place: abs(place - math.tanh(number))), abs=1e-6)
     rounded.sum().backward()
@@ -106,21 +106,21 @@ def test_the_loss_is_that_of_each_next_word_and_code(shapes):
     """One token at a time, by softmax over words alone or codes alone."""
     task = small(shapes).eval()
     batch = shapes.datasets["val"].batch(np.arange(2), 0)
-    words, codes, size = task._told(batch)
+    words, codes, size = task._token_losses(batch)
     net = task.net
     images = net.tokenizer.encode(batch["images"])
-    wanted = []
+    expected = []
     for caption, painted in zip(batch["captions"].tolist(), images.tolist(), strict=True):
         row = caption + [code + net.words for code in painted]
-        told = net.language(torch.tensor([row]))[0]
+        logits = net.language(torch.tensor([row]))[0]
         for place in range(1, len(row)):
             if place < len(caption) and caption[place] == 0:
                 continue
             inside = slice(0, net.words) if place < len(caption) else slice(net.words, None)
             target = row[place] if place < len(caption) else row[place] - net.words
-            wanted.append(-told[place - 1, inside].log_softmax(-1)[target])
-    assert int(size) == len(wanted)
-    assert_close(words.sum() + codes.sum(), torch.stack(wanted).sum(), atol=1e-3, rtol=1e-5)
+            expected.append(-logits[place - 1, inside].log_softmax(-1)[target])
+    assert int(size) == len(expected)
+    assert_close(words.sum() + codes.sum(), torch.stack(expected).sum(), atol=1e-3, rtol=1e-5)
 
 
 def test_images_follow_texts_and_texts_never_images(shapes):
@@ -134,9 +134,9 @@ def test_images_follow_texts_and_texts_never_images(shapes):
     assert torch.equal(words, words_after)
     assert_close(painted[:, :21], painted_after[:, :21], atol=0, rtol=0)
     assert (painted[:, 21:] != painted_after[:, 21:]).any(-1).all()
-    said = captions.clone()
-    said[:, 3] = said[:, 3] % 20 + 4
-    assert (net.read(said, codes)[1] != painted).any(-1).all()
+    changed = captions.clone()
+    changed[:, 3] = changed[:, 3] % 20 + 4
+    assert (net.read(changed, codes)[1] != painted).any(-1).all()
 
 
 def test_painting_with_a_cache_is_painting_without(shapes):
@@ -144,8 +144,8 @@ def test_painting_with_a_cache_is_painting_without(shapes):
     captions = shapes.datasets["val"].captions[:3]
     codes = torch.zeros(3, 0, dtype=torch.long)
     for _ in range(64):
-        told = net.language(torch.cat([captions, codes + net.words], 1))[:, -1, net.words :]
-        codes = torch.cat([codes, told.argmax(-1, keepdim=True)], 1)
+        logits = net.language(torch.cat([captions, codes + net.words], 1))[:, -1, net.words :]
+        codes = torch.cat([codes, logits.argmax(-1, keepdim=True)], 1)
     painted = net.paint(captions, GenerationConfig(max_length=64, min_length=64))
     assert_close(painted, net.tokenizer.decode(codes))
     with pytest.raises(UsageError, match="19 tokens"):

@@ -67,9 +67,9 @@ def test_closed_gates_leave_the_language_model_as_it_is(shapes, runs):
     assert torch.equal(task.net(batch["images"], batch["inputs"]), alone)
     assert torch.equal(task.net.decode(batch["inputs"], None), alone)
     open_gates(task.net)
-    seen = task.net(batch["images"], batch["inputs"])
-    assert not torch.allclose(seen, alone, atol=1e-3)
-    assert not torch.allclose(seen, task.net(batch["images"].flip(0), batch["inputs"]), atol=1e-4)
+    logits = task.net(batch["images"], batch["inputs"])
+    assert not torch.allclose(logits, alone, atol=1e-3)
+    assert not torch.allclose(logits, task.net(batch["images"].flip(0), batch["inputs"]), atol=1e-4)
 
 
 def test_a_gate_is_its_formula(shapes):
@@ -80,9 +80,9 @@ def test_a_gate_is_its_formula(shapes):
     from zoo.parts.block import Context
     from zoo.parts.pattern import Pattern
 
-    found = look(x, Context(Pattern(causal=True), memory=memory))
+    result = look(x, Context(Pattern(causal=True), memory=memory))
     y = x + np.tanh(0.3) * look.attention(look.attention_norm(x), memory.states, pattern=Pattern())
-    assert_close(found, y + np.tanh(0.3) * look.ffn(look.ffn_norm(y)))
+    assert_close(result, y + np.tanh(0.3) * look.ffn(look.ffn_norm(y)))
 
 
 def test_what_is_frozen_is_bit_identical_after_training_and_the_rest_moves(shapes, runs, tmp_path):
@@ -129,14 +129,14 @@ def test_captions_with_a_cache_are_those_without(shapes):
     net = small(shapes).eval().net
     open_gates(net, 1.0)
     images = batch_of(shapes)["images"]
-    told = net.tell(images, GenerationConfig(max_length=12))
-    for image, found in zip(images, told, strict=True):
+    captions = net.tell(images, GenerationConfig(max_length=12))
+    for image, caption in zip(images, captions, strict=True):
         row = [BEGIN]
         while len(row) <= 12:
             row.append(int(net(image[None], torch.tensor([row]))[0, -1].argmax()))
             if row[-1] == END:
                 break
-        assert found == [token for token in row[1:] if token != END]
+        assert caption == [token for token in row[1:] if token != END]
 
 
 def test_a_look_stands_in_front_of_every_nth_block_and_has_its_parts(shapes):

@@ -73,13 +73,13 @@ def test_a_caption_is_true_of_its_picture():
 
 
 def test_held_out_kinds_are_tested_and_never_trained_on(shapes):
-    held = {KINDS[thing.kind] for thing in EVERY if held_out(thing)}
-    assert held == {"red circle", "green square", "blue triangle", "yellow cross", "purple ring"}
+    held_out_kinds = {KINDS[thing.kind] for thing in EVERY if held_out(thing)}
+    assert held_out_kinds == {"red circle", "green square", "blue triangle", "yellow cross", "purple ring"}
     for split, alone in (("train", False), ("val", False), ("test", True)):
         for row in shapes.datasets[split].captions.tolist():
             words = decode(row).split()
-            found = {f"{words[i + 2]} {words[i + 3]}" for i in range(0, len(words), 9)}
-            assert found <= held if alone else not found & held, (split, words)
+            kinds = {f"{words[i + 2]} {words[i + 3]}" for i in range(0, len(words), 9)}
+            assert kinds <= held_out_kinds if alone else not kinds & held_out_kinds, (split, words)
 
 
 def test_a_batch_serves_images_and_language_models_alike(shapes):
@@ -88,9 +88,9 @@ def test_a_batch_serves_images_and_language_models_alike(shapes):
     assert batch["images"].abs().max() <= 1
     assert torch.equal(batch["valid"], batch["captions"] != PAD)
     assert torch.equal(batch["inputs"], batch["captions"][:, :-1])
-    kept = batch["targets"] >= 0
-    assert torch.equal(batch["targets"][kept], batch["captions"][:, 1:][kept])
-    assert torch.equal(kept, batch["valid"][:, 1:])
+    real = batch["targets"] >= 0
+    assert torch.equal(batch["targets"][real], batch["captions"][:, 1:][real])
+    assert torch.equal(real, batch["valid"][:, 1:])
     texts = [decode(row) for row in batch["captions"].tolist()]
     assert batch["bytes"].tolist() == [len(text) for text in texts]
     for text, label in zip(texts, batch["labels"].tolist(), strict=True):

@@ -73,8 +73,8 @@ def test_without_auxiliary_losses_only_the_last_answer_counts():
         losses.append(task.loss(batch).total)
     assert torch.allclose(losses[1], task.evaluate(batch).total)
     logits, boxes = task.net(batch["images"])
-    wanted = Targets(batch["classes"], batch["boxes"])
-    every = [sum(set_loss(Predictions(*one), wanted, Weights()).values()) for one in zip(logits, boxes, strict=True)]
+    targets = Targets(batch["classes"], batch["boxes"])
+    every = [sum(set_loss(Predictions(*one), targets, Weights()).values()) for one in zip(logits, boxes, strict=True)]
     assert torch.allclose(losses[0], torch.stack(every).mean())
 
 
@@ -83,11 +83,11 @@ def test_anchors_say_what_a_cell_says_in_its_middle_and_what_lies_between_in_bet
     anchors, cells = Anchors(3), torch.randn(2, 16, 8)
     middle = torch.tensor([[0.625, 0.375], [0.75, 0.375], [0.875, 0.375]])  # cells (1, 2) and (1, 3) of 4 x 4
     anchors.weight.data.copy_(middle.logit())
-    asked = anchors(cells, 4)
+    queries = anchors(cells, 4)
     place = Sinusoidal(8, 1, Extent((4, 4)), base=BASE).embed(torch.zeros(1, 16, 8), torch.arange(16))[0]
-    assert torch.allclose(asked[:, 0], cells[:, 6] + place[6])
-    assert torch.allclose(asked[:, 2], cells[:, 7] + place[7])
-    assert torch.allclose(asked[:, 1] - sines(middle[1], 4, 8), (cells[:, 6] + cells[:, 7]) / 2)
+    assert torch.allclose(queries[:, 0], cells[:, 6] + place[6])
+    assert torch.allclose(queries[:, 2], cells[:, 7] + place[7])
+    assert torch.allclose(queries[:, 1] - sines(middle[1], 4, 8), (cells[:, 6] + cells[:, 7]) / 2)
 
 
 def test_anchors_are_spread_and_boxes_start_there():
@@ -108,9 +108,9 @@ def test_predictions_are_written_down_with_the_surest_first():
     assert [len(row["objects"]) for row in rows] == [5, 5, 5]
     sure = [one["probability"] for one in rows[0]["objects"]]
     assert sure == sorted(sure, reverse=True)
-    found = task(batch["images"])
-    best = found.logits[0].softmax(-1)[:, :-1].max(-1).values.argmax()
-    assert rows[0]["objects"][0]["box"] == found.boxes[0, best].tolist()
+    predictions = task(batch["images"])
+    best = predictions.logits[0].softmax(-1)[:, :-1].max(-1).values.argmax()
+    assert rows[0]["objects"][0]["box"] == predictions.boxes[0, best].tolist()
 
 
 def test_what_cannot_be_built_is_refused():

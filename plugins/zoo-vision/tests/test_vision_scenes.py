@@ -7,9 +7,9 @@ import pytest
 import torch
 from PIL import Image, ImageDraw
 from zoo_vision.boxes import corners
-from zoo_vision.drawn import CONTRAST, KINDS, RADII, SEEN, Thing, picture, random_things, shown
 from zoo_vision.scenes import DrawnScenes, moved, normal
 from zoo_vision.setloss import NOTHING
+from zoo_vision.shapes import CONTRAST, KINDS, MIN_VISIBLE, RADII, Thing, picture, random_things, visible_shares
 
 from zoo.errors import UsageError
 
@@ -17,10 +17,10 @@ from zoo.errors import UsageError
 @pytest.fixture
 def data(tmp_path, monkeypatch):
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path))
-    made = DrawnScenes(size=40, seed=3)
-    monkeypatch.setattr("zoo_vision.scenes.HELD", 30)
-    made.ready()
-    return made
+    scenes = DrawnScenes(size=40, seed=3)
+    monkeypatch.setattr("zoo_vision.scenes.EVALUATION_SIZE", 30)
+    scenes.ready()
+    return scenes
 
 
 @pytest.mark.parametrize("kind", range(len(KINDS)), ids=KINDS)
@@ -32,8 +32,8 @@ def test_a_box_fits_what_is_painted(kind, turn):
     assert np.abs(np.array(page.getbbox()) / 10 - thing.box()).max() < 0.25
     outline = thing.outline() if KINDS[kind] not in ("circle", "ring") else []
     assert all(math.dist(point, (30, 25)) <= 14 + 1e-9 for point in outline)
-    left, top, right, bottom = thing.box()
-    assert 16 - 1e-9 <= left < right <= 44 + 1e-9
+    x0, top, x1, bottom = thing.box()
+    assert 16 - 1e-9 <= x0 < x1 <= 44 + 1e-9
     assert 11 - 1e-9 <= top < bottom <= 39 + 1e-9
 
 
@@ -53,8 +53,8 @@ def test_kinds_are_told_apart_by_their_area():
 
 def test_what_is_covered_is_counted():
     big, small = Thing(2, 30, 30, 20, math.pi / 4), Thing(2, 30, 30, 10, math.pi / 4)
-    assert shown([big, small], 64) == pytest.approx([0.75, 1], abs=0.05)
-    assert shown([small, big], 64) == [0, 1]
+    assert visible_shares([big, small], 64) == pytest.approx([0.75, 1], abs=0.05)
+    assert visible_shares([small, big], 64) == [0, 1]
 
 
 def test_scenes_are_drawn_as_promised():
@@ -63,18 +63,18 @@ def test_scenes_are_drawn_as_promised():
     for _ in range(60):
         things = random_things(4, 64, draw)
         counts.add(len(things))
-        assert all(share >= SEEN for share in shown(things, 64))
+        assert all(share >= MIN_VISIBLE for share in visible_shares(things, 64))
         for thing in things:
             assert RADII[0] * 64 <= thing.radius <= RADII[1] * 64
             assert thing.radius <= min(thing.x, thing.y, 64 - thing.x, 64 - thing.y) + 1e-9
     assert counts == {1, 2, 3, 4}
-    plain, painted = (picture(things, 64, np.random.default_rng(9)).astype(int) for things in ([], [things[0]]))
+    ground, painted = (picture(things, 64, np.random.default_rng(9)).astype(int) for things in ([], [things[0]]))
     x, y = round(things[0].x), round(things[0].y)
-    apart = np.abs(plain - painted).sum(-1)
+    apart = np.abs(ground - painted).sum(-1)
     assert apart.max() > CONTRAST / 2
-    left, top, right, bottom = things[0].box()
+    x0, top, x1, bottom = things[0].box()
     assert apart[apart > 90].size
-    assert left <= x <= right
+    assert x0 <= x <= x1
     assert top <= y <= bottom
 
 
@@ -83,7 +83,7 @@ def test_splits_share_no_scene_and_are_the_same_for_every_seed(data, tmp_path):
     other.ready()
     assert other.fingerprint() == data.fingerprint()
     prints = {name: {image.numpy().tobytes() for image in rows.images} for name, rows in data.datasets.items()}
-    assert {name: len(found) for name, found in prints.items()} == {"train": 40, "val": 30, "test": 30}
+    assert {name: len(digests) for name, digests in prints.items()} == {"train": 40, "val": 30, "test": 30}
     assert not prints["train"] & prints["val"]
     assert not prints["train"] & prints["test"]
     assert not prints["val"] & prints["test"]
@@ -113,14 +113,14 @@ def test_a_batch_says_what_is_where(data):
 def test_turning_and_mirroring_moves_boxes_with_what_is_in_them():
     images, boxes = torch.zeros(8, 1, 10, 10), torch.tensor([0.2, 0.65, 0.2, 0.5]).expand(8, 1, 4)
     images[:, :, 4:9, 1:3] = 1.0
-    chosen = torch.tensor([[n >> bit & 1 for bit in range(3)] for n in range(8)]).bool()
-    seen = set()
-    turned, frames = moved(images, boxes, chosen)
+    flips = torch.tensor([[n >> bit & 1 for bit in range(3)] for n in range(8)]).bool()
+    orientations = set()
+    turned, frames = moved(images, boxes, flips)
     for image, box in zip(turned, frames, strict=True):
-        left, top, right, bottom = (corners(box[0]) * 10).round().int().tolist()
-        assert image.sum() == image[0, top:bottom, left:right].sum() == (right - left) * (bottom - top) == 10
-        seen.add((left, top, right, bottom))
-    assert len(seen) == 8
+        x0, top, x1, bottom = (corners(box[0]) * 10).round().int().tolist()
+        assert image.sum() == image[0, top:bottom, x0:x1].sum() == (x1 - x0) * (bottom - top) == 10
+        orientations.add((x0, top, x1, bottom))
+    assert len(orientations) == 8
     assert torch.equal(turned[0], images[0])
 
 
@@ -130,9 +130,9 @@ def test_training_scenes_are_moved_by_seed_and_epoch_and_not_without_augment(dat
     assert torch.equal(first["images"], again["images"])
     assert not torch.equal(first["images"], later["images"])
     assert not torch.equal(first["boxes"], later["boxes"])
-    plain = DrawnScenes(size=40, seed=3, augment=False)
-    plain.ready()
-    still = plain.datasets["train"].batch(np.arange(40), 1)
+    unmoved = DrawnScenes(size=40, seed=3, augment=False)
+    unmoved.ready()
+    still = unmoved.datasets["train"].batch(np.arange(40), 1)
     assert torch.equal(still["images"], normal(rows.images.permute(0, 3, 1, 2)))
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 from zoo_vision.swin import Merge, Swin, SwinBlock
-from zoo_vision.windows import WindowAttention, join, offsets, seen, split
+from zoo_vision.windows import WindowAttention, join, offsets, split, visible_cells
 
 from zoo.errors import UsageError
 from zoo.parts.norm import LayerNorm, RMSNorm
@@ -35,15 +35,15 @@ def together(one, two, window, shift):
 def test_no_cell_sees_across_windows_or_around_the_edge(rows, window, shift):
     cells = [(r, c) for r in range(rows) for c in range(rows)]
     grid = torch.arange(rows * rows).view(1, rows, rows).roll((-shift, -shift), (1, 2))
-    windows, allowed = split(grid, window)[0], seen(rows, rows, window, shift)
-    found = {
+    windows, allowed = split(grid, window)[0], visible_cells(rows, rows, window, shift)
+    reach = {
         (int(a), int(b))
         for numbers, mask in zip(windows, allowed, strict=True)
         for i, a in enumerate(numbers)
         for j, b in enumerate(numbers)
         if mask[i, j]
     }
-    assert found == {
+    assert reach == {
         (a, b) for a, one in enumerate(cells) for b, two in enumerate(cells) if together(one, two, window, shift)
     }
 
@@ -54,7 +54,7 @@ def test_attention_is_that_of_a_loop_over_cells(shift):
     layer = WindowAttention(6, 2, grid=8, window=4, shift=shift).eval()
     nn.init.normal_(layer.biases.weight)
     x = torch.randn(1, 8, 8, 6)
-    found, cells = layer(x), [(r, c) for r in range(8) for c in range(8)]
+    result, cells = layer(x), [(r, c) for r in range(8) for c in range(8)]
     q, k, v = layer.qkv(x[0]).unflatten(-1, (3, 2, 3)).unbind(2)
     for one in cells:
         others = [two for two in cells if together(one, two, 4, shift)]
@@ -66,20 +66,20 @@ def test_attention_is_that_of_a_loop_over_cells(shift):
                 for two in others
             ])  # fmt: skip
             heads.append(sum(w * v[two][head] for w, two in zip(scores.softmax(0), others, strict=True)))
-        assert torch.allclose(found[0, one[0], one[1]], layer.out(torch.cat(heads)), atol=1e-10)
+        assert torch.allclose(result[0, one[0], one[1]], layer.out(torch.cat(heads)), atol=1e-10)
 
 
 def test_two_layers_see_past_a_window_and_the_first_does_not():
-    plain, shifted = (WindowAttention(4, 1, grid=8, window=4, shift=shift) for shift in (0, 2))
+    unshifted, shifted = (WindowAttention(4, 1, grid=8, window=4, shift=shift) for shift in (0, 2))
     x = torch.randn(1, 8, 8, 4, requires_grad=True)
 
     def reach(y):
         (slope,) = torch.autograd.grad(y[0, 3, 3].sum(), x)
         return {(r, c) for r, c in slope[0].abs().sum(-1).nonzero().tolist()}
 
-    assert reach(plain(x)) == {(r, c) for r in range(4) for c in range(4)}
+    assert reach(unshifted(x)) == {(r, c) for r in range(4) for c in range(4)}
     assert reach(shifted(x)) == {(r, c) for r in range(2, 6) for c in range(2, 6)}
-    assert reach(shifted(plain(x))) == {(r, c) for r in range(8) for c in range(8)}
+    assert reach(shifted(unshifted(x))) == {(r, c) for r in range(8) for c in range(8)}
 
 
 def test_splitting_and_joining_is_nothing_and_offsets_are_unique():
@@ -105,11 +105,11 @@ def test_images_go_around_branches_the_more_often_the_deeper_the_block():
     timm = pytest.importorskip("timm.models.swin_transformer", reason="timm is not installed")
     theirs = timm.SwinTransformer(depths=(2, 2, 6, 2), drop_path_rate=0.3, img_size=56, patch_size=1)
     ours = Swin(5, 56, 3, patch_size=1, dim=12, depths=[2, 2, 6, 2], heads=[1, 2, 3, 4], stochastic_depth=0.3)
-    found = [block.skip.p for block in ours.modules() if isinstance(block, SwinBlock)]
-    wanted = [getattr(b.drop_path1, "drop_prob", 0.0) for layer in theirs.layers for b in layer.blocks]
-    assert found == pytest.approx(wanted)
-    assert found[0] == 0
-    assert found[-1] == 0.3
+    rates = [block.skip.p for block in ours.modules() if isinstance(block, SwinBlock)]
+    expected = [getattr(b.drop_path1, "drop_prob", 0.0) for layer in theirs.layers for b in layer.blocks]
+    assert rates == pytest.approx(expected)
+    assert rates[0] == 0
+    assert rates[-1] == 0.3
     with pytest.raises(UsageError, match="stochastic_depth must be at least 0 and below 1, got 1"):
         Swin(5, 16, 1, patch_size=2, window=2, dim=8, depths=[1], heads=[1], stochastic_depth=1.0)
 

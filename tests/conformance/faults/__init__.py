@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from zoo.registry import kind_of
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -17,7 +19,7 @@ class Fault:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.part.kind}-{self.part.__name__}"
+        return f"{kind_of(self.part)}-{self.part.__name__}"
 
 
 FAULTS: list[Fault] = []

@@ -237,9 +237,9 @@ class KeepsKeys(MultiHead):
     """Keys of the last call are averaged in, which nobody asked for."""
 
     def attend(self, q, k, v, pattern):
-        kept = getattr(self, "kept", None)
-        self.kept = k.detach().mean()
-        return super().attend(q, k if kept is None else k + 0.1 * kept, v, pattern)
+        earlier = getattr(self, "mean_key", None)
+        self.mean_key = k.detach().mean()
+        return super().attend(q, k if earlier is None else k + 0.1 * earlier, v, pattern)
 
 
 @planted(sizes="scale the initial weights")

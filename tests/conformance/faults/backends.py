@@ -171,11 +171,11 @@ class ValidOnQueries(Steps):
     """Padding is applied to the rows of queries instead of the columns of keys."""
 
     def mask(self, pattern, query, key):
-        seen = super().mask(replace(pattern, valid=None), query, key)
+        visible = super().mask(replace(pattern, valid=None), query, key)
         if pattern.valid is None or len(query) != len(key):
             return super().mask(pattern, query, key)
         rows = pattern.valid[:, None, :, None].expand(-1, -1, -1, len(key))
-        return rows if seen is None else seen & rows
+        return rows if visible is None else visible & rows
 
 
 @planted(values="It is what comes out without bias")
@@ -246,11 +246,11 @@ class StartIgnored(Steps):
 
     def mask(self, pattern, query, key):
         valid = pattern.valid
-        seen = replace(pattern, valid=None).mask(query, key - pattern.start)
+        visible = replace(pattern, valid=None).mask(query, key - pattern.start)
         if valid is None:
-            return seen
+            return visible
         rows = valid[:, None, None]
-        return rows if seen is None else seen & rows
+        return rows if visible is None else visible & rows
 
 
 @planted(values="one new token", decoding="differs by")

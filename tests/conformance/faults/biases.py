@@ -171,8 +171,8 @@ class LooksAtDistances(T5):
     """It looks at the largest distance to decide, so that a GPU waits in every pass."""
 
     def bias(self, head, query, key):
-        found = super().bias(head, query, key)
-        return found if int((query - key).abs().max()) < 10**6 else found.clamp(max=0)
+        result = super().bias(head, query, key)
+        return result if int((query - key).abs().max()) < 10**6 else result.clamp(max=0)
 
 
 @planted(initialisation="draw it there")

@@ -29,8 +29,8 @@ class Sentences(TextLabels):
 
     def texts(self):
         draw = random.Random(self.shift + 100 * self.noisy)
-        made = [LabelledText(sentence(draw), draw.choice(["cat", "dog"])) for _ in range(120)]
-        return {"train": made[:80], "val": made[80:100], "test": made[100:]}
+        rows = [LabelledText(sentence(draw), draw.choice(["cat", "dog"])) for _ in range(120)]
+        return {"train": rows[:80], "val": rows[80:100], "test": rows[100:]}
 
 
 class Noise(ImageData):
@@ -69,8 +69,8 @@ class ValidatesWithTraining(Sentences):
     """The validation texts are training texts."""
 
     def texts(self):
-        found = super().texts()
-        return {**found, "val": found["train"][:20]}
+        splits = super().texts()
+        return {**splits, "val": splits["train"][:20]}
 
 
 @planted(splits_are_apart="of test stand in the training data")
@@ -78,8 +78,8 @@ class TestsWithTraining(Sentences):
     """The test texts are training texts."""
 
     def texts(self):
-        found = super().texts()
-        return {**found, "test": found["train"][-20:]}
+        splits = super().texts()
+        return {**splits, "test": splits["train"][-20:]}
 
 
 @planted(splits_are_apart="2 of 20")
@@ -87,8 +87,8 @@ class TenthOfValidation(Sentences):
     """A tenth of the validation texts is trained with."""
 
     def texts(self):
-        found = super().texts()
-        return {**found, "train": found["train"] + found["val"][:2]}
+        splits = super().texts()
+        return {**splits, "train": splits["train"] + splits["val"][:2]}
 
 
 @planted(splits_are_apart="of val stand in the training data")
@@ -311,8 +311,8 @@ class OneImageIsNaN(_Fetches):
 
     def fetching(self, rows, batch):
         def fetch(indices, epoch):
-            found = batch(indices, epoch)
-            found["images"][indices == 13] = float("nan")
-            return found
+            images = batch(indices, epoch)
+            images["images"][indices == 13] = float("nan")
+            return images
 
         return fetch

@@ -114,8 +114,8 @@ class OwnRandomNumbers(MLP):
     def forward(self, x):
         hidden = F.gelu(self.up(x))
         if self.training:
-            kept = numpy.random.default_rng(None).random(hidden.shape) > 0.1
-            hidden = hidden * torch.as_tensor(kept, device=x.device).to(x.dtype) / 0.9
+            mask = numpy.random.default_rng(None).random(hidden.shape) > 0.1
+            hidden = hidden * torch.as_tensor(mask, device=x.device).to(x.dtype) / 0.9
         return self.down(hidden)
 
 

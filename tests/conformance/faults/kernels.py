@@ -69,8 +69,8 @@ class DropsByNumpy(Steps):
     """What is dropped is drawn by numpy."""
 
     def drop(self, weights, dropout):
-        kept = numpy.random.default_rng(None).random(weights.shape) >= dropout
-        return weights * torch.as_tensor(kept, device=weights.device) / (1 - dropout)
+        mask = numpy.random.default_rng(None).random(weights.shape) >= dropout
+        return weights * torch.as_tensor(mask, device=weights.device) / (1 - dropout)
 
 
 @planted(dropout="drops the same weights each time")
@@ -78,8 +78,8 @@ class DropsTheSame(Steps):
     """A generator made in each call drops the same weights each time."""
 
     def drop(self, weights, dropout):
-        kept = torch.rand(weights.shape, generator=torch.Generator().manual_seed(0)).to(weights.device) >= dropout
-        return weights * kept / (1 - dropout)
+        mask = torch.rand(weights.shape, generator=torch.Generator().manual_seed(0)).to(weights.device) >= dropout
+        return weights * mask / (1 - dropout)
 
 
 @planted(dropout="drop whole keys")
@@ -103,10 +103,10 @@ class RemembersMask(Steps):
     """The mask of the first call of a shape is kept, whatever the next one asks for."""
 
     def __init__(self):
-        self.kept = {}
+        self.masks = {}
 
     def mask(self, pattern, query, key):
-        return self.kept.setdefault((len(query), len(key)), super().mask(pattern, query, key))
+        return self.masks.setdefault((len(query), len(key)), super().mask(pattern, query, key))
 
 
 @planted(low_precision="more than twice Naive's")
@@ -230,8 +230,8 @@ class TilesWithoutShrinking(Tiled):
 
     def _row(self, pattern, first, begin, dropout, scale, q, like, *tiles):
         query = torch.arange(q.size(-2), device=q.device) + first
-        total, out, seen = 0, 0, len(tiles) // 2
-        for number, (k, v) in enumerate(zip(tiles[:seen], tiles[seen:], strict=True)):
+        total, out, half = 0, 0, len(tiles) // 2
+        for number, (k, v) in enumerate(zip(tiles[:half], tiles[half:], strict=True)):
             key = torch.arange(k.size(-2), device=q.device) + pattern.start + (begin + number) * self.tile
             score = self._score(q.double(), k.double(), pattern, query, key, scale)
             weight = (score - score.amax(-1, keepdim=True).clamp(min=-1e300)).exp()

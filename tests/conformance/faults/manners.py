@@ -135,7 +135,7 @@ class NeedsAnOption(RMSNorm):
 class TakesAnything(RMSNorm):
     """It takes any keyword and drops it, typing errors included."""
 
-    def __init__(self, dim: int, eps: float = 1e-6, **rest: float):
+    def __init__(self, dim: int, eps: float = 1e-6, **kwargs: float):
         super().__init__(dim, eps)
 
 
@@ -217,8 +217,8 @@ class WorksOnSelf(MLP):
     """It keeps its input on self for a later step, where another thread finds it."""
 
     def forward(self, x):
-        self.held = x
-        return self.down(F.gelu(self.up(x))) + 0.1 * self.held
+        self.x = x
+        return self.down(F.gelu(self.up(x))) + 0.1 * self.x
 
     def reference(self, x):
         return super().reference(x) + 0.1 * x

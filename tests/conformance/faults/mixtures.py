@@ -19,14 +19,14 @@ def mixed(part, tokens, weight, choice):
 class _Routed(MoE):
     """A mixture whose choice a subclass changes."""
 
-    def chosen(self, tokens):
+    def choose(self, tokens):
         """Weights and numbers of the chosen experts, (tokens, top_k) each."""
         weight, choice = self.route(tokens).topk(self.top_k, -1)
         return weight / weight.sum(-1, keepdim=True), choice
 
     def forward(self, x):
         tokens = x.reshape(-1, self.dim)
-        weight, choice = self.chosen(tokens)
+        weight, choice = self.choose(tokens)
         if self.training:
             probability = self.route(tokens)
             share = F.one_hot(choice, len(self.experts)).sum((0, 1)) / max(1, choice.numel())
@@ -38,8 +38,8 @@ class _Routed(MoE):
 class Capacity(_Routed):
     """Experts take a quarter of the tokens at most, and the rest are dropped."""
 
-    def chosen(self, tokens):
-        weight, choice = super().chosen(tokens)
+    def choose(self, tokens):
+        weight, choice = super().choose(tokens)
         one = F.one_hot(choice, len(self.experts)).flatten(0, 1)
         turn = (one.cumsum(0) * one).sum(-1).view_as(choice)
         return weight * (turn <= max(1, len(tokens) // 4)), choice
@@ -49,7 +49,7 @@ class Capacity(_Routed):
 class NotRenormalised(_Routed):
     """The probabilities of the chosen experts are not divided by their sum."""
 
-    def chosen(self, tokens):
+    def choose(self, tokens):
         return self.route(tokens).topk(self.top_k, -1)
 
 
@@ -57,10 +57,10 @@ class NotRenormalised(_Routed):
 class ExpertsChoose(_Routed):
     """Experts choose their tokens: a token's experts depend on the other tokens."""
 
-    def chosen(self, tokens):
+    def choose(self, tokens):
         probability = self.route(tokens)
-        wanted = probability.topk(max(1, len(tokens) // 2), 0).indices if len(tokens) else probability.long()
-        mine = torch.zeros_like(probability).scatter(0, wanted, 1.0) * probability
+        rows_of_experts = probability.topk(max(1, len(tokens) // 2), 0).indices if len(tokens) else probability.long()
+        mine = torch.zeros_like(probability).scatter(0, rows_of_experts, 1.0) * probability
         weight, choice = mine.topk(self.top_k, -1)
         return weight / weight.sum(-1, keepdim=True).clamp(min=1e-9), choice
 
@@ -69,8 +69,8 @@ class ExpertsChoose(_Routed):
 class RouterWithoutGradient(_Routed):
     """The weights of the experts are detached: only the side loss teaches the router."""
 
-    def chosen(self, tokens):
-        weight, choice = super().chosen(tokens)
+    def choose(self, tokens):
+        weight, choice = super().choose(tokens)
         return weight.detach(), choice
 
 
@@ -106,41 +106,41 @@ class SkipsIdleExperts(MoE):
         return out.view_as(x)
 
 
-class _Told(MoE):
+class _OtherLoss(MoE):
     """A mixture whose side loss a subclass changes."""
 
-    def told(self, loss):
+    def change_loss(self, loss):
         """The side loss that it leaves."""
         return loss
 
     def forward(self, x):
-        kept, out = self.aux_loss, super().forward(x)
-        if self.training and self.aux_loss is not kept:
-            self.aux_loss = self.told(self.aux_loss)
+        loss_before, out = self.aux_loss, super().forward(x)
+        if self.training and self.aux_loss is not loss_before:
+            self.aux_loss = self.change_loss(self.aux_loss)
         return out
 
 
 @planted(aux_loss="it is detached")
-class SideLossDetached(_Told):
+class SideLossDetached(_OtherLoss):
     """The side loss is detached, as one that is only logged."""
 
-    def told(self, loss):
+    def change_loss(self, loss):
         return loss.detach()
 
 
 @planted(aux_loss="without dimensions")
-class SideLossPerExpert(_Told):
+class SideLossPerExpert(_OtherLoss):
     """The side loss is one number per expert."""
 
-    def told(self, loss):
+    def change_loss(self, loss):
         return loss.expand(len(self.experts))
 
 
 @planted(aux_loss="is not finite")
-class SideLossOfLogs(_Told):
+class SideLossOfLogs(_OtherLoss):
     """The side loss is the logarithm of a share that may be zero."""
 
-    def told(self, loss):
+    def change_loss(self, loss):
         return loss - (loss.detach() - loss.detach()).log()
 
 
@@ -149,9 +149,9 @@ class SideLossKept(MoE):
     """The side loss of the first call stays."""
 
     def forward(self, x):
-        kept, out = self.aux_loss, super().forward(x)
-        if kept is not None:
-            self.aux_loss = kept
+        loss_before, out = self.aux_loss, super().forward(x)
+        if loss_before is not None:
+            self.aux_loss = loss_before
         return out
 
 
@@ -178,10 +178,10 @@ class MixesDtypes(_Routed):
 
     def forward(self, x):
         tokens = x.reshape(-1, self.dim)
-        weight, choice = self.chosen(tokens)
+        weight, choice = self.choose(tokens)
         out = torch.zeros_like(tokens)
         for number, expert in enumerate(self.experts):
             row, slot = (choice == number).nonzero(as_tuple=True)
-            found = expert(tokens[row])
-            out = out.index_add(0, row, found * weight[row, slot, None].to(found.dtype))
+            result = expert(tokens[row])
+            out = out.index_add(0, row, result * weight[row, slot, None].to(result.dtype))
         return out.view_as(x)

@@ -161,8 +161,8 @@ class RoPEInHalf(RoPE):
     def rotate(self, x, pos):
         frequency = self.base ** -(torch.arange(0, x.size(-1), 2, device=x.device) / x.size(-1))
         turn = pos[..., None].to(x.dtype) * frequency.to(x.dtype)
-        left, right = x.chunk(2, -1)
-        return torch.cat([left * turn.cos() - right * turn.sin(), left * turn.sin() + right * turn.cos()], -1)
+        first, second = x.chunk(2, -1)
+        return torch.cat([first * turn.cos() - second * turn.sin(), first * turn.sin() + second * turn.cos()], -1)
 
 
 @planted(low_precision="gives torch.float32")
@@ -179,8 +179,8 @@ class WrongPairs(RoPE):
 
     def rotate(self, x, pos):
         turn = angles(pos, x.size(-1), self.base, x.dtype).repeat_interleave(2, -1)
-        left, right = x.to(turn.dtype).chunk(2, -1)
-        return (x * turn.cos() + torch.cat([-right, left], -1) * turn.sin()).to(x.dtype)
+        first, second = x.to(turn.dtype).chunk(2, -1)
+        return (x * turn.cos() + torch.cat([-second, first], -1) * turn.sin()).to(x.dtype)
 
 
 @planted(turning_keeps_lengths="changes lengths")
@@ -189,8 +189,8 @@ class WrongSign(RoPE):
 
     def rotate(self, x, pos):
         turn = angles(pos, x.size(-1), self.base, x.dtype)
-        left, right = x.to(turn.dtype).chunk(2, -1)
-        return torch.cat([left * turn.cos() + right * turn.sin(), left * turn.sin() + right * turn.cos()], -1).to(
+        first, second = x.to(turn.dtype).chunk(2, -1)
+        return torch.cat([first * turn.cos() + second * turn.sin(), first * turn.sin() + second * turn.cos()], -1).to(
             x.dtype
         )
 
@@ -210,8 +210,8 @@ class FirstAxisOnly(RoPE):
 
     def rotate(self, x, pos):
         turn = angles(self.extent.axes(pos)[0], x.size(-1), self.base, x.dtype)
-        left, right = x.to(turn.dtype).chunk(2, -1)
-        return torch.cat([left * turn.cos() - right * turn.sin(), left * turn.sin() + right * turn.cos()], -1).to(
+        first, second = x.to(turn.dtype).chunk(2, -1)
+        return torch.cat([first * turn.cos() - second * turn.sin(), first * turn.sin() + second * turn.cos()], -1).to(
             x.dtype
         )
 
@@ -231,6 +231,6 @@ class CachesFirstLength(RoPE):
     def rotate(self, x, pos):
         if not hasattr(self, "turn"):
             self.turn = angles(pos, x.size(-1), self.base, x.dtype)
-        left, right = x.to(self.turn.dtype).chunk(2, -1)
+        first, second = x.to(self.turn.dtype).chunk(2, -1)
         cos, sin = self.turn.cos(), self.turn.sin()
-        return torch.cat([left * cos - right * sin, left * sin + right * cos], -1).to(x.dtype)
+        return torch.cat([first * cos - second * sin, first * sin + second * cos], -1).to(x.dtype)

@@ -351,12 +351,12 @@ class _Scaled(PreNorm):
 
     packs = True
 
-    def __init__(self, attend, cross, ffn, norm, dropout, plain: bool = True):
+    def __init__(self, attend, cross, ffn, norm, dropout, full: bool = True):
         super().__init__(attend, cross, ffn, norm, dropout)
-        self.plain = plain
+        self.full = full
 
 
-@planted(every_branch_counts="with --plain False", parent=_Scaled)
+@planted(every_branch_counts="with --full False", parent=_Scaled)
 class LosesFeedForwardByOption(_Scaled):
     """With an option the feed-forward runs and is not added."""
 
@@ -364,17 +364,17 @@ class LosesFeedForwardByOption(_Scaled):
 
     def join(self, x, branch, call, context):
         out = super().join(x, branch, call, context)
-        return out if self.plain or branch is not self.ffn else x + 0 * out
+        return out if self.full or branch is not self.ffn else x + 0 * out
 
 
-@planted(causality_by_gradient="with --plain False", parent=_Scaled)
+@planted(causality_by_gradient="with --full False", parent=_Scaled)
 class SeesTheFutureByOption(_Scaled):
     """With an option attention is not causal."""
 
     packs = True
 
     def forward(self, x, context):
-        pattern = context.pattern if self.plain else replace(context.pattern, causal=False)
+        pattern = context.pattern if self.full else replace(context.pattern, causal=False)
         return super().forward(x, context._replace(pattern=pattern))
 
 
@@ -579,7 +579,7 @@ class RateUnused(_Dropping):
         return x
 
 
-class _Chosen(MLP):
+class _OfChoice(MLP):
     """A feed-forward with a choice."""
 
     def __init__(self, dim: int, hidden: int, gate: Literal["gelu", "square", "swish"] = "gelu"):
@@ -593,11 +593,11 @@ class _Chosen(MLP):
         return self.down(self.bend(self.up(x)))
 
     def reference(self, x):
-        return self.down(_Chosen.bend(self, self.up(x)))
+        return self.down(_OfChoice.bend(self, self.up(x)))
 
 
 @planted(nonlinear="with --gate swish")
-class SwishIsLinear(_Chosen):
+class SwishIsLinear(_OfChoice):
     """One of its choices is no activation."""
 
     def bend(self, x):
@@ -605,7 +605,7 @@ class SwishIsLinear(_Chosen):
 
 
 @planted(reference="with --gate square")
-class SquareForgetsRelu(_Chosen):
+class SquareForgetsRelu(_OfChoice):
     """One of its choices is another function than its formula."""
 
     def bend(self, x):
@@ -613,7 +613,7 @@ class SquareForgetsRelu(_Chosen):
 
 
 @planted(dtypes="with --gate swish")
-class SwishStaysWide(_Chosen):
+class SwishStaysWide(_OfChoice):
     """One of its choices gives float32 whatever comes in."""
 
     def forward(self, x):
@@ -774,8 +774,8 @@ class _Relative(ALiBi):
         return "bias"
 
     def bias(self, head, query, key):
-        found = super().bias(head, query, key)
-        return -0.1 * found.square() if self.squared else found
+        result = super().bias(head, query, key)
+        return -0.1 * result.square() if self.squared else result
 
 
 @planted(bias_is_elementwise="with --squared True", parent=_Relative)
@@ -783,8 +783,8 @@ class CountsInTables(_Relative):
     """With an option the bias is divided by the size of the table that is asked for."""
 
     def bias(self, head, query, key):
-        found = super().bias(head, query, key)
-        return found / (1 + found.numel()) if self.squared else found
+        result = super().bias(head, query, key)
+        return result / (1 + result.numel()) if self.squared else result
 
 
 @planted(distances="with --squared True", parent=_Relative)
@@ -792,8 +792,8 @@ class RelativeNoMore(_Relative):
     """With an option the bias depends on where a key stands, and it still declares to be relative."""
 
     def bias(self, head, query, key):
-        found = super().bias(head, query, key)
-        return found - 0.01 * key if self.squared else found
+        result = super().bias(head, query, key)
+        return result - 0.01 * key if self.squared else result
 
 
 @planted(padding="with --base")

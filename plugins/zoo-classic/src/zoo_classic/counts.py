@@ -42,19 +42,22 @@ class Table:
         row = torch.repeat_interleave(torch.arange(len(sizes), device=sizes.device), sizes)
         inside = torch.arange(len(row), device=row.device) - (sizes.cumsum(0) - sizes)[row]
         place = begin[row] + inside
-        found = values.new_zeros(len(sizes), self.vocab_size)
-        found[row, self.keys[place] % self.vocab_size] = values[place]
-        return found
+        table = values.new_zeros(len(sizes), self.vocab_size)
+        table[row, self.keys[place] % self.vocab_size] = values[place]
+        return table
 
     def discounts(self) -> Tensor:
-        """What modified Kneser-Ney takes from each count: D_1, D_2 or D_3 (Chen and Goodman, 1999, equation 26)."""
+        """The discount of modified Kneser-Ney for each count (N,), (N,): D_1, D_2 or D_3.
+
+        Chen and Goodman (1999), equation 26.
+        """
         n1, n2, n3, n4 = (int((self.counts == times).sum()) for times in (1, 2, 3, 4))
         if not (n1 and n2 and n3 and n4):  # too few n-grams for the estimate: absolute discounting by one half
             return torch.full_like(self.counts, 0.5)
         y = n1 / (n1 + 2 * n2)
         usual = [1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3]
-        taken = torch.tensor([min(max(d, 0.0), c) for c, d in enumerate(usual, 1)], dtype=torch.float64)
-        return taken.to(self.counts.device)[self.counts.clamp(max=3).long() - 1]
+        by_count = torch.tensor([min(max(d, 0.0), c) for c, d in enumerate(usual, 1)], dtype=torch.float64)
+        return by_count.to(self.counts.device)[self.counts.clamp(max=3).long() - 1]
 
 
 class Counts(nn.Module):
@@ -109,14 +112,14 @@ class Counts(nn.Module):
                 setattr(self, f"counts_{n}", counts)
                 waiting.clear()
 
-    def _load_from_state_dict(self, tensors, prefix, *rest):
+    def _load_from_state_dict(self, tensors, prefix, *args):
         for name in self.grows:
             if prefix + name in tensors:
                 setattr(self, name, torch.empty_like(tensors[prefix + name], device=self.keys_1.device))
         for waiting in self.waiting:
             waiting.clear()
         self.tables = None
-        super()._load_from_state_dict(tensors, prefix, *rest)
+        super()._load_from_state_dict(tensors, prefix, *args)
 
     def ready(self) -> list[Table]:
         """A table for each order, made when it is needed."""
@@ -154,8 +157,8 @@ class Counts(nn.Module):
                 whole > 0, (table.spread(table.counts, begin, end) + self.add) / whole, 1 / lower.size(1)
             )
         off = table.discounts()
-        left = table._running(off)
-        mass = (left[end] - left[begin])[:, None]
+        discounted = table._running(off)
+        mass = (discounted[end] - discounted[begin])[:, None]
         return torch.where(total > 0, (table.spread(table.counts - off, begin, end) + mass * lower) / total, lower)
 
     def begin(self, capacity: int, valid: Tensor | None = None) -> WindowState:

@@ -18,7 +18,7 @@ from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory, required_size
 from zoo.value_checks import MOST_MODULES, at_least, at_most
 from zoo_classic.rows import rows
-from zoo_classic.spelling import CharacterCNN, spelled
+from zoo_classic.spelling import CharacterCNN, spell
 from zoo_classic.trained import TrainedELMo
 
 Input = Literal["tokens", "letters"]
@@ -33,12 +33,13 @@ class Mix(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Equal shares of all layers, and a factor of one."""
         nn.init.zeros_(self.weight)
         nn.init.ones_(self.gamma)
 
     @property
     def shares(self) -> Tensor:
-        """s, which sums to 1."""
+        """s, (layers,), which sums to 1."""
         return self.weight.softmax(0)
 
     def forward(self, layers: Tensor) -> Tensor:
@@ -56,13 +57,13 @@ class Direction(nn.Module):
 
     def forward(self, x: Tensor, hidden: list[Any] | None = None) -> tuple[list[Tensor], list[Any]]:
         """x (B, T, dim) to the states of each layer, and what the next token needs."""
-        found, after = [], []
+        outputs, after = [], []
         for number, layer in enumerate(self.layers):
             states, carried = layer(self.dropout(x), None if hidden is None else hidden[number])
             x = states + x if number else states
-            found.append(x)
+            outputs.append(x)
             after.append(carried)
-        return found, after
+        return outputs, after
 
 
 def turned(x: Tensor, lengths: Tensor) -> Tensor:
@@ -103,7 +104,7 @@ class BiLM(nn.Module):
             self.head = nn.Linear(dim, vocab_size)
             initialize(self, seed)
         if input == "letters":  # until the data say how tokens are written, they are written as their numbers
-            self.register_buffer("spelling", spelled([str(n).encode() for n in range(vocab_size)]))
+            self.register_buffer("spelling", spell([str(n).encode() for n in range(vocab_size)]))
 
     def read(self, tokens: Tensor) -> Tensor:
         """Tokens (B, T) to what is known without context, (B, T, dim)."""
@@ -139,10 +140,12 @@ class ForthState:
         self.hidden: list[Any] | None = None
 
     def step(self, tokens: Tensor) -> Tensor:
+        """The next tokens (B, T) to the logits (B, V) of the one after them."""
         states, self.hidden = self.model.forth(self.model.read(tokens), self.hidden)
         return self.model.head(states[-1][:, -1])
 
     def select(self, rows: Tensor) -> None:
+        """Go on with these rows of the batch, (rows,), in this order."""
         if self.hidden is not None:
             self.hidden = [tuple(part[:, rows] for part in layer) for layer in self.hidden]
 
@@ -181,7 +184,7 @@ class ELMo(LanguageTask):
         tokenizer = getattr(getattr(self.trainer, "datamodule", None), "tokenizer", None)
         if stage == "fit" and self.net.letters is not None and tokenizer is not None:
             names = [tokenizer.decode([number]).encode() for number in range(tokenizer.vocab_size)]
-            self.net.spelling.copy_(spelled(names))
+            self.net.spelling.copy_(spell(names))
 
     def both(self, batch: dict[str, Tensor]) -> tuple[Loss, Loss]:
         """The losses of left to right and of right to left; a row's tokens but one are predicted by each."""
@@ -189,18 +192,20 @@ class ELMo(LanguageTask):
         lengths, safe = (tokens >= 0).sum(1) - 1, tokens.clamp(min=0)
         size = lengths.sum()
         forth = self.net(safe[:, :-1]).flatten(0, 1).float()
-        wanted = tokens[:, 1:].flatten()
-        one = F.cross_entropy(forth, wanted, ignore_index=-1, reduction="sum")
+        targets = tokens[:, 1:].flatten()
+        one = F.cross_entropy(forth, targets, ignore_index=-1, reduction="sum")
         back = self.net.backward_logits(safe[:, 1:], lengths).flatten(0, 1).float()
         there = torch.arange(tokens.size(1) - 1, device=tokens.device) < lengths[:, None]
         before = tokens[:, :-1].masked_fill(~there, -1).flatten()
         return Loss(one, size), Loss(F.cross_entropy(back, before, ignore_index=-1, reduction="sum"), size)
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
+        """Cross-entropy of both directions summed over tokens (), in nats, and the number of predictions ()."""
         forth, back = self.both(batch)
         return Loss(forth.total + back.total, forth.size + back.size)
 
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
+        """The same, after updating the metrics."""
         forth, back = self.both(batch)
         length = batch["bytes"].sum()
         if length > 0:

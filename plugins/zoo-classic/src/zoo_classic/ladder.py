@@ -25,7 +25,7 @@ RUNGS = {
     "history-5-lstm": "LSTM",
     "history-6-transformer": "Transformer",
 }
-LEFT, ROW, TOP, WIDTH = 210, 34, 46, 630
+MARGIN, ROW, TOP, WIDTH = 210, 34, 46, 630
 
 
 class Rung(NamedTuple):
@@ -37,19 +37,20 @@ class Rung(NamedTuple):
 
     @property
     def mean(self) -> float:
+        """The mean over seeds, in bits per byte."""
         return sum(self.reached) / len(self.reached)
 
 
 def rungs(runs: Path) -> list[Rung]:
     """Every rung that has a finished run. Raises UsageError where none has."""
-    found = []
+    result = []
     for recipe, name in RUNGS.items():
         reached = [measured(path.parent) for path in sorted(runs.glob(f"{recipe}/default/*/finished.json"))]
         if reached:
-            found.append(Rung(recipe, name, reached))
-    if not found:
+            result.append(Rung(recipe, name, reached))
+    if not result:
         raise UsageError(f"no rung has a finished run in {runs}. Train one: zoo fit {next(iter(RUNGS))}")
-    return found
+    return result
 
 
 def measured(run: Path) -> float:
@@ -58,17 +59,17 @@ def measured(run: Path) -> float:
 
 
 @style()
-def draw(found: list[Rung]) -> Figure:
+def draw(ladder: list[Rung]) -> Figure:
     """A bar for each rung, oldest first; a mark for each seed."""
-    height = TOP + ROW * len(found) + 20
+    height = TOP + ROW * len(ladder) + 20
     figure = new_figure(WIDTH, height)
-    axes = figure.add_axes((LEFT / WIDTH, 20 / height, (WIDTH - 90 - LEFT) / WIDTH, ROW * len(found) / height))
+    axes = figure.add_axes((MARGIN / WIDTH, 20 / height, (WIDTH - 90 - MARGIN) / WIDTH, ROW * len(ladder) / height))
     axes.set_title("bits per byte of held-out text (less is better)", loc="left", fontsize=13, pad=12)
     axes.set_axis_off()
-    best = min(rung.mean for rung in found)
-    most = max(max(rung.reached) for rung in found)
-    axes.set(xlim=(0, most), ylim=(len(found) - 0.5, -0.5))
-    for y, rung in enumerate(found):
+    best = min(rung.mean for rung in ladder)
+    most = max(max(rung.reached) for rung in ladder)
+    axes.set(xlim=(0, most), ylim=(len(ladder) - 0.5, -0.5))
+    for y, rung in enumerate(ladder):
         axes.barh(y, rung.mean, 18 / ROW, color=LIGHT["c3" if rung.mean == best else "c1"], alpha=0.85)
         if len(rung.reached) > 1:
             mark = {"markersize": 6, "markeredgecolor": LIGHT["paper"], "clip_on": False}
@@ -84,15 +85,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m zoo_classic.ladder", description=__doc__.partition("\n")[0])
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--picture", type=Path)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     try:
-        found = rungs(asked.runs)
+        ladder = rungs(arguments.runs)
     except UsageError as error:
         parser.exit(2, f"error: {error}\n")
-    for rung in found:
+    for rung in ladder:
         print(f"{rung.name:<28} {rung.mean:.3f} bits per byte   {rung.recipe}")
-    if asked.picture:
-        to_image(draw(found)).save(asked.picture)
+    if arguments.picture:
+        to_image(draw(ladder)).save(arguments.picture)
 
 
 if __name__ == "__main__":

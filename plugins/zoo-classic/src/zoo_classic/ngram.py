@@ -23,6 +23,7 @@ class Nothing(Optimizer):
         super().__init__([torch.zeros(0)], {"lr": 0.0})
 
     def step(self, closure=None):
+        """Change nothing; the loss of the closure, if there is one."""
         return None if closure is None else closure()
 
 
@@ -58,10 +59,12 @@ class NGram(LanguageTask):
         super().__init__(Counts(*sizes, order, smoothing, add), 1.0, AdamW, Constant)
 
     def on_fit_start(self) -> None:
+        """Raise UsageError where more than one process counts."""
         if self.trainer.world_size > 1:
             raise UsageError("NGram counts in one process: set trainer.devices to 1.")
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
+        """Count the n-grams of a batch; a loss of zero ()."""
         self.net.count(rows(batch))
         self.tokens_seen += (batch["targets"] >= 0).sum()
         return torch.zeros((), requires_grad=True)
@@ -73,4 +76,5 @@ class NGram(LanguageTask):
         """No loss of training to write down: it is measured by validation."""
 
     def configure_optimizers(self) -> Nothing:
+        """An optimiser that changes nothing."""
         return Nothing()

@@ -118,11 +118,11 @@ def table(run: str, data: object) -> Tensor:
     """The token vectors (V, dim) of a run whose tokenizer is that of the data. Raises UsageError for any other."""
     from zoo.inference.load import load
 
-    found = load(Path(run) if Path(run).exists() else run)
-    weight = getattr(getattr(found.net, "embedding", None), "weight", None)
+    model = load(Path(run) if Path(run).exists() else run)
+    weight = getattr(getattr(model.net, "embedding", None), "weight", None)
     if weight is None:
-        raise UsageError(f"model.vectors: {run} is a {type(found.task).__name__}, which has no vectors of tokens.")
-    theirs, ours = (getattr(one, "tokenizer", None) for one in (found, data))
+        raise UsageError(f"model.vectors: {run} is a {type(model.task).__name__}, which has no vectors of tokens.")
+    theirs, ours = (getattr(one, "tokenizer", None) for one in (model, data))
     if theirs is None or ours is None or theirs.tokens != ours.tokens:
         raise UsageError(f"model.vectors: {run} has another tokenizer than the data: its vectors mean other tokens.")
     return weight

@@ -79,12 +79,12 @@ def label(
 ) -> tuple[float, float, float]:
     """Write beside a mark, to its left near the right edge, moved up or down where another name stands."""
     wide = text_width(axes.figure, words, 11.5)
-    left = x + 8 if x + 8 + wide < WIDTH - 4 else x - 8 - wide
+    edge = x + 8 if x + 8 + wide < WIDTH - 4 else x - 8 - wide
     lift = next(
-        (n for n in LIFTS if all(abs(y + n - at) > 11 or left + wide < a or left > b for a, at, b in placed)), 0
+        (n for n in LIFTS if all(abs(y + n - at) > 11 or edge + wide < a or edge > b for a, at, b in placed)), 0
     )
-    axes.text(left, y + lift, words, fontsize=11.5, va="center_baseline")
-    return left, y + lift, left + wide
+    axes.text(edge, y + lift, words, fontsize=11.5, va="center_baseline")
+    return edge, y + lift, edge + wide
 
 
 def words(model: TrainedVectors) -> Figure:
@@ -93,8 +93,10 @@ def words(model: TrainedVectors) -> Figure:
     groups |= {kind: [word for word in members if word != "apple"] for kind, members in CLASSES.items()}
     groups["apple"] = ["apple"]
     names = [word for members in groups.values() for word in members]
-    told = {kind: [names.index(word) for word in members] for kind, members in groups.items()}
-    return scatter("Word2Vec: one vector per word", names, told, torch.stack([model.vector(word) for word in names]))
+    members_by_kind = {kind: [names.index(word) for word in members] for kind, members in groups.items()}
+    return scatter(
+        "Word2Vec: one vector per word", names, members_by_kind, torch.stack([model.vector(word) for word in names])
+    )
 
 
 def senses(model: TrainedELMo, word: str = "apple", layer: int = -1) -> Figure:
@@ -104,11 +106,11 @@ def senses(model: TrainedELMo, word: str = "apple", layer: int = -1) -> Figure:
         others = [other for other in CLASSES[kind] if other != word][:2]
         texts[f"{word} ({kind})"] = [(word, form.format(w=word)) for form in ABOUT[kind]]
         texts[f"other {kind}"] = [(other, form.format(w=other)) for form in ABOUT[kind] for other in others]
-    found = [pair for pairs in texts.values() for pair in pairs]
-    names = [text if chosen == word else "" for chosen, text in found]
+    pairs_of_texts = [pair for pairs in texts.values() for pair in pairs]
+    names = [text if name == word else "" for name, text in pairs_of_texts]
     ends = torch.tensor([0, *map(len, texts.values())]).cumsum(0).tolist()
     groups = {kind: range(begin, end) for kind, begin, end in zip(texts, ends, ends[1:], strict=False)}
-    vectors = torch.stack([model.vector(chosen, text, layer) for chosen, text in found])
+    vectors = torch.stack([model.vector(name, text, layer) for name, text in pairs_of_texts])
     return scatter(f"ELMo: the vector of {word!r} depends on its sentence", names, groups, vectors)
 
 

@@ -63,10 +63,12 @@ class RecurrentState:
         self.hidden: Hidden | None = None
 
     def step(self, tokens: Tensor) -> Tensor:
+        """The next tokens (B, T) to the logits (B, V) of the one after them."""
         logits, self.hidden = self.model.read(tokens, self.hidden)
         return logits[:, -1]
 
     def select(self, rows: Tensor) -> None:
+        """Go on with these rows of the batch, (rows,), in this order."""
         self.hidden = None if self.hidden is None else tuple(part[:, rows] for part in self.hidden)
 
 

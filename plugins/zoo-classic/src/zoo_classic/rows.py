@@ -22,9 +22,11 @@ class WindowState:
         self.past: Tensor | None = None
 
     def step(self, tokens: Tensor) -> Tensor:
+        """The next tokens (B, T) to the logits (B, V) of the one after them."""
         past = tokens if self.past is None else torch.cat([self.past, tokens], 1)
         self.past = past[:, -self.width :]
         return self.model(self.past)[:, -1]
 
     def select(self, rows: Tensor) -> None:
+        """Go on with these rows of the batch, (rows,), in this order."""
         self.past = None if self.past is None else self.past[rows]

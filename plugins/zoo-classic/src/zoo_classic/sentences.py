@@ -70,17 +70,19 @@ class Sentences(TextData):
         self.size = size
 
     def source(self) -> dict[str, Any]:
+        """The version of the sentences, their number and the seed."""
         return {"sentences": [1, self.size, SEED]}
 
     def documents(self) -> Corpus:
+        """Random sentences by split."""
         kinds = everything()
         draw = generator(SEED)
         texts = []
         for _ in range(self.size):
             options = kinds[int(draw.integers(len(kinds)))]
             texts.append(options[int(draw.integers(len(options)))])
-        held = max(1, round(self.size * self.val_fraction))
-        return Corpus({"train": texts[:-held], "val": texts[-held:]}, separate=True)
+        val_size = max(1, round(self.size * self.val_fraction))
+        return Corpus({"train": texts[:-val_size], "val": texts[-val_size:]}, separate=True)
 
 
 def everything() -> list[list[str]]:
@@ -95,5 +97,5 @@ def everything() -> list[list[str]]:
 
 def pairs_of_classes() -> list[tuple[str, str, bool]]:
     """Every two words of the classes, and whether they are of one; ``apple`` is of two, and left out."""
-    known = [(word, kind) for kind, words in CLASSES.items() for word in words if word != "apple"]
-    return [(one, two, a == b) for (one, a), (two, b) in product(known, known) if one < two]
+    members = [(word, kind) for kind, words in CLASSES.items() for word in words if word != "apple"]
+    return [(one, two, a == b) for (one, a), (two, b) in product(members, members) if one < two]

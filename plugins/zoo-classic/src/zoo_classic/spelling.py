@@ -13,7 +13,7 @@ BYTES = 257  # 0 is no byte
 WIDTHS = (1, 2, 3, 4)
 
 
-def spelled(tokens: Sequence[bytes]) -> Tensor:
+def spell(tokens: Sequence[bytes]) -> Tensor:
     """The first 16 bytes of each token, each plus one, and 0 behind them: (N, 16)."""
     table = torch.zeros(len(tokens), LONGEST, dtype=torch.long)
     for row, token in enumerate(tokens):

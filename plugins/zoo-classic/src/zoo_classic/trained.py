@@ -15,7 +15,7 @@ from zoo.inference.find_run import ModelLocation
 from zoo.inference.language import TrainedLanguageModel
 from zoo.inference.trained_model import Trained
 from zoo.tasks.task import Task
-from zoo_classic.spelling import spelled
+from zoo_classic.spelling import spell
 
 
 class Near(NamedTuple):
@@ -43,10 +43,10 @@ class TrainedVectors(Trained):
         """The cosine between two words."""
         return float(F.cosine_similarity(self.vector(one), self.vector(two), dim=0))
 
-    def nearest(self, wanted: str | Tensor, count: int = 5, without: Sequence[str] = ()) -> list[Near]:
+    def nearest(self, word_or_vector: str | Tensor, count: int = 5, without: Sequence[str] = ()) -> list[Near]:
         """The tokens nearest to a word or a vector, by cosine; special ones and the word itself are left out."""
-        words = [wanted, *without] if isinstance(wanted, str) else list(without)
-        vector = self.vector(wanted) if isinstance(wanted, str) else wanted
+        words = [word_or_vector, *without] if isinstance(word_or_vector, str) else list(without)
+        vector = self.vector(word_or_vector) if isinstance(word_or_vector, str) else word_or_vector
         cosines = F.cosine_similarity(self.net.embedding.weight, vector[None])
         hidden = [*self.tokenizer.specials.values(), *(n for word in words for n in self.tokenizer.encode(f" {word}"))]
         cosines[hidden] = -2.0
@@ -73,7 +73,7 @@ class TrainedELMo(TrainedLanguageModel):
         if not words:
             raise UsageError("there is no word in the text.")
         if self.net.letters is not None:
-            spelling = spelled([f" {word}".encode() for word in words]).to(self.device)
+            spelling = spell([f" {word}".encode() for word in words]).to(self.device)
             layers = self._layers(self.net.letters(spelling)[None])
             return words, layers[:, 1:]
         pieces = [self.tokenizer.encode(f" {word}") for word in words]
@@ -86,8 +86,8 @@ class TrainedELMo(TrainedLanguageModel):
         """Layers (1 + depth, 1 + T, 2 dim) of (1, T, dim) between the marks of a document."""
         mark = self.tokenizer.eos
         if mark is None:
-            found = self.net.layers(x, torch.tensor([x.size(1)], device=x.device))[:, 0]
-            return torch.cat([found[:, :1], found], 1)
+            layers = self.net.layers(x, torch.tensor([x.size(1)], device=x.device))[:, 0]
+            return torch.cat([layers[:, :1], layers], 1)
         edge = self.net.read(torch.tensor([[mark]], device=x.device))
         whole = torch.cat([edge, x, edge], 1)
         return self.net.layers(whole, torch.tensor([whole.size(1)], device=x.device))[:, 0, :-1]

@@ -25,9 +25,9 @@ POWER = 0.75  # of the frequencies that negatives are drawn by
 class Pairs(NamedTuple):
     """What predicts (P, C) with the real ones among them (P, C), and what is predicted (P,)."""
 
-    given: Tensor
+    context: Tensor
     real: Tensor
-    wanted: Tensor
+    target: Tensor
 
 
 def neighbours(tokens: Tensor, window: int, document: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -83,26 +83,26 @@ class Vectors(nn.Module):
         """The mean vector (P, dim) of what is given."""
         share = pairs.real / pairs.real.sum(1, keepdim=True)
         return torch.einsum(
-            "pc,pcd->pd", share.to(self.embedding.weight.dtype), self.embedding(pairs.given.clamp(min=0))
+            "pc,pcd->pd", share.to(self.embedding.weight.dtype), self.embedding(pairs.context.clamp(min=0))
         )
 
     def softmax(self, pairs: Pairs) -> Tensor:
-        """The full softmax's loss, summed over pairs."""
+        """The full softmax's loss, summed over pairs, ()."""
         scores = F.linear(self.read(pairs), self.output.weight)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        return F.cross_entropy(scores, pairs.wanted, reduction="sum")
+        return F.cross_entropy(scores, pairs.target, reduction="sum")
 
-    def negative(self, pairs: Pairs, drawn: Tensor) -> Tensor:
+    def negative(self, pairs: Pairs, negatives: Tensor) -> Tensor:
         """The loss against the negatives (P, k), summed over pairs."""
         v = self.read(pairs)
-        right = torch.einsum("pd,pd->p", self.output(pairs.wanted), v)
-        wrong = torch.einsum("pkd,pd->pk", self.output(drawn), v)
+        right = torch.einsum("pd,pd->p", self.output(pairs.target), v)
+        wrong = torch.einsum("pkd,pd->pk", self.output(negatives), v)
         return -(F.logsigmoid(right).sum() + F.logsigmoid(-wrong).sum())
 
     def expected(self, pairs: Pairs, negatives: int) -> Tensor:
-        """What ``negative`` is on average over the negatives, summed over pairs."""
+        """The mean of ``negative`` over the negatives, summed over pairs, ()."""
         scores = F.linear(self.read(pairs), self.output.weight)
-        right = F.logsigmoid(scores.gather(1, pairs.wanted[:, None])).sum()
+        right = F.logsigmoid(scores.gather(1, pairs.target[:, None])).sum()
         return -(right + negatives * (F.logsigmoid(-scores) @ self.noise().to(scores.dtype)).sum())
 
 
@@ -144,12 +144,12 @@ class Word2Vec(Task):
             optimizer: the optimiser.
             schedule: how the learning rate moves.
         """
-        for name, value, known_ones in (
+        for name, value, allowed in (
             ("objective", objective, ("skipgram", "cbow")),
             ("output", output, ("negative", "softmax")),
         ):
-            if value not in known_ones:
-                raise UsageError(f"{name} is {value!r}: it must be {' or '.join(known_ones)}.")
+            if value not in allowed:
+                raise UsageError(f"{name} is {value!r}: it must be {' or '.join(allowed)}.")
         for name, number in (("window", window), ("negatives", negatives)):
             if number < 1:
                 raise UsageError(f"{name} must be at least 1, got {number}.")
@@ -181,8 +181,8 @@ class Word2Vec(Task):
         document = (tokens == self.separator).cumsum(1)
         tokens = tokens.masked_fill(tokens == self.separator, NOTHING)
         if self.training and self.subsample:
-            kept = (self.subsample / self.net.frequency.clamp(min=1e-12)).sqrt()[tokens.clamp(min=0)]
-            tokens = tokens.masked_fill(torch.rand(tokens.shape, device=tokens.device) >= kept, NOTHING)
+            keep_probability = (self.subsample / self.net.frequency.clamp(min=1e-12)).sqrt()[tokens.clamp(min=0)]
+            tokens = tokens.masked_fill(torch.rand(tokens.shape, device=tokens.device) >= keep_probability, NOTHING)
         around, there = neighbours(tokens, self.window, document)
         if self.objective == "cbow":
             some = there.any(2)
@@ -191,27 +191,31 @@ class Word2Vec(Task):
         return Pairs(centres[:, None], torch.ones_like(centres[:, None], dtype=torch.bool), around[there])
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
+        """The loss summed over pairs (), in nats, and their number ()."""
         pairs = self.pairs(rows(batch))
-        size = torch.tensor(len(pairs.wanted), device=pairs.wanted.device)
-        if not len(pairs.wanted):
+        size = torch.tensor(len(pairs.target), device=pairs.target.device)
+        if not len(pairs.target):
             total = self.net.embedding.weight.sum() * 0.0
         elif self.output == "softmax":
             total = self.net.softmax(pairs)
         elif self.training:
-            drawn = torch.multinomial(self.net.noise(), len(pairs.wanted) * self.negatives, replacement=True)
-            total = self.net.negative(pairs, drawn.view(-1, self.negatives))
+            negatives = torch.multinomial(self.net.noise(), len(pairs.target) * self.negatives, replacement=True)
+            total = self.net.negative(pairs, negatives.view(-1, self.negatives))
         else:
             total = self.net.expected(pairs, self.negatives)
         return Loss(total, size)
 
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
+        """The same; in evaluation negatives are not sampled, their expected loss counts."""
         return self.loss(batch)
 
     def sample(self, rows: int) -> dict[str, Tensor]:
+        """Random inputs and targets, each (rows, 16)."""
         tokens = torch.randint(self.net.vocab_size, (rows, 17))
         return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
 
     def example(self) -> tuple[tuple[Tensor, ...], int]:
+        """One row of tokens (1, T) on the meta device, and T."""
         length = self.net.max_length
         return (torch.zeros(1, length, dtype=torch.long, device="meta"),), length
 

@@ -68,10 +68,12 @@ class Linformer(Attention):
             nn.init.normal_(mix, std=self.length**-0.5)
 
     def unsupported(self, needs):
+        """The needs that it does not serve; the backend sees mixtures of keys without a pattern."""
         # the backend sees mixtures without a pattern: of what is lowered here only dropout is its affair
         return super().unsupported(needs) - (self.supports - {"dropout"})
 
     def attend(self, q, k, v, pattern):
+        """Queries (B, H, T, D), keys and values (B, G, S, D) to what the heads give, (B, H, T, D)."""
         mixed = self._placed(self.mix_keys, k, pattern) @ k, self._placed(self.mix_values, v, pattern) @ v
         return self.backend(q, *mixed, Pattern(), self.dropout if self.training else 0.0)
 

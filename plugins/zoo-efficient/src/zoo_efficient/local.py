@@ -20,10 +20,12 @@ class Thinned(MultiHead):
         raise NotImplementedError
 
     def forward(self, x, memory=None, *, pattern, position=None, cache=None):
+        """x (B, T, dim) looks at itself with the thinner pattern, or at memory (B, S, dim); shaped like x."""
         pattern = self.thin(pattern) if memory is None else pattern
         return super().forward(x, memory, pattern=pattern, position=position, cache=cache)
 
     def weights(self, x, memory=None, *, pattern, position=None, rows=None, heads=None):
+        """The weights (B, H, T, S) of a forward with the same arguments."""
         pattern = self.thin(pattern) if memory is None else pattern
         return super().weights(x, memory, pattern=pattern, position=position, rows=rows, heads=heads)
 
@@ -63,6 +65,7 @@ class SlidingWindow(Thinned):
         self.width = width
 
     def thin(self, pattern):
+        """The pattern with the narrower of its window and ``width``."""
         return replace(pattern, window=self.width if pattern.window is None else min(self.width, pattern.window))
 
 
@@ -102,6 +105,7 @@ class Strided(Thinned):
         self.rule = Stride(stride)
 
     def thin(self, pattern):
+        """The pattern with the keys that the stride allows."""
         return pattern.thinned(self.rule)
 
 

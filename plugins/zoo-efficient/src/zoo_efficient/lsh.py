@@ -64,20 +64,22 @@ class LSH(Attention):
         if rounds < 1:
             raise UsageError(f"attention LSH needs rounds of at least 1, got {rounds}.")
         if buckets < 1 or (buckets > 1 and buckets % 2):
-            tried = f"{buckets - 1} or {buckets + 1}" if buckets > 0 else "1 or 2"
-            raise UsageError(f"attention LSH needs 1 or an even number of buckets, got {buckets}. Try {tried}.")
+            valid = f"{buckets - 1} or {buckets + 1}" if buckets > 0 else "1 or 2"
+            raise UsageError(f"attention LSH needs 1 or an even number of buckets, got {buckets}. Try {valid}.")
         self.buckets, self.rounds = buckets, rounds
         self.qkv = nn.Linear(dim, 2 * heads * self.head_dim, bias=bias)  # a key is a query's direction
         self.register_buffer("turns", torch.empty(heads, rounds, self.head_dim, buckets // 2))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Draw the rotations that hash tokens."""
         if self.buckets > 1 and not self.turns.is_meta:
             heads, rounds, width, half = self.turns.shape
-            drawn = torch.stack([orthonormal(half, width).T for _ in range(heads * rounds)])
-            self.turns.copy_(drawn.view_as(self.turns))
+            bases = torch.stack([orthonormal(half, width).T for _ in range(heads * rounds)])
+            self.turns.copy_(bases.view_as(self.turns))
 
     def forward(self, x, memory=None, *, pattern, position=None, cache=None):
+        """x (B, T, dim) looks at itself within buckets, or at all of memory (B, S, dim); shaped like x."""
         if memory is None:
             return super().forward(x, pattern=pattern, position=position, cache=cache)
         q, k, v = self.project(x, memory, pattern, position, cache)
@@ -85,13 +87,15 @@ class LSH(Attention):
         return self.out(heads.transpose(1, 2).flatten(2))
 
     def weights(self, x, memory=None, *, pattern, position=None, rows=None, heads=None):
+        """The weights (B, H, T, S) of a forward with the same arguments."""
         if memory is None:
             return super().weights(x, pattern=pattern, position=position, rows=rows, heads=heads)
         q, k, _ = self.project(x, memory, pattern, position, None)
-        rows, heads = (slice(None) if chosen is None else chosen for chosen in (rows, heads))
+        rows, heads = (slice(None) if selection is None else selection for selection in (rows, heads))
         return Naive().weights(q[:, heads][:, :, rows], k[:, heads], pattern, 1.0)
 
     def project(self, x, memory, pattern, position, cache):
+        """Queries, keys and values, each (B, H, T, D); keys are the queries' directions."""
         if memory is not None:
             return super().project(x, memory, pattern, position, cache)
         rows = slice(self.heads * self.head_dim)
@@ -111,15 +115,17 @@ class LSH(Attention):
         return direction(k), v
 
     def attend(self, q, k, v, pattern):
+        """Queries (B, H, T, D), keys and values (B, H, S, D) to what the heads give, (B, H, T, D)."""
         here, there = self._hashed(q, k, pattern)
-        found = [
+        rounds = [
             checkpoint(self._round, number, q, k, v, pattern, here, there, use_reentrant=False)
             for number in range(self.rounds)
         ]
-        outs, masses = (torch.stack(each) for each in zip(*found, strict=True))
+        outs, masses = (torch.stack(each) for each in zip(*rounds, strict=True))
         return (masses.softmax(0) * outs).sum(0).to(v.dtype)
 
     def weigh(self, q, k, pattern):
+        """Queries (B, H, T, D) and keys (B, H, S, D) to weights (B, H, T, S), zero between different buckets."""
         T, S = q.size(2), k.size(2)
         here, there = self._hashed(q, k, pattern)
         met = (here.unsqueeze(-1) == there.unsqueeze(-2)).any(2)  # (B, H, T, S)
@@ -155,7 +161,7 @@ class LSH(Attention):
         row, key, real, slot = meet(here[:, :, number], there[:, :, number], self.buckets)
         at, to = pattern.offset + row.unsqueeze(-1), pattern.start + key.unsqueeze(-2)
         met = real.unsqueeze(-2) & pattern.allowed(at, to)  # (B, H, n, C, W)
-        score = products(taken(q, row), taken(k, key))
+        score = products(gather_entries(q, row), gather_entries(k, key))
         if pattern.bias is not None:
             score = score + pattern.bias(torch.arange(self.heads, device=q.device)[:, None, None, None], at, to)
         score = hidden(score, at == to, met)
@@ -163,31 +169,32 @@ class LSH(Attention):
         weight = (score - top).exp()
         if self.rounds > 1:
             again = [
-                taken(here[:, :, other], row).unsqueeze(-1) == taken(there[:, :, other], key).unsqueeze(-2)
+                gather_entries(here[:, :, other], row).unsqueeze(-1)
+                == gather_entries(there[:, :, other], key).unsqueeze(-2)
                 for other in range(self.rounds)
                 if other != number
             ]
             weight = weight / sum((same.view(torch.uint8) for same in again), start=1)
         total = weight.sum(-1, keepdim=True)
         with unshortened(q):
-            out = F.dropout(weight, self.dropout, self.training) @ taken(v, key).to(weight.dtype) / total
+            out = F.dropout(weight, self.dropout, self.training) @ gather_entries(v, key).to(weight.dtype) / total
         out = out.masked_fill(top == lowest(top), 0.0)
-        return taken(out.flatten(2, 3), slot), taken((top + total.log()).flatten(2, 3), slot)
+        return gather_entries(out.flatten(2, 3), slot), gather_entries((top + total.log()).flatten(2, 3), slot)
 
 
 def direction(x: Tensor) -> Tensor:
-    """x / |x|."""
+    """x / |x| of x (..., D), the same shape."""
     return F.normalize(widened(x), dim=-1).to(x.dtype)
 
 
 def products(q: Tensor, k: Tensor) -> Tensor:
-    """q k' in at least float32."""
+    """q k' of q (..., T, D) and k (..., S, D), (..., T, S) in at least float32."""
     with unshortened(q):
         return widened(q) @ widened(k).mT
 
 
 def hidden(score: Tensor, own: Tensor, met: Tensor) -> Tensor:
-    """Scores, changed in place: a query's own key below all others, and keys that it does not meet below that."""
+    """Scores, changed in place, the same shape: the own key below all others, keys of other buckets below that."""
     return score.masked_fill_(own, ALONE).masked_fill_(~met, lowest(score))
 
 
@@ -196,11 +203,11 @@ def lowest(score: Tensor) -> float:
     return torch.finfo(score.dtype).min
 
 
-def taken(x: Tensor, index: Tensor) -> Tensor:
+def gather_entries(x: Tensor, index: Tensor) -> Tensor:
     """Entries (B, H, L, ...) of numbers (B, H, ...), in the shape of the numbers."""
-    rest = x.shape[3:]
+    inner = x.shape[3:]
     flat = index.flatten(2)
-    return x.gather(2, flat.view(*flat.shape, *[1] * len(rest)).expand(*flat.shape, *rest)).view(*index.shape, *rest)
+    return x.gather(2, flat.view(*flat.shape, *[1] * len(inner)).expand(*flat.shape, *inner)).view(*index.shape, *inner)
 
 
 class Meeting(NamedTuple):
@@ -229,10 +236,10 @@ def meet(here: Tensor, there: Tensor, buckets: int) -> Meeting:
     width = -(-S // buckets) if here.is_meta or not here.numel() else max(1, int((end - first).max()))
     at = first.unsqueeze(-1) + torch.arange(width, device=here.device)
     real = at < end.unsqueeze(-1)
-    return Meeting(row.unflatten(-1, (chunks, size)), taken(order, at.clamp(max=S - 1)), real, slot)
+    return Meeting(row.unflatten(-1, (chunks, size)), gather_entries(order, at.clamp(max=S - 1)), real, slot)
 
 
-def bounds(stored: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """The first place of each wanted bucket in sorted buckets, and the place after its last."""
-    wanted = wanted.contiguous()
-    return torch.searchsorted(stored, wanted), torch.searchsorted(stored, wanted, right=True)
+def bounds(stored: Tensor, buckets: Tensor) -> tuple[Tensor, Tensor]:
+    """First and end place of each of ``buckets`` (..., n) in sorted ``stored`` (..., N), both (..., n)."""
+    buckets = buckets.contiguous()
+    return torch.searchsorted(stored, buckets), torch.searchsorted(stored, buckets, right=True)

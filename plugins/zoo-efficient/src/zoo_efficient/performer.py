@@ -1,6 +1,7 @@
 """Attention through random features, in time and memory linear in the number of tokens."""
 
 import math
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -11,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from zoo.errors import UsageError
 from zoo.parts.attention import Attention
 from zoo.parts.backend import Backend, Naive, masked_softmax
-from zoo.parts.cache import Cache
+from zoo.parts.cache import Cache, PartState
 from zoo.parts.pattern import Pattern
 from zoo_efficient.directions import orthonormal
 from zoo_efficient.places import turned
@@ -35,6 +36,7 @@ class Performer(Attention):
     dot_product = False
     exact = False
     memory = "linear"
+    decoding_memory = "constant"
     known_failures: ClassVar[dict[str, str]] = {
         "queries_are_turned": "an estimate from turned vectors moves, within its error, with where a sequence begins",
     }
@@ -68,11 +70,13 @@ class Performer(Attention):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Draw the random features."""
         if not self.rows.is_meta:
             lengths = torch.randn(self.rows.shape, dtype=torch.float64).norm(dim=-1, keepdim=True)
             self.rows.copy_(torch.stack([orthonormal(*self.rows.shape[1:]) for _ in self.rows]) * lengths)
 
     def project(self, x, memory, pattern, position, cache):
+        """Queries (B, H, T, D), keys and values (B, G, S, D), turned and cached."""
         if memory is not None or position is None or not position.rotates:
             return super().project(x, memory, pattern, position, cache)
         q, k, v = super().project(x, None, pattern, None, None)
@@ -80,6 +84,22 @@ class Performer(Attention):
         if isinstance(cache, Cache):
             k, v = cache.extend(k, v)
         return q, k, v
+
+    def cache(self, capacity, window=None):
+        """Queries (B, H, T, D), keys and values (B, G, S, D) to what the heads give, (B, H, T, D)."""
+        return Sums()
+
+    def attend_after(self, state, q, k, v, pattern):
+        query, key = self._exponents(q, k, replace(pattern, valid=pattern.real_tokens(q.size(2))))
+        query, key = query.unflatten(1, (self.kv_heads, -1)), key.unsqueeze(2)
+        value = F.pad(v.to(key.dtype), (0, 1), value=1.0).unsqueeze(2)
+        with unshortened(q):
+            if state.top is None:
+                state.top = key.new_full((*key.shape[:3], 1, key.size(-1)), lowest(key))
+                state.total = key.new_zeros(*key.shape[:3], key.size(-1), value.size(-1))
+            out = causal(query, key, value, state.top, state.total)
+            state.add(key, value)
+        return share(out).flatten(1, 2).to(v.dtype)
 
     def attend(self, q, k, v, pattern):
         return checkpoint(self._attend, q, k, v, pattern, use_reentrant=False, preserve_rng_state=False)
@@ -100,12 +120,11 @@ class Performer(Attention):
         value = F.pad(v.to(key.dtype), (0, 1), value=1.0).unsqueeze(2)  # the last column counts keys
         with unshortened(q):
             if pattern.causal:
-                out = causal(query, key, value, pattern.offset - pattern.start)
+                out = causal(*placed(query, key, value, pattern.offset - pattern.start))
             else:
                 top = key.amax(-2, keepdim=True).detach()
                 out = (query + top - peak(query, top)).exp() @ summed(key, value, top)
-        total = out[..., -1:]
-        return (out[..., :-1] / total.masked_fill(total == 0, 1.0)).flatten(1, 2).to(v.dtype)
+        return share(out).flatten(1, 2).to(v.dtype)
 
     def _exponents(self, q: Tensor, k: Tensor, pattern: Pattern) -> tuple[Tensor, Tensor]:
         """Logarithms of the features, (B, H, T, m) and (B, G, S, m), in at least float32.
@@ -139,32 +158,65 @@ def summed(key: Tensor, value: Tensor, top: Tensor) -> Tensor:
     return (key - top).exp().mT @ value
 
 
-def causal(query: Tensor, key: Tensor, value: Tensor, seen: int) -> Tensor:
-    """sum of exp(query_t + key_s - peak_t) value_s over features and keys s <= seen + t: (..., T, D).
+def share(out: Tensor) -> Tensor:
+    """Sums of values and, last, of their weights, (..., D + 1), to means (..., D); zeros where there is no weight."""
+    total = out[..., -1:]
+    return out[..., :-1] / total.masked_fill(total == 0, 1.0)
 
-    Keys in front of a chunk of queries reach it as sums over keys, (m, D); those in the chunk one by one.
-    """
+
+class Sums(PartState):
+    """Sums over the keys of all earlier tokens: their size does not grow with the text."""
+
+    def __init__(self) -> None:
+        self.top: Tensor | None = None  # (B, G, 1, 1, m), the largest exponent of each feature
+        self.total: Tensor | None = None  # (B, G, 1, m, D + 1), relative to it
+
+    def add(self, key: Tensor, value: Tensor) -> None:
+        """Take up exponents (B, G, 1, T, m) and values (B, G, 1, T, D + 1)."""
+        assert self.top is not None
+        assert self.total is not None
+        top = torch.maximum(self.top, key.amax(-2, keepdim=True))
+        self.total = self.total * (self.top - top).exp().mT + summed(key, value, top)
+        self.top = top
+
+
+def placed(query: Tensor, key: Tensor, value: Tensor, lead: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The arguments of ``causal`` where ``lead`` keys stand in front of the first query, or after it if negative."""
     T, S = query.size(-2), key.size(-2)
+    ends = (0, 0, max(0, -lead), lead + T - S)
+    key, value, lead = F.pad(key, ends, value=lowest(key)), F.pad(value, ends), max(0, lead)
+    old = F.pad(key[..., :lead, :], (0, 0, 0, 1), value=lowest(key))  # so that there is at least one
+    top = old.amax(-2, keepdim=True).detach()
+    total = summed(old, F.pad(value[..., :lead, :], (0, 0, 0, 1)), top)
+    return query, key[..., lead:, :], value[..., lead:, :], top, total
+
+
+def causal(query: Tensor, key: Tensor, value: Tensor, top: Tensor, total: Tensor) -> Tensor:
+    """sum of exp(query_t + key_s - peak_t) value_s over features and keys, s <= t and all before: (..., T, D).
+
+    Keys before come as sums ``total`` (..., m, D) relative to their largest exponents ``top`` (..., 1, m). Keys in
+    front of a chunk of queries reach it as sums, too; those in the chunk one by one.
+    """
+    T = query.size(-2)
     chunk = min(CHUNK, 1 << (T - 1).bit_length())
     fill = -T % chunk
-    ends = (0, 0, max(0, -seen), seen + T + fill - S)
-    key, value, seen = F.pad(key, ends, value=lowest(key)), F.pad(value, ends), max(0, seen)
-    query = query - peak(query, key.detach().cummax(-2).values[..., seen : seen + T, :])
+    query = query - peak(query, torch.cat([top, key.detach()], -2).cummax(-2).values[..., 1:, :])
+    key = F.pad(key, (0, 0, 0, fill), value=lowest(key))
     query, late, values = (
-        y.unflatten(-2, (-1, chunk)) for y in (F.pad(query, (0, 0, 0, fill)), key[..., seen:, :], value[..., seen:, :])
+        y.unflatten(-2, (-1, chunk)) for y in (F.pad(query, (0, 0, 0, fill)), key, F.pad(value, (0, 0, 0, fill)))
     )
-    top, total = before(late, values, key[..., :seen, :], value[..., :seen, :])
-    return (within(query, late, values) + (query + top).exp() @ total).flatten(-3, -2)[..., :T, :]
+    tops, totals = before(late, values, top, total)
+    return (within(query, late, values) + (query + tops).exp() @ totals).flatten(-3, -2)[..., :T, :]
 
 
-def before(key: Tensor, value: Tensor, old: Tensor, old_value: Tensor) -> tuple[Tensor, Tensor]:
-    """What is in front of each of n chunks (..., n, C, m): largest exponents (..., n, 1, m), sums (..., n, m, D)."""
-    old = F.pad(old, (0, 0, 0, 1), value=lowest(key))  # so that there is at least one
-    first = old.amax(-2, keepdim=True)
-    tops = torch.cat([first, key.amax(-2)], -2).detach().cummax(-2).values.unsqueeze(-2)
+def before(key: Tensor, value: Tensor, top: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+    """What is in front of each of n chunks (..., n, C, m), behind sums ``total`` relative to ``top``: largest exponents
+    (..., n, 1, m), sums (..., n, m, D).
+    """
+    tops = torch.cat([top, key.amax(-2)], -2).detach().cummax(-2).values.unsqueeze(-2)
     ahead, behind = tops[..., :-1, :, :], tops[..., 1:, :, :]
     local, shrink = summed(key, value, behind), (ahead - behind).exp().mT
-    totals = [summed(old, F.pad(old_value, (0, 0, 0, 1)), first.detach())]
+    totals = [total]
     for n in range(key.size(-3) - 1):
         totals.append(totals[-1] * shrink[..., n, :, :] + local[..., n, :, :])
     return ahead, torch.stack(totals, -3)
@@ -177,9 +229,11 @@ def within(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     out = (query + key).exp().sum(-1, keepdim=True) * value
     half = 1
     while half < query.size(-2):
-        (_, late), (early, _), (seen, _) = (y.unflatten(-2, (-1, 2, half)).unbind(-3) for y in (query, key, value))
+        (_, late), (early, _), (early_value, _) = (
+            y.unflatten(-2, (-1, 2, half)).unbind(-3) for y in (query, key, value)
+        )
         top = early.amax(-2, keepdim=True).detach()
-        added = ((late + top).exp() @ (early - top).exp().mT) @ seen
+        added = ((late + top).exp() @ (early - top).exp().mT) @ early_value
         out = out + F.pad(added.unsqueeze(-3), (0, 0, 0, 0, 1, 0)).flatten(-4, -2)
         half *= 2
     return out

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def widened(x: Tensor) -> Tensor:
-    """x in at least float32."""
+    """x in at least float32, the same shape."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 

@@ -29,11 +29,13 @@ class Reversible(Block):
     known_failures: ClassVar[dict[str, str]] = {"compiles": "torch.compile skips it: its backward pass runs modules"}
 
     def forward(self, x, context):
+        """x (B, T, dim) to the same shape."""
         return self.through([self], x, [context])
 
     @classmethod
     @torch.compiler.disable
     def through(cls, blocks: Sequence[Block], x: Tensor, contexts: Sequence[Context]) -> Tensor:
+        """x (B, T, dim) through all blocks to the same shape; two streams and no other activation are saved."""
         cast = autocast_of(x)
         steps = [
             Step(branch, call, context, x.dtype, cast)
@@ -69,15 +71,15 @@ class Step:
     state: tuple[Tensor, Tensor | None] = field(init=False)  # of the random numbers of CPU and GPU
 
     def __post_init__(self) -> None:
-        self.leaves = self.found()
+        self.leaves = self.trainable_tensors()
 
     def __call__(self, x: Tensor) -> Tensor:
         """What is added to the other stream."""
         branch = self.branch
         return branch.dropout(self.call(self.context, branch.part, branch.norm(x.to(self.dtype))))
 
-    def found(self) -> list[Tensor]:
-        """Parameters of the branch and of the position scheme, and the memory, as they are now."""
+    def trainable_tensors(self) -> list[Tensor]:
+        """Parameters of the branch and of the position scheme, and the memory, of any shape, as they are now."""
         context = self.context
         tensors: list[Tensor] = list(self.branch.parameters())
         if context.position is not None:
@@ -87,7 +89,7 @@ class Step:
         return [tensor for tensor in tensors if tensor.requires_grad]
 
     def record(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """What is added, without a graph, and the side losses; called once."""
+        """The branch of x (B, T, dim), shaped like x, without a graph, and auxiliary losses (); called once."""
         self.state = torch.get_rng_state(), torch.cuda.get_rng_state(x.device) if x.is_cuda else None
         with self.sides_apart() as feeds, self.cast():
             out = self(x)
@@ -95,12 +97,15 @@ class Step:
             return out, [feed.aux_loss for feed in self.owners if feed.aux_loss is not None]
 
     def again(self, x: Tensor) -> list[Tensor]:
-        """What is added and the side losses, with a graph; random numbers, buffers and side losses stay untouched."""
-        if [*map(id, self.found())] != [*map(id, self.leaves)]:
+        """The branch of x (B, T, dim), the same shape, and the auxiliary losses, each (), with a graph.
+
+        Random numbers, buffers and auxiliary losses stay as they are.
+        """
+        if [*map(id, self.trainable_tensors())] != [*map(id, self.leaves)]:
             raise RuntimeError("block Reversible runs again in backward(), and its parameters have been replaced.")
         if self.context.pattern.bias is not None:  # a pattern remembers its bias, which so far has no graph
             self.context = self.context._replace(pattern=replace(self.context.pattern))
-        kept = [(buffer, buffer._version, buffer.clone()) for buffer in self.branch.buffers()]
+        buffers = [(buffer, buffer._version, buffer.clone()) for buffer in self.branch.buffers()]
         host, device = self.state
         forked = torch.random.fork_rng([x.device] if x.is_cuda else [])
         with forked, self.sides_apart(), self.cast(), torch.enable_grad():
@@ -109,7 +114,7 @@ class Step:
                 torch.cuda.set_rng_state(device, x.device)
             out = self(x)
             sides = [feed.aux_loss for feed in self.owners if feed.aux_loss is not None]
-        for buffer, version, before in kept:
+        for buffer, version, before in buffers:
             if buffer._version != version:
                 buffer.copy_(before)
         return [out, *sides]
@@ -133,11 +138,12 @@ class Run(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, steps, x, *leaves):
+        """x (B, T, dim) to both streams, each shaped like x, and the auxiliary losses."""
         a, b, sides = x, x, []
         for step in steps:
-            out, left = step.record(b)
+            out, side_losses = step.record(b)
             a, b = b, a + out
-            sides += left
+            sides += side_losses
         ctx.steps, ctx.numbers = steps, {id(leaf): number for number, leaf in enumerate(leaves)}
         ctx.save_for_backward(a, b)
         return a, b, *sides
@@ -145,15 +151,16 @@ class Run(torch.autograd.Function):
     @staticmethod
     @first_derivatives_only("block Reversible")
     def backward(ctx, grad_a, grad_b, *grad_sides):
+        """The gradients of x and of the leaves; each step is inverted and run again."""
         (a, b), sides, grads = ctx.saved_tensors, list(grad_sides), [None] * len(ctx.numbers)
         for step in reversed(ctx.steps):
             x = a.detach().requires_grad_()
             outs = step.again(x)
-            given = [grad_b, *reversed([sides.pop() for _ in step.owners])]
-            pairs = [(out, grad.to(out.dtype)) for out, grad in zip(outs, given, strict=True) if out.requires_grad]
+            out_grads = [grad_b, *reversed([sides.pop() for _ in step.owners])]
+            pairs = [(out, grad.to(out.dtype)) for out, grad in zip(outs, out_grads, strict=True) if out.requires_grad]
             ends, slopes = zip(*pairs, strict=True)
-            felt, *found = torch.autograd.grad(ends, [x, *step.leaves], slopes, allow_unused=True)
-            for leaf, grad in zip(step.leaves, found, strict=True):
+            felt, *leaf_grads = torch.autograd.grad(ends, [x, *step.leaves], slopes, allow_unused=True)
+            for leaf, grad in zip(step.leaves, leaf_grads, strict=True):
                 if grad is not None:
                     number = ctx.numbers[id(leaf)]
                     grads[number] = grad if grads[number] is None else grads[number] + grad

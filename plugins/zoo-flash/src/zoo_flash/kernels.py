@@ -57,7 +57,7 @@ def refusal(needs: str, has: str) -> UsageError:
 
 
 def of_torch(q: Tensor, k: Tensor, v: Tensor, call: Packed, rates: Rates) -> Tensor:
-    """torch.nn.attention.varlen: no dropout, no ALiBi."""
+    """torch.nn.attention.varlen on packed q, k and v (N, H, D), to (N, H, D): no dropout, no ALiBi."""
     from torch.nn.attention.varlen import varlen_attn
 
     options = {"scale": rates.scale, "window_size": call.window, "enable_gqa": q.size(1) != k.size(1)}
@@ -65,7 +65,7 @@ def of_torch(q: Tensor, k: Tensor, v: Tensor, call: Packed, rates: Rates) -> Ten
 
 
 def of_package(q: Tensor, k: Tensor, v: Tensor, call: Packed, rates: Rates) -> Tensor:
-    """The package flash-attn (Dao, 2023)."""
+    """The package flash-attn (Dao, 2023) on packed q, k and v (N, H, D), to (N, H, D)."""
     slopes = None if rates.slopes is None else rates.slopes.float()
     options = {"softmax_scale": rates.scale, "window_size": call.window, "alibi_slopes": slopes}
     attend = import_module("flash_attn").flash_attn_varlen_func
@@ -75,7 +75,7 @@ def of_package(q: Tensor, k: Tensor, v: Tensor, call: Packed, rates: Rates) -> T
 def launched(
     attend: Callable[..., Any], inputs: tuple[Tensor, Tensor, Tensor], call: Packed, options: dict[str, Any]
 ) -> Tensor:
-    """What a kernel gives for q, k, v, of one width by zeros behind: a multiple of 8, as kernels want."""
+    """A kernel's result (N, H, D of v) for packed q, k and v (N, H, D), padded to one width, a multiple of 8."""
     q, _, v = inputs
     check(q, v)
     width = -(-max(q.size(-1), v.size(-1)) // 8) * 8

@@ -58,7 +58,7 @@ class Keys(NamedTuple):
     positions: int  # per row
 
     def place(self, row: Tensor, key: Tensor) -> Tensor:
-        """Where the real key number ``key`` of a row stands, from 0 on."""
+        """Where the real keys number ``key`` (n,) of rows (n,) stand, from 0 on, (n,)."""
         return self.number[self.before[row] + key] % self.positions
 
 
@@ -67,10 +67,10 @@ _packed: WeakKeyDictionary[Pattern, dict[tuple, list[Packed]]] = WeakKeyDictiona
 
 def pack(pattern: Pattern, shape: tuple[int, int, int], device: torch.device, skip_padding: bool) -> list[Packed]:
     """``plan`` on a device, made once for all layers of one forward."""
-    made, asked = _packed.setdefault(pattern, {}), (shape, device, skip_padding)
-    if asked not in made:
-        made[asked] = [call.to(device) for call in plan(pattern, shape, skip_padding)]
-    return made[asked]
+    plans, key = _packed.setdefault(pattern, {}), (shape, device, skip_padding)
+    if key not in plans:
+        plans[key] = [call.to(device) for call in plan(pattern, shape, skip_padding)]
+    return plans[key]
 
 
 def plan(pattern: Pattern, shape: tuple[int, int, int], skip_padding: bool = False) -> list[Packed]:
@@ -86,17 +86,17 @@ def plan(pattern: Pattern, shape: tuple[int, int, int], skip_padding: bool = Fal
     valid = torch.ones(B, S, dtype=torch.bool) if pattern.valid is None else pattern.valid.cpu()
     keys = Keys(valid.flatten().nonzero().flatten(), valid.sum(1).cumsum(0) - valid.sum(1), S)
     sight, window, biased = see(pattern, valid, T), band(pattern), pattern.bias is not None
-    rest = sight.last > sight.first
+    remaining = sight.last > sight.first
     calls = []
     if biased or window != (OPEN, OPEN):
         banded, begin, end = in_band(sight, window)
         if biased:
             banded &= neighbours(keys, torch.arange(B), begin, end)[:, None]
-        rest &= ~banded & ~(sight.padding & skip_padding)
+        remaining &= ~banded & ~(sight.padding & skip_padding)
         rows = banded.any(1).nonzero().flatten()
         spans = keys.before[rows] + begin[rows], keys.before[rows] + end[rows]
         calls.append((banded, banded.sum(1)[rows], keys.number[ranges(*spans)], spans[1] - spans[0], window))
-    calls.append((rest, *runs(pattern, keys, sight, rest), (OPEN, OPEN)))
+    calls.append((remaining, *runs(pattern, keys, sight, remaining), (OPEN, OPEN)))
     return [packed(shape, *call) for call in calls if call[0].any()]
 
 
@@ -123,18 +123,18 @@ def in_band(sight: Sight, window: tuple[int, int]) -> tuple[Tensor, Tensor, Tens
 
     Counted without padding, keys are nearer than they stand: a row whose gaps reach into its window is not served.
     """
-    left, right = window
+    back, ahead = window
     count = sight.real.cumsum(1)
     begin = sight.first.gather(1, (count == 0).sum(1, keepdim=True).clamp(max=count.size(1) - 1))
     end = torch.where(sight.real, sight.own + 1, 0).amax(1, keepdim=True)
-    first = begin if left == OPEN else torch.maximum(begin, sight.own - left)
-    last = end if right == OPEN else torch.minimum(end, sight.own + right + 1)
+    first = begin if back == OPEN else torch.maximum(begin, sight.own - back)
+    last = end if ahead == OPEN else torch.minimum(end, sight.own + ahead + 1)
     fits = ~sight.real | ((sight.first == first) & (sight.last == last))
     return sight.real & fits.all(1, keepdim=True), begin[:, 0], end[:, 0]
 
 
 def neighbours(keys: Keys, row: Tensor, first: Tensor, last: Tensor) -> Tensor:
-    """Whether the real keys first..last-1 of a row stand side by side."""
+    """Whether the real keys first..last-1 of a row stand side by side; all arguments and the result are (n,)."""
     some = last > first
     row, first, final = row[some], first[some], last[some] - 1
     near = torch.ones_like(some)
@@ -142,14 +142,14 @@ def neighbours(keys: Keys, row: Tensor, first: Tensor, last: Tensor) -> Tensor:
     return near
 
 
-def runs(pattern: Pattern, keys: Keys, sight: Sight, rest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Segments for the ``rest`` of queries (B, T): their lengths, their keys, and how many those are.
+def runs(pattern: Pattern, keys: Keys, sight: Sight, remaining: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Segments for the ``remaining`` of queries (B, T): their lengths, their keys, and how many those are.
 
     With ALiBi each query is a segment of its own, and its nearest key is the last: a constant added to a row of scores
     changes nothing, so that only distances between keys count.
     """
-    row, query = rest.nonzero(as_tuple=True)
-    first, last = sight.first[rest], sight.last[rest]
+    row, query = remaining.nonzero(as_tuple=True)
+    first, last = sight.first[remaining], sight.last[remaining]
     what = torch.stack([row, first, last])
     new = torch.ones_like(row, dtype=torch.bool)
     if pattern.bias is None:
@@ -158,7 +158,7 @@ def runs(pattern: Pattern, keys: Keys, sight: Sight, rest: Tensor) -> tuple[Tens
     lengths = torch.cat([head, torch.tensor([len(row)])]).diff()
     row, query, first, last = row[head], query[head], first[head], last[head]
     begin, end = keys.before[row] + first, keys.before[row] + last
-    taken = ranges(begin, end)
+    numbers = ranges(begin, end)
     if pattern.bias is not None:
         at = query + pattern.offset - pattern.start
         ahead = keys.place(row, first) >= at
@@ -167,31 +167,31 @@ def runs(pattern: Pattern, keys: Keys, sight: Sight, rest: Tensor) -> tuple[Tens
                 "backend FlashVarlen supports ALiBi's bias over keys that stand side by side, and not on both sides "
                 "of a query beyond them: here padding stands between tokens. Use SDPA or Tiled."
             )
-        mirror = (begin + end - 1).repeat_interleave(end - begin) - taken
-        taken = torch.where(ahead.repeat_interleave(end - begin), mirror, taken)
-    return lengths, keys.number[taken], end - begin
+        mirror = (begin + end - 1).repeat_interleave(end - begin) - numbers
+        numbers = torch.where(ahead.repeat_interleave(end - begin), mirror, numbers)
+    return lengths, keys.number[numbers], end - begin
 
 
 def packed(
     shape: tuple[int, int, int],
-    chosen: Tensor,
+    selected: Tensor,
     query_lengths: Tensor,
     keys: Tensor,
     key_lengths: Tensor,
     window: tuple[int, int],
 ) -> Packed:
-    """One call for the ``chosen`` queries (B, T)."""
+    """One call for the ``selected`` queries (B, T)."""
     query_ends, key_ends = (F.pad(x.cumsum(0), (1, 0)).to(torch.int32) for x in (query_lengths, key_lengths))
     if torch.equal(query_ends, key_ends):
         key_ends = query_ends  # one tensor tells torch that cuDNN's causality, aligned at the top, is the same
-    queries = None if chosen.all() else chosen.flatten().nonzero().flatten()
-    kept = None if torch.equal(keys, torch.arange(shape[0] * shape[2])) else keys
+    queries = None if selected.all() else selected.flatten().nonzero().flatten()
+    some_keys = None if torch.equal(keys, torch.arange(shape[0] * shape[2])) else keys
     longest = int(query_lengths.max()), int(key_lengths.max())
-    return Packed(queries, kept, query_ends, key_ends, *longest, window)
+    return Packed(queries, some_keys, query_ends, key_ends, *longest, window)
 
 
 def ranges(begin: Tensor, end: Tensor) -> Tensor:
-    """The numbers begin..end-1 of each pair, one range after the other."""
+    """The numbers begin..end-1 of each pair (n,), one range after the other, (sum of lengths,)."""
     length = end - begin
     shift = begin - length.cumsum(0) + length
     return torch.arange(int(length.sum())) + shift.repeat_interleave(length)

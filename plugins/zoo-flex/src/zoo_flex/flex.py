@@ -54,6 +54,7 @@ class Flex(Backend):
         return attend(q, k, v)
 
     def check_training(self, device):
+        """Raise UsageError on devices where flex attention has no backward pass."""
         if device.type in FORWARD_ONLY:
             raise UsageError(no_backward(device.type))
 

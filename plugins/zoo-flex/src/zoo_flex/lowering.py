@@ -29,11 +29,11 @@ def lower(pattern: Pattern, T: int, S: int, device: torch.device) -> Lowered:
     """``pattern`` for T queries and S keys, made once for all layers of one forward."""
     if torch.compiler.is_compiling():  # inside a larger graph, which computes it once anyway
         return _lower(pattern, T, S, device)
-    made, asked = _lowered.setdefault(pattern, {}), (T, S, device)
-    if asked not in made:
+    lowered, key = _lowered.setdefault(pattern, {}), (T, S, device)
+    if key not in lowered:
         # a copy: what is remembered must not keep alive the pattern that it is remembered for
-        made[asked] = _lower(replace(pattern), T, S, device)
-    return made[asked]
+        lowered[key] = _lower(replace(pattern), T, S, device)
+    return lowered[key]
 
 
 def _lower(pattern: Pattern, T: int, S: int, device: torch.device) -> Lowered:
@@ -50,11 +50,11 @@ def mask_mod(pattern: Pattern, first_query: Tensor, first_key: Tensor) -> MaskMo
     """May query number q of row b see key number k?"""
     valid = pattern.valid
 
-    def seen(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    def visible(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         allowed = pattern.allowed(q + first_query, k + first_key)
         return allowed if valid is None else allowed & valid[b, k]
 
-    return seen
+    return visible
 
 
 def score_mod(pattern: Pattern, first_query: Tensor, first_key: Tensor) -> ScoreMod:

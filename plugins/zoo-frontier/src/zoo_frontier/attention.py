@@ -1,5 +1,6 @@
 """Attentions around a softmax: a compressed cache, gates, caps, sinks, differences, values of the first layer."""
 
+import math
 from typing import cast
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from zoo.errors import UsageError
 from zoo.parts.attention import Attention, MultiHead
 from zoo.parts.backend import Backend, Naive, masked_softmax
-from zoo.parts.cache import Cache, MemoryCache
+from zoo.parts.cache import MemoryCache
 from zoo.parts.few_row_linear import Linear
 from zoo.parts.norm import RMSNorm
 from zoo.parts.pattern import Pattern
@@ -222,7 +223,8 @@ class Differential(Attention):
 
     q1, q2, k1 and k2 are half as wide as v, and scores are divided by sqrt(D / 2). lambda = exp(l_q1 l_k1) -
     exp(l_q2 l_k2) + lambda_init for learned vectors l; what a head gives has its RMS norm, times 1 - lambda_init.
-    The paper's lambda_init is 0.8 - 0.6 e^(-0.3 (layer - 1)) for layer 1, 2, ... It has no dropout of weights.
+    lambda_init is 0.8 - 0.6 e^(-0.3 layer) for layer 0, 1, ... It has no dropout of weights. Of the pairs of features
+    that a position scheme turns, q1 and k1 have the first, third, ... and q2 and k2 the others.
     """
 
     supports = Attention.supports - {"dropout"}
@@ -236,18 +238,21 @@ class Differential(Attention):
         kv_heads: int | None = None,
         head_dim: int | None = None,
         bias: bool = False,
-        lambda_init: float = 0.8,
+        lambda_init: float | None = None,
+        layer: int = 0,
     ):
         """
         Args:
             head_dim: width of a head's values, a multiple of 4; dim / heads unless given.
-            lambda_init: lambda at the start of training, below 1; the paper's for deep layers unless given.
+            lambda_init: lambda at the start of training, below 1; the layer's unless given.
+            layer: number of the layer, from 0 on, given by the stack.
 
         Raises UsageError where a head has no two halves, or lambda_init is not in [0, 1).
         """
         super().__init__(dim, heads, backend, dropout, kv_heads, head_dim, bias)
         if self.head_dim % 4:
             raise UsageError(f"attention Differential needs heads of a multiple of 4, got dim={dim}, heads={heads}.")
+        lambda_init = 0.8 - 0.6 * math.exp(-0.3 * layer) if lambda_init is None else lambda_init
         if not 0 <= lambda_init < 1:
             raise UsageError(f"attention Differential needs lambda_init in [0, 1), got {lambda_init}.")
         self.lambda_init = lambda_init
@@ -259,20 +264,16 @@ class Differential(Attention):
         """Draw the vectors l with standard deviation 0.1."""
         nn.init.normal_(self.vectors, std=0.1)
 
-    def project(self, x, memory, pattern, position, cache):
-        """Queries (B, H, T, D), keys and values (B, G, S, D); both halves of a query or key turn alike."""
-        if memory is not None:
-            return super().project(x, memory, pattern, position, cache)
-        q, k, v = super().project(x, None, pattern, None, None)
-        q, k = (turn(y.unflatten(-1, (2, -1)).transpose(2, 3).flatten(1, 2), pattern, position, keys)
-                .unflatten(1, (-1, 2)).transpose(2, 3).flatten(-2) for y, keys in ((q, False), (k, True)))  # fmt: skip
-        k, v = cache.extend(k, v) if isinstance(cache, Cache) else (k, v)
-        return q, k, v
-
     def attend(self, q, k, v, pattern):
         """Queries (B, H, T, D), keys and values (B, kv_heads, S, D) to what the heads give, (B, H, T, D)."""
-        (q1, q2), (k1, k2) = q.chunk(2, -1), k.chunk(2, -1)
+        (q1, q2), (k1, k2) = halves(q), halves(k)
         l_q1, l_k1, l_q2, l_k2 = self.vectors.to(torch.promote_types(self.vectors.dtype, torch.float32))
         share = (l_q1 @ l_k1).exp() - (l_q2 @ l_k2).exp() + self.lambda_init
         first, second = (self.backend(*pair, v, pattern) for pair in ((q1, k1), (q2, k2)))
         return (1 - self.lambda_init) * self.head_norm(first - share.to(v.dtype) * second)
+
+
+def halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Heads (B, H, T, D) as two of (B, H, T, D / 2), every second pair of features (i, i + D / 2) in each."""
+    first, second = x.unflatten(-1, (2, -1, 2)).unbind(-1)
+    return first.flatten(-2), second.flatten(-2)

@@ -16,8 +16,10 @@ class DyT(Norm):
         self.reset_parameters()
 
     def reset_parameters(self):
+        """alpha is ``start``, weights are one and biases zero."""
         for parameter, value in ((self.alpha, self.start), (self.weight, 1.0), (self.bias, 0.0)):
             nn.init.constant_(parameter, value)
 
     def forward(self, x):
+        """x (..., dim) to the same shape."""
         return (torch.tanh(self.alpha * x) * self.weight + self.bias).to(x.dtype)

@@ -84,9 +84,11 @@ class Scale(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """The inverse of the initial temperature."""
         nn.init.constant_(self.weight, -math.log(self.temperature))
 
     def forward(self, cosines: Tensor) -> Tensor:
+        """Cosines (B, N) to logits of the same shape."""
         return self.weight.exp().clamp(max=SHARPEST) * cosines
 
 
@@ -140,16 +142,18 @@ class CLIP(Task):
             self.metrics[name] = MeanMetric()
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
+        """InfoNCE summed over images (), in nats, and their number ()."""
         logits = self.net(batch["images"], batch["captions"], batch["valid"]).float()
         return Loss(info_nce(logits), torch.tensor(len(logits), device=logits.device))
 
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
+        """The same, after updating the metrics."""
         captions = batch["captions"]
-        seen = self.net.images(batch["images"])
-        logits = self.net.scale(seen @ self.net.texts(captions, batch["valid"]).T).float()
+        image_vectors = self.net.images(batch["images"])
+        logits = self.net.scale(image_vectors @ self.net.texts(captions, batch["valid"]).T).float()
         self.metrics["matched"].update((captions[logits.argmax(-1)] == captions).all(-1).float())
         if "prompts" in batch and (lone := batch["labels"] >= 0).any():
-            guess = self.nearest(seen[lone], batch["prompts"]) // batch["prompts"].size(1)
+            guess = self.nearest(image_vectors[lone], batch["prompts"]) // batch["prompts"].size(1)
             self.metrics["zero_shot"].update((guess == batch["labels"][lone]).float())
         return Loss(info_nce(logits), torch.tensor(len(logits), device=logits.device))
 
@@ -159,16 +163,18 @@ class CLIP(Task):
         return (features @ self.net.texts(rows, rows != PAD).T).argmax(-1)
 
     def sample(self, rows: int) -> dict[str, Any]:
+        """Random images and captions."""
         return pictures(rows, self.net.image, self.net.text.vocab_size, self.net.text.max_length)
 
     def example(self) -> tuple[tuple[Tensor, ...], int]:
+        """One image (1, C, H, W), caption (1, T) and mask (1, T) on the meta device, and 1."""
         text, side = self.net.text, self.net.image.image_size
         images = torch.zeros(1, self.net.image.channels, side, side, device="meta")
         return (images, torch.zeros(1, text.max_length, dtype=torch.long, device="meta")), 1
 
 
 def pictures(rows: int, image: Any, words: int, length: int) -> dict[str, Tensor]:
-    """Random images with random captions of every length, batched as the data does it."""
+    """Random images (rows, C, H, W) with random captions (rows, length) of every length, as the data batches them."""
     valid = torch.arange(length) < torch.randint(3, length + 1, (rows, 1))
     captions = torch.randint(1, words, (rows, length)).masked_fill(~valid, 0)
     targets = captions[:, 1:].masked_fill(~valid[:, 1:], -100)

@@ -91,14 +91,16 @@ class Strokes:
     """A state that writes codes only: their numbers begin at 0 again, after the caption."""
 
     def __init__(self, state: LanguageState, words: int):
-        self.state, self.words, self.begun = state, words, False
+        self.state, self.words, self.has_started = state, words, False
 
     def step(self, tokens: Tensor) -> Tensor:
-        logits = self.state.step(tokens + self.words if self.begun else tokens)
-        self.begun = True
+        """The next codes (B, T) to the logits (B, codes) of the one after them."""
+        logits = self.state.step(tokens + self.words if self.has_started else tokens)
+        self.has_started = True
         return logits[:, self.words :]
 
     def select(self, rows: Tensor) -> None:
+        """Go on with these rows of the batch, (rows,), in this order."""
         self.state.select(rows)
 
 
@@ -148,21 +150,23 @@ class DALLE(Task):
             self.metrics[name] = MeanMetric()
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
-        words, codes, size = self._told(batch)
+        """Cross-entropy summed over words and codes () in nats, at first plus the tokenizer's error; their number."""
+        words, codes, size = self._token_losses(batch)
         total = words.sum() + codes.sum()
         if self._trainer is None or self.global_step < self.tokenizer_steps:
-            total = total + self._lost(batch["images"]).sum() * self.net.tokenizer.length
+            total = total + self._reconstruction_errors(batch["images"]).sum() * self.net.tokenizer.length
         return Loss(total, size)
 
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
-        words, codes, size = self._told(batch)
+        """Cross-entropy summed over words and codes () and their number (), after updating the metrics."""
+        words, codes, size = self._token_losses(batch)
         if len(words):
             self.metrics["words"].update(words)
         self.metrics["codes"].update(codes)
-        self.metrics["reconstruction"].update(self._lost(batch["images"]))
+        self.metrics["reconstruction"].update(self._reconstruction_errors(batch["images"]))
         return Loss(words.sum() + codes.sum(), size)
 
-    def _told(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def _token_losses(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """The loss of each real word, of each code, and how many there are."""
         spoken, painted, codes = self.net(batch["captions"], batch["images"])
         real = batch["valid"][:, 1:]
@@ -170,17 +174,19 @@ class DALLE(Task):
         strokes = F.cross_entropy(painted.flatten(0, 1).float(), codes.flatten(), reduction="none")
         return words, strokes, real.sum() + codes.numel()
 
-    def _lost(self, images: Tensor) -> Tensor:
+    def _reconstruction_errors(self, images: Tensor) -> Tensor:
         """The mean squared error of each image after a round trip, (B,)."""
         return (self.net.tokenizer(images) - images).float().square().flatten(1).mean(1)
 
     def sample(self, rows: int) -> dict[str, Any]:
+        """Random images (rows, C, H, W), captions (rows, T) and their masks."""
         net, side = self.net, self.net.tokenizer.image_size
         valid = torch.arange(net.text_length) < torch.randint(3, net.text_length + 1, (rows, 1))
         captions = torch.randint(1, net.words, (rows, net.text_length)).masked_fill(~valid, 0)
         return {"images": torch.randn(rows, net.tokenizer.channels, side, side), "captions": captions, "valid": valid}
 
     def example(self) -> tuple[tuple[Tensor, ...], int]:
+        """One caption (1, T) and image (1, C, H, W) on the meta device, and the predictions of both."""
         net, side = self.net, self.net.tokenizer.image_size
         captions = torch.zeros(1, net.text_length, dtype=torch.long, device="meta")
         images = torch.zeros(1, net.tokenizer.channels, side, side, device="meta")
@@ -194,8 +200,8 @@ class TrainedDALLE(TrainedOnCaptions):
     def draw(self, captions: Sequence[str], search: GenerationConfig | None = None) -> list[Image.Image]:
         """An image per caption; drawn codes at temperature 1 unless ``search`` says otherwise."""
         length = self.net.tokenizer.length
-        asked = replace(search or GenerationConfig(temperature=1.0), max_length=length, min_length=length)
-        images = pixels(self.net.paint(self.tokens(captions, self.net.text_length), asked))
+        config = replace(search or GenerationConfig(temperature=1.0), max_length=length, min_length=length)
+        images = pixels(self.net.paint(self.tokens(captions, self.net.text_length), config))
         return [Image.fromarray(one) for one in images.permute(0, 2, 3, 1).cpu().numpy()]
 
 

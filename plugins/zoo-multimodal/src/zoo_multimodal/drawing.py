@@ -18,17 +18,18 @@ PAINT = {
 NOISE = 6.0  # standard deviation, of 255
 
 
-def random_scene(things: int, held: bool, draw: np.random.Generator) -> Scene:
+def random_scene(things: int, is_held_out: bool, draw: np.random.Generator) -> Scene:
     """One to ``things`` of them in different corners, all of held-out kinds or none."""
     places = draw.permutation(len(PLACES))[: draw.integers(1, things + 1)]
-    return tuple(random_thing(int(place), held, draw) for place in sorted(places))
+    return tuple(random_thing(int(place), is_held_out, draw) for place in sorted(places))
 
 
-def random_thing(place: int, held: bool, draw: np.random.Generator) -> Thing:
+def random_thing(place: int, is_held_out: bool, draw: np.random.Generator) -> Thing:
+    """A random thing at a place, of a kind that is held out of training or not."""
     while True:
         size, colour, shape = (int(draw.integers(len(names))) for names in (SIZES, COLOURS, SHAPES))
         thing = Thing(size, colour, shape, place)
-        if held_out(thing) == held:
+        if held_out(thing) == is_held_out:
             return thing
 
 

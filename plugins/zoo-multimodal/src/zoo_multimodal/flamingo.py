@@ -21,7 +21,7 @@ from zoo.models.language import LanguageModel
 from zoo.models.stack import Stack
 from zoo.models.vit import LearnedTokens, ViT
 from zoo.parts.block import Memory
-from zoo.parts.cache import LayerCache
+from zoo.parts.cache import Caches
 from zoo.parts.position import Extent
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
@@ -113,7 +113,7 @@ class SeeingLanguageModel(nn.Module):
         """Images (B, C, H, W) to what the language model looks at."""
         return Memory(self.resampler(self.image(images)))
 
-    def decode(self, target: Tensor, memory: Memory | None, caches: list[LayerCache] | None = None) -> Tensor:
+    def decode(self, target: Tensor, memory: Memory | None, caches: Caches | None = None) -> Tensor:
         """Tokens (B, T), after those in the caches, to logits (B, T, vocab_size)."""
         model = self.language
         x = model.stack(model.embedding(target) * model.scale, memory=memory, caches=caches)
@@ -131,8 +131,8 @@ class SeeingLanguageModel(nn.Module):
     def tell(self, images: Tensor, search: GenerationConfig) -> list[list[int]]:
         """A caption per image: its tokens without begin and end."""
         first = torch.full((len(images), 1), BEGIN, device=images.device)
-        written = generate(self.begin(images, search.max_length + 1), first, END, search)
-        return [row[0].tokens for row in written]
+        hypotheses = generate(self.begin(images, search.max_length + 1), first, END, search)
+        return [row[0].tokens for row in hypotheses]
 
 
 class Flamingo(Task):
@@ -185,6 +185,7 @@ class Flamingo(Task):
             net.image.requires_grad_(False)
 
     def setup(self, stage: str | None = None) -> None:
+        """Load the frozen language model and image encoder before training."""
         if stage != "fit":
             return
         stack = self.net.language.stack
@@ -205,28 +206,33 @@ class Flamingo(Task):
         return self
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
+        """Cross-entropy summed over tokens of captions (), in nats, and their number ()."""
         logits = self.net(batch["images"], batch["inputs"]).flatten(0, 1).float()
         targets = batch["targets"]
         return Loss(F.cross_entropy(logits, targets.flatten(), reduction="sum"), (targets >= 0).sum())
 
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
-        told = self.net.tell(batch["images"], GenerationConfig(max_length=batch["targets"].size(1)))
+        """The same, after updating the metrics."""
+        captions = self.net.tell(batch["images"], GenerationConfig(max_length=batch["targets"].size(1)))
         own = [[token for token in row if token >= 0 and token != END] for row in batch["targets"].tolist()]
         self.metrics["exact"].update(
-            torch.tensor([mine == right for mine, right in zip(told, own, strict=True)]).float()
+            torch.tensor([mine == right for mine, right in zip(captions, own, strict=True)]).float()
         )
         return self.loss(batch)
 
     def compute_metrics(self, loss: float) -> dict[str, float]:
+        """The metrics by name, with the mean of |tanh(gate)| as ``gates``."""
         gates = [
             gate.weight for look in looks(self.net.language.stack) for gate in (look.attention_gate, look.ffn_gate)
         ]
         return {**super().compute_metrics(loss), "gates": float(torch.stack(gates).detach().tanh().abs().mean())}
 
     def sample(self, rows: int) -> dict[str, Any]:
+        """Random images and captions."""
         return pictures(rows, self.net.image, self.net.language.vocab_size, self.net.language.max_length)
 
     def example(self) -> tuple[tuple[Tensor, ...], int]:
+        """One image (1, C, H, W) and caption (1, T) on the meta device, and T."""
         image, length = self.net.image, self.net.language.max_length - 1
         images = torch.zeros(1, image.channels, image.image_size, image.image_size, device="meta")
         return (images, torch.zeros(1, length, dtype=torch.long, device="meta")), length
@@ -238,12 +244,12 @@ def keep(module: nn.Module, run: str, prefix: str, name: Callable[[str], str], o
     Those of the module with ``optional`` in their names stay. Raises CheckpointError naming what is missing, unknown or
     of another shape.
     """
-    found = find_run.find_model(run)
-    content = weight_files.read_tensors(found.weights)
+    location = find_run.find_model(run)
+    content = weight_files.read_tensors(location.weights)
     tensors = {name(key.removeprefix(prefix)): value for key, value in content.items() if key.startswith(prefix)}
     tensors.pop("", None)
     own = {key: value for key, value in module.state_dict().items() if optional in key}
-    weight_files.load_tensors(module, own | tensors, found.weights)
+    weight_files.load_tensors(module, own | tensors, location.weights)
 
 
 class TrainedFlamingo(TrainedOnCaptions):
@@ -251,8 +257,8 @@ class TrainedFlamingo(TrainedOnCaptions):
 
     def caption(self, images: Sequence[Picture], search: GenerationConfig | None = None) -> list[str]:
         """A caption per image, by the likeliest tokens unless ``search`` says otherwise."""
-        asked = search or GenerationConfig(max_length=self.net.language.max_length - 1)
-        return [decode(row) for row in self.net.tell(self.pixels(images, self.net.image.image_size), asked)]
+        config = search or GenerationConfig(max_length=self.net.language.max_length - 1)
+        return [decode(row) for row in self.net.tell(self.pixels(images, self.net.image.image_size), config)]
 
 
 use.register(Flamingo, TrainedFlamingo)

@@ -12,6 +12,7 @@ from zoo.errors import UsageError
 from zoo.models.compatibility import check_supported
 from zoo.models.stack import Stack
 from zoo.parts.block import Block, Context
+from zoo.parts.cache import LayerCache
 from zoo.parts.norm import Norm
 
 
@@ -24,9 +25,11 @@ class Gate(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Closed: zero."""
         nn.init.zeros_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
+        """tanh(weight) x, shaped like x."""
         return self.weight.tanh() * x
 
 
@@ -56,7 +59,12 @@ class Seeing(Block):
         nn.Module.__init__(self)  # not Block's: its branches are those of the block within
         self.look, self.block = Look(block, norm), block
 
+    def cache(self, capacity: int, window: int | None = None) -> LayerCache:
+        """The decoding state of the block within, and that of the memory."""
+        return self.block.cache(capacity, window)
+
     def forward(self, x: Tensor, context: Context) -> Tensor:
+        """x (B, T, dim) to the same shape: it looks at the images, where there are any, in front of the block."""
         return self.block(x if context.memory is None else self.look(x, context), context)
 
 

@@ -28,6 +28,7 @@ class Quantiser(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """The constants of the levels."""
         places = [prod(self.levels[:number]) for number in range(self.width)]
         halves = [(level - 1) / 2 for level in self.levels]
         with torch.no_grad():
@@ -99,7 +100,7 @@ class ImageTokenizer(nn.Module):
         return self.quantiser(self.encoder(images).movedim(1, -1))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images to what is left of them after a round trip."""
+        """Images (B, C, H, W) to their reconstructions, the same shape."""
         return self.decoder(self.rounded(images).movedim(-1, 1))
 
     @torch.no_grad()

@@ -20,7 +20,7 @@ from zoo_multimodal.captions import KINDS, PAD, PLACES, WORDS, Words, caption, e
 from zoo_multimodal.drawing import picture, random_scene
 
 SEED = 20210226  # of the images, the same for everybody
-HELD = 500  # validation images, and as many test images
+EVALUATION_SIZE = 500  # validation images, and as many test images
 SMALLEST = 16
 CHANNELS = 3
 FORMAT = 1
@@ -47,12 +47,12 @@ class Captioned(BatchDataset):
         rows = torch.from_numpy(indices)
         captions = self.captions[rows]
         targets = captions[:, 1:]
-        found = {
+        result = {
             "images": normal(self.images[rows]), "captions": captions, "valid": captions != PAD,
             "labels": self.kinds[rows], "inputs": captions[:, :-1], "bytes": self.bytes[rows],
             "targets": targets.masked_fill(targets == PAD, -100),
         }  # fmt: skip
-        return found if self.prompts is None else found | {"prompts": self.prompts}
+        return result if self.prompts is None else result | {"prompts": self.prompts}
 
 
 class CaptionedShapes(Data):
@@ -84,16 +84,26 @@ class CaptionedShapes(Data):
         self.tokenizer = Words()
 
     def load(self) -> None:
+        """Draw the images once, cache them, and make the splits."""
         key = {"objects": self.objects, "side": self.side, "size": self.size, "pillow": PIL.__version__}
         entry = cached_entry("captioned-shapes", {"format": FORMAT, **key}, self._draw)
-        with np.load(entry / "shapes.npz") as found:
-            images, kinds, texts = found["images"], found["kinds"], found["captions"].tolist()
+        with np.load(entry / "shapes.npz") as arrays:
+            images, kinds, texts = arrays["images"], arrays["kinds"], arrays["captions"].tolist()
         self._fingerprint = digest(
-            {"images": hashlib.sha256(images.tobytes()).hexdigest(), "captions": texts, "held": HELD, "format": FORMAT}
+            {
+                "images": hashlib.sha256(images.tobytes()).hexdigest(),
+                "captions": texts,
+                "held": EVALUATION_SIZE,
+                "format": FORMAT,
+            }
         )
         length = longest(self.objects)
         prompts = torch.stack([encode(wordings(kind), length) for kind in range(len(KINDS))])
-        edges = {"test": slice(HELD), "val": slice(HELD, 2 * HELD), "train": slice(2 * HELD, None)}
+        edges = {
+            "test": slice(EVALUATION_SIZE),
+            "val": slice(EVALUATION_SIZE, 2 * EVALUATION_SIZE),
+            "train": slice(2 * EVALUATION_SIZE, None),
+        }
         self.datasets = {
             name: Captioned(images[part], texts[part], kinds[part], length, None if name == "train" else prompts)
             for name, part in edges.items()
@@ -101,19 +111,21 @@ class CaptionedShapes(Data):
 
     def _draw(self, folder: Path) -> None:
         draw = np.random.default_rng(SEED)
-        count = self.size + 2 * HELD
+        count = self.size + 2 * EVALUATION_SIZE
         images = np.empty((count, CHANNELS, self.side, self.side), np.uint8)
-        scenes = [random_scene(self.objects, number < HELD, draw) for number in range(count)]
+        scenes = [random_scene(self.objects, number < EVALUATION_SIZE, draw) for number in range(count)]
         for number, scene in enumerate(scenes):
             images[number] = picture(scene, self.side, draw)
         kinds = np.array([scene[0].kind if len(scene) == 1 else -1 for scene in scenes])
         np.savez(folder / "shapes.npz", images=images, kinds=kinds, captions=[caption(scene) for scene in scenes])
 
     def sizes(self) -> dict[str, int]:
+        """The sizes of vocabulary, captions, images, channels and classes."""
         length = longest(self.objects)
         return {"vocab_size": len(WORDS), "max_length": length, "image_size": self.side, "channels": CHANNELS}
 
     def fingerprint(self) -> str:
+        """SHA-256 of images and captions."""
         self.ready()
         return self._fingerprint
 
@@ -123,10 +135,10 @@ class CaptionedShapes(Data):
 
 
 def normal(images: Tensor) -> Tensor:
-    """uint8 in 0 to 255 to float32 in -1 to 1."""
+    """uint8 in 0 to 255 to float32 in -1 to 1; elementwise."""
     return images.float().div_(127.5).sub_(1)
 
 
 def pixels(images: Tensor) -> Tensor:
-    """The way back: float in -1 to 1 to uint8."""
+    """The way back: float in -1 to 1 to uint8; elementwise."""
     return images.float().add(1).mul(127.5).round().clamp(0, 255).byte()

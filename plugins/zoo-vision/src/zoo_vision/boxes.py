@@ -29,7 +29,10 @@ def iou(one: Tensor, two: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def giou(one: Tensor, two: Tensor) -> Tensor:
-    """IoU - (hull - union) / hull, in (-1, 1]: it has a slope for boxes apart too (Rezatofighi et al., 2019)."""
+    """IoU - (hull - union) / hull, in (-1, 1], of boxes (..., 4), (...,): it has a slope for boxes apart too.
+
+    Rezatofighi et al. (2019).
+    """
     share, union = iou(one, two)
     hull = _area(torch.cat([torch.minimum(one[..., :2], two[..., :2]), torch.maximum(one[..., 2:], two[..., 2:])], -1))
     return share - (hull - union) / hull.clamp(min=torch.finfo(hull.dtype).tiny)

@@ -71,6 +71,7 @@ class Detection(Task):
 
     @classmethod
     def small_sizes(cls, options: Mapping[str, Any]) -> dict[str, int]:
+        """Images of four cells a side."""
         return {**cls.data_sizes, "image_size": 4 * int(options.get("stride") or 8)}
 
     def forward(self, images: Tensor) -> Predictions:
@@ -79,29 +80,33 @@ class Detection(Task):
         return Predictions(logits[-1].float(), boxes[-1].float())
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
+        """The set loss summed over images (), the mean over blocks, and their number ()."""
         logits, boxes = (part if self.auxiliary else part[-1:] for part in self.net(batch["images"]))
         layers, size = len(logits), len(batch["images"])
         # one pairing of all blocks at once: a block's predictions are those of other images of the same objects
-        wanted = Targets(*(batch[name].repeat(layers, *[1] * (batch[name].dim() - 1)) for name in Targets._fields))
-        parts = set_loss(Predictions(logits.flatten(0, 1).float(), boxes.flatten(0, 1).float()), wanted, self.weights)
+        targets = Targets(*(batch[name].repeat(layers, *[1] * (batch[name].dim() - 1)) for name in Targets._fields))
+        parts = set_loss(Predictions(logits.flatten(0, 1).float(), boxes.flatten(0, 1).float()), targets, self.weights)
         return Loss(torch.stack([*parts.values()]).sum() / layers, torch.tensor(size, device=logits.device))
 
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
-        found, wanted = self(batch["images"]), Targets(batch["classes"], batch["boxes"])
-        self.precision_of.update(found, wanted)
-        total = torch.stack([*set_loss(found, wanted, self.weights).values()]).sum()
-        return Loss(total, torch.tensor(len(found.logits), device=total.device))
+        """The last block's set loss summed over images () and their number (), after updating average precision."""
+        predictions, targets = self(batch["images"]), Targets(batch["classes"], batch["boxes"])
+        self.precision_of.update(predictions, targets)
+        total = torch.stack([*set_loss(predictions, targets, self.weights).values()]).sum()
+        return Loss(total, torch.tensor(len(predictions.logits), device=total.device))
 
     def compute_metrics(self, loss: float) -> dict[str, float]:
+        """ap, ap50 and ap75; the metric starts anew."""
         self.precision_of.nothing()
-        found = self.precision_of.compute()
+        values = self.precision_of.compute()
         self.precision_of.reset()
-        return found
+        return values
 
     def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> list[dict[str, Any]]:
-        found = self(batch["images"])
-        chance, label = found.logits.softmax(-1)[..., :-1].max(-1)
-        rows = zip(label.tolist(), chance.tolist(), found.boxes.tolist(), strict=True)
+        """Per image its objects: class, probability and box, the surest first."""
+        predictions = self(batch["images"])
+        chance, label = predictions.logits.softmax(-1)[..., :-1].max(-1)
+        rows = zip(label.tolist(), chance.tolist(), predictions.boxes.tolist(), strict=True)
         return [
             {
                 "objects": [
@@ -113,6 +118,7 @@ class Detection(Task):
         ]
 
     def sample(self, rows: int) -> dict[str, Tensor]:
+        """Random images (rows, C, H, W), classes (rows, 4) and boxes (rows, 4, 4)."""
         side = self.net.image_size
         classes = torch.randint(self.num_classes, (rows, 4))
         classes[torch.arange(4) > torch.arange(rows)[:, None] % 4] = NOTHING
@@ -121,15 +127,16 @@ class Detection(Task):
         return {"images": images, "classes": classes, "boxes": boxes * (classes != NOTHING)[..., None]}
 
     def example(self) -> tuple[tuple[Tensor, ...], int]:
+        """One image (1, C, H, W) on the meta device, and 1."""
         side = self.net.image_size
         return (torch.zeros(1, self.net.channels, side, side, device="meta"),), 1
 
 
 @pictures.register
 def _detection(task: Detection, data: Any) -> dict[str, Image.Image]:
-    from zoo_vision.found import SHOWN, compared  # late: matplotlib takes half a second to load
+    from zoo_vision.detection_figures import SCENES, compared  # late: matplotlib takes half a second to load
 
-    batch = move_data_to_device(validation(data, SHOWN), task.device)
+    batch = move_data_to_device(validation(data, SCENES), task.device)
     return {"detection/boxes": compared(task, data, batch)}
 
 

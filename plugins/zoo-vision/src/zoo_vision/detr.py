@@ -47,7 +47,7 @@ class Backbone(nn.Sequential):
         count = stride.bit_length() - 1
         if stride < 2 or stride != 1 << count:
             raise UsageError(f"stride must be a power of two from 2 on, got {stride}.")
-        widths = [max(16, dim >> left) for left in reversed(range(1, count))] + [dim]
+        widths = [max(16, dim >> halvings) for halvings in reversed(range(1, count))] + [dim]
         super().__init__(*(Halving(*pair) for pair in zip([channels, *widths], widths, strict=False)))
 
 
@@ -60,6 +60,7 @@ class Queries(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Draw the queries from N(0, 1)."""
         nn.init.normal_(self.weight)
 
     def forward(self, batch: int) -> Tensor:
@@ -76,18 +77,19 @@ class Anchors(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Spread the points evenly over the image."""
         number = torch.arange(1, len(self.weight) + 1, device=self.weight.device)[:, None]
         steps = torch.tensor([1 / PLASTIC, 1 / PLASTIC**2], device=self.weight.device)  # no two points come close
         with torch.no_grad():
             self.weight.copy_((0.1 + 0.8 * (number * steps % 1)).logit())
 
-    def forward(self, seen: Tensor, grid: int) -> Tensor:
+    def forward(self, cell_states: Tensor, grid: int) -> Tensor:
         """Cells (B, grid², dim) to what they say at the points, between their middles, and the sines of these."""
         points = self.weight.sigmoid()
-        cells = seen.transpose(1, 2).unflatten(2, (grid, grid))
-        where = (2 * points - 1).to(seen.dtype).expand(len(seen), 1, -1, -1)
+        cells = cell_states.transpose(1, 2).unflatten(2, (grid, grid))
+        where = (2 * points - 1).to(cell_states.dtype).expand(len(cell_states), 1, -1, -1)
         there = nn.functional.grid_sample(cells, where, padding_mode="border", align_corners=False)[:, :, 0]
-        return there.transpose(1, 2) + sines(points, grid, seen.size(2))
+        return there.transpose(1, 2) + sines(points, grid, cell_states.size(2))
 
 
 class DETR(nn.Module):
@@ -148,13 +150,13 @@ class DETR(nn.Module):
     def states(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) to what every block of the decoder makes of the queries, (depth, B, Q, dim)."""
         cells = self.backbone(images).flatten(2).transpose(1, 2)
-        seen = self.encoder(cells)
-        asked = self.queries(len(images)).to(seen.dtype)
+        cell_states = self.encoder(cells)
+        queries = self.queries(len(images)).to(cell_states.dtype)
         if self.anchors is not None:
-            asked = asked + self.anchors(seen, self.grid)
-        seen = self.place.embed(seen, torch.arange(seen.size(1), device=seen.device))
+            queries = queries + self.anchors(cell_states, self.grid)
+        cell_states = self.place.embed(cell_states, torch.arange(cell_states.size(1), device=cell_states.device))
         with outputs(self.decoder) as layers:
-            last = self.decoder(asked, memory=Memory(seen))
+            last = self.decoder(queries, memory=Memory(cell_states))
         return torch.stack([*(self.decoder.norm(layer) for layer in layers[:-1]), last])
 
     def forward(self, images: Tensor) -> Predictions:
@@ -177,11 +179,11 @@ def sines(points: Tensor, grid: int, dim: int) -> Tensor:
 
 @contextmanager
 def outputs(stack: Stack) -> Iterator[list[Tensor]]:
-    """Within the block, a forward of the stack leaves what each of its blocks gives."""
-    kept: list[Tensor] = []
-    handles = [block.register_forward_hook(lambda _block, _given, x: kept.append(x)) for block in stack.blocks]
+    """Within the block, a forward of the stack appends the output (B, T, dim) of each of its blocks to the list."""
+    states: list[Tensor] = []
+    handles = [block.register_forward_hook(lambda _block, _args, x: states.append(x)) for block in stack.blocks]
     try:
-        yield kept
+        yield states
     finally:
         for handle in handles:
             handle.remove()

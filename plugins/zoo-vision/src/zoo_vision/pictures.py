@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from zoo.palette import LIGHT
 from zoo.plotting import new_figure, style, to_image
-from zoo_vision.windows import WindowAttention, join, seen, split
+from zoo_vision.windows import WindowAttention, join, split, visible_cells
 
 SIDE, GRID, WINDOW, SHIFT = 22, 8, 4, 2
 GAP, TOP = 46, 56  # units
@@ -34,7 +34,7 @@ def regions(shift: int) -> Tensor:
     """A number per cell (GRID, GRID), the same for those that see each other in a layer with this shift."""
     cells = torch.arange(GRID * GRID).view(1, GRID, GRID, 1).roll((-shift, -shift), (1, 2))
     numbers = split(cells, WINDOW)[0, ..., 0]
-    allowed = seen(GRID, GRID, WINDOW, shift)
+    allowed = visible_cells(GRID, GRID, WINDOW, shift)
     first = torch.where(allowed, numbers[:, None, :], GRID * GRID).amin(-1)
     return join(first[None, ..., None], GRID, GRID)[0, ..., 0].roll((shift, shift), (0, 1))
 
@@ -43,19 +43,19 @@ def regions(shift: int) -> Tensor:
 def windows() -> Figure:
     """Three grids: the windows of a layer, those of the next one, and what a cell sees through both."""
     torch.manual_seed(0)
-    plain, moved = (WindowAttention(4, 1, GRID, WINDOW, shift) for shift in (0, SHIFT))
+    unshifted, moved = (WindowAttention(4, 1, GRID, WINDOW, shift) for shift in (0, SHIFT))
     panels = [
-        ("layer 1: windows of 4 x 4", regions(0), view(plain, CELL)),
+        ("layer 1: windows of 4 x 4", regions(0), view(unshifted, CELL)),
         (f"layer 2: shifted by {SHIFT}", regions(SHIFT), view(moved, CELL)),
-        ("seen through both", regions(SHIFT), view(nn.Sequential(plain, moved), CELL)),
+        ("seen through both", regions(SHIFT), view(nn.Sequential(unshifted, moved), CELL)),
     ]
     size = SIDE * GRID
     width, height = 3 * size + 4 * GAP, TOP + size + 44
     figure = new_figure(width, height)
     colours = ListedColormap([LIGHT["frame"], LIGHT["c1"]])
     for number, (title, region, visible) in enumerate(panels):
-        left = GAP + number * (size + GAP)
-        axes = figure.add_axes((left / width, 44 / height, size / width, size / height))
+        x = GAP + number * (size + GAP)
+        axes = figure.add_axes((x / width, 44 / height, size / width, size / height))
         axes.set_axis_off()
         axes.set_title(title, loc="left", fontsize=14, pad=12)
         cells = axes.pcolormesh(visible.numpy(), cmap=colours, vmin=0, vmax=1, edgecolor=LIGHT["paper"], linewidth=2)

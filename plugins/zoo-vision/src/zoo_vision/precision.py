@@ -23,33 +23,33 @@ class AveragePrecision(Metric):
 
     full_state_update = False
     rows: list[Tensor]
-    wanted: Tensor
+    totals: Tensor
 
     def __init__(self, classes: int):
         super().__init__()
         self.classes = classes
         self.add_state("rows", [], dist_reduce_fx="cat")  # of a detection: class, probability, whether right by level
-        self.add_state("wanted", torch.zeros(classes, dtype=torch.long), dist_reduce_fx="sum")
+        self.add_state("totals", torch.zeros(classes, dtype=torch.long), dist_reduce_fx="sum")
 
-    def update(self, found: Predictions, wanted: Targets) -> None:
+    def update(self, predictions: Predictions, targets: Targets) -> None:
         """Predictions (B, Q, ...) of the last layer, and what there is."""
-        chance, label = found.logits.double().softmax(-1)[..., :-1].max(-1)
-        overlap = iou(corners(found.boxes.double())[:, :, None], corners(wanted.boxes.double())[:, None])[0]
-        said = [part.cpu().numpy() for part in (chance, label, overlap, wanted.classes)]
+        chance, label = predictions.logits.double().softmax(-1)[..., :-1].max(-1)
+        overlap = iou(corners(predictions.boxes.double())[:, :, None], corners(targets.boxes.double())[:, None])[0]
+        arrays = [part.cpu().numpy() for part in (chance, label, overlap, targets.classes)]
         rows = [
             np.column_stack([label, chance, right(chance, label, overlap, there)])
-            for chance, label, overlap, there in zip(*said, strict=True)
+            for chance, label, overlap, there in zip(*arrays, strict=True)
         ]
         table = np.concatenate([np.zeros((0, 2 + len(LEVELS))), *rows])
         self.rows.append(torch.from_numpy(table).to(self.device))
-        there = wanted.classes[wanted.classes != NOTHING]
-        self.wanted += torch.bincount(there, minlength=self.classes).to(self.wanted.device)
+        there = targets.classes[targets.classes != NOTHING]
+        self.totals += torch.bincount(there, minlength=self.classes).to(self.totals.device)
 
     def compute(self) -> dict[str, float]:
         """ap, ap50 and ap75."""
-        found = torch.cat(self.rows) if isinstance(self.rows, list) else self.rows
-        table, wanted = found.cpu().numpy(), self.wanted.cpu().numpy()
-        every = [curve(table[table[:, 0] == label], total) for label, total in enumerate(wanted) if total]
+        rows = torch.cat(self.rows) if isinstance(self.rows, list) else self.rows
+        table, totals = rows.cpu().numpy(), self.totals.cpu().numpy()
+        every = [curve(table[table[:, 0] == label], total) for label, total in enumerate(totals) if total]
         mean = np.mean(every, 0) if every else np.full(len(LEVELS), np.nan)
         return {"ap": float(mean.mean()), "ap50": float(mean[0]), "ap75": float(mean[5])}
 
@@ -65,14 +65,14 @@ def right(chance: np.ndarray, label: np.ndarray, overlap: np.ndarray, there: np.
     From the surest on, each takes what it overlaps most of its class and is still free: of probabilities (Q,), classes
     (Q,), IoU (Q, M) and the classes (M,) of what there is.
     """
-    found = np.zeros((len(chance), len(LEVELS)))
+    hits = np.zeros((len(chance), len(LEVELS)))
     free = np.ones((len(LEVELS), len(there)), bool)
     for query in np.argsort(-chance, kind="stable"):
         fits = free & (there == label[query]) & (overlap[query] >= LEVELS[:, None])
         best = np.where(fits, overlap[query], -1.0).argmax(1) if len(there) else np.zeros(len(LEVELS), int)
         for level in np.flatnonzero(fits.any(1)):
-            found[query, level], free[level, best[level]] = 1, False
-    return found
+            hits[query, level], free[level, best[level]] = 1, False
+    return hits
 
 
 def curve(rows: np.ndarray, total: int) -> np.ndarray:

@@ -17,11 +17,11 @@ from zoo.data.cache import cached_entry, digest, write_json
 from zoo.data.data import Data
 from zoo.errors import UsageError
 from zoo.value_checks import MOST_SAMPLES, at_least, at_most
-from zoo_vision.drawn import KINDS, picture, random_things
 from zoo_vision.setloss import NOTHING
+from zoo_vision.shapes import KINDS, picture, random_things
 
 SEEDS = {"train": 20200526, "val": 20200527, "test": 20200528}  # of the scenes, the same for everybody
-HELD = 500  # validation scenes, and as many test scenes
+EVALUATION_SIZE = 500  # validation scenes, and as many test scenes
 SMALLEST, MOST = 32, 12
 CHANNELS = 3
 MEAN, STD = 0.5, 0.25
@@ -46,8 +46,8 @@ class Scenes(BatchDataset):
         images, boxes = self.images[rows].permute(0, 3, 1, 2), self.boxes[rows]
         if self.seed is not None:
             images, boxes = moved(images, boxes, torch.from_numpy(uniforms(self.seed, epoch, indices, 3)) < 0.5)
-        found = {"images": normal(images), "classes": self.classes[rows]}
-        return found | {"boxes": boxes * (found["classes"] != NOTHING)[..., None]}
+        result = {"images": normal(images), "classes": self.classes[rows]}
+        return result | {"boxes": boxes * (result["classes"] != NOTHING)[..., None]}
 
 
 class DrawnScenes(Data):
@@ -79,29 +79,32 @@ class DrawnScenes(Data):
         self.names, self.mean, self.std = list(KINDS), [MEAN] * CHANNELS, [STD] * CHANNELS
 
     def load(self) -> None:
+        """Draw the scenes once, cache them, and make the splits."""
         prints = {}
         for split, seed in SEEDS.items():
-            count = self.size if split == "train" else HELD
+            count = self.size if split == "train" else EVALUATION_SIZE
             key = {"objects": self.objects, "side": self.image_size, "count": count, "seed": seed}
             entry = cached_entry("scenes", {"format": FORMAT, "pillow": PIL.__version__, **key}, Painter(**key))
-            with np.load(entry / "scenes.npz") as found:
-                arrays = found["images"], found["classes"], found["boxes"]
+            with np.load(entry / "scenes.npz") as file:
+                arrays = file["images"], file["classes"], file["boxes"]
             prints[split] = hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
             turned = self.seed if split == "train" and self.augment else None
             self.datasets[split] = Scenes(*arrays, turned)
         self._fingerprint = digest(prints)
 
     def sizes(self) -> dict[str, int]:
+        """The number of classes, the height and width of an image in pixels, and its channels."""
         return {"num_classes": len(KINDS), "image_size": self.image_size, "channels": CHANNELS}
 
     def fingerprint(self) -> str:
+        """SHA-256 of images, classes and boxes."""
         self.ready()
         return self._fingerprint
 
     def save(self, folder: Path) -> None:
         """images.json: the classes' names, and how an image is normalised."""
-        found = {"names": self.names, "mean": self.mean, "std": self.std}
-        write_json(folder / "images.json", {**found, "image_size": self.image_size, "channels": CHANNELS})
+        content = {"names": self.names, "mean": self.mean, "std": self.std}
+        write_json(folder / "images.json", {**content, "image_size": self.image_size, "channels": CHANNELS})
 
 
 class Painter:
@@ -124,21 +127,21 @@ class Painter:
         np.savez(folder / "scenes.npz", images=images, classes=classes, boxes=boxes)
 
 
-def moved(images: Tensor, boxes: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+def moved(images: Tensor, boxes: Tensor, flips: Tensor) -> tuple[Tensor, Tensor]:
     """Images (B, C, H, H) and their boxes (B, M, 4), mirrored from left to right, from top to bottom, and at the
-    diagonal, where ``chosen`` (B, 3) says so: all eight ways to turn and mirror a square.
+    diagonal, where ``flips`` (B, 3) says so: all eight ways to turn and mirror a square.
     """
     ways: list[tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = [
         (lambda image: image.flip(-1), lambda box: torch.cat([1 - box[..., :1], box[..., 1:]], -1)),
         (lambda image: image.flip(-2), lambda box: torch.cat([box[..., :1], 1 - box[..., 1:2], box[..., 2:]], -1)),
         (lambda image: image.mT, lambda box: box[..., [1, 0, 3, 2]]),
     ]
-    for yes, (image, box) in zip(chosen.T, ways, strict=True):
+    for yes, (image, box) in zip(flips.T, ways, strict=True):
         images = torch.where(yes[:, None, None, None], image(images), images)
         boxes = torch.where(yes[:, None, None], box(boxes), boxes)
     return images, boxes
 
 
 def normal(images: Tensor) -> Tensor:
-    """uint8 to float32 around 0."""
+    """uint8 to float32 around 0; elementwise."""
     return images.float().div_(255).sub_(MEAN).div_(STD)

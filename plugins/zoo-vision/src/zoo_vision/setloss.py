@@ -48,11 +48,11 @@ class Weights(NamedTuple):
 
 
 @torch.no_grad()
-def costs(found: Predictions, wanted: Targets, weights: Weights) -> Tensor:
+def costs(predictions: Predictions, target: Targets, weights: Weights) -> Tensor:
     """What each pair would cost, (B, Q, M): -p(class) + L1 - gIoU, weighted; of empty places whatever."""
-    chance = found.logits.softmax(-1)
-    label = wanted.classes.clamp(min=0)[:, None].expand(-1, chance.size(1), -1)
-    ours, theirs = found.boxes[:, :, None], wanted.boxes[:, None]
+    chance = predictions.logits.softmax(-1)
+    label = target.classes.clamp(min=0)[:, None].expand(-1, chance.size(1), -1)
+    ours, theirs = predictions.boxes[:, :, None], target.boxes[:, None]
     distance = (ours - theirs).abs().sum(-1)
     overlap = giou(corners(ours), corners(theirs))
     return weights.distance * distance - weights.label * chance.gather(-1, label) - weights.overlap * overlap
@@ -61,28 +61,30 @@ def costs(found: Predictions, wanted: Targets, weights: Weights) -> Tensor:
 def match(cost: Tensor, classes: Tensor) -> Pairs:
     """The pairing of least cost, (B, Q, M) over the places that ``classes`` (B, M) fills (Kuhn, 1955)."""
     table = np.nan_to_num(cost.double().cpu().numpy(), nan=WORST, posinf=WORST, neginf=-WORST)
-    found: list[np.ndarray] = []
+    matches: list[np.ndarray] = []
     for number, (costly, filled) in enumerate(zip(table, classes.cpu().numpy() != NOTHING, strict=True)):
         places = np.flatnonzero(filled)
         queries, targets = linear_sum_assignment(costly[:, places])
-        found.append(np.stack([np.full_like(queries, number), queries, places[targets]]))
-    pairs = np.concatenate(found, 1) if found else np.zeros((3, 0), np.int64)
+        matches.append(np.stack([np.full_like(queries, number), queries, places[targets]]))
+    pairs = np.concatenate(matches, 1) if matches else np.zeros((3, 0), np.int64)
     return Pairs(*torch.from_numpy(pairs).to(cost.device))
 
 
-def set_loss(found: Predictions, wanted: Targets, weights: Weights, pairs: Pairs | None = None) -> dict[str, Tensor]:
-    """Sums over a batch, weighted: ``label`` cross-entropy over all predictions, ``distance`` sum of |difference| and
+def set_loss(
+    predictions: Predictions, targets: Targets, weights: Weights, pairs: Pairs | None = None
+) -> dict[str, Tensor]:
+    """Sums () over a batch, weighted: ``label`` cross-entropy of all predictions, ``distance`` sum of |difference|,
     ``overlap`` 1 - gIoU over the pairs, the cheapest ones unless given (Carion et al., 2020).
     """
     if pairs is None:
-        pairs = match(costs(found, wanted, weights), wanted.classes)
+        pairs = match(costs(predictions, targets, weights), targets.classes)
     image, query, target = pairs
-    nothing = found.logits.size(-1) - 1
-    labels = torch.full(found.logits.shape[:2], nothing, device=found.logits.device)
-    labels[image, query] = wanted.classes[image, target]
+    nothing = predictions.logits.size(-1) - 1
+    labels = torch.full(predictions.logits.shape[:2], nothing, device=predictions.logits.device)
+    labels[image, query] = targets.classes[image, target]
     heed = torch.where(labels == nothing, weights.nothing, 1.0)
-    surprise = F.cross_entropy(found.logits.transpose(1, 2), labels, reduction="none")
-    ours, theirs = found.boxes[image, query], wanted.boxes[image, target].to(found.boxes.dtype)
+    surprise = F.cross_entropy(predictions.logits.transpose(1, 2), labels, reduction="none")
+    ours, theirs = predictions.boxes[image, query], targets.boxes[image, target].to(predictions.boxes.dtype)
     return {
         "label": weights.label * (heed * surprise).sum(),
         "distance": weights.distance * (ours - theirs).abs().sum(),

@@ -37,6 +37,7 @@ class SwinBlock(nn.Module):
         self.skip = StochasticDepth(skip, "row")
 
     def forward(self, x: Tensor) -> Tensor:
+        """x (B, R, C, dim) to the same shape."""
         x = x + self.skip(self.dropout(self.attention(self.attention_norm(x))))
         return x + self.skip(self.dropout(self.ffn(self.ffn_norm(x))))
 
@@ -100,11 +101,11 @@ class Swin(nn.Module):
             for number, (depth, count) in enumerate(zip(depths, heads, strict=True)):
                 grid, width = image_size // patch_size >> number, dim << number
                 before = [Merge(width // 2, slots.norm)] if number else []
-                made = [
+                modules = [
                     WindowAttention(width, count, grid, window, n % 2 * (window // 2), slots.attention_dropout)
                     for n in range(depth)
                 ]
-                stages.append(nn.Sequential(*before, *(slots.block(width, one, next(skips)) for one in made)))
+                stages.append(nn.Sequential(*before, *(slots.block(width, one, next(skips)) for one in modules)))
             self.stages = nn.ModuleList(stages)
             width = dim << len(depths) - 1
             self.norm, self.head = slots.norm(width), nn.Linear(width, num_classes)
@@ -193,6 +194,7 @@ class SwinClassification(ImageTask):
 
     @classmethod
     def small_sizes(cls, options: Mapping[str, Any]) -> dict[str, int]:
+        """The smallest images that every stage can cut into windows."""
         stages = len(options.get("depths") or (2, 2, 6, 2))
         cells = int(options.get("window") or 7) * 2 ** (stages - 1)  # each stage can be cut into windows
         return {**cls.data_sizes, "image_size": int(options.get("patch_size") or 4) * cells}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from zoo.errors import UsageError
 from zoo.inference.classification import MODES, Picture, open_image, prepare_image
 from zoo.inference.find_run import ModelLocation
 from zoo.inference.trained_model import Trained
+from zoo.renames import module_attribute
 from zoo.tasks.task import Task
 from zoo_vision.boxes import corners
 from zoo_vision.setloss import Predictions
@@ -24,7 +25,7 @@ from zoo_vision.setloss import Predictions
 ROWS = 64  # images at once
 
 
-class Found(NamedTuple):
+class DetectedObject(NamedTuple):
     """An object: its class, how sure the model is, and left, top, right, bottom."""
 
     label: str
@@ -41,9 +42,9 @@ class TrainedDetection(Trained):
         super().__init__(task, place)
         path = place.file("images.json")
         self.names, self.mean, self.std, self.size, self.channels = prepare_image(path)
-        self.agree("num_classes", len(self.names), path.name)
+        self.check_entries("num_classes", len(self.names), path.name)
 
-    def detect(self, images: Picture | Sequence[Picture], threshold: float = 0.5) -> list[list[Found]]:
+    def detect(self, images: Picture | Sequence[Picture], threshold: float = 0.5) -> list[list[DetectedObject]]:
         """What each image shows with at least this probability, the surest first, boxes in pixels of that image.
 
         Images are paths, PIL images or uint8 arrays (H, W) or (H, W, C); those of another size are stretched to that
@@ -52,15 +53,15 @@ class TrainedDetection(Trained):
         if not 0 <= threshold <= 1:
             raise UsageError(f"threshold is a probability, got {threshold}.")
         several = [images] if isinstance(images, (str, Path, Image.Image, np.ndarray)) else list(images)
-        found: list[list[Found]] = []
+        objects: list[list[DetectedObject]] = []
         for begin in range(0, len(several), ROWS):
             part = [
                 self._pixels(image, number) for number, image in enumerate(several[begin : begin + ROWS], begin + 1)
             ]
-            said = self._answer(torch.cat([pixels for pixels, _ in part]))
-            for logits, boxes, (_, size) in zip(*said, part, strict=True):
-                found.append(named(Predictions(logits, boxes), self.names, size, threshold))
-        return found
+            predictions = self._answer(torch.cat([pixels for pixels, _ in part]))
+            for logits, boxes, (_, size) in zip(*predictions, part, strict=True):
+                objects.append(likely_objects(Predictions(logits, boxes), self.names, size, threshold))
+        return objects
 
     @torch.no_grad()
     def _answer(self, pixels: Tensor) -> Predictions:
@@ -79,10 +80,21 @@ class TrainedDetection(Trained):
         return (pixels if image.size == (self.size, self.size) else resize_images(pixels, self.size)), image.size
 
 
-def named(said: Predictions, names: Sequence[str], size: tuple[int, int], threshold: float = 0.5) -> list[Found]:
+def likely_objects(
+    predictions: Predictions, names: Sequence[str], size: tuple[int, int], threshold: float = 0.5
+) -> list[DetectedObject]:
     """The likely objects among predictions (Q, ...) of an image of this width and height, the surest first."""
-    chance, label = said.logits.float().softmax(-1)[:, :-1].max(-1)
-    edges = corners(said.boxes.float()).clamp(0, 1).cpu() * torch.tensor([*size, *size])
+    chance, label = predictions.logits.float().softmax(-1)[:, :-1].max(-1)
+    edges = corners(predictions.boxes.float()).clamp(0, 1).cpu() * torch.tensor([*size, *size])
     rows = zip(label.tolist(), chance.tolist(), edges.tolist(), strict=True)
-    kept = [Found(names[one], sure, (box[0], box[1], box[2], box[3])) for one, sure, box in rows if sure >= threshold]
-    return sorted(kept, key=lambda one: -one.probability)
+    objects = [
+        DetectedObject(names[one], sure, (box[0], box[1], box[2], box[3]))
+        for one, sure, box in rows
+        if sure >= threshold
+    ]
+    return sorted(objects, key=lambda one: -one.probability)
+
+
+def __getattr__(name: str) -> Any:
+    """An old name, with a FutureWarning. Raises AttributeError for all other names."""
+    return module_attribute(__name__, {"Found": "DetectedObject", "named": "likely_objects"}, name)

@@ -23,7 +23,7 @@ def join(x: Tensor, rows: int, columns: int) -> Tensor:
     return x.flatten(1, 2).flatten(2, 3)
 
 
-def seen(rows: int, columns: int, window: int, shift: int) -> Tensor:
+def visible_cells(rows: int, columns: int, window: int, shift: int) -> Tensor:
     """Which cell of a shifted window sees which: (n, window², window²) booleans.
 
     The grid is rolled by ``shift``, so that the windows at its ends hold cells from both ends, which do not see each
@@ -64,8 +64,8 @@ class WindowAttention(nn.Module):
         self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
         self.biases = Biases((2 * window - 1) ** 2, heads)
         self.register_buffer("offsets", offsets(window), persistent=False)
-        allowed = seen(grid, grid, window, shift) if shift else None
-        self.register_buffer("seen", allowed, persistent=False)
+        allowed = visible_cells(grid, grid, window, shift) if shift else None
+        self.register_buffer("visible", allowed, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """A grid (B, R, C, dim) to the same shape."""
@@ -73,10 +73,10 @@ class WindowAttention(nn.Module):
         x = x.roll((-self.shift, -self.shift), (1, 2)) if self.shift else x
         q, k, v = self.qkv(split(x, self.window)).unflatten(-1, (3, self.heads, -1)).permute(3, 0, 1, 4, 2, 5)
         bias = self.biases.weight[self.offsets].permute(2, 0, 1)  # (heads, window², window²)
-        if self.seen is not None:
-            bias = bias.masked_fill(~self.seen[:, None], float("-inf"))  # (n, heads, window², window²)
-        found = F.scaled_dot_product_attention(q, k, v, bias.to(q.dtype), self.dropout if self.training else 0.0)
-        x = join(self.out(found.transpose(2, 3).flatten(3)), rows, columns)
+        if self.visible is not None:
+            bias = bias.masked_fill(~self.visible[:, None], float("-inf"))  # (n, heads, window², window²)
+        heads = F.scaled_dot_product_attention(q, k, v, bias.to(q.dtype), self.dropout if self.training else 0.0)
+        x = join(self.out(heads.transpose(2, 3).flatten(3)), rows, columns)
         return x.roll((self.shift, self.shift), (1, 2)) if self.shift else x
 
 
@@ -89,4 +89,5 @@ class Biases(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Draw the biases from N(0, 0.02), truncated."""
         nn.init.trunc_normal_(self.weight, std=0.02)

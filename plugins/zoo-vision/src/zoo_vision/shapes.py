@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 KINDS = ("circle", "ring", "square", "triangle", "star", "cross")
 FINE = 4  # drawn so many times larger than kept: smooth edges
 RADII = 0.09, 0.22  # of the circle around a shape, in sides of the image
-SEEN = 0.6  # of its own area, at least, what a shape shows behind others
+MIN_VISIBLE = 0.6  # of its own area, at least, what a shape shows behind others
 CONTRAST = 90.0  # at least, between a shape and its ground anywhere: sum of differences over three channels of 255
 NOISE = 6.0  # standard deviation, of 255
 HOLE = 0.5  # of a ring, in its radius
@@ -75,20 +75,20 @@ CORNERS = {
 
 
 def random_things(most: int, side: int, draw: np.random.Generator) -> list[Thing]:
-    """One to ``most`` shapes, the later ones in front, each of which shows a part of SEEN at least."""
-    kept: list[Thing] = []
+    """One to ``most`` shapes, the later ones in front, each of which shows a part of MIN_VISIBLE at least."""
+    things: list[Thing] = []
     for _ in range(draw.integers(1, most + 1)):
         for _ in range(TRIES):
             radius = side * draw.uniform(*RADII)
             x, y = draw.uniform(radius, side - radius, 2)
             new = Thing(int(draw.integers(len(KINDS))), float(x), float(y), radius, draw.uniform(0, 2 * math.pi))
-            if all(share >= SEEN for share in shown([*kept, new], side)):
-                kept.append(new)
+            if all(share >= MIN_VISIBLE for share in visible_shares([*things, new], side)):
+                things.append(new)
                 break
-    return kept
+    return things
 
 
-def shown(things: list[Thing], side: int) -> list[float]:
+def visible_shares(things: list[Thing], side: int) -> list[float]:
     """Which share of each shape's pixels no later one covers."""
     page, alone = Image.new("L", (2 * side, 2 * side)), []
     for number, thing in enumerate(things, 1):

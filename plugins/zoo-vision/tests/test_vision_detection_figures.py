@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from zoo_vision.found import INKS, TILE, boxed, compared, main, truth
+from zoo_vision.detection_figures import INKS, TILE, boxed, compared, main, truth
 from zoo_vision.scenes import DrawnScenes
 from zoo_vision.setloss import Predictions
-from zoo_vision.trained import Found, named
+from zoo_vision.trained import DetectedObject, likely_objects
 
 import zoo
 from zoo.errors import UsageError
@@ -32,13 +32,13 @@ def run(tmp_path_factory):
 def test_a_trained_detector_finds_in_pixels_of_the_image(run):
     model = zoo.load(run)
     image = Image.fromarray(np.random.default_rng(1).integers(0, 256, (90, 120, 3), dtype=np.uint8))
-    (found,) = model.detect(image, threshold=0.0)
-    assert len(found) == 12
-    assert [one.probability for one in found] == sorted((one.probability for one in found), reverse=True)
-    for one in found:
-        left, top, right, bottom = one.box
+    (objects,) = model.detect(image, threshold=0.0)
+    assert len(objects) == 12
+    assert [one.probability for one in objects] == sorted((one.probability for one in objects), reverse=True)
+    for one in objects:
+        x0, top, x1, bottom = one.box
         assert one.label in model.names
-        assert 0 <= left <= right <= 120
+        assert 0 <= x0 <= x1 <= 120
         assert 0 <= top <= bottom <= 90
     assert model.detect(image, threshold=1.0) == [[]]
     small = image.resize((64, 64))
@@ -59,16 +59,16 @@ def test_an_export_finds_the_same(run, tmp_path):
 
 def test_predictions_are_named_and_the_surest_first():
     logits = torch.tensor([[0.0, 0, 9], [0, 3, 0], [9, 0, 0]])  # nothing, the second, the first
-    said = named(Predictions(logits, torch.tensor([[0.5, 0.5, 0.2, 0.4]] * 3)), ["a", "b"], (100, 50))
-    assert [(one.label, round(one.probability, 2)) for one in said] == [("a", 1.0), ("b", 0.91)]
-    assert said[0].box == pytest.approx((40, 15, 60, 35))
+    objects = likely_objects(Predictions(logits, torch.tensor([[0.5, 0.5, 0.2, 0.4]] * 3)), ["a", "b"], (100, 50))
+    assert [(one.label, round(one.probability, 2)) for one in objects] == [("a", 1.0), ("b", 0.91)]
+    assert objects[0].box == pytest.approx((40, 15, 60, 35))
 
 
 def test_boxes_are_drawn_where_they_are():
     image = Image.new("RGB", (64, 64), (128, 128, 128))
-    drawn = boxed(image, [Found("b", 0.87, (16, 32, 48, 48))], ["a", "b"])
-    assert drawn.shape == (TILE, TILE, 3)
-    ink = (drawn == INKS[1]).all(-1)
+    picture = boxed(image, [DetectedObject("b", 0.87, (16, 32, 48, 48))], ["a", "b"])
+    assert picture.shape == (TILE, TILE, 3)
+    ink = (picture == INKS[1]).all(-1)
     rows, columns = np.flatnonzero(ink[:, 100]), np.flatnonzero(ink[150])
     assert abs(rows.max() - 48 * 4) <= 2
     assert abs(columns.min() - 16 * 4) <= 2
@@ -78,7 +78,7 @@ def test_boxes_are_drawn_where_they_are():
 
 def test_truth_and_answers_stand_below_each_other(tmp_path, monkeypatch):
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path))
-    monkeypatch.setattr("zoo_vision.scenes.HELD", 4)
+    monkeypatch.setattr("zoo_vision.scenes.EVALUATION_SIZE", 4)
     data = DrawnScenes(size=4, seed=1)
     data.ready()
     batch = data.datasets["test"].batch(np.arange(3), 0)

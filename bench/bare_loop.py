@@ -13,16 +13,16 @@ from zoo.config import fit_options, run_config
 from zoo.parts.ffn import feeds, pop_aux_losses
 
 
-class Plain:
+class BareLoop:
     """A recipe's task and data, and the step that a bare loop takes with them."""
 
     def __init__(self, recipe: str, folder: str, *options: str) -> None:
         command = fit_options.parse("fit", [recipe, "--runs", folder, *options])
         schema = run_config.schema()
-        made = run_config.make_plan(command, run_config.read_draft(command), schema)
-        built = ZooCLI(made, schema)  # everything that `zoo fit` builds; nothing is started
-        trainer = made.config["trainer"]
-        self.task, self.data, self.trainer = built.model.train(), built.data, built.trainer
+        plan = run_config.make_plan(command, run_config.read_draft(command), schema)
+        cli = ZooCLI(plan, schema)  # everything that `zoo fit` builds; nothing is started
+        trainer = plan.config["trainer"]
+        self.task, self.data, self.trainer = cli.model.train(), cli.data, cli.trainer
         self.feeds = feeds(self.task.net)
         self.clip = trainer.get("gradient_clip_val")
         self.optimizer = self.task.make_optimizer()

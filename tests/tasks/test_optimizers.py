@@ -1,0 +1,168 @@
+"""Optimizers of named parameters: what each parameter is for, several in one, exact resume, and refusals."""
+
+import copy
+import functools
+
+import pytest
+import torch
+from torch import nn, optim
+
+from tests.chaos.toys import differences
+from tests.tasks.training import build
+from tests.training.test_resume import At, ask, fit
+from zoo.errors import UsageError
+from zoo.models.parameter_roles import parameter_roles
+from zoo.parts.ffn import MoE
+from zoo.parts.position import T5, Learned
+from zoo.tasks.lion import Lion
+from zoo.tasks.lm import CausalLM
+from zoo.tasks.muon import Muon
+from zoo.tasks.optimizers import split_by_role
+from zoo.tasks.schedule import WSD
+from zoo.training.signals import StopRequested
+
+SIZES = {"vocab_size": 23, "max_length": 16, "dim": 16, "depth": 2, "heads": 2}
+
+
+def language(**options):
+    torch.manual_seed(0)
+    return CausalLM(**SIZES, **options)
+
+
+def make_steps(task, optimizer, count, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        tokens = torch.randint(23, (4, 9), generator=draw)
+        total, size = task.loss({"inputs": tokens[:, :-1], "targets": tokens[:, 1:]})
+        optimizer.zero_grad()
+        (total / size).backward()
+        optimizer.step()
+
+
+def test_roles_of_the_parameters_of_a_language_model():
+    roles = parameter_roles(language(tie=False, ffn=MoE, position=Learned).net)
+    assert roles["embedding.weight"] == roles["stack.position.table.weight"] == "embedding"
+    assert roles["head.weight"] == "head"
+    assert roles["stack.norm.weight"] == "vector"
+    assert {role for name, role in roles.items() if ".blocks." in name} == {"matrix", "vector"}
+    assert parameter_roles(language(position=T5).net)["stack.position.table"] == "embedding"
+
+
+def test_a_module_may_declare_roles():
+    class Mixer(nn.Linear):
+        parameter_roles = {"weight": "embedding"}  # noqa: RUF012
+
+    assert parameter_roles(nn.Sequential(Mixer(2, 2), nn.Linear(2, 2))) == {
+        "0.weight": "embedding", "0.bias": "vector", "1.weight": "matrix", "1.bias": "vector",
+    }  # fmt: skip
+
+
+def test_optimizers_are_given_names_and_the_groups_of_before():
+    task = language()
+    optimizer = task.make_optimizer()
+    names = [name for group in optimizer.param_groups for name in group["param_names"]]
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    assert dict(zip(names, held, strict=True)) == dict(task.named_parameters())
+    plain = optim.AdamW(task.groups(), task.lr)
+    assert [[id(p) for p in group["params"]] for group in plain.param_groups] == [
+        [id(p) for p in group["params"]] for group in optimizer.param_groups
+    ]
+
+
+def test_a_state_of_before_names_goes_on():
+    task, other = language(), language()
+    plain = optim.AdamW(task.groups(), task.lr)
+    make_steps(task, plain, 3)
+    other.load_state_dict(task.state_dict())
+    named = other.make_optimizer()
+    named.load_state_dict(copy.deepcopy(plain.state_dict()))
+    assert named.param_groups[0]["param_names"]
+    for each, optimizer in ((task, plain), (other, named)):
+        make_steps(each, optimizer, 2, seed=1)
+    for a, b in zip(task.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_muon_moves_matrices_by_orthogonal_steps_and_the_rest_as_adamw():
+    task, twin = language(optimizer=functools.partial(Muon, weight_decay=0.0)), language()
+    before = {name: p.detach().clone() for name, p in task.named_parameters()}
+    muon = task.make_optimizer()
+    adamw = optim.AdamW(twin.groups(), twin.lr, betas=(0.9, 0.95), weight_decay=0.0)
+    make_steps(task, muon, 1)
+    make_steps(twin, adamw, 1)
+    roles = parameter_roles(task)
+    others = dict(twin.named_parameters())
+    for name, p in task.named_parameters():
+        step = (p.detach() - before[name]) / task.lr
+        if roles[name] == "matrix":
+            sizes = torch.linalg.svdvals(step) / (0.2 * max(p.shape) ** 0.5)
+            assert sizes.max() < 1.3, name
+            assert (sizes > 0.4).float().mean() > 0.8, name
+        else:
+            torch.testing.assert_close(p, others[name])
+
+
+def test_muon_gives_each_group_its_rate():
+    task = language(optimizer=functools.partial(Muon, adamw_rate=0.5))
+    task.rates = {name: 0.1 for name, _ in task.net.named_parameters() if "blocks.0" in name}
+    rates = {}
+    for group in task.make_optimizer().param_groups:
+        rates |= dict.fromkeys(group["param_names"], group["lr"] / task.lr)
+    assert rates["net.stack.blocks.0.ffn.part.up.weight"] == pytest.approx(0.1)
+    assert rates["net.stack.blocks.1.ffn.part.up.weight"] == pytest.approx(1)
+    assert rates["net.stack.blocks.0.ffn.part.up.bias"] == pytest.approx(0.05)
+    assert rates["net.embedding.weight"] == pytest.approx(0.5)
+
+
+def test_a_network_without_matrices_or_without_others_has_one_member():
+    assert [type(one) for one in Muon([("a", nn.Parameter(torch.ones(3)))]).members] == [optim.AdamW]
+    assert [type(one) for one in Muon([("a", nn.Parameter(torch.ones(3, 3)))]).members] == [optim.Muon]
+    with pytest.raises(UsageError, match="named_parameters"):
+        split_by_role([nn.Parameter(torch.ones(3))])
+
+
+def test_a_copy_of_a_joined_optimizer_steps_by_itself():
+    task = language(optimizer=Muon)
+    optimizer = task.make_optimizer()
+    make_steps(task, optimizer, 1)
+    twin = copy.deepcopy((task.net, optimizer))
+    before = [p.detach().clone() for p in task.parameters()]
+    for p, q in zip(task.net.parameters(), twin[0].parameters(), strict=True):
+        q.grad = torch.ones_like(p)
+    twin[1].step()
+    assert all(torch.equal(a, b) for a, b in zip(before, task.parameters(), strict=True))
+    assert any(not torch.equal(a, b) for a, b in zip(before, twin[0].parameters(), strict=True))
+
+
+REFUSED = {
+    optim.LBFGS: "LBFGS doesn't support per-parameter options",
+    optim.SparseAdam: "sparse gradients",
+    optim.Muon: "only supports 2D parameters",
+}
+
+
+@pytest.mark.parametrize("optimizer", REFUSED)
+def test_what_cannot_train_is_refused_in_a_sentence(optimizer):
+    with pytest.raises(UsageError, match=REFUSED[optimizer]) as refusal:
+        language(optimizer=optimizer).make_optimizer()
+    assert "zoo list optimizer" in str(refusal.value)
+
+
+def test_an_optimizer_that_needs_a_closure_is_refused():
+    class Searches(optim.SGD):
+        def step(self, closure):
+            return closure()
+
+    with pytest.raises(UsageError, match="Searches needs the loss computed again"):
+        language(optimizer=Searches).make_optimizer()
+
+
+@pytest.mark.parametrize("optimizer", [Muon, Lion])
+def test_a_run_goes_on_bit_for_bit(optimizer, tmp_path, monkeypatch):
+    options = {"optimizer": optimizer, "schedule": functools.partial(WSD, warmup=3, decay=0.5)}
+    monkeypatch.setattr("tests.training.test_resume.build", functools.partial(build, **options))
+    whole, _ = fit("lm", tmp_path / "whole")
+    with pytest.raises(StopRequested):
+        fit("lm", tmp_path / "cut", [At("on_train_batch_end", 7, ask)])
+    resumed, _ = fit("lm", tmp_path / "cut", resume=True)
+    assert differences(resumed, whole) == []

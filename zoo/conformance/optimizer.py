@@ -1,0 +1,239 @@
+"""The contract of an optimizer: named groups in, one step per call, a state that a run goes on from exactly."""
+
+from __future__ import annotations
+
+import copy
+import io
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from zoo.conformance.check import once, require
+from zoo.conformance.common import clean_import, documentation, unknown_options_are_refused
+from zoo.conformance.subject import OptimizerSubject
+from zoo.tasks.lm import CausalLM
+
+WORDS = 11
+
+
+def pull(net: nn.Module, target: dict[str, Tensor]) -> Tensor:
+    """The quadratic () whose minimum is ``target``, by name: half the squared distance of all parameters."""
+    return sum(((p - target[name]) ** 2).sum() for name, p in net.named_parameters() if p.requires_grad) / 2  # type: ignore[return-value]
+
+
+def start(subject: OptimizerSubject, lr: float = 1e-2) -> tuple[nn.Module, Optimizer, dict[str, Tensor]]:
+    """A network, an optimizer of its parameters, and the minimum of its quadratic."""
+    net = subject.network()
+    target = {name: p.detach() + torch.randn_like(p) for name, p in net.named_parameters()}
+    return net, subject.build(net, lr), target
+
+
+def make_steps(net: nn.Module, optimizer: Optimizer, target: dict[str, Tensor], count: int = 1) -> None:
+    """So many steps on the quadratic."""
+    for _ in range(count):
+        optimizer.zero_grad()
+        pull(net, target).backward()
+        optimizer.step()
+
+
+def values(net: nn.Module) -> dict[str, Tensor]:
+    """A copy of every parameter by its name."""
+    return {name: p.detach().clone() for name, p in net.named_parameters()}
+
+
+def moved(net: nn.Module, before: dict[str, Tensor]) -> list[str]:
+    """The names of the parameters that are not what they were."""
+    return [name for name, p in net.named_parameters() if not torch.equal(p.detach(), before[name])]
+
+
+def loss_falls(subject: OptimizerSubject) -> None:
+    """Every parameter of a quadratic comes nearer to its minimum: matrices, embeddings, heads and vectors."""
+    net, optimizer, target = start(subject, lr=3e-2)
+    before = values(net)
+    make_steps(net, optimizer, target, 60)
+    for name, p in net.named_parameters():
+        if p.requires_grad:
+            start_gap, gap = (before[name] - target[name]).norm(), (p.detach() - target[name]).norm()
+            require(bool(p.isfinite().all()), f"{name} is not finite after 60 steps of lr 0.03 on a quadratic.")
+            far = float(gap / start_gap)
+            require(far <= 0.9, f"{name} is {far:.2f} times as far from its minimum after 60 steps.")
+
+
+@once
+def groups_hold_each_parameter(subject: OptimizerSubject) -> None:
+    """Every parameter that it is given is in exactly one of ``param_groups``, under its name, and no other one."""
+    net, optimizer, _ = start(subject)
+    expected = sorted(name for name, p in net.named_parameters() if p.requires_grad)
+    held = [id(p) for group in optimizer.param_groups for p in group["params"]]
+    names = {id(p): name for name, p in net.named_parameters()}
+    got = sorted(names.get(one, "a stranger") for one in held)
+    missing, extra = sorted(set(expected) - set(got)), sorted(set(got) - set(expected))
+    require(not missing, f"no group has {', '.join(missing)}: pass every group on.")
+    require(not extra, f"a group has {', '.join(extra)}, which it was not given.")
+    require(len(got) == len(expected), "a parameter is in more than one group.")
+    declared = [name for group in optimizer.param_groups for name in group.get("param_names", [])]
+    require(sorted(declared) == expected, "param_groups lack param_names: pass the named groups to super().__init__.")
+
+
+@once
+def untouched_without_gradient(subject: OptimizerSubject) -> None:
+    """A parameter without a gradient (frozen, or not thawed yet) stays bit for bit, weight decay included."""
+    net, optimizer, target = start(subject)
+    make_steps(net, optimizer, target, 2)
+    for name, p in net.named_parameters():
+        if not p.requires_grad:
+            continue
+        before = values(net)
+        optimizer.zero_grad()
+        pull(net, target).backward()
+        p.grad = None
+        optimizer.step()
+        message = f"{name} has no gradient and moves: skip what has grad None, weight decay and momentum too."
+        require(name not in moved(net, before), message)
+        require(not {"frozen.weight", "frozen.bias"} & set(moved(net, before)), "a frozen parameter moves.")
+
+
+def weight_decay_by_group(subject: OptimizerSubject) -> None:
+    """A group with ``weight_decay`` 0, as gains and biases have, does not decay, whatever the other groups do."""
+    net, optimizer, _ = start(subject)
+    before = values(net)
+    for _ in range(3):
+        for p in net.parameters():
+            p.grad = torch.zeros_like(p) if p.requires_grad else None
+        optimizer.step()
+    vectors = {name for name, p in net.named_parameters() if p.dim() < 2}
+    wrong = sorted(vectors & set(moved(net, before)))
+    message = f"{', '.join(wrong)} moves by a gradient of zero: read weight_decay from the group, not from the options."
+    require(not wrong, message)
+
+
+def rate_of_group(subject: OptimizerSubject) -> None:
+    """The learning rate is ``group["lr"]`` at each step, which a schedule and layer-wise rates set."""
+    net, optimizer, target = start(subject)
+    optimizer.zero_grad()
+    LambdaLR(optimizer, lambda step: 0.0)
+    before = values(net)
+    make_steps(net, optimizer, target, 2)
+    wrong = moved(net, before)
+    require(not wrong, f'{", ".join(wrong[:3])} moves where a schedule gives 0: read group["lr"] at each step.')
+    for chosen in optimizer.param_groups:
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-2 if group is chosen else 0.0
+        before = values(net)
+        make_steps(net, optimizer, target)
+        mine = {id(p) for p in chosen["params"]}
+        names = {name for name, p in net.named_parameters() if id(p) in mine}
+        gone = set(moved(net, before))
+        require(gone == names, "a group moves by the learning rate of another one.")
+
+
+def resumes(subject: OptimizerSubject) -> None:
+    """Saved as plain tensors and loaded into a new one, it goes on bit for bit."""
+    net, optimizer, target = start(subject)
+    make_steps(net, optimizer, target, 3)
+    twin = copy.deepcopy(net)
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    try:
+        saved = torch.load(file, weights_only=True)
+    except Exception as error:
+        first = str(error).strip().splitlines()[0]
+        require(False, f"state_dict holds more than tensors and plain values: {first}")
+    other = subject.build(twin, 1e-2)
+    other.load_state_dict(saved)
+    make_steps(net, optimizer, target, 3)
+    make_steps(twin, other, target, 3)
+    wrong = moved(twin, values(net))
+    message = f"after a resume {', '.join(wrong[:3])} differs: keep all that steps need in self.state and param_groups."
+    require(not wrong, message)
+
+
+@once
+def closure(subject: OptimizerSubject) -> None:
+    """``step(closure)`` computes the loss with gradients, once, steps by these, and returns it."""
+    net, optimizer, target = start(subject)
+    twin = copy.deepcopy(net)
+    calls: list[Tensor] = []
+
+    def compute() -> Tensor:
+        require(torch.is_grad_enabled(), "step(closure) calls it without gradients: use torch.enable_grad().")
+        optimizer.zero_grad()
+        loss = pull(net, target)
+        loss.backward()
+        calls.append(loss.detach())
+        return loss
+
+    given: Any = optimizer.step(compute)  # type: ignore[arg-type]
+    require(len(calls) == 1, f"step(closure) computes the loss {len(calls)} times: once is what a training step does.")
+    require(given is not None and float(given.detach()) == float(calls[0]), "step(closure) does not return the loss.")
+    make_steps(twin, subject.build(twin, 1e-2), target)
+    require(not moved(net, values(twin)), "step(closure) makes another step than step().")
+
+
+def repeatable(subject: OptimizerSubject) -> None:
+    """The same gradients give the same steps, without a random number."""
+    results = []
+    for seed in (1, 2):
+        torch.manual_seed(0)
+        net, optimizer, target = start(subject)
+        torch.manual_seed(seed)
+        state = torch.get_rng_state()
+        make_steps(net, optimizer, target, 3)
+        require(torch.equal(torch.get_rng_state(), state), "a step draws random numbers: a resumed run would differ.")
+        results.append(values(net))
+    wrong = [name for name, value in results[0].items() if not torch.equal(value, results[1][name])]
+    require(not wrong, f"two runs of the same gradients differ in {', '.join(wrong[:3])}.")
+
+
+def finite(subject: OptimizerSubject) -> None:
+    """Gradients of zero, tiny and huge ones leave finite parameters."""
+    for size in (0.0, 1e-30, 1e-8, 1e8):
+        net, optimizer, _ = start(subject)
+        for _ in range(3):
+            for p in net.parameters():
+                p.grad = size * torch.randn_like(p) if p.requires_grad else None
+            optimizer.step()
+        wrong = [name for name, p in net.named_parameters() if not bool(p.isfinite().all())]
+        require(not wrong, f"gradients of size {size:g} make {', '.join(wrong[:3])} not finite: add an eps.")
+
+
+@once
+def dtypes(subject: OptimizerSubject) -> None:
+    """Parameters stay the tensors that they are, in float64, float32 and bfloat16."""
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        net = subject.network().to(dtype)
+        held = {name: p.data_ptr() for name, p in net.named_parameters()}
+        optimizer = subject.build(net, 1e-2)
+        make_steps(net, optimizer, {name: torch.zeros_like(p) for name, p in net.named_parameters()}, 2)
+        for name, p in net.named_parameters():
+            require(p.dtype == dtype, f"{name} was {dtype} and is {p.dtype}.")
+            require(p.data_ptr() == held[name], f"{name} is another tensor after a step: change it in place.")
+
+
+@once
+def trains(subject: OptimizerSubject) -> None:
+    """A small language model trains with it as with a recipe: its loss on one batch falls."""
+    task = CausalLM(
+        vocab_size=WORDS, max_length=16, lr=3e-3, optimizer=subject.factory, dim=32, depth=2, heads=2, hidden=48
+    ).train()
+    optimizer = task.make_optimizer()
+    tokens = torch.randint(WORDS, (8, 13))
+    losses = []
+    for _ in range(30):
+        total, size = task.loss({"inputs": tokens[:, :-1], "targets": tokens[:, 1:]})
+        optimizer.zero_grad()
+        (total / size).backward()
+        optimizer.step()
+        losses.append(float(total.detach() / size))
+    require(losses[-1] == losses[-1], "the loss of a small language model is nan after 30 steps.")
+    fell = losses[-1] < losses[0] - 0.005
+    require(fell, f"30 steps of lr 0.003 take the loss from {losses[0]:.3f} to {losses[-1]:.3f}.")
+
+
+PROMISES = [documentation, unknown_options_are_refused, clean_import, loss_falls, groups_hold_each_parameter,
+            untouched_without_gradient, weight_decay_by_group, rate_of_group, resumes, closure, repeatable, finite,
+            dtypes, trains]  # fmt: skip

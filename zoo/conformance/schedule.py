@@ -1,0 +1,89 @@
+"""The contract of a schedule: a factor on the learning rate that is a function of the step alone."""
+
+from __future__ import annotations
+
+import copy
+import io
+import itertools
+
+import torch
+
+from zoo.conformance.check import once, require
+from zoo.conformance.common import clean_import, documentation, unknown_options_are_refused
+from zoo.conformance.subject import ScheduleSubject
+
+TOTALS = (1, 2, 7, 100, 1000)  # steps of a run
+
+
+def finite_factors(subject: ScheduleSubject) -> None:
+    """At every step of a run of any length, and at those after it, the factor is finite and not negative."""
+    for total in TOTALS:
+        schedule = subject.build(total)
+        for step in range(total + 3):
+            factor = schedule(step)
+            fine = isinstance(factor, (int, float)) and factor == factor and abs(factor) != float("inf")
+            require(fine, f"at step {step} of {total} the factor is {factor!r}, not a finite number.")
+            require(factor >= 0, f"at step {step} of {total} the factor is {factor}: a rate is not negative.")
+
+
+def learns(subject: ScheduleSubject) -> None:
+    """The first step learns, and at some step of a run the rate is the learning rate itself, which is its peak."""
+    for total in TOTALS:
+        schedule = subject.build(total)
+        factors = [schedule(step) for step in range(total)]
+        require(factors[0] > 0, f"of {total} steps the first one has the factor {factors[0]}: count from step + 1.")
+        if "warmup" not in subject.options and total >= 100:
+            peak = max(factors)
+            require(
+                abs(peak - 1) <= 0.05, f"of {total} steps the largest factor is {peak:.3g}: --model.lr is the peak."
+            )
+
+
+def step_alone(subject: ScheduleSubject) -> None:
+    """The factor depends on the step alone, not on the calls before: a resumed run asks for later steps only."""
+    schedule = subject.build(50)
+    forward = [schedule(step) for step in range(50)]
+    late = subject.build(50)
+    require([late(step) for step in range(30, 50)] == forward[30:], "starting at step 30 gives other factors.")
+    backward = [schedule(step) for step in reversed(range(50))][::-1]
+    require(backward == forward, "a step's factor depends on which steps were asked for before.")
+    state = torch.get_rng_state()
+    schedule(3)
+    require(torch.equal(torch.get_rng_state(), state), "it draws random numbers.")
+
+
+@once
+def warms_up(subject: ScheduleSubject) -> None:
+    """Where it has an option ``warmup``, the factor rises over so many steps and then is at its largest."""
+    if "warmup" not in subject.option_names():
+        return
+    schedule = subject.changed(warmup=20).build(100)
+    factors = [schedule(step) for step in range(100)]
+    rising = all(a < b for a, b in itertools.pairwise(factors[:20]))
+    require(rising, "with --warmup 20 the factor does not rise in each of the first 20 steps.")
+    require(max(factors) <= factors[19] + 1e-6, "the factor is larger later than at the end of the warm-up.")
+    for total in (1, 5):
+        schedule = subject.changed(warmup=20).build(total)
+        require(all(0 <= schedule(step) <= 1 for step in range(total)), f"a warm-up longer than {total} steps fails.")
+
+
+def plain_state(subject: ScheduleSubject) -> None:
+    """Its attributes are plain values, as a checkpoint holds them, and a copy with these gives the same factors."""
+    schedule = subject.build(50)
+    file = io.BytesIO()
+    torch.save(dict(vars(schedule)), file)
+    file.seek(0)
+    try:
+        saved = torch.load(file, weights_only=True)
+    except Exception as error:
+        first = str(error).strip().splitlines()[0]
+        require(False, f"a checkpoint cannot hold its attributes: {first}")
+    other = subject.build(70)
+    vars(other).update(saved)
+    for twin, way in ((copy.deepcopy(schedule), "a copy"), (other, "one with the attributes of a checkpoint")):
+        same = [twin(step) for step in range(50)] == [schedule(step) for step in range(50)]
+        require(same, f"{way} gives other factors.")
+
+
+PROMISES = [documentation, unknown_options_are_refused, clean_import, finite_factors, learns, step_alone, warms_up,
+            plain_state]  # fmt: skip
