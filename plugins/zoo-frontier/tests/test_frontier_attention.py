@@ -1,12 +1,14 @@
 """Attentions against their papers' formulas, head by head and key by key, and in decoding."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from frontier_measures import causal_stack, decoding_gap, padded_decoding_gap, padding_gap
 from torch.testing import assert_close
 from zoo_frontier.attention import MLA, Differential, GatedAttention, Sinks, Softcap
+from zoo_frontier.position import XPos
 
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize
@@ -17,6 +19,7 @@ from zoo.parts.position import ALiBi, Extent, RoPE
 double = pytest.mark.usefixtures("double")
 PARTS = [MLA, GatedAttention, Softcap, Sinks, Differential]
 T, DIM, HEADS = 6, 16, 2
+XPOS = partial(XPos, scale_base=4.0)
 
 
 def build(cls, **options):
@@ -137,8 +140,8 @@ def test_differential_attention_is_its_formula():
         heads = []
         for h in range(HEADS):
             halves = []
-            for half in (slice(0, 4), slice(4, 8)):
-                scores = [(turned(q[t, h, half], t) @ turned(k[s, h, half], s)).item() / 2 for s in range(t + 1)]
+            for half in ([0, 2, 4, 6], [1, 3, 5, 7]):
+                scores = [(turned(q[t, h], t)[half] @ turned(k[s, h], s)[half]).item() / 2 for s in range(t + 1)]
                 halves.append(sum(w * v[s, h] for s, w in enumerate(shares(scores))))
             out = halves[0] - share * halves[1]
             heads.append(0.7 * out / (out.square().mean() + 1e-5).sqrt() * part.head_norm.weight)
@@ -146,10 +149,19 @@ def test_differential_attention_is_its_formula():
     assert_close(run(part, x), torch.stack(rows), atol=1e-10, rtol=0)
 
 
+def test_a_layer_has_the_papers_share():
+    net = causal_stack(attention=Differential, depth=3)
+    assert [block.attend.part.lambda_init for block in net.blocks] == [
+        pytest.approx(0.8 - 0.6 * math.exp(-0.3 * n)) for n in range(3)
+    ]
+
+
 @double
 @torch.no_grad()
 @pytest.mark.parametrize("cls", PARTS)
-@pytest.mark.parametrize("options", [{}, {"window": 4}, {"position": ALiBi}], ids=["plain", "window", "alibi"])
+@pytest.mark.parametrize(
+    "options", [{}, {"window": 4}, {"position": ALiBi}, {"position": XPOS}], ids=["plain", "window", "alibi", "xpos"]
+)
 def test_decoding_is_one_pass(cls, options):
     net = causal_stack(attention=cls, **options)
     assert decoding_gap(net) < 1e-10

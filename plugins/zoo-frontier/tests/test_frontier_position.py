@@ -6,7 +6,7 @@ import pytest
 import torch
 from frontier_measures import causal_stack, decoding_gap, padded_decoding_gap, padding_gap
 from torch.testing import assert_close
-from zoo_frontier.position import FIRE, KERPLE, YaRN
+from zoo_frontier.position import FIRE, KERPLE, XPos, YaRN
 
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize
@@ -42,6 +42,22 @@ def test_yarn_of_texts_no_longer_is_rope():
     x = torch.randn(2, HEADS, 9, 8)
     plain, scaled = RoPE(DIM, HEADS, TEXT), YaRN(DIM, HEADS, TEXT, scaling_factor=1.0)
     assert_close(scaled.rotate(x, torch.arange(9)), plain.rotate(x, torch.arange(9)), atol=1e-12, rtol=0)
+
+
+@double
+def test_scores_of_xpos_decay_with_distance_alone():
+    scheme, (q, k) = XPos(DIM, HEADS, TEXT, scale_base=16.0), torch.randn(2, 8).tolist()
+    for query, key in ((5, 5), (9, 2), (2000, 1993)):
+        turned = scheme.rotate(torch.tensor(q)[None, None, None], torch.tensor([query]))
+        score = (turned * scheme.rotate_keys(torch.tensor(k)[None, None, None], torch.tensor([key]))).sum()
+        expected, gap = 0.0, query - key
+        for i in range(4):
+            angle = gap * 10000.0 ** (-2 * i / 8)
+            even = q[i] * k[i] + q[i + 4] * k[i + 4]
+            odd = q[i] * k[i + 4] - q[i + 4] * k[i]
+            zeta = (i / 4 + 0.4) / 1.4
+            expected += zeta ** (gap / 16) * (even * math.cos(angle) + odd * math.sin(angle))
+        assert score.item() == pytest.approx(expected, abs=1e-8)
 
 
 def table(scheme, queries=20, keys=20):
@@ -80,7 +96,7 @@ def test_fire_is_a_network_of_relative_distance():
 
 @double
 @torch.no_grad()
-@pytest.mark.parametrize("scheme", [YaRN, KERPLE, FIRE])
+@pytest.mark.parametrize("scheme", [YaRN, XPos, KERPLE, FIRE])
 def test_decoding_is_one_pass(scheme):
     net = causal_stack(position=scheme)
     assert decoding_gap(net) < 1e-10
@@ -94,5 +110,9 @@ def test_what_cannot_work_is_refused():
         FIRE(DIM, HEADS, Extent((8, 8)))
     with pytest.raises(UsageError, match="hidden >= 1 and threshold > 0"):
         FIRE(DIM, HEADS, TEXT, hidden=0)
+    with pytest.raises(UsageError, match="XPos needs one axis, got 2"):
+        XPos(DIM, HEADS, Extent((8, 8)))
+    with pytest.raises(UsageError, match=r"scale_base and gamma above 0, got 512\.0 and 0"):
+        XPos(DIM, HEADS, TEXT, gamma=0.0)
     with pytest.raises(UsageError, match="scaling_factor >= 1"):
         YaRN(DIM, HEADS, TEXT, scaling_factor=0.5)

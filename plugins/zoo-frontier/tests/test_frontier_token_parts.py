@@ -1,6 +1,7 @@
 """Norms, feed-forwards and blocks against their papers' formulas, number by number."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -101,7 +102,9 @@ def test_layer_scale_is_a_scaled_branch():
             matrix.weight.mul_(scale[:, None])
             matrix.bias.mul_(scale)
     assert_close(net(x), plain(x), atol=1e-10, rtol=0)
-    assert initialize(LayerScale(*parts())).attend.scale.weight.unique().item() == pytest.approx(0.1)
+    for depth, start in ((18, 0.1), (24, 1e-5), (25, 1e-6)):
+        begins = initialize(LayerScale(*parts(), depth=depth)).attend.scale.weight.unique().item()
+        assert begins == pytest.approx(start)
 
 
 def parts():
@@ -111,7 +114,7 @@ def parts():
 
 @double
 def test_drop_path_leaves_out_whole_sequences_and_divides_by_what_is_left():
-    net = causal_stack(block=lambda *given: DropPath(*given, drop_path=0.5), depth=1).train()
+    net = causal_stack(block=partial(DropPath, drop_path=0.5), depth=1).train()
     net.norm = torch.nn.Identity()
     x = torch.randn(64, 5, 16)
     block = net.blocks[0]
@@ -124,6 +127,11 @@ def test_drop_path_leaves_out_whole_sequences_and_divides_by_what_is_left():
     whole = net.eval()(x) - x
     assert_close(added[~dropped], 2 * whole[~dropped], atol=1e-10, rtol=0)
     assert whole.flatten(1).abs().amax(1).min() > 0
+
+
+def test_drop_path_grows_to_the_last_layer():
+    net = causal_stack(block=DropPath, depth=4)
+    assert [block.chance for block in net.blocks] == pytest.approx([0.025, 0.05, 0.075, 0.1])
 
 
 def test_impossible_options_are_refused():

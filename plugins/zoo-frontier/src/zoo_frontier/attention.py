@@ -1,5 +1,6 @@
 """Attentions around a softmax: a compressed cache, gates, caps, sinks, differences, values of the first layer."""
 
+import math
 from typing import cast
 
 import torch
@@ -9,19 +10,19 @@ from torch import Tensor, nn
 from zoo.errors import UsageError
 from zoo.parts.attention import Attention, MultiHead
 from zoo.parts.backend import Backend, Naive, masked_softmax
-from zoo.parts.cache import Cache, MemoryCache
+from zoo.parts.cache import MemoryCache
 from zoo.parts.few_row_linear import Linear
 from zoo.parts.norm import RMSNorm
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Position
 
 
-def turn(x: Tensor, pattern: Pattern, position: Position | None) -> Tensor:
-    """x (B, H, T, D) turned by its places from pattern.offset on, where the position scheme turns anything."""
+def turn(x: Tensor, pattern: Pattern, position: Position | None, keys: bool = False) -> Tensor:
+    """Queries or keys x (B, H, T, D) turned by places from pattern.offset on, where a position scheme turns."""
     if position is None or not position.rotates:
         return x
     place = torch.arange(pattern.offset, pattern.offset + x.size(2), device=x.device)
-    return position.rotate(x, place - position.extent.special)
+    return (position.rotate_keys if keys else position.rotate)(x, place - position.extent.special)
 
 
 class MLA(Attention):
@@ -77,7 +78,7 @@ class MLA(Attention):
         """Queries and keys (B, H, T or S, head_dim + rope_dim) and values (B, H, S, head_dim), without a cache."""
         q = torch.cat(self.queries(x, pattern, None if memory is not None else position), -1)
         c, r = self.compress(x if memory is None else memory)
-        r = turn(r, pattern, position) if memory is None else r
+        r = turn(r, pattern, position, keys=True) if memory is None else r
         k, v = self.up(c[:, 0]).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
         return q, torch.cat([k, r.expand(-1, self.heads, -1, -1)], -1), v
 
@@ -99,7 +100,7 @@ class MLA(Attention):
             c, r = cache.once(lambda: self.compress(cast(Tensor, memory)))
         else:
             c, r = self.compress(x)
-            c, r = cache.extend(c, turn(r, pattern, position))
+            c, r = cache.extend(c, turn(r, pattern, position, keys=True))
         w_k, w_v = self.up.weight.unflatten(0, (2, self.heads, -1))  # (H, head_dim, latent_dim) each
         mixed = self.attend(torch.cat([q @ w_k, turned], -1), torch.cat([c, r], -1), c, pattern) @ w_v.mT
         return self.out(mixed.transpose(1, 2).flatten(2))
@@ -222,7 +223,8 @@ class Differential(Attention):
 
     q1, q2, k1 and k2 are half as wide as v, and scores are divided by sqrt(D / 2). lambda = exp(l_q1 l_k1) -
     exp(l_q2 l_k2) + lambda_init for learned vectors l; what a head gives has its RMS norm, times 1 - lambda_init.
-    The paper's lambda_init is 0.8 - 0.6 e^(-0.3 (layer - 1)) for layer 1, 2, ... It has no dropout of weights.
+    lambda_init is 0.8 - 0.6 e^(-0.3 layer) for layer 0, 1, ... It has no dropout of weights. Of the pairs of features
+    that a position scheme turns, q1 and k1 have the first, third, ... and q2 and k2 the others.
     """
 
     supports = Attention.supports - {"dropout"}
@@ -236,18 +238,21 @@ class Differential(Attention):
         kv_heads: int | None = None,
         head_dim: int | None = None,
         bias: bool = False,
-        lambda_init: float = 0.8,
+        lambda_init: float | None = None,
+        layer: int = 0,
     ):
         """
         Args:
             head_dim: width of a head's values, a multiple of 4; dim / heads unless given.
-            lambda_init: lambda at the start of training, below 1; the paper's for deep layers unless given.
+            lambda_init: lambda at the start of training, below 1; the layer's unless given.
+            layer: number of the layer, from 0 on, given by the stack.
 
         Raises UsageError where a head has no two halves, or lambda_init is not in [0, 1).
         """
         super().__init__(dim, heads, backend, dropout, kv_heads, head_dim, bias)
         if self.head_dim % 4:
             raise UsageError(f"attention Differential needs heads of a multiple of 4, got dim={dim}, heads={heads}.")
+        lambda_init = 0.8 - 0.6 * math.exp(-0.3 * layer) if lambda_init is None else lambda_init
         if not 0 <= lambda_init < 1:
             raise UsageError(f"attention Differential needs lambda_init in [0, 1), got {lambda_init}.")
         self.lambda_init = lambda_init
@@ -259,20 +264,16 @@ class Differential(Attention):
         """Draw the vectors l with standard deviation 0.1."""
         nn.init.normal_(self.vectors, std=0.1)
 
-    def project(self, x, memory, pattern, position, cache):
-        """Queries (B, H, T, D), keys and values (B, G, S, D); both halves of a query or key turn alike."""
-        if memory is not None:
-            return super().project(x, memory, pattern, position, cache)
-        q, k, v = super().project(x, None, pattern, None, None)
-        q, k = (turn(y.unflatten(-1, (2, -1)).transpose(2, 3).flatten(1, 2), pattern, position)
-                .unflatten(1, (-1, 2)).transpose(2, 3).flatten(-2) for y in (q, k))  # fmt: skip
-        k, v = cache.extend(k, v) if isinstance(cache, Cache) else (k, v)
-        return q, k, v
-
     def attend(self, q, k, v, pattern):
         """Queries (B, H, T, D), keys and values (B, kv_heads, S, D) to what the heads give, (B, H, T, D)."""
-        (q1, q2), (k1, k2) = q.chunk(2, -1), k.chunk(2, -1)
+        (q1, q2), (k1, k2) = halves(q), halves(k)
         l_q1, l_k1, l_q2, l_k2 = self.vectors.to(torch.promote_types(self.vectors.dtype, torch.float32))
         share = (l_q1 @ l_k1).exp() - (l_q2 @ l_k2).exp() + self.lambda_init
         first, second = (self.backend(*pair, v, pattern) for pair in ((q1, k1), (q2, k2)))
         return (1 - self.lambda_init) * self.head_norm(first - share.to(v.dtype) * second)
+
+
+def halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Heads (B, H, T, D) as two of (B, H, T, D / 2), every second pair of features (i, i + D / 2) in each."""
+    first, second = x.unflatten(-1, (2, -1, 2)).unbind(-1)
+    return first.flatten(-2), second.flatten(-2)

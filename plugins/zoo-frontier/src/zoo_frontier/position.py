@@ -1,6 +1,7 @@
 """Positions: rotations for longer texts, and learned penalties on distance."""
 
 import math
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -44,6 +45,58 @@ class YaRN(RoPE):
     def rotate(self, x: Tensor, pos: Tensor) -> Tensor:
         """x (B, H, T, D) turned by the angles of pos, (T,) or (B, 1, T), and multiplied; shaped like x."""
         return super().rotate(x, pos) * self.factor
+
+
+class XPos(RoPE):
+    """RoPE whose scores decay with distance: q_t zeta^(t/B) times k_s zeta^(-s/B) (Sun et al., 2022).
+
+    zeta_i = (2i/D + gamma) / (1 + gamma) for the pair of features i, so that fast pairs decay most. Made for causal
+    models: scores of later keys grow. Factors of float32 last for some 60 B places, 35,000 by default.
+    """
+
+    keeps_lengths = False
+    known_failures: ClassVar[dict[str, str]] = {
+        "distances": "the factors of places 100,000 and on are outside of float32, as they are in the paper",
+        "every_place_is_its_own": "the factors of places beyond 35,000 are zero in float32, as they are in the paper",
+    }
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        extent: Extent,
+        base: float = 10000.0,
+        scale_base: float = 512.0,
+        gamma: float = 0.4,
+    ):
+        """
+        Args:
+            scale_base: places B after which a pair's score has zeta times its size.
+            gamma: above 0; the larger, the less fast pairs decay.
+
+        Raises UsageError for a gamma or scale_base that is not above 0, and on a grid.
+        """
+        super().__init__(dim, heads, extent, base)
+        if len(extent.sizes) > 1:
+            raise UsageError(f"position XPos needs one axis, got {len(extent.sizes)}: a grid has no earlier place.")
+        if not scale_base > 0 or not gamma > 0:
+            raise UsageError(f"position XPos needs scale_base and gamma above 0, got {scale_base} and {gamma}.")
+        self.scale_base, self.gamma = scale_base, gamma
+
+    def decay(self, x: Tensor, pos: Tensor, sign: int) -> Tensor:
+        """zeta^(sign pos / B) of each feature of x (B, H, T, D), (T, D) or (B, 1, T, D), in at least float32."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        pair = torch.arange(0, x.size(-1), 2, device=x.device, dtype=wide) / x.size(-1)
+        zeta = ((pair + self.gamma) / (1 + self.gamma)).repeat(2)
+        return zeta ** (sign * pos[..., None].to(wide) / self.scale_base)
+
+    def rotate(self, x: Tensor, pos: Tensor) -> Tensor:
+        """Queries x (B, H, T, D) turned by the angles of pos, (T,) or (B, 1, T), and shortened; shaped like x."""
+        return (super().rotate(x, pos) * self.decay(x, pos, 1)).to(x.dtype)
+
+    def rotate_keys(self, x: Tensor, pos: Tensor) -> Tensor:
+        """Keys x (B, G, S, D) turned by the angles of pos, (S,) or (B, 1, S), and lengthened; shaped like x."""
+        return (super().rotate(x, pos) * self.decay(x, pos, -1)).to(x.dtype)
 
 
 def distance(extent: Extent, query: Tensor, key: Tensor) -> Tensor:
