@@ -178,7 +178,7 @@ class Disturbance:
         checkpoint.RETRY, distributed.GRACE, distributed.POLL = 0.0, 2.0, 0.05
         before = self.before
         before(checkpoint.CheckpointSaver, "setup", "start")
-        before(checkpoint.CheckpointSaver, "begin", "start")
+        before(checkpoint.CheckpointSaver, "on_loop_start", "start")
         before(checkpoint.CheckpointSaver, "on_validation_start", "start", lambda self: self.trainer.sanity_checking)
         before(Task, "training_step", "training")
         before(checkpoint.CheckpointSaver, "on_batch_boundary", "training")
