@@ -169,16 +169,16 @@ def test_norm_backend_and_feed_forward_of_the_last_layer_are_others(zoo, work):
 
 
 @pytest.mark.parametrize(
-    ("layers", "said"),
+    ("layers", "message"),
     [
         ("[{layers: every third, window: 3}]", "overrides: layers='every third' is none of: first, last"),
         ("[{layers: last, position: learned}]", "layer 1: position Learned is added to the embeddings"),
         ("[{layers: last, heads: 3}]", "layer 1: dim="),
     ],
 )
-def test_a_layer_that_cannot_be_is_refused_by_its_number(zoo, work, layers, said):
+def test_a_layer_that_cannot_be_is_refused_by_its_number(zoo, work, layers, message):
     code, _, err = zoo("fit", "lm-toy", "--model.depth", "2", "--model.overrides", layers)
-    assert (code, said in err) == (2, True), err
+    assert (code, message in err) == (2, True), err
     assert len(err.splitlines()) <= 4
 
 
@@ -194,5 +194,5 @@ def test_a_part_is_told_its_layer_whatever_a_run_is_made_from(zoo, site, work):
     assert options["ffn"]["init_args"] == {"power": 2}
     code, _, err = zoo(*words, "--model.ffn.layer", "2")
     assert (code, "'Placed' has no option 'layer'" in err) == (2, True), err
-    shown = zoo("show", "ffn", "placed")[1]
-    assert ("ffn.power" in shown, "ffn.layer" in shown, "ffn.depth" in shown) == (True, False, False)
+    description = zoo("show", "ffn", "placed")[1]
+    assert ("ffn.power" in description, "ffn.layer" in description, "ffn.depth" in description) == (True, False, False)

@@ -38,15 +38,15 @@ def changes(rule: type[Init], dim: int, steps: int = 5, lr: float = 1e-2, seed: 
 @torch.no_grad()
 def activations(task: CausalLM, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
     """Outputs of the blocks and logits, (B, T, …), of tokens (B, T)."""
-    seen: dict[str, torch.Tensor] = {}
+    recorded: dict[str, torch.Tensor] = {}
     hooks = [
-        block.register_forward_hook(lambda _, inputs, output, name=f"block {number}": seen.update({name: output}))
+        block.register_forward_hook(lambda _, inputs, output, name=f"block {number}": recorded.update({name: output}))
         for number, block in enumerate(task.net.stack.blocks)
     ]
-    seen["logits"] = task.net(tokens)
+    recorded["logits"] = task.net(tokens)
     for hook in hooks:
         hook.remove()
-    return seen
+    return recorded
 
 
 def slope(sizes: dict[int, float]) -> float:
@@ -68,9 +68,9 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--steps", type=int, default=5)
     options.add_argument("--lr", type=float, default=1e-2)
-    chosen = options.parse_args()
+    arguments = options.parse_args()
     for rule in (FanIn, MuP):
-        table = {dim: changes(rule, dim, chosen.steps, chosen.lr) for dim in WIDTHS}
+        table = {dim: changes(rule, dim, arguments.steps, arguments.lr) for dim in WIDTHS}
         print(f"{rule.__name__:8}{'':10}" + "".join(f"{dim:>9}" for dim in WIDTHS) + "    slope")
         for name in table[WIDTHS[0]]:
             sizes = {dim: table[dim][name] for dim in WIDTHS}

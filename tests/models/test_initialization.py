@@ -172,8 +172,8 @@ def test_mup_is_fan_in_at_its_base_and_scales_output_and_rates_above():
     sizes = {"vocab_size": 40, "max_length": 16, "depth": 1, "tie": False}
     base, wide = (CausalLM(dim=dim, heads=dim // 16, init=MuP, **sizes) for dim in (64, 256))
     torch.manual_seed(base._seed)
-    plain = CausalLM(dim=64, heads=4, **sizes)
-    assert all(torch.equal(a, b) for a, b in zip(base.parameters(), plain.parameters(), strict=True))
+    standard = CausalLM(dim=64, heads=4, **sizes)
+    assert all(torch.equal(a, b) for a, b in zip(base.parameters(), standard.parameters(), strict=True))
     assert {group["lr"] for group in base.make_optimizer().param_groups} == {base.lr}
     spread = {name: parameter.std().item() for name, parameter in wide.net.named_parameters()}
     assert spread["embedding.weight"] == pytest.approx((3 * 64) ** -0.5, rel=0.03)
@@ -190,7 +190,7 @@ def test_mup_refuses_a_tied_output_and_plain_gradient_descent():
     sizes = {"vocab_size": 40, "max_length": 16, "dim": 32, "heads": 2, "depth": 1, "init": MuP}
     with pytest.raises(UsageError, match=r"model\.tie"):
         CausalLM(**sizes).make_optimizer()
-    with pytest.raises(UsageError, match="rates of Adam, and model.optimizer is SGD"):
+    with pytest.raises(UsageError, match=r"rates of Adam, and model\.optimizer is SGD"):
         CausalLM(**sizes, tie=False, optimizer=torch.optim.SGD).make_optimizer()
 
 

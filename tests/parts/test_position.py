@@ -205,5 +205,5 @@ def test_keys_may_turn_in_a_way_of_their_own(kv_heads):
 
     part, x = MultiHead(8, 2, kv_heads=kv_heads), torch.randn(1, 5, 8)
     q, k, v = part.project(x, None, Pattern(offset=2), Apart(8, 2, Extent((9,))), None)
-    plain = part.project(x, None, Pattern(offset=2), RoPE(8, 2, Extent((9,))), None)
-    assert_close((q, k, v), (plain[0], 3 * plain[1], plain[2]), atol=1e-12, rtol=0)
+    unrotated = part.project(x, None, Pattern(offset=2), RoPE(8, 2, Extent((9,))), None)
+    assert_close((q, k, v), (unrotated[0], 3 * unrotated[1], unrotated[2]), atol=1e-12, rtol=0)

@@ -61,23 +61,23 @@ def test_optimizers_are_given_names_and_the_groups_of_before():
     task = language()
     optimizer = task.make_optimizer()
     names = [name for group in optimizer.param_groups for name in group["param_names"]]
-    held = [p for group in optimizer.param_groups for p in group["params"]]
-    assert dict(zip(names, held, strict=True)) == dict(task.named_parameters())
-    plain = optim.AdamW(task.groups(), task.lr)
-    assert [[id(p) for p in group["params"]] for group in plain.param_groups] == [
+    grouped = [p for group in optimizer.param_groups for p in group["params"]]
+    assert dict(zip(names, grouped, strict=True)) == dict(task.named_parameters())
+    torch_adamw = optim.AdamW(task.groups(), task.lr)
+    assert [[id(p) for p in group["params"]] for group in torch_adamw.param_groups] == [
         [id(p) for p in group["params"]] for group in optimizer.param_groups
     ]
 
 
 def test_a_state_of_before_names_goes_on():
     task, other = language(), language()
-    plain = optim.AdamW(task.groups(), task.lr)
-    make_steps(task, plain, 3)
+    torch_adamw = optim.AdamW(task.groups(), task.lr)
+    make_steps(task, torch_adamw, 3)
     other.load_state_dict(task.state_dict())
-    named = other.make_optimizer()
-    named.load_state_dict(copy.deepcopy(plain.state_dict()))
-    assert named.param_groups[0]["param_names"]
-    for each, optimizer in ((task, plain), (other, named)):
+    optimizer_of_names = other.make_optimizer()
+    optimizer_of_names.load_state_dict(copy.deepcopy(torch_adamw.state_dict()))
+    assert optimizer_of_names.param_groups[0]["param_names"]
+    for each, optimizer in ((task, torch_adamw), (other, optimizer_of_names)):
         make_steps(each, optimizer, 2, seed=1)
     for a, b in zip(task.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(a, b)

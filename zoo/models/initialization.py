@@ -22,7 +22,7 @@ RESIDUAL = ("out", "down")  # names of the matrices of a block that write into t
 
 
 class Init:
-    """A rule for the initial weights of a network whose tokens have width ``dim``, and for the rates at which they learn.
+    """A rule for the initial weights of a network whose tokens have width ``dim``, and for their learning rates.
 
     Called for each module that has parameters, with torch's generators seeded for that module.
     """
@@ -132,14 +132,15 @@ class MuP(Init):
         """Raise UsageError for plain gradient descent, which has other rates."""
         if isinstance(optimizer, (torch.optim.SGD, torch.optim.ASGD)):
             raise UsageError(
-                f"init MuP has the rates of Adam, and model.optimizer is {type(optimizer).__name__}. Take AdamW or Lion."
+                f"init MuP has the rates of Adam, and model.optimizer is {type(optimizer).__name__}. "
+                "Take AdamW or Lion."
             )
 
 
 def residual_writes(name: str, net: nn.Module) -> int:
     """How many matrices write into the stream that the module of this name writes into; 1 if it writes into none."""
-    stream, blocks, rest = name.rpartition("blocks.")
-    if not blocks or rest.rpartition(".")[2] not in RESIDUAL:
+    stream, blocks, place = name.rpartition("blocks.")
+    if not blocks or place.rpartition(".")[2] not in RESIDUAL:
         return 1
     writes = set()
     for other, _ in net.named_modules():

@@ -31,12 +31,12 @@ def decoding_gap(net, length=13):
     return torch.cat(steps, 1).abs().max().item()
 
 
-def padding_gap(net, left=True):
+def padding_gap(net, pad_left=True):
     """The largest difference of rows of 9 and 4 tokens in a padded batch from each row alone."""
     rows, width = [torch.randn(1, n, net.dim) for n in (9, 4)], 11
     x, valid = 10 * torch.randn(2, width, net.dim), torch.zeros(2, width, dtype=torch.bool)
     for number, row in enumerate(rows):
-        place = slice(width - row.size(1), width) if left else slice(0, row.size(1))
+        place = slice(width - row.size(1), width) if pad_left else slice(0, row.size(1))
         x[number, place], valid[number, place] = row[0], True
     out = net(x, valid)
     return max((out[n][valid[n]] - net(row)[0]).abs().max().item() for n, row in enumerate(rows))

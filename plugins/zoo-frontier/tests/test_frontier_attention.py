@@ -167,7 +167,7 @@ def test_decoding_is_one_pass(cls, options):
     assert decoding_gap(net) < 1e-10
     assert padded_decoding_gap(net) < 1e-10
     assert padding_gap(net) < 1e-10
-    assert padding_gap(net, left=False) < 1e-10
+    assert padding_gap(net, pad_left=False) < 1e-10
 
 
 @double
@@ -188,10 +188,10 @@ def test_a_cache_of_latents_holds_the_papers_numbers_for_a_token():
     net = causal_stack(length=64, dim=64, heads=4, attention=MLA)
     part, caches = net.blocks[0].attend.part, net.caches(64)
     net(torch.randn(1, 64, 64), caches=caches)
-    kept = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
             for cache in caches for tensor in vars(cache.own).values() if isinstance(tensor, torch.Tensor)}  # fmt: skip
     assert (part.latent_dim, part.rope_dim) == (64, 8)
-    assert sum(kept.values()) / 64 == 2 * (64 + 8) * 4  # layers, numbers of a token, bytes of float32
+    assert sum(storages.values()) / 64 == 2 * (64 + 8) * 4  # layers, numbers of a token, bytes of float32
     assert part.latent_dim + part.rope_dim < 2 * 64  # keys and values of all heads
 
 

@@ -40,8 +40,8 @@ def test_yarn_slows_what_does_not_turn_and_sharpens_the_softmax():
 @double
 def test_yarn_of_texts_no_longer_is_rope():
     x = torch.randn(2, HEADS, 9, 8)
-    plain, scaled = RoPE(DIM, HEADS, TEXT), YaRN(DIM, HEADS, TEXT, scaling_factor=1.0)
-    assert_close(scaled.rotate(x, torch.arange(9)), plain.rotate(x, torch.arange(9)), atol=1e-12, rtol=0)
+    rope, scaled = RoPE(DIM, HEADS, TEXT), YaRN(DIM, HEADS, TEXT, scaling_factor=1.0)
+    assert_close(scaled.rotate(x, torch.arange(9)), rope.rotate(x, torch.arange(9)), atol=1e-12, rtol=0)
 
 
 @double
@@ -102,7 +102,7 @@ def test_decoding_is_one_pass(scheme):
     assert decoding_gap(net) < 1e-10
     assert padded_decoding_gap(net) < 1e-10
     assert padding_gap(net) < 1e-10
-    assert padding_gap(net, left=False) < 1e-10
+    assert padding_gap(net, pad_left=False) < 1e-10
 
 
 def test_what_cannot_work_is_refused():

@@ -92,16 +92,16 @@ def test_no_gradient_of_the_prediction_reaches_the_selection():
 def test_layer_scale_is_a_scaled_branch():
     net = causal_stack(block=LayerScale, norm=DynamicTanh, depth=1)
     block, x = net.blocks[0], torch.randn(2, 6, 16)
-    plain = causal_stack(block=PreNorm, norm=DynamicTanh, depth=1)
-    plain.load_state_dict({name: value for name, value in net.state_dict().items() if ".scale." not in name})
+    norm_stack = causal_stack(block=PreNorm, norm=DynamicTanh, depth=1)
+    norm_stack.load_state_dict({name: value for name, value in net.state_dict().items() if ".scale." not in name})
     for branch in ("attend", "ffn"):
         scale = getattr(block, branch).scale.weight
-        last = getattr(plain.blocks[0], branch).part
+        last = getattr(norm_stack.blocks[0], branch).part
         matrix = last.out if branch == "attend" else last.down
         with torch.no_grad():
             matrix.weight.mul_(scale[:, None])
             matrix.bias.mul_(scale)
-    assert_close(net(x), plain(x), atol=1e-10, rtol=0)
+    assert_close(net(x), norm_stack(x), atol=1e-10, rtol=0)
     for depth, start in ((18, 0.1), (24, 1e-5), (25, 1e-6)):
         begins = initialize(LayerScale(*parts(), depth=depth)).attend.scale.weight.unique().item()
         assert begins == pytest.approx(start)

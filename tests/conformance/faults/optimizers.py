@@ -8,7 +8,7 @@ from zoo.tasks.lion import Lion
 from zoo.tasks.muon import Muon
 
 
-class Plain(Optimizer):
+class MomentumSGD(Optimizer):
     """w - lr * (m + weight_decay * w), with m = 0.5 * m + g."""
 
     def __init__(self, params, lr: float = 1e-2, weight_decay: float = 0.1):
@@ -34,7 +34,7 @@ class Plain(Optimizer):
 
 
 @planted(loss_falls="times as far from its minimum")
-class GoesUp(Plain):
+class GoesUp(MomentumSGD):
     """The step has the wrong sign."""
 
     def change(self, group, parameter):
@@ -42,7 +42,7 @@ class GoesUp(Plain):
 
 
 @planted(loss_falls="times as far from its minimum", rate_of_group="by the learning rate of another")
-class MovesOnlyMatrices(Plain):
+class MovesOnlyMatrices(MomentumSGD):
     """Vectors get no step."""
 
     def change(self, group, parameter):
@@ -51,7 +51,7 @@ class MovesOnlyMatrices(Plain):
 
 
 @planted(groups_hold_each_parameter="no group has")
-class ForgetsVectors(Plain):
+class ForgetsVectors(MomentumSGD):
     """Vectors are left out of the groups."""
 
     def __init__(self, params, lr: float = 1e-2, weight_decay: float = 0.1):
@@ -59,7 +59,7 @@ class ForgetsVectors(Plain):
 
 
 @planted(groups_hold_each_parameter="lack param_names")
-class DropsNames(Plain):
+class DropsNames(MomentumSGD):
     """The names are thrown away."""
 
     def __init__(self, params, lr: float = 1e-2, weight_decay: float = 0.1):
@@ -68,7 +68,7 @@ class DropsNames(Plain):
 
 
 @planted(untouched_without_gradient="has no gradient and moves")
-class DecaysEverything(Plain):
+class DecaysEverything(MomentumSGD):
     """Parameters without a gradient decay."""
 
     @torch.no_grad()
@@ -82,7 +82,7 @@ class DecaysEverything(Plain):
 
 
 @planted(weight_decay_by_group="read weight_decay from the group")
-class OneDecay(Plain):
+class OneDecay(MomentumSGD):
     """The decay is that of the options, for every group."""
 
     def change(self, group, parameter):
@@ -90,7 +90,7 @@ class OneDecay(Plain):
 
 
 @planted(rate_of_group="where a schedule gives 0")
-class OneRate(Plain):
+class OneRate(MomentumSGD):
     """The rate is that of the start."""
 
     def change(self, group, parameter):
@@ -98,7 +98,7 @@ class OneRate(Plain):
 
 
 @planted(rate_of_group="by the learning rate of another")
-class RateOfTheFirst(Plain):
+class RateOfTheFirst(MomentumSGD):
     """Every group learns by the rate of the first one."""
 
     def change(self, group, parameter):
@@ -106,7 +106,7 @@ class RateOfTheFirst(Plain):
 
 
 @planted(resumes="after a resume")
-class CountsBesideItsState(Plain):
+class CountsBesideItsState(MomentumSGD):
     """The step grows smaller by a count that is not part of the state."""
 
     count = 0
@@ -126,7 +126,7 @@ class ForgetsItsMembers(Muon):
 
 
 @planted(resumes="more than tensors")
-class KeepsAFunction(Plain):
+class KeepsAFunction(MomentumSGD):
     """The state holds a function."""
 
     def change(self, group, parameter):
@@ -135,7 +135,7 @@ class KeepsAFunction(Plain):
 
 
 @planted(closure="computes the loss 0 times")
-class IgnoresClosures(Plain):
+class IgnoresClosures(MomentumSGD):
     """It does not compute the loss."""
 
     def loss_of(self, closure):
@@ -143,7 +143,7 @@ class IgnoresClosures(Plain):
 
 
 @planted(closure="computes the loss 2 times")
-class LooksTwice(Plain):
+class LooksTwice(MomentumSGD):
     """It computes the loss twice."""
 
     def loss_of(self, closure):
@@ -152,7 +152,7 @@ class LooksTwice(Plain):
 
 
 @planted(closure="without gradients")
-class WithoutGradients(Plain):
+class WithoutGradients(MomentumSGD):
     """It computes the loss without gradients."""
 
     def loss_of(self, closure):
@@ -160,7 +160,7 @@ class WithoutGradients(Plain):
 
 
 @planted(repeatable="draws random numbers")
-class AddsNoise(Plain):
+class AddsNoise(MomentumSGD):
     """Each step has some noise."""
 
     def change(self, group, parameter):
@@ -169,7 +169,7 @@ class AddsNoise(Plain):
 
 
 @planted(finite="add an eps")
-class DividesByZero(Plain):
+class DividesByZero(MomentumSGD):
     """A gradient is divided by its size."""
 
     def change(self, group, parameter):
@@ -190,7 +190,7 @@ class ReplacesData(Lion):
 
 
 @planted(trains="take the loss from")
-class FarTooSlow(Plain):
+class FarTooSlow(MomentumSGD):
     """It moves by a thousandth."""
 
     def change(self, group, parameter):
