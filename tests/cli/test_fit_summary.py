@@ -1,6 +1,7 @@
 """Other parts for some layers, from a recipe and from the command line: names, options, plugins, and what follows."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from cli_parts import RECIPE, package
 
 import zoo as library
 from zoo.cli import fit_summary
+from zoo.config.run_config import check_resume
+from zoo.errors import UsageError
 from zoo.training.setup import display_value
 
 BODY = """
@@ -87,6 +90,21 @@ def test_the_command_line_takes_the_same_and_the_run_has_a_readable_name(zoo, pl
     assert fit_summary.layers(options) == ["  layers  1: ffn MoE(experts=3)", "  layers  0: attention Mine"]
     message = display_value(options["overrides"])
     assert message == "first=1, step=2, ffn=MoE(experts=3); first=0, step=1, last=0, attention=Mine"
+
+
+def test_overrides_of_a_checkpoint_from_before_there_were_more_slots_are_the_same():
+    def model(**more):
+        one = {"first": 0, "step": 1, "last": 0, "attention": None, "window": 3, **more}
+        return {"model": {"class_path": "my.Task", "init_args": {"overrides": [one]}}}
+
+    plan = SimpleNamespace(
+        config=model(layers=None, position=None, heads=None),
+        resolved=SimpleNamespace(classes={"model": SimpleNamespace(data_sizes=())}),
+        command=SimpleNamespace(subcommand="fit"),
+    )
+    assert check_resume(plan, model(), frozenset()) == []
+    with pytest.raises(UsageError, match=r"cannot resume: model\.overrides is"):
+        check_resume(plan, model(heads=2), frozenset())
 
 
 def test_the_command_line_beats_the_recipe(zoo, plugin):

@@ -220,6 +220,16 @@ def current(config: Mapping[str, Any], origin: str) -> dict[str, Any]:
     return renames.update_options(renames.update_classes(config, origin), origin)
 
 
+def _without_none(value: object) -> object:
+    """A list of records without options that are None: later versions of a record, such as an override, have more."""
+    if not isinstance(value, list):
+        return value
+    return [
+        {name: option for name, option in one.items() if option is not None} if isinstance(one, Mapping) else one
+        for one in value
+    ]
+
+
 def check_resume(config_plan: Plan, against: dict[str, Any], training: frozenset[str]) -> list[str]:
     """Compare with the configuration of a checkpoint, and return the differences as sentences.
 
@@ -232,7 +242,7 @@ def check_resume(config_plan: Plan, against: dict[str, Any], training: frozenset
         for key in sorted({*old, *new})
         if key.partition(".")[0] in ("model", "data", "trainer", "tune")
         and not key.startswith(run_folder.INFRASTRUCTURE)
-        and old.get(key) != new.get(key)
+        and _without_none(old.get(key)) != _without_none(new.get(key))
         and not (new.get(key) is None and key.removeprefix("model.") in blanks)  # not yet filled by the data
     ]
     model = [key for key in changes if key.startswith("model") and key.removeprefix("model.") not in training]
