@@ -188,7 +188,7 @@ def test_mup_refuses_a_tied_output_and_plain_gradient_descent():
     sizes = {"vocab_size": 40, "max_length": 16, "dim": 32, "heads": 2, "depth": 1, "init": MuP}
     with pytest.raises(UsageError, match=r"model\.tie"):
         CausalLM(**sizes).make_optimizer()
-    with pytest.raises(UsageError, match="rates of Adam, and model.optimizer is SGD"):
+    with pytest.raises(UsageError, match=r"rates of Adam, and model\.optimizer is SGD"):
         CausalLM(**sizes, tie=False, optimizer=torch.optim.SGD).make_optimizer()
 
 

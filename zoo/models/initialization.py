@@ -22,7 +22,7 @@ RESIDUAL = ("out", "down")  # names of the matrices of a block that write into t
 
 
 class Init:
-    """A rule for the initial weights of a network whose tokens have width ``dim``, and for the rates at which they learn.
+    """A rule for the initial weights of a network whose tokens have width ``dim``, and for their learning rates.
 
     Called for each module that has parameters, with torch's generators seeded for that module.
     """
@@ -132,7 +132,7 @@ class MuP(Init):
         """Raise UsageError for plain gradient descent, which has other rates."""
         if isinstance(optimizer, (torch.optim.SGD, torch.optim.ASGD)):
             raise UsageError(
-                f"init MuP has the rates of Adam, and model.optimizer is {type(optimizer).__name__}. Take AdamW or Lion."
+                f"init MuP has the rates of Adam, and model.optimizer is {type(optimizer).__name__}. Take AdamW."
             )
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 # how a model is trained or computed, and not what it computes
 IGNORED_KEYS = {
-    "lr", "optimizer", "schedule", "init", "dropout", "attention_dropout", "label_smoothing", "mix", "bleu_tokenize", "backend",
-    "aux_loss_weight", "head_dropout", "mask_token",
+    "lr", "optimizer", "schedule", "init", "dropout", "attention_dropout", "label_smoothing", "mix", "bleu_tokenize",
+    "backend", "aux_loss_weight", "head_dropout", "mask_token",
 }  # fmt: skip
 
 
