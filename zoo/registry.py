@@ -23,9 +23,11 @@ from zoo.plugins.discovery import GROUP, ZOO, Entry, Flaw, Package, discover, no
 from zoo.plugins.safe_import import describe_import_error, import_object
 
 STACK_KINDS = ("position", "backend", "attention", "norm", "ffn", "block")  # what a stack is built from
-KINDS = (*STACK_KINDS, "task", "data", "optimizer", "schedule", "init")
+KINDS = (*STACK_KINDS, "task", "data", "optimizer", "schedule", "init", "callback")
 # bases of other libraries, which cannot say their kind themselves
-FOREIGN_BASES = {"torch.optim.optimizer.Optimizer": "optimizer"}
+FOREIGN_BASES = {
+    "torch.optim.optimizer.Optimizer": "optimizer", "lightning.pytorch.callbacks.callback.Callback": "callback",
+}  # fmt: skip
 BUILTIN = ZOO
 DISABLE_VARIABLE = "ZOO_DISABLE_PLUGINS"
 NULL_NAMES = ("none", "nope", "no")  # short names of the part of a kind that does nothing, such as NoPosition

@@ -138,7 +138,9 @@ def parse_part_options(part: type, kind: str, options: list[tuple[str, str | boo
     from zoo.plugins.description import CLASS_PARAMETERS
 
     # as `zoo show` spells them: --model.norm.eps
-    prefixes = {"task": ("model.",), "data": ("data.",)}.get(kind, (f"model.{kind}.", f"{kind}."))
+    prefixes = {"task": ("model.",), "data": ("data.",), "callback": ("trainer.callbacks.",)}.get(
+        kind, (f"model.{kind}.", f"{kind}.")
+    )
     merged: dict[str, Node] = {}
     for layer in yaml_source.option_layers((_short(name, prefixes), value, text) for name, value, text in options):
         for name, node in layer.children.items():

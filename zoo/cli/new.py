@@ -25,6 +25,7 @@ SUFFIX = ".template"
 FIT = {
     "task": "zoo fit lm-tiny --model {Class} --model.dim 64 --model.depth 2 --model.heads 4",
     "data": "zoo fit vit-glyphs --data {Class}",
+    "callback": "zoo fit lm-tiny --trainer.callbacks {Class}",
 }
 FIT_PART = "zoo fit lm-tiny --model.{kind} {Class}"
 STACK_ARGUMENTS = {

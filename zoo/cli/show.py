@@ -74,7 +74,7 @@ def show(options: ParsedOptions) -> int:
     print(about.summary or "Its source cannot be found.")
     for line in _problems(part):
         print(line)
-    section = {"task": "model", "data": "data"}.get(kind, f"model.{kind}")
+    section = {"task": "model", "data": "data", "callback": "trainer.callbacks"}.get(kind, f"model.{kind}")
     print(f"\nUse it: --{section} {part.name}")
     if about.options:
         print("Options:")

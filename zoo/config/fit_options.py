@@ -48,9 +48,7 @@ SETTINGS = (
     ),
     _setting("model.dim", "width; also model.depth, model.heads, model.hidden, model.dropout", MODEL, "N"),
     _setting("model.optimizer", "optimizer", MODEL, kind="optimizer"),
-    _setting(
-        "model.lr", "learning rate at its peak; also model.schedule and model.init: zoo list schedule", MODEL, "RATE"
-    ),
+    _setting("model.lr", "learning rate at its peak; also model.schedule, model.init", MODEL, "RATE"),
     _setting("tune.start", "begin with a run's weights; docs/finetuning.md has tune.freeze, .rank, …", MODEL, "RUN"),
     _setting("data", "the data set", DATA, kind="data"),
     _setting("data.batch_size", "samples per step; also data.path FILE", DATA, "N"),
@@ -67,6 +65,7 @@ FURTHER = (
 )  # fmt: skip
 SETTINGS += tuple(_setting(name, "", "") for name in FURTHER)
 SETTINGS += tuple(_setting(f"model.{kind}", "", "", kind=kind) for kind in ("schedule", "init"))
+SETTINGS += (_setting("trainer.callbacks", "", "", kind="callback"),)
 OPTIONS = (
     *SETTINGS,
     Option("seed", "of the random numbers", int, metavar="N", default=1, key="seed_everything",

@@ -27,6 +27,7 @@ INFRASTRUCTURE = (
     "trainer.num_sanity_val_steps", "trainer.enable_", "data.num_workers", "data.pin_memory",
     "data.cache",
 )  # fmt: skip
+CALLBACKS = "trainer.callbacks"
 HEADER = "# zoo run: "
 RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK", "NODE_RANK")
 
@@ -51,19 +52,26 @@ class Run:
         return f"{self.recipe}/{self.variant}"
 
 
+def declares_change(value: object) -> bool:
+    """Whether a callback's class says that it changes training, or the weights that it leaves."""
+    return any(getattr(value, name, False) is True for name in ("changes_training", "changes_results"))
+
+
 def differences(
     full: Mapping[str, object], base: Mapping[str, object], defaults: Mapping[str, object]
 ) -> dict[str, object]:
     """The values of a configuration that differ from its recipe's, or from the defaults where that says nothing."""
     changed: dict[str, object] = {}
+    # callbacks that only watch do not name a run; those that change what it leaves do
+    relevant = tuple(key for key, value in full.items() if key.startswith(CALLBACKS) and declares_change(value))
     for key, value in full.items():
-        if key.partition(".")[0] not in SECTIONS or key.startswith(INFRASTRUCTURE):
+        if key.partition(".")[0] not in SECTIONS or (key.startswith(INFRASTRUCTURE) and not key.startswith(relevant)):
             continue
         if key in base and base[key] == value:
             continue
         if key not in base and key in defaults and defaults[key] == value:
             continue
-        changed[key] = value
+        changed[re.sub(r"[\[\]]", "", key)] = value
     return changed
 
 

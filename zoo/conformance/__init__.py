@@ -14,6 +14,7 @@ from zoo.conformance.subject import (
     AttentionSubject,
     BackendSubject,
     BlockSubject,
+    CallbackSubject,
     DataSubject,
     FFNSubject,
     InitSubject,
@@ -40,6 +41,7 @@ SUBJECTS: dict[str, type[Subject]] = {
         OptimizerSubject,
         ScheduleSubject,
         InitSubject,
+        CallbackSubject,
     )
 }
 

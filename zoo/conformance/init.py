@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import torch
 from torch import nn
@@ -100,8 +101,16 @@ def rates_are_factors(subject: InitSubject) -> None:
 @once
 def trains(subject: InitSubject) -> None:
     """A small language model that starts with it learns: its loss on one batch falls."""
-    sizes: dict[str, Any] = {"vocab_size": 23, "max_length": 16, "dim": 32, "depth": 2, "heads": 2, "hidden": 48}
-    task = CausalLM(**sizes, tie=False, lr=1e-2, init=subject.factory).train()
+    sizes: dict[str, Any] = {
+        "vocab_size": 23,
+        "max_length": 16,
+        "dim": 32,
+        "depth": 2,
+        "heads": 2,
+        "hidden": 48,
+        "tie": False,
+    }
+    task = CausalLM(**sizes, lr=1e-2, init=subject.factory).train()
     optimizer = task.make_optimizer()
     tokens = torch.randint(23, (8, 13))
     losses = []

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from lightning.pytorch import Callback
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -385,6 +386,24 @@ class InitSubject(Subject):
         """The model, initialised from a seed."""
         sizes = {"dim": DIM, "depth": 2, "heads": HEADS, "hidden": HIDDEN, "tie": False}
         return LanguageModel(23, 16, seed=seed, init=self.factory, **sizes | options)
+
+
+class CallbackSubject(Subject):
+    """A callback of a short run."""
+
+    kind = "callback"
+
+    def places(self) -> set[str]:
+        """A run where the callback takes its options, otherwise nothing."""
+        try:
+            self.build()
+        except (UsageError, ValueError):
+            return set()
+        return {"a run"}
+
+    def build(self) -> Callback:
+        """A new callback."""
+        return self.factory()
 
 
 class Looking(Stack):

@@ -132,8 +132,7 @@ class MuP(Init):
         """Raise UsageError for plain gradient descent, which has other rates."""
         if isinstance(optimizer, (torch.optim.SGD, torch.optim.ASGD)):
             raise UsageError(
-                f"init MuP has the rates of Adam, and model.optimizer is {type(optimizer).__name__}. "
-                "Take AdamW or Lion."
+                f"init MuP has the rates of Adam, and model.optimizer is {type(optimizer).__name__}. Take AdamW."
             )
 
 
