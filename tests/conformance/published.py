@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from zoo.errors import UsageError
-from zoo.parts.attention import Attention, MultiHead
+from zoo.parts.attention import Attention, MultiHead, TokenMixer
 from zoo.parts.backend import Naive
 from zoo.parts.block import Block, PreNorm
 from zoo.parts.cache import PartState
@@ -230,6 +230,50 @@ class TokenShift(PreNorm):
         return torch.cat([torch.zeros_like(y[:, :1]) if first is None else first, y[:, :-1]], 1)
 
 
+class ConvolutionState(PartState):
+    """The last values that the kernel still reaches."""
+
+    def __init__(self):
+        self.values = None  # (B, kernel - 1, dim)
+
+
+class GatedConvolution(TokenMixer):
+    """W_o (g * conv(W_v x)), a causal kernel per feature, gated (short convolutions of H3, Fu et al., 2023)."""
+
+    memory = "linear"
+    decoding_memory = "constant"
+
+    def __init__(self, dim, heads, backend=None, dropout=0.0, kernel: int = 4):
+        super().__init__(dim, heads, backend, dropout)
+        self.read, self.write = nn.Linear(dim, 2 * dim), nn.Linear(dim, dim)
+        self.kernel = nn.Parameter(torch.empty(kernel, dim))
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        nn.init.normal_(self.kernel, std=len(self.kernel) ** -0.5)
+
+    def cache(self, capacity, window=None):
+        return ConvolutionState()
+
+    def forward(self, x, memory=None, *, pattern, position=None, cache=None):
+        gate, values = self.read(x).chunk(2, -1)
+        real, before = pattern.real_tokens(x.size(1)), len(self.kernel) - 1
+        values = values if real is None else values * real[..., None]
+        old = getattr(cache, "values", None)
+        values = torch.cat([values.new_zeros(len(x), before, values.size(-1)) if old is None else old, values], 1)
+        if cache is not None:
+            cache.values = values[:, values.size(1) - before :].clone()
+        mixed = sum(values[:, n : n + x.size(1)] * weight for n, weight in enumerate(self.kernel.to(values.dtype)))
+        return self.write(gate * mixed)
+
+
+class MixerBlock(PreNorm):
+    """x + attention(norm(x)) alone, as Mamba's layers are (Gu and Dao, 2023)."""
+
+    packs = True
+    slots = frozenset({"attention"})
+
+
 class YaRN(RoPE):
     """RoPE for longer texts: slow turns are stretched, and scores sharpened by (0.1 ln s + 1)^2 (Peng et al., 2023)."""
 
@@ -320,6 +364,8 @@ PUBLISHED = [
     HyperConnections,
     S4D,
     Retention,
+    GatedConvolution,
+    MixerBlock,
     TokenShift,
     YaRN,
     SharedExperts,

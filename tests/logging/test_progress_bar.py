@@ -249,7 +249,7 @@ def test_a_real_run_on_a_terminal(tmp_path, columns):
     frames = [line.strip("\r\n") for piece in lines for line in piece.split("\n") if line.startswith("step ")]
     bars = [frame for frame in frames if "· val/" not in frame[:20]]
     assert max(map(len, bars)) <= columns
-    assert bars[-1].startswith("step 6/6 ━")
+    assert bars[-1].startswith("step 6/6 ━" if columns >= 80 else "step 6/6 loss ")  # 40 columns have no room for a bar
     assert "step 6/6 · val/" in text
     assert "Epoch" not in text
     log = next(tmp_path.glob("runs/*/*/s1/output.log")).read_text()

@@ -5,7 +5,7 @@ import sys
 
 import torch
 
-from tests.conformance.published import Retention, TokenShift
+from tests.conformance.published import GatedConvolution, MixerBlock, Retention, TokenShift
 from zoo import registry
 from zoo.conformance.sequence import check_decoding
 from zoo.conformance.subject import spread
@@ -22,7 +22,7 @@ def parts(kind):
     builtin = [part for part in registry.parts(kind) if part.distribution == registry.BUILTIN]
     # what Auto picks depends on times; a GPU's kernels serve no float64
     classes = [part.load() for part in builtin if part.name not in ("Auto", "Flash")]
-    return classes + {"attention": [Retention], "block": [TokenShift]}.get(kind, [])
+    return classes + {"attention": [Retention, GatedConvolution], "block": [TokenShift, MixerBlock]}.get(kind, [])
 
 
 def random_override(choose):

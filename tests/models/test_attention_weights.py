@@ -15,6 +15,7 @@ from zoo.errors import UsageError
 from zoo.logging.attention_maps import attention_grid, patch_attention, translation_alignment
 from zoo.models import attention_weights as watch_module
 from zoo.models.attention_weights import attention_layers, record_weights
+from zoo.models.layer_overrides import Override
 from zoo.models.stack import Stack
 from zoo.parts.attention import BLOCK, Attention, MultiHead, runs
 from zoo.parts.backend import Flash, Naive
@@ -242,10 +243,42 @@ def test_every_attention_of_a_model_is_watchable():
 
 
 class Weightless(MultiHead):
-    """It computes, and says no weights."""
+    """It computes, and declares that it has no weights."""
 
-    def weigh(self, q, k, pattern):
-        raise NotImplementedError
+    shows_weights = False
+
+
+class NoWeigh(Attention):
+    """It computes, and has no weigh."""
+
+    def attend(self, q, k, v, pattern):
+        return q
+
+
+def test_in_a_hybrid_the_layers_with_weights_are_drawn_by_their_numbers():
+    for other in (Weightless, NoWeigh):
+        net = language(depth=4, overrides=[Override(layers="first 2", attention=other)])
+        assert attention_layers(net) == ["stack.blocks.2.attend.part", "stack.blocks.3.attend.part"]
+        assert list(attention_grid(net, tokens(1, 4))) == ["layer 3", "layer 4"]
+        with (
+            pytest.raises(UsageError, match="no attention"),
+            record_weights(net, ["stack.blocks.0.attend.part"]),
+        ):
+            pass
+    with pytest.raises(NotImplementedError):
+        Weightless(16, 2).weights(torch.randn(1, 3, 16), pattern=Pattern())
+
+
+def test_translations_are_drawn_where_only_the_last_layer_has_no_weights():
+    cls = registry.get("task", "Translation")
+    hybrid = [Override(layers="last", attention=Weightless)]
+    task = cls(**cls.small_sizes({}), dim=16, depth=2, heads=2, overrides=hybrid).eval()
+    batch = task.sample(2)
+    batch["slots"] = torch.tensor([[0, 0, 1, 0, 1]])
+    with torch.no_grad():
+        assert task.evaluate(batch).total.isfinite()
+        weights = translation_alignment(task.net, batch["source"], None, batch["target"])
+    assert weights.shape == (2, batch["target"].size(1), batch["source"].size(1))
 
 
 def test_an_attention_without_weights_leaves_none_and_says_so_once(caplog):
@@ -256,7 +289,7 @@ def test_an_attention_without_weights_leaves_none_and_says_so_once(caplog):
             net(tokens(1, 4))
         assert weights == {}
     assert [record.getMessage() for record in caplog.records] == [
-        "Weightless gives no attention weights (it has no weigh): heat maps and alignments leave it out"
+        "Weightless has no attention weights to show: heat maps and alignments leave it out"
     ]
 
 

@@ -8,9 +8,15 @@ import torch
 import torch.nn.functional as F
 from small import KINDS, language, names, part_options, seq2seq, tokens, vit
 
+from tests.models.coordinates import slopes
+from zoo.errors import UsageError
 from zoo.models import LanguageModel
-from zoo.models.initialization import initialize
+from zoo.models.initialization import GPT2, FanIn, MuP, Xavier, initialize
+from zoo.models.layer_overrides import Override
+from zoo.models.seq2seq import Seq2Seq
+from zoo.parts.ffn import MLP, MoE
 from zoo.parts.norm import RMSNorm
+from zoo.tasks.lm import CausalLM
 
 MODELS = {"LanguageModel": language, "Seq2Seq": seq2seq, "ViT": vit}
 models = pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
@@ -136,3 +142,60 @@ def test_a_saved_model_loads_into_a_new_one_and_computes_the_same(build, tmp_pat
     torch.manual_seed(0)
     inputs = {vit: (torch.randn(2, 1, 12, 12),), seq2seq: (tokens(2, 5), tokens(2, 4))}.get(build, (tokens(2, 5),))
     assert torch.equal(model(*inputs), other(*inputs))
+
+
+def test_the_rule_of_before_is_the_default_bit_for_bit():
+    models = [language(seed=3), language(seed=3, init=FanIn)]
+    assert all(torch.equal(a, b) for a, b in zip(*(model.parameters() for model in models), strict=True))
+
+
+def test_gpt2_scales_what_writes_into_the_stream():
+    net = LanguageModel(500, 16, dim=64, depth=3, heads=4, init=GPT2, ffn=MoE, overrides=[Override(last=1, ffn=MLP)])
+    for name, parameter in net.named_parameters():
+        if parameter.dim() > 1:
+            writes = name.rpartition(".weight")[0].rpartition(".")[2] in ("out", "down")
+            std = 0.02 / 6**0.5 if writes else 0.02  # three blocks write twice
+            assert parameter.std().item() == pytest.approx(std, rel=0.12), name
+    sizes = {"dim": 64, "depth": 2, "heads": 4, "decoder_depth": 3, "init": GPT2}
+    pair = Seq2Seq(50, 50, 16, **sizes)
+    assert pair.encoder.blocks[0].attend.part.out.weight.std().item() == pytest.approx(0.02 / 4**0.5, rel=0.1)
+    assert pair.decoder.blocks[0].attend.part.out.weight.std().item() == pytest.approx(0.02 / 9**0.5, rel=0.1)
+
+
+def test_xavier_is_uniform():
+    net = LanguageModel(50, 16, dim=64, depth=1, heads=4, init=Xavier)
+    weight = net.stack.blocks[0].attend.part.qkv.weight
+    assert weight.abs().max().item() == pytest.approx((6 / (64 + 192)) ** 0.5, rel=0.01)
+
+
+def test_mup_is_fan_in_at_its_base_and_scales_output_and_rates_above():
+    sizes = {"vocab_size": 40, "max_length": 16, "depth": 1, "tie": False}
+    base, wide = (CausalLM(dim=dim, heads=dim // 16, init=MuP, **sizes) for dim in (64, 256))
+    torch.manual_seed(base._seed)
+    plain = CausalLM(dim=64, heads=4, **sizes)
+    assert all(torch.equal(a, b) for a, b in zip(base.parameters(), plain.parameters(), strict=True))
+    assert {group["lr"] for group in base.make_optimizer().param_groups} == {base.lr}
+    spread = {name: parameter.std().item() for name, parameter in wide.net.named_parameters()}
+    assert spread["embedding.weight"] == pytest.approx((3 * 64) ** -0.5, rel=0.03)
+    assert spread["head.weight"] == pytest.approx((3 * 256) ** -0.5 / 2, rel=0.03)
+    assert spread["stack.blocks.0.ffn.part.down.weight"] == pytest.approx((3 * 1024) ** -0.5, rel=0.03)
+    rates = {}
+    for group in wide.make_optimizer().param_groups:
+        rates |= dict.fromkeys(group["param_names"], group["lr"] / wide.lr)
+    assert rates["net.embedding.weight"] == rates["net.stack.norm.weight"] == 1
+    assert rates["net.head.weight"] == rates["net.stack.blocks.0.attend.part.qkv.weight"] == pytest.approx(0.25)
+
+
+def test_mup_refuses_a_tied_output_and_plain_gradient_descent():
+    sizes = {"vocab_size": 40, "max_length": 16, "dim": 32, "heads": 2, "depth": 1, "init": MuP}
+    with pytest.raises(UsageError, match=r"model\.tie"):
+        CausalLM(**sizes).make_optimizer()
+    with pytest.raises(UsageError, match="rates of Adam, and model.optimizer is SGD"):
+        CausalLM(**sizes, tie=False, optimizer=torch.optim.SGD).make_optimizer()
+
+
+def test_activations_change_as_much_at_any_width_with_mup_alone():
+    widths = (32, 128)
+    flat, grows = slopes(MuP, widths, steps=3), slopes(FanIn, widths, steps=3)
+    assert all(abs(slope) < 0.25 for slope in flat.values()), flat
+    assert all(grows[name] > 0.5 for name in ("block 0", "block 1")), grows

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from small import language, seq2seq, spread, tokens, vit
 from torch.testing import assert_close
 
+from tests.conformance.published import GatedConvolution, MixerBlock
 from zoo.errors import UsageError
 from zoo.models import Seq2Seq
 from zoo.models.layer_overrides import Override
@@ -303,7 +304,7 @@ class TestEverySlot:
             language(depth=4, overrides=[Override(layers="2", **override)])
 
     def test_a_position_with_weights_that_no_layer_uses_is_refused(self):
-        with pytest.raises(UsageError, match="another position than T5"):
+        with pytest.raises(UsageError, match="no layer has position T5"):
             language(position=T5, overrides=[Override(position=RoPE)])
 
     def test_blocks_of_one_class_that_are_neighbours_run_together(self):
@@ -367,3 +368,47 @@ class TestPlace:
 @pytest.mark.parametrize("seed", range(10))
 def test_hybrids_decode_alike_in_every_way(seed):
     hybrids.check(seed)
+
+
+class TestSlots:
+    """A block's unused parts are not built, and a token mixer stands in an attention's place."""
+
+    def test_what_a_block_does_not_use_is_not_built(self):
+        class Refuses(MLP):
+            def __init__(self, dim, hidden):
+                raise AssertionError("built")
+
+        model = language(block=MixerBlock, ffn=Refuses)
+        assert [block.ffn for block in model.stack.blocks] == [None, None]
+        assert [name for name, module in model.named_modules() if isinstance(module, MLP)] == []
+        model(tokens(2, 5)).square().sum().backward()
+        assert all(parameter.grad is not None for parameter in model.parameters())
+
+    def test_a_block_of_a_feed_forward_alone_decodes(self):
+        class FeedOnly(PreNorm):
+            slots = frozenset({"ffn"})
+
+        with pytest.raises(UsageError, match="no layer has position T5"):
+            language(block=FeedOnly, position=T5)
+        model, ids = spread(language(depth=2, overrides=[Override(layers="first", block=FeedOnly)])), tokens(2, 7)
+        assert model.stack.blocks[0].attend is None
+        caches = model.stack.caches(7)
+        steps = [model(ids[:, begin:end], None, caches) for begin, end in ((0, 4), (4, 5), (5, 7))]
+        assert_close(torch.cat(steps, 1), model(ids))
+        assert caches.length == 7
+
+    def test_a_model_with_a_memory_refuses_a_block_that_does_not_look_at_it(self):
+        with pytest.raises(UsageError, match="this model looks at a memory, which block MixerBlock does not"):
+            seq2seq(block=MixerBlock)
+
+    def test_positions_of_attention_pass_token_mixers_by(self):
+        mixers = Override(layers="all but every 3rd", attention=GatedConvolution, block=MixerBlock)
+        for position in (RoPE, ALiBi, T5):
+            model = spread(language(depth=3, position=position, overrides=[mixers]))
+            hybrids.check_decoding(model.stack)
+        with pytest.raises(UsageError, match="no layer has position T5"):
+            language(position=T5, attention=GatedConvolution)
+        with pytest.raises(UsageError, match="layer 0: window=2 hides keys, which attention GatedConvolution"):
+            language(depth=3, window=2, overrides=[mixers])
+        with pytest.raises(UsageError, match="has no dot product"):
+            GatedConvolution(16, 2, Tiled())

@@ -30,7 +30,7 @@ FIT_PART = "zoo fit lm-tiny --model.{kind} {Class}"
 STACK_ARGUMENTS = {
     "position": "dim, heads, extent", "attention": "dim, heads, backend, dropout", "norm": "dim",
     "ffn": "dim, hidden", "block": "attend, cross, ffn, norm, dropout",
-    "optimizer": "params, lr", "schedule": "total",
+    "optimizer": "params, lr", "schedule": "total", "init": "dim",
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from zoo.plugins.description import Option, cache_lookups, describe
 from zoo.registry import Part
 
 # the type of an option that takes a part
-PART = re.compile(r"Callable\[.*\b(Position|Backend|Attention|Norm|FFN|Block)\]|\b(Optimizer|Schedule)Factory")
+PART = re.compile(r"Callable\[.*\b(Position|Backend|Attention|Norm|FFN|Block|Init)\]|\b(Optimizer|Schedule)Factory")
 
 
 def check_kind(kind: str) -> str:

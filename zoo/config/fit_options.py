@@ -48,7 +48,9 @@ SETTINGS = (
     ),
     _setting("model.dim", "width; also model.depth, model.heads, model.hidden, model.dropout", MODEL, "N"),
     _setting("model.optimizer", "optimizer", MODEL, kind="optimizer"),
-    _setting("model.lr", "learning rate at its peak; also model.schedule, see: zoo list schedule", MODEL, "RATE"),
+    _setting(
+        "model.lr", "learning rate at its peak; also model.schedule and model.init: zoo list schedule", MODEL, "RATE"
+    ),
     _setting("tune.start", "begin with a run's weights; docs/finetuning.md has tune.freeze, .rank, …", MODEL, "RUN"),
     _setting("data", "the data set", DATA, kind="data"),
     _setting("data.batch_size", "samples per step; also data.path FILE", DATA, "N"),
@@ -64,7 +66,7 @@ FURTHER = (
     "trainer.accumulate_grad_batches",
 )  # fmt: skip
 SETTINGS += tuple(_setting(name, "", "") for name in FURTHER)
-SETTINGS += (_setting("model.schedule", "", "", kind="schedule"),)
+SETTINGS += tuple(_setting(f"model.{kind}", "", "", kind=kind) for kind in ("schedule", "init"))
 OPTIONS = (
     *SETTINGS,
     Option("seed", "of the random numbers", int, metavar="N", default=1, key="seed_everything",

@@ -16,6 +16,7 @@ from zoo.conformance.subject import (
     BlockSubject,
     DataSubject,
     FFNSubject,
+    InitSubject,
     NormSubject,
     OptimizerSubject,
     PositionSubject,
@@ -38,6 +39,7 @@ SUBJECTS: dict[str, type[Subject]] = {
         DataSubject,
         OptimizerSubject,
         ScheduleSubject,
+        InitSubject,
     )
 }
 

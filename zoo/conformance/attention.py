@@ -16,7 +16,7 @@ from zoo.conformance.subject import DIM, HEADS, LENGTH, SHORT_AND_LONG, TEXT, At
 from zoo.conformance.weights import WEIGHTS
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize
-from zoo.parts.attention import Attention
+from zoo.parts.attention import Attention, TokenMixer
 from zoo.parts.backend import SDPA, Naive, Tiled
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import RoPE
@@ -39,8 +39,18 @@ def claims(subject: AttentionSubject) -> None:
 def weighing(subject: AttentionSubject) -> Attention:
     """The part by itself. Raises Inapplicable where it has no weights to show."""
     part = subject.build()
+    if not part.shows_weights:
+        raise Inapplicable("it declares shows_weights = False: there are no weights to show")
     if type(part).weigh is Attention.weigh:
         raise Inapplicable("it has no weights to show: it does not define weigh")
+    return part
+
+
+def with_heads(subject: AttentionSubject) -> Attention:
+    """The part by itself. Raises Inapplicable for a token mixer, which has no heads."""
+    part = subject.build()
+    if isinstance(part, TokenMixer):
+        raise Inapplicable("it is a token mixer: it has no queries and keys")
     return part
 
 
@@ -137,7 +147,7 @@ def backends_agree(subject: AttentionSubject) -> None:
 @in_situations("options")
 def projections(subject: AttentionSubject) -> None:
     """Every head and every input counts: queries, keys, values and the output matrix, of self and of a memory."""
-    part = subject.build()
+    part = with_heads(subject)
     x = subject.tokens(2, 8).requires_grad_()
     out = part(x, pattern=Pattern())
     (grad,) = torch.autograd.grad(out.square().sum(), x)
@@ -236,7 +246,7 @@ def memory_is_looked_at_alike(subject: AttentionSubject) -> None:
 @in_situations("options")
 def rows_without_keys(subject: AttentionSubject) -> None:
     """A query that may see no key attends to nothing: zeros before the output matrix, and finite gradients."""
-    part = subject.build()
+    part = with_heads(subject)
     if "valid" not in part.supports & part.backend.supports:
         raise Inapplicable("it does not lower valid")
     q, k, v = (torch.randn(2, n, 6, part.head_dim).requires_grad_() for n in (HEADS, part.kv_heads, part.kv_heads))
@@ -251,7 +261,7 @@ def rows_without_keys(subject: AttentionSubject) -> None:
 @in_situations("options")
 def hidden_keys_do_not_leak(subject: AttentionSubject) -> None:
     """A hidden key does not matter however well it fits and however large its value is."""
-    part = subject.build()
+    part = with_heads(subject)
     for feature in sorted(part.supports & part.backend.supports & {"causal", "valid"}):
         q = torch.randn(2, HEADS, 8, part.head_dim)
         k, v = (torch.randn(2, part.kv_heads, 8, part.head_dim) for _ in range(2))
@@ -275,7 +285,7 @@ def hidden_keys_do_not_leak(subject: AttentionSubject) -> None:
 @in_situations("options")
 def order_of_keys(subject: AttentionSubject) -> None:
     """Without a pattern, keys are a set: another order of keys and values changes nothing."""
-    part = subject.build()
+    part = with_heads(subject)
     if getattr(part, "ordered", False):
         raise Inapplicable("it declares ordered = True: it knows the order of tokens by itself")
     if part.requires or not getattr(subject.part, "sees_all", True):
@@ -291,7 +301,7 @@ def order_of_keys(subject: AttentionSubject) -> None:
 @in_situations("options")
 def same_by_chunks(subject: AttentionSubject) -> None:
     """Queries in chunks, at their offsets, give what all queries give at once."""
-    part = subject.build()
+    part = with_heads(subject)
     q = torch.randn(2, HEADS, 80, part.head_dim)
     k, v = (torch.randn(2, part.kv_heads, 80, part.head_dim) for _ in range(2))
     pattern = free(part)
@@ -333,6 +343,7 @@ def sizes(subject: AttentionSubject) -> None:
 @once
 def impossible_sizes(subject: AttentionSubject) -> None:
     """Heads that do not divide the width are refused by a sentence with both numbers."""
+    with_heads(subject)
     try:
         subject.factory(50, 4, None, 0.0)
     except UsageError as refusal:

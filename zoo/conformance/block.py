@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import nn
 
-from zoo.conformance.check import in_situations, require
+from zoo.conformance.check import Inapplicable, in_situations, require
 from zoo.conformance.common import COMMON, difference
 from zoo.conformance.running import memory_claim
 from zoo.conformance.sequence import CAUSAL, SEQUENCE, build_stack, learns_two_samples, no_token_is_special, pad
@@ -18,9 +18,21 @@ from zoo.conformance.weights import WEIGHTS
 from zoo.models.initialization import initialize
 from zoo.models.stack import Stack
 from zoo.parts.attention import Attention
-from zoo.parts.block import Memory
+from zoo.parts.block import SLOTS, Memory
 from zoo.parts.ffn import FFN, MLP
 from zoo.parts.position import ALiBi, RoPE
+
+
+def uses(subject: BlockSubject, slot: str) -> bool:
+    """Whether the block uses the part of a slot: attention, cross or ffn."""
+    return slot in getattr(subject.part, "slots", SLOTS)
+
+
+def branches(subject: BlockSubject) -> list[tuple[str, type, bool | None]]:
+    """Those of BRANCHES whose part the block uses."""
+    slots = ("attention", "cross", "ffn")
+    return [branch for slot, branch in zip(slots, BRANCHES, strict=True) if uses(subject, slot)]
+
 
 BRANCHES: list[tuple[str, type, bool | None]] = [
     ("attention", Attention, False),
@@ -44,19 +56,22 @@ def silenced(net: Stack, kind: type, cross: bool | None = None, factor: float = 
 def every_branch_counts(subject: BlockSubject) -> None:
     """Attention, cross-attention and feed-forward each change the result, and each is run once per pass."""
     x, states = subject.tokens(), subject.tokens(2, 5)
-    memory = Memory(states)
-    whole = subject.stack(CAUSAL, cross=True, depth=2)(x, memory=memory)
-    for sentence, kind, cross in BRANCHES:
-        out = silenced(subject.stack(CAUSAL, cross=True, depth=2), kind, cross)(x, memory=memory)
+    looks = uses(subject, "cross")
+    memory = Memory(states) if looks else None
+    whole = subject.stack(CAUSAL, cross=looks, depth=2)(x, memory=memory)
+    for sentence, kind, cross in branches(subject):
+        out = silenced(subject.stack(CAUSAL, cross=looks, depth=2), kind, cross)(x, memory=memory)
         require(difference(out, whole) > 1e-6, f"the {sentence} changes nothing: its branch is not added.")
-    net, runs = subject.stack(CAUSAL, cross=True, depth=2), []
+    net, runs = subject.stack(CAUSAL, cross=looks, depth=2), []
     for name, module in net.named_modules():
         if isinstance(module, (Attention, MLP)):
             module.register_forward_hook(lambda *args, name=name: runs.append(name))
     net(x, memory=memory)
-    sentence = f"in a stack of two blocks {len(runs)} parts ran instead of 6, each once: {', '.join(runs)}"
+    count = 2 * len(branches(subject))
+    sentence = f"in a stack of two blocks {len(runs)} parts ran instead of {count}, each once: {', '.join(runs)}"
     require(
-        len(runs) == len(set(runs)) == 6, f"{sentence}. Run attention, cross-attention and feed-forward of each block."
+        len(runs) == len(set(runs)) == count,
+        f"{sentence}. Run attention, cross-attention and feed-forward of each block that has them in slots.",
     )
 
 
@@ -88,7 +103,8 @@ def context_is_passed_on(subject: BlockSubject) -> None:
     """Attention gets the position scheme and its bias; a feed-forward that wants real tokens gets no padding."""
     x = subject.tokens(1, 6)
     other = x[:, [1, 0, 2, 3, 4, 5]]
-    for sentence, position in (("the position scheme", RoPE), ("the bias of a position scheme", ALiBi)):
+    schemes = (("the position scheme", RoPE), ("the bias of a position scheme", ALiBi))
+    for sentence, position in schemes if uses(subject, "attention") else ():
         net = build_stack(subject, position=position)
         change = difference(net(other)[:, -1], net(x)[:, -1])
         require(change > 1e-6, f"{sentence} does not reach attention: call it by context.attend(part, x).")
@@ -101,6 +117,8 @@ def context_is_passed_on(subject: BlockSubject) -> None:
             shapes.append(tuple(x.shape[:-1]))
             return super().forward(x)
 
+    if not uses(subject, "ffn"):
+        return
     net = build_stack(subject, ffn=Counts)
     net(*pad([subject.tokens(1, 6), subject.tokens(1, 4)], True, 1.0))
     sentence = f"a feed-forward that wants the 10 real tokens of two rows of 7 gets {shapes}"
@@ -110,16 +128,19 @@ def context_is_passed_on(subject: BlockSubject) -> None:
 @in_situations("options")
 def parts_are_those_given(subject: BlockSubject) -> None:
     """The attention and the feed-forward that a stack gives are in the block, where they can be watched."""
-    net = subject.stack(CAUSAL, cross=True, depth=2)
-    attentions = net.attentions()
-    require(len(attentions) == 4, f"two blocks with cross-attention hold {len(attentions)} attentions, not 4.")
-    feeds = [module for module in net.modules() if isinstance(module, FFN)]
-    require(len(feeds) == 2, f"two blocks hold {len(feeds)} feed-forwards.")
+    net = subject.stack(CAUSAL, cross=uses(subject, "cross"), depth=2)
+    attentions, count = net.attentions(), 2 * (uses(subject, "attention") + uses(subject, "cross"))
+    require(len(attentions) == count, f"two blocks hold {len(attentions)} attentions, not {count}.")
+    feeds, count = [module for module in net.modules() if isinstance(module, FFN)], 2 * uses(subject, "ffn")
+    require(len(feeds) == count, f"two blocks hold {len(feeds)} feed-forwards, not {count}.")
 
 
 @in_situations("options")
 def side_losses_survive(subject: BlockSubject) -> None:
     """The side loss of a feed-forward still has a gradient after the stack has run."""
+
+    if not uses(subject, "ffn"):
+        raise Inapplicable("it has no feed-forward")
 
     class AddsSideLoss(MLP):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -145,7 +166,8 @@ def dropout(subject: BlockSubject) -> None:
     reference = net(x)
     require(torch.equal(net(x), reference), "dropout is on in evaluation.")
     drops = [m for m in net.modules() if isinstance(m, nn.Dropout) and m.p == 0.5]
-    require(len(drops) >= 3, f"a block with dropout=0.5 holds {len(drops) - 1} dropouts, fewer than its branches.")
+    least = 1 + uses(subject, "attention") + uses(subject, "ffn")
+    require(len(drops) >= least, f"a block with dropout=0.5 holds {len(drops) - 1} dropouts, fewer than its branches.")
     ran: list[int] = []
     for drop in drops:
         drop.register_forward_hook(lambda module, *args: ran.append(id(module)))
@@ -161,9 +183,10 @@ def dropout(subject: BlockSubject) -> None:
 @in_situations("options")
 def dropout_on_average(subject: BlockSubject) -> None:
     """A branch with dropout gives on average what it gives without, whichever branch it is."""
-    x, memory = subject.tokens(64, 5, torch.float64), Memory(subject.tokens(64, 5, torch.float64))
-    for description, kind, cross in BRANCHES:
-        net = subject.stack(CAUSAL, cross=True, dropout=0.5).double()
+    looks, x = uses(subject, "cross"), subject.tokens(64, 5, torch.float64)
+    memory = Memory(subject.tokens(64, 5, torch.float64)) if looks else None
+    for description, kind, cross in branches(subject):
+        net = subject.stack(CAUSAL, cross=looks, dropout=0.5).double()
         net.norm, net.dropout.p = nn.Identity(), 0.0
         for other, place in ((other, place) for _, other, place in BRANCHES if (other, place) != (kind, cross)):
             silenced(net, other, place)

@@ -25,7 +25,7 @@ def pull(net: nn.Module, target: dict[str, Tensor]) -> Tensor:
 
 
 def start(subject: OptimizerSubject, lr: float = 1e-2) -> tuple[nn.Module, Optimizer, dict[str, Tensor]]:
-    """A network, an optimizer of its parameters, and the minimum of its quadratic."""
+    """A network, an optimizer of its parameters, and the minimum of its quadratic: a tensor shaped like each."""
     net = subject.network()
     target = {name: p.detach() + torch.randn_like(p) for name, p in net.named_parameters()}
     return net, subject.build(net, lr), target
@@ -40,7 +40,7 @@ def make_steps(net: nn.Module, optimizer: Optimizer, target: dict[str, Tensor], 
 
 
 def values(net: nn.Module) -> dict[str, Tensor]:
-    """A copy of every parameter by its name."""
+    """A copy of every parameter, in its shape, by its name."""
     return {name: p.detach().clone() for name, p in net.named_parameters()}
 
 

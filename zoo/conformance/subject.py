@@ -20,6 +20,7 @@ from zoo.conformance.options import candidates, option_text
 from zoo.data.data import Data
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize
+from zoo.models.language import LanguageModel
 from zoo.models.parameter_roles import parameter_roles
 from zoo.models.stack import Stack
 from zoo.parts.attention import Attention
@@ -365,6 +366,25 @@ class ScheduleSubject(Subject):
     def build(self, total: int) -> Schedule:
         """The schedule of a run of ``total`` steps."""
         return self.factory(total)
+
+
+class InitSubject(Subject):
+    """An initialisation rule of a small language model whose output has a matrix of its own."""
+
+    kind = "init"
+
+    def places(self) -> set[str]:
+        """A model where the rule takes its options, otherwise nothing."""
+        try:
+            self.build()
+        except (UsageError, ValueError):
+            return set()
+        return {"a model"}
+
+    def build(self, seed: int = 0, **options: Any) -> LanguageModel:
+        """The model, initialised from a seed."""
+        sizes = {"dim": DIM, "depth": 2, "heads": HEADS, "hidden": HIDDEN, "tie": False}
+        return LanguageModel(23, 16, seed=seed, init=self.factory, **sizes | options)
 
 
 class Looking(Stack):

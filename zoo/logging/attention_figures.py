@@ -176,7 +176,7 @@ def over_images(samples: Sequence[tuple[Tensor, Tensor, str]], title: str | None
     tiles = [_tiles(image, array(weights)) for image, weights, _ in samples]
     step = TILE + 2 * GAP
     across = min(ROW, max(map(len, tiles)))
-    note = "orange: the more, the heavier; below: the largest weight"
+    note = "orange: the attention weight; number: the largest weight"
     scale = _scale(2 * MARGIN + step * across - 2 * GAP)
     size, line = round(NOTE * scale), round(1.5 * NOTE * scale)
     width = max(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import singledispatch
@@ -108,10 +109,16 @@ def _language(task: CausalLM, data: Any) -> dict[str, Image.Image]:
 def attention_grid(net: nn.Module, *inputs: Tensor) -> dict[str, Tensor]:
     """Weights (H, T, S) of the first sample by layer, of at most LAYERS layers and HEADS heads."""
     names = attention_layers(net)
-    titles = {names[i]: f"layer {i + 1}" for i in spaced_samples(len(names), LAYERS)}
+    titles = {names[i]: layer_title(names[i], i) for i in spaced_samples(len(names), LAYERS)}
     with evaluation(net), record_weights(net, titles) as recorded:
         net(*(one[:1] for one in inputs))
     return {titles[name]: weights[0, spaced_samples(weights.size(1), HEADS)] for name, weights in recorded.items()}
+
+
+def layer_title(name: str, number: int) -> str:
+    """The title of an attention: the layer of its name, ``stack.blocks.3.attend.part``, or else its own number."""
+    block = re.search(r"\bblocks\.(\d+)\.", name)
+    return f"layer {(int(block[1]) if block else number) + 1}"
 
 
 @pictures.register

@@ -25,8 +25,25 @@ class HasWeights(Protocol):
 
 
 def attention_layers(module: nn.Module) -> list[str]:
-    """The names of the parts whose attention can be watched, in the order of the model."""
-    return [name for name, part in module.named_modules() if isinstance(part, HasWeights)]
+    """The names of the parts whose attention can be watched, in the order of the model.
+
+    Those that have no weights to show are left out, with one warning for each class in a process.
+    """
+    names = []
+    for name, part in module.named_modules():
+        if isinstance(part, HasWeights):
+            if shows_weights(part):
+                names.append(name)
+            else:
+                _warn_without_weights(type(part))
+    return names
+
+
+def shows_weights(part: HasWeights) -> bool:
+    """Whether a part has attention weights to look at: it does not declare the opposite, and has a ``weigh``."""
+    if not isinstance(part, Attention):
+        return True
+    return part.shows_weights and type(part).weigh is not Attention.weigh
 
 
 @contextmanager
@@ -41,7 +58,7 @@ def record_weights(
     They are computed again from the attention's arguments, so that any backend works. With ``names`` (see
     ``attention_layers``), ``rows`` (queries) and ``heads`` only these are computed. Raises UsageError
     for an unknown name, and for queries that go on from a cache: watch one pass over the whole sequence.
-    An attention without ``weigh`` is left out, with one warning in a process.
+    An attention without weights to show is left out, with one warning in a process.
     """
     parts = {name: module.get_submodule(name) for name in attention_layers(module)}
     for name in names or ():
@@ -73,7 +90,7 @@ def record_weights(
 
 @cache
 def _warn_without_weights(part: type) -> None:
-    log.warning("%s gives no attention weights (it has no weigh): heat maps and alignments leave it out", part.__name__)
+    log.warning("%s has no attention weights to show: heat maps and alignments leave it out", part.__name__)
 
 
 def _weights(part: HasWeights, args: tuple, kwargs: dict, rows: Selection | None, heads: Selection | None) -> Tensor:

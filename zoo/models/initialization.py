@@ -1,20 +1,163 @@
 """One initialisation for every model, drawn per module from a generator named after it.
 
-Matrices, embeddings included: normal with standard deviation 1 / sqrt(3 * width read), GPT-2's 0.02 at width 768 and
-torch's default scale at any width. Biases: zero. Everything else: the module's own ``reset_parameters``. Since each
-module draws from (seed, its name), two variants start equal wherever they have the same parts.
+The rule is FanIn unless the model has another one: matrices, embeddings included, are normal with standard deviation
+1 / sqrt(3 * width read), GPT-2's 0.02 at width 768 and torch's default scale at any width. Biases: zero. Everything
+else: the module's own ``reset_parameters``. Since each module draws from (seed, its name), two variants start equal
+wherever they have the same parts.
 """
 
 import contextlib
 import hashlib
 from collections.abc import Iterator
+from typing import ClassVar
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
+
+from zoo.errors import UsageError
+from zoo.models.parameter_roles import parameter_role, parameter_roles
+
+RESIDUAL = ("out", "down")  # names of the matrices of a block that write into the stream of tokens
+
+
+class Init:
+    """A rule for the initial weights of a network whose tokens have width ``dim``, and for the rates at which they learn.
+
+    Called for each module that has parameters, with torch's generators seeded for that module.
+    """
+
+    kind: ClassVar = "init"
+
+    def __init__(self, dim: int):
+        """
+        Args:
+            dim: width of a token, given by the model.
+        """
+        self.dim = dim
+
+    def reset(self, module: nn.Module, name: str, net: nn.Module) -> None:
+        """Draw the parameters that belong to ``module`` itself, of any shape; ``name`` is its name in ``net``."""
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            nn.init.normal_(module.weight, std=self.std(module, name, net))
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif callable(own := getattr(module, "reset_parameters", None)):
+            own()
+
+    def std(self, module: nn.Linear | nn.Embedding, name: str, net: nn.Module) -> float:
+        """The standard deviation of a matrix (out, in), or of an embedding (rows, dim)."""
+        # an embedding is read as a row of width dim, and as the output matrix it is tied to it reads dim features
+        return (3 * module.weight.size(1)) ** -0.5
+
+    def rates(self, net: nn.Module) -> dict[str, float]:
+        """Factors on the learning rate by the name of a parameter of ``net``; those that it does not name have 1.
+
+        Raises UsageError where the rule does not hold for the network.
+        """
+        return {}
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        """Raise UsageError where the rates are not made for an optimizer."""
+
+
+class FanIn(Init):
+    """Matrices and embeddings N(0, 1 / (3 * width read)), biases zero: zoo's rule for every model."""
+
+
+class Xavier(Init):
+    """Matrices uniform within sqrt(6 / (in + out)) (Glorot and Bengio, 2010), of each matrix as it is stored."""
+
+    def reset(self, module: nn.Module, name: str, net: nn.Module) -> None:
+        """As the base does, with uniform matrices."""
+        super().reset(module, name, net)
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+
+
+class GPT2(Init):
+    """N(0, std²), and std / sqrt(2N) for the 2N matrices that write into the stream of tokens (Radford et al., 2019).
+
+    N blocks write twice each, by attention and feed-forward; a decoder that looks at a memory thrice.
+    """
+
+    def __init__(self, dim: int, std: float = 0.02):
+        """
+        Args:
+            std: standard deviation of every other matrix and of embeddings.
+        """
+        super().__init__(dim)
+        if not std > 0:
+            raise UsageError(f"init.std must be above 0, got {std}.")
+        self.size = std
+
+    def std(self, module: nn.Linear | nn.Embedding, name: str, net: nn.Module) -> float:
+        """std, or std / sqrt(2N)."""
+        return self.size / residual_writes(name, net) ** 0.5
+
+
+class MuP(Init):
+    """Maximal update parametrisation (Yang et al., 2022): the best learning rate does not depend on the width.
+
+    With m = dim / base_dim, Adam's rates and these weights: hidden matrices as FanIn, rate / m; embeddings as FanIn has
+    them at base_dim; the output FanIn / sqrt(m), rate / m; vectors as ever. The output has a matrix of its own
+    (``tie``), heads keep their width: model.heads grows with model.dim, and depth stays.
+    """
+
+    def __init__(self, dim: int, base_dim: int = 64):
+        """
+        Args:
+            base_dim: the width at which all is as without muP, and at which the learning rate was tuned.
+        """
+        super().__init__(dim)
+        if base_dim < 1:
+            raise UsageError(f"init.base_dim is a width, got {base_dim}.")
+        self.base_dim = base_dim
+
+    def std(self, module: nn.Linear | nn.Embedding, name: str, net: nn.Module) -> float:
+        """1 / sqrt(3 * width read), for embeddings at base_dim, for the output times sqrt(base_dim / dim)."""
+        role, fan_in = parameter_role(f"{name}.weight", module.weight, module), module.weight.size(1)
+        if isinstance(module, nn.Embedding):
+            return (3 * fan_in * self.base_dim / self.dim) ** -0.5
+        return (3 * fan_in) ** -0.5 * ((self.base_dim / self.dim) ** 0.5 if role == "head" else 1.0)
+
+    def rates(self, net: nn.Module) -> dict[str, float]:
+        """base_dim / dim for hidden matrices and the output."""
+        roles = parameter_roles(net)
+        if "head" not in roles.values():
+            raise UsageError("init MuP needs an output matrix of its own: set model.tie to false (or to none).")
+        return {name: self.base_dim / self.dim for name, role in roles.items() if role in ("matrix", "head")}
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        """Raise UsageError for plain gradient descent, which has other rates."""
+        if isinstance(optimizer, (torch.optim.SGD, torch.optim.ASGD)):
+            raise UsageError(
+                f"init MuP has the rates of Adam, and model.optimizer is {type(optimizer).__name__}. Take AdamW or Lion."
+            )
+
+
+def residual_writes(name: str, net: nn.Module) -> int:
+    """How many matrices write into the stream that the module of this name writes into; 1 if it writes into none."""
+    stream, blocks, rest = name.rpartition("blocks.")
+    if not blocks or rest.rpartition(".")[2] not in RESIDUAL:
+        return 1
+    writes = set()
+    for other, _ in net.named_modules():
+        if other.startswith(f"{stream}{blocks}") and other.rpartition(".")[2] in RESIDUAL:
+            number, _, inside = other.removeprefix(f"{stream}{blocks}").partition(".")
+            writes.add((number, inside.partition(".")[0]))  # the experts of a mixture write once
+    return len(writes)
+
+
+def rule_of(net: nn.Module) -> Init:
+    """The rule that a stack of the network was given, or else FanIn."""
+    rules = (getattr(module, "init_rule", None) for module in net.modules())
+    return next((rule for rule in rules if rule is not None), FanIn(0))
 
 
 def initialize(net: nn.Module, seed: int = 0) -> nn.Module:
     """Set every parameter of ``net`` in place, leaving torch's global random state as it was."""
+    rule = rule_of(net)
     for name, module in net.named_modules():
         tensors = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
         if tensors and not any(tensor.is_meta for tensor in tensors):
@@ -23,7 +166,7 @@ def initialize(net: nn.Module, seed: int = 0) -> nn.Module:
                 # not torch.manual_seed: it seeds every GPU, and fork_rng gives back only those named
                 for generator in (torch.default_generator, *(torch.cuda.default_generators[d.index] for d in cuda)):
                     generator.manual_seed(derive_seed(seed, name))
-                reset(module)
+                rule.reset(module, name, net)
     return net
 
 
@@ -34,17 +177,6 @@ def preserve_rng() -> Iterator[None]:
     """
     with torch.random.fork_rng(range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []):
         yield
-
-
-def reset(module: nn.Module) -> None:
-    """Draw the parameters that belong to this module itself."""
-    if isinstance(module, (nn.Linear, nn.Embedding)):
-        # an embedding is read as a row of width dim, and as the output matrix it is tied to it reads dim features
-        nn.init.normal_(module.weight, std=(3 * module.weight.size(1)) ** -0.5)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)
-    elif callable(own := getattr(module, "reset_parameters", None)):
-        own()
 
 
 def derive_seed(seed: int, name: str) -> int:

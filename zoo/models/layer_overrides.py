@@ -15,7 +15,7 @@ from torch import nn
 from zoo.errors import UsageError
 from zoo.parts.attention import Attention
 from zoo.parts.backend import Backend
-from zoo.parts.block import Block
+from zoo.parts.block import SLOTS, Block
 from zoo.parts.ffn import FFN
 from zoo.parts.norm import Norm
 from zoo.parts.position import Extent, Position
@@ -108,6 +108,11 @@ class Layer:
     backend: Callable[[], Backend] | None
     block: Callable[..., Block]
     heads: int
+
+    @property
+    def slots(self) -> frozenset[str]:
+        """The slots that its block uses: all, where the class cannot be seen."""
+        return frozenset(getattr(class_of(self.block), "slots", SLOTS))
 
 
 def apply_overrides(own: Layer, depth: int, overrides: Sequence[Override] | None) -> list[Layer]:

@@ -11,15 +11,17 @@ from torch.utils.checkpoint import checkpoint
 
 from zoo.errors import UsageError
 from zoo.models.compatibility import CROSS, check_recompute, check_supported, required_features, too_long
+from zoo.models.initialization import Init
 from zoo.models.layer_overrides import (
     Layer,
     Override,
     apply_overrides,
+    class_of,
     errors_of_layer,
     place_arguments,
     share_layers,
 )  # fmt: skip
-from zoo.parts.attention import Attention, MultiHead
+from zoo.parts.attention import Attention, MultiHead, TokenMixer
 from zoo.parts.backend import Backend
 from zoo.parts.block import Block, Context, Memory, PreNorm
 from zoo.parts.cache import Caches
@@ -76,6 +78,7 @@ class Stack(nn.Module):
         embedding_norm: bool = False,
         overrides: list[Override] | None = None,
         recompute: bool = False,
+        init: Callable[[int], Init] | None = None,
     ):
         """
         Args:
@@ -98,6 +101,7 @@ class Stack(nn.Module):
             embedding_norm: normalise embeddings, with their positions, before the first block.
             overrides: other parts, windows or heads for some layers, such as [{layers: every 4th, position: none}].
             recompute: keep only the input of each block for the backward pass and compute the rest again: less memory.
+            init: the initial weights, and factors on the learning rate; FanIn unless given.
         """
         super().__init__()
         self._trains_on: torch.device | None = None  # where every backend has gradients
@@ -105,6 +109,7 @@ class Stack(nn.Module):
         at_most(MOST_MODULES, depth=depth)
         a_rate(dropout=dropout, attention_dropout=attention_dropout)
         self.dim = dim
+        self.init_rule = init(dim) if init else None
         hidden = 4 * dim if hidden is None else hidden
         self.position = position(dim, heads, extent)
         self.another_norm = partial(norm, dim)  # for heads that have one of the stack's kind
@@ -114,43 +119,58 @@ class Stack(nn.Module):
         self.causal, self.windows, self.recompute = extent.causal, [layer.window for layer in layers], recompute
         self.other_positions = nn.ModuleList()
         self._schemes = self._add_positions(own, layers, extent)
-        self.blocks, attentions = nn.ModuleList(), []
+        self.blocks = nn.ModuleList()
+        attentions: list[Attention | None] = []
         for number, layer in enumerate(layers):
             with errors_of_layer(number, bool(overrides)):
                 attend, look, feed = self._parts(layer, number, depth, attention_dropout, cross)
                 required = self._required(number, padded, attention_dropout)
-                if self.positions[number].rotates:
-                    self.positions[number].check(attend.head_dim)
-                check_supported(attend, required)
+                if attend is not None:
+                    if self.positions[number].rotates and not isinstance(attend, TokenMixer):
+                        self.positions[number].check(attend.head_dim)
+                    check_supported(attend, required)
+                attentions.append(attend)
                 if look is not None:
                     check_supported(look, CROSS | {name: who for name, who in required.items() if name == "dropout"})
                 another = partial(layer.norm, dim, **place_arguments(layer.norm, number, depth))
                 place = place_arguments(layer.block, number, depth)
                 self.blocks.append(layer.block(attend, look, feed, another, dropout, **place))
                 check_recompute(recompute, cast(Block, self.blocks[-1]))
-                attentions.append(attend)
-        share_layers(attentions)
+        share_layers([part for part in attentions if part is not None])
+        self._check_positions(attentions)
         self.norm = norm(dim) if cast(Block, self.blocks[-1]).closes else nn.Identity()
         self.dropout = nn.Dropout(dropout)
 
     def _parts(
         self, layer: Layer, number: int, depth: int, dropout: float, cross: bool
-    ) -> tuple[Attention, Attention | None, nn.Module]:
-        """The attention of a layer, the one that looks at a memory where there is one, and the feed-forward."""
+    ) -> tuple[Attention | None, Attention | None, nn.Module | None]:
+        """The attention of a layer, the one that looks at a memory where there is one, and the feed-forward: those that
+        its block uses.
+
+        Raises UsageError for a block that cannot look at a memory where there is one.
+        """
+        slots = layer.slots
 
         def attend() -> Attention:
             place = place_arguments(layer.attention, number, depth)
             return layer.attention(self.dim, layer.heads, layer.backend() if layer.backend else None, dropout, **place)
 
-        part = layer.ffn(self.dim, layer.hidden, **place_arguments(layer.ffn, number, depth))
-        return attend(), attend().across() if cross else None, RealTokens(part) if part.real_tokens else part
+        if cross and "cross" not in slots:
+            name = getattr(class_of(layer.block), "__name__", "")
+            raise UsageError(f"this model looks at a memory, which block {name} does not. Take another block.")
+        place = place_arguments(layer.ffn, number, depth)
+        part = layer.ffn(self.dim, layer.hidden, **place) if "ffn" in slots else None
+        return (
+            attend() if "attention" in slots else None,
+            attend().across() if cross else None,
+            RealTokens(part) if part is not None and part.real_tokens else part,
+        )
 
     def _add_positions(self, own: Layer, layers: Sequence[Layer], extent: Extent) -> list[int]:
         """Make the position schemes beside the stack's own, one for each kind and number of heads, and number them:
         for every layer 0, which is the stack's own, or 1 and on.
 
-        Raises UsageError for a scheme that enters at the embeddings, which all layers have in common, and where no
-        layer is left for the weights of the stack's own.
+        Raises UsageError for a scheme that enters at the embeddings, which all layers have in common.
         """
         numbers: dict[tuple[object, int], int] = {(own.position, own.heads): 0}
         if not (self.position.rotates or self.position.biases):
@@ -167,12 +187,16 @@ class Stack(nn.Module):
                     )
             self.other_positions.append(scheme)
             numbers[key] = len(self.other_positions)
-        used = [numbers[layer.position, layer.heads] for layer in layers]
+        return [numbers[layer.position, layer.heads] for layer in layers]
+
+    def _check_positions(self, attentions: Sequence[Attention | None]) -> None:
+        """Raise UsageError where the attention of no layer is left for the weights of the stack's own position."""
+        pairs = zip(self._schemes, attentions, strict=True)
+        used = any(scheme == 0 and part is not None and not isinstance(part, TokenMixer) for scheme, part in pairs)
         enters = type(self.position).embed is not Position.embed
-        if 0 not in used and not enters and any(True for _ in self.position.parameters()):
+        if not used and not enters and any(True for _ in self.position.parameters()):
             name = type(self.position).__name__
-            raise UsageError(f"overrides give every layer another position than {name}: name that as position instead.")
-        return used
+            raise UsageError(f"no layer has position {name}: name that of the layers, or noposition, as position.")
 
     @property
     def positions(self) -> list[Position]:

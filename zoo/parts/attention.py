@@ -37,6 +37,7 @@ class Attention(RenamedOptions, nn.Module):
     supports: frozenset[str] = Backend.supports - {"content"} | {"rotate", "cross"}
     requires: frozenset[str] = frozenset()  # features that it adds to every pattern
     dot_product = True  # whether a backend can compute it
+    shows_weights = True  # it has weights to look at, in ``weigh``
     sees_all = True  # a query may see every key that its pattern allows, in whatever order they stand
     memory: Literal["linear", "quadratic"] = "quadratic"  # in length, of what training keeps
     decoding_memory: Literal["constant", "linear"] = "linear"  # in length, of the decoding state
@@ -159,6 +160,8 @@ class Attention(RenamedOptions, nn.Module):
         Of selected queries (``rows`` of x) and heads only these are computed, in blocks: beside the projections of x,
         memory grows with rows × keys.
         """
+        if not self.shows_weights:
+            raise NotImplementedError
         q, k, _ = self.project(x, memory, pattern, position, None)
         if rows is None and heads is None:
             return self.weigh(q, k, pattern)
@@ -206,6 +209,62 @@ class Attention(RenamedOptions, nn.Module):
     def _keys(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         k, v = self._heads(memory, self.heads, 2 * self.kv_heads).chunk(2, 1)
         return self.key_norm(k), v
+
+
+class TokenMixer(Attention):
+    """What stands in an attention's place and mixes tokens in a way of its own: a state space, a convolution.
+
+    It has no queries, keys and heads, and no weights to show; positions of the stack that act on these pass it by. A
+    subclass makes what it needs behind ``super().__init__``, computes in ``forward``, and makes a decoding state in
+    ``cache``, which ``forward`` gets.
+    """
+
+    own_backend = Naive
+    supports = frozenset({"causal", "valid"})
+    dot_product = False
+    shows_weights = False
+    sees_all = False
+    ordered = True  # it knows the order of tokens by itself
+
+    def __init__(self, dim: int, heads: int, backend: Backend | None = None, dropout: float = 0.0):
+        """
+        Args:
+            dim: width of a token.
+            heads: number of heads of attentions of the same stack.
+            backend: none; there is no dot product to compute.
+            dropout: must be zero, there are no weights to drop.
+        """
+        nn.Module.__init__(self)  # not Attention's: there are no projections
+        if backend is not None and not isinstance(backend, Naive):
+            raise UsageError(
+                f"attention {type(self).__name__} has no dot product, which is all that backend "
+                f"{type(backend).__name__} computes. Works with: Naive, or no backend named."
+            )
+        self.dim, self.heads, self.kv_heads, self.dropout = dim, heads, heads, dropout
+        self.head_dim = dim // heads
+        self.backend = backend or Naive()
+
+    def unsupported(self, needs: frozenset[str]) -> frozenset[str]:
+        """Which of these needs it cannot serve; a position that acts on queries, keys and scores is nothing to it."""
+        return needs - self.supports - {"rotate", "bias", *CASES}
+
+    def across(self) -> Attention:
+        """Plain attention: a memory has no order in time."""
+        return MultiHead(self.dim, self.heads, None, self.dropout)
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        pattern: Pattern,
+        position: Position | None = None,
+        cache: PartState | None = None,
+    ) -> Tensor:
+        """x (B, T, dim) to the same shape; ``pattern.real_tokens(T)`` says what is padding, ``cache`` is None in
+        training.
+        """
+        raise NotImplementedError
 
 
 def spread(x: Tensor, packing: Packing | None) -> Tensor:

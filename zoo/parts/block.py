@@ -6,7 +6,7 @@ from typing import NamedTuple, cast
 from torch import Tensor, nn
 
 from zoo.parts.attention import Attention
-from zoo.parts.cache import LayerCache, MemoryCache
+from zoo.parts.cache import LayerCache, MemoryCache, PartState
 from zoo.parts.ffn import RealTokens
 from zoo.parts.norm import Norm
 from zoo.parts.packing import Packing
@@ -70,6 +70,9 @@ class Branch(nn.Module):
         self.part, self.norm, self.dropout = part, norm, nn.Dropout(dropout)
 
 
+SLOTS = frozenset({"attention", "cross", "ffn"})
+
+
 class Block(nn.Module):
     """One layer of a stack: self-attention, cross-attention where there is a memory, feed-forward.
 
@@ -78,24 +81,27 @@ class Block(nn.Module):
 
     Rows are padded, one sentence each, unless the class declares ``packs``: then x may be (1, N, dim) in training, with
     the sentences of the batch side by side, and nothing but its parts may carry anything from one token to another.
+
+    A class that uses fewer parts says so in ``slots``: what is not in it is not built, and comes as None.
     """
 
     kind = "block"
+    slots: frozenset[str] = SLOTS  # of attention, cross (which looks at a memory) and ffn those that it uses
     packs = False  # x may be packed: between parts each token is computed alone; a subclass with own code declares it
     closes = True  # the stack normalises what its last block gives
 
     def __init__(
         self,
-        attend: Attention,
+        attend: Attention | None,
         cross: Attention | None,
-        ffn: nn.Module,
+        ffn: nn.Module | None,
         norm: Callable[[], Norm],
         dropout: float,
     ):
         super().__init__()
-        self.attend = Branch(attend, norm(), dropout)
+        self.attend = Branch(attend, norm(), dropout) if attend is not None else None
         self.cross = Branch(cross, norm(), dropout) if cross is not None else None
-        self.ffn = Branch(ffn, norm(), dropout)
+        self.ffn = Branch(ffn, norm(), dropout) if ffn is not None else None
 
     def cache(self, capacity: int, window: int | None = None) -> LayerCache:
         """Empty decoding states for ``capacity`` tokens: that of its first attention, and one of its memory.
@@ -103,15 +109,17 @@ class Block(nn.Module):
         A subclass that remembers something itself adds it as ``LayerCache.block`` and finds it in
         ``context.cache.block``.
         """
-        attention = next(part for part in self.modules() if isinstance(part, Attention))
-        return LayerCache(attention.cache(capacity, window), MemoryCache())
+        attention = next((part for part in self.modules() if isinstance(part, Attention)), None)
+        return LayerCache(PartState() if attention is None else attention.cache(capacity, window), MemoryCache())
 
     def steps(self, context: Context) -> Iterator[tuple[Branch, Call]]:
         """The branches in their order, and how the part of each is called."""
-        yield self.attend, Context.attend
+        if self.attend is not None:
+            yield self.attend, Context.attend
         if self.cross is not None and context.memory is not None:
             yield self.cross, Context.look
-        yield self.ffn, Context.feed
+        if self.ffn is not None:
+            yield self.ffn, Context.feed
 
     def join(self, x: Tensor, branch: Branch, call: Call, context: Context) -> Tensor:
         """The stream x (B, T, dim) after one branch."""
@@ -159,9 +167,9 @@ class Sandwich(Block):
 
     def __init__(
         self,
-        attend: Attention,
+        attend: Attention | None,
         cross: Attention | None,
-        ffn: nn.Module,
+        ffn: nn.Module | None,
         norm: Callable[[], Norm],
         dropout: float,
     ):
@@ -182,17 +190,17 @@ class Parallel(Block):
 
     def __init__(
         self,
-        attend: Attention,
+        attend: Attention | None,
         cross: Attention | None,
-        ffn: nn.Module,
+        ffn: nn.Module | None,
         norm: Callable[[], Norm],
         dropout: float,
     ):
         nn.Module.__init__(self)  # not Block's: there is one norm for all branches
         self.norm = norm()
-        self.attend = Branch(attend, nn.Identity(), dropout)
+        self.attend = Branch(attend, nn.Identity(), dropout) if attend is not None else None
         self.cross = Branch(cross, nn.Identity(), dropout) if cross is not None else None
-        self.ffn = Branch(ffn, nn.Identity(), dropout)
+        self.ffn = Branch(ffn, nn.Identity(), dropout) if ffn is not None else None
 
     def forward(self, x, context):
         """x (B, T, dim) + the sum of all parts of norm(x), shaped like x."""

@@ -16,7 +16,16 @@ from pathlib import Path
 from zoo.registry import Part
 
 # number of leading constructor arguments that the model passes itself, by kind: they are not options of the user
-CLASS_PARAMETERS = {"position": 3, "attention": 4, "norm": 1, "ffn": 2, "block": 5, "optimizer": 2, "schedule": 1}
+CLASS_PARAMETERS = {
+    "position": 3,
+    "attention": 4,
+    "norm": 1,
+    "ffn": 2,
+    "block": 5,
+    "optimizer": 2,
+    "schedule": 1,
+    "init": 1,
+}
 PLACE_PARAMETERS = ("layer", "depth")  # a stack gives them to those of its parts that take them
 MAX_HOPS = 6
 ANY = "*"  # among the names of a module: it may have any name

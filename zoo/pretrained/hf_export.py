@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # how a model is trained or computed, and not what it computes
 IGNORED_KEYS = {
-    "lr", "optimizer", "schedule", "dropout", "attention_dropout", "label_smoothing", "mix", "bleu_tokenize", "backend",
+    "lr", "optimizer", "schedule", "init", "dropout", "attention_dropout", "label_smoothing", "mix", "bleu_tokenize", "backend",
     "aux_loss_weight", "head_dropout", "mask_token",
 }  # fmt: skip
 

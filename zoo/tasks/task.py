@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import MeanMetric, Metric
 
 from zoo.errors import NonFiniteError, UsageError
-from zoo.models.initialization import derive_seed
+from zoo.models.initialization import derive_seed, rule_of
 from zoo.models.parameter_roles import parameter_roles
 from zoo.parts.ffn import FFN, feeds, pop_aux_losses
 from zoo.renames import module_attribute
@@ -206,7 +206,9 @@ class Task(LightningModule):
         Raises UsageError where the optimiser refuses them.
         """
         groups = name_groups(self.groups(), self.named_parameters(), parameter_roles(self))
-        return build_optimizer(self.optimizer_factory, groups, self.lr)
+        optimizer = build_optimizer(self.optimizer_factory, groups, self.lr)
+        rule_of(self.net).check_optimizer(optimizer)
+        return optimizer
 
     def configure_optimizers(self) -> Any:
         """Optimiser and schedule, as Lightning takes them. Raises UsageError where a run has no end."""
@@ -222,7 +224,9 @@ class Task(LightningModule):
 
     def groups(self) -> list[dict[str, Any]]:
         """Parameters that are optimised alike; the first group learns fastest."""
-        return parameter_groups(self.named_parameters(), self.lr, self.rates)
+        rates = rule_of(self.net).rates(self.net)
+        rates |= {name: factor * rates.get(name, 1.0) for name, factor in self.rates.items()}
+        return parameter_groups(self.named_parameters(), self.lr, rates)
 
     # resume
 

@@ -86,10 +86,11 @@ class Performer(Attention):
         return q, k, v
 
     def cache(self, capacity, window=None):
-        """Queries (B, H, T, D), keys and values (B, G, S, D) to what the heads give, (B, H, T, D)."""
+        """Empty sums, which hold any number of tokens."""
         return Sums()
 
     def attend_after(self, state, q, k, v, pattern):
+        """Queries (B, H, T, D), keys and values (B, G, T, D) of new tokens to what the heads give, (B, H, T, D)."""
         query, key = self._exponents(q, k, replace(pattern, valid=pattern.real_tokens(q.size(2))))
         query, key = query.unflatten(1, (self.kv_heads, -1)), key.unsqueeze(2)
         value = F.pad(v.to(key.dtype), (0, 1), value=1.0).unsqueeze(2)
@@ -102,6 +103,7 @@ class Performer(Attention):
         return share(out).flatten(1, 2).to(v.dtype)
 
     def attend(self, q, k, v, pattern):
+        """Queries (B, H, T, D), keys and values (B, G, S, D) to what the heads give, (B, H, T, D)."""
         return checkpoint(self._attend, q, k, v, pattern, use_reentrant=False, preserve_rng_state=False)
 
     def weigh(self, q, k, pattern):
@@ -120,7 +122,7 @@ class Performer(Attention):
         value = F.pad(v.to(key.dtype), (0, 1), value=1.0).unsqueeze(2)  # the last column counts keys
         with unshortened(q):
             if pattern.causal:
-                out = causal(*placed(query, key, value, pattern.offset - pattern.start))
+                out = causal(*split_keys(query, key, value, pattern.offset - pattern.start))
             else:
                 top = key.amax(-2, keepdim=True).detach()
                 out = (query + top - peak(query, top)).exp() @ summed(key, value, top)
@@ -180,8 +182,10 @@ class Sums(PartState):
         self.top = top
 
 
-def placed(query: Tensor, key: Tensor, value: Tensor, lead: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The arguments of ``causal`` where ``lead`` keys stand in front of the first query, or after it if negative."""
+def split_keys(query: Tensor, key: Tensor, value: Tensor, lead: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The arguments of ``causal``, where ``lead`` keys (..., S, m) stand in front of the first query (..., T, m), or
+    behind it if negative.
+    """
     T, S = query.size(-2), key.size(-2)
     ends = (0, 0, max(0, -lead), lead + T - S)
     key, value, lead = F.pad(key, ends, value=lowest(key)), F.pad(value, ends), max(0, lead)

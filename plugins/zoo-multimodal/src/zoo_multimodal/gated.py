@@ -41,6 +41,8 @@ class Look(nn.Module):
 
     def __init__(self, block: Block, norm: Norm):
         super().__init__()
+        if block.attend is None or block.ffn is None:
+            raise UsageError(f"block {type(block).__name__} lacks an attention or a feed-forward to look with.")
         self.attention, self.ffn = copy.deepcopy(block.attend.part), copy.deepcopy(block.ffn.part)
         self.attention_norm, self.ffn_norm = copy.deepcopy(norm), copy.deepcopy(norm)
         self.attention_gate, self.ffn_gate = Gate(), Gate()
