@@ -63,5 +63,5 @@ def test_callbacks_that_change_results_name_the_run():
     assert name_changes(watching, {}, {}) == {"model.lr": 0.1}
     averaging = {"trainer.callbacks": EMA, "trainer.callbacks.decay": 0.9}
     assert name_changes(averaging, {}, {}) == averaging
-    listed = {"trainer.callbacks[0]": CheckpointSaver, "trainer.callbacks[1]": EMA, "trainer.callbacks[1].decay": 0.9}
-    assert name_changes(listed, {}, {}) == {"trainer.callbacks1": EMA, "trainer.callbacks1.decay": 0.9}
+    two = {"trainer.callbacks[0]": CheckpointSaver, "trainer.callbacks[1]": EMA, "trainer.callbacks[1].decay": 0.9}
+    assert name_changes(two, {}, {}) == {"trainer.callbacks1": EMA, "trainer.callbacks1.decay": 0.9}

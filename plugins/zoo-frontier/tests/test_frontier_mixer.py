@@ -18,8 +18,8 @@ def inputs(T, delta):
 @pytest.mark.parametrize("delta", [True, False])
 @pytest.mark.parametrize("T", [1, 7, 32, 33, 100])
 def test_chunks_are_the_recurrence(T, delta):
-    given = inputs(T, delta)
-    assert_close(linear_chunks(*given), linear_step(*given), atol=1e-10, rtol=0)
+    arguments = inputs(T, delta)
+    assert_close(linear_chunks(*arguments), linear_step(*arguments), atol=1e-10, rtol=0)
 
 
 @double

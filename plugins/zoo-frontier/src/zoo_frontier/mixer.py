@@ -31,7 +31,7 @@ def decays(g: Tensor) -> Tensor:
 
 
 def linear_step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor | None, S: Tensor) -> tuple[Tensor, Tensor]:
-    """The recurrent form, token by token, of the arguments and results of ``linear_chunks``."""
+    """The recurrent form, token by token, of ``linear_chunks``: arguments and results have the same shapes."""
     rows = []
     for t in range(q.size(2)):
         S = S * g[:, :, t, None, None].exp()
