@@ -13,6 +13,7 @@ from zoo.conformance.check import Inapplicable, once, require
 from zoo.conformance.common import clean_import, difference, documentation
 from zoo.conformance.short_training import train
 from zoo.conformance.subject import TaskSubject
+from zoo.errors import UsageError
 from zoo.models.loss import IGNORED
 from zoo.tasks.task import Loss
 from zoo.training.model_cost import cost
@@ -96,12 +97,21 @@ def evaluation_is_repeatable(subject: TaskSubject) -> None:
 
 
 def padding_counts_for_nothing(subject: TaskSubject) -> None:
-    """Padding changes neither loss nor number of predictions, in training and evaluation, whatever it holds."""
+    """Padding changes neither loss nor number of predictions, in training and evaluation, whatever it holds; a task
+    whose texts all have one length declares ``fixed_length = True`` and refuses others.
+    """
     task, batch = batch_of(subject)
     batch = {name: torch.zeros_like(value) if name == "decode" else value for name, value in batch.items()}
     groups = padded_together(batch)
     if not groups:
         raise Inapplicable("its batch holds no mask named valid, and no targets or labels for each token")
+    if task.fixed_length:
+        shorter = shortened(batch, groups[0], batch[groups[0][0]].shape[1] - 1)
+        try:
+            repeated(task.loss, shorter)
+        except UsageError:
+            return
+        require(False, "it declares fixed_length, and takes a text that is shorter.")
     for training, measure in ((True, task.loss), (False, task.loss), (False, task.evaluate)):
         task.train(training)
         where = f"{measure.__name__}() in {'training' if training else 'evaluation'}"

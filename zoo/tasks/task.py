@@ -37,6 +37,7 @@ class Task(LightningModule):
     data_sizes: ClassVar[dict[str, int]] = {}  # options that the data sets where they are None, and a small value each
     monitored_metrics: ClassVar[Directions] = {"loss": "min"}  # of a validation; the first one decides
     in_matrix: ClassVar[bool] = True  # `zoo matrix` builds it; False where another task needs the same of a stack
+    fixed_length: ClassVar[bool] = False  # whether all its texts have one length, of which padding is a part
     tokens_seen: Tensor
 
     def __init__(self, net: nn.Module, lr: float, optimizer: OptimizerFactory, schedule: ScheduleFactory):

@@ -100,6 +100,16 @@ class CountsBothSides(Translation):
         return Loss(total, size + batch["source"].numel())
 
 
+@planted(padding_counts_for_nothing="takes a text that is shorter")
+class ClaimsOneLength(CausalLM):
+    """It declares that all texts have one length, and counts padding in shorter ones."""
+
+    fixed_length = True
+
+    def loss(self, batch):
+        return Loss(super().loss(batch).total, torch.tensor(batch["targets"].numel()))
+
+
 @planted(padding_counts_for_nothing="with --label_smoothing")
 class SmoothsPadding(CausalLM):
     """With smoothing, padding adds to the loss."""

@@ -71,7 +71,12 @@ class Painter(nn.Module):
         return words, painted, codes
 
     def read(self, captions: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """Captions (B, T) and codes (B, N) to the logits of the words and of the codes that come next."""
+        """Captions (B, T) and codes (B, N) to the logits of the words and of the codes that come next.
+
+        Padding is part of the sequence, so raises UsageError where T is not ``text_length``.
+        """
+        if captions.size(1) != self.text_length:
+            raise UsageError(f"a caption has {self.text_length} tokens with its padding, got {captions.size(1)}.")
         logits = self.language(torch.cat([captions, codes[:, :-1] + self.words], 1))
         edge = self.text_length - 1  # the last word is where the first code is told
         return logits[:, :edge, : self.words], logits[:, edge:, self.words :]
@@ -113,6 +118,7 @@ class DALLE(Task):
 
     data_sizes: ClassVar = {"vocab_size": 24, "max_length": 10, "image_size": 32, "channels": 3}
     monitored_metrics: ClassVar[Directions] = {"loss": "min"}
+    fixed_length = True
     net: Painter
 
     def __init__(
