@@ -9,7 +9,7 @@ from torch import nn
 
 from zoo import registry
 from zoo.cli import main, matrix
-from zoo.conformance.combinations import COMPUTING, MIXING, Verdict, attempt, cells, tasks
+from zoo.conformance.combinations import COMPUTING, MIXING, Verdict, attempt, cells, layer_cells, tasks
 from zoo.errors import UsageError
 from zoo.parts.ffn import FFN
 from zoo.tasks.lm import CausalLM
@@ -26,7 +26,7 @@ def alone(monkeypatch):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the page was written without a GPU")
 def test_the_page_of_our_own_parts_is_what_happens(alone):
     page = PAGE.read_text(encoding="utf-8")
-    computed = matrix.matrix_page(cells(MIXING), cells(COMPUTING), Path("docs/matrix.md"))
+    computed = matrix.matrix_page(cells(MIXING), cells(COMPUTING), layer_cells(), Path("docs/matrix.md"))
     command = re.match(r"<!-- written by: (.*) -->\n", page)[1]
     assert computed == page, f"a combination has changed. Look at the difference, and if it is meant: {command}"
     assert "BROKEN" not in page
