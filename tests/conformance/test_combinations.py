@@ -137,12 +137,14 @@ def test_a_broken_combination_is_shown_and_fails_the_command(plugins, capsys, tm
     )
     assert "CausalLM with norm LayerNorm, ffn Good" not in err
     assert "CausalLM with norm LayerNorm, ffn Bad, block PreNorm: BROKEN: no gradient reaches" in err
-    assert "6 of 15 combinations are broken" in err
+    assert "12 of 39 combinations are broken" in err
+    assert "| ffn | Good | ✓ |" in out
+    assert re.search(r"\| ffn \| Bad \| \*\*BROKEN \d", out)
     assert main(["matrix", "--write", str(tmp_path / "m.md")]) == 1
     text = (tmp_path / "m.md").read_text(encoding="utf-8")
     assert text.partition("\n")[2] == out.partition("\n")[2]
     assert text.startswith(f"<!-- written by: zoo matrix --write {tmp_path / 'm.md'} -->")
-    assert capsys.readouterr().out == f"15 combinations → {tmp_path / 'm.md'}\n"
+    assert capsys.readouterr().out == f"39 combinations → {tmp_path / 'm.md'}\n"
 
 
 def test_what_is_refused(capsys, tmp_path, monkeypatch):
