@@ -9,7 +9,7 @@ from torch import nn
 
 from zoo import registry
 from zoo.cli import main, matrix
-from zoo.conformance.combinations import COMPUTING, MIXING, Verdict, attempt, cells, tasks
+from zoo.conformance.combinations import COMPUTING, MIXING, Verdict, attempt, cells, layer_cells, tasks
 from zoo.errors import UsageError
 from zoo.parts.ffn import FFN
 from zoo.tasks.lm import CausalLM
@@ -26,7 +26,7 @@ def alone(monkeypatch):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the page was written without a GPU")
 def test_the_page_of_our_own_parts_is_what_happens(alone):
     page = PAGE.read_text(encoding="utf-8")
-    computed = matrix.matrix_page(cells(MIXING), cells(COMPUTING), Path("docs/matrix.md"))
+    computed = matrix.matrix_page(cells(MIXING), cells(COMPUTING), layer_cells(), Path("docs/matrix.md"))
     command = re.match(r"<!-- written by: (.*) -->\n", page)[1]
     assert computed == page, f"a combination has changed. Look at the difference, and if it is meant: {command}"
     assert "BROKEN" not in page
@@ -137,12 +137,14 @@ def test_a_broken_combination_is_shown_and_fails_the_command(plugins, capsys, tm
     )
     assert "CausalLM with norm LayerNorm, ffn Good" not in err
     assert "CausalLM with norm LayerNorm, ffn Bad, block PreNorm: BROKEN: no gradient reaches" in err
-    assert "6 of 15 combinations are broken" in err
+    assert "12 of 39 combinations are broken" in err
+    assert "| ffn | Good | ✓ |" in out
+    assert re.search(r"\| ffn \| Bad \| \*\*BROKEN \d", out)
     assert main(["matrix", "--write", str(tmp_path / "m.md")]) == 1
     text = (tmp_path / "m.md").read_text(encoding="utf-8")
     assert text.partition("\n")[2] == out.partition("\n")[2]
     assert text.startswith(f"<!-- written by: zoo matrix --write {tmp_path / 'm.md'} -->")
-    assert capsys.readouterr().out == f"15 combinations → {tmp_path / 'm.md'}\n"
+    assert capsys.readouterr().out == f"39 combinations → {tmp_path / 'm.md'}\n"
 
 
 def test_what_is_refused(capsys, tmp_path, monkeypatch):

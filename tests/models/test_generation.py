@@ -7,11 +7,13 @@ import torch
 import yaml
 from small import covering_rows, part_options
 
+from tests.conformance.published import GatedConvolution, Retention, TokenShift
 from tests.test_recipes import RECIPES, build
 from zoo import recipe_files
 from zoo.errors import UsageError
 from zoo.models import LanguageModel, Seq2Seq
 from zoo.models.generation import GenerationConfig, generate, sample_token
+from zoo.models.layer_overrides import Override
 
 V, BEGIN, END = 13, 1, 2
 WRITERS = ("CausalLM", "Translation", "RNNSeq2Seq")
@@ -130,6 +132,21 @@ def test_all_ways_of_writing_agree_for_parts_of_a_language_model(parts):
 @torch.no_grad()
 def test_all_ways_of_writing_agree_for_parts_of_a_translation(parts):
     check_translation(sharpen(Seq2Seq(V, V, 32, **sizes_and_classes(parts))), V)
+
+
+STATES = [
+    {"attention": Retention},
+    {"overrides": [Override(layers="first", attention=Retention), Override(layers="last", block=TokenShift)]},
+    {"overrides": [Override(layers="first", attention=GatedConvolution), Override(layers="last", window=3)]},
+]
+
+
+@pytest.mark.parametrize("parts", STATES)
+@torch.no_grad()
+def test_all_ways_of_writing_agree_for_parts_with_states_of_their_own(parts):
+    sizes = {"dim": 16, "depth": 2, "heads": 2}
+    check_language_model(sharpen(LanguageModel(V, 32, **sizes, **parts)), V)
+    check_translation(sharpen(Seq2Seq(V, V, 32, **sizes, **parts)), V)
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if task_of(name) in WRITERS])

@@ -35,6 +35,10 @@ COMPUTING = """\
 ## Norm, feed-forward and block
 
 Attention, position and backend are the default ones."""
+LAYERS = """\
+## One layer
+
+A stack of two layers by default, whose first one alone has this part (`overrides`)."""
 UNNAMED = "none named"
 
 
@@ -53,43 +57,48 @@ def run(options: ParsedOptions) -> int:
     with contain_import():  # a part may print, or call sys.exit
         mixed = list(_with_count("attention, position, backend", combinations.cells(combinations.MIXING)))
         computed = list(_with_count("norm, feed-forward, block", combinations.cells(combinations.COMPUTING)))
-    text = matrix_page(mixed, computed, target)
+        layers = list(_with_count("one layer", combinations.layer_cells()))
+    text = matrix_page(mixed, computed, layers, target)
+    every = [*mixed, *computed, *layers]
     if target:
         try:
             atomic_files.write_text(target, text)
         except OSError as error:
             raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
-        print(f"{len(mixed) + len(computed)} combinations → {target}")
+        print(f"{len(every)} combinations → {target}")
     else:
         print(text, end="")
-    broken = [cell for cell in [*mixed, *computed] if cell.verdict.status == "BROKEN"]
+    broken = [cell for cell in every if cell.verdict.status == "BROKEN"]
     for cell in broken[:3]:
         print(f"{cell.task} with {_parts(cell)}: {cell.verdict}", file=sys.stderr)
     if broken:
-        print(f"{len(broken)} of {len(mixed) + len(computed)} combinations are broken", file=sys.stderr)
+        print(f"{len(broken)} of {len(every)} combinations are broken", file=sys.stderr)
     return 1 if broken else 0
 
 
-def matrix_page(mixed: Iterable[Cell], computed: Iterable[Cell], target: Path | None = None) -> str:
+def matrix_page(
+    mixed: Iterable[Cell], computed: Iterable[Cell], layers: Iterable[Cell], target: Path | None = None
+) -> str:
     """The table as Markdown: each sentence stands once, at the end, under the number that the cells show."""
     from zoo.conformance.combinations import PATIENCE
 
     sentences: dict[Verdict, int] = {}
-    mixed, computed = list(mixed), list(computed)
+    mixed, computed, layers = list(mixed), list(computed), list(layers)
     tasks = list(dict.fromkeys(cell.task for cell in mixed))
     tables = [_table(mixed, ["attention", "position"], (1, 0, 2), sentences)]
     tables.append(_table(computed, ["norm", "ffn"], (0, 1, 2), sentences))
+    tables.append(_layer_table(layers, sentences))
     off = os.environ.get(registry.DISABLE_VARIABLE)
     command = (
         f"{f'{registry.DISABLE_VARIABLE}={off} ' if off else ''}zoo matrix{f' --write {target}' if target else ''}"
     )
-    plugins = {part.origin for cell in [*mixed, *computed] for part in cell.parts if part and not part.builtin}
+    plugins = {part.origin for cell in [*mixed, *computed, *layers] for part in cell.parts if part and not part.builtin}
     return "\n\n".join(
         [
             f"{SIGN}{command} -->",
             INTRODUCTION.format(tasks=_enumeration(tasks), patience=PATIENCE),
             *([f"Plugins: {', '.join(sorted(plugins))}."] if plugins else []),
-            MIXING, tables[0], COMPUTING, tables[1], "## Sentences",
+            MIXING, tables[0], COMPUTING, tables[1], LAYERS, tables[2], "## Sentences",
             "\n".join(f"{number}. {_sentence(verdict)}" for verdict, number in sentences.items()) or "None was needed.",
         ]
     ) + "\n"  # fmt: skip
@@ -108,6 +117,17 @@ def _table(cells: list[Cell], headings: list[str], order: tuple[int, int, int], 
         for second in choices[1]:
             marks = [_marks(verdicts[first, second, column], sentences) for column in choices[2]]
             rows.append([names[0][first], names[1][second], *marks])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _layer_table(cells: list[Cell], sentences: dict[Verdict, int]) -> str:
+    """A row for each part of one layer, with its kind."""
+    verdicts: dict[Part, list[Verdict]] = {}
+    for cell in cells:
+        if (part := cell.parts[0]) is not None:
+            verdicts.setdefault(part, []).append(cell.verdict)
+    rows = [["kind", "part", "in the first layer"], ["-"] * 3]
+    rows += [[part.kind, part.name, _marks(marks, sentences)] for part, marks in verdicts.items()]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

@@ -7,7 +7,7 @@ broken, which is a fault of a part or of zoo.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ import torch
 from zoo import registry
 from zoo.conformance.check import describe_error
 from zoo.errors import UsageError, ZooError
+from zoo.models.layer_overrides import Override
 from zoo.parts.ffn import aux_losses
 from zoo.plugins.description import describe
 from zoo.registry import Part
@@ -82,13 +83,13 @@ def tasks() -> dict[str, Any]:
     }
 
 
-def attempt(task: type[Task], parts: Mapping[str, Callable[..., Any]]) -> Verdict:
+def attempt(task: type[Task], parts: Mapping[str, Any]) -> Verdict:
     """Build a task of these classes, one for each kind that is named, and train it for a few steps."""
-    options = SIZES | OPTIONS.get(task.__name__, {})
+    options = SIZES | OPTIONS.get(task.__name__, {}) | dict(parts)
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
         try:
-            module: Any = task(**task.small_sizes(options), **options, **parts)  # type: ignore[arg-type]
+            module: Any = task(**task.small_sizes(options), **options)  # type: ignore[arg-type]
         except UsageError as refusal:
             return Verdict("refused", str(refusal))
         except (Exception, SystemExit) as error:  # a part of a plugin may raise anything
@@ -136,6 +137,21 @@ def _step(task: Task, batch: Any, optimiser: torch.optim.Optimizer) -> str:
 def some(names: list[str]) -> str:
     """The first of many names."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def layer_cells() -> Iterator[Cell]:
+    """Every installed part of every kind as that of the first layer of two, in every task, all else by default."""
+    everywhere = tasks()
+    for kind in (*MIXING, *COMPUTING):
+        for part in registry.parts(kind):
+            loaded = import_classes(part)
+            for name, task in everywhere.items():
+                absent = [problem for problem in (task, loaded) if isinstance(problem, str)]
+                if absent:
+                    verdict = Verdict("BROKEN", absent[0])
+                else:
+                    verdict = attempt(task, {"depth": 2, "overrides": [Override(layers="first", **{kind: loaded})]})
+                yield Cell(name, (part,), verdict)
 
 
 def cells(kinds: Iterable[str]) -> Iterator[Cell]:

@@ -131,12 +131,12 @@ def apply_overrides(own: Layer, depth: int, overrides: Sequence[Override] | None
 
 
 @contextmanager
-def errors_of_layer(number: int, has_layers: bool) -> Iterator[None]:
-    """Within, a UsageError begins with the layer's number, where ``has_layers``."""
+def errors_of_layer(number: int, active: bool) -> Iterator[None]:
+    """Within, a UsageError begins with the layer's number, where ``active``."""
     try:
         yield
     except UsageError as error:
-        if not has_layers:
+        if not active:
             raise
         raise UsageError(f"layer {number}: {error}") from error
 
