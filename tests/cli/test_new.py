@@ -108,13 +108,13 @@ def test_zoo_lists_shows_and_trains_them(packages, tmp_path):
     for kind in registry.KINDS:
         assert re.search(rf"^{kind} +{named(kind)} .* fresh-{kind} 0\.1\.0$", listed, re.M), listed
     assert "--model.norm.eps" in zoo("show", "norm", "freshnorm")
-    parts = [
-        word for kind in registry.KINDS if kind not in ("task", "data") for word in (f"--model.{kind}", named(kind))
-    ]
+    places = {kind: f"--model.{kind}" for kind in registry.KINDS if kind not in ("task", "data")}
+    places["callback"] = "--trainer.callbacks"
+    parts = [word for kind, place in places.items() for word in (place, named(kind))]
     small = ["--model.dim", "16", "--model.depth", "1", "--model.heads", "2", "--trainer.max_steps", "2"]
     told = zoo("check", "lm-tiny", "--model", named("task"), *parts, *small)  # each one's own command, in one run
     told = " ".join(told.split())  # its lines are wrapped
-    assert all(f"{kind} {named(kind)}" in told for kind in registry.KINDS if kind not in ("task", "data"))
+    assert all(f"{kind} {named(kind)}" in told for kind in registry.STACK_KINDS)
     assert "recipe ok: lm-tiny: FreshTask" in told
     assert "on one batch of FreshData" in zoo("check", "vit-glyphs", "--data", named("data"))
 
