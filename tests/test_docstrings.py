@@ -77,7 +77,8 @@ def test_what_is_missing_is_seen():
     assert shapeless(SOURCE.replace("The result.", "x (B, T) to (B,).")) == []
 
 
-PARTS = [part for kind in registry.KINDS for part in registry.parts(kind) if part.builtin]
+# torch documents the options of its own optimizers
+PARTS = [part for kind in registry.KINDS for part in registry.parts(kind) if part.module.startswith("zoo.")]
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: f"{part.kind} {part.name}")

@@ -85,11 +85,11 @@ def training_is_unchanged(subject: CallbackSubject) -> None:
     if getattr(subject.part, "changes_training", False):
         raise Inapplicable("it declares changes_training")
     with tempfile.TemporaryDirectory(prefix="zoo-check-") as folder:
-        plain = fit(Path(folder, "plain"), [])
+        reference = fit(Path(folder, "plain"), [])
         run = fit(Path(folder, "run"), [subject.build()])
-    steps = run["global_step"], plain["global_step"]
+    steps = run["global_step"], reference["global_step"]
     require(steps[0] == steps[1], f"a run of {steps[1]} steps ends after {steps[0]}: declare changes_training.")
-    wrong = differing(trained(run), trained(plain))
+    wrong = differing(trained(run), trained(reference))
     require(not wrong, f"training with it gives other weights, such as {wrong[:1]}: declare changes_training = True.")
 
 

@@ -25,7 +25,7 @@ def pull(net: nn.Module, target: dict[str, Tensor]) -> Tensor:
 
 
 def start(subject: OptimizerSubject, lr: float = 1e-2) -> tuple[nn.Module, Optimizer, dict[str, Tensor]]:
-    """A network, an optimizer of its parameters, and the minimum of its quadratic."""
+    """A network, an optimizer of its parameters, and the minimum of its quadratic, each of any shape."""
     net = subject.network()
     target = {name: p.detach() + torch.randn_like(p) for name, p in net.named_parameters()}
     return net, subject.build(net, lr), target
@@ -40,7 +40,7 @@ def make_steps(net: nn.Module, optimizer: Optimizer, target: dict[str, Tensor], 
 
 
 def values(net: nn.Module) -> dict[str, Tensor]:
-    """A copy of every parameter by its name."""
+    """A copy of every parameter, of any shape, by its name."""
     return {name: p.detach().clone() for name, p in net.named_parameters()}
 
 
@@ -67,9 +67,9 @@ def groups_hold_each_parameter(subject: OptimizerSubject) -> None:
     """Every parameter that it is given is in exactly one of ``param_groups``, under its name, and no other one."""
     net, optimizer, _ = start(subject)
     expected = sorted(name for name, p in net.named_parameters() if p.requires_grad)
-    held = [id(p) for group in optimizer.param_groups for p in group["params"]]
+    ids = [id(p) for group in optimizer.param_groups for p in group["params"]]
     names = {id(p): name for name, p in net.named_parameters()}
-    got = sorted(names.get(one, "a stranger") for one in held)
+    got = sorted(names.get(one, "a stranger") for one in ids)
     missing, extra = sorted(set(expected) - set(got)), sorted(set(got) - set(expected))
     require(not missing, f"no group has {', '.join(missing)}: pass every group on.")
     require(not extra, f"a group has {', '.join(extra)}, which it was not given.")
@@ -119,15 +119,15 @@ def rate_of_group(subject: OptimizerSubject) -> None:
     make_steps(net, optimizer, target, 2)
     wrong = moved(net, before)
     require(not wrong, f'{", ".join(wrong[:3])} moves where a schedule gives 0: read group["lr"] at each step.')
-    for chosen in optimizer.param_groups:
+    for active in optimizer.param_groups:
         for group in optimizer.param_groups:
-            group["lr"] = 1e-2 if group is chosen else 0.0
+            group["lr"] = 1e-2 if group is active else 0.0
         before = values(net)
         make_steps(net, optimizer, target)
-        mine = {id(p) for p in chosen["params"]}
+        mine = {id(p) for p in active["params"]}
         names = {name for name, p in net.named_parameters() if id(p) in mine}
-        gone = set(moved(net, before))
-        require(gone == names, "a group moves by the learning rate of another one.")
+        moving = set(moved(net, before))
+        require(moving == names, "a group moves by the learning rate of another one.")
 
 
 def resumes(subject: OptimizerSubject) -> None:
@@ -167,9 +167,9 @@ def closure(subject: OptimizerSubject) -> None:
         calls.append(loss.detach())
         return loss
 
-    given: Any = optimizer.step(compute)  # type: ignore[arg-type]
+    result: Any = optimizer.step(compute)  # type: ignore[arg-type]
     require(len(calls) == 1, f"step(closure) computes the loss {len(calls)} times: once is what a training step does.")
-    require(given is not None and float(given.detach()) == float(calls[0]), "step(closure) does not return the loss.")
+    require(result is not None and float(result.detach()) == float(calls[0]), "step(closure) does not return the loss.")
     make_steps(twin, subject.build(twin, 1e-2), target)
     require(not moved(net, values(twin)), "step(closure) makes another step than step().")
 
@@ -206,12 +206,12 @@ def dtypes(subject: OptimizerSubject) -> None:
     """Parameters stay the tensors that they are, in float64, float32 and bfloat16."""
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         net = subject.network().to(dtype)
-        held = {name: p.data_ptr() for name, p in net.named_parameters()}
+        places = {name: p.data_ptr() for name, p in net.named_parameters()}
         optimizer = subject.build(net, 1e-2)
         make_steps(net, optimizer, {name: torch.zeros_like(p) for name, p in net.named_parameters()}, 2)
         for name, p in net.named_parameters():
             require(p.dtype == dtype, f"{name} was {dtype} and is {p.dtype}.")
-            require(p.data_ptr() == held[name], f"{name} is another tensor after a step: change it in place.")
+            require(p.data_ptr() == places[name], f"{name} is another tensor after a step: change it in place.")
 
 
 @once

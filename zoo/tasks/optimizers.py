@@ -33,8 +33,8 @@ def name_groups(
 ) -> NamedGroups:
     """The same groups with the parameters' names, as ``Optimizer.param_groups`` then has them in ``param_names``."""
     names = {parameter: name for name, parameter in parameters}
-    named = [{**group, "params": [(names[p], p) for p in group["params"]]} for group in groups]
-    return NamedGroups(named, roles)
+    with_names = [{**group, "params": [(names[p], p) for p in group["params"]]} for group in groups]
+    return NamedGroups(with_names, roles)
 
 
 def split_by_role(params: Iterable[Any]) -> list[tuple[Role, dict[str, Any]]]:
@@ -50,8 +50,8 @@ def split_by_role(params: Iterable[Any]) -> list[tuple[Role, dict[str, Any]]]:
     split: list[tuple[Role, dict[str, Any]]] = []
     for role in ("matrix", "embedding", "head", "vector"):
         for group in groups:
-            if chosen := [pair for pair in group["params"] if roles[pair[0]] == role]:
-                split.append((role, {**group, "params": chosen}))
+            if selection := [pair for pair in group["params"] if roles[pair[0]] == role]:
+                split.append((role, {**group, "params": selection}))
     return split
 
 
