@@ -108,15 +108,15 @@ def test_zoo_lists_shows_and_trains_them(packages, tmp_path):
     for kind in registry.KINDS:
         assert re.search(rf"^{kind} +{full_name(kind)} .* fresh-{kind} 0\.1\.0$", output, re.M), output
     assert "--model.norm.eps" in zoo("show", "norm", "freshnorm")
-    parts = [
-        word for kind in registry.KINDS if kind not in ("task", "data") for word in (f"--model.{kind}", full_name(kind))
-    ]
+    places = {kind: f"--model.{kind}" for kind in registry.KINDS if kind not in ("task", "data")}
+    places["callback"] = "--trainer.callbacks"
+    parts = [word for kind, place in places.items() for word in (place, full_name(kind))]
     small = ["--model.dim", "16", "--model.depth", "1", "--model.heads", "2", "--trainer.max_steps", "2"]
     check_output = zoo(
         "check", "lm-tiny", "--model", full_name("task"), *parts, *small
     )  # each one's own command, in one run
     check_output = " ".join(check_output.split())  # its lines are wrapped
-    assert all(f"{kind} {full_name(kind)}" in check_output for kind in registry.KINDS if kind not in ("task", "data"))
+    assert all(f"{kind} {full_name(kind)}" in check_output for kind in registry.STACK_KINDS)
     assert "recipe ok: lm-tiny: FreshTask" in check_output
     assert "on one batch of FreshData" in zoo("check", "vit-glyphs", "--data", full_name("data"))
 

@@ -64,8 +64,8 @@ class ClassFinder:
             except PartError as error:
                 local = _best_match(name, subclasses(slot.base))
                 if local is None and (hint := registry.suggest(name, self._imported_names(slot))):
-                    start, middle, choices = str(error).partition(" Available:")
-                    raise (error if "Did you mean" in start else PartError(f"{start}{hint}{middle}{choices}")) from None
+                    first, middle, tail = str(error).partition(" Available:")
+                    raise (error if "Did you mean" in first else PartError(f"{first}{hint}{middle}{tail}")) from None
                 if local is None or "two packages" in str(error):
                     raise
                 if is_forbidden(local, self.allow):

@@ -25,7 +25,7 @@ def pull(net: nn.Module, target: dict[str, Tensor]) -> Tensor:
 
 
 def start(subject: OptimizerSubject, lr: float = 1e-2) -> tuple[nn.Module, Optimizer, dict[str, Tensor]]:
-    """A network, an optimizer of its parameters, and the minimum of its quadratic: a tensor shaped like each."""
+    """A network, an optimizer of its parameters, and the minimum of its quadratic, each of any shape."""
     net = subject.network()
     target = {name: p.detach() + torch.randn_like(p) for name, p in net.named_parameters()}
     return net, subject.build(net, lr), target
@@ -40,7 +40,7 @@ def make_steps(net: nn.Module, optimizer: Optimizer, target: dict[str, Tensor], 
 
 
 def values(net: nn.Module) -> dict[str, Tensor]:
-    """A copy of every parameter, in its shape, by its name."""
+    """A copy of every parameter, of any shape, by its name."""
     return {name: p.detach().clone() for name, p in net.named_parameters()}
 
 
@@ -67,9 +67,9 @@ def groups_hold_each_parameter(subject: OptimizerSubject) -> None:
     """Every parameter that it is given is in exactly one of ``param_groups``, under its name, and no other one."""
     net, optimizer, _ = start(subject)
     expected = sorted(name for name, p in net.named_parameters() if p.requires_grad)
-    grouped = [id(p) for group in optimizer.param_groups for p in group["params"]]
+    ids = [id(p) for group in optimizer.param_groups for p in group["params"]]
     names = {id(p): name for name, p in net.named_parameters()}
-    got = sorted(names.get(one, "a stranger") for one in grouped)
+    got = sorted(names.get(one, "a stranger") for one in ids)
     missing, extra = sorted(set(expected) - set(got)), sorted(set(got) - set(expected))
     require(not missing, f"no group has {', '.join(missing)}: pass every group on.")
     require(not extra, f"a group has {', '.join(extra)}, which it was not given.")
@@ -126,8 +126,8 @@ def rate_of_group(subject: OptimizerSubject) -> None:
         make_steps(net, optimizer, target)
         mine = {id(p) for p in active["params"]}
         names = {name for name, p in net.named_parameters() if id(p) in mine}
-        changed = set(moved(net, before))
-        require(changed == names, "a group moves by the learning rate of another one.")
+        moving = set(moved(net, before))
+        require(moving == names, "a group moves by the learning rate of another one.")
 
 
 def resumes(subject: OptimizerSubject) -> None:
@@ -206,12 +206,12 @@ def dtypes(subject: OptimizerSubject) -> None:
     """Parameters stay the tensors that they are, in float64, float32 and bfloat16."""
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         net = subject.network().to(dtype)
-        grouped = {name: p.data_ptr() for name, p in net.named_parameters()}
+        places = {name: p.data_ptr() for name, p in net.named_parameters()}
         optimizer = subject.build(net, 1e-2)
         make_steps(net, optimizer, {name: torch.zeros_like(p) for name, p in net.named_parameters()}, 2)
         for name, p in net.named_parameters():
             require(p.dtype == dtype, f"{name} was {dtype} and is {p.dtype}.")
-            require(p.data_ptr() == grouped[name], f"{name} is another tensor after a step: change it in place.")
+            require(p.data_ptr() == places[name], f"{name} is another tensor after a step: change it in place.")
 
 
 @once

@@ -138,8 +138,8 @@ class MuP(Init):
 
 def residual_writes(name: str, net: nn.Module) -> int:
     """How many matrices write into the stream that the module of this name writes into; 1 if it writes into none."""
-    stream, blocks, place = name.rpartition("blocks.")
-    if not blocks or place.rpartition(".")[2] not in RESIDUAL:
+    stream, blocks, tail = name.rpartition("blocks.")
+    if not blocks or tail.rpartition(".")[2] not in RESIDUAL:
         return 1
     writes = set()
     for other, _ in net.named_modules():

@@ -50,8 +50,8 @@ def split_by_role(params: Iterable[Any]) -> list[tuple[Role, dict[str, Any]]]:
     split: list[tuple[Role, dict[str, Any]]] = []
     for role in ("matrix", "embedding", "head", "vector"):
         for group in groups:
-            if role_pairs := [pair for pair in group["params"] if roles[pair[0]] == role]:
-                split.append((role, {**group, "params": role_pairs}))
+            if selection := [pair for pair in group["params"] if roles[pair[0]] == role]:
+                split.append((role, {**group, "params": selection}))
     return split
 
 
