@@ -4,13 +4,14 @@ import pytest
 from zoo_frontier.attention import MLA, Differential, GatedAttention, Sinks, Softcap
 from zoo_frontier.block import DropPath, LayerScale
 from zoo_frontier.ffn import DeepSeekMoE, SquaredReLU
+from zoo_frontier.mixer import GatedDeltaNet, Mamba2
 from zoo_frontier.norm import DynamicTanh
 from zoo_frontier.position import FIRE, KERPLE, XPos, YaRN
 
 from zoo.conformance import checks
 
 TOKEN_PARTS = [DynamicTanh, SquaredReLU, DeepSeekMoE, LayerScale, DropPath]
-PARTS = [*TOKEN_PARTS, MLA, GatedAttention, Softcap, Sinks, Differential, YaRN, XPos, KERPLE, FIRE]
+PARTS = [*TOKEN_PARTS, MLA, GatedAttention, Softcap, Sinks, Differential, GatedDeltaNet, Mamba2, YaRN, XPos, KERPLE, FIRE]
 
 
 @pytest.mark.parametrize("part", PARTS)
