@@ -1,16 +1,18 @@
-"""Every part passes the checks of its kind; no failure is declared but that of XPos's factors beyond 35,000 places."""
+"""Every part passes the checks of its kind; only XPos declares failures, of its factors beyond 35,000 places."""
 
 import pytest
 from zoo_frontier.attention import MLA, Differential, GatedAttention, Sinks, Softcap
 from zoo_frontier.block import DropPath, LayerScale
 from zoo_frontier.ffn import DeepSeekMoE, SquaredReLU
+from zoo_frontier.mixer import GatedDeltaNet, Mamba2
 from zoo_frontier.norm import DynamicTanh
 from zoo_frontier.position import FIRE, KERPLE, XPos, YaRN
 
 from zoo.conformance import checks
 
 TOKEN_PARTS = [DynamicTanh, SquaredReLU, DeepSeekMoE, LayerScale, DropPath]
-PARTS = [*TOKEN_PARTS, MLA, GatedAttention, Softcap, Sinks, Differential, YaRN, XPos, KERPLE, FIRE]
+MIXERS = [MLA, GatedAttention, Softcap, Sinks, Differential, GatedDeltaNet, Mamba2]
+PARTS = [*TOKEN_PARTS, *MIXERS, YaRN, XPos, KERPLE, FIRE]
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -1,9 +1,19 @@
 """Chunked and recurrent forms agree, with each other and with loops over numbers; decoding needs one state."""
 
+import math
+from functools import partial
+
 import pytest
 import torch
+from frontier_measures import causal_stack, decoding_gap, padded_decoding_gap, padding_gap
 from torch.testing import assert_close
-from zoo_frontier.mixer import linear_chunks, linear_step
+from zoo_frontier.mixer import GatedDeltaNet, Mamba2, linear_chunks, linear_step
+
+from zoo.errors import UsageError
+from zoo.models.initialization import initialize
+from zoo.models.layer_overrides import Override
+from zoo.parts.attention import MultiHead
+from zoo.parts.pattern import Pattern
 
 double = pytest.mark.usefixtures("double")
 
@@ -39,3 +49,99 @@ def test_the_recurrence_is_its_formula(delta):
                     state = decay * state + torch.outer(key, v[b, h, t])
                 assert_close(out[b, h, t], state.T @ q[b, h, t], atol=1e-10, rtol=0)
             assert_close(last[b, h], state, atol=1e-10, rtol=0)
+
+
+def silu(x):
+    return x / (1 + torch.exp(-x))
+
+
+def build(cls, **options):
+    part = initialize(cls(8, 2, **options))
+    with torch.no_grad():
+        for parameter in part.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return part
+
+
+def convolved(part, x):
+    """silu of the sum of the last 4 tokens' features times the kernel, token by token, and the other features."""
+    features = [part.read.weight @ token for token in x]
+    width, out = part.convolved, []
+    for t in range(len(x)):
+        total = sum(part.kernel[3 - n] * features[t - n][:width] for n in range(4) if t >= n)
+        out.append((silu(total), features[t][width:]))
+    return out
+
+
+@double
+@torch.no_grad()
+def test_the_gated_delta_rule_is_its_formula():
+    part, x, states, rows = build(GatedDeltaNet), torch.randn(40, 8), [torch.zeros(4, 4) for _ in range(2)], []
+    for features, rest in convolved(part, x):
+        q, k, v = features.view(3, 2, 4)
+        heads = []
+        for h in range(2):
+            query, key = q[h] / q[h].norm() / 2, k[h] / k[h].norm()
+            a = math.exp(-math.exp(part.rate[h]) * math.log(1 + math.exp(rest[8 + h] + part.shift[h])))
+            b = 1 / (1 + math.exp(-rest[10 + h]))
+            states[h] = a * states[h] @ (torch.eye(4) - b * torch.outer(key, key)) + b * torch.outer(v[h], key)
+            out = states[h] @ query
+            heads.append(out / (out.square().mean() + 1e-5).sqrt() * part.head_norm.weight)
+        rows.append(part.write.weight @ (torch.cat(heads) * silu(rest[:8])))
+    assert_close(part(x[None], pattern=Pattern(causal=True))[0], torch.stack(rows), atol=1e-10, rtol=0)
+
+
+@double
+@torch.no_grad()
+def test_mamba_2_is_its_formula():
+    part, x = build(Mamba2, state_dim=5), torch.randn(40, 8)
+    states, rows = [torch.zeros(8, 5) for _ in range(2)], []
+    for features, rest in convolved(part, x):
+        u, B, C, heads = features[:16].view(2, 8), features[16:21], features[21:], []
+        for h in range(2):
+            d = math.log(1 + math.exp(rest[16 + h] + part.shift[h]))
+            states[h] = math.exp(-math.exp(part.rate[h]) * d) * states[h] + d * torch.outer(u[h], B)
+            heads.append(states[h] @ C + part.skip[h] * u[h])
+        y = torch.cat(heads) * silu(rest[:16])
+        rows.append(part.write.weight @ (y / (y.square().mean() + 1e-5).sqrt() * part.inner_norm.weight))
+    assert_close(part(x[None], pattern=Pattern(causal=True))[0], torch.stack(rows), atol=1e-10, rtol=0)
+
+
+HYBRID = [Override(layers="every 2nd", attention=MultiHead)]
+
+
+@double
+@torch.no_grad()
+@pytest.mark.parametrize("overrides", [None, HYBRID], ids=["alone", "hybrid"])
+@pytest.mark.parametrize("cls", [GatedDeltaNet, partial(Mamba2, state_dim=6)], ids=["GatedDeltaNet", "Mamba2"])
+def test_decoding_is_one_pass(cls, overrides):
+    net = causal_stack(attention=cls, overrides=overrides)
+    assert decoding_gap(net) < 1e-10
+    assert padded_decoding_gap(net) < 1e-10
+    assert padding_gap(net) < 1e-10
+    assert padding_gap(net, left=False) < 1e-10
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("cls", [GatedDeltaNet, Mamba2])
+def test_a_state_has_one_size_whatever_the_length(cls):
+    net, sizes = causal_stack(length=300, attention=cls), []
+    for length in (5, 300):
+        caches = net.caches(300)
+        net(torch.randn(1, length, 16), caches=caches)
+        tensors = [
+            tensor for cache in caches for tensor in vars(cache.own).values() if isinstance(tensor, torch.Tensor)
+        ]
+        sizes.append(sum(tensor.untyped_storage().nbytes() for tensor in tensors))
+        assert len(tensors) == 4
+    assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize(("build", "words"), [
+    (lambda: GatedDeltaNet(10, 4), "dim=10 is not divisible by heads=4"),
+    (lambda: GatedDeltaNet(8, 4, kernel=0), "sizes of at least 1, got 0"),
+    (lambda: Mamba2(8, 4, state_dim=0), "sizes of at least 1, got 0"),
+])  # fmt: skip
+def test_impossible_sizes_are_refused(build, words):
+    with pytest.raises(UsageError, match=words):
+        build()
