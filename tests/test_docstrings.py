@@ -80,7 +80,6 @@ def test_what_is_missing_is_seen():
     assert shapeless(SOURCE.replace("The result.", "x (B, T) to (B,).")) == []
 
 
-# torch documents the options of its own optimizers
 PARTS = [  # those of torch, such as its AdamW, have torch's own documentation
     part for kind in registry.KINDS for part in registry.parts(kind) if part.builtin and part.path.startswith("zoo.")
 ]

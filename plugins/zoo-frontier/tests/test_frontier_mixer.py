@@ -77,17 +77,17 @@ def convolved(part, x):
 @torch.no_grad()
 def test_the_gated_delta_rule_is_its_formula():
     part, x, states, rows = build(GatedDeltaNet), torch.randn(40, 8), [torch.zeros(4, 4) for _ in range(2)], []
-    for features, rest in convolved(part, x):
+    for features, gates in convolved(part, x):
         q, k, v = features.view(3, 2, 4)
         heads = []
         for h in range(2):
             query, key = q[h] / q[h].norm() / 2, k[h] / k[h].norm()
-            a = math.exp(-math.exp(part.rate[h]) * math.log(1 + math.exp(rest[8 + h] + part.shift[h])))
-            b = 1 / (1 + math.exp(-rest[10 + h]))
+            a = math.exp(-math.exp(part.rate[h]) * math.log(1 + math.exp(gates[8 + h] + part.shift[h])))
+            b = 1 / (1 + math.exp(-gates[10 + h]))
             states[h] = a * states[h] @ (torch.eye(4) - b * torch.outer(key, key)) + b * torch.outer(v[h], key)
             out = states[h] @ query
             heads.append(out / (out.square().mean() + 1e-5).sqrt() * part.head_norm.weight)
-        rows.append(part.write.weight @ (torch.cat(heads) * silu(rest[:8])))
+        rows.append(part.write.weight @ (torch.cat(heads) * silu(gates[:8])))
     assert_close(part(x[None], pattern=Pattern(causal=True))[0], torch.stack(rows), atol=1e-10, rtol=0)
 
 
@@ -96,13 +96,13 @@ def test_the_gated_delta_rule_is_its_formula():
 def test_mamba_2_is_its_formula():
     part, x = build(Mamba2, state_dim=5), torch.randn(40, 8)
     states, rows = [torch.zeros(8, 5) for _ in range(2)], []
-    for features, rest in convolved(part, x):
+    for features, gates in convolved(part, x):
         u, B, C, heads = features[:16].view(2, 8), features[16:21], features[21:], []
         for h in range(2):
-            d = math.log(1 + math.exp(rest[16 + h] + part.shift[h]))
+            d = math.log(1 + math.exp(gates[16 + h] + part.shift[h]))
             states[h] = math.exp(-math.exp(part.rate[h]) * d) * states[h] + d * torch.outer(u[h], B)
             heads.append(states[h] @ C + part.skip[h] * u[h])
-        y = torch.cat(heads) * silu(rest[:16])
+        y = torch.cat(heads) * silu(gates[:16])
         rows.append(part.write.weight @ (y / (y.square().mean() + 1e-5).sqrt() * part.inner_norm.weight))
     assert_close(part(x[None], pattern=Pattern(causal=True))[0], torch.stack(rows), atol=1e-10, rtol=0)
 

@@ -33,7 +33,7 @@ def decays(g: Tensor) -> Tensor:
 
 
 def linear_step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor | None, S: Tensor) -> tuple[Tensor, Tensor]:
-    """The recurrent form, token by token, of ``linear_chunks``: arguments and results have the same shapes."""
+    """The recurrent form, token by token, of ``linear_chunks``: the same arguments, shaped alike, and results."""
     rows = []
     for t in range(q.size(2)):
         S = S * g[:, :, t, None, None].exp()
@@ -89,31 +89,31 @@ class Recurrent(TokenMixer):
             state.inputs = x_all[:, x_all.size(1) - before :].clone()
         return F.silu(sum(x_all[:, n : n + x.size(1)] * row for n, row in enumerate(self.kernel.to(x.dtype))))
 
-    def recur(self, x: Tensor, rest: Tensor, real: Tensor | None) -> tuple[Tensor, ...]:
+    def recur(self, x: Tensor, gates: Tensor, real: Tensor | None) -> tuple[Tensor, ...]:
         """The arguments of ``linear_chunks`` but the state, for convolved features and the others, (B, T, ...); what
         is padding, False in ``real`` (B, T), must not change a state.
         """
         raise NotImplementedError
 
-    def finish(self, out: Tensor, v: Tensor, rest: Tensor) -> Tensor:
+    def finish(self, out: Tensor, v: Tensor, gates: Tensor) -> Tensor:
         """What the heads give (B, T, H, V) for values v of that shape, gated by other features: (B, T, C)."""
         raise NotImplementedError
 
     def forward(self, x, memory=None, *, pattern, position=None, cache=None):
         """x (B, T, dim) to the same shape."""
         real, device = pattern.real_tokens(x.size(1)), x.device.type
-        features, rest = self.read(x).split([self.convolved, self.read.out_features - self.convolved], -1)
+        features, gates = self.read(x).split([self.convolved, self.read.out_features - self.convolved], -1)
         features = features if real is None else features * real[..., None]
         features = self.convolve(features, cache)
         wide = torch.promote_types(features.dtype, torch.float32)
         with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext():
-            q, k, v, g, beta = self.recur(features.to(wide), rest.to(wide), real)
+            q, k, v, g, beta = self.recur(features.to(wide), gates.to(wide), real)
             state = cache.state if isinstance(cache, State) else None
             S = q.new_zeros(*q.shape[:2], q.size(-1), v.size(-1)) if state is None else state
             out, S = (linear_step if x.size(1) == 1 else linear_chunks)(q, k, v, g, beta, S)
         if isinstance(cache, State):
             cache.state = S
-        return self.write(self.finish(out.transpose(1, 2).to(rest.dtype), v.transpose(1, 2).to(rest.dtype), rest))
+        return self.write(self.finish(out.transpose(1, 2).to(gates.dtype), v.transpose(1, 2).to(gates.dtype), gates))
 
 
 class GatedDeltaNet(Recurrent):
@@ -150,20 +150,20 @@ class GatedDeltaNet(Recurrent):
         """Draw the convolution, A within 1 to 16, and softplus(c) within 0.001 to 0.1."""
         reset_recurrence(self.kernel, self.rate, self.shift)
 
-    def recur(self, x, rest, real):
+    def recur(self, x, gates, real):
         """Convolved features (B, T, 3 dim) to q, k, v (B, H, T, D), log a and b (B, H, T)."""
         q, k, v = x.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         q, k = F.normalize(q, dim=-1, eps=1e-6) * q.size(-1) ** -0.5, F.normalize(k, dim=-1, eps=1e-6)
-        a, b = rest[..., -2 * self.heads :].mT.chunk(2, 1)
+        a, b = gates[..., -2 * self.heads :].mT.chunk(2, 1)
         g = -self.rate[:, None].to(a.dtype).exp() * F.softplus(a + self.shift[:, None].to(a.dtype))
         beta = b.sigmoid()
         if real is not None:
             g, beta = g * real[:, None], beta * real[:, None]
         return q, k, v, g, beta
 
-    def finish(self, out, v, rest):
+    def finish(self, out, v, gates):
         """Normalised heads times silu of the gate."""
-        return self.head_norm(out).flatten(2) * F.silu(rest[..., : -2 * self.heads])
+        return self.head_norm(out).flatten(2) * F.silu(gates[..., : -2 * self.heads])
 
 
 class Mamba2(Recurrent):
@@ -208,19 +208,19 @@ class Mamba2(Recurrent):
         reset_recurrence(self.kernel, self.rate, self.shift)
         nn.init.ones_(self.skip)
 
-    def recur(self, x, rest, real):
+    def recur(self, x, gates, real):
         """Convolved features (B, T, inner + 2 state_dim) to C, d B (B, H, T, N), x (B, H, T, P), A d (B, H, T)."""
         x, B, C = x.split([self.inner, self.state_dim, self.state_dim], -1)
-        d = F.softplus(rest[..., -self.heads :].mT + self.shift[:, None].to(rest.dtype))
+        d = F.softplus(gates[..., -self.heads :].mT + self.shift[:, None].to(gates.dtype))
         d = d if real is None else d * real[:, None]
         v = x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
         g = -self.rate[:, None].to(d.dtype).exp() * d
         return C[:, None].expand(-1, self.heads, -1, -1), d[..., None] * B[:, None], v, g, None
 
-    def finish(self, out, v, rest):
+    def finish(self, out, v, gates):
         """Norm of (y + D x) silu(z)."""
         y = out + self.skip[:, None].to(v.dtype) * v
-        return self.inner_norm(y.flatten(2) * F.silu(rest[..., : -self.heads]))
+        return self.inner_norm(y.flatten(2) * F.silu(gates[..., : -self.heads]))
 
 
 def check_sizes(part: TokenMixer, dim: int, heads: int, *sizes: int) -> None:
