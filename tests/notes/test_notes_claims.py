@@ -1,5 +1,8 @@
 """What course notes claim of attention and of the body around it, each as a measurement."""
 
+import itertools
+import statistics
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -139,8 +142,9 @@ def test_a_norm_of_tokens_knows_neither_its_batch_nor_whether_it_is_trained(norm
 
 
 def test_a_deep_stream_grows_with_pre_norm_and_not_with_post_norm():
-    grown, ratio = {}, {}
-    for block in (PreNorm, PostNorm):
+    grown, ratios = {}, {PreNorm: [], PostNorm: []}
+    for seed, block in itertools.product(range(12), (PreNorm, PostNorm)):  # one draw may say the contrary
+        torch.manual_seed(seed)
         net = Stack(Extent((16,)), dim=32, depth=24, heads=4, block=block, norm=LayerNorm, position=Sinusoidal)
         sizes = []
         for layer in net.blocks:
@@ -150,10 +154,11 @@ def test_a_deep_stream_grows_with_pre_norm_and_not_with_post_norm():
         x = torch.randn(4, 16, 32)
         (net(x) * torch.randn(4, 16, 32)).sum().backward()
         grads = [layer.ffn.part.down.weight.grad.norm() for layer in net.blocks]
-        grown[block], ratio[block] = sizes, float(grads[0] / grads[-1])
+        grown[block] = sizes
+        ratios[block].append(float(grads[0] / grads[-1]))
+        assert block is PreNorm or sizes == pytest.approx([1.0] * 24, rel=1e-3)
     assert grown[PreNorm][-1] > 2 * grown[PreNorm][0]
-    assert grown[PostNorm] == pytest.approx([1.0] * 24, rel=1e-3)
-    assert ratio[PreNorm] > 1 > ratio[PostNorm]
+    assert statistics.geometric_mean(ratios[PreNorm]) > 1 > statistics.geometric_mean(ratios[PostNorm])
 
 
 # mixtures, embeddings, outputs

@@ -12,7 +12,7 @@ from tests.plugins.home import PACKAGES, ROOT, SHORT
 TRAINED = [
     "word2vec --model.objective cbow", "clip-shapes --data.size 200 --model.norm rmsnorm",
     "swin-glyphs --model.norm rmsnorm", "lm-tiny --model.norm dyt", "lm-tiny --model.norm ownnorm",
-    "lm-tiny --model.attention performer",
+    "lm-tiny --model.attention performer", "lm-tiny --model.attention mla",
 ]  # fmt: skip
 ALSO_TRAINED = [
     "dalle-shapes --data.size 200 --model.ffn swiglu",
@@ -26,6 +26,8 @@ ALSO_TRAINED = [
     "gated-convolution --model.width 3",
     "elmo --model.input letters",
     "detr-shapes --data.size 64 --model.norm rmsnorm",
+    "lm-delta-hybrid --model.norm dynamictanh", "vit-tiny --model.block droppath",
+    "translation-tiny --model.ffn deepseekmoe", "vit-tiny --model.attention differential",
 ]  # fmt: skip
 # what a CPU cannot train, with the sentence that says so
 REFUSED = {"flex": "backend Flex", "flashvarlen": "backend FlashVarlen"}
