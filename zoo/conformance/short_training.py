@@ -37,19 +37,22 @@ def steps(subject: Subject, task: Callable[..., Task], sizes: dict[str, Any], ba
 
 
 def train(module: Task, batch: dict[str, Any], where: str) -> None:
-    """A few optimiser steps of a task. Raises Broken unless everything is finite and every parameter moves."""
-    before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
-    optimiser = torch.optim.AdamW(module.parameters(), lr=1e-2)
+    """A few optimiser steps of a task. Raises Broken unless everything is finite and every parameter moves; those that
+    the task freezes are left out.
+    """
+    trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    before = {name: parameter.detach().clone() for name, parameter in trained.items()}
+    optimiser = torch.optim.AdamW(trained.values(), lr=1e-2)
     for _ in range(STEPS):
         total, size = module.loss(batch)
         loss = total / size + sum(aux_losses(module.net))
         require(bool(loss.isfinite()), f"in {where} the loss is {loss.item()}.")
         optimiser.zero_grad()
         loss.backward()
-        bad = [n for n, p in module.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
+        bad = [n for n, p in trained.items() if p.grad is None or not p.grad.isfinite().all()]
         require(not bad, f"in {where} no finite gradient reaches {', '.join(bad[:3])}.")
         optimiser.step()
-    still = [name for name, parameter in module.named_parameters() if torch.equal(parameter, before[name])]
+    still = [name for name, parameter in trained.items() if torch.equal(parameter, before[name])]
     hint = "where does it start with a gradient of zero, as the second of two zero matrices does?"
     require(not still, f"in {where} {STEPS} steps do not move {', '.join(still[:3])}: {hint}")
 

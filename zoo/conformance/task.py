@@ -114,6 +114,8 @@ def padding_counts_for_nothing(subject: TaskSubject) -> None:
         require(False, "it declares fixed_length, and takes a text that is shorter.")
     for training, measure in ((True, task.loss), (False, task.loss), (False, task.evaluate)):
         task.train(training)
+        if training and draws(measure, batch):
+            continue  # what is drawn depends on the width of a batch, so that losses differ by chance
         where = f"{measure.__name__}() in {'training' if training else 'evaluation'}"
         for fields in groups:
             width = batch[fields[0]].shape[1]
@@ -130,9 +132,14 @@ def padding_counts_for_nothing(subject: TaskSubject) -> None:
                     )
 
 
-def repeated(measure: Callable[[Any], Loss], batch: dict[str, Any]) -> Loss:
+def draws(measure: Callable[[Any], Loss], batch: dict[str, Any]) -> bool:
+    """Whether the loss of a batch depends on torch's random numbers, as with dropout or negative samples."""
+    return not torch.equal(repeated(measure, batch).total, repeated(measure, batch, seed=1).total)
+
+
+def repeated(measure: Callable[[Any], Loss], batch: dict[str, Any], seed: int = 0) -> Loss:
     """The loss of a batch, from one seed."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     with torch.no_grad():
         return measure(batch)
 
