@@ -14,6 +14,7 @@ from unittest import SkipTest
 import torch
 
 from zoo.conformance.subject import Subject
+from zoo.errors import UsageError
 
 Status = Literal["ok", "FAIL", "known", "skipped"]
 
@@ -134,6 +135,10 @@ class Check:
                 inapplicable = inapplicable or reason
             except Broken as error:
                 raise Broken(f"{where}: {error}" if where else str(error)) from error
+            except UsageError as refusal:
+                if not where.startswith("with "):
+                    raise
+                inapplicable = inapplicable or Inapplicable(f"{where} it refuses: {refusal}")
             except Exception as error:
                 if not where:
                     raise

@@ -36,11 +36,11 @@ def steps(subject: Subject, task: Callable[..., Task], sizes: dict[str, Any], ba
     raise Inapplicable(f"it refuses: {refusal}")
 
 
-def train(module: Task, batch: dict[str, Any], where: str) -> None:
-    """A few optimiser steps of a task. Raises Broken unless everything is finite and every parameter moves; those that
-    the task freezes are left out.
+def train(module: Task, batch: dict[str, Any], where: str, may_freeze: bool = False) -> None:
+    """A few optimiser steps of a task. Raises Broken unless everything is finite and every parameter moves; with
+    ``may_freeze``, every one that the task has not frozen.
     """
-    trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad or not may_freeze}
     before = {name: parameter.detach().clone() for name, parameter in trained.items()}
     optimiser = torch.optim.AdamW(trained.values(), lr=1e-2)
     for _ in range(STEPS):

@@ -189,7 +189,7 @@ def padded(batch: dict[str, Any], fields: list[str], real: int, seed: int) -> di
 def trains(subject: TaskSubject) -> None:
     """A few steps on one batch: finite loss and gradients, every parameter moves."""
     task, batch = batch_of(subject)
-    train(task.train(), batch, type(task).__name__)
+    train(task.train(), batch, type(task).__name__, may_freeze=True)
 
 
 PROMISES = [documentation, clean_import, sizes_and_metrics, example_can_be_counted, loss_is_a_sum,
