@@ -10,7 +10,16 @@ from torch import Tensor
 
 from zoo.conformance.check import Broken, Inapplicable, in_situations, require
 from zoo.conformance.common import COMMON, difference
-from zoo.conformance.kernel import FEATURES, Call, calls, explain_mismatch, features, long_calls, reference_result
+from zoo.conformance.kernel import (
+    FEATURES,
+    Call,
+    calls,
+    compared_queries,
+    explain_mismatch,
+    features,
+    long_calls,
+    reference_result,
+)
 from zoo.conformance.running import memory_claim
 from zoo.conformance.sequence import SEQUENCE, learns_two_samples, no_token_is_special
 from zoo.conformance.short_training import TASKS
@@ -29,6 +38,12 @@ def claims(subject: BackendSubject) -> None:
     require(not unknown, f"supports names {', '.join(unknown)}; features are {', '.join(sorted(names))}.")
 
 
+def distance_to_reference(backend: Backend, call: Call, out: Tensor) -> float:
+    """The distance of a result (B, H, T, D of v) from Naive's in float64, at the queries that count."""
+    counts = compared_queries(backend, call)
+    return difference(out * counts, reference_result(call) * counts)
+
+
 @in_situations("options")
 def values(subject: BackendSubject) -> None:
     """It equals Naive for every combination of the features it claims, shared heads and cached prefixes included."""
@@ -43,7 +58,7 @@ def values(subject: BackendSubject) -> None:
                 raise
             shape = (*call.q.shape[:3], call.v.size(-1))
             require(out.shape == shape, f"{call.description}: it gives {tuple(out.shape)}, not (B, H, T, D) = {shape}.")
-            gap = difference(out, reference_result(call))
+            gap = distance_to_reference(backend, call, out)
             explanation = explain_mismatch(call, out) if gap > bound else ""
             require(gap <= bound, f"{call.description}: {gap:.1e} away from Naive in {dtype}. {explanation}")
 
@@ -54,7 +69,7 @@ def long_sequences(subject: BackendSubject) -> None:
     backend = subject.build()
     for call in long_calls(subject.supports):
         out = backend(call.q, call.k, call.v, call.make_pattern())
-        gap = difference(out, reference_result(call))
+        gap = distance_to_reference(backend, call, out)
         explanation = explain_mismatch(call, out) if gap > 1e-5 else ""
         require(
             gap <= 1e-5,
@@ -76,7 +91,7 @@ def gradients(subject: BackendSubject) -> None:
                 fields["bias"] = lambda head, query, key, table=table: table[head] * (query - 2 * key)
                 leaves.append(table)
             out = kernel(leaves[0], leaves[1], leaves[2], Pattern(**fields))
-            probe = torch.arange(out.numel(), dtype=out.dtype).sin().view(out.shape)
+            probe = torch.arange(out.numel(), dtype=out.dtype).sin().view(out.shape) * compared_queries(backend, call)
             faults.append(torch.autograd.grad((out * probe).sum(), leaves, allow_unused=True, materialize_grads=True))
         for name, one, other in zip(("queries", "keys", "values", "the bias"), *faults, strict=False):
             gap = difference(one, other)
@@ -130,7 +145,7 @@ def width_of_values(subject: BackendSubject) -> None:
                 raise Inapplicable(f"it refuses values of another width: {refusal}") from refusal
             shape = (2, 4, T, width)
             require(out.shape == shape, f"{description}: it gives {tuple(out.shape)}, not (B, H, T, D of v) = {shape}.")
-            gap = difference(out, reference_result(call))
+            gap = distance_to_reference(backend, call, out)
             require(gap <= 1e-5, f"{description}: {gap:.1e} away from Naive.")
 
 
@@ -142,11 +157,8 @@ def low_precision(subject: BackendSubject) -> None:
         for call in calls(subject.supports, dtype):
             out = backend(call.q, call.k, call.v, call.make_pattern())
             require(out.dtype == dtype, f"{dtype} came back as {out.dtype}: end with .to(v.dtype).")
-            exact = reference_result(call)
-            error, allowed = (
-                difference(out, exact),
-                difference(Naive()(call.q, call.k, call.v, call.make_pattern()), exact),
-            )
+            textbook = Naive()(call.q, call.k, call.v, call.make_pattern())
+            error, allowed = (distance_to_reference(backend, call, result) for result in (out, textbook))
             require(
                 error <= 2 * allowed + 1e-5 or error <= 1e-3,
                 f"{call.description}: in {dtype} the error is {error:.1e}, more than twice Naive's {allowed:.1e}.",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from zoo.conformance.common import difference
-from zoo.parts.backend import Naive
+from zoo.parts.backend import Backend, Naive
 from zoo.parts.pattern import Pattern
 
 FEATURES = ("causal", "window", "valid", "bias", "content", "sparse")
@@ -149,6 +149,17 @@ def misread_features(call: Call) -> Iterator[tuple[str, dict[str, Any], float | 
     if k.size(1) < q.size(1):
         tiled = [y.repeat(1, q.size(1) // y.size(1), 1, 1) for y in (k, v)]
         yield "with shared heads tiled: use repeat_interleave(H / G, dim=1)", pattern, None, tiled[0], tiled[1]
+
+
+def compared_queries(backend: Backend, call: Call) -> Tensor:
+    """1 at the queries (B, 1, T, 1) whose results count, 0 at padding where the backend skips it."""
+    pattern, (B, _, T, _), S = call.make_pattern(), call.q.shape, call.k.size(2)
+    counts = torch.ones(B, 1, T, 1, dtype=torch.bool)
+    if pattern.valid is not None and backend.skips_padding:
+        own = torch.arange(T) + pattern.offset - pattern.start
+        among = (own >= 0) & (own < S)
+        counts[:, 0, :, 0] = pattern.valid[:, own.clamp(0, S - 1)] | ~among
+    return counts
 
 
 def reference_result(call: Call, scale: float | None = None) -> Tensor:

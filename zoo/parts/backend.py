@@ -24,11 +24,13 @@ class Backend(RenamedOptions):
     """q is (B, H, T, D); k and v are (B, G, S, D), H a multiple of G; the result is (B, H, T, D of v).
 
     A query that may see no key gets zeros. ``scale`` is 1/sqrt(D) unless given. ``supports`` names the features of a
-    pattern (and "dropout" of the weights) that a backend serves; a stack that needs more refuses it.
+    pattern (and "dropout" of the weights) that a backend serves; a stack that needs more refuses it. One that
+    ``skips_padding`` may leave out queries at padded positions, whose results nothing reads: they are zero or right.
     """
 
     kind = "backend"
     memory: Literal["linear", "quadratic"] = "quadratic"  # in length, of what training keeps
+    skips_padding: bool = False
     supports: frozenset[str] = frozenset({"causal", "window", "valid", "bias", "content", "sparse", "dropout"})
 
     def __call__(

@@ -38,7 +38,7 @@ def attend(part, q, k, v, valid):
 
 @double
 @pytest.mark.parametrize("share", ["none", "headwise", "kv"])
-@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("groups", [4, 2])
 @pytest.mark.parametrize("valid", [None, [[1, 1, 0, 1, 0], [0, 0, 1, 1, 1]]])
 def test_it_is_the_formula_and_its_weights_make_it(share, groups, valid):
     part = Linformer(DIM, HEADS, length=7, rank=3, share=share, kv_heads=groups)

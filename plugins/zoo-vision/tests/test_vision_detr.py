@@ -20,7 +20,6 @@ def test_every_block_of_the_decoder_predicts_and_the_last_one_is_the_answer():
     assert logits.shape == (2, 2, 5, 7)
     assert boxes.shape == (2, 2, 5, 4)
     assert 0 < boxes.min() < boxes.max() < 1
-    net.decoder.blocks[1] = torch.nn.Identity()
     net.decoder.blocks[1].forward = lambda x, context: x  # without the last block, the first one's answer is the last
     assert torch.equal(net(images)[0][1], logits[0])
 

@@ -178,6 +178,34 @@ class ValidOnQueries(Steps):
         return rows if visible is None else visible & rows
 
 
+class SkipsPadding(Steps):
+    """Queries at padded positions give zeros, which it declares."""
+
+    skips_padding = True
+    first = 0
+
+    def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
+        out = super().__call__(q, k, v, pattern, dropout, scale)
+        if pattern.valid is None or q.size(2) != k.size(2):
+            return out
+        real = pattern.valid.cumsum(1).gt(self.first) & pattern.valid
+        return out * real[:, None, :, None]
+
+
+@planted(values="away from Naive", gradients="away from Naive")
+class SkipsFirstReal(SkipsPadding):
+    """With the padding it leaves out the first real query of each row."""
+
+    first = 1
+
+
+@planted(values="away from Naive")
+class SkipsUndeclared(SkipsPadding):
+    """It gives zeros at padding without declaring so."""
+
+    skips_padding = False
+
+
 @planted(values="It is what comes out without bias")
 class BiasIgnored(Steps):
     """The bias is not added."""

@@ -56,7 +56,7 @@ class Linformer(Attention):
         for name, number in (("length", length), ("rank", rank)):
             if number < 1:
                 raise UsageError(f"attention Linformer needs {name} of at least 1, got {number}.")
-        self.length = length
+        self.length, self.share = length, share
         own = self.kv_heads if share == "none" else 1
         self.mix_keys = nn.Parameter(torch.empty(own, rank, length))
         self.mix_values = self.mix_keys if share == "kv" else nn.Parameter(torch.empty(own, rank, length))
@@ -64,6 +64,8 @@ class Linformer(Attention):
 
     def reset_parameters(self) -> None:
         """A mixture of ``length`` independent keys is about as long as one of them."""
+        if self.share == "kv":  # Module.to_empty makes two parameters of a shared one
+            self.mix_values = self.mix_keys
         for mix in dict.fromkeys((self.mix_keys, self.mix_values)):
             nn.init.normal_(mix, std=self.length**-0.5)
 

@@ -34,7 +34,7 @@ class FlashVarlen(Backend):
             kernel: torch's own or that of the package flash-attn; the package's where it is installed, unless given.
             skip_padding: give zeros to tokens that are padding, instead of computing what nobody reads.
         """
-        self.kernel, self.skip_padding = kernels.find(kernel), skip_padding
+        self.kernel, self.skips_padding = kernels.find(kernel), skip_padding
         self.supports = self.supports | self.kernel.supports
 
     def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
@@ -44,7 +44,7 @@ class FlashVarlen(Backend):
         if unmet:
             raise UsageError(f"backend FlashVarlen cannot lower {', '.join(sorted(unmet))}. {kernels.OTHERS}")
         shape = q.size(0), q.size(2), k.size(2)
-        calls = pack(pattern, shape, q.device, self.skip_padding)
+        calls = pack(pattern, shape, q.device, self.skips_padding)
         rates = kernels.Rates(q.size(-1) ** -0.5 if scale is None else scale, dropout, slopes)
         none = F.pad(q[..., :0], (0, v.size(-1)))  # zeros that a gradient can reach
         out, q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (none, q, k, v))  # (B*T or B*S, heads, width)

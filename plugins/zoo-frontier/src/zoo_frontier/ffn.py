@@ -89,7 +89,7 @@ class DeepSeekMoE(MoE):
         """x (..., dim) to the same shape; in training it counts ``load`` and leaves ``aux_loss``."""
         tokens = x.reshape(-1, self.dim)
         affinity = self.route(tokens)
-        choice = (affinity + self.selection_bias.detach() * self.speed).topk(self.top_k, -1).indices
+        choice = (affinity + self.selection_bias.detach().to(affinity.dtype) * self.speed).topk(self.top_k, -1).indices
         weight = affinity.gather(-1, choice)
         weight = (self.scale * weight / weight.sum(-1, keepdim=True)).to(x.dtype)
         weight = weight + 0 * self.selection_bias.sum().to(x.dtype)  # a gradient of zeros: DDP waits for it
