@@ -79,7 +79,7 @@ MUTANTS = [
             "cli/tensorboard.py",
             '("127.0.0.1", port)) != 0',
             '("127.0.0.1", port)) == 0',
-            "config/test_resolve.py cli/test_show.py",
+            "logging/test_tensorboard.py",
         ),
         (
             "cli/fit_summary.py",
@@ -92,7 +92,7 @@ MUTANTS = [
             "cli/import_pretrained.py",
             'any(target.iterdir()) and not options.get("force")',
             'any(target.iterdir()) and options.get("force")',
-            "pretrained/test_hf_export.py",
+            "pretrained/test_importer.py",
         ),
         ("cli/show.py", 'text[:89] + "…"', 'text[:88] + "…"', "cli/test_show.py"),
         ("cli/matrix.py", 'if ~.status == "trains":', 'if ~.status != "trains":', "conformance/test_combinations.py"),
@@ -405,7 +405,7 @@ MUTANTS = [
             "models/language.py",
             "if self.scale == 1.0 else x * self.scale",
             "if self.scale != 1.0 else x * self.scale",
-            "models/test_layer_overrides.py models/test_encoder.py models/test_counts.py",
+            "models/test_generation.py",
         ),
         ("models/layer_overrides.py", "self.last + 1 :", "self.last :", "models/test_layer_overrides.py"),
         (
@@ -512,7 +512,7 @@ MUTANTS = [
             "parts/test_position.py",
         ),
         ("parts/position.py", "base**-exponent", "base**exponent", "parts/test_position.py"),
-        ("parts/derivatives.py", "if need and x is not None]\n", "if need]\n", "parts/test_derivatives.py"),
+        ("parts/derivatives.py", "if need and x is not None]\n", "if x is not None]\n", "parts/test_derivatives.py"),
         ("parts/autotune.py", "training = dropout > 0 or", "training = dropout > 0 and", "parts/test_autotune.py"),
         # plugins, pretrained
         ("plugins/diagnosis.py", "if applies and not", "if not applies and not", "test_registry.py"),

@@ -5,12 +5,13 @@ import statistics
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from zoo import recipe_files, registry
-from zoo.cli import help, main, tensorboard
+from zoo.cli import help, main, show, tensorboard
 from zoo.plugins.description import describe, describe_class
 
 RECIPE = """\
@@ -246,3 +247,12 @@ def test_a_package_that_was_not_installed_is_pointed_out(tmp_path, monkeypatch, 
     capsys.readouterr()
     assert main(["show", "norm", "nobodysnorm"]) == 2
     assert "pip install -e nobodys-norm" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("length", [10, 89, 90, 91, 200])
+def test_a_summary_has_at_most_90_characters_and_says_where_it_is_cut(length, monkeypatch):
+    text = "x" * length
+    monkeypatch.setattr(show, "describe", lambda part: SimpleNamespace(summary=text))
+    brief = show._brief(None)
+    assert len(brief) == min(length, 90)
+    assert brief.rstrip("…") == text[: len(brief) - (length > 90)]

@@ -153,3 +153,9 @@ def test_parts_that_do_not_fit_are_refused_without_data(text, meter, tmp_path):
     meter.check(config(tmp_path / "no such file", position=part("position.ALiBi")))
     with pytest.raises(UsageError, match="not divisible by heads"):
         meter.check(config(text, heads=7))
+
+
+@pytest.mark.parametrize("guess", [1, 7, 50, 51, 400])
+@pytest.mark.parametrize("target", [1, 8, 500, 505])
+def test_the_smallest_width_is_the_same_from_every_guess(guess, target):
+    assert matched_sizes._first(lambda width: 10 * width, target, guess) == max(1, -(-target // 10))

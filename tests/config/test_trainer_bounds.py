@@ -6,7 +6,8 @@ import pytest
 from lightning.pytorch import Trainer
 
 from zoo.config import fit_options, run_config
-from zoo.config.coercion import LARGEST_INT
+from zoo.config.coercion import LARGEST_INT, coerce
+from zoo.config.layers import Node
 from zoo.config.signatures import members_of, parameters
 from zoo.config.trainer_bounds import BOUNDS, check_hardware, check_trainer
 from zoo.errors import UsageError
@@ -95,3 +96,17 @@ def test_hardware_that_does_not_exist_is_named(name, value, sentence, monkeypatc
 def test_hardware_that_exists_is_taken():
     check_hardware({"accelerator": "cpu", "strategy": "ddp_find_unused_parameters_true"}, {})
     check_hardware({"accelerator": "auto", "strategy": object()}, {})
+
+
+@pytest.mark.parametrize("value", [LARGEST_INT, -LARGEST_INT])
+def test_the_largest_number_that_torch_counts_with_is_accepted(value):
+    assert coerce("model.vocab_size", int, Node(value, "r.yaml:1")) == value
+    with pytest.raises(UsageError, match="can be counted"):
+        coerce("model.vocab_size", int, Node(value + (1 if value > 0 else -1), "r.yaml:1"))
+
+
+@pytest.mark.parametrize(("seed", "refused"), [(0, False), (2**32 - 1, False), (2**32, True), (-1, True)])
+def test_a_seed_has_32_bits(schema, seed, refused):
+    command = fit_options.parse("fit", ["vit-glyphs", f"--seed={seed}"])
+    message = refusal(lambda: run_config.make_plan(command, run_config.read_draft(command), schema))
+    assert message.startswith("'seed_everything' (--seed) must be a whole number from 0") == refused, message

@@ -8,6 +8,7 @@ import torch
 from PIL import ExifTags, Image
 
 import zoo.data.images as images
+from zoo.data import imagefiles
 from zoo.data.imagefiles import FilePixels, Files, has_orientation, upright
 from zoo.data.images import ENDINGS, ImageFolder, NpzImages
 from zoo.errors import UsageError
@@ -166,3 +167,13 @@ def test_labels_with_gaps_are_refused_unless_the_classes_have_names(tmp_path, la
         np.savez(path, **arrays, names=np.array([f"class {n}" for n in range(max(labels) + 1)]))
         data = NpzImages(str(path), str(path))
         assert data.sizes()["num_classes"] == max(labels) + 1
+
+
+def test_a_picture_with_more_pixels_than_may_be_unpacked_is_refused_by_its_header(tmp_path, monkeypatch):
+    monkeypatch.setattr(imagefiles, "MOST_PIXELS", 100)
+    path = tmp_path / "picture.png"
+    Image.new("RGB", (10, 10)).save(path)
+    assert Files([str(path)])(0).size == (10, 10)
+    Image.new("RGB", (11, 10)).save(path)
+    with pytest.raises(UsageError, match=r"picture.png has 11 × 10 pixels"):
+        Files([str(path)])(0)

@@ -7,7 +7,7 @@ import torch
 
 from zoo.data.batches import Batches, Loader
 from zoo.data.stdlib import StdlibDocs
-from zoo.data.text import TextFiles, split_validation
+from zoo.data.text import Blocks, TextFiles, split_validation
 from zoo.errors import UsageError
 
 
@@ -39,6 +39,16 @@ def test_validation_predicts_each_token_once_over_all_processes(file, world, len
             assert torch.equal(batch["inputs"][:, 1:][real[:, 1:]], batch["targets"][:, :-1][real[:, 1:]])
     assert sorted(predicted) == sorted(stream[1:].tolist())
     assert total == len(stream) - 1  # every character is one byte
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(2, 1), (4, 1), (5, 2), (7, 2), (8, 3), (10, 3)])
+def test_evaluation_has_no_row_without_a_prediction(tokens, rows):
+    ids = np.arange(tokens)
+    blocks = Blocks(ids, np.ones(tokens, dtype=int), 3, None)
+    assert len(blocks) == rows
+    targets = blocks.batch(np.arange(rows), 0)["targets"]
+    assert (targets >= 0).any(1).all()
+    assert targets[targets >= 0].tolist() == ids[1:].tolist()
 
 
 def test_training_blocks_move_with_the_epoch_and_never_overlap(file):

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from zoo.data.tokenizer import BOS, EOS, PAD, Tokenizer
+from zoo.data.tokenizer import BOS, CLS, EOS, PAD, SEP, Tokenizer
 from zoo.errors import UsageError
 
 TEXT = "To be, or not to be 2018! 2018年4月20日星期五\n  naïve 👍🏽\t<eos> \r\n"
@@ -133,3 +133,9 @@ def test_offsets_of_characters_are_theirs_and_an_unknown_one_is_named():
     assert tokenizer.offsets("cab") == (tokenizer.encode("cab"), [(0, 1), (1, 2), (2, 3)])
     with pytest.raises(UsageError, match="character 'z'"):
         tokenizer.offsets("az")
+
+
+@pytest.mark.parametrize(("special", "ends"), [([CLS], []), ([CLS, SEP], [SEP])])
+def test_a_text_to_classify_begins_with_its_class_token(special, ends):
+    tokenizer = Tokenizer(Tokenizer.chars(["cat"], special).inner, {name: name for name in special})
+    assert [tokenizer.tokens[number] for number in tokenizer.marked(tokenizer.encode("at"))] == [CLS, "a", "t", *ends]

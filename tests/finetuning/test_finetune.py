@@ -256,3 +256,11 @@ def test_filling_in_and_scoring(home):
     with pytest.raises(UsageError, match=r"no \[MASK\]"):
         model.fill("nothing to fill")
     assert isinstance(model.place, ModelLocation)
+
+
+def test_a_matrix_with_the_same_numbers_in_another_shape_is_not_taken_over():
+    new, old = (torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(*sizes)) for sizes in ((4, 8), (8, 4)))
+    before = new[1].weight.clone()
+    result = transfer_weights(new, old.state_dict(), "x")
+    assert result.reshaped == {"1.weight": ((4, 8), (8, 4)), "1.bias": ((4,), (8,))}
+    assert torch.equal(new[1].weight, before)

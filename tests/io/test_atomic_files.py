@@ -283,3 +283,15 @@ def test_a_warning_outlives_a_closed_stream(monkeypatch):
     closed.close()
     monkeypatch.setattr("sys.stderr", closed)
     atomic_files.warn("nobody reads this")
+
+
+def test_a_draft_that_is_a_link_is_removed_and_what_it_points_to_stays(tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "data").write_text("x")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / ".last.ckpt.7.partial").symlink_to(other, target_is_directory=True)
+    assert atomic_files.remove_drafts(folder) == 1
+    assert not list(folder.iterdir())
+    assert (other / "data").read_text() == "x"

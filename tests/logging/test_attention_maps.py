@@ -255,6 +255,7 @@ def test_a_large_model_shows_some_layers_and_heads():
     assert list(grid) == [f"layer {n}" for n in (1, 3, 4, 6, 7, 9)]
     assert {weights.shape for weights in grid.values()} == {(8, 5, 5)}
     assert spaced_samples(3, 8) == [0, 1, 2]
+    assert spaced_samples(0, 8) == []
 
 
 def test_evaluation_restores_modes_and_chance():

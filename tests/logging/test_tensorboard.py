@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -123,3 +124,11 @@ def test_run_names_are_variants_and_seeds_and_there_is_no_epoch_chart(server):
 def test_there_is_a_layout_of_quality_and_cost(server):
     layout = ask(f"{server}/plugin/custom_scalars/layout")
     assert [category["title"] for category in layout["category"]] == ["quality", "cost"]
+
+
+def test_a_port_that_is_in_use_is_passed_over():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        port = listening.getsockname()[1]
+        assert _free_port(port) > port

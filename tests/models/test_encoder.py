@@ -112,3 +112,9 @@ def test_padding_may_hold_anything(rubbish, backend, attention, dtype):
         results.append([out, here.grad[valid], there.grad[valid], *(p.grad for p in net.parameters())])
     for got, want in zip(*results, strict=True):
         torch.testing.assert_close(got, want)
+
+
+def test_the_mean_of_one_real_token_is_that_token_and_of_none_is_zero():
+    states = torch.tensor([[[1.0, 2.0], [30.0, 40.0]], [[5.0, 6.0], [7.0, 8.0]]])
+    valid = torch.tensor([[True, False], [False, False]])
+    assert pooled(states, valid, "mean").tolist() == [[1.0, 2.0], [0.0, 0.0]]

@@ -264,3 +264,15 @@ def test_lengths_are_bounded_by_row_and_the_end_comes_not_before_the_least():
 def test_impossible_searches_are_refused(options):
     with pytest.raises(UsageError):
         GenerationConfig(**options)
+
+
+def test_embeddings_are_scaled_by_the_root_of_the_width_where_asked_and_only_there():
+    torch.manual_seed(0)
+    plain, scaled = (LanguageModel(9, 8, dim=16, depth=1, heads=2, scale_embedding=scale) for scale in (False, True))
+    scaled.load_state_dict(plain.state_dict())
+    ids, inputs = torch.tensor([[1, 2, 3]]), []
+    for net in (plain, scaled):
+        net.stack.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
+        net(ids)
+    assert torch.allclose(inputs[1], inputs[0] * 4.0)
+    assert torch.equal(inputs[0], plain.embedding(ids))

@@ -81,3 +81,10 @@ def test_float16_neither_overflows_nor_vanishes(part, value):
     out = norm.half()(x)
     assert out.dtype == torch.float16
     assert_close(out.double(), norm.double()(x.double()), atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("part", [LayerNorm, RMSNorm])
+@pytest.mark.parametrize("x", [torch.full((2, 6), 3.0), torch.zeros(2, 6), torch.arange(12.0).view(2, 6) / 1e3])
+def test_plain_steps_equal_the_kernel_where_epsilon_decides(part, x):
+    norm, x = shuffled(part(6)), x.double()
+    assert_close(norm.reference(x), norm(x), atol=1e-10, rtol=0)

@@ -17,6 +17,17 @@ def test_it_rests_and_then_sees_only_what_is_new():
     assert gc.get_freeze_count() == 0
 
 
+def test_a_pause_within_another_ends_with_the_outer_one():
+    with garbage_collection.pause_collection():
+        garbage_collection.resume_collection()
+        with garbage_collection.pause_collection():
+            assert gc.isenabled()
+        assert gc.get_freeze_count() > 10_000
+        garbage_collection.resume_collection()
+        assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+
+
 def test_an_error_gives_it_back():
     with pytest.raises(KeyError), garbage_collection.pause_collection():
         raise KeyError

@@ -183,3 +183,8 @@ def test_wsd_warms_up_stays_and_decays(curve, middle):
 def test_wsd_refuses_a_decay_that_is_no_share(decay):
     with pytest.raises(UsageError, match=r"schedule\.decay is a share"):
         WSD(10, decay=decay)
+
+
+def test_linear_falls_in_a_straight_line_to_its_floor():
+    linear = Linear(110, warmup=10, floor=0.2)
+    assert [linear(step) for step in (10, 60, 110)] == pytest.approx([1.0, 0.6, 0.2])

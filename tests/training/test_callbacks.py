@@ -44,6 +44,12 @@ def test_costs_are_logged_as_figures_of_the_run(tmp_path):
     assert len(meter.rates) == 18  # a validation lies between two windows, and does not count
 
 
+def test_speed_is_measured_over_the_steps_between_two_lines_of_the_log(tmp_path):
+    meter = CostMeter(Cost(2_000_000, 3_000_000.0))
+    train("lm", 4, tmp_path, max_steps=20, val_check_interval=20, callbacks=[meter], log_every_n_steps=5)
+    assert len(meter.rates) == 3  # from step 5 to 10, 15 and 20
+
+
 def test_what_was_measured_before_a_resume_is_not_lost_and_not_said_twice(tmp_path):
     def meter_at(*stops):
         meter, options = CostMeter(Cost(2_000_000, 3_000_000.0)), {"every": 0}

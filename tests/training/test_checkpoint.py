@@ -194,3 +194,15 @@ def test_a_manifest_of_another_content_does_not_count(tmp_path):
     manifest.write_text(manifest.read_text().replace('"step": 3', '"step": 9'))
     with pytest.raises(CheckpointError, match=r"the manifest of last\.ckpt, is damaged"):
         checkpoint_manifest.verify(path)
+
+
+def test_an_undamaged_manifest_of_another_checkpoint_does_not_count(tmp_path):
+    writer, path = AtomicCheckpointIO({}), tmp_path / "last.ckpt"
+    writer.save_checkpoint(STATE, path)
+    manifest = next((tmp_path / checkpoint_manifest.FOLDER).iterdir())
+    other = tmp_path / "other"
+    other.mkdir()
+    checkpoint_manifest.write_manifest(other, "0" * 64, 7, {"step": 3})
+    manifest.write_bytes((other / checkpoint_manifest.FOLDER / f"{'0' * 64}.json").read_bytes())
+    with pytest.raises(CheckpointError, match=r"the manifest of last\.ckpt, is damaged"):
+        checkpoint_manifest.verify(path)
