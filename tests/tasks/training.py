@@ -12,6 +12,7 @@ from lightning.pytorch.loggers.logger import Logger
 from zoo.data.glyphs import Glyphs
 from zoo.data.phrasebook import Phrasebook
 from zoo.data.text import TextFiles
+from zoo.data.textstream import StreamOptions, TextStream
 from zoo.tasks.classification import Classification
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.translation import Translation
@@ -52,6 +53,10 @@ def build(task: str, batch: int, folder: Path, **options: Any):
     options = TINY | options
     if task == "lm":
         data: Any = TextFiles(text_file(folder), max_length=12, batch_size=batch)
+        return CausalLM(**data.sizes(), max_length=12, **options), data
+    if task == "stream":
+        parts = StreamOptions(separator="\n", window=4, shards=4)
+        data = TextStream(text_file(folder), "bytes", max_length=12, batch_size=8 * batch, options=parts)
         return CausalLM(**data.sizes(), max_length=12, **options), data
     if task == "translation":
         kinds = ["date", "unit"]

@@ -5,7 +5,7 @@ import types
 
 import pytest
 from lightning.pytorch import Trainer
-from lightning.pytorch.loops import fit_loop, training_epoch_loop
+from lightning.pytorch.loops import fetchers, fit_loop, training_epoch_loop
 from lightning.pytorch.strategies.launchers import subprocess_script
 
 from tests.private_names import ROOT, Canary, check, uses
@@ -28,6 +28,9 @@ def canaries():
         Canary("lightning", batches, "_broadcast_sigterm_tensor", ("self",)),
         Canary("lightning", lambda: trainer().fit_loop.epoch_loop, "_batches_that_stepped"),
         Canary("lightning", trainer, "_signal_connector"),
+        Canary("lightning", fetchers, "_PrefetchDataFetcher"),
+        Canary("lightning", lambda: trainer().fit_loop, "_data_fetcher"),
+        Canary("lightning", lambda: trainer().fit_loop, "_combined_loader"),
         Canary("lightning", subprocess_script, "_SubprocessScriptLauncher"),
         Canary("lightning", launcher, "_call_children_scripts", ("self",)),
     ]

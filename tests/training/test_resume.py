@@ -16,6 +16,7 @@ from zoo.training.checkpoint_io import AtomicCheckpointIO
 from zoo.training.signals import StopRequested
 
 STEPS = 14
+LIMITS = {"limit_train_batches": 9, "limit_val_batches": 2}
 
 
 class At(Callback):
@@ -49,9 +50,9 @@ def fit(task, home, callbacks=(), resume=None, every=4, workers=0, goal=None, **
     diary, saver = Diary(), CheckpointSaver(home / "checkpoints", metric, every)
     trainer = Trainer(
         accelerator="cpu", logger=diary, callbacks=[saver, EndsWithValidation(), *callbacks], max_steps=STEPS,
-        val_check_interval=5, check_val_every_n_epoch=None, log_every_n_steps=3, enable_progress_bar=False,
+        log_every_n_steps=3, enable_progress_bar=False,
         enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False, default_root_dir=home,
-        **{"limit_train_batches": 9, "limit_val_batches": 2, **options},
+        **{"val_check_interval": 5, "check_val_every_n_epoch": None, **LIMITS, **options},
     )  # fmt: skip
     start = saver.folder / "last.ckpt" if resume is True else resume or None
     trainer.fit(module, data, ckpt_path=start, weights_only=True)
@@ -77,6 +78,7 @@ def saved_state(home):
         ("lm", 1, "on_validation_batch_start", 6),  # that of the last step
         ("translation", 2, "on_train_batch_end", 5),
         ("classification", 1, "on_train_batch_end", 12),
+        ("stream", 1, "on_train_batch_end", 9),
     ],
 )
 def test_a_signal_stops_between_two_steps_and_nothing_differs(task, accumulate, hook, moment, tmp_path):
@@ -90,6 +92,57 @@ def test_a_signal_stops_between_two_steps_and_nothing_differs(task, accumulate, 
     resumed, told_then = fit(task, tmp_path / "cut", resume=True, **options)
     assert differences(resumed, whole) == []
     assert diary[-len(told_then) :] == told_then  # with the losses of before among them
+
+
+BATCHES = 11  # of a stream's epoch
+
+
+def last_batch(trainer):
+    """Fail unless the stream has ended."""
+    assert not trainer.train_dataloader.has_more
+    ask(trainer)
+
+
+@pytest.mark.parametrize(
+    ("stops", "accumulate", "workers"),
+    [
+        ([("on_train_batch_end", 3, ask), ("on_train_batch_end", 4, ask)], 1, 2),  # twice in an epoch
+        ([("on_train_batch_end", BATCHES, last_batch), ("on_train_batch_start", 1, die)], 1, 0),  # where one ends
+        ([("on_train_batch_end", BATCHES, last_batch), ("on_train_batch_end", 2, ask)], 1, 2),
+        ([("on_train_batch_start", 1, die), ("on_train_batch_end", 1, ask)], 1, 0),  # before the first batch
+        ([("on_validation_batch_start", 1, ask), ("on_train_batch_end", BATCHES - 5, last_batch)], 1, 0),
+        ([("on_validation_batch_start", 1, ask), ("on_validation_batch_start", 1, ask)], 2, 2),  # the same validation
+        ([("on_train_batch_end", BATCHES, last_batch), ("on_train_batch_end", 1, ask)], 3, 0),  # the last step is short
+    ],
+)
+def test_a_stream_goes_on_where_it_stood(stops, accumulate, workers, tmp_path):
+    options = {"accumulate_grad_batches": accumulate, "every": 2, "limit_train_batches": 1.0}
+    whole, diary = fit("stream", tmp_path / "whole", **options)
+    for turn, (hook, moment, act) in enumerate(stops):
+        with pytest.raises((StopRequested, KeyError)):
+            fit("stream", tmp_path / "cut", [At(hook, moment, act)], turn > 0, workers=workers * turn, **options)
+    resumed, told_then = fit("stream", tmp_path / "cut", resume=True, workers=workers, **options)
+    assert differences(resumed, whole) == []
+    assert diary[-len(told_then) :] == told_then
+
+
+def test_a_limit_ends_a_streams_epoch_and_validates(tmp_path):
+    epochs = []
+
+    class Note(Callback):
+        def on_train_batch_start(self, trainer, *_):
+            epochs.append((trainer.current_epoch, trainer.train_dataloader.served))
+
+    options = {"limit_train_batches": 4, "val_check_interval": 1.0, "check_val_every_n_epoch": 1}
+    _, diary = fit("stream", tmp_path / "limited", [Note()], **options)
+    assert epochs == [(step // 4, step % 4 + 1) for step in range(STEPS)]
+    assert [step for step, name, _ in diary if name == "val/loss"] == [4, 8, 12, 14]
+
+
+def test_a_stream_validates_where_its_epoch_ends(tmp_path):
+    options = {"limit_train_batches": 1.0, "val_check_interval": 1.0, "check_val_every_n_epoch": 1}
+    _, diary = fit("stream", tmp_path / "whole", **options)
+    assert [step for step, name, _ in diary if name == "val/loss"] == [BATCHES, STEPS]
 
 
 @pytest.mark.parametrize(

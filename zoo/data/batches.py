@@ -232,6 +232,11 @@ class Loader(DataLoader[dict[str, Any]]):
         self.anew = False  # the epoch of a checkpoint, as its batches were others
 
     @property
+    def epoch(self) -> int:
+        """The epoch that chooses the order."""
+        return self.batches.epoch
+
+    @property
     def served(self) -> int:
         """Batches of the epoch that were handed out, not those fetched ahead."""
         return self.batches.position.served

@@ -13,6 +13,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_only
 
 from zoo.data.batches import BatchDataset, Batches, Loader, Plan, RowPlan
+from zoo.data.streams import Stream, StreamLoader
 from zoo.errors import UsageError
 from zoo.renames import RenamedOptions
 from zoo.value_checks import at_least, at_most
@@ -48,10 +49,14 @@ class Data(RenamedOptions, LightningDataModule, ABC):
         # a process may get nothing of an evaluation split with fewer samples than processes
         self.allow_zero_length_dataloader_with_multiple_devices = True
         self.datasets: dict[str, BatchDataset] = {}  # "train", "val", "test" and perhaps "predict"
+        self.streams: dict[str, Stream] = {}  # "train", where training samples are read one after the other
 
     @abstractmethod
     def load(self) -> None:
-        """Fill `datasets`, building the caches that are missing. Called once; any process may call it at any time."""
+        """Fill `datasets`, building the caches that are missing. Called once; any process may call it at any time.
+
+        What trains may stand in `streams` instead.
+        """
 
     @abstractmethod
     def sizes(self) -> dict[str, int]:
@@ -90,8 +95,11 @@ class Data(RenamedOptions, LightningDataModule, ABC):
         """The batches of a split; `seed` is None where the order must not change."""
         return RowPlan(len(self.datasets[split]), self.batch_size * world, world, seed)
 
-    def train_dataloader(self) -> Loader:
+    def train_dataloader(self) -> Loader | StreamLoader:
         """Shuffled batches of the training split."""
+        self.ready()
+        if "train" in self.streams:
+            return self.stream_loader(self.streams["train"])
         return self._loader("train", self.seed)
 
     def val_dataloader(self) -> Loader:
@@ -108,12 +116,21 @@ class Data(RenamedOptions, LightningDataModule, ABC):
         warnings.filterwarnings("ignore", "You are using a custom batch sampler `Batches`")
         return self._loader("predict" if "predict" in self.datasets else "test", None)
 
+    def stream_loader(self, stream: Stream) -> StreamLoader:
+        """Batches of a stream for this process."""
+        rank, world, frozen = self._process()
+        return StreamLoader(stream, self.batch_size, rank, world, self.num_workers, frozen)
+
+    def _process(self) -> tuple[int, int, bool]:
+        """The rank of this process, how many there are, and whether every epoch has the order of the first."""
+        if self.trainer is None:
+            return 0, 1, False
+        frozen = bool(getattr(self.trainer, "overfit_batches", 0))
+        return self.trainer.global_rank, self.trainer.world_size, frozen
+
     def _loader(self, split: str, seed: int | None) -> Loader:
         self.ready()
-        rank, world, frozen = 0, 1, False
-        if self.trainer is not None:
-            rank, world = self.trainer.global_rank, self.trainer.world_size
-            frozen = bool(getattr(self.trainer, "overfit_batches", 0))
+        rank, world, frozen = self._process()
         plan = self.plan(split, world, seed)
         if not plan.count:
             size = len(self.datasets[split])

@@ -6,7 +6,7 @@ import glob
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -267,17 +267,25 @@ class TextFiles(TextData):
         return Corpus(documents, separate)
 
 
-def text_files(path: str | list[str]) -> list[Path]:
-    """The files that a path option means. Raises UsageError when there are none."""
+def _is_text(file: Path, folder: Path) -> bool:
+    hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+    return file.suffix.lower() in SUFFIXES and not hidden and file.is_file() and file.stat().st_size > 0
+
+
+def text_files(path: str | list[str], suitable: Callable[[Path, Path], bool] = _is_text) -> list[Path]:
+    """The files that a path option means, of a folder those that are `suitable`: a function of file and folder.
+
+    Raises UsageError when there are none.
+    """
     if isinstance(path, list):
         if not path:
             raise UsageError("path is an empty list: name at least one file")
-        return [file for one in path for file in text_files(one)]
+        return [file for one in path for file in text_files(one, suitable)]
     if not path:
         raise UsageError("path is empty: name a file, a folder or a pattern")
     here = Path(path).expanduser()
     if here.is_dir():
-        inside = [file for file in sorted(here.rglob("*")) if _is_text(file, here)]
+        inside = [file for file in sorted(here.rglob("*")) if suitable(file, here)]
         if not inside:
             raise UsageError(f"the folder {path} has no text file with content, such as *.txt, *.md or *.py")
         return inside
@@ -300,11 +308,6 @@ def split_validation(texts: list[str], fraction: float) -> Mapping[str, list[str
         val.append(text[remaining:])
         remaining = max(0, remaining - len(text))
     return {"train": [text for text in train if text], "val": [text for text in val if text]}
-
-
-def _is_text(file: Path, folder: Path) -> bool:
-    hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-    return file.suffix.lower() in SUFFIXES and not hidden and file.is_file() and file.stat().st_size > 0
 
 
 def _text(file: Path) -> str:

@@ -216,6 +216,8 @@ class Task(LightningModule):
         steps = self.trainer.estimated_stepping_batches
         if steps == float("inf"):
             raise UsageError("a run needs an end, for its schedule too: set trainer.max_steps or trainer.max_epochs.")
+        if steps < 0:
+            raise UsageError("the length of a stream is not known before it is read: set trainer.max_steps.")
         optimizer = self.make_optimizer()
         factor = self.schedule_factory(int(steps))
         return {

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from lightning.pytorch import Trainer
+from lightning.pytorch.loops.fetchers import _PrefetchDataFetcher
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.strategies import Strategy
@@ -44,8 +45,36 @@ class BatchLoop(_TrainingEpochLoop):
         """Nothing: Lightning asks the first process before each step; zoo's saver lets all of them agree instead."""
 
 
+class Fetcher(_PrefetchDataFetcher):
+    """Lightning's fetcher of batches, `_PrefetchDataFetcher`, for loaders that say themselves if more follows.
+
+    Without a length it would fetch one batch ahead, which the loader's state would count as trained on.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(prefetch_batches=0)
+
+    def __next__(self) -> Any:
+        batch = super().__next__()
+        self.done = self.done or not all(loader.has_more for loader in self.combined_loader.flattened)
+        return batch
+
+
 class EpochsLoop(_FitLoop):
     """Lightning's loop over epochs; its class is private, and it alone makes the loop over batches."""
+
+    fetcher: Any = None
+
+    @property
+    def _data_fetcher(self) -> Any:
+        """The fetcher of batches, `_data_fetcher`, that Lightning has chosen; no argument of its loop chooses one."""
+        return self.fetcher
+
+    @_data_fetcher.setter
+    def _data_fetcher(self, fetcher: Any) -> None:
+        loaders = self._combined_loader.flattened if self._combined_loader is not None else []
+        without_length = loaders and all(hasattr(loader, "has_more") for loader in loaders)
+        self.fetcher = Fetcher() if fetcher is not None and without_length else fetcher
 
 
 def replace_loops(trainer: Trainer, epochs: type[EpochsLoop], batches: type[BatchLoop]) -> None:

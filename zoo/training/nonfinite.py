@@ -63,8 +63,8 @@ class NonFiniteGuard(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Remember the batch and its place, for a message."""
         loader: Any = trainer.train_dataloader
-        if hasattr(loader, "batches"):
-            self.places.append(Place(loader.batches.epoch, loader.served - 1))
+        if hasattr(loader, "served"):
+            self.places.append(Place(loader.epoch, loader.served - 1))
         self.batches.append(batch)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
@@ -115,7 +115,8 @@ class NonFiniteGuard(Callback):
             with self.effort.attempt():
                 atomic_files.write_json(self.folder / FILE, {**record, "gradients": bad, "begins": origin})
         begins = f", from {origin} on" if origin else ""
-        return f"step {step}: {what} is not finite{begins}, in {', '.join(where)} (samples {samples})"
+        numbers = f" (samples {samples})" if flat else ""
+        return f"step {step}: {what} is not finite{begins}, in {', '.join(where)}{numbers}"
 
     def _advice(self, trainer: Trainer) -> str:
         newest = checkpoint_manifest.newest_intact(self.folder / "checkpoints").path
@@ -153,10 +154,11 @@ def all_finite(*values: Tensor) -> bool:
 
 
 def sample_numbers(trainer: Trainer, place: Place) -> list[int]:
-    """The samples of a global batch."""
+    """The samples of a global batch; none for a stream, whose samples have no numbers."""
     loader: Any = trainer.train_dataloader
-    plan = loader.batches.plan
-    return next(itertools.islice(plan.batches(place.epoch), place.batch, None)).tolist()
+    if not hasattr(loader, "batches"):
+        return []
+    return next(itertools.islice(loader.batches.plan.batches(place.epoch), place.batch, None)).tolist()
 
 
 def first_nonfinite(trainer: Trainer, task: Any, batch: Any) -> str:
