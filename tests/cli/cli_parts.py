@@ -8,7 +8,7 @@ TOYS = {
     "norm": ["RMS", "Layer"],
     "backend": ["Fast"],
     "attention": ["Sliding"],
-    "task": ["Toy", "Other"],
+    "task": ["Toy", "Other", "Similar"],
     "data": ["Text"],
 }
 

@@ -108,6 +108,22 @@ class Toy(Task):
         self.stack = Stack(3, **stack)
 
 
+class Similar(Task):
+    """Has the network of Toy, and options that Toy lacks or takes otherwise."""
+
+    def __init__(
+        self,
+        vocab_size: int | None = None,
+        lr: float = 1e-2,
+        optimizer: Callable[[list, float], Optimizer] = SGD,
+        schedule: Callable[[int], Plan] = Steep,
+        mode: int = 3,
+        ahead: int = 1,
+        **stack,
+    ):
+        self.stack = Stack(3, **stack)
+
+
 class Other(Task):
     def __init__(self, smooth: float = 0.0):
         self.smooth = smooth

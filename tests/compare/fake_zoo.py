@@ -6,6 +6,10 @@ from zoo.compare.plan import Point
 from zoo.errors import UsageError
 
 Cost = namedtuple("Cost", "parameters flops")
+JUDGED = {
+    "Toy": ("a token", {"loss": "min", "rate": "max"}), "Far": ("a token", {"rate": "max", "loss": "min"}),
+    "Image": ("a class", {"loss": "min"}), "Score": ("a token", {"loss": "max", "rate": "min"}),
+}  # fmt: skip
 USUAL = {"model.position": "rope", "model.ffn": "plain", "model.lr": "0.1", "trainer.max_steps": "100"}
 
 
@@ -17,9 +21,12 @@ class Fits:
 
     def point(self, words):
         self.requests.append(tuple(words))
-        options = dict(USUAL)
+        options, task = dict(USUAL), "Toy"
         for word in words[1:]:
             key, _, value = word.removeprefix("--").partition("=")
+            if key == "model":
+                task = value
+                continue
             if not key.startswith(("model.", "trainer.", "data.")):
                 raise UsageError(f"unknown key {key!r}.")
             options[key] = value.lower()
@@ -27,12 +34,18 @@ class Fits:
         display = {
             key.rpartition(".")[2]: value for key, value in differing.items() if key != "trainer.log_every_n_steps"
         }
+        display |= {"model": task.lower()} if task != "Toy" else {}
         variant = ",".join(f"{key}={value}" for key, value in sorted(display.items())) or "default"
         model = {"position": options["model.position"], "ffn": options["model.ffn"], "dim": 8}
         model["hidden"] = int(options["model.hidden"]) if "model.hidden" in options else None
         trainer = {"max_steps": int(options["trainer.max_steps"]), "max_epochs": options.get("trainer.max_epochs")}
-        config = {"model": {"class_path": "x.Toy", "init_args": model}, "data": {}, "trainer": trainer}
-        return Point(self.root, words[0], variant, config)
+        config = {"model": {"class_path": f"x.{task}", "init_args": model}, "data": {}, "trainer": trainer}
+        notes = ("Far lacks model.near of Toy: dropped",) if task == "Far" else ()
+        return Point(self.root, words[0], variant, config, notes)
+
+    def task_options(self, words):
+        own = {"position", "ffn", "lr", "hidden"}
+        return frozenset({*own, "ahead"} if "--model=Far" in words else own)
 
     def changes(self, point, folder):
         return self.changed if folder.is_dir() else []
@@ -42,6 +55,9 @@ class Costs:
     """A gated feed-forward has three matrices of two thirds of the width, a learned position a table."""
 
     refuses = ()
+
+    def goals(self, config):
+        return JUDGED[config["model"]["class_path"].removeprefix("x.")]
 
     def check(self, config):
         for key, value in self.refuses:

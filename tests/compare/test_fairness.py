@@ -85,13 +85,24 @@ def test_a_budget_says_what_must_be_equal(budget, changes, fatal):
         ({"data.class": "TextFiles"}, "data", "TextFiles"),
         ({"unit": "image"}, "unit", "unit: image (position=alibi) against token (default)"),
         ({"goals": {"loss": "max"}}, "goals", "goals: loss (max) (position=alibi) against"),
+        ({"goals": {"f1": "max"}}, "goals", "goals: f1 (max) (position=alibi) against"),
+        ({"prediction": "a class"}, "goals", "bits_per_byte (min) and loss (min) of a class (position=alibi) against"),
     ],
 )
 def test_other_data_and_other_goals_are_refused(changes, about, words):
-    flag = find_flags(pair(**changes))[0]
+    flag = find_flags(pair(base={"prediction": "a token"} if "prediction" in changes else {}, **changes))[0]
     assert flag.fatal
     assert flag.about == about
     assert words in flag.sentence
+
+
+def test_metrics_that_not_all_tasks_have_are_named():
+    (flag,) = find_flags(pair(goals={"loss": "min", "middle_loss": "min"}))
+    assert flag.sentence == (
+        "different goals: bits_per_byte of default alone and middle_loss of position=alibi alone. "
+        "What all have decides: loss"
+    )
+    assert (flag.fatal, flag.about, flag.variants) == (False, "goals", ("position=alibi",))
 
 
 @pytest.mark.parametrize(

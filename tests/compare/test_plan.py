@@ -71,6 +71,33 @@ def test_variants_that_differ_and_share_a_name_are_refused(fits, monkeypatch):
         prepare(request("model.position=da_text,db_text"), fits, Costs(), never)
 
 
+def test_tasks_vary_and_an_option_of_one_is_left_out_of_the_others(fits):
+    design = prepare(request("model=Toy,Far", "model.ahead=1,2", options=("--model.lr=0.5",)), fits, Costs(), never)
+    assert names(design) == ["lr=0.5", "ahead=1,lr=0.5,model=far", "ahead=2,lr=0.5,model=far"]
+    assert design.arms[0].words == ("toy", "--model.lr=0.5")
+    assert design.arms[2].words == ("toy", "--model.lr=0.5", "--model=Far", "--model.ahead=2")
+    assert design.notes == [
+        "model=Toy,ahead=1: its task lacks --model.ahead=1, left out",
+        "model=Toy,ahead=2: its task lacks --model.ahead=2, left out",
+        "Far lacks model.near of Toy: dropped",
+    ]
+    assert design.goal == "loss"
+    assert plan.split_foreign(["--model.a.b=1", "--data.a=1"], frozenset(), frozenset("a")) == (
+        ("--data.a=1",), ("--model.a.b=1",),
+    )  # fmt: skip
+
+
+def test_tasks_without_a_metric_in_common_are_refused_before_anything_runs(fits):
+    for other in ("Image", "Score"):
+        with pytest.raises(UsageError, match="no metric in common") as caught:
+            prepare(request(f"model=Toy,{other}"), fits, Costs(), never)
+        assert f"{other} by loss" in str(caught.value)
+    assert prepare(request("model=Far,Toy", base="model=Far"), fits, Costs(), never).goal == "rate"
+    assert prepare(request("model=Far,Toy", goal="val/rate"), fits, Costs(), never).goal == "val/rate"
+    with pytest.raises(UsageError, match=r"no metric that all tasks have\. Those are: loss, rate"):
+        prepare(request("model=Toy,Far", goal="bleu"), fits, Costs(), never)
+
+
 def test_options_for_all_runs_are_in_every_variant(fits):
     design = prepare(request(options=("--model.lr=0.5",)), fits, Costs(), never)
     assert names(design) == ["lr=0.5", "lr=0.5,position=alibi"]

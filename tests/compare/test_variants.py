@@ -53,6 +53,7 @@ def test_none_is_the_part_that_does_nothing(word):
         ("position=rope", "as 'model.position'"),
         ("modle.position=rope", "as 'model.position'"),
         ("model.=rope", "begins with model, data, trainer or tune"),
+        ("data=StdlibDocs", "the task varies as 'model', and all else begins with model"),
     ],
 )
 def test_what_cannot_vary(text, message):
@@ -272,6 +273,10 @@ def test_runs_of_different_tasks_are_not_compared(tmp_path):
 
     same = [record("lm-tiny", "loss", "token"), record("lm-small", "loss", "token")]
     run_records.check_one_task([*same, run_records.RunRecord(tmp_path, "vit", "v", 1, problem="damaged")])
+    one, two = (run_records.RunRecord(tmp_path, "a", "v", 1, goals={"loss": "min", name: "max"}) for name in "fg")
+    assert run_records.shared_goals([one, two]) == {"loss": "min"}
+    assert run_records.shared_goals([]) == {}
+    run_records.check_one_task([one, two])
     for other in (record("vit-glyphs", "accuracy", "image"), record("vit", "loss", "image")):
         with pytest.raises(UsageError, match=f"lm-tiny by loss per token; {other.recipe} by "):
             run_records.check_one_task([*same, other])

@@ -1,6 +1,7 @@
 """From ledgers to verdicts: paired by seed, corrected, in words; what diverged, lacks or is refused is counted."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,34 @@ def test_figures_are_paired_by_seed_and_tested():
     assert alibi.sd == pytest.approx(np.std(ours, ddof=1))
     assert (result.base.verdict.word, result.base.pair.n) == ("baseline", 0)
     assert (result.recipe, result.goal, result.lower_is_better, result.at) == ("lm-tiny", "loss", True, "best")
+
+
+def test_the_metric_that_all_tasks_have_decides():
+    def runs(variant, figures, task, goals):
+        changes = {
+            "goals": goals,
+            "prediction": "a token",
+            "choices": {"model": task, **({"ahead": 1} if task == "B" else {})},
+        }
+        return [replace(one, **changes) for one in runs_of(variant, figures, goal="loss")]
+
+    base = runs("default", BASE, "A", {"accuracy": "max", "loss": "min"})
+    other = runs("model=b", NEAR, "B", {"loss": "min", "ahead_loss": "min"})
+    result = answer([*base, *other])
+    assert (result.goal, result.varied) == ("loss", ("model",))
+    assert [(each.label, each.verdict.word) for each in result.rows] == [("A", "baseline"), ("B", "better")]
+    with pytest.raises(UsageError, match="'accuracy' is none of the metrics that all variants have"):
+        answer([*base, *other], goal="accuracy")
+    alone = runs("model=b", NEAR, "B", {"ahead_loss": "min"})
+    assert [each.verdict.word for each in answer([*base, *alone], goal="loss").rows] == ["baseline", "not comparable"]
+
+
+def test_a_record_of_an_older_version_does_not_say_its_task():
+    base, new = runs_of("default", BASE), runs_of("a=1", NEAR)
+    new = [replace(one, choices={**one.choices, "model": "CausalLM"}, prediction="the next token") for one in new]
+    result = answer([*base, *new])
+    assert result.varied == ("a",)
+    assert result.rows[1].verdict.word == "better"
 
 
 def test_several_variants_are_corrected_for_their_number():

@@ -70,8 +70,50 @@ def test_an_option_of_the_default_part(resolve):
     assert options(plan)["norm"] == {"class_path": "cli_toys.RMS", "init_args": {"eps": 1e-2}}
 
 
-def test_forgetting_for_model_data_and_optimizer(resolve):
-    assert resolve(BASE, options="--model other").config["model"]["init_args"] == {"smooth": 0.0}
+def test_another_task_keeps_what_both_share(resolve):
+    plan = resolve(BASE, options="--model similar --model.ahead 2")
+    assert options(plan)["norm"] == {"class_path": "cli_toys.Layer", "init_args": {"eps": 1e-3, "bias": True}}
+    assert (options(plan)["lr"], options(plan)["ahead"]) == (3e-4, 2)
+    assert plan.origins["model.norm.eps"] == "r0.yaml:5"
+    back = resolve(BASE, options="--model similar --model toy")
+    assert back.config == resolve(BASE).config
+    assert back.notes == resolve(BASE).notes == []
+
+
+def test_what_another_task_lacks_is_dropped_and_named(resolve):
+    base = BASE.replace("lr: 3e-4", "flag: true\n    mode: sum")
+    plan = resolve(base, options="--model similar")
+    assert {"flag", "limit"} & options(plan).keys() == set()
+    assert options(plan)["mode"] == 3  # of another type
+    assert plan.notes == [
+        "Similar lacks model.flag of Toy: dropped ← r0.yaml:4",
+        "Similar lacks model.mode of Toy: dropped ← r0.yaml:5",
+        "model.lr is 0.01, the default of Similar; that of Toy is 0.001",
+        "model.schedule is Steep, the default of Similar; that of Toy is Flat",
+        "model.mode is 3, the default of Similar; that of Toy is mean",
+    ]
+    assert options(resolve(BASE, options="--model other")) == {"smooth": 0.0}
+
+
+def test_the_order_of_options_and_task_does_not_matter(resolve):
+    after = resolve(BASE, options="--model similar --model.ahead 2 --model.dim 4")
+    assert resolve(BASE, options="--model.ahead 2 --model.dim 4 --model similar").config == after.config
+    for order in ("--model similar --model.flag true", "--model.flag true --model similar"):
+        message = error(resolve, BASE, options=order)
+        assert "model.flag is no option of Similar" in message
+        assert "Add --model Toy" in message
+
+
+def test_a_file_between_may_name_another_task(resolve):
+    plan = resolve(BASE, "model: {class_path: Similar, init_args: {ahead: 5}}", options="--model toy")
+    assert plan.config == resolve(BASE).config
+    assert plan.notes == ["Toy lacks model.ahead of Similar: dropped ← r1.yaml:1"]
+    assert "unknown key 'model.nonsense'" in error(
+        resolve, BASE, "model: {init_args: {nonsense: 5}}", options="--model similar"
+    )
+
+
+def test_forgetting_for_data_and_optimizer(resolve):
     plan = options(resolve(BASE, options="--model.optimizer.momentum 0.9"))
     assert plan["optimizer"]["class_path"] == "torch.optim.SGD"
     assert plan["optimizer"]["init_args"]["momentum"] == 0.9

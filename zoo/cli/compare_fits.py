@@ -47,7 +47,12 @@ class ZooFit:
         """The configuration of a recipe and options. Raises UsageError as `zoo fit` does."""
         config_plan = run_config.make_plan(*draft([*words, f"--runs={self.runs}"]), self.schema)
         self._plans[config_plan.run.title] = config_plan
-        return Point(Path(self.runs), config_plan.run.recipe, config_plan.run.variant, config_plan.config)
+        notes = tuple(config_plan.resolved.notes)
+        return Point(Path(self.runs), config_plan.run.recipe, config_plan.run.variant, config_plan.config, notes)
+
+    def task_options(self, words: Sequence[str]) -> frozenset[str]:
+        """The options of the task that a command chooses. Raises UsageError where it chooses none."""
+        return run_config.task_options(*draft([*words, f"--runs={self.runs}"]), self.schema)
 
     def changes(self, point: Point, home: Path) -> list[str]:
         """In what the configuration differs from that of a run that exists already.

@@ -94,7 +94,7 @@ def compare(options: ParsedOptions, comparison: Comparison) -> int:
     except PendingError as pending:
         print_plan(pending.steps, "These runs decide how the compared ones are made.")
         return 0
-    arms = ready.arms
+    arms, runner.goal = ready.arms, ready.goal
     jobs = runner.jobs(arms, comparison.seeds)
     print_introduction(comparison.seeds, arms, plan.list_steps(jobs), runner)
     for note in ready.notes:

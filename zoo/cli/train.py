@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from zoo.cli import doctor, warning_filters
-from zoo.config import fit_options, run_config
+from zoo.config import fit_options, run_config, run_folder
 from zoo.config.fit_options import Command
 from zoo.config.option_parser import ParsedOptions
 from zoo.config.run_config import Draft
@@ -31,6 +32,8 @@ def run(options: ParsedOptions) -> int:
             print_options(command, draft, schema)
             return 0
         config_plan = run_config.make_plan(command, draft, schema)
+        for note in config_plan.resolved.notes if run_folder.first_rank() else ():
+            print(f"note: {note}", file=sys.stderr)
         if "print_config" in command.flags:
             print(run_config.config_text(config_plan), end="")
             return 0

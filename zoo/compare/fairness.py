@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zoo.compare.number_format import format_apart, join_words
-from zoo.compare.run_records import RunRecord, duplicate_runs, group_by_variant, number
+from zoo.compare.run_records import RunRecord, duplicate_runs, group_by_variant, number, shared_goals
 from zoo.compare.variant_names import closest_to_recipe, short_names
 
 Groups = Mapping[str, Mapping[int, RunRecord]]
@@ -137,12 +137,40 @@ def _equality_flags(groups: Groups, base: str) -> list[Flag]:
         True,
     )
     result += _difference_flags(groups, base, "unit", lambda run: run.unit, str, True)
-    result += _difference_flags(groups, base, "goals", lambda run: tuple(sorted(run.goals.items())), _goals_text, True)
+    result += _goal_flags(groups, base)
     for name in ("precision", "accumulate", "optimizer", "schedule", "batch", "max_steps", "torch", "python", "zoo"):
         if name == "max_steps" and (kind != "tokens" or result):
             continue  # implied by the budget
         result += _difference_flags(groups, base, name, _setting(name), str, False)
     return result
+
+
+def _goal_flags(groups: Groups, base: str) -> list[Flag]:
+    """A fatal flag for variants without a metric of the baseline's, and one for metrics that not all others have."""
+    usual = _first(groups[base])
+    strangers = {name: runs for name, runs in groups.items() if runs and not shared_goals([usual, *runs.values()])}
+    others = {name: runs for name, runs in groups.items() if name not in strangers}
+    result = [
+        flag
+        for name, runs in strangers.items()
+        for flag in _difference_flags({base: groups[base], name: runs}, base, "goals", _goals_of, _goals_text, True)
+    ]
+    comparable = [run for runs in others.values() for run in runs.values()]
+    shared, labels = shared_goals([usual, *comparable]), short_names(groups)
+    alone: dict[str, list[str]] = {}
+    for name, runs in others.items():
+        for goal in dict.fromkeys(goal for run in runs.values() for goal in run.goals):
+            if goal not in shared:
+                alone.setdefault(goal, []).append(labels[name])
+    if alone:
+        metrics = join_words([f"{goal} of {join_words(owners)} alone" for goal, owners in alone.items()])
+        sentence = f"different goals: {metrics}. What all have decides: {join_words([*shared])}"
+        result.append(Flag(sentence, False, "goals", tuple(name for name in others if name != base)))
+    return result
+
+
+def _goals_of(run: RunRecord) -> tuple[str, tuple[tuple[str, str], ...]]:
+    return run.prediction, tuple(sorted(run.goals.items()))
 
 
 def _difference_flags(
@@ -267,8 +295,9 @@ def _data_text(value: tuple[str, str]) -> str:
     return f"{value[0]} {value[1][:8]}"
 
 
-def _goals_text(value: tuple[tuple[str, str], ...]) -> str:
-    return join_words([f"{name} ({goal})" for name, goal in value])
+def _goals_text(value: tuple[str, tuple[tuple[str, str], ...]]) -> str:
+    prediction, goals = value
+    return join_words([f"{name} ({goal})" for name, goal in goals]) + (f" of {prediction}" if prediction else "")
 
 
 # components of tensor names that depend on an option; those of every other option contain its own name

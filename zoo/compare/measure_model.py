@@ -49,6 +49,11 @@ class CostMeter:
             if not isinstance(deepest, (NotImplementedError, RuntimeError)):
                 raise
 
+    def goals(self, config: Mapping[str, Any]) -> tuple[str, Mapping[str, str]]:
+        """What the metrics of a configuration's task judge, and the direction of each metric, "min" or "max"."""
+        task = _class(config["model"])
+        return task.prediction or task.__name__, task.monitored_metrics
+
     def cost(self, config: Mapping[str, Any]) -> Cost:
         """Parameters and forward FLOPs per token, with the sizes of the data. Raises UsageError for invalid parts."""
         key = json.dumps([config["model"], config["data"]], sort_keys=True, default=str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -53,6 +54,7 @@ class Point:
     recipe: str
     variant: str
     config: Mapping[str, Any]
+    notes: tuple[str, ...] = ()  # what its task does not take from the recipe
 
     def folder(self, seed: int) -> Path:
         """The run folder of a seed."""
@@ -64,6 +66,9 @@ class Fits(Protocol):
 
     def point(self, words: Sequence[str]) -> Point:
         """The configuration of a recipe and options. Raises UsageError as `zoo fit` does."""
+
+    def task_options(self, words: Sequence[str]) -> frozenset[str]:
+        """The options of the task that a command chooses. Raises UsageError where it chooses none."""
 
     def changes(self, point: Point, folder: Path) -> list[str]:
         """The differences from the configuration of an existing run, such as `model.lr was 0.1 and is 0.2`."""
@@ -116,9 +121,19 @@ def build_arms(
     base = variants.parse_baseline(comparison.base, comparison.vary) if comparison.base else ()
     by_name: dict[str, Arm] = {}
     invalid: list[InvalidVariant] = []
-    for variant in variants.design_variants(comparison.vary, base, comparison.design):
-        words = (comparison.recipe, *comparison.options, *(choice.word for choice in variant))
-        arm = Arm(variant, words, fits.point(words))
+    commands = [
+        (variant, (comparison.recipe, *comparison.options, *(choice.word for choice in variant)))
+        for variant in variants.design_variants(comparison.vary, base, comparison.design)
+    ]
+    several_tasks = any(one.key == variants.TASK for one in comparison.vary)
+    options = [fits.task_options(words) if several_tasks else frozenset() for _, words in commands]
+    for (variant, command), own in zip(commands, options, strict=True):
+        words, foreign = split_foreign(command, own, frozenset().union(*options))
+        point = fits.point(words)
+        text = variants.variant_text(variant)
+        arm = Arm(
+            variant, words, point, (*point.notes, *(f"{text}: its task lacks {word}, left out" for word in foreign))
+        )
         other = by_name.get(arm.name)
         if other is not None and other.point.config != arm.point.config:
             raise UsageError(
@@ -126,7 +141,10 @@ def build_arms(
                 f"{arm.name} and share a run folder.\nNames contain only the last component of a path, and no "
                 "options about where or how a run happens: compare them one at a time, with different --runs."
             )
-        if other is not None or arm.name in [one.name for one in invalid]:
+        if other is not None:
+            by_name[arm.name] = replace(other, notes=(*other.notes, *arm.notes))
+            continue
+        if arm.name in [one.name for one in invalid]:
             continue
         try:
             check(arm.point.config)
@@ -137,6 +155,16 @@ def build_arms(
             continue
         by_name[arm.name] = arm
     return list(by_name.values()), invalid
+
+
+def split_foreign(
+    words: Sequence[str], own: frozenset[str], every: frozenset[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Arguments for `zoo fit` without options that only another variant's task has (``every``), and those options."""
+    names = [re.match(r"--model\.([^.=]+)", word) for word in words]
+    foreign = [name is not None and name[1] in every - own for name in names]
+    pairs = list(zip(words, foreign, strict=True))
+    return tuple(word for word, other in pairs if not other), tuple(word for word, other in pairs if other)
 
 
 def list_jobs(arms: Sequence[Arm], seeds: Sequence[int], goal: str | None = None) -> list[Job]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from zoo.compare import length_probe, matched_sizes, plan, tuning_runs, variants
@@ -21,6 +21,9 @@ class Meter(matched_sizes.Costs):
     def check(self, config: Mapping[str, Any]) -> None:
         """Raise UsageError if its parts cannot be combined."""
 
+    def goals(self, config: Mapping[str, Any]) -> tuple[str, Mapping[str, str]]:
+        """What the metrics of its task judge, and the direction of each."""
+
 
 @dataclass(frozen=True)
 class PreparedRuns:
@@ -29,11 +32,12 @@ class PreparedRuns:
     arms: tuple[Arm, ...]
     invalid: tuple[InvalidVariant, ...] = ()
     tuned: Mapping[str, str] = field(default_factory=dict)
+    goal: str | None = None  # the metric that decides, where it is not the first of each run
 
     @property
     def notes(self) -> list[str]:
         """Sentences about what was matched, and the remaining differences."""
-        return [note for arm in self.arms for note in arm.notes]
+        return list(dict.fromkeys(note for arm in self.arms for note in arm.notes))
 
 
 def check_comparison(comparison: Comparison) -> list[tuple[str, ...]]:
@@ -54,6 +58,32 @@ def check_comparison(comparison: Comparison) -> list[tuple[str, ...]]:
     return [(comparison.recipe, *comparison.options, *(choice.word for choice in variant)) for variant in combinations]
 
 
+def decisive_metric(arms: Sequence[Arm], goal: str | None, meter: Meter) -> str | None:
+    """``goal``, or else the first metric that all tasks have where there are several tasks.
+
+    Raises UsageError where they have none in common, or not the one that is asked for.
+    """
+    tasks = {str(arm.point.config["model"]["class_path"]): arm for arm in arms}
+    if len(tasks) < 2:
+        return goal
+    measured = {path.rpartition(".")[2]: meter.goals(arm.point.config) for path, arm in tasks.items()}
+    prediction, first = next(iter(measured.values()))
+    shared = [
+        name
+        for name, direction in first.items()
+        if all(what == prediction and goals.get(name) == direction for what, goals in measured.values())
+    ]
+    if not shared:
+        words = "; ".join(f"{task} by {', '.join(goals)} of {what}" for task, (what, goals) in measured.items())
+        raise UsageError(
+            f"these tasks have no metric in common, and no verdict could compare them: {words}.\n"
+            "Compare tasks that judge the same prediction, such as CausalLM and FIM."
+        )
+    if goal is not None and goal.removeprefix("val/") not in shared:
+        raise UsageError(f"--goal {goal!r} is no metric that all tasks have. Those are: {', '.join(shared)}.")
+    return goal or shared[0]
+
+
 def prepare(comparison: Comparison, fits: Fits, meter: Meter, execute: Execute) -> PreparedRuns:
     """Build every variant, match its size, set its budget and tune it; ``execute`` does the runs that this needs.
 
@@ -63,6 +93,7 @@ def prepare(comparison: Comparison, fits: Fits, meter: Meter, execute: Execute) 
     if len(arms) < MIN_VARIANTS:
         why = f" {invalid[0].name}: {invalid[0].sentence}" if invalid else " The values are the recipe's own."
         raise UsageError(f"there is one variant, {arms[0].name}, and nothing to compare it with.{why}")
+    comparison = replace(comparison, goal=decisive_metric(arms, comparison.goal, meter))
     if comparison.probe:
         length_probe.check_config(arms[0].point.config)
     seed = tuning_runs.tuning_seed(comparison.seeds)
@@ -80,5 +111,8 @@ def prepare(comparison: Comparison, fits: Fits, meter: Meter, execute: Execute) 
         arms, tuned = tuning_runs.tune_variants(arms, sweep, seed, fits, execute, comparison.goal)
     settings = {arm.name: "; ".join(filter(None, (arm.solved, tuned.get(arm.name)))) for arm in arms}
     return PreparedRuns(
-        tuple(arms), tuple(invalid), {name: sentence for name, sentence in settings.items() if sentence}
+        tuple(arms),
+        tuple(invalid),
+        {name: sentence for name, sentence in settings.items() if sentence},
+        comparison.goal,
     )

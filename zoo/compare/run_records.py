@@ -35,6 +35,7 @@ class RunRecord:
     choices: Mapping[str, Any] = field(default_factory=dict)
     goals: Mapping[str, str] = field(default_factory=dict)
     unit: str = "token"
+    prediction: str = ""  # what the goals judge; empty in records of zoo 0.1
     data: Mapping[str, Any] = field(default_factory=dict)
     start: Mapping[str, str] = field(default_factory=dict)
     batches: Mapping[str, Any] = field(default_factory=dict)
@@ -96,14 +97,38 @@ def read_records(*folders: str | Path) -> list[RunRecord]:
     return list(records.values())
 
 
+def shared_goals(runs: Iterable[RunRecord]) -> dict[str, str]:
+    """The metrics that all runs have, which judge the same prediction, in the order of the first run; {} for none."""
+    records = [run for run in runs if run.goals]
+    if not records:
+        return {}
+    first = records[0]
+    return {
+        name: direction
+        for name, direction in first.goals.items()
+        if all(_same_prediction(run, first) and run.goals.get(name) == direction for run in records)
+    }
+
+
+def _same_prediction(run: RunRecord, other: RunRecord) -> bool:
+    if run.prediction and other.prediction:
+        return (run.prediction, run.unit) == (other.prediction, other.unit)
+    return (next(iter(run.goals)), run.unit) == (next(iter(other.goals)), other.unit)  # as far as an old record says
+
+
 def check_one_task(ledgers: Sequence[RunRecord]) -> None:
-    """Raise UsageError for runs of tasks that are judged by other figures: no table could compare them."""
-    tasks: dict[tuple[str, str], str] = {}
+    """Raise UsageError for runs of tasks that have no metric in common: no table could compare them."""
+    if not any(one.goals for one in ledgers) or shared_goals(ledgers):
+        return
+    tasks: dict[tuple[str, str, str], str] = {}
     for one in ledgers:
         if one.goals:
-            tasks.setdefault((next(iter(one.goals)), one.unit), one.recipe)
+            tasks.setdefault((next(iter(one.goals)), one.unit, one.prediction), one.recipe)
     if len(tasks) > 1:
-        by_task = "; ".join(f"{recipe} by {goal} per {unit}" for (goal, unit), recipe in tasks.items())
+        by_task = "; ".join(
+            f"{recipe} by {goal} per {unit}{f' of {prediction}' * bool(prediction)}"
+            for (goal, unit, prediction), recipe in tasks.items()
+        )
         raise UsageError(f"these runs learn different tasks, which are judged by different figures: {by_task}.\n"
                          "Compare runs of one task.")  # fmt: skip
 
@@ -140,7 +165,8 @@ def parse_record(path: Path) -> RunRecord:
 
 
 KINDS: dict[str, type | tuple[type, ...]] = {
-    "recipe": str, "variant": str, "seed": int, "unit": str, "steps": int, "tokens": (int, float), "finished": bool,
+    "recipe": str, "variant": str, "seed": int, "unit": str, "prediction": str,
+    "steps": int, "tokens": (int, float), "finished": bool,
     "diverged": bool, "validations": list,
     **dict.fromkeys(("choices", "goals", "data", "start", "batches", "setting", "cost", "best", "last"), dict),
 }  # fmt: skip

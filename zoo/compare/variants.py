@@ -13,6 +13,7 @@ from zoo.config.fit_options import nearest_option
 from zoo.errors import UsageError
 
 SECTIONS = ("model", "data", "trainer", "tune")
+TASK = "model"  # the key of the task itself
 DESIGNS = ("grid", "one-at-a-time")
 MANY, MOST_SEEDS = 12, 1000  # variants of a grid that need an explicit --design grid; seeds
 PAIRS, OPEN, CLOSE = {"'": "'", '"': '"'}, "[{(", "]})"
@@ -64,12 +65,15 @@ def parse_factor(text: str) -> Factor:
 def make_factor(key: str, values: Sequence[str]) -> Factor:
     """A factor with full part names for short ones. Raises UsageError for an invalid option or no values."""
     section, dot, option = key.partition(".")
-    if section not in SECTIONS or not dot or not option:
+    if key != TASK and (section not in SECTIONS or not dot or not option):
         if key in ("seed", "seeds", "seed_everything"):
             raise UsageError(f"{key!r} is no option to vary: --seeds names the seeds of every variant, as --seeds 1,2.")
         full_name = nearest_option(key)
         example = f", as {full_name!r}" if full_name else ""
-        raise UsageError(f"{key!r} cannot vary: an option begins with model, data, trainer or tune{example}.")
+        raise UsageError(
+            f"{key!r} cannot vary: the task varies as 'model', "
+            f"and all else begins with model, data, trainer or tune{example}."
+        )
     if not values:
         raise UsageError(f"{key!r} has no values to vary over.")
     return Factor(key, tuple(dict.fromkeys(spell_value(key, value) for value in values)))

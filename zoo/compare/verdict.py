@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from zoo.compare.fairness import Flag, default_baseline, find_flags
 from zoo.compare.number_format import NONE, join_words
-from zoo.compare.run_records import BETTER, RunRecord, group_by_variant, number
+from zoo.compare.run_records import BETTER, RunRecord, group_by_variant, number, shared_goals
 from zoo.compare.statistics import Paired, Verdict, holm_adjust, judge, mean_and_deviation, paired_t_test
 from zoo.compare.variant_names import match_variant, short_names
 from zoo.errors import UsageError
@@ -184,11 +184,14 @@ def _baseline(groups: Mapping[str, Seeds], requested: str | None) -> str:
 
 
 def _goal(groups: Mapping[str, Seeds], base: str, requested: str | None) -> tuple[str, str]:
-    goals = next(iter(groups[base].values())).goals
+    first = next(iter(groups[base].values()))
+    comparable = [run for runs in groups.values() for run in runs.values() if shared_goals([first, run])]
+    goals = shared_goals([first, *comparable]) or first.goals
     name = next(iter(goals)) if requested is None else requested.removeprefix("val/")
     if name not in goals:
+        who = "the metrics that all variants have" if name in first.goals else base
         raise UsageError(
-            f"--goal {requested!r} is none of {base}.{suggest(name, goals)} There are: {join_words([*goals], 8)}."
+            f"--goal {requested!r} is none of {who}.{suggest(name, goals)} There are: {join_words([*goals], 8)}."
         )
     return name, goals[name]
 
@@ -229,6 +232,9 @@ def _varied_choices(groups: Mapping[str, Seeds], tuned: Mapping[str, str]) -> tu
     names = dict.fromkeys(name for runs in groups.values() for run in runs.values() for name in run.choices)
     tuned_options = {piece.split()[0] for sentence in tuned.values() for piece in sentence.split("; ") if piece}
     values = {name: {describe_values(_choice(runs, name)) for runs in groups.values()} for name in names}
+    values["model"] = values.get("model", set()) - {NONE}  # records of zoo 0.1 do not say
+    if len(values["model"]) > 1:  # what one task lacks is part of the choice of the task
+        values = {name: of_name - {NONE} for name, of_name in values.items()}
     return tuple(
         n for n in names if len(values[n]) > 1 and n not in tuned_options and n.rpartition(".")[2] not in tuned_options
     )

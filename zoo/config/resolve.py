@@ -42,6 +42,7 @@ class Resolved:
     origins: dict[str, str] = field(default_factory=dict)
     defaults: dict[str, Any] = field(default_factory=dict)
     classes: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)  # what another task than the recipe's changes
 
 
 @dataclass(frozen=True)
@@ -166,12 +167,16 @@ class _Resolver:
         """The last class that the nodes name for a slot, with the options set since then."""
         cls = default if isinstance(default, type) else None
         options: dict[str, list[Node]] = {}
+        replaced: list[type] = []  # tasks that a later layer replaces
         lists = [index for index, node in enumerate(nodes) if isinstance(node.value, list)]
         for node in nodes[lists[-1] + 1 if lists else 0 :]:
             if node.value is not MISSING:
                 choice = self.choose(key, slot, node)
                 if choice is not cls:
-                    options = {}  # another part starts from its own defaults
+                    if key == "model":  # tasks share their network, optimizer and schedule
+                        replaced += [] if cls is None else [cls]
+                    else:
+                        options = {}  # another part starts from its own defaults
                     self.forget(key)
                 cls = choice
                 self.result.origins[key] = node.origin
@@ -190,11 +195,38 @@ class _Resolver:
             return None
         self.result.values[key] = self.result.classes[key] = cls
         params = parameters(cls, slot.owner_arguments)
+        if replaced:
+            options = self.shared_options(cls, replaced, options)
         for name in options:
             if name not in params:
                 raise self.no_option(key, slot, cls, name, options[name][-1].origin)
         admit_class(cls, class_path_of(cls))  # checked above, or a default in code
         return {"class_path": class_path_of(cls), "init_args": self.options(key, params, options, cls)}
+
+    def shared_options(self, task: type, replaced: list[type], options: dict[str, list[Node]]) -> dict[str, list[Node]]:
+        """The options of a model without those of a file that belong to replaced tasks alone; notes say which.
+
+        An option of the command line stays: it is an error where the task lacks it.
+        """
+        params, shared = parameters(task), dict(options)
+        for name, nodes in options.items():
+            owners = [other for other in replaced if other is not task and name in parameters(other)]
+            if not owners or not all(is_from_file(node.origin) for node in nodes):
+                continue
+            if name not in params or not _same_type(params[name], parameters(owners[0])[name]):
+                del shared[name]
+                self.result.notes.append(
+                    f"{task.__name__} lacks model.{name} of {owners[0].__name__}: dropped{where(nodes[-1].origin)}"
+                )
+        former = parameters(replaced[0])
+        for name, param in params.items():
+            ours, theirs = param.default, former[name].default if name in former else param.default
+            if name not in shared and ours != theirs:
+                self.result.notes.append(
+                    f"model.{name} is {_default_text(ours)}, the default of {task.__name__}; that of "
+                    f"{replaced[0].__name__} is {_default_text(theirs)}"
+                )
+        return shared
 
     def current(self, key: str, cls: type, slot: Slot, name: str, origin: str) -> str:
         """The name of today of an option; raises UsageError where one file, or one command, uses both."""
@@ -342,6 +374,18 @@ def _merge_nodes(nodes: list[Node]) -> Node:
             children = {**({} if merged.value is not MISSING else merged.children), **node.children}
             merged = Node(MISSING, node.origin, children)
     return merged
+
+
+def _same_type(param: Param, other: Param) -> bool:
+    """Whether two tasks take the same kind of value for an option: parts of one kind, or values of a common type."""
+    if param.slot is None or other.slot is None:
+        types = set(map(str, members_of(param.annotation))) & set(map(str, members_of(other.annotation)))
+        return param.slot is other.slot and bool(types)
+    return param.slot.base is other.slot.base
+
+
+def _default_text(default: object) -> str:
+    return default.__name__ if isinstance(default, type) else str(default)
 
 
 def _default_or_none(default: object) -> object:

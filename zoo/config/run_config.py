@@ -182,6 +182,21 @@ def make_plan(command: fit_options.Command, config_draft: Draft, against: Schema
     return Plan(command, full, run_folder.Run(Path(command.runs), recipe, variant, seed), config_draft.recipe)
 
 
+def task_options(command: fit_options.Command, config_draft: Draft, against: Schema) -> frozenset[str]:
+    """The names of the options of the task that a draft chooses, the last of several. Raises UsageError for none."""
+    from zoo.config.class_names import ClassFinder
+    from zoo.config.signatures import Slot, parameters
+    from zoo.inference.import_policy import apply_policy
+
+    apply_policy(tuple(command.allow))
+    nodes = [layer.children["model"] for layer in config_draft.layers if "model" in layer.children]
+    names = [node for node in nodes if isinstance(node.value, str)]
+    if not names:
+        raise UsageError("no model is chosen. Name a recipe (see: zoo recipes) or add --model NAME.")
+    task = ClassFinder(command.allow, config_draft.records).find(Slot(against.model), names[-1])
+    return frozenset(parameters(task))
+
+
 def config_text(config_plan: Plan) -> str:
     """The configuration as YAML that reproduces the run; its first line names recipe and variant."""
     import yaml

@@ -134,6 +134,7 @@ class Ledger(Callback):
             "choices": self.about.get("choices", {}),
             "goals": dict(getattr(task, "monitored_metrics", {})),
             "unit": getattr(task, "unit", "token"),
+            "prediction": getattr(task, "prediction", "") or type(task).__name__,
             "data": data_identity(trainer),
             "start": self.start,
             "batches": self.batches,

@@ -23,6 +23,7 @@ class LanguageTask(Task):
     """
 
     kind = "task"  # a base of its own: plugins derive tasks from it
+    prediction = "the next token"
     data_sizes: ClassVar = {"vocab_size": 64, "max_length": 64}
     monitored_metrics: ClassVar[Directions] = {"loss": "min", "bits_per_byte": "min"}
     net: Any
@@ -43,11 +44,14 @@ class LanguageTask(Task):
 
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
         """The same, after updating bits per byte; ``bytes`` (B,) is the length of each text."""
-        total, size = self.loss(batch)
+        return self.update_bits_per_byte(self.loss(batch), batch)
+
+    def update_bits_per_byte(self, loss: Loss, batch: dict[str, Tensor]) -> Loss:
+        """The loss of the next tokens of a batch, unchanged, for tasks that train with another one."""
         length = batch["bytes"].sum()
         if length > 0:
-            self.metrics["bits_per_byte"].update(total / math.log(2) / length, length)
-        return Loss(total, size)
+            self.metrics["bits_per_byte"].update(loss.total / math.log(2) / length, length)
+        return loss
 
     def compute_metrics(self, loss: float) -> dict[str, float]:
         """Perplexity exp(loss), and bits per byte."""

@@ -34,6 +34,7 @@ class Task(LightningModule):
 
     kind = "task"
     unit = "token"  # what a prediction is about, and a cost is per
+    prediction = ""  # what its metrics judge: tasks that say the same are compared by the metrics of both
     data_sizes: ClassVar[dict[str, int]] = {}  # options that the data sets where they are None, and a small value each
     monitored_metrics: ClassVar[Directions] = {"loss": "min"}  # of a validation; the first one decides
     in_matrix: ClassVar[bool] = True  # `zoo matrix` builds it; False where another task needs the same of a stack

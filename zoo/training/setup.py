@@ -72,7 +72,8 @@ def describe_configuration(model: Mapping[str, Any], data: Mapping[str, Any]) ->
     setting = {name: model_options[name] for name in ("optimizer", "schedule") if name in model_options}
     batch = {name: data_options[name] for name in BATCH if name in data_options}
     below = {f"data.{name}": value for name, value in data_options.items() if name not in INFRASTRUCTURE}
-    return {"choices": {**model_options, **below}, "setting": {**setting, "batch": batch}}
+    task = {"model": display_value({"class_path": model["class_path"]})} if "class_path" in model else {}
+    return {"choices": {**task, **model_options, **below}, "setting": {**setting, "batch": batch}}
 
 
 def option_values(model: Mapping[str, Any]) -> dict[str, Choice]:
