@@ -38,6 +38,8 @@ class Attention(RenamedOptions, nn.Module):
     requires: frozenset[str] = frozenset()  # features that it adds to every pattern
     dot_product = True  # whether a backend can compute it
     shows_weights = True  # it has weights to look at, in ``weigh``
+    # its forward also takes ``earlier_layers``, a dictionary in which layers leave tensors for later ones, or None
+    reads_earlier_layers = False
     sees_all = True  # a query may see every key that its pattern allows, in whatever order they stand
     memory: Literal["linear", "quadratic"] = "quadratic"  # in length, of what training keeps
     decoding_memory: Literal["constant", "linear"] = "linear"  # in length, of the decoding state

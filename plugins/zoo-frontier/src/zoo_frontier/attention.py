@@ -130,6 +130,72 @@ class GatedAttention(MultiHead):
         return self.out(mixed * self.gate(x).sigmoid())
 
 
+class ValueResidual(MultiHead):
+    """Values with a share of the first layer's: v' = l1 v_first + l2 v, in front of the softmax (Zhou et al., 2024).
+
+    l1 and l2 begin at ``share`` and 1 - ``share``, and are learned; layer 0 has none and keeps its values. The first
+    layer is the first one with this attention and as many key/value heads; if that is not layer 0, v_first is its v.
+    Each layer reads values of the same tokens and its cache holds v', so that decoding needs no other state.
+    """
+
+    packs = False  # type: ignore[assignment]
+    reads_earlier_layers = True
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        backend: Backend | None = None,
+        dropout: float = 0.0,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        bias: bool = True,
+        share: float = 0.5,
+        learned: bool = True,
+        layer: int = 0,
+    ):
+        """
+        Args:
+            share: l1 at the start of training, in [0, 1].
+            learned: train l1 and l2 of each layer; they stay what they are unless so.
+            layer: number of the layer, from 0 on, given by the stack.
+
+        Raises UsageError for another share.
+        """
+        super().__init__(dim, heads, backend, dropout, kv_heads, head_dim, bias)
+        if not 0 <= share <= 1:
+            raise UsageError(f"attention ValueResidual needs a share in [0, 1], got {share}.")
+        self.share, self.shares = share, nn.Parameter(torch.empty(2)) if learned and layer else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set l1 and l2 to ``share`` and 1 - ``share``."""
+        if self.shares is not None:
+            with torch.no_grad():
+                self.shares.copy_(self.shares.new_tensor([self.share, 1 - self.share]))
+
+    def across(self) -> Attention:
+        """MultiHead of the same sizes: a memory has values of one layer alone."""
+        bias = self.qkv.bias is not None
+        return MultiHead(
+            self.out.out_features, self.heads, self.backend, self.dropout, self.kv_heads, self.head_dim, bias
+        )
+
+    def forward(self, x, memory=None, *, pattern, position=None, cache=None, earlier_layers=None):
+        """x (B, T, dim) looks at itself; the result is shaped like x. ``earlier_layers`` holds the first one's values,
+        (B, kv_heads, T, head_dim), or gets them.
+        """
+        q, k, v = self.project(x, memory, pattern, position, None)
+        key = f"values of {self.kv_heads} heads of {self.head_dim}"
+        first = v if earlier_layers is None else earlier_layers.setdefault(key, v)
+        if first is not v or self.shares is not None:
+            share, rest = (self.share, 1 - self.share) if self.shares is None else self.shares.to(v.dtype)
+            v = share * first + rest * v
+        if cache is not None:
+            k, v = cache.extend(k, v)
+        return self.out(self.attend(q, k, v, pattern).transpose(1, 2).flatten(2))
+
+
 class Softcap(MultiHead):
     """Scores within (-cap, cap): softmax(cap tanh(q k' / (sqrt(D) cap)) + bias) v, as in Gemma 2 (2024)."""
 
