@@ -220,15 +220,17 @@ def test_decoding_is_one_pass(cls, options):
 
 @double
 @torch.no_grad()
-@pytest.mark.parametrize("cls", [MLA, GatedAttention, Differential])
+@pytest.mark.parametrize("cls", PARTS)
 def test_every_backend_computes_the_same(cls):
     part, x = build(cls), torch.randn(1, 40, DIM)
     outs = []
-    for backend in (Naive(), SDPA(), Tiled(8)):
+    for backend in (Naive(), Tiled(8), SDPA()):
         part.backend = backend
-        outs.append(part(x, pattern=Pattern(causal=True)))
-    assert_close(outs[1], outs[0], atol=1e-10, rtol=0)
-    assert_close(outs[2], outs[0], atol=1e-10, rtol=0)
+        if not part.unsupported(frozenset({"causal"})):
+            outs.append(part(x, pattern=Pattern(causal=True)))
+    assert len(outs) == 2 + (cls not in (Softcap, Sinks))
+    for out in outs[1:]:
+        assert_close(out, outs[0], atol=1e-10, rtol=0)
 
 
 @torch.no_grad()
@@ -246,8 +248,8 @@ def test_a_cache_of_latents_holds_the_papers_numbers_for_a_token():
 @pytest.mark.parametrize(("build", "words"), [
     (lambda: MLA(DIM, HEADS, rope_dim=6), "rope_dim that is a multiple of 4, got 6"),
     (lambda: Softcap(DIM, HEADS, cap=0.0), "cap above 0, got 0"),
-    (lambda: Softcap(DIM, HEADS, SDPA()), "attention Softcap has no dot product"),
-    (lambda: Sinks(DIM, HEADS, SDPA()), "attention Sinks has no dot product"),
+    (lambda: causal_stack(attention=Softcap, backend=SDPA), "Softcap asks for score_cap, which backend SDPA cannot"),
+    (lambda: causal_stack(attention=Sinks, backend=SDPA), "attention Sinks asks for lse, which backend SDPA cannot"),
     (lambda: ValueResidual(DIM, HEADS, share=1.5), r"share in \[0, 1\], got 1.5"),
     (lambda: Differential(12, 2), "heads of a multiple of 4, got dim=12, heads=2"),
     (lambda: Differential(DIM, HEADS, lambda_init=1.0), r"lambda_init in \[0, 1\), got 1"),

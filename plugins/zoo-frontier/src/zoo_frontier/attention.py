@@ -4,12 +4,11 @@ import math
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
 from zoo.parts.attention import Attention, MultiHead
-from zoo.parts.backend import Backend, Naive, masked_softmax
+from zoo.parts.backend import Backend, Naive
 from zoo.parts.cache import MemoryCache
 from zoo.parts.few_row_linear import Linear
 from zoo.parts.norm import RMSNorm
@@ -200,7 +199,8 @@ class Softcap(MultiHead):
     """Scores within (-cap, cap): softmax(cap tanh(q k' / (sqrt(D) cap)) + bias) v, as in Gemma 2 (2024)."""
 
     own_backend = Naive
-    dot_product = False
+    requires = frozenset({"score_cap"})
+    supports = MultiHead.supports | requires
 
     def __init__(
         self,
@@ -226,26 +226,23 @@ class Softcap(MultiHead):
 
     def attend(self, q, k, v, pattern):
         """Queries (B, H, T, D), keys and values (B, kv_heads, S, D) to what the heads give, (B, H, T, D)."""
-        v = v.repeat_interleave(self.heads // self.kv_heads, 1)
-        return F.dropout(self.weigh(q, k, pattern), self.dropout, self.training).to(v.dtype) @ v
+        return super().attend(q, k, v, pattern.capped(self.cap))
 
     def weigh(self, q, k, pattern):
         """Queries (B, H, T, D) and keys (B, kv_heads, S, D) to weights (B, H, T, S), in at least float32."""
-        k = k.repeat_interleave(self.heads // self.kv_heads, 1)
-        scores = q @ k.mT * (q.size(-1) ** -0.5 / self.cap)
-        wide = torch.promote_types(scores.dtype, torch.float32)
-        return masked_softmax(self.cap * scores.to(wide).tanh(), pattern)
+        return super().weigh(q, k, pattern.capped(self.cap))
 
 
 class Sinks(MultiHead):
     """One more score b_h in each softmax, learned, to which no value belongs (gpt-oss, 2025; Miller, 2023).
 
-    The weight of key s is e^(score_s) / (e^(b_h) + sum_j e^(score_j)): a head may look at nothing, so that weights sum
-    to less than one.
+    The weight of key s is e^(score_s) / (e^(b_h) + sum_j e^(score_j)), which is the softmax without a sink times
+    sigmoid(ln sum_j e^(score_j) - b_h): a head may look at nothing, so that weights sum to less than one.
     """
 
     own_backend = Naive
-    dot_product = False
+    requires = frozenset({"lse"})
+    supports = MultiHead.supports | requires
     sums_to_one = False
 
     def __init__(
@@ -268,20 +265,17 @@ class Sinks(MultiHead):
 
     def attend(self, q, k, v, pattern):
         """Queries (B, H, T, D), keys and values (B, kv_heads, S, D) to what the heads give, (B, H, T, D)."""
-        v = v.repeat_interleave(self.heads // self.kv_heads, 1)
-        return F.dropout(self.weigh(q, k, pattern), self.dropout, self.training).to(v.dtype) @ v
+        heads, lse = self.backend.with_lse(q, k, v, pattern, self.dropout if self.training else 0.0)
+        return heads * self.share(lse).to(heads.dtype)
 
     def weigh(self, q, k, pattern):
         """Queries (B, H, T, D) and keys (B, kv_heads, S, D) to weights (B, H, T, S), in at least float32."""
-        scores = q @ k.repeat_interleave(self.heads // self.kv_heads, 1).mT * q.size(-1) ** -0.5
-        mask, bias = pattern.dense(*scores.shape[1:], scores.device)
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        scores = scores if bias is None else scores + bias.to(scores.dtype)
-        if mask is not None:
-            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-        sink = self.sink.to(scores.dtype)[:, None, None].expand(*scores.shape[:3], 1)
-        weights = torch.cat([scores, sink], -1).softmax(-1)[..., :-1]
-        return weights if mask is None else weights.masked_fill(~mask, 0.0)
+        weights, lse = Naive().weights_with_lse(q, k, pattern)
+        return weights * self.share(lse)
+
+    def share(self, lse: Tensor) -> Tensor:
+        """What the sink leaves to the keys, (B, H, T, 1), of their log-sum-exp (B, H, T)."""
+        return (lse - self.sink.to(lse.dtype)[:, None]).sigmoid().unsqueeze(-1)
 
 
 class Differential(Attention):
