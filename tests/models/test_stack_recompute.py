@@ -6,6 +6,7 @@ import torch
 from tests.models.small import WORDS, language, names, part_options, seq2seq, spread
 from zoo.errors import UsageError
 from zoo.models import LanguageModel
+from zoo.parts.attention import MultiHead
 from zoo.parts.block import PreNorm
 
 KINDS = ("position", "backend", "attention", "norm", "ffn", "block")
@@ -68,3 +69,38 @@ class Own(PreNorm):
 def test_a_block_that_keeps_what_it_wants_is_refused():
     with pytest.raises(UsageError, match="recompute=false"):
         language(recompute=True, block=Own)
+
+
+class Borrows(MultiHead):
+    """Adds the first layer's output to its own, and notes which layers read it."""
+
+    packs = False
+    reads_earlier_layers = True
+
+    def forward(self, x, memory=None, *, earlier_layers=None, **options):
+        out = super().forward(x, memory, **options)
+        if memory is not None:
+            return out
+        first = earlier_layers.setdefault("first", out)
+        return out if first is out else out + 0.5 * first
+
+
+def test_what_earlier_layers_leave_is_the_same_when_they_are_computed_again():
+    want, expected = gradients(language, False, attention=Borrows, depth=3, dropout=0.2)
+    got, result = gradients(language, True, attention=Borrows, depth=3, dropout=0.2)
+    assert torch.equal(got, want)
+    for parameter, grad in expected.items():
+        torch.testing.assert_close(result[parameter], grad)
+
+
+def test_what_earlier_layers_leave_is_refused_beside_a_block_that_computes_again_itself():
+    with pytest.raises(UsageError, match="attention Borrows reads what earlier layers leave, of which block Own"):
+        language(attention=Borrows, block=Own)
+
+
+def test_nothing_of_one_forward_reaches_the_next():
+    net = spread(language(attention=Borrows, depth=2)).eval()
+    tokens = torch.arange(24).view(2, 12) % WORDS
+    whole = net(tokens)
+    net(tokens.flip(1))
+    assert torch.equal(net(tokens), whole)

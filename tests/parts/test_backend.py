@@ -1,5 +1,8 @@
 """Every backend is softmax(q k' scale + bias) v, values and gradients, for all it claims, and refuses the rest."""
 
+import itertools
+import math
+from dataclasses import replace
 from functools import lru_cache, partial
 
 import oracle
@@ -9,6 +12,7 @@ from torch.testing import assert_close
 
 from zoo.errors import UsageError
 from zoo.parts import cpu_attention
+from zoo.parts.autotune import Auto
 from zoo.parts.backend import SDPA, Backend, Flash, Naive, Tiled
 from zoo.parts.pattern import Pattern
 
@@ -60,6 +64,9 @@ def pattern_of(words, S, offset, table, start=0):
     return Pattern(offset=offset, start=start, **options)
 
 
+LSE = {"Naive": Naive} | {name: BACKENDS[name] for name in BACKENDS if name.startswith("Tiled")}
+
+
 def loss(out):
     return (out * torch.arange(out.numel(), dtype=out.dtype).sin().view(out.shape)).sum()
 
@@ -109,7 +116,8 @@ def check_backend(backend, words, shape, groups):
 
 def test_only_flash_claims_less_than_everything():
     everything = frozenset(FEATURES) | {"dropout", "content"}  # the latter: test_disentangled.py
-    assert [Naive().supports, SDPA().supports, Tiled().supports] == [everything] * 3
+    assert SDPA().supports == Backend.supports == everything
+    assert Naive().supports == Tiled().supports == everything | {"score_cap", "lse"}
     assert Flash().supports == ({"causal", "dropout"} if torch.cuda.is_available() else {"causal"})
 
 
@@ -326,3 +334,58 @@ def test_bfloat16_on_a_processor_is_computed_by_products_unless_the_scores_are_h
     assert not cpu_attention.worthwhile(q[:, :, :1].bfloat16(), q)
     monkeypatch.setattr(cpu_attention, "LARGEST", 4 * 2 * 8 * 8 - 1)
     assert not cpu_attention.worthwhile(q.bfloat16(), q)
+
+
+@pytest.mark.parametrize("words", PATTERNS)
+@pytest.mark.parametrize("shape", ["whole", "step", "chunk", "behind", "kept chunk"])
+@pytest.mark.parametrize("cap", [None, 0.5])
+def test_a_cap_and_the_log_sum_exp_are_their_formulas(words, shape, cap):
+    T, S, offset, start = SHAPES[shape]
+    q, k, v, table = (leaf.detach() for leaf in leaves(T, S, 2))
+    pattern = replace(pattern_of(words, S, offset, table, start), score_cap=cap)
+    for name, make in LSE.items():
+        out, lse = make().with_lse(q, k, v, pattern)
+        assert torch.equal(out, make()(q, k, v, pattern)), name
+        for b, h, t in itertools.product(range(2), range(4), range(T)):
+            scores = []
+            for s in range(S):
+                visible = pattern.allowed(torch.tensor(t + offset), torch.tensor(s + start))
+                if visible and (pattern.valid is None or pattern.valid[b, s]):
+                    score = (q[b, h, t] @ k[b, h // 2, s]).item() / math.sqrt(3)
+                    score = score if cap is None else cap * math.tanh(score / cap)
+                    bias = table[h].item() * (t + offset - 2 * (s + start)) if "bias" in words else 0.0
+                    scores.append((score + bias, s))
+            total = sum(math.exp(score) for score, _ in scores)
+            assert lse[b, h, t].item() == pytest.approx(math.log(total) if scores else -math.inf, abs=1e-12), name
+            expected = sum((math.exp(score) / total * v[b, h // 2, s] for score, s in scores), torch.zeros(3))
+            assert_close(out[b, h, t], expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("name", LSE)
+def test_gradients_of_a_cap_and_of_the_log_sum_exp_are_differences(name):
+    q, k, v, table = leaves(3, 4, 2)
+
+    def run(q, k, v, table):
+        pattern = Pattern(causal=True, valid=padding(4), score_cap=0.5, offset=1,
+                          bias=lambda head, query, key: table[head] * (query - 2 * key))  # fmt: skip
+        out, lse = LSE[name]().with_lse(q, k, v, pattern)
+        return out * (lse - 0.3).sigmoid().unsqueeze(-1)
+
+    assert torch.autograd.gradcheck(run, (q, k, v, table))
+
+
+def test_kernels_of_torch_refuse_a_cap_and_the_log_sum_exp():
+    q, k, v, _ = leaves(3, 3, 4)
+    for backend in (SDPA(), Flash(), Auto()):
+        with pytest.raises(UsageError, match="cannot lower score_cap"):
+            backend(q, k, v, Pattern(score_cap=2.0))
+        with pytest.raises(UsageError, match=r"gives no log-sum-exp \(lse\)"):
+            backend.with_lse(q, k, v, Pattern())
+
+
+def test_a_capped_pattern_is_one_object_per_cap_and_keeps_what_it_had():
+    pattern = Pattern(causal=True)
+    capped = pattern.capped(2.0)
+    assert pattern.capped(2.0) is capped
+    assert capped is not pattern.capped(3.0)
+    assert (capped.needs, capped.score_cap) == ({"causal", "score_cap"}, 2.0)

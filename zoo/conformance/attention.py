@@ -17,7 +17,7 @@ from zoo.conformance.weights import WEIGHTS
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize
 from zoo.parts.attention import Attention, TokenMixer
-from zoo.parts.backend import SDPA, Naive, Tiled
+from zoo.parts.backend import RARE, SDPA, Naive, Tiled
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import RoPE
 
@@ -27,7 +27,7 @@ DRAWS = 40
 @in_situations("options")
 def claims(subject: AttentionSubject) -> None:
     """``supports`` and ``requires`` are sets of known features, and the part has an attention's three projections."""
-    features_of_patterns = {*FEATURES, "dropout", "rotate", "cross"}
+    features_of_patterns = {*FEATURES, "dropout", "lse", "rotate", "cross"}
     part = subject.build()
     unknown = sorted((set(part.supports) | set(part.requires)) - features_of_patterns)
     require(
@@ -133,6 +133,8 @@ def backends_agree(subject: AttentionSubject) -> None:
             part = subject.factory(DIM, HEADS, backend, 0.0)
         except UsageError:
             continue
+        if part.unsupported(frozenset()):  # a stack refuses it
+            continue
         spread(part)
         outs[repr(backend)] = part(x, pattern=free(part))
     require(bool(outs), "it takes neither Naive nor SDPA nor Tiled.")
@@ -228,7 +230,7 @@ def memory_is_looked_at_alike(subject: AttentionSubject) -> None:
     other = (part if other is part else spread(other)).double()
     if "cross" not in other.supports:
         raise Inapplicable("it does not lower cross")
-    if other.requires or getattr(other, "ordered", False):
+    if other.requires - RARE or getattr(other, "ordered", False):
         raise Inapplicable("it looks at itself in a way of its own")
     for length in SHORT_AND_LONG:
         x = subject.tokens(2, length, torch.float64)
@@ -288,7 +290,7 @@ def order_of_keys(subject: AttentionSubject) -> None:
     part = with_heads(subject)
     if getattr(part, "ordered", False):
         raise Inapplicable("it declares ordered = True: it knows the order of tokens by itself")
-    if part.requires or not getattr(subject.part, "sees_all", True):
+    if part.requires - RARE or not getattr(subject.part, "sees_all", True):
         raise Inapplicable("it declares a pattern of its own")
     for keys in (6, 80):
         q = torch.randn(2, HEADS, 6, part.head_dim)

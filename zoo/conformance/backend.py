@@ -18,6 +18,7 @@ from zoo.conformance.kernel import (
     explain_mismatch,
     features,
     long_calls,
+    reference_lse,
     reference_result,
 )
 from zoo.conformance.running import memory_claim
@@ -33,7 +34,7 @@ from zoo.parts.pattern import Pattern
 @in_situations("options")
 def claims(subject: BackendSubject) -> None:
     """``supports`` is a set of known features."""
-    names = {*FEATURES, *CASES, "dropout"}
+    names = {*FEATURES, *CASES, "dropout", "lse"}
     unknown = sorted(set(subject.supports) - names)
     require(not unknown, f"supports names {', '.join(unknown)}; features are {', '.join(sorted(names))}.")
 
@@ -96,6 +97,64 @@ def gradients(subject: BackendSubject) -> None:
         for name, one, other in zip(("queries", "keys", "values", "the bias"), *faults, strict=False):
             gap = difference(one, other)
             require(gap <= 3e-5, f"{call.description}: the gradient of {name} is {gap:.1e} away from Naive's.")
+
+
+@in_situations("options")
+def log_sum_exp(subject: BackendSubject) -> None:
+    """``with_lse`` gives what a call gives, and ln sum exp(score) of each query: -inf without keys."""
+    backend = subject.build()
+    if "lse" not in subject.supports:
+        raise Inapplicable("it does not claim lse")
+    for dtype, bound in ((torch.float64, 1e-11), (torch.float32, 5e-6), (torch.bfloat16, 2e-2)):
+        for call in [*calls(subject.supports, dtype), *(long_calls(subject.supports) if bound == 5e-6 else ())]:
+            out, lse = backend.with_lse(call.q, call.k, call.v, call.make_pattern())
+            require(
+                torch.equal(out, backend(call.q, call.k, call.v, call.make_pattern())),
+                f"{call.description}: the result beside the log-sum-exp differs from that of a plain call.",
+            )
+            shape, wide = tuple(call.q.shape[:3]), torch.promote_types(dtype, torch.float32)
+            require(
+                lse.shape == shape and lse.dtype == wide,
+                f"{call.description}: the log-sum-exp is {tuple(lse.shape)} {lse.dtype}, "
+                f"not (B, H, T) = {shape} {wide}.",
+            )
+            right = reference_lse(call, call.q, call.k)
+            dead = right == float("-inf")
+            require(
+                torch.equal(lse == float("-inf"), dead),
+                f"{call.description}: the log-sum-exp of a query is -inf where it sees no key, and nowhere else.",
+            )
+            gap = difference(lse[~dead], right[~dead]) if not dead.all() else 0.0
+            doubt = "Natural logarithm, of scores with scale, cap and bias, before dropout?"
+            require(gap <= bound, f"{call.description}: the log-sum-exp is {gap:.1e} off in {dtype}. {doubt}")
+
+
+@in_situations("options")
+def log_sum_exp_gradients(subject: BackendSubject) -> None:
+    """Gradients through the log-sum-exp are right, and finite where a query sees no key: a sink learns through them."""
+    backend = subject.build()
+    if "lse" not in subject.supports:
+        raise Inapplicable("it does not claim lse")
+    sinks = torch.linspace(-1, 1, 4)[:, None]
+    for call in calls(subject.supports, torch.float32):
+        grads = []
+        for right in (False, True):
+            q, k, v = (tensor.detach().clone().requires_grad_() for tensor in (call.q, call.k, call.v))
+            kernel = Naive() if right else backend
+            out, lse = kernel.with_lse(q, k, v, call.make_pattern())
+            lse = reference_lse(call, q, k) if right else lse
+            heads = out * (lse - sinks).sigmoid().unsqueeze(-1).to(out.dtype)
+            probe = torch.arange(out.numel(), dtype=out.dtype).sin().view(out.shape)
+            grads.append(torch.autograd.grad((heads * probe).sum(), (q, k, v)))
+        for name, one, other in zip(("queries", "keys", "values"), *grads, strict=True):
+            require(
+                bool(one.isfinite().all()),
+                f"{call.description}: the gradient of {name} through the log-sum-exp is not finite.",
+            )
+            gap = difference(one, other)
+            require(
+                gap <= 3e-5, f"{call.description}: through the log-sum-exp the gradient of {name} is {gap:.1e} off."
+            )
 
 
 @in_situations("options")
@@ -239,6 +298,11 @@ def refusal(subject: BackendSubject) -> None:
         raise Broken(
             f"{feature} is not claimed, yet taken without a word: a mask would be lost. Refuse it, or claim it."
         )
+    if "lse" not in subject.supports:
+        try:
+            backend.with_lse(q, q, q, Pattern())
+        except UsageError as sentence:
+            require("lse" in str(sentence), f"the refusal of with_lse does not name lse: {sentence}")
 
 
 @in_situations("options")
@@ -291,6 +355,8 @@ PROMISES = [
     values,
     long_sequences,
     gradients,
+    log_sum_exp,
+    log_sum_exp_gradients,
     scale_and_widths,
     more_keys_than_queries,
     width_of_values,

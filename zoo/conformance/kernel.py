@@ -13,7 +13,8 @@ from zoo.conformance.common import difference
 from zoo.parts.backend import Backend, Naive
 from zoo.parts.pattern import Pattern
 
-FEATURES = ("causal", "window", "valid", "bias", "content", "sparse")
+FEATURES = ("causal", "window", "valid", "bias", "content", "sparse", "score_cap")
+CAP = 0.7  # scores of the calls here reach 3
 # queries, keys, positions of the first query and of the first key
 SHAPES = {
     "a whole sequence": (7, 7, 0, 0), "one new token": (1, 9, 8, 0), "a chunk after a prefix": (3, 9, 6, 0),
@@ -52,6 +53,8 @@ def features(words: frozenset[str], keys: int, heads: int, table: Tensor | None 
         fields["content"] = lambda query, key: (shares * (key[None] - 2 * query[:, None])).sin()
     if "sparse" in words:
         fields["sparse"] = every_second
+    if "score_cap" in words:
+        fields["score_cap"] = CAP
     return fields
 
 
@@ -61,12 +64,13 @@ def every_second(query: Tensor, key: Tensor) -> Tensor:
 
 
 def subsets(supports: frozenset[str]) -> Iterator[frozenset[str]]:
-    """Every combination of the features that are claimed; what tokens add, alone and with all."""
-    claimed = [feature for feature in FEATURES if feature in supports and feature != "content"]
+    """Every combination of the features that are claimed; what changes scores of tokens, alone and with all others."""
+    scoring = ("content", "score_cap")
+    claimed = [feature for feature in FEATURES if feature in supports and feature not in scoring]
     for size in range(len(claimed) + 1):
         yield from map(frozenset, itertools.combinations(claimed, size))
-    if "content" in supports:
-        yield from (frozenset({"content"}), frozenset({*claimed, "content"}))
+    for feature in (feature for feature in scoring if feature in supports):
+        yield from (frozenset({feature}), frozenset({*claimed, feature}))
 
 
 def calls(
@@ -146,6 +150,8 @@ def misread_features(call: Call) -> Iterator[tuple[str, dict[str, Any], float | 
     if (bias := pattern.get("bias")) is not None:
         turned = pattern | {"bias": lambda head, query, key: bias(head, key, query)}
         yield "when query and key change places in the bias", turned, None, k, v
+    if pattern.get("score_cap") and "bias" in pattern:
+        yield "when the cap falls on the bias too: it falls on q k' scale alone", *behind_bias(call)
     if k.size(1) < q.size(1):
         tiled = [y.repeat(1, q.size(1) // y.size(1), 1, 1) for y in (k, v)]
         yield "with shared heads tiled: use repeat_interleave(H / G, dim=1)", pattern, None, tiled[0], tiled[1]
@@ -160,6 +166,38 @@ def compared_queries(backend: Backend, call: Call) -> Tensor:
         among = (own >= 0) & (own < S)
         counts[:, 0, :, 0] = pattern.valid[:, own.clamp(0, S - 1)] | ~among
     return counts
+
+
+def behind_bias(call: Call) -> tuple[dict[str, Any], None, Tensor, Tensor]:
+    """A call whose cap falls on the bias too, as a pattern's options without bias or cap, no scale, and k and v."""
+    q, k, v, fields, _ = call
+    pattern = call.make_pattern()
+
+    def content(query: Tensor, key: Tensor) -> Tensor:
+        scores = q.double() @ k.double().repeat_interleave(q.size(1) // k.size(1), 1).mT * q.size(-1) ** -0.5
+        added = pattern.cost(q.size(1), query, key)
+        return pattern.cap(scores + (0 if added is None else added)) - scores
+
+    others = {name: value for name, value in fields.items() if name not in ("bias", "content", "score_cap")}
+    return {**others, "content": content}, None, k, v
+
+
+def reference_lse(call: Call, q: Tensor, k: Tensor) -> Tensor:
+    """ln sum_s e^(score_s) in float64 for q (B, H, T, D) and k (B, G, S, D) with the call's pattern, (B, H, T); -inf
+    for queries that see no key.
+    """
+    pattern, groups = call.make_pattern(), q.size(1) // k.size(1)
+    query = torch.arange(pattern.offset, pattern.offset + q.size(2))
+    key = torch.arange(pattern.start, pattern.start + k.size(2))
+    scores = pattern.cap(q.double() @ k.double().repeat_interleave(groups, 1).mT * q.size(-1) ** -0.5)
+    cost, mask = pattern.cost(q.size(1), query, key), pattern.mask(query, key)
+    scores = scores if cost is None else scores + cost
+    mask = torch.ones(1, 1, dtype=torch.bool) if mask is None else mask
+    scores = scores.masked_fill(~mask, float("-inf"))
+    most = scores.detach().amax(-1, keepdim=True).clamp(min=-1e300)
+    total = (scores - most).exp().sum(-1)
+    dead = total == 0
+    return (total.masked_fill(dead, 1).log() + most[..., 0]).masked_fill(dead, float("-inf"))
 
 
 def reference_result(call: Call, scale: float | None = None) -> Tensor:

@@ -14,6 +14,7 @@ from zoo.conformance.subject import LENGTH, SHORT_AND_LONG, Refused, Subject
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize
 from zoo.models.stack import Stack
+from zoo.parts.backend import RARE
 from zoo.parts.block import Memory
 from zoo.parts.cache import PartState
 from zoo.parts.packing import Packing
@@ -385,7 +386,7 @@ def no_token_is_special(subject: Subject) -> None:
     layer = any_layer(subject)
     if isinstance(layer, Stack) and layer.causal:
         raise Inapplicable("it is causal, and so has an order")
-    if getattr(subject.part, "requires", None):
+    if frozenset(getattr(subject.part, "requires", ())) - RARE:
         raise Inapplicable("it declares a pattern of its own")
     if getattr(subject.part, "ordered", False):
         raise Inapplicable("it declares ordered = True: it knows the order of tokens by itself")

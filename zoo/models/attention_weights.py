@@ -94,7 +94,7 @@ def _warn_without_weights(part: type) -> None:
 
 
 def _weights(part: HasWeights, args: tuple, kwargs: dict, rows: Selection | None, heads: Selection | None) -> Tensor:
-    arguments = {key: value for key, value in kwargs.items() if key != "cache"}
+    arguments = {key: value for key, value in kwargs.items() if key not in ("cache", "earlier_layers")}
     if isinstance(part, Attention):
         if kwargs.get("cache") is not None and arguments["pattern"].offset:
             raise UsageError(

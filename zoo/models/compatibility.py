@@ -71,6 +71,16 @@ def check_recompute(recompute: bool, block: Block) -> None:
         )
 
 
+def check_earlier_layers(attention: Attention | None, block: Block) -> None:
+    """Raise UsageError where an attention reads what earlier layers leave and a block runs layers in its own way."""
+    own = type(block).through.__func__ is not Block.through.__func__  # type: ignore[attr-defined]
+    if own and attention is not None and attention.reads_earlier_layers:
+        raise UsageError(
+            f"attention {type(attention).__name__} reads what earlier layers leave, of which block "
+            f"{type(block).__name__} keeps no gradients. Take another block."
+        )
+
+
 def too_long(position: Position, length: int, limit: int) -> UsageError:
     """The error for a sequence beyond the positions that a scheme has."""
     return UsageError(

@@ -10,7 +10,14 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from zoo.errors import UsageError
-from zoo.models.compatibility import CROSS, check_recompute, check_supported, required_features, too_long
+from zoo.models.compatibility import (
+    CROSS,
+    check_earlier_layers,
+    check_recompute,
+    check_supported,
+    required_features,
+    too_long,
+)  # fmt: skip
 from zoo.models.initialization import Init
 from zoo.models.layer_overrides import (
     Layer,
@@ -43,11 +50,17 @@ class Recomputed:
         self.block = block
 
     def __call__(self, x: Tensor, context: Context) -> Tensor:
-        return checkpoint(self._run, x, context, use_reentrant=False)
+        earlier = dict(context.earlier_layers or {})  # as it is now: the second run must not read what the first leaves
+        x, own = checkpoint(self._run, x, context, earlier, use_reentrant=False)
+        if context.earlier_layers is not None:
+            context.earlier_layers.update(own)
+        return x
 
-    def _run(self, x: Tensor, context: Context) -> Tensor:
+    def _run(self, x: Tensor, context: Context, earlier: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         # a pattern of its own in every run: a mask that was remembered would not be computed, and kept, a second time
-        return self.block(x, context._replace(pattern=replace(context.pattern)))
+        every = dict(earlier)
+        x = self.block(x, context._replace(pattern=replace(context.pattern), earlier_layers=every))
+        return x, {name: tensor for name, tensor in every.items() if name not in earlier}
 
 
 class Stack(nn.Module):
@@ -136,6 +149,7 @@ class Stack(nn.Module):
                 place = place_arguments(layer.block, number, depth)
                 self.blocks.append(layer.block(attend, look, feed, another, dropout, **place))
                 check_recompute(recompute, cast(Block, self.blocks[-1]))
+                check_earlier_layers(attend, cast(Block, self.blocks[-1]))
         share_layers([part for part in attentions if part is not None])
         self._check_positions(attentions)
         self.norm = norm(dim) if cast(Block, self.blocks[-1]).closes else nn.Identity()
@@ -311,8 +325,9 @@ class Stack(nn.Module):
             (start, window, position): self.pattern(valid, offset, start, window, inner, position)
             for start, window, position in views
         }
+        earlier: dict[str, Tensor] = {}
         return [
-            Context(patterns[view], view[2], memory, tokens, caches[number] if caches else None, inner)
+            Context(patterns[view], view[2], memory, tokens, caches[number] if caches else None, inner, earlier)
             for number, view in enumerate(views)
         ]
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
-from zoo.parts.backend import CASES, SDPA, Backend, Naive, masked_softmax
+from zoo.parts.backend import CASES, RARE, SDPA, Backend, Naive, masked_softmax
 from zoo.parts.cache import Cache, MemoryCache, PartState
 from zoo.parts.few_row_linear import Linear, linear
 from zoo.parts.norm import Norm
@@ -35,9 +35,11 @@ class Attention(RenamedOptions, nn.Module):
     # what the function makes sense with: turned queries and keys, a memory, and the features of a pattern that its
     # backend must serve as well
     supports: frozenset[str] = Backend.supports - {"content"} | {"rotate", "cross"}
-    requires: frozenset[str] = frozenset()  # features that it adds to every pattern
+    requires: frozenset[str] = frozenset()  # features that it adds to every pattern, or "lse", which it asks for
     dot_product = True  # whether a backend can compute it
     shows_weights = True  # it has weights to look at, in ``weigh``
+    # its forward also takes ``earlier_layers``, a dictionary in which layers leave tensors for later ones, or None
+    reads_earlier_layers = False
     sees_all = True  # a query may see every key that its pattern allows, in whatever order they stand
     memory: Literal["linear", "quadratic"] = "quadratic"  # in length, of what training keeps
     decoding_memory: Literal["constant", "linear"] = "linear"  # in length, of the decoding state
@@ -90,7 +92,7 @@ class Attention(RenamedOptions, nn.Module):
     def unsupported(self, needs: frozenset[str]) -> frozenset[str]:
         """Which of these needs neither this attention nor its backend can serve."""
         by_case = {CASES[need] for need in needs & self.backend.supports if need in CASES}
-        of_backend = ((needs | self.requires) & Backend.supports) - self.backend.supports - by_case
+        of_backend = ((needs | self.requires) & (Backend.supports | RARE)) - self.backend.supports - by_case
         return (needs - self.supports - frozenset(CASES)) | of_backend
 
     @property

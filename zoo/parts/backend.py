@@ -18,14 +18,15 @@ from zoo.parts.recompute import recomputed
 from zoo.renames import RenamedOptions
 
 CASES = {"alibi": "bias"}  # a feature that is a case of another: a backend may serve it alone
+RARE = frozenset({"score_cap", "lse"})  # features that a backend serves only if it says so
 
 
 class Backend(RenamedOptions):
     """q is (B, H, T, D); k and v are (B, G, S, D), H a multiple of G; the result is (B, H, T, D of v).
 
     A query that may see no key gets zeros. ``scale`` is 1/sqrt(D) unless given. ``supports`` names the features of a
-    pattern (and "dropout" of the weights) that a backend serves; a stack that needs more refuses it. One that
-    ``skips_padding`` may leave out queries at padded positions, whose results nothing reads: they are zero or right.
+    pattern (and "dropout" of the weights, "lse": ``with_lse``) that a backend serves; a stack that needs more refuses
+    it. One that ``skips_padding`` may leave out queries at padded positions: their results are zero or right.
     """
 
     kind = "backend"
@@ -38,6 +39,16 @@ class Backend(RenamedOptions):
     ) -> Tensor:
         raise NotImplementedError
 
+    def with_lse(
+        self, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, dropout: float = 0.0, scale: float | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The result of the call, and ln sum_s e^(score_s) of each query, (B, H, T) in at least float32: -inf where it
+        sees no key. Gradients flow through both.
+
+        Raises UsageError where ``supports`` does not name "lse".
+        """
+        raise UsageError(f"backend {type(self).__name__} gives no log-sum-exp (lse). Use Naive or Tiled.")
+
     def check_training(self, device: torch.device) -> None:
         """Raise UsageError where it has no gradients on this device; called at the first forward in training."""
 
@@ -48,28 +59,54 @@ class Backend(RenamedOptions):
 class Naive(Backend):
     """The textbook: scores, softmax, weighted sum, with a T x S matrix in memory and weights to look at."""
 
+    supports = Backend.supports | RARE
+
     def weights(self, q: Tensor, k: Tensor, pattern: Pattern, scale: float | None = None) -> Tensor:
         """The attention weights, (B, H, T, S), in at least float32; each row sums to one, or to zero without keys."""
-        k = k.repeat_interleave(q.size(1) // k.size(1), dim=1)
-        scores = q @ k.mT * (q.size(-1) ** -0.5 if scale is None else scale)
-        return masked_softmax(scores, pattern)
+        return masked_softmax(self._scores(q, k, scale), pattern)
+
+    def weights_with_lse(
+        self, q: Tensor, k: Tensor, pattern: Pattern, scale: float | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The weights (B, H, T, S), and ln sum_s e^(score_s) of each query, (B, H, T): -inf where it sees no key."""
+        scores, mask = masked_scores(self._scores(q, k, scale), pattern)
+        weights, lse = scores.softmax(-1), scores.logsumexp(-1)
+        if mask is None:
+            return weights, lse
+        return weights.masked_fill(~mask, 0.0), lse.masked_fill(~mask.any(-1), float("-inf"))
 
     def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
         v = v.repeat_interleave(q.size(1) // v.size(1), dim=1)
         return F.dropout(self.weights(q, k, pattern, scale), dropout).to(v.dtype) @ v
 
+    def with_lse(self, q, k, v, pattern, dropout=0.0, scale=None):
+        """The result (B, H, T, D of v), and ln sum_s e^(score_s) of each query, (B, H, T)."""
+        v = v.repeat_interleave(q.size(1) // v.size(1), dim=1)
+        weights, lse = self.weights_with_lse(q, k, pattern, scale)
+        return F.dropout(weights, dropout).to(v.dtype) @ v, lse
+
+    @staticmethod
+    def _scores(q: Tensor, k: Tensor, scale: float | None) -> Tensor:
+        k = k.repeat_interleave(q.size(1) // k.size(1), dim=1)
+        return q @ k.mT * (q.size(-1) ** -0.5 if scale is None else scale)
+
+
+def masked_scores(scores: Tensor, pattern: Pattern) -> tuple[Tensor, Tensor | None]:
+    """(B, H, T, S) scores under a pattern, in at least float32, the lowest number where its mask, which is the second
+    result, is False.
+    """
+    mask, bias = pattern.dense(scores.size(1), scores.size(2), scores.size(3), scores.device)
+    scores = pattern.cap(scores.to(torch.promote_types(scores.dtype, torch.float32)))
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
+    # the lowest number, not -inf: softmax over nothing but -inf is nan, and so is its gradient
+    return scores if mask is None else scores.masked_fill(~mask, torch.finfo(scores.dtype).min), mask
+
 
 def masked_softmax(scores: Tensor, pattern: Pattern) -> Tensor:
     """Weights of (B, H, T, S) scores under a pattern, in at least float32; a row without keys is zeros."""
-    mask, bias = pattern.dense(scores.size(1), scores.size(2), scores.size(3), scores.device)
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    if bias is not None:
-        scores = scores + bias.to(scores.dtype)
-    if mask is None:
-        return scores.softmax(-1)
-    # the lowest number, not -inf: softmax over nothing but -inf is nan, and so is its gradient
-    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    return scores.softmax(-1).masked_fill(~mask, 0.0)
+    scores, mask = masked_scores(scores, pattern)
+    return scores.softmax(-1) if mask is None else scores.softmax(-1).masked_fill(~mask, 0.0)
 
 
 class SDPA(Backend):
@@ -79,6 +116,8 @@ class SDPA(Backend):
     """
 
     def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
+        if pattern.score_cap is not None:
+            raise UsageError("backend SDPA cannot lower score_cap: no kernel of torch's takes it. Use Naive or Tiled.")
         if cpu_attention.worthwhile(q, k):
             return cpu_attention.attention(q, k, v, pattern, dropout, scale)
         return self.fused(q, k, v, pattern, dropout, scale)
@@ -141,6 +180,7 @@ class Tiled(Backend):
     """
 
     memory = "linear"
+    supports = Backend.supports | RARE
 
     def __init__(self, tile: int = 128):
         """
@@ -154,6 +194,19 @@ class Tiled(Backend):
     def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
         if torch.compiler.is_exporting():  # a graph whose length stays open has no number of tiles to go over
             return Naive()(q, k, v, pattern, dropout, scale)
+        return self._rows(False, q, k, v, pattern, dropout, scale)
+
+    def with_lse(self, q, k, v, pattern, dropout=0.0, scale=None):
+        """The result (B, H, T, D of v), and ln sum_s e^(score_s) of each query, (B, H, T)."""
+        if torch.compiler.is_exporting():
+            return Naive().with_lse(q, k, v, pattern, dropout, scale)
+        rows = self._rows(True, q, k, v, pattern, dropout, scale)
+        return rows[..., : v.size(-1)].to(v.dtype), rows[..., -1]
+
+    def _rows(
+        self, lse: bool, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, dropout: float, scale: float | None
+    ) -> Tensor:
+        """The result (B, H, T, D of v); with ``lse`` the log-sum-exp beside it, in at least float32."""
         scale = q.size(-1) ** -0.5 if scale is None else scale
         groups = k.size(1)
         # heads that share keys become rows of one matrix: (B, G, H/G, T, D) against (B, G, 1, S, D)
@@ -170,7 +223,7 @@ class Tiled(Backend):
         for i, part in enumerate(q.split(self.tile, -2)):
             first = pattern.offset + i * self.tile
             visible = self._reach(pattern, first, first + part.size(-2) - 1, k.size(-2))
-            row = partial(self._row, pattern, first, visible.start, dropout, scale)
+            row = partial(self._row, lse, pattern, first, visible.start, dropout, scale)
             rows.append(
                 again(
                     row, part, v[..., :0, :], *keys[visible.start : visible.stop], *values[visible.start : visible.stop]
@@ -187,6 +240,7 @@ class Tiled(Backend):
 
     def _row(
         self,
+        lse: bool,
         pattern: Pattern,
         first: int,
         begin: int,
@@ -197,7 +251,7 @@ class Tiled(Backend):
         *tiles: Tensor,
     ) -> Tensor:
         """One tile of queries, the first at position ``first``, against ``tiles`` of keys from number ``begin`` on, and
-        their values behind them. The result is as wide as ``like``.
+        their values behind them. The result is as wide as ``like``, and with ``lse`` one wider.
         """
         wide = torch.promote_types(q.dtype, torch.float32)
         query = torch.arange(first, first + q.size(-2), device=q.device)
@@ -218,7 +272,11 @@ class Tiled(Backend):
             out, top = out * shrink + share @ v, peak
         # the largest score of a row counts e^0 = 1, so only a row without keys has no sum: it stays zero. Not a clamp
         # at 1: a row with one key sums to exactly 1, where a clamp drops the gradient
-        return (out / total.masked_fill(total == 0, 1.0)).to(like.dtype)
+        dead = total == 0
+        total = total.masked_fill(dead, 1.0)
+        if not lse:
+            return (out / total).to(like.dtype)
+        return torch.cat([out / total, (top + total.log()).masked_fill(dead, float("-inf"))], -1)
 
     def _reach(self, pattern: Pattern, first: int, last: int, keys: int) -> range:
         """The numbers of the tiles of keys that queries first..last can see at all."""
@@ -232,7 +290,7 @@ class Tiled(Backend):
     def _score(q: Tensor, k: Tensor, pattern: Pattern, query: Tensor, key: Tensor, scale: float) -> Tensor:
         """Scores of one tile, (B, G, H/G, rows, keys), -inf where a query may not look."""
         groups, share = q.size(1), q.size(2)
-        score = q @ k.mT * scale
+        score = pattern.cap(q @ k.mT * scale)
         cost = pattern.cost(groups * share, query, key)
         if cost is not None:
             score = score + cost.unflatten(-3, (groups, share)).to(score.dtype)

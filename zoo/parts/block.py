@@ -1,7 +1,7 @@
 """Blocks: how attention and feed-forward are joined to the stream of tokens that runs through a stack."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from torch import Tensor, nn
 
@@ -35,13 +35,17 @@ class Context(NamedTuple):
     tokens: Tensor | None = None  # (B, T) bool, False at padding
     cache: LayerCache | None = None
     packing: Packing | None = None  # the stream of tokens is packed, (1, N, dim)
+    earlier_layers: dict[str, Tensor] | None = None  # what parts of this forward leave for those of later layers
 
     def attend(self, part: nn.Module, x: Tensor) -> Tensor:
         """Tokens (B, T, dim) look at each other."""
         if self.packing is not None and not getattr(part, "packs", False):
             whole = self._replace(pattern=self.pattern.padded(), packing=None)
             return self.packing.pack(whole.attend(part, self.packing.spread(x)))
-        return part(x, pattern=self.pattern, position=self.position, cache=self.cache and self.cache.own)
+        options: dict[str, Any] = {"cache": self.cache and self.cache.own}
+        if getattr(part, "reads_earlier_layers", False):
+            options["earlier_layers"] = self.earlier_layers
+        return part(x, pattern=self.pattern, position=self.position, **options)
 
     def look(self, part: nn.Module, x: Tensor) -> Tensor:
         """Tokens (B, T, dim) look at the memory."""

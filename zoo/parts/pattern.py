@@ -35,6 +35,7 @@ class Pattern:
     bias: Bias | None = None
     content: Content | None = None
     sparse: Sparse | None = None
+    score_cap: float | None = None  # a score s becomes cap * tanh(s / cap), in front of the bias and what tokens add
     offset: int = 0
     start: int = 0
     queries: Packing | None = None  # the tokens that look came packed; their projections are spread to (B, T)
@@ -55,6 +56,7 @@ class Pattern:
         features = {
             "causal": self.causal, "window": self.window is not None, "valid": self.valid is not None,
             "bias": self.bias is not None, "content": self.content is not None, "sparse": self.sparse is not None,
+            "score_cap": self.score_cap is not None,
         }  # fmt: skip
         return frozenset(name for name, is_needed in features.items() if is_needed)
 
@@ -64,6 +66,16 @@ class Pattern:
             both = sparse if self.sparse is None else (lambda query, key: self.sparse(query, key) & sparse(query, key))
             self._memo["sparse", sparse] = replace(self, sparse=both)
         return self._memo["sparse", sparse]
+
+    def capped(self, score_cap: float) -> "Pattern":
+        """This pattern with scores within (-score_cap, score_cap); the same one each time, as ``thinned`` gives."""
+        if ("score_cap", score_cap) not in self._memo:
+            self._memo["score_cap", score_cap] = replace(self, score_cap=score_cap)
+        return self._memo["score_cap", score_cap]
+
+    def cap(self, scores: Tensor) -> Tensor:
+        """Scores (..., T, S), the scale in them, to cap * tanh(scores / cap) where there is a cap; elementwise."""
+        return scores if self.score_cap is None else self.score_cap * torch.tanh(scores / self.score_cap)
 
     def sees_all(self, T: int, S: int) -> bool:
         """Whether the call is one newest query that may look at every key, as in most steps of decoding."""

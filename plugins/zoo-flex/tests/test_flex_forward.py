@@ -19,8 +19,9 @@ from zoo.parts.position import T5, ALiBi, Extent, RoPE
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 FEATURES = {"causal": {"causal": True}, "window": {"window": 2}, "valid": {"valid": True}, "bias": {"bias": True},
-            "sparse": {"sparse": lambda query, key: (query - key) % 2 == 0}}  # fmt: skip
-PATTERNS = ["", "causal", "window", "valid", "bias", "sparse", "causal window", "causal valid bias",
+            "sparse": {"sparse": lambda query, key: (query - key) % 2 == 0}, "cap": {"score_cap": 0.7}}  # fmt: skip
+PATTERNS = ["", "cap", "causal window valid bias cap",
+            "causal", "window", "valid", "bias", "sparse", "causal window", "causal valid bias",
             "causal window valid bias", "window valid bias", "causal sparse valid bias"]  # fmt: skip
 # queries, keys, positions of the first query and key
 SHAPES = {"whole": (5, 5, 0, 0), "step": (1, 6, 5, 0), "chunk": (3, 7, 4, 0), "memory": (6, 3, 0, 0),
@@ -47,6 +48,8 @@ def call(words, shape, groups, heads=4, width=3, out=3):
 def test_flex_is_naive(words, shape):
     inputs, pattern = call(words, shape, 2)
     assert_close(Flex()(*inputs, pattern), Naive()(*inputs, pattern), atol=1e-12, rtol=0)
+    for ours, expected in zip(Flex().with_lse(*inputs, pattern), Naive().with_lse(*inputs, pattern), strict=True):
+        assert_close(ours, expected, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("groups", [4, 1])

@@ -1,7 +1,7 @@
 """Every part passes the checks of its kind; only XPos declares failures, of its factors beyond 35,000 places."""
 
 import pytest
-from zoo_frontier.attention import MLA, Differential, GatedAttention, Sinks, Softcap
+from zoo_frontier.attention import MLA, Differential, GatedAttention, Sinks, Softcap, ValueResidual
 from zoo_frontier.block import DropPath, LayerScale
 from zoo_frontier.ffn import DeepSeekMoE, SquaredReLU
 from zoo_frontier.mixer import GatedDeltaNet, Mamba2
@@ -11,7 +11,7 @@ from zoo_frontier.position import FIRE, KERPLE, XPos, YaRN
 from zoo.conformance import checks
 
 TOKEN_PARTS = [DynamicTanh, SquaredReLU, DeepSeekMoE, LayerScale, DropPath]
-MIXERS = [MLA, GatedAttention, Softcap, Sinks, Differential, GatedDeltaNet, Mamba2]
+MIXERS = [MLA, GatedAttention, ValueResidual, Softcap, Sinks, Differential, GatedDeltaNet, Mamba2]
 PARTS = [*TOKEN_PARTS, *MIXERS, YaRN, XPos, KERPLE, FIRE]
 
 

@@ -1,5 +1,6 @@
 """Wrong backends: which keys a query sees, with which bias and scale. ``Steps`` is the textbook, a line a method."""
 
+import math
 from dataclasses import replace
 
 import torch
@@ -10,7 +11,9 @@ from zoo.parts.backend import SDPA, Backend, Naive
 
 
 class Steps(Backend):
-    """The textbook, step by step: scores, bias, mask, softmax, dropout, sum."""
+    """The textbook, step by step: scores, cap, bias, mask, softmax, dropout, sum; and the log-sum-exp beside it."""
+
+    supports = Backend.supports | {"score_cap", "lse"}
 
     def scale(self, q, scale):
         return q.size(-1) ** -0.5 if scale is None else scale
@@ -36,15 +39,29 @@ class Steps(Backend):
         query = torch.arange(pattern.offset, pattern.offset + T, device=device)
         return query, torch.arange(pattern.start, pattern.start + S, device=device)
 
-    def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
+    def score(self, scores, cost, pattern):
+        scores = pattern.cap(scores)
+        return scores if cost is None else scores + cost.to(scores.dtype)
+
+    def scores(self, q, k, pattern, scale):
         heads, wide = q.size(1), torch.promote_types(q.dtype, torch.float32)
-        k, v = self.share(k, heads), self.share(v, heads)
+        k = self.share(k, heads)
         query, key = self.numbers(pattern, q.size(2), k.size(2), q.device)
         scores = (q @ k.mT * self.scale(q, scale)).to(wide)
-        cost = self.cost(pattern, heads, query, key)
-        scores = scores if cost is None else scores + cost.to(wide)
-        weights = self.softmax(scores, self.mask(pattern, query, key))
+        return self.score(scores, self.cost(pattern, heads, query, key), pattern), self.mask(pattern, query, key)
+
+    def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
+        weights, v = self.softmax(*self.scores(q, k, pattern, scale)), self.share(v, q.size(1))
         return self.drop(weights, dropout).to(v.dtype) @ v
+
+    def lse(self, scores, mask):
+        if mask is None:
+            return scores.logsumexp(-1)
+        lse = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).logsumexp(-1)
+        return lse.masked_fill(~mask.any(-1), float("-inf"))
+
+    def with_lse(self, q, k, v, pattern, dropout=0.0, scale=None):
+        return self(q, k, v, pattern, dropout, scale), self.lse(*self.scores(q, k, pattern, scale))
 
 
 def widened(pattern, more):
@@ -342,3 +359,73 @@ class ContentOfTheFirstRow(Steps):
     def cost(self, pattern, heads, query, key):
         cost = super().cost(pattern, heads, query, key)
         return cost if pattern.content is None else cost[:1]
+
+
+@planted(values="without score_cap")
+class CapIsLost(Steps):
+    """A cap on scores is claimed and left out."""
+
+    def score(self, scores, cost, pattern):
+        return super().score(scores, cost, replace(pattern, score_cap=None))
+
+
+@planted(values="when the cap falls on the bias too", log_sum_exp="Natural logarithm, of scores with scale, cap")
+class CapBehindBias(Steps):
+    """The cap falls on the scores with their bias."""
+
+    def score(self, scores, cost, pattern):
+        return pattern.cap(scores if cost is None else scores + cost.to(scores.dtype))
+
+
+@planted(values="away from Naive", gradients="away from Naive's")
+class CapIsCut(Steps):
+    """Scores beyond the cap are cut instead of bent by tanh."""
+
+    def score(self, scores, cost, pattern):
+        if pattern.score_cap is not None:
+            scores = scores.clamp(-pattern.score_cap, pattern.score_cap)
+        return super().score(scores, cost, replace(pattern, score_cap=None))
+
+
+@planted(log_sum_exp="Natural logarithm")
+class LogOfBaseTwo(Steps):
+    """The log-sum-exp is the kernel's own, of base two."""
+
+    def lse(self, scores, mask):
+        return super().lse(scores, mask) / math.log(2)
+
+
+@planted(log_sum_exp="-inf where it sees no key")
+class LogWithoutKeysIsFinite(Steps):
+    """A query without keys has the logarithm of a sum of hidden keys."""
+
+    def lse(self, scores, mask):
+        hidden = scores if mask is None else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        return hidden.logsumexp(-1)
+
+
+@planted(log_sum_exp_gradients="the gradient of queries is")
+class LogWithoutGradient(Steps):
+    """The log-sum-exp is what the kernel keeps for its backward pass, where gradients end."""
+
+    def lse(self, scores, mask):
+        return super().lse(scores, mask).detach()
+
+
+@planted(log_sum_exp_gradients="not finite")
+class LogOfZero(Steps):
+    """A query without keys has the logarithm of zero, whose gradient is nan."""
+
+    def lse(self, scores, mask):
+        scores = scores if mask is None else scores + torch.where(mask, 0.0, float("-inf"))
+        top = scores.amax(-1, keepdim=True).clamp(min=-1e30).detach()
+        return (scores - top).exp().sum(-1).log() + top[..., 0]
+
+
+@planted(log_sum_exp="not (B, H, T) = ")
+class LogInHalfPrecision(Steps):
+    """The log-sum-exp comes back in the type of the values."""
+
+    def with_lse(self, q, k, v, pattern, dropout=0.0, scale=None):
+        out, lse = super().with_lse(q, k, v, pattern, dropout, scale)
+        return out, lse.to(v.dtype)

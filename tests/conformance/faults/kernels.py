@@ -228,7 +228,7 @@ class LosesLastTile(Tiled):
 class TilesWithoutShrinking(Tiled):
     """The sum of earlier tiles is not scaled to the new maximum."""
 
-    def _row(self, pattern, first, begin, dropout, scale, q, like, *tiles):
+    def _row(self, lse, pattern, first, begin, dropout, scale, q, like, *tiles):
         query = torch.arange(q.size(-2), device=q.device) + first
         total, out, half = 0, 0, len(tiles) // 2
         for number, (k, v) in enumerate(zip(tiles[:half], tiles[half:], strict=True)):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.flex_attention import flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
 from zoo.errors import UsageError
 from zoo.parts.backend import Backend, Naive
@@ -18,10 +18,10 @@ from zoo_flex.lowering import lower
 NARROWEST = 16  # the narrowest head that a fused kernel takes
 FORWARD_ONLY = ("cpu", "mps")  # devices on which flex_attention has no backward pass
 KERNELS = 64  # versions that torch may compile: with and without gradients, padding, a memory, for one token, ...
-UNTRAINED = """gradients rows_without_keys large_scores autocast causality_by_gradient every_parameter_learns
-gradients_are_right activation_checkpointing compiles learns_two_samples signals_keep_their_size processes_agree
-fits_somewhere trains_language trains_translation trains_vision memory_claim state_round_trip packed_rows
-no_state_between_calls"""
+UNTRAINED = """gradients log_sum_exp_gradients rows_without_keys large_scores autocast causality_by_gradient
+every_parameter_learns gradients_are_right activation_checkpointing compiles learns_two_samples
+signals_keep_their_size processes_agree fits_somewhere trains_language trains_translation trains_vision
+memory_claim state_round_trip packed_rows no_state_between_calls"""
 
 
 class Flex(Backend):
@@ -32,7 +32,7 @@ class Flex(Backend):
     """
 
     memory = "linear"
-    supports = Backend.supports - {"dropout", "content"}
+    supports = Backend.supports - {"dropout", "content"} | {"score_cap", "lse"}
     known_failures: ClassVar = dict.fromkeys(UNTRAINED.split(), "on a CPU flex_attention has no backward")
 
     def __init__(self, compile: bool = True):
@@ -43,13 +43,21 @@ class Flex(Backend):
         self.compile = compile
 
     def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
+        return self._run(q, k, v, pattern, dropout, scale, lse=False)[0]
+
+    def with_lse(self, q, k, v, pattern, dropout=0.0, scale=None):
+        """The result (B, H, T, D of v), and ln sum_s e^(score_s) of each query, (B, H, T)."""
+        return self._run(q, k, v, pattern, dropout, scale, lse=True)
+
+    def _run(self, q, k, v, pattern, dropout, scale, lse: bool) -> tuple[Tensor, Tensor]:
+        """The result (B, H, T, D of v), and with ``lse`` the log-sum-exp (B, H, T)."""
         if dropout:
             raise UsageError("backend Flex cannot lower dropout. Use SDPA, Tiled or Naive.")
         if pattern.content is not None:
             raise UsageError("backend Flex cannot lower content. Use SDPA, Tiled or Naive.")
         if q.is_meta:  # where costs are counted; flex_attention takes no such tensors
-            return Naive()(q, k, v, pattern, scale=scale)
-        attend = functools.partial(self._attend, pattern=pattern, scale=scale)
+            return Naive().with_lse(q, k, v, pattern, scale=scale)
+        attend = functools.partial(self._attend, pattern=pattern, scale=scale, lse=lse)
         if q.device.type in FORWARD_ONLY and any(x.requires_grad for x in (q, k, v)):
             return _ForwardOnly.apply(q, k, v, attend)
         return attend(q, k, v)
@@ -59,22 +67,34 @@ class Flex(Backend):
         if device.type in FORWARD_ONLY:
             raise UsageError(no_backward(device.type))
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, scale: float | None) -> Tensor:
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, scale: float | None, lse: bool
+    ) -> tuple[Tensor, Tensor]:
         score, block = lower(pattern, q.size(2), k.size(2), q.device)
         scale = q.size(-1) ** -0.5 if scale is None else scale
         shared = q.size(1) != k.size(1)
         options: dict[str, Any] = {"score_mod": score, "block_mask": block, "scale": scale, "enable_gqa": shared}
+        options["return_aux"] = AuxRequest(lse=True) if lse else None
         if not self._fuses(q):  # it would round weights to q's dtype in front of their sum
             wide = torch.promote_types(q.dtype, torch.float32)
             with warnings.catch_warnings():  # that it is not fused is what was asked for
                 warnings.filterwarnings("ignore", message="flex_attention called without")
-                return flex_attention(q.to(wide), k.to(wide), v.to(wide), **options).to(v.dtype)
+                out, sums = split(flex_attention(q.to(wide), k.to(wide), v.to(wide), **options))
+            return out.to(v.dtype), sums
         padded = (F.pad(x, (0, max(0, NARROWEST - x.size(-1)))) for x in (q, k, v))
         with torch._dynamo.config.patch(recompile_limit=KERNELS):
-            return _fused()(*padded, **options)[..., : v.size(-1)]
+            out, sums = split(_fused()(*padded, **options))
+        return out[..., : v.size(-1)], sums
 
     def _fuses(self, q: Tensor) -> bool:
         return self.compile and q.is_cuda
+
+
+def split(result: Any) -> tuple[Tensor, Tensor]:
+    """What flex_attention gives, (B, H, T, D) alone or with the log-sum-exp (B, H, T), which is empty without one."""
+    if isinstance(result, Tensor):
+        return result, result.new_empty(0)
+    return result[0], result[1].lse
 
 
 @functools.cache
@@ -92,7 +112,7 @@ class _ForwardOnly(torch.autograd.Function):
         return attend(q.detach(), k.detach(), v.detach())
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx, *grads):
         raise UsageError(no_backward(ctx.device))
 
 

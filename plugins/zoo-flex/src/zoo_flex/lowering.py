@@ -39,8 +39,8 @@ def lower(pattern: Pattern, T: int, S: int, device: torch.device) -> Lowered:
 def _lower(pattern: Pattern, T: int, S: int, device: torch.device) -> Lowered:
     # tensors, since each new number would be a new kernel
     first = torch.tensor(pattern.offset, device=device), torch.tensor(pattern.start, device=device)
-    score = None if pattern.bias is None else score_mod(pattern, *first)
-    if pattern.needs <= {"bias"} or pattern.sees_all(T, S):
+    score = score_mod(pattern, *first) if pattern.needs & {"bias", "score_cap"} else None
+    if pattern.needs <= {"bias", "score_cap"} or pattern.sees_all(T, S):
         return Lowered(score, None)
     rows = None if pattern.valid is None else pattern.valid.size(0)
     return Lowered(score, create_block_mask(mask_mod(pattern, *first), rows, None, T, S, device))
@@ -58,11 +58,11 @@ def mask_mod(pattern: Pattern, first_query: Tensor, first_key: Tensor) -> MaskMo
 
 
 def score_mod(pattern: Pattern, first_query: Tensor, first_key: Tensor) -> ScoreMod:
-    """score + bias(h, query, key); h counts the heads of queries, also where heads share keys."""
+    """The score under its cap, + bias(h, query, key); h counts the heads of queries, also where heads share keys."""
     bias = pattern.bias
-    assert bias is not None
 
     def biased(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return score + bias(h, q + first_query, k + first_key)
+        score = pattern.cap(score)
+        return score if bias is None else score + bias(h, q + first_query, k + first_key)
 
     return biased

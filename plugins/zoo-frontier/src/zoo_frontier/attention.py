@@ -4,12 +4,11 @@ import math
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
 from zoo.parts.attention import Attention, MultiHead
-from zoo.parts.backend import Backend, Naive, masked_softmax
+from zoo.parts.backend import Backend, Naive
 from zoo.parts.cache import MemoryCache
 from zoo.parts.few_row_linear import Linear
 from zoo.parts.norm import RMSNorm
@@ -130,11 +129,78 @@ class GatedAttention(MultiHead):
         return self.out(mixed * self.gate(x).sigmoid())
 
 
+class ValueResidual(MultiHead):
+    """Values with a share of the first layer's: v' = l1 v_first + l2 v, in front of the softmax (Zhou et al., 2024).
+
+    l1 and l2 begin at ``share`` and 1 - ``share``, and are learned; layer 0 has none and keeps its values. The first
+    layer is the first one with this attention and as many key/value heads; if that is not layer 0, v_first is its v.
+    Each layer reads values of the same tokens and its cache holds v', so that decoding needs no other state.
+    """
+
+    packs = False  # type: ignore[assignment]
+    reads_earlier_layers = True
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        backend: Backend | None = None,
+        dropout: float = 0.0,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        bias: bool = True,
+        share: float = 0.5,
+        learned: bool = True,
+        layer: int = 0,
+    ):
+        """
+        Args:
+            share: l1 at the start of training, in [0, 1].
+            learned: train l1 and l2 of each layer; they stay what they are unless so.
+            layer: number of the layer, from 0 on, given by the stack.
+
+        Raises UsageError for another share.
+        """
+        super().__init__(dim, heads, backend, dropout, kv_heads, head_dim, bias)
+        if not 0 <= share <= 1:
+            raise UsageError(f"attention ValueResidual needs a share in [0, 1], got {share}.")
+        self.share, self.shares = share, nn.Parameter(torch.empty(2)) if learned and layer else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set l1 and l2 to ``share`` and 1 - ``share``."""
+        if self.shares is not None:
+            with torch.no_grad():
+                self.shares.copy_(self.shares.new_tensor([self.share, 1 - self.share]))
+
+    def across(self) -> Attention:
+        """MultiHead of the same sizes: a memory has values of one layer alone."""
+        bias = self.qkv.bias is not None
+        return MultiHead(
+            self.out.out_features, self.heads, self.backend, self.dropout, self.kv_heads, self.head_dim, bias
+        )
+
+    def forward(self, x, memory=None, *, pattern, position=None, cache=None, earlier_layers=None):
+        """x (B, T, dim) looks at itself; the result is shaped like x. ``earlier_layers`` holds the first one's values,
+        (B, kv_heads, T, head_dim), or gets them.
+        """
+        q, k, v = self.project(x, memory, pattern, position, None)
+        key = f"values of {self.kv_heads} heads of {self.head_dim}"
+        first = v if earlier_layers is None else earlier_layers.setdefault(key, v)
+        if first is not v or self.shares is not None:
+            share, rest = (self.share, 1 - self.share) if self.shares is None else self.shares.to(v.dtype)
+            v = share * first + rest * v
+        if cache is not None:
+            k, v = cache.extend(k, v)
+        return self.out(self.attend(q, k, v, pattern).transpose(1, 2).flatten(2))
+
+
 class Softcap(MultiHead):
     """Scores within (-cap, cap): softmax(cap tanh(q k' / (sqrt(D) cap)) + bias) v, as in Gemma 2 (2024)."""
 
     own_backend = Naive
-    dot_product = False
+    requires = frozenset({"score_cap"})
+    supports = MultiHead.supports | requires
 
     def __init__(
         self,
@@ -160,26 +226,23 @@ class Softcap(MultiHead):
 
     def attend(self, q, k, v, pattern):
         """Queries (B, H, T, D), keys and values (B, kv_heads, S, D) to what the heads give, (B, H, T, D)."""
-        v = v.repeat_interleave(self.heads // self.kv_heads, 1)
-        return F.dropout(self.weigh(q, k, pattern), self.dropout, self.training).to(v.dtype) @ v
+        return super().attend(q, k, v, pattern.capped(self.cap))
 
     def weigh(self, q, k, pattern):
         """Queries (B, H, T, D) and keys (B, kv_heads, S, D) to weights (B, H, T, S), in at least float32."""
-        k = k.repeat_interleave(self.heads // self.kv_heads, 1)
-        scores = q @ k.mT * (q.size(-1) ** -0.5 / self.cap)
-        wide = torch.promote_types(scores.dtype, torch.float32)
-        return masked_softmax(self.cap * scores.to(wide).tanh(), pattern)
+        return super().weigh(q, k, pattern.capped(self.cap))
 
 
 class Sinks(MultiHead):
     """One more score b_h in each softmax, learned, to which no value belongs (gpt-oss, 2025; Miller, 2023).
 
-    The weight of key s is e^(score_s) / (e^(b_h) + sum_j e^(score_j)): a head may look at nothing, so that weights sum
-    to less than one.
+    The weight of key s is e^(score_s) / (e^(b_h) + sum_j e^(score_j)), which is the softmax without a sink times
+    sigmoid(ln sum_j e^(score_j) - b_h): a head may look at nothing, so that weights sum to less than one.
     """
 
     own_backend = Naive
-    dot_product = False
+    requires = frozenset({"lse"})
+    supports = MultiHead.supports | requires
     sums_to_one = False
 
     def __init__(
@@ -202,20 +265,17 @@ class Sinks(MultiHead):
 
     def attend(self, q, k, v, pattern):
         """Queries (B, H, T, D), keys and values (B, kv_heads, S, D) to what the heads give, (B, H, T, D)."""
-        v = v.repeat_interleave(self.heads // self.kv_heads, 1)
-        return F.dropout(self.weigh(q, k, pattern), self.dropout, self.training).to(v.dtype) @ v
+        heads, lse = self.backend.with_lse(q, k, v, pattern, self.dropout if self.training else 0.0)
+        return heads * self.share(lse).to(heads.dtype)
 
     def weigh(self, q, k, pattern):
         """Queries (B, H, T, D) and keys (B, kv_heads, S, D) to weights (B, H, T, S), in at least float32."""
-        scores = q @ k.repeat_interleave(self.heads // self.kv_heads, 1).mT * q.size(-1) ** -0.5
-        mask, bias = pattern.dense(*scores.shape[1:], scores.device)
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        scores = scores if bias is None else scores + bias.to(scores.dtype)
-        if mask is not None:
-            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-        sink = self.sink.to(scores.dtype)[:, None, None].expand(*scores.shape[:3], 1)
-        weights = torch.cat([scores, sink], -1).softmax(-1)[..., :-1]
-        return weights if mask is None else weights.masked_fill(~mask, 0.0)
+        weights, lse = Naive().weights_with_lse(q, k, pattern)
+        return weights * self.share(lse)
+
+    def share(self, lse: Tensor) -> Tensor:
+        """What the sink leaves to the keys, (B, H, T, 1), of their log-sum-exp (B, H, T)."""
+        return (lse - self.sink.to(lse.dtype)[:, None]).sigmoid().unsqueeze(-1)
 
 
 class Differential(Attention):
