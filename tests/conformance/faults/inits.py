@@ -104,6 +104,22 @@ class WholeRates(MuP):
         return {name: rate // 1 for name, rate in super().rates(net).items()}
 
 
+@planted(changes_keep_their_size="changes grow with the width")
+class ForgetsRates(MuP):
+    """The initial weights are muP's, and the learning rates are not."""
+
+    def rates(self, net):
+        return {}
+
+
+@planted(changes_keep_their_size="changes grow with the width")
+class LargeOutput(MuP):
+    """The output has the size of a hidden matrix, as without muP, and its rate."""
+
+    def rates(self, net):
+        return {name: rate for name, rate in super().rates(net).items() if "head" not in name}
+
+
 @planted(trains="take the loss from")
 class LearnsNothing(FanIn):
     """The rates are far too small."""
