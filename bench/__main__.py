@@ -48,9 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     text = [head(about, arguments.clock, arguments.first, arguments.turns)]
     for name in arguments.workloads or [*WORKLOADS, *NAMES]:
         if name in NAMES:
-            options = Options(
-                arguments.turns, arguments.clock, arguments.longest, arguments.threads, arguments.figures
-            )
+            options = Options(arguments.turns, arguments.clock, arguments.longest, arguments.threads, arguments.figures)
             study_tables = study(name)(options)
             tables += [table.as_dict() for table in study_tables]
             text += [table.markdown() for table in study_tables]

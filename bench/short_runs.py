@@ -14,7 +14,7 @@ from zoo.tasks.task import Task
 CLIP = 1.0  # of the gradient's norm
 
 
-def train(task: Task, data: Data, steps: int) -> float:
+def train(task: Task, data: Data, steps: int, bf16: bool = False) -> float:
     """Train for so many batches of ``data``, by the optimiser and the schedule of ``task``; the last loss."""
     optimizer = task.make_optimizer()
     schedule = LambdaLR(optimizer, task.schedule_factory(steps))
@@ -22,7 +22,8 @@ def train(task: Task, data: Data, steps: int) -> float:
     task.train()
     while step < steps:
         for batch in islice(loader, steps - step):
-            total, size = task.loss(batch)
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                total, size = task.loss(batch)
             optimizer.zero_grad()
             (total / size.clamp(min=1)).backward()
             torch.nn.utils.clip_grad_norm_(task.parameters(), CLIP)

@@ -18,8 +18,8 @@ SHARE = 0.6  # of the memory that is free, which a point may be expected to take
 
 @dataclass(frozen=True)
 class Options:
-    """How much is measured: ``longest`` bounds sizes, ``turns`` repetitions; ``clock`` is "wall" or "cpu"; ``figures`` is
-    a folder for pictures, none unless given.
+    """How much is measured: ``longest`` bounds sizes, ``turns`` repetitions; ``clock`` is "wall" or "cpu"; ``figures``
+    is a folder for pictures, none unless given.
     """
 
     turns: int = 7

@@ -28,8 +28,8 @@ def study(options: Options) -> list[Table]:
     arguments = {"names": names, "turns": options.turns, "clock": options.clock}
     seconds = fresh("bench.studies.mixers:steps", **arguments)
     speed = Table(
-        f"Training steps at {LENGTH} tokens ({ROWS} rows, {DEPTH} layers, dim {DIM}, fp32), softmax attention's time over "
-        "the mixer's",
+        f"Training steps at {LENGTH} tokens ({ROWS} rows, {DEPTH} layers, dim {DIM}, fp32): softmax attention's time "
+        "over the mixer's",
         ["mixer", "ms a step", "ms of softmax attention", "ratio", "lowest and highest"],
     )
     for name in names:
@@ -122,7 +122,9 @@ def draw(costs: dict[str, list[float]], lengths: list[int], file: Path) -> None:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)
         axes.set_xticks(lengths, [f"{n:,}" for n in lengths], fontsize=8)
-        ticks = [2**n for n in range(0, 14) if min(map(min, costs.values())) / 2 < 2**n < 2 * max(map(max, costs.values()))]
+        ticks = [
+            2**n for n in range(0, 14) if min(map(min, costs.values())) / 2 < 2**n < 2 * max(map(max, costs.values()))
+        ]
         axes.set_yticks(ticks, [str(tick) for tick in ticks])
         axes.minorticks_off()
         axes.set_xlabel("tokens")

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from zoo.data.synthetic import Copying, Induction, MultiQueryRecall, Parity
-from zoo.errors import UsageError
 from zoo.data.tokenizer import Tokenizer
+from zoo.errors import UsageError
 
 KINDS = {
     "recall": lambda **o: MultiQueryRecall(pairs=4, vocab_size=16, **o),

@@ -134,7 +134,7 @@ def changes_keep_their_size(subject: InitSubject) -> None:
         raise Inapplicable("it does not declare scales_with_width")
     steep = {name: value for name, value in slopes(subject.factory, (32, 128), steps=3).items() if abs(value) > STEEP}
     message = ", ".join(f"those of {name} by width^{value:.2f}" for name, value in steep.items())
-    require(not steep, f"changes grow with the width, {message}: scale rates and initial weights with it.")
+    require(not steep, f"changes depend on the width, {message}: scale rates and initial weights with it.")
 
 
 PROMISES = [documentation, unknown_options_are_refused, clean_import, follows_the_seed, sets_every_parameter,

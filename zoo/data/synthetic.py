@@ -105,7 +105,14 @@ class SyntheticData(Data):
     """
 
     def __init__(
-        self, vocab_size: int, longer: int, size: int, eval_size: int, batch_size: int, num_workers: int, seed: int | None
+        self,
+        vocab_size: int,
+        longer: int,
+        size: int,
+        eval_size: int,
+        batch_size: int,
+        num_workers: int,
+        seed: int | None,
     ) -> None:
         """
         Args:
@@ -141,8 +148,8 @@ class SyntheticData(Data):
             )
         if exercises[-1].width > LONGEST:
             raise UsageError(
-                f"the longest texts of {type(self).__name__} would have {exercises[-1].width} tokens: at most {LONGEST} "
-                "work. Choose shorter ones, or a smaller longer."
+                f"the longest texts of {type(self).__name__} would have {exercises[-1].width} tokens: at most "
+                f"{LONGEST} work. Choose shorter ones, or a smaller longer."
             )
         self.longest = exercises[-1].width
         self.datasets = {
@@ -179,7 +186,8 @@ def integers(uniform: np.ndarray, count: int) -> np.ndarray:
 class MultiQueryRecall(SyntheticData):
     """k1 v1 … kN vN and then the same pairs in another order: after a key, the answer is its value (MQAR).
 
-    Arora et al., "Zoology" (2023). Keys and values have a half of the vocabulary each. Chance: 1/N, a value of the text.
+    Arora et al., "Zoology" (2023). Keys and values have a half of the vocabulary each. Chance: 1/N, a value of the
+    text.
     """
 
     def __init__(

@@ -119,7 +119,7 @@ def test_decoding_is_one_pass(cls, overrides):
     assert decoding_gap(net) < 1e-10
     assert padded_decoding_gap(net) < 1e-10
     assert padding_gap(net) < 1e-10
-    assert padding_gap(net, left=False) < 1e-10
+    assert padding_gap(net, pad_left=False) < 1e-10
 
 
 @torch.no_grad()

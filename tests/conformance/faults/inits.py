@@ -104,7 +104,7 @@ class WholeRates(MuP):
         return {name: rate // 1 for name, rate in super().rates(net).items()}
 
 
-@planted(changes_keep_their_size="changes grow with the width")
+@planted(changes_keep_their_size="changes depend on the width")
 class ForgetsRates(MuP):
     """The initial weights are muP's, and the learning rates are not."""
 
@@ -112,12 +112,12 @@ class ForgetsRates(MuP):
         return {}
 
 
-@planted(changes_keep_their_size="changes grow with the width")
-class LargeOutput(MuP):
-    """The output has the size of a hidden matrix, as without muP, and its rate."""
+@planted(changes_keep_their_size="changes depend on the width")
+class SquaresRates(MuP):
+    """The rates fall with the square of the width."""
 
     def rates(self, net):
-        return {name: rate for name, rate in super().rates(net).items() if "head" not in name}
+        return {name: rate**2 for name, rate in super().rates(net).items()}
 
 
 @planted(trains="take the loss from")
