@@ -37,6 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--longest", type=int, default=16384, help="the largest length of a study")
     parser.add_argument("--out", type=Path, help="a Markdown file; printed unless given")
     parser.add_argument("--json", type=Path, help="a file for all figures, each turn's included")
+    parser.add_argument("--figures", type=Path, help="a folder for the figures of studies; none are drawn unless given")
     arguments = parser.parse_args(argv)
     unknown = [name for name in arguments.workloads if name not in WORKLOADS and name not in NAMES]
     if unknown:
@@ -47,7 +48,8 @@ def main(argv: list[str] | None = None) -> int:
     text = [head(about, arguments.clock, arguments.first, arguments.turns)]
     for name in arguments.workloads or [*WORKLOADS, *NAMES]:
         if name in NAMES:
-            study_tables = study(name)(Options(arguments.turns, arguments.clock, arguments.longest, arguments.threads))
+            options = Options(arguments.turns, arguments.clock, arguments.longest, arguments.threads, arguments.figures)
+            study_tables = study(name)(options)
             tables += [table.as_dict() for table in study_tables]
             text += [table.markdown() for table in study_tables]
             print("\n\n".join(table.markdown() for table in study_tables), flush=True)

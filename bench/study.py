@@ -9,6 +9,7 @@ import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 PATIENCE = 1800.0  # seconds that one measurement may take
@@ -17,12 +18,15 @@ SHARE = 0.6  # of the memory that is free, which a point may be expected to take
 
 @dataclass(frozen=True)
 class Options:
-    """How much is measured: ``longest`` bounds sizes, ``turns`` repetitions; ``clock`` is "wall" or "cpu"."""
+    """How much is measured: ``longest`` bounds sizes, ``turns`` repetitions; ``clock`` is "wall" or "cpu"; ``figures``
+    is a folder for pictures, none unless given.
+    """
 
     turns: int = 7
     clock: str = "wall"
     longest: int = 16384
     threads: int = 1
+    figures: Path | None = None
 
 
 @dataclass

@@ -6,7 +6,7 @@ import importlib
 
 from bench.study import Study
 
-NAMES = ("attention", "curves", "operations", "overhead", "startup", "loading")
+NAMES = ("attention", "curves", "operations", "overhead", "startup", "loading", "mixers", "exercises", "widths")
 
 
 def study(name: str) -> Study:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from small import KINDS, language, names, part_options, seq2seq, tokens, vit
 
-from tests.models.coordinates import slopes
+from zoo.conformance.coordinates import slopes
 from zoo.errors import UsageError
 from zoo.models import LanguageModel
 from zoo.models.initialization import GPT2, FanIn, MuP, Xavier, initialize

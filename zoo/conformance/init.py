@@ -9,11 +9,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from zoo.conformance.check import once, require
+from zoo.conformance.check import Inapplicable, once, require
 from zoo.conformance.common import clean_import, documentation, unknown_options_are_refused
+from zoo.conformance.coordinates import slopes
 from zoo.conformance.subject import InitSubject
 from zoo.models.initialization import initialize, rule_of
 from zoo.tasks.lm import CausalLM
+
+STEEP = 0.3  # slope of log change over log width; without muP it is above 0.5
 
 
 def differing(a: nn.Module, b: nn.Module) -> list[str]:
@@ -124,5 +127,16 @@ def trains(subject: InitSubject) -> None:
     require(fell, f"30 steps of lr 0.01 take the loss from {losses[0]:.3f} to {losses[-1]:.3f}.")
 
 
+@once
+def changes_keep_their_size(subject: InitSubject) -> None:
+    """Three steps of AdamW change activations as much at width 128 as at width 32, if it declares this."""
+    if not getattr(subject.part, "scales_with_width", False):
+        raise Inapplicable("it does not declare scales_with_width")
+    steep = {name: value for name, value in slopes(subject.factory, (32, 128), steps=3).items() if abs(value) > STEEP}
+    message = ", ".join(f"those of {name} by width^{value:.2f}" for name, value in steep.items())
+    require(not steep, f"changes depend on the width, {message}: scale rates and initial weights with it.")
+
+
 PROMISES = [documentation, unknown_options_are_refused, clean_import, follows_the_seed, sets_every_parameter,
-            meta_construction, keeps_dtype, signals_keep_their_size, rates_are_factors, trains]  # fmt: skip
+            meta_construction, keeps_dtype, signals_keep_their_size, rates_are_factors, changes_keep_their_size,
+            trains]  # fmt: skip

@@ -28,6 +28,7 @@ class Init:
     """
 
     kind: ClassVar = "init"
+    scales_with_width: ClassVar[bool] = False  # whether training changes activations alike at any width
 
     def __init__(self, dim: int):
         """
@@ -103,6 +104,8 @@ class MuP(Init):
     them at base_dim; the output FanIn / sqrt(m), rate / m; vectors as ever. The output has a matrix of its own
     (``tie``), heads keep their width: model.heads grows with model.dim, and depth stays.
     """
+
+    scales_with_width = True
 
     def __init__(self, dim: int, base_dim: int = 64):
         """

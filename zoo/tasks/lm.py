@@ -10,7 +10,7 @@ from torch.optim import AdamW
 from torchmetrics import MeanMetric
 
 from zoo.models.language import LanguageModel
-from zoo.models.loss import cross_entropy
+from zoo.models.loss import IGNORED, cross_entropy
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
 
@@ -19,18 +19,22 @@ class LanguageTask(Task):
     """The base of tasks whose net gives the probability of each next token.
 
     Reports loss (nats per token), perplexity, and bits per byte of the text itself, which do not depend on how the text
-    was cut into tokens, so they compare across tokenizers. ``net`` has vocab_size, max_length and ``begin``.
+    was cut into tokens, so they compare across tokenizers. Where only answers are predicted, as in synthetic data, also
+    the share of them that is right, ``accuracy``. ``net`` has vocab_size, max_length and ``begin``.
     """
 
     kind = "task"  # a base of its own: plugins derive tasks from it
     prediction = "the next token"
     data_sizes: ClassVar = {"vocab_size": 64, "max_length": 64}
-    monitored_metrics: ClassVar[Directions] = {"loss": "min", "bits_per_byte": "min"}
+    monitored_metrics: ClassVar[Directions] = {
+        "loss": "min", "bits_per_byte": "min", "accuracy": "max", "accuracy_longer": "max"
+    }  # fmt: skip
     net: Any
 
     def __init__(self, net: nn.Module, lr: float, optimizer: OptimizerFactory, schedule: ScheduleFactory):
         super().__init__(net, lr, optimizer, schedule)
-        self.metrics["bits_per_byte"] = MeanMetric()
+        for name in ("bits_per_byte", "accuracy", "accuracy_longer"):
+            self.metrics[name] = MeanMetric()
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Tokens (B, T) to logits (B, T, vocab_size)."""
@@ -43,7 +47,13 @@ class LanguageTask(Task):
         return Loss(F.cross_entropy(logits, targets.flatten(), reduction="sum"), (targets >= 0).sum())
 
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
-        """The same, after updating bits per byte; ``bytes`` (B,) is the length of each text."""
+        """The same, after updating bits per byte; ``bytes`` (B,) is the length of each text.
+
+        Where there is ``longer`` (B,), texts longer than those of training, accuracy is measured, theirs as
+        ``accuracy_longer``; the loss leaves them out.
+        """
+        if "longer" in batch:
+            batch = batch | {"targets": self._score_answers(batch)}
         return self.update_bits_per_byte(self.loss(batch), batch)
 
     def update_bits_per_byte(self, loss: Loss, batch: dict[str, Tensor]) -> Loss:
@@ -52,6 +62,15 @@ class LanguageTask(Task):
         if length > 0:
             self.metrics["bits_per_byte"].update(loss.total / math.log(2) / length, length)
         return loss
+
+    def _score_answers(self, batch: dict[str, Tensor]) -> Tensor:
+        targets, longer = batch["targets"], batch["longer"]
+        right = self(batch["inputs"]).argmax(-1) == targets
+        for name, rows in (("accuracy", ~longer), ("accuracy_longer", longer)):
+            answers = (targets[rows] >= 0).sum()
+            if answers > 0:
+                self.metrics[name].update(right[rows].sum() / answers, answers)
+        return targets.masked_fill(longer[:, None], IGNORED)
 
     def compute_metrics(self, loss: float) -> dict[str, float]:
         """Perplexity exp(loss), and bits per byte."""

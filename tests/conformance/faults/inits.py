@@ -104,6 +104,22 @@ class WholeRates(MuP):
         return {name: rate // 1 for name, rate in super().rates(net).items()}
 
 
+@planted(changes_keep_their_size="changes depend on the width")
+class ForgetsRates(MuP):
+    """The initial weights are muP's, and the learning rates are not."""
+
+    def rates(self, net):
+        return {}
+
+
+@planted(changes_keep_their_size="changes depend on the width")
+class SquaresRates(MuP):
+    """The rates fall with the square of the width."""
+
+    def rates(self, net):
+        return {name: rate**2 for name, rate in super().rates(net).items()}
+
+
 @planted(trains="take the loss from")
 class LearnsNothing(FanIn):
     """The rates are far too small."""

@@ -50,20 +50,34 @@ def linear_chunks(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor | Non
     the state S (B, H, K, V) to o (B, H, T, V) and the last state.
 
     u_t is v_t, or beta_t (v_t - k_t e^(g_t) S_t-1) with a beta (B, H, T): the delta rule. In a chunk with products
-    G = decays(g) the u solve (1 + tril(beta k k' G, -1)) u = beta (v - k e^(sum g) S) (Yang et al., 2024).
+    G = decays(g) the u solve (1 + tril(beta k k' G, -1)) u = beta (v - k e^(sum g) S) (Yang et al., 2024). All that
+    does not need S is computed for all chunks at once.
     """
-    rows: list[Tensor] = []
-    ones = torch.ones_like(g) if beta is None else beta
-    for q_c, k_c, v_c, g_c, b_c in zip(*(y.split(CHUNK, 2) for y in (q, k, v, g, ones)), strict=True):
-        G, first = decays(g_c), g_c.cumsum(-1).exp().unsqueeze(-1)
-        u = v_c
-        if beta is not None:
-            mixed = (b_c.unsqueeze(-1) * (k_c @ k_c.mT) * G).tril(-1)
-            u = b_c.unsqueeze(-1) * (v_c - first * (k_c @ S))
-            u = torch.linalg.solve_triangular(mixed, u, upper=False, unitriangular=True)
-        rows.append(first * (q_c @ S) + (q_c @ k_c.mT * G) @ u)
-        S = first[..., -1:, :] * S + (k_c * G[..., -1, :, None]).mT @ u
-    return torch.cat(rows, 2), S
+    length, size = q.size(2), min(CHUNK, q.size(2))
+    # tokens of zeros behind the last one change no state
+    q, k, v = (F.pad(y, (0, 0, 0, -length % size)).unflatten(2, (-1, size)) for y in (q, k, v))
+    g = F.pad(g, (0, -length % size)).unflatten(2, (-1, size))
+    G, first = decays(g), g.cumsum(-1).exp().unsqueeze(-1)
+    last, write = first[..., -1:, :].unbind(2), (k * G[..., -1, :, None]).mT
+    states = []  # before each chunk
+    if beta is None:
+        u = v
+        for decay, change in zip(last, (write @ v).unbind(2), strict=True):
+            states.append(S)
+            S = decay * S + change
+    else:
+        b = F.pad(beta, (0, -length % size)).unflatten(2, (-1, size)).unsqueeze(-1)
+        mixed, right = (b * (k @ k.mT) * G).tril(-1), b * torch.cat([v, first * k], -1)
+        solved = torch.linalg.solve_triangular(mixed, right, upper=False, unitriangular=True)
+        rows = []
+        pieces = (y.unbind(2) for y in (*solved.split([v.size(-1), k.size(-1)], -1), write))
+        for decay, v_c, k_c, write_c in zip(last, *pieces, strict=True):
+            states.append(S)
+            rows.append(v_c - k_c @ S)
+            S = decay * S + write_c @ rows[-1]
+        u = torch.stack(rows, 2)
+    out = first * (q @ torch.stack(states, 2)) + (q @ k.mT * G) @ u
+    return out.flatten(2, 3)[:, :, :length], S
 
 
 class Recurrent(TokenMixer):

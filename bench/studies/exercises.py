@@ -1,0 +1,112 @@
+"""Synthetic tasks against mixers: what each remembers and computes, after a short training each.
+
+A model has two layers of width ``DIM``. The first one is a short convolution in every model, which puts neighbours
+together and which state-space models have inside; the second one has the mixer under test, so that one layer of it must
+remember what a text says. Every attention of the registry that works in a causal stack is tried: install plugins to see
+theirs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.study import Options, Table
+
+DIM, HEADS, RATE = 32, 2, 1e-2
+SIZES = {"GatedDeltaNet": [{}, {"heads": 8}], "Mamba2": [{}, {"state_dim": 8}], "SlidingWindow": [{"width": 8}]}
+ORDERLESS = {"Additive", "Disentangled"}  # no rotary positions: the convolution in front tells neighbours apart
+# name: class of zoo.data.synthetic, its options, and training steps
+TASKS: dict[str, tuple[str, dict[str, int], int]] = {
+    "recall, 4 pairs": ("MultiQueryRecall", {"pairs": 4, "vocab_size": 32}, 400),
+    "recall, 16 pairs": ("MultiQueryRecall", {"pairs": 16, "vocab_size": 64}, 400),
+    "copy": ("Copying", {}, 300),
+    "induction": ("Induction", {}, 150),
+    "parity": ("Parity", {}, 200),
+}
+ROWS, EVALUATED, SEED = 32, 128, 1
+STATE_LENGTH = 64  # tokens after which a decoding state is counted
+
+
+def study(options: Options) -> list[Table]:
+    """Accuracy of answers by mixer, in percent, of trained and of longer texts."""
+    from zoo import registry
+    from zoo.errors import UsageError
+
+    table = Table(
+        f"Accuracy of answers in percent, and in brackets that of longer texts ({DIM} wide, one layer of the mixer)",
+        ["mixer", f"state after {STATE_LENGTH} tokens", *TASKS],
+    )
+    chances: list[str] = []
+    names = [part.name for part in registry.parts("attention")]
+    for mixer in sorted(names, key=lambda name: (name != "MultiHead", name not in SIZES, name)):
+        for sizes in SIZES.get(mixer, [{}]):
+            label = mixer + "".join(f", {name} {value}" for name, value in sizes.items())
+            try:
+                state, results, chances = row(mixer, sizes)
+            except UsageError as error:
+                table.notes.append(f"{label}: {str(error).replace('|', '/')[:160]}")
+                continue
+            table.rows.append([label, state, *results])
+            print(" | ".join(map(str, table.rows[-1])), flush=True)
+    table.rows.append(["chance", None, *chances])
+    steps = ", ".join(f"{name} {steps}" for name, (_, _, steps) in TASKS.items())
+    table.notes.append(f"Steps of {ROWS} texts: {steps}; peak learning rate {RATE:g}, seed {SEED}, no rate tuned.")
+    return [table]
+
+
+def row(name: str, sizes: dict[str, int]) -> tuple[int, list[str], list[str]]:
+    """Numbers in a decoding state of the mixer, its accuracy in each task, and chance."""
+    import torch
+
+    from bench.short_runs import train, validate
+    from zoo.data import synthetic
+
+    results, chances, state = [], [], 0
+    for kind, options, steps in TASKS.values():
+        data = getattr(synthetic, kind)(**options, batch_size=ROWS, eval_size=EVALUATED, seed=SEED)
+        data.ready()
+        torch.manual_seed(SEED)
+        task = build(name, sizes, data.sizes())
+        state = state or state_size(task)
+        train(task, data, steps)
+        accuracy = validate(task, data)
+        longer = "" if data.longer == 1 else f" ({100 * accuracy['accuracy_longer']:.0f})"
+        results.append(f"{100 * accuracy['accuracy']:.0f}{longer}")
+        chances.append(f"{100 * data.chance:.0f}")
+    return state, results, chances
+
+
+def build(name: str, sizes: dict[str, int], data_sizes: dict[str, int]) -> Any:
+    """A language model with the mixer in the second of its two layers."""
+    from functools import partial
+
+    from bench.short_convolution import ShortConvolution
+    from bench.short_runs import language_parts
+    from zoo import registry
+    from zoo.models.layer_overrides import Override
+    from zoo.parts.position import NoPosition
+    from zoo.tasks.lm import CausalLM
+
+    options = {key: value for key, value in sizes.items() if key != "heads"}
+    parts = language_parts() | ({"position": NoPosition} if name in ORDERLESS else {})
+    return CausalLM(
+        dim=DIM, depth=2, heads=sizes.get("heads", HEADS), lr=RATE, **data_sizes, **parts,
+        attention=partial(registry.get("attention", name), **options),
+        overrides=[Override(layers="first", attention=ShortConvolution)],
+    )  # fmt: skip
+
+
+def state_size(task: Any) -> int:
+    """Numbers that the mixer remembers of one text of ``STATE_LENGTH`` tokens."""
+    import torch
+    from torch import Tensor
+
+    def tensors(state: object) -> int:
+        values = vars(state).values() if hasattr(state, "__dict__") else ()
+        return sum(one.numel() if isinstance(one, Tensor) else tensors(one) for one in values)
+
+    task.eval()
+    with torch.no_grad():
+        caches = task.net.stack.caches(STATE_LENGTH)
+        task.net(torch.zeros(1, min(STATE_LENGTH, task.net.max_length), dtype=torch.long), caches=caches)
+    return tensors(caches[1].own)

@@ -1,0 +1,63 @@
+"""muP's coordinate check: by how much a few steps of training change activations, against the width of the model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from zoo.models.initialization import Init
+from zoo.tasks.lm import CausalLM
+
+HEAD = 16  # width of a head, at every width of the model
+WORDS, LENGTH, ROWS = 64, 32, 8
+
+Rule = Callable[[int], Init]
+
+
+def changes(rule: Rule, dim: int, steps: int = 5, lr: float = 1e-2, seed: int = 1) -> dict[str, float]:
+    """Root mean square of the change, from the start to after ``steps``, of each block's output and of the logits."""
+    torch.manual_seed(seed)
+    sizes = {"vocab_size": WORDS, "max_length": LENGTH, "dim": dim, "depth": 2, "heads": dim // HEAD, "tie": False}
+    task = CausalLM(**sizes, lr=lr, init=rule).eval()
+    optimizer = task.make_optimizer()
+    draw = torch.Generator().manual_seed(0)
+    tokens = torch.randint(WORDS, (ROWS, LENGTH + 1), generator=draw)
+    start = activations(task, tokens[:, :-1])
+    for _ in range(steps):
+        total, size = task.loss({"inputs": tokens[:, :-1], "targets": tokens[:, 1:]})
+        optimizer.zero_grad()
+        (total / size).backward()
+        optimizer.step()
+    end = activations(task, tokens[:, :-1])
+    return {name: float((end[name] - start[name]).square().mean().sqrt()) for name in start}
+
+
+@torch.no_grad()
+def activations(task: CausalLM, tokens: Tensor) -> dict[str, Tensor]:
+    """Outputs of the blocks and logits, (B, T, …), of tokens (B, T)."""
+    recorded: dict[str, Tensor] = {}
+    hooks = [
+        block.register_forward_hook(lambda _, inputs, output, name=f"block {number}": recorded.update({name: output}))
+        for number, block in enumerate(task.net.stack.blocks)
+    ]
+    recorded["logits"] = task.net(tokens)
+    for hook in hooks:
+        hook.remove()
+    return recorded
+
+
+def slope(sizes: dict[int, float]) -> float:
+    """The slope of log2 size over log2 width, by least squares."""
+    points = [(math.log2(width), math.log2(size)) for width, size in sizes.items()]
+    x, y = (sum(values) / len(points) for values in zip(*points, strict=True))
+    return sum((a - x) * (b - y) for a, b in points) / sum((a - x) ** 2 for a, _ in points)
+
+
+def slopes(rule: Rule, widths: Sequence[int], **options: float) -> dict[str, float]:
+    """The slope of each activation over these widths, the mean of three seeds."""
+    table = {width: [changes(rule, width, seed=seed, **options) for seed in (1, 2, 3)] for width in widths}  # type: ignore[arg-type]
+    names = table[widths[0]][0]
+    return {name: slope({w: sum(run[name] for run in runs) / len(runs) for w, runs in table.items()}) for name in names}
