@@ -78,4 +78,4 @@ def test_the_wheel_trains_in_an_empty_folder(installed, tmp_path):
     run_zoo(installed, tmp_path, "fit", "vit-glyphs", "--trainer.max_steps", "2", *small)
     assert list((tmp_path / "runs" / "vit-glyphs").glob("*/s1/finished.json"))
     run_zoo(installed, tmp_path, "new", "norm", "MyNorm")
-    assert (tmp_path / "my-norm" / "pyproject.toml").is_file()
+    assert (tmp_path / "zoo-my-norm" / "pyproject.toml").is_file()

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
+import cli_parts
 import pytest
 
 from zoo import registry
@@ -195,7 +197,7 @@ WRONG = {
     "": "zoo check needs KIND: ",
     "norm nope": "unknown norm 'nope'. Available: ",
     "nrom rmsnorm": "unknown kind 'nrom'. Did you mean 'norm'?",
-    "nrom": "no kind, class path or recipe 'nrom'. Did you mean 'norm'?",
+    "nrom": "no kind, class path, package or recipe 'nrom'. Did you mean 'norm'?",
     "rmsnorm": "RMSNorm is a norm: zoo check norm RMSNorm",
     "norm rmsnorm more": "'more' is one word too many",
     "norm rmsnorm --timeout": "'--timeout' needs a number above 0",
@@ -325,3 +327,52 @@ def test_a_part_by_name_that_two_packages_have(zoo, install):
     assert "two packages register norm 'twice'" in err
     with pytest.raises(PartError):
         check_worker.load_class("norm", "twice")
+
+
+def test_a_badge_says_how_it_went(acted, zoo, tmp_path):
+    def badge(*words):
+        code = zoo("check", "x.Bad", "--badge", "contract.svg", *words)[0]
+        root = ElementTree.parse(tmp_path / "contract.svg").getroot()
+        return code, root.attrib["aria-label"]
+
+    assert badge("--only", "fine,talks") == (0, "zoo contract: 2 checks passed")
+    assert badge("--only", "fine,fails") == (1, "zoo contract: 1 of 2 checks failed")
+    assert 'fill="#c62828"' in (tmp_path / "contract.svg").read_text()
+    assert badge("--only", "fine,skips") == (0, "zoo contract: 1 check passed, 1 skipped")
+    before = (tmp_path / "contract.svg").read_text()
+    for name in ("contract.png", "none/contract.svg", "."):
+        code, out, err = zoo("check", "x.Bad", "--badge", name)
+        assert (code, out) == (2, "")
+        assert "'--badge' needs a file FILE.svg in a folder that exists" in err
+    assert (tmp_path / "contract.svg").read_text() == before
+
+
+@pytest.fixture
+def two_parts(site):
+    body = "from zoo.parts.norm import RMSNorm\nfrom zoo.parts.ffn import MLP\n\n\nclass {0}(RMSNorm):\n    'A norm.'\n"
+    points = "[zoo.norm]\nOne = zoo_two:One\n[zoo.ffn]\nTwo = zoo_two:Two\n"
+    cli_parts.package(site(), "zoo-two", points, body.format("One") + "class Two(MLP):\n    'Feeds.'\n")
+    site()
+
+
+def test_all_parts_of_a_package_are_checked(two_parts, acted, zoo, tmp_path):
+    (tmp_path / "zoo-two").mkdir()  # the folder of the package is no recipe
+    code, out, _ = zoo("check", "zoo_two", "--only", "fine", "--badge", "all.svg")
+    assert (code, [line.split()[3:5] for line in out.splitlines()]) == (0, [["norm", "One"], ["norm", "Two"]]), out
+    assert "2 parts of zoo-two passed" in (tmp_path / "all.svg").read_text()
+    code, out, _ = zoo("check", "zoo-two", "--only", "fine,fails", "--badge", "all.svg", "--json")
+    assert (code, [one["counts"]["FAIL"] for one in json.loads(out)]) == (1, [1, 1])
+    assert "2 of 2 parts of zoo-two failed" in (tmp_path / "all.svg").read_text()
+
+
+def test_the_advice_stands_below_the_checks_of_a_plugins_part(two_parts, acted, zoo):
+    code, out, _ = zoo("check", "norm", "One", "--only", "fine")
+    notes = [line for line in out.splitlines() if line.startswith("note: ")]
+    assert code == 0
+    assert 'lacks keywords = ["zoo-plugin"] below [project]' in notes[0]
+    assert '[project.entry-points."zoo.interface"] norm = "v1", ffn = "v1"' in notes[1]
+    assert len(notes) == 2
+    assert json.loads(zoo("check", "norm", "One", "--only", "fine", "--json")[1])["notes"] == [
+        note.removeprefix("note: ") for note in notes
+    ]
+    assert "note:" not in zoo("check", "norm", "rmsnorm", "--only", "fine")[1]

@@ -9,12 +9,15 @@ import sys
 import time
 import tomllib
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+import yaml
 
 from tests.conformance.sampled import sampled_checks
 from zoo import recipe_files, registry
 from zoo.cli import new
+from zoo.plugins import interfaces
 
 ROOT = Path(__file__).parents[2]
 # what can be tried only where a part declares something: an example declares it
@@ -41,7 +44,7 @@ def packages(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", registry.KINDS)
 def test_a_template_keeps_the_contract_of_its_kind(packages, kind):
-    part = getattr(importlib.import_module(f"fresh_{kind}"), full_name(kind))
+    part = getattr(importlib.import_module(f"zoo_fresh_{kind}"), full_name(kind))
     assert registry.kind_of(part) == kind
     outcomes = [check.outcome() for check in sampled_checks(part) if check.name != "compiles"]
     failed = [f"{outcome.name}: {outcome.sentence}" for outcome in outcomes if outcome.status not in ("ok", "skipped")]
@@ -52,18 +55,30 @@ def test_a_template_keeps_the_contract_of_its_kind(packages, kind):
 
 @pytest.mark.parametrize("kind", registry.KINDS)
 def test_a_package_is_complete(packages, kind):
-    home, module = packages / kind, f"fresh_{kind}"
+    home, module = packages / kind, f"zoo_fresh_{kind}"
     files = {str(path.relative_to(home)) for path in home.rglob("*") if path.is_file() and path.suffix != ".pyc"}
-    assert files == {"pyproject.toml", "README.md", "LICENSE", f"src/{module}/__init__.py", "tests/test_contract.py"}
+    assert files == {
+        "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "contract.svg", ".gitignore",
+        ".github/workflows/contract.yml", f"src/{module}/__init__.py", "tests/test_contract.py",
+    }  # fmt: skip
     project = tomllib.loads((home / "pyproject.toml").read_text())["project"]
-    assert (project["name"], project["version"]) == (f"fresh-{kind}", "0.1.0")
-    assert project["entry-points"] == {f"zoo.{kind}": {full_name(kind): f"{module}:{full_name(kind)}"}}
-    assert project["dependencies"] == [f"zoo-transformers{new.compatible('0.1.0')}"]
+    assert (project["name"], project["version"]) == (f"zoo-fresh-{kind}", "0.1.0")
+    assert project["entry-points"] == {
+        f"zoo.{kind}": {full_name(kind): f"{module}:{full_name(kind)}"},
+        "zoo.interface": {kind: f"v{interfaces.current(kind)}"},
+    }
+    assert (project["dependencies"], project["keywords"]) == (["zoo-transformers>=0.1"], ["zoo-plugin"])
+    workflow = yaml.safe_load((home / ".github/workflows/contract.yml").read_text())
+    steps = [step["run"] for step in workflow["jobs"]["contract"]["steps"] if "run" in step]
+    assert steps == ["pip install -e '.[test]'", "pytest", f"zoo check zoo-fresh-{kind} --badge contract.svg"]
+    assert f"- {kind} `{full_name(kind)}`" in (home / "CHANGELOG.md").read_text()
+    assert "not checked yet" in ElementTree.parse(home / "contract.svg").getroot()[0].text
     licence = (home / "LICENSE").read_text()
     assert all(words in licence for words in ("Version 2.0, January 2004", "END OF TERMS AND CONDITIONS", "APPENDIX"))
     for path in home.rglob("*"):
-        if path.is_file() and path.suffix in (".md", ".toml", ".py"):
-            assert not re.search(r"\{(Class|kind|distribution|module|requires|fit|given)\}", path.read_text()), path
+        if path.is_file() and path.suffix in (".md", ".toml", ".py", ".yml"):
+            words = r"\{(Class|kind|distribution|module|requires|fit|given|keyword|interface)\}"
+            assert not re.search(words, path.read_text()), path
     readme = (home / "README.md").read_text()
     assert all(f"zoo {word} {kind} {full_name(kind)}" in readme for word in ("show", "check"))
     classes = [node for node in ast.parse((home / f"src/{module}/__init__.py").read_text()).body
@@ -86,11 +101,11 @@ def test_ruff_has_nothing_to_say(packages):
 def installed(packages, tmp_path):
     """An environment in which the packages look installed."""
     for kind in registry.KINDS:
-        info = tmp_path / f"fresh_{kind}-0.1.0.dist-info"
+        info = tmp_path / f"zoo_fresh_{kind}-0.1.0.dist-info"
         info.mkdir()
-        target = f"fresh_{kind}:{full_name(kind)}"
+        target = f"zoo_fresh_{kind}:{full_name(kind)}"
         (info / "entry_points.txt").write_text(f"[zoo.{kind}]\n{full_name(kind)} = {target}\n")
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: fresh-{kind}\nVersion: 0.1.0\n")
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: zoo-fresh-{kind}\nVersion: 0.1.0\n")
     places = [str(tmp_path), *(str(packages / kind / "src") for kind in registry.KINDS), str(ROOT)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
 
@@ -106,7 +121,7 @@ def test_zoo_lists_shows_and_trains_them(packages, tmp_path):
 
     output = zoo("list")
     for kind in registry.KINDS:
-        assert re.search(rf"^{kind} +{full_name(kind)} .* fresh-{kind} 0\.1\.0$", output, re.M), output
+        assert re.search(rf"^{kind} +{full_name(kind)} .* zoo-fresh-{kind} 0\.1\.0$", output, re.M), output
     assert "--model.norm.eps" in zoo("show", "norm", "freshnorm")
     places = {kind: f"--model.{kind}" for kind in registry.KINDS if kind not in ("task", "data")}
     places["callback"] = "--trainer.callbacks"
@@ -141,14 +156,16 @@ WRONG = {
     "norm RmsNorm": "norm 'RMSNorm' exists in zoo-transformers",
     "norm Norm": "'Norm' is what a norm is made of",
     "block Gain": "'Gain' is what a block is made of",
-    "norm Torch": "would become the package torch and hide the installed package torch",
-    "norm Random": "would become the package random and hide Python's own random",
-    "norm Lambda": "would become the package lambda and hide Python's own lambda",
+    "norm Transformers": "would become the package zoo-transformers and hide the installed package zoo-transformers",
     "nrom X": "unknown kind 'nrom'. Did you mean 'norm'?",
     "norm": "zoo new needs NAME: ",
     "norm A B": "'B' is one word too many. See: zoo new --help",
     "norm Fresh --from lm-tiny": "'--from' belongs to zoo new recipe",
     "recipe x --dest y": "'--dest' belongs to a package",
+    "recipe x --in y": "'--in' belongs to a package",
+    "norm Fresh --in there --dest x": "'--in' adds to a package and '--dest' makes one",
+    "norm Fresh --in nowhere": "cannot read nowhere/pyproject.toml: No such file or directory. Name the folder of",
+    "norm Fresh --in there": "cannot read there/pyproject.toml",
     "norm Fresh --dst x": "zoo new has no option '--dst'. Did you mean '--dest'?",
     "recipe lm-tiny": "'lm-tiny' is a packaged recipe",
     "recipe a/b": "'a/b' cannot name a recipe",
@@ -171,11 +188,13 @@ def test_what_is_refused(zoo, tmp_path, monkeypatch, words):
 
 
 def test_names_and_versions():
-    assert [new.kebab(name) for name in ("MyNorm", "DyT", "HTTPNorm", "Norm2D", "T5", "MyT5Bias")] == [
-        "my-norm", "dy-t", "http-norm", "norm2-d", "t5", "my-t5-bias",
+    names = ("MyNorm", "DyT", "HTTPNorm", "Norm2D", "T5", "MyT5Bias", "ZooNorm")
+    assert [new.distribution_name(name) for name in names] == [
+        "zoo-my-norm", "zoo-dy-t", "zoo-http-norm", "zoo-norm2-d", "zoo-t5", "zoo-my-t5-bias", "zoo-norm",
     ]  # fmt: skip
-    assert [new.compatible(version) for version in ("0.1.0", "0.12.3", "1.4.2", "0.2.0.dev3", "0.1.0+local.x")] == [
-        ">=0.1,<0.2", ">=0.12,<0.13", ">=1.4,<2", ">=0.2.0.dev3,<0.3", ">=0.1,<0.2",
+    versions = ("0.1.0", "0.12.3", "1.4.2", "0.2.0.dev3", "0.1.0+local.x")
+    assert [new.oldest_requirement(version) for version in versions] == [
+        ">=0.1", ">=0.12", ">=1.4", ">=0.2.0.dev3", ">=0.1",
     ]  # fmt: skip
 
 
@@ -186,6 +205,81 @@ def test_a_package_of_a_name_that_is_taken_is_refused(zoo, install, tmp_path, mo
     install(part("norm", "DyT", "my_norm:DyT", "my-norm", "0.1.0"))
     code, _, err = zoo("new", "norm", "DYT")
     assert (code, "norm 'DyT' exists in my-norm 0.1.0" in err) == (2, True)
+
+
+@pytest.fixture
+def fresh(zoo, tmp_path, monkeypatch):
+    """A package with a norm, and its author's own changes."""
+    monkeypatch.chdir(tmp_path)
+    assert zoo("new", "norm", "FreshOne")[0] == 0
+    folder = tmp_path / "zoo-fresh-one"
+    with (folder / "pyproject.toml").open("a") as file:
+        file.write("\n[tool.mine]\nkey = 1 # keep\n")
+    (folder / "README.md").write_text("my own words\n")
+    return folder
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_second_part_is_added_and_all_else_stays(fresh, zoo):
+    before = contents(fresh)
+    code, out, err = zoo("new", "ffn", "FreshTwo", "--in", "zoo-fresh-one")
+    assert (code, err) == (0, "")
+    assert "zoo check ffn FreshTwo" in out
+    assert zoo("new", "norm", "FreshThree", "--in", str(fresh))[0] == 0
+    after = contents(fresh)
+    new_files = {"src/zoo_fresh_one/fresh_two.py", "src/zoo_fresh_one/fresh_three.py"}
+    assert set(after) - set(before) == new_files
+    assert {name for name in before if before[name] != after[name]} == {"pyproject.toml", "CHANGELOG.md"}
+    old_lines = [line for line in before["pyproject.toml"].splitlines() if line]
+    assert [line for line in after["pyproject.toml"].splitlines() if line in old_lines] == old_lines
+    assert tomllib.loads(after["pyproject.toml"])["project"]["entry-points"] == {
+        "zoo.norm": {"FreshOne": "zoo_fresh_one:FreshOne", "FreshThree": "zoo_fresh_one.fresh_three:FreshThree"},
+        "zoo.ffn": {"FreshTwo": "zoo_fresh_one.fresh_two:FreshTwo"},
+        "zoo.interface": {"norm": "v1", "ffn": "v1"},
+    }
+    assert all(
+        f"- {kind} `{name}`" in after["CHANGELOG.md"] for kind, name in [("ffn", "FreshTwo"), ("norm", "FreshOne")]
+    )
+    ast.parse(after["src/zoo_fresh_one/fresh_two.py"])
+
+
+def test_a_name_that_the_package_has_changes_nothing(fresh, zoo):
+    assert zoo("new", "ffn", "FreshTwo", "--in", str(fresh))[0] == 0
+    before = contents(fresh)
+    for kind, name in [("ffn", "FreshTwo"), ("norm", "FreshTwo"), ("ffn", "Freshtwo"), ("norm", "FreshOne")]:
+        code, out, err = zoo("new", kind, name, "--in", str(fresh))
+        assert (code, out) == (2, "")
+        assert f"{fresh} has 'Fresh" in err
+        assert "already, in [zoo." in err
+    (fresh / "src/zoo_fresh_one/my_own.py").write_text("# mine\n")
+    code, _, err = zoo("new", "norm", "MyOwn", "--in", str(fresh))
+    assert (code, "my_own.py exists. Choose another name." in err) == (2, True)
+    assert contents(fresh) == {**before, "src/zoo_fresh_one/my_own.py": "# mine\n"}
+
+
+ODD_PROJECTS = {
+    "[project\n": "is not the pyproject.toml of a package",
+    "[tool.x]\na = 1\n": "is not the pyproject.toml of a package: 'project'",
+    '[project]\nname = "a"\nentry-points = 3\n': "is not the pyproject.toml of a package",
+    '[project]\nname = "a"\n[project.entry-points."zoo.norm"]\nX = "a:X"\n': "has no package folder, such as odd/src/a",
+    '[project]\nname = "b"\nentry-points = {"zoo.norm" = {X = "b:X"}}\n': "Add these lines yourself, then",
+}
+
+
+@pytest.mark.parametrize("text", ODD_PROJECTS)
+def test_a_project_that_cannot_be_extended_stays(zoo, tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "odd" / "b").mkdir(parents=True)
+    (tmp_path / "odd" / "b" / "__init__.py").write_text("")
+    (tmp_path / "odd" / "pyproject.toml").write_text(text)
+    before = contents(tmp_path)
+    code, out, err = zoo("new", "norm", "Fresh", "--in", "odd")
+    assert (code, out, contents(tmp_path)) == (2, "", before)
+    assert ODD_PROJECTS[text] in err
+    assert len(err.splitlines()) <= 4
 
 
 def test_recipes(zoo, tmp_path, monkeypatch):
@@ -216,7 +310,7 @@ def test_it_is_fast_and_needs_no_torch(tmp_path):
     # half a second is the promise on an idle machine; tests share theirs
     assert time.perf_counter() - start < 2.0
     assert done.stdout.splitlines()[-1] == "[]"
-    assert (tmp_path / "fresh" / "pyproject.toml").is_file()
+    assert (tmp_path / "zoo-fresh" / "pyproject.toml").is_file()
 
 
 def test_the_wheel_contains_the_templates():
@@ -227,6 +321,9 @@ def test_the_wheel_contains_the_templates():
     names += [
         "pyproject.toml.template",
         "README.md.template",
+        "CHANGELOG.md.template",
+        "contract.yml.template",
+        "gitignore.template",
         "test_contract.py.template",
         "recipe.yaml.template",
         "LICENSE",

@@ -246,7 +246,7 @@ def test_a_package_that_was_not_installed_is_pointed_out(tmp_path, monkeypatch, 
     (tmp_path / "broken" / "pyproject.toml").write_text("[project\n")
     capsys.readouterr()
     assert main(["show", "norm", "nobodysnorm"]) == 2
-    assert "pip install -e nobodys-norm" in capsys.readouterr().err
+    assert "pip install -e zoo-nobodys-norm" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("length", [10, 89, 90, 91, 200])

@@ -20,10 +20,11 @@ def home(tmp_path_factory):
         if not done.exists():
             home.create()
             home.fine("zoo new norm OwnNorm")
+            home.fine("zoo new ffn OwnFFN --in zoo-own-norm")
             for package in PACKAGES:  # copies, so that building leaves nothing behind
                 ignored = shutil.ignore_patterns("*.egg-info", "__pycache__")
                 shutil.copytree(package, folder / package.name, ignore=ignored)
-            names = ["own-norm", *(package.name for package in PACKAGES)]
+            names = ["zoo-own-norm", *(package.name for package in PACKAGES)]
             home.fine("python -m pip install -q " + " ".join(f"./{name}" for name in names))
             done.touch()
     yield home

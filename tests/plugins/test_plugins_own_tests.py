@@ -10,7 +10,7 @@ from tests.plugins.home import PACKAGES, ROOT
 
 # the suite of `zoo new` is the contract, which README's story in test_plugins_used.py runs as `zoo check`
 QUICK = ("zoo-hello",)
-NAMES = ["own-norm", *(package.name for package in PACKAGES)]
+NAMES = ["zoo-own-norm", *(package.name for package in PACKAGES)]
 
 
 @pytest.mark.parametrize(

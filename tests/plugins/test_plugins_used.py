@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.plugins.home import PACKAGES, ROOT, SHORT
+from zoo import registry
 
 # what each package brings to a recipe: one for each package, and in a campaign all
 TRAINED = [
@@ -37,7 +38,7 @@ def points(package: Path) -> list[tuple[str, str]]:
     """The (kind, name) of every part that a package declares."""
     project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
     groups = {group.removeprefix("zoo."): points for group, points in project["entry-points"].items()}
-    return [(kind, name) for kind, points in groups.items() if kind != "recipes" for name in points]
+    return [(kind, name) for kind, points in groups.items() if kind in registry.KINDS for name in points]
 
 
 def test_every_part_is_listed_with_its_package_and_nothing_is_wrong_with_it(home):
@@ -87,7 +88,7 @@ def test_the_five_minutes_of_the_first_page(home, tmp_path, recipes):
     for line in [line for line in lines if line not in fits[recipes:]]:
         line = line.partition("#")[0].strip()
         home.fine(f"{line} {' '.join(SHORT)}" if line.startswith("zoo fit") else line, tmp_path)
-    own = (tmp_path / "my-norm").rglob("src/*/__init__.py")
+    own = (tmp_path / "zoo-my-norm").rglob("src/*/__init__.py")
     (source,) = (path.read_text() for path in own)
     code = [line for line in source.splitlines() if line.strip() and not line.strip().startswith(("#", '"""'))]
     assert len(code) <= 15 + 4  # the class, and its imports

@@ -7,15 +7,21 @@ import io
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from zoo import recipe_files, registry
 from zoo.cli import commands, tables
+from zoo.cli.badge import badge
 from zoo.cli.check_process import Child, Job
 from zoo.config.option_parser import ParsedOptions
 from zoo.errors import PartError, PluginError, UsageError, ZooError
+from zoo.io import atomic_files
+from zoo.plugins import discovery, publishing
+from zoo.plugins.discovery import Package
+from zoo.registry import Part
 
 MOST_REASONS = 3  # for skipped checks, in the last line
 FAST_DEV_RUN = ("trainer.fast_dev_run", "1", "--trainer.fast_dev_run 1")
@@ -57,12 +63,19 @@ class Report:
         """Whether a check failed, or was skipped where that counts as a failure."""
         return bool(self.counts["FAIL"] or (strict and self.counts["skipped"]))
 
+    def verdict(self, strict: bool) -> str:
+        """The report in a few words, for a badge."""
+        bad = self.counts["FAIL"] + (self.counts["skipped"] if strict else 0)
+        if bad:
+            return f"{bad} of {_number(len(self.outcomes), 'check')} failed"
+        kept = _number(len(self.outcomes) - self.counts["skipped"], "check")
+        return f"{kept} passed" + (f", {self.counts['skipped']} skipped" if self.counts["skipped"] else "")
+
     def summary(self, strict: bool = False) -> str:
         """The report in one line: counts, time, and why checks were skipped."""
         words = {"ok": "ok", "FAIL": "failed", "known": "known", "skipped": "skipped"}
         tallies = [f"{self.counts[status]} {word}" for status, word in words.items() if self.counts[status]]
-        number = f"{len(self.outcomes)} check{'' if len(self.outcomes) == 1 else 's'}"
-        head = f"{number} of {self.kind} {self.name} ({self.origin})"
+        head = f"{_number(len(self.outcomes), 'check')} of {self.kind} {self.name} ({self.origin})"
         skips = f"; skipped: {self.skips()}" if self.counts["skipped"] else ""
         counts = " – which --strict counts as failed" if skips and strict else ""
         return f"{head}: {', '.join(tallies)} in {self.seconds:.1f} s{skips}{counts}"
@@ -71,9 +84,15 @@ class Report:
 def run(options: ParsedOptions) -> int:
     """`zoo check`."""
     first = options.words[0]
-    if is_recipe(first):
+    package = _package(first) if len(options.words) == 1 else None
+    if not package and is_recipe(first):
         return check_recipe(options)
     from zoo.cli import doctor
+
+    _check_badge(options)
+    if package:
+        doctor.check_torch()
+        return _all(package.name, publishing.parts_of(package), options)
 
     if len(options.words) == 2:
         from zoo.cli.show import check_kind
@@ -90,7 +109,7 @@ def run(options: ParsedOptions) -> int:
     if not kind:
         raise _unknown(first)
     doctor.check_torch()
-    return _all(kind, options)
+    return _all(kind, registry.parts(kind), options)
 
 
 def check_recipe(options: ParsedOptions) -> int:
@@ -136,8 +155,6 @@ def check_recipe(options: ParsedOptions) -> int:
 
 def is_recipe(word: str) -> bool:
     """Whether a word names a recipe or a file rather than a part or a kind."""
-    from pathlib import Path
-
     if word.endswith(recipe_files.SUFFIXES) or "/" in word or word in (".", ".."):
         return True
     return not _kind(word) and (recipe_files.packaged_recipe(word) is not None or Path(word).exists())
@@ -155,7 +172,7 @@ def _unknown(word: str) -> ZooError:
         return PartError(f"{same[0].name} is a {same[0].kind}: zoo check {same[0].kind} {same[0].name}")
     names = [*registry.KINDS, *(recipe.name for recipe in recipe_files.recipes())]
     hint = registry.suggest(word, names)
-    return UsageError(f"no kind, class path or recipe {word!r}.{hint} Kinds: {', '.join(registry.KINDS)}")
+    return UsageError(f"no kind, class path, package or recipe {word!r}.{hint} Kinds: {', '.join(registry.KINDS)}")
 
 
 def _one(kind: str, name: str, options: ParsedOptions) -> int:
@@ -164,21 +181,26 @@ def _one(kind: str, name: str, options: ParsedOptions) -> int:
         if not options.get("json"):
             print(_line(report), flush=True)
     strict = options.get("strict")
+    part = registry.find(kind, name) if "." not in name else registry.part_of_class(name)
+    notes = publishing.notes(part) if part else []
     if options.get("json"):
-        tables.as_json(_as_dict(report))
+        tables.as_json({**_as_dict(report), "notes": notes})
     else:
-        print(report.summary(strict))
-    return 1 if report.failed(strict) else 0
+        print("\n".join([report.summary(strict), *(f"note: {note}" for note in notes)]))
+    failed = report.failed(strict)
+    _write_badge(options, report.verdict(strict), failed)
+    return 1 if failed else 0
 
 
-def _all(kind: str, options: ParsedOptions) -> int:
-    """Every part of a kind, one line each; one that cannot be imported counts as failed."""
+def _all(group: str, parts: Sequence[Part], options: ParsedOptions) -> int:
+    """Every part of a kind or a package, one line each; one that cannot be imported counts as failed."""
     if options.settings:
-        raise UsageError(f"{options.settings[0][2]}: options belong to one part. Name it: zoo check {kind} NAME …")
-    failed, documents, strict = False, [], options.get("strict")
-    for part in registry.parts(kind):
-        clash = sum(registry.has_name(part, other.name) for other in registry.parts(kind)) > 1
-        job = Job(kind, part.path if clash else part.name, [], _only(options), options.get("debug"))
+        raise UsageError(f"{options.settings[0][2]}: options belong to one part. Name it: zoo check KIND NAME …")
+    failures, documents, strict = 0, [], options.get("strict")
+    for part in parts:
+        same = [other for other in registry.parts(part.kind) if registry.has_name(part, other.name)]
+        clash = registry.is_hidden(part) or len(same) > 1
+        job = Job(part.kind, part.path if clash else part.name, [], _only(options), options.get("debug"))
         try:
             *_, report = examine(job, options.get("timeout"))
             line, document, bad = report.summary(strict), _as_dict(report), report.failed(strict)
@@ -186,14 +208,45 @@ def _all(kind: str, options: ParsedOptions) -> int:
             # a part that needs options, such as a path, cannot be checked without them: no failure
             bad = strict or not isinstance(error, UsageError)
             line = f"{'FAIL: ' if bad else 'not checked: '}{part}: {str(error).splitlines()[0]}"
-            document = {"kind": kind, "name": part.name, "origin": part.origin, "error": str(error)}
-        failed |= bad
+            document = {"kind": part.kind, "name": part.name, "origin": part.origin, "error": str(error)}
+        failures += bool(bad)
         documents.append(document)
         if not options.get("json"):
             print(line, flush=True)
     if options.get("json"):
         tables.as_json(documents)
-    return 1 if failed else 0
+    number = f"{_number(len(parts), 'part')} of {group}"
+    _write_badge(options, f"{failures} of {number} failed" if failures else f"{number} passed", bool(failures))
+    return 1 if failures else 0
+
+
+def _number(count: int, word: str) -> str:
+    """``1 check`` or ``2 checks``."""
+    return f"{count} {word}{'' if count == 1 else 's'}"
+
+
+def _check_badge(options: ParsedOptions) -> None:
+    """Raise UsageError for a badge that cannot be written, before anything is checked."""
+    if (name := options.get("badge")) is not None:
+        target = Path(name).expanduser()
+        if target.suffix != ".svg" or target.is_dir() or not target.parent.is_dir():
+            raise UsageError(f"'--badge' needs a file FILE.svg in a folder that exists, got {name!r}.")
+
+
+def _write_badge(options: ParsedOptions, message: str, failed: bool) -> None:
+    """Draw the result where --badge says. Raises UsageError where the file cannot be written."""
+    if (name := options.get("badge")) is not None:
+        try:
+            atomic_files.write_text(Path(name).expanduser(), badge(message, "failed" if failed else "passed"))
+        except OSError as error:
+            raise UsageError(f"cannot write {name}: {error.strerror or error}") from error
+
+
+def _package(word: str) -> Package | None:
+    """The installed plugin package of that name that has parts."""
+    name = discovery.normalize_name(word)
+    packages = (one for one in publishing.plugin_packages() if discovery.normalize_name(one.name) == name)
+    return next((one for one in packages if publishing.parts_of(one)), None)
 
 
 def _only(options: ParsedOptions) -> list[str]:

@@ -17,7 +17,7 @@ from zoo.config.option_parser import ParsedOptions
 from zoo.config.run_folder import first_rank
 from zoo.errors import UsageError
 from zoo.io import atomic_files
-from zoo.plugins import diagnosis, discovery
+from zoo.plugins import diagnosis, discovery, interfaces, publishing
 
 if TYPE_CHECKING:
     from zoo.cli.import_probe import Outcome
@@ -65,6 +65,12 @@ def run(options: ParsedOptions) -> int:
         {"distribution": flaw.package.name, "version": flaw.package.version, "location": flaw.package.home,
          "problem": flaw.reason} for flaw in registry.metadata_flaws()
     ]  # fmt: skip
+    packages = [
+        {"distribution": package.name, "version": package.version,
+         "interfaces": {part.kind: part.interface for part in publishing.parts_of(package)},
+         "updates": publishing.updates(package), "advice": publishing.advice(package)}
+        for package in publishing.plugin_packages()
+    ]  # fmt: skip
     owners = lightning_owners()
     devices = ["unknown: torch cannot be imported safely"] if mismatch else _devices()
     report = {
@@ -74,7 +80,9 @@ def run(options: ParsedOptions) -> int:
         "torch_matches_torchvision": mismatch is None,
         "problem": mismatch,
         "devices": devices,
+        "interfaces": {kind: interfaces.current(kind) for kind in registry.KINDS},
         "plugins": plugins,
+        "packages": packages,
         "damaged": damaged,
         "disabled": sorted(registry.disabled_names()),
         "lightning_command": owners,
@@ -95,6 +103,12 @@ def run(options: ParsedOptions) -> int:
     for plugin in plugins:
         status = plugin["problem"] or ", but ".join(["ok", *plugin["warnings"]])
         print(f"  {plugin['kind']} {plugin['name']} ({plugin['origin']}): {status}")
+    if packages:
+        print("packages")
+    for package in packages:
+        print(f"  {package['distribution']} {package['version']}: {_package_state(package)}")
+        for line in (*package["updates"], *(f"advice to its author: {text}" for text in package["advice"])):
+            print("\n".join(f"    {row}" for row in line.splitlines()))
     for flaw in registry.metadata_flaws():
         print(f"  {flaw.package.origin}: {flaw.reason} ({flaw.package.home})")
     return 2 if broken else 0
@@ -105,9 +119,20 @@ def _plugins() -> list[dict[str, Any]]:
     from zoo.cli.import_probe import probe
 
     parts = [part for kind in registry.KINDS for part in registry.installed_parts(kind) if not part.builtin]
-    importable = [part for part in parts if not (_is_disabled(part) or part.damage or diagnosis.version_mismatch(part))]
+    importable = [part for part in parts if not (_is_disabled(part) or part.damage or _refused(part))]
     outcomes = dict(zip(importable, probe(importable), strict=True)) if importable else {}
     return [_report(part, outcomes.get(part)) for part in parts]
+
+
+def _refused(part: registry.Part) -> bool:
+    return bool(diagnosis.version_mismatch(part) or diagnosis.interface_refusal(part))
+
+
+def _package_state(package: dict[str, Any]) -> str:
+    """The interface versions of a package, and whether it must be updated."""
+    versions = [f"{kind} v{version}" for kind, version in package["interfaces"].items()]
+    state = "update it" if package["updates"] else "nothing to update"
+    return f"{state} (written for {', '.join(versions)})" if versions else state
 
 
 def _is_disabled(part: registry.Part) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import logging
 import os
 import select
 import signal
@@ -19,7 +20,7 @@ from dataclasses import asdict, dataclass
 
 from zoo import registry
 from zoo.errors import PluginError
-from zoo.plugins import discovery
+from zoo.plugins import discovery, interfaces
 from zoo.registry import Part
 
 PATIENCE = 20.0  # seconds for one import
@@ -135,6 +136,7 @@ def _import(part: Part, output_pipe: int, result_pipe: int) -> None:
         os.dup2(output_pipe, 1)
         os.dup2(output_pipe, 2)
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+        interfaces.log.setLevel(logging.ERROR)  # a deprecation is reported from the metadata
         start = time.monotonic()
         problem = None
         try:

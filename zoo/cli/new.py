@@ -1,4 +1,7 @@
-"""`zoo new`: write a package with one part that works, or a recipe, from templates. Needs no torch."""
+"""`zoo new`: write a package with a part that works, a further part of a package, or a recipe, from templates.
+
+Needs no torch.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,18 @@ import keyword
 import re
 import shutil
 import sys
+import tomllib
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 
 from zoo import __version__, recipe_files, registry
+from zoo.cli.badge import badge
 from zoo.cli.show import check_kind
 from zoo.config.option_parser import ParsedOptions
 from zoo.errors import UsageError
 from zoo.io import atomic_files
+from zoo.plugins import interfaces, publishing
 from zoo.plugins.description import source_file
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
@@ -38,23 +45,30 @@ STACK_ARGUMENTS = {
 def run(options: ParsedOptions) -> int:
     """`zoo new`."""
     what, name = options.words
-    other = "dest" if what == "recipe" else "from"
-    if options.get(other) is not None:
-        belongs = "a package: a recipe is written here" if what == "recipe" else "zoo new recipe"
-        raise UsageError(f"'--{other}' belongs to {belongs}. See: zoo new --help")
+    for other in ("dest", "in") if what == "recipe" else ("from",):
+        if options.get(other) is not None:
+            belongs = "a package: a recipe is written here" if what == "recipe" else "zoo new recipe"
+            raise UsageError(f"'--{other}' belongs to {belongs}. See: zoo new --help")
     if what == "recipe":
         return recipe(name, options.get("from"))
+    if options.get("in") is not None:
+        if options.get("dest") is not None:
+            raise UsageError("'--in' adds to a package and '--dest' makes one: give one of them. See: zoo new --help")
+        return add_part(check_kind(what), name, Path(options.get("in")).expanduser())
     return package(check_kind(what), name, options.get("dest"))
 
 
 def package(kind: str, name: str, destination: str | None) -> int:
     """Write the package of a part."""
     check_class(kind, name)
-    package_name = kebab(name)
+    package_name = distribution_name(name)
     check_distribution(name, package_name)
     target = Path(destination or package_name).expanduser()
     if target.exists() or target.is_symlink():
-        raise UsageError(f"{target} exists. Choose another place: zoo new {kind} {name} --dest DIR")
+        raise UsageError(
+            f"{target} exists. Choose another place: zoo new {kind} {name} --dest DIR; "
+            f"or add a part to the package there: zoo new {kind} {name} --in {target}"
+        )
     contents = files(kind, name, package_name)
     try:
         for path, text in contents.items():
@@ -75,19 +89,120 @@ def files(kind: str, name: str, package_name: str) -> dict[str, str]:
     module = package_name.replace("-", "_")
     note = f" after those that zoo gives ({STACK_ARGUMENTS[kind]})" if kind in STACK_ARGUMENTS else ""
     values = {
-        **{"Class": name, "kind": kind, "distribution": package_name, "module": module},
-        **{
-            "requires": f"{registry.BUILTIN}{compatible(__version__)}",
-            "fit": recipes_of_kind(kind, name),
-            "given": note,
-        },
-    }
+        "Class": name, "kind": kind, "distribution": package_name, "module": module,
+        "keyword": publishing.KEYWORD, "interface": f"v{interfaces.current(kind)}",
+        "requires": f"{registry.BUILTIN}{oldest_requirement(__version__)}",
+        "fit": recipes_of_kind(kind, name), "given": note,
+    }  # fmt: skip
     sources = {
-        "pyproject.toml": "pyproject.toml", "README.md": "README.md",
+        "pyproject.toml": "pyproject.toml", "README.md": "README.md", "CHANGELOG.md": "CHANGELOG.md",
         f"src/{module}/__init__.py": f"{kind}.py", "tests/test_contract.py": "test_contract.py",
+        ".github/workflows/contract.yml": "contract.yml", ".gitignore": "gitignore",
     }  # fmt: skip
     contents = {path: fill_template(source, values) for path, source in sources.items()}
-    return {**contents, "LICENSE": (TEMPLATES / "LICENSE").read_text(encoding="utf-8")}
+    licence = (TEMPLATES / "LICENSE").read_text(encoding="utf-8")
+    return {**contents, "LICENSE": licence, "contract.svg": badge("not checked yet", "unknown")}
+
+
+def add_part(kind: str, name: str, folder: Path) -> int:
+    """Add a part to the package in a folder: a module, and its lines in pyproject.toml and CHANGELOG.md.
+
+    Raises UsageError, and changes nothing, where the package has the name or cannot be changed with certainty.
+    """
+    file = folder / "pyproject.toml"
+    try:
+        text = file.read_text(encoding="utf-8")
+        project = tomllib.loads(text)["project"]
+        points = project.get("entry-points", {})
+        own = {group: dict(names) for group, names in points.items()}
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror or error}. Name the folder of a package.") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{file} is not the pyproject.toml of a package: {error}") from error
+    for group, names in own.items():
+        if existing := next((one for one in names if one.lower() == name.lower()), None):
+            raise UsageError(f"{folder} has {existing!r} already, in [{group}]. Choose another name.")
+    check_class(kind, name)
+    source = package_source(folder, str(project.get("name", "")), own)
+    module_name = kebab(name).replace("-", "_")
+    target = source / f"{module_name}.py"
+    if target.exists() or keyword.iskeyword(module_name):
+        raise UsageError(f"{target} {'exists' if target.exists() else 'cannot be imported'}. Choose another name.")
+    groups = {f"zoo.{kind}": (name, f"{source.name}.{module_name}:{name}")}
+    if kind not in own.get(f"zoo.{interfaces.GROUP_KIND}", {}):
+        groups[f"zoo.{interfaces.GROUP_KIND}"] = (kind, f"v{interfaces.current(kind)}")
+    new_text = with_entry_points(text, groups, file)
+    changelog = folder / "CHANGELOG.md"
+    try:
+        log = changelog.read_text(encoding="utf-8") if changelog.exists() else ""
+        new_log = re.sub(r"^(## Unreleased\n+)", rf"\g<1>- {kind} `{name}`\n", log, count=1, flags=re.MULTILINE)
+        atomic_files.write_text(target, fill_template(f"{kind}.py", {"Class": name}))
+        atomic_files.write_text(file, new_text)
+        if new_log != log:
+            atomic_files.write_text(changelog, new_log)
+    except OSError as error:
+        if file.read_text(encoding="utf-8") == text:
+            target.unlink(missing_ok=True)
+        raise UsageError(f"cannot write into {folder}: {error.strerror or error}") from error
+    print(f"{target}\n{file} (changed)")
+    if new_log != log:
+        print(f"{changelog} (changed)")
+    print(f"\nTry it:\n  pip install -e '{folder}[test]'  # again, for the new entry point")
+    print(f"  zoo check {kind} {name}\n  {recipes_of_kind(kind, name)}")
+    return 0
+
+
+def package_source(folder: Path, package_name: str, points: dict[str, dict[str, Any]]) -> Path:
+    """The folder of a package's modules, which its entry points name, or its own name.
+
+    Raises UsageError where there is none.
+    """
+    groups = [names for group, names in points.items() if group.removeprefix("zoo.") in registry.KINDS]
+    modules = [str(value).partition(":")[0].partition(".")[0] for names in groups for value in names.values()]
+    candidates = dict.fromkeys([*modules, re.sub(r"[-.]+", "_", package_name.lower())])
+    places = [folder / parent / module for module in candidates if module for parent in ("src", ".")]
+    source = next((place for place in places if (place / "__init__.py").is_file()), None)
+    if source is None:
+        raise UsageError(
+            f"{folder} has no package folder, such as {places[0]}, with an __init__.py." if places
+            else f"{folder / 'pyproject.toml'} has no name."
+        )  # fmt: skip
+    return source
+
+
+def with_entry_points(text: str, groups: dict[str, tuple[str, str]], file: Path) -> str:
+    """The text of a pyproject.toml with one entry point more in each group, and all else as it was.
+
+    Raises UsageError, with the lines to write by hand, where the file is written in a way that cannot be extended.
+    """
+    lines = text.splitlines()
+    for group, (name, value) in groups.items():
+        header = re.compile(rf"\s*\[\s*project\s*\.\s*entry-points\s*\.\s*[\"']{re.escape(group)}[\"']\s*\]\s*(#.*)?")
+        start = next((number for number, line in enumerate(lines) if header.fullmatch(line)), None)
+        entry = f'{name} = "{value}"'
+        if start is None:
+            lines += ["", f'[project.entry-points."{group}"]', entry]
+            continue
+        end = next(
+            (number for number in range(start + 1, len(lines)) if lines[number].lstrip().startswith("[")), len(lines)
+        )
+        while end > start + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
+            end -= 1  # a comment there belongs to what follows
+        lines.insert(end, entry)
+    new_text = "\n".join(lines) + "\n"
+    expected = tomllib.loads(text)
+    for group, (name, value) in groups.items():
+        expected["project"].setdefault("entry-points", {}).setdefault(group, {})[name] = value
+    try:
+        same = tomllib.loads(new_text) == expected
+    except tomllib.TOMLDecodeError:
+        same = False
+    if not same:
+        by_hand = "; ".join(
+            f'[project.entry-points."{group}"] {one} = "{value}"' for group, (one, value) in groups.items()
+        )
+        raise UsageError(f"{file} cannot be extended as it is written. Add these lines yourself, then again: {by_hand}")
+    return new_text
 
 
 def fill_template(template: str, values: dict[str, str]) -> str:
@@ -108,13 +223,16 @@ def kebab(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower()
 
 
-def compatible(version: str) -> str:
-    """The versions of zoo that a package written now works with: those that promise not to break it."""
-    major, minor = map(int, re.findall(r"\d+", version)[:2])
+def distribution_name(name: str) -> str:
+    """``MyNorm`` as the package ``zoo-my-norm``: names of plugins begin with ``zoo-``."""
+    return f"{publishing.PREFIX}{kebab(name).removeprefix(publishing.PREFIX)}"
+
+
+def oldest_requirement(version: str) -> str:
+    """The versions of zoo that a package written now works with; interface versions say until when."""
     release = version.partition("+")[0]
     early = re.search(r"[a-z]", release)  # a pre-release is older than its own number
-    least = release if early else f"{major}.{minor}"
-    return f">={least},<{f'{major}.{minor + 1}' if major == 0 else major + 1}"
+    return f">={release if early else '.'.join(release.split('.')[:2])}"
 
 
 def check_class(kind: str, name: str) -> None:

@@ -6,7 +6,7 @@ import functools
 
 from zoo import __version__, registry
 from zoo.errors import PluginError
-from zoo.plugins import description
+from zoo.plugins import description, interfaces
 from zoo.registry import Part
 
 
@@ -23,7 +23,14 @@ def choose_part(kind: str, name: str) -> Part:
             f"{part} is built for zoo-transformers {requirement}, installed is {__version__}. "
             f"Run: pip install -U {part.distribution}"
         )
+    if refusal := interface_refusal(part):
+        raise PluginError(f"{part} {refusal}")
     return part
+
+
+def interface_refusal(part: Part) -> str:
+    """Why the version of the interface that a part is written for does not work; empty where it does."""
+    return interfaces.refusal(part.kind, part.interface, part.distribution)
 
 
 def version_mismatch(part: Part) -> str:
@@ -55,6 +62,8 @@ def name_problems(part: Part) -> list[str]:
     sentences = [part.damage] if part.damage else []
     if requirement := version_mismatch(part):
         sentences.append(f"built for zoo-transformers {requirement}, installed is {__version__}")
+    if refusal := interface_refusal(part):
+        sentences.append(refusal)
     way = f"; its class path is {part.path}"
     if registry.is_hidden(part):
         sentences.append(f"hidden by zoo's own {part.kind} of this name{way}")

@@ -21,13 +21,14 @@ POINTS = "entry_points.txt"
 
 @dataclass(frozen=True, order=True)
 class Package:
-    """An installed distribution: metadata folder (``home``), requirements on zoo, and damage in its metadata."""
+    """An installed distribution: metadata folder (``home``), requirements on zoo, damage in its metadata, keywords."""
 
     name: str
     version: str
     home: str = ""
     requires: tuple[str, ...] = ()
     damage: str = ""
+    keywords: tuple[str, ...] = ()
 
     @property
     def origin(self) -> str:
@@ -190,4 +191,5 @@ def _package(dist: Distribution, label: str, version: str, damage: str) -> Packa
     requirements = [value.strip() for key, _, value in head if key.lower() == "requires-dist"]
     ours = tuple(line for line in requirements if normalize_name(re.split(r"[^\w.-]", line, maxsplit=1)[0]) == ZOO)
     name, version = fields.get("name") or label, fields.get("version") or version
-    return Package(name, version, _metadata_folder(dist), ours, damage or problem)
+    keywords = tuple(filter(None, re.split(r"[,\s]+", fields.get("keywords", "").lower())))
+    return Package(name, version, _metadata_folder(dist), ours, damage or problem, keywords)
