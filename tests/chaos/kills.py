@@ -24,12 +24,18 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 def campaign(
-    home: Path, kills: int, seed: int = 0, processes: int = 1, tasks: tuple[str, ...] = toys.TASKS, each: int = 100
+    home: Path,
+    kills: int,
+    seed: int = 0,
+    processes: int = 1,
+    tasks: tuple[str, ...] = toys.TASKS,
+    each: int = 100,
+    workers: int = 0,
 ) -> dict:
     """Kill until so many kills were made, at most ``each`` of one run, finishing each run; the figures."""
     draw = random.Random(seed)
     lives.load()
-    toys.write(home, workers=0)
+    toys.write(home, workers=workers)
     counts = {"kills": 0, "while writing": 0, "runs": 0, "identical": 0, "lost": 0, "damaged": 0, "left": 0, "lives": 0}
     several = ["--trainer.devices", str(processes), "--trainer.strategy", "ddp"] if processes > 1 else []
     reference, lasted = {}, {}
@@ -82,6 +88,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--each", type=int, default=100, help="how often one run is killed at most")
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=0, help="loading processes of each process")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tasks", nargs="+", choices=toys.TASKS, default=toys.TASKS)
     parser.add_argument("--home", type=Path, required=True)
@@ -96,6 +103,7 @@ def main() -> None:
         arguments.processes,
         tuple(arguments.tasks),
         arguments.each,
+        arguments.workers,
     )
     json.dump({**report, "seconds": round(time.monotonic() - start)}, sys.stdout, indent=1)
     print()

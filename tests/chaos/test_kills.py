@@ -1,5 +1,6 @@
 """Short versions of the campaigns: a few kills, a few signals, one long run that is not long."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,11 +11,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def run(name, home, *words):
+def run(name, home, *words, within=300):
     """A campaign in a process of its own, which may fork; its output."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "ZOO_CACHE": str(home / "cache")}
     command = [sys.executable, "-m", f"tests.chaos.{name}", "--home", str(home / "runs"), *words]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, cwd=home)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=within, cwd=home)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     return done.stdout
 
@@ -23,6 +24,25 @@ def run(name, home, *words):
 def test_killed_runs_end_like_undisturbed_ones(tmp_path):
     out = run("kills", tmp_path, "--kills", "4", "--tasks", "lm")
     assert '"problems": []' in out
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1600)
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
+def test_killed_runs_of_a_stream_end_like_undisturbed_ones(tmp_path):
+    """Two processes with two loading ones each."""
+    out = run("kills", tmp_path, "--kills", "6", "--tasks", "stream", "--workers", "2", "--processes", "2", within=1500)
+    assert '"problems": []' in out
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_two_gigabytes_train_in_flat_memory_and_resume_to_the_bit(tmp_path):
+    words = ("--megabytes", "2000", "--steps", "300", "--kills", "2", "--workers", "2")
+    report = json.loads(run("large_stream", tmp_path, *words, within=3500))
+    assert report["differences"] == []
+    assert report["growth MB"] < 100
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")

@@ -1,4 +1,4 @@
-"""Three tiny recipes, and what two runs of one of them must have in common to the last bit."""
+"""Four tiny recipes, and what two runs of one of them must have in common to the last bit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-TASKS = ("lm", "translation", "vit")
+TASKS = ("lm", "translation", "vit", "stream")
 MODEL = "dim: 16, depth: 1, heads: 2, dropout: 0.1"
 RECIPES = {
     "lm": f"""\
@@ -25,6 +25,11 @@ data: {{class_path: Phrasebook, init_args: {{size: 600, kinds: [date, unit], voc
 model: {{class_path: Classification, init_args: {{patch_size: 7, mix: mixup, {MODEL}}}}}
 data: {{class_path: Glyphs, init_args: {{size: 400, batch_size: 16, num_workers: WORKERS}}}}
 """,
+    "stream": f"""\
+model: {{class_path: CausalLM, init_args: {{{MODEL}}}}}
+data: {{class_path: TextStream, init_args: {{path: texts, tokenizer: bytes, max_length: 16, batch_size: 4,
+  num_workers: WORKERS, options: {{separator: "day ", window: 5, shards: 4}}}}}}
+""",
 }
 TRAINER = """\
 trainer: {max_steps: STEPS, val_check_interval: 11, check_val_every_n_epoch: null, limit_val_batches: 2,
@@ -34,9 +39,12 @@ TEXT = "all work and no play makes a dull toy and a slow day "
 
 
 def write(home: Path, steps: int = 24, accumulate: int = 2, workers: int = 0) -> None:
-    """The recipes as files, ``lm.yaml`` and so on, and a text."""
+    """The recipes as files, ``lm.yaml`` and so on, and texts."""
     home.mkdir(parents=True, exist_ok=True)
     (home / "text.txt").write_text("".join(f"{n} {TEXT}" for n in range(40)))
+    (home / "texts").mkdir(exist_ok=True)
+    for part in range(6):
+        (home / "texts" / f"{part}.txt").write_text("".join(f"{n} {TEXT}" for n in range(part, 40, 6)))
     for name, text in RECIPES.items():
         whole = text + TRAINER.replace("STEPS", str(steps)).replace("ACCUMULATE", str(accumulate))
         (home / f"{name}.yaml").write_text(whole.replace("WORKERS", str(workers)))

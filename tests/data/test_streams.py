@@ -2,6 +2,8 @@
 
 import io
 import itertools
+import multiprocessing
+import os
 from collections import Counter
 from itertools import islice
 
@@ -89,6 +91,35 @@ def test_two_processes_get_equally_many_batches_when_one_says_so(monkeypatch):
     batches = [numbers(batch) for batch in first]
     assert len(batches) == len(list(second)) == 17
     assert batches == [[0, 1, 2], [3, 4]] + [[-1]] * 15
+
+
+def process(rank, home, results):
+    """One of two processes that train on uneven shards, with two loading processes each."""
+    torch.distributed.init_process_group("gloo", f"file://{home / 'meeting'}", rank=rank, world_size=2)
+    loader = StreamLoader(Numbers([5, 0, 40, 16]), 3, rank, 2, workers=2)
+    batches = [numbers(batch) for batch in islice(loader, 7)]
+    state = loader.state_dict()
+    again = StreamLoader(Numbers([5, 0, 40, 16]), 3, rank, 2, workers=1)
+    again.load_state_dict(state)
+    results.put((rank, batches + [numbers(batch) for batch in again], sorted(state["shards"])))
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
+def test_two_processes_with_two_workers_each_end_together_and_save_all_shards(tmp_path):
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    both = [context.Process(target=process, args=(rank, tmp_path, results)) for rank in range(2)]
+    for one in both:
+        one.start()
+    (_, first, shards), (_, second, _) = sorted(results.get(timeout=120) for _ in both)
+    for one in both:
+        one.join(60)
+        assert one.exitcode == 0
+    assert shards == [0, 1, 2, 3]
+    assert len(first) == len(second) == 15  # 45 samples of the shards 0 and 2, three at a time
+    assert second[5:] == [[60]] + [[-1]] * 9
+    assert sorted(n for batch in first + second for n in batch if n >= 0) == list(range(61))
 
 
 def saved(loader):

@@ -21,6 +21,7 @@ from zoo.logging.run_record import own_version
 
 AGREE = "accept-changes"
 PRECISION = "trainer.precision"
+MOST_FILES = 1000  # of data whose digests a manifest holds
 # files of a run's folder that change during the run or after it
 GROWING = (part_versions.FILE, run_folder.FINISHED, run_folder.STARTING, "ledger.json")
 
@@ -114,11 +115,27 @@ def check_data(plan: Plan, data: Any) -> None:
     if now != trained_with:
         what = (
             f"the data are not those that the checkpoint was trained with: fingerprint {trained_with[:12]} → {now[:12]}"
+            f"{changed_files(plan.manifest['data'].get('files') or {}, file_digests(data))}"
         )
         if AGREE not in plan.command.flags:
             raise UsageError(f"{what}.\nGo on with yours, from the start of an epoch: --{AGREE}")
         if run_folder.first_rank():
             print(f"differs from the checkpoint's run: {what}")
+
+
+def file_digests(data: Any) -> dict[str, str]:
+    """Digests of the files of a data module by their paths; none where it names none, or too many for a manifest."""
+    digests = data.file_digests() if callable(getattr(data, "file_digests", None)) else {}
+    return digests if len(digests) <= MOST_FILES else {}
+
+
+def changed_files(before: dict[str, str], now: dict[str, str]) -> str:
+    """The first file that was changed, removed or added, as the end of a sentence; empty where there is none."""
+    for path in [*before, *now]:
+        if before.get(path) != now.get(path):
+            how = "is gone" if path not in now else "is new" if path not in before else "has changed"
+            return f"; {path} {how}" if before and now else ""
+    return ""
 
 
 def warn_of_other_data(plan: Plan, data: Any) -> None:
@@ -148,7 +165,11 @@ def manifest_facts(plan: Plan, data: Any, home: Path) -> dict[str, Any]:
             for name in ("seed_everything", "compile", *SECTIONS)
             if plan.config.get(name) not in (None, {})
         },
-        "data": {"class": type(data).__name__, "fingerprint": fingerprint() if callable(fingerprint) else None},
+        "data": {
+            "class": type(data).__name__,
+            "fingerprint": fingerprint() if callable(fingerprint) else None,
+            **({"files": digests} if (digests := file_digests(data)) else {}),
+        },
         "files": {path.name: checkpoint_manifest.sha256(path) for path in fixed_files},
         "versions": {**versions, "numpy": numpy.__version__, "python": sys.version.split()[0]},
         "plugins": part_versions.packages_used(plan.config),

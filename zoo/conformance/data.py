@@ -19,8 +19,10 @@ from torch import Tensor
 
 from zoo.conformance.check import once, require
 from zoo.conformance.common import clean_import, documentation
+from zoo.conformance.streams import STREAM_PROMISES, check_loaders, check_resume, check_shards, first_samples
 from zoo.conformance.subject import DataSubject
 from zoo.data.batches import Batches, Loader
+from zoo.data.streams import StreamLoader
 from zoo.errors import UsageError
 
 FEW = 6
@@ -44,9 +46,9 @@ def batches_of(batches: Iterable[Any], count: int | None = FEW) -> list[str]:
     return [digest(batch) for batch in islice(batches, count)]
 
 
-def epoch(loader: Loader, number: int) -> Loader:
+def epoch(loader: Loader | StreamLoader, number: int) -> Any:
     """The loader, set to an epoch."""
-    loader.batches.set_epoch(number)
+    cast(Any, loader.batch_sampler).sampler.set_epoch(number)  # as Lightning does
     return loader
 
 
@@ -55,7 +57,8 @@ def splits_and_sizes(subject: DataSubject) -> None:
     """There are samples to train on and to validate with; ``sizes`` is what a model must know, in whole numbers."""
     data = subject.build()
     for split in ("train", "val"):
-        require(len(data.datasets.get(split, ())) > 0, f"the {split} split is empty or missing.")
+        if split not in data.streams:
+            require(len(data.datasets.get(split, ())) > 0, f"the {split} split is empty or missing.")
     sizes = data.sizes()
     odd = {name: value for name, value in sizes.items() if not isinstance(value, int) or value < 1}
     require(bool(sizes) and not odd, f"sizes must be whole numbers by the names of a model's options, got {sizes}.")
@@ -90,9 +93,13 @@ def global_randomness_is_left_alone(subject: DataSubject) -> None:
 
 @once
 def processes_share(subject: DataSubject) -> None:
-    """Two or three processes together see every sample of an epoch exactly once."""
+    """Two or three processes together see every sample of an epoch exactly once; shards of a stream share none."""
     data = subject.build(seed=1)
+    if data.streams:
+        check_shards(subject)
     for split, seed in (("train", 1), ("val", None)):
+        if split in data.streams:
+            continue
         total = len(data.datasets[split])
         for world in (1, 2, 3):
             plan = data.plan(split, world, seed)
@@ -102,6 +109,8 @@ def processes_share(subject: DataSubject) -> None:
             require(
                 len(indices) <= total, f"{world} processes see {len(indices)} samples of {split}, which has {total}."
             )
+    if "train" in data.streams:
+        return
     alone = {index for batch in Batches(data.plan("train", 1, 1), 0) for index in batch}
     shared = {index for rank in range(2) for batch in Batches(data.plan("train", 2, 1), rank) for index in batch}
     require(alone == shared, "one process and two see different samples in an epoch.")
@@ -110,6 +119,8 @@ def processes_share(subject: DataSubject) -> None:
 @once
 def resumes(subject: DataSubject) -> None:
     """Stopped after some batches and loaded into a new loader, it goes on with the next one."""
+    if subject.build(seed=1).streams:
+        check_resume(subject)
     loader = epoch(subject.build(seed=1).train_dataloader(), 0)
     whole = batches_of(loader)
     consumed = min(2, len(whole) - 1)
@@ -128,6 +139,8 @@ def resumes(subject: DataSubject) -> None:
 def workers_change_nothing(subject: DataSubject) -> None:
     """Loaded by a process of its own, batches are the same: what is sent there can be pickled."""
     data = subject.build(seed=1)
+    if data.streams:
+        return check_loaders(subject)
     alone = batches_of(epoch(data.train_dataloader(), 0), 3)
     pickle.dumps(data.datasets["train"])
     loader = epoch(data._loader("train", data.seed), 0)
@@ -139,8 +152,11 @@ def workers_change_nothing(subject: DataSubject) -> None:
 def splits_are_apart(subject: DataSubject) -> None:
     """What is validated and tested with is not trained with: texts by their words, images by their pixels."""
     data = subject.build(seed=1)
-    train = samples(data.datasets["train"], MOST)
-    allowed = data.twins * min(1.0, MOST / len(data.datasets["train"]))  # of fewer samples fewer are found
+    if "train" in data.streams:
+        train, allowed = first_samples(data, MOST), data.twins
+    else:
+        train = samples(data.datasets["train"], MOST)
+        allowed = data.twins * min(1.0, MOST / len(data.datasets["train"]))  # of fewer samples fewer are found
     for split in ("val", "test"):
         if split not in data.datasets or (split == "test" and data.datasets["test"] is data.datasets["val"]):
             continue
@@ -331,4 +347,4 @@ def what_it_says_of_itself(subject: DataSubject) -> None:
 
 PROMISES = [documentation, clean_import, splits_and_sizes, order_is_repeatable, global_randomness_is_left_alone,
             processes_share, resumes, workers_change_nothing, what_it_says_of_itself,
-            splits_are_apart, every_sample_loads, fingerprint_follows_content]  # fmt: skip
+            splits_are_apart, every_sample_loads, fingerprint_follows_content, *STREAM_PROMISES]  # fmt: skip

@@ -26,7 +26,8 @@ PARQUET = ".parquet"
 LONGEST = 2**18  # bytes, or characters of a record: a longer document is cut at a line's end
 LONGEST_RECORD = 2**26  # bytes of a JSON line, which is parsed as a whole
 SPAN = 2**22  # bytes of a plain file that are one unit
-BLOCK = 2**20  # bytes that are read at a time
+BLOCK = 2**18  # bytes that are read at a time
+PIECE = 2**20  # bytes at three places that stand for a large file
 HASHED_BYTES = 2**30  # of all files together; of more than that three pieces of each are
 Place: TypeAlias = tuple[int, int]  # a byte of the decompressed file or a row, and the piece of a record
 
@@ -250,14 +251,14 @@ def _changed(path: Path) -> UsageError:
 def _digest(path: Path, whole: bool) -> str:
     content, size = hashlib.sha256(), path.stat().st_size
     with path.open("rb") as file:
-        if whole or size <= 3 * BLOCK:
+        if whole or size <= 3 * PIECE:
             while block := file.read(BLOCK):
                 content.update(block)
         else:
             content.update(str(size).encode())
-            for start in (0, (size - BLOCK) // 2, size - BLOCK):
+            for start in (0, (size - PIECE) // 2, size - PIECE):
                 file.seek(start)
-                content.update(file.read(BLOCK))
+                content.update(file.read(PIECE))
     return content.hexdigest()
 
 

@@ -193,14 +193,15 @@ class Packer:
 
     def _rows(self) -> Iterator[np.ndarray]:
         length, tokens = self.stream.length, self.carry
+        end = np.array([self.stream.eos], np.int32)
         place, done = self.place, self.cut  # of the state: rows of its document that were cut before
         for unit in range(self.unit, len(self.units)):
             for document in self.stream.files.read(self.units[unit], place):
                 if held_out(document.text, self.stream.held_out):
                     continue
-                encoded = self.stream.tokenizer.encode_array(document.text)
+                encoded = self.stream.tokenizer.encode_array(document.text).astype(np.int32)
                 self.unit, self.place, self.cut, self.carry = unit, document.place, done, tokens
-                tokens = np.concatenate([tokens, encoded, [self.stream.eos]]).astype(np.int32)
+                tokens = np.concatenate([tokens, encoded, end])
                 whole = (len(tokens) - 1) // length
                 for number in range(done, whole):
                     self.cut = number + 1
@@ -264,11 +265,11 @@ class TextStream(Data):
         """Write a folder of random texts per split; the options that read them."""
         for number, split in enumerate(("train", "val")):
             (folder / split).mkdir()
-            for part in range(3):
+            for part in range(9 if split == "train" else 1):
                 draw = generator(seed, number, part)
-                lines = [sample_sentence(draw) for _ in range(30 if split == "train" else 12)]
+                lines = [sample_sentence(draw) for _ in range(8)]
                 atomic_files.write_text(folder / split / f"{part}.txt", "\n".join(lines) + "\n")
-        return {"path": str(folder / "train"), "val_path": str(folder / "val")}
+        return {"path": str(folder / "train"), "val_path": str(folder / "val"), "tokenizer": "bytes"}
 
     def load(self) -> None:
         """Look at the files, learn the tokenizer, and encode what validates, once; training reads its files later."""
@@ -308,7 +309,7 @@ class TextStream(Data):
             tokenizer = Tokenizer.bpe(self._sample(), self.vocab_size)
         else:
             tokenizer = tokenizer_option(self.scheme)
-        end = np.array([end_token(tokenizer)])
+        end = np.array([end_token(tokenizer)], np.int32)
         pieces, more = [end], False
         size = 0
         for text in self._validation():
@@ -316,13 +317,13 @@ class TextStream(Data):
             if more:
                 break
             size += len(text.encode())
-            pieces += [tokenizer.encode_array(text), end]
+            pieces += [tokenizer.encode_array(text).astype(np.int32), end]
         if len(pieces) == 1:
             raise UsageError(
                 f"no document validates: none of the files falls into val_fraction={self.val_fraction}, or val_path "
                 "holds no text.\nRaise val_fraction, set data.options.separator to what divides documents, or val_path."
             )
-        write_array(folder / "val.npy", np.concatenate(pieces).astype(np.int32))
+        write_array(folder / "val.npy", np.concatenate(pieces))
         tokenizer.save(folder / "tokenizer.json")
         write_json(folder / "meta.json", {"more": more})
 

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch.utils.data import get_worker_info
 
 from faults import planted
+from zoo.data.document_files import DocumentFiles
 from zoo.data.imagedata import ArrayPixels, ImageData, Split
 from zoo.data.images import ImageFolder, NpzImages
 from zoo.data.labelled import LabelledText, TextLabels
 from zoo.data.labelledfiles import LabelledFiles
 from zoo.data.text import Corpus, TextData, TextFiles
+from zoo.data.textstream import RowReader, TextRows, TextStream
 from zoo.errors import UsageError
 
 
@@ -316,3 +319,149 @@ class OneImageIsNaN(_Fetches):
             return images
 
         return fetch
+
+
+class Tale(TextStream):
+    """Random texts that are streamed."""
+
+
+class SpoiledRows(TextRows):
+    """Rows of a stream whose class a data module replaces."""
+
+    reader: type = RowReader
+
+    def open(self, shard, epoch):
+        return self.reader(self, shard, epoch)
+
+
+def spoil(data, rows):
+    """Give the stream of a data module another class."""
+    data.streams["train"].__class__ = rows
+
+
+class RestartingReader(RowReader):
+    def load_state_dict(self, state_dict):
+        pass
+
+
+class RestartingRows(SpoiledRows):
+    reader = RestartingReader
+
+
+@planted(resumes="repeats some or leaves some out")
+class RestartsItsShards(Tale):
+    """After a resume every shard begins with its first sample."""
+
+    def load(self):
+        super().load()
+        spoil(self, RestartingRows)
+
+
+class WindowReader(RowReader):
+    def load_state_dict(self, state_dict):
+        super().load_state_dict({**state_dict, "given": 0})
+
+
+class WindowRows(SpoiledRows):
+    reader = WindowReader
+
+
+@planted(resumes="repeats some or leaves some out")
+class RepeatsItsWindow(Tale):
+    """After a resume the samples of the window that were given come again."""
+
+    def load(self):
+        super().load()
+        spoil(self, WindowRows)
+
+
+class OverlappingRows(TextRows):
+    def shard_units(self, shard, epoch):
+        return super().shard_units(shard // 2 * 2, epoch)
+
+
+@planted(processes_share="stand in two shards")
+class SharesItsShards(Tale):
+    """Two shards read the same files, so that two processes train with the same samples."""
+
+    def load(self):
+        super().load()
+        spoil(self, OverlappingRows)
+
+
+class CountingRows(TextRows):
+    def open(self, shard, epoch):
+        worker = get_worker_info()
+        return super().open(worker.id if worker else shard, epoch)
+
+
+@planted(workers_change_nothing="two loading processes give other batches")
+class RepeatsInWorkers(Tale):
+    """A loading process reads the shard of its own number, whichever it is given."""
+
+    def load(self):
+        super().load()
+        spoil(self, CountingRows)
+
+
+class WholeRowsReader(RowReader):
+    def __next__(self):
+        sample = super().__next__()
+        return sample if int(sample["targets"][-1]) >= 0 else super().__next__()
+
+
+class WholeRows(SpoiledRows):
+    reader = WholeRowsReader
+
+
+@planted(an_epoch_is_complete="what is left at the end of a shard belongs to the epoch")
+class DropsTheLastRow(Tale):
+    """The last row of a shard, which is not full, is left out."""
+
+    def load(self):
+        super().load()
+        spoil(self, WholeRows)
+
+
+class HeavyRows(TextRows):
+    def blank(self):
+        return {**super().blank(), "targets": torch.zeros(self.length, dtype=torch.int64)}
+
+
+@planted(a_blank_sample_weighs_nothing="must be negative throughout")
+class TrainsOnBlanks(Tale):
+    """The sample of a process that has run out is trained on."""
+
+    def load(self):
+        super().load()
+        spoil(self, HeavyRows)
+
+
+@planted(memory_is_a_window="hold a window of them")
+class HoldsItsFiles(Tale):
+    """All texts are in memory."""
+
+    def load(self):
+        super().load()
+        files = self.files["train"]
+        self.texts = [document.text for unit in files.units() for document in files.read(unit)]
+
+
+@planted(fingerprint_follows_content="the fingerprint did not")
+class CoversFirstFile(Tale):
+    """The fingerprint is that of the first file."""
+
+    def fingerprint(self):
+        self.ready()
+        return self.files["train"].digests[0]
+
+
+@planted(splits_are_apart="of val stand in the training data")
+class StreamsItsValidation(Tale):
+    """The files that validate are trained with too."""
+
+    def load(self):
+        super().load()
+        rows = self.streams["train"]
+        files = DocumentFiles([*self.files["train"].paths, *self.files["val"].paths], self.files["train"].form)
+        self.streams["train"] = TextRows(files, self.tokenizer, rows.length, rows.seed, self.options, 0.0)

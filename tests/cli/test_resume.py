@@ -1,0 +1,37 @@
+"""What a resume says of data that changed."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from zoo.cli import resume
+from zoo.errors import UsageError
+
+BEFORE = {"a.txt": "1", "b.txt.gz": "2"}
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        ({"a.txt": "1", "b.txt.gz": "3"}, r"; b\.txt\.gz has changed\.$"),
+        ({"b.txt.gz": "2"}, r"; a\.txt is gone\.$"),
+        (BEFORE | {"c.txt": "4"}, r"; c\.txt is new\.$"),
+        ({}, r"f{12} → e{12}\.$"),
+    ],
+)
+def test_the_first_file_that_changed_is_named(now, said):
+    data = SimpleNamespace(fingerprint=lambda: "e" * 64, file_digests=lambda: now)
+    manifest = {"data": {"fingerprint": "f" * 64, "files": BEFORE}}
+    plan = SimpleNamespace(manifest=manifest, command=SimpleNamespace(flags={"resume"}))
+    with pytest.raises(UsageError) as error:
+        resume.check_data(plan, data)
+    first, second = str(error.value).splitlines()
+    assert re.search(said, first)
+    assert second.endswith("--accept-changes")
+
+
+def test_too_many_files_are_not_named():
+    many = {str(number): "1" for number in range(resume.MOST_FILES + 1)}
+    assert resume.file_digests(SimpleNamespace(file_digests=lambda: many)) == {}
+    assert resume.file_digests(SimpleNamespace()) == {}
