@@ -26,11 +26,12 @@ class LanguageTask(Task):
     prediction = "the next token"
     data_sizes: ClassVar = {"vocab_size": 64, "max_length": 64}
     monitored_metrics: ClassVar[Directions] = {"loss": "min", "bits_per_byte": "min"}
+    mean_metrics: ClassVar[tuple[str, ...]] = ("bits_per_byte",)  # besides the loss
     net: Any
 
     def __init__(self, net: nn.Module, lr: float, optimizer: OptimizerFactory, schedule: ScheduleFactory):
         super().__init__(net, lr, optimizer, schedule)
-        self.metrics["bits_per_byte"] = MeanMetric()
+        self.metrics.update({name: MeanMetric() for name in self.mean_metrics})
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Tokens (B, T) to logits (B, T, vocab_size)."""
