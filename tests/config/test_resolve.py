@@ -86,8 +86,7 @@ def test_what_another_task_lacks_is_dropped_and_named(resolve):
     assert {"flag", "limit"} & options(plan).keys() == set()
     assert options(plan)["mode"] == 3  # of another type
     assert plan.notes == [
-        "Similar lacks model.flag of Toy: dropped ← r0.yaml:4",
-        "Similar lacks model.mode of Toy: dropped ← r0.yaml:5",
+        "Similar lacks model.flag of Toy, model.mode of Toy: dropped ← r0.yaml:5",
         "model.lr is 0.01, the default of Similar; that of Toy is 0.001",
         "model.schedule is Steep, the default of Similar; that of Toy is Flat",
         "model.mode is 3, the default of Similar; that of Toy is mean",

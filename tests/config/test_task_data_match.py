@@ -13,7 +13,7 @@ from zoo.errors import UsageError
 SMALL = {"dim": 8, "depth": 1, "heads": 2}
 TASKS = {
     "CausalLM": SMALL, "MaskedLM": SMALL, "SequenceClassification": SMALL, "TokenClassification": SMALL,
-    "Translation": SMALL, "RNNSeq2Seq": {"dim": 8}, "Classification": {**SMALL, "patch_size": 2},
+    "FIM": SMALL, "DPO": SMALL, "Translation": SMALL, "RNNSeq2Seq": {"dim": 8}, "Classification": {**SMALL, "patch_size": 2},
 }  # fmt: skip
 TEXT = {"vocab_size": 300, "max_length": 16}
 PAIRS = {"vocab_size": 400, "max_tokens": 64, "max_length": 64}
@@ -22,12 +22,21 @@ DATA = {
     "Digits": ({}, {"Classification"}),
     "Glyphs": ({"size": 60}, {"Classification"}),
     "StdlibDocs": (TEXT, {"CausalLM"}),
-    "MaskedText": ({"text": lambda: importlib.import_module("zoo.data.stdlib").StdlibDocs(**TEXT)}, {"MaskedLM"}),
+    "MaskedText": ({"text": lambda: stdlib_docs()}, {"MaskedLM"}),
+    "InfillText": (
+        {"text": lambda: importlib.import_module("zoo.data.stdlib").StdlibDocs(**TEXT)},
+        {"CausalLM", "FIM"},
+    ),
+    "Preferences": ({"text": lambda: importlib.import_module("zoo.data.stdlib").StdlibDocs(**TEXT)}, {"DPO"}),
     "DocTopics": (TEXT, {"SequenceClassification"}),
     "PythonRoles": ({**TEXT, "pieces": 20}, {"TokenClassification"}),
     "Reversal": ({"size": 60, "max_tokens": 64}, {"Translation", "RNNSeq2Seq"}),
     "Phrasebook": ({**PAIRS, "size": 60}, {"Translation", "RNNSeq2Seq"}),
 }
+
+
+def stdlib_docs():
+    return importlib.import_module("zoo.data.stdlib").StdlibDocs(**TEXT)
 
 
 @functools.cache

@@ -151,6 +151,7 @@ _TABLE = (
         (
             Option("prompt", "a text to continue, any number of times; else standard input is one", metavar="TEXT",
                    repeats=True),
+            Option("suffix", "fill in between the prompt and this text (task FIM)", metavar="TEXT"),
             Option("length", "tokens to generate (128, or as many as the model has positions for)", int,
                    metavar="N"),
             Option("temperature", "0 takes the likeliest token (0.8)", float, metavar="T"),

@@ -49,16 +49,20 @@ def load_trained(options: ParsedOptions, bare: bool = False) -> Any:
 def generate(options: ParsedOptions) -> None:
     """`zoo generate`: the prompt and what follows it, or JSON."""
     model = load_trained(options)  # first: a wrong name is reported before a text is read
+    from zoo.inference.trained_model import Gap
+
     prompts = options.get("prompt") or [_standard_input()]
     settings = options.subset(
         "length", "temperature", "top_k", "top_p", "seed", "beams", "length_penalty", "n_best", "stop"
     )
+    suffix = options.get("suffix")
     for number, prompt in enumerate(prompts):
-        for rank, one in enumerate(model.generate(prompt, **settings)):
+        start = prompt if suffix is None else Gap(prompt, suffix)
+        for rank, one in enumerate(model.generate(start, **settings)):
             if options.get("json"):
-                _line({"prompt": prompt, **one._asdict()})
+                _line({"prompt": prompt, **({} if suffix is None else {"suffix": suffix}), **one._asdict()})
                 continue
-            print(("\n" if number or rank else "") + prompt + one.text, flush=True)
+            print(("\n" if number or rank else "") + prompt + one.text + (suffix or ""), flush=True)
 
 
 def translate(options: ParsedOptions) -> None:

@@ -209,15 +209,17 @@ class _Resolver:
         An option of the command line stays: it is an error where the task lacks it.
         """
         params, shared = parameters(task), dict(options)
+        dropped: dict[str, str] = {}  # with where each stands
         for name, nodes in options.items():
             owners = [other for other in replaced if other is not task and name in parameters(other)]
             if not owners or not all(is_from_file(node.origin) for node in nodes):
                 continue
             if name not in params or not _same_type(params[name], parameters(owners[0])[name]):
                 del shared[name]
-                self.result.notes.append(
-                    f"{task.__name__} lacks model.{name} of {owners[0].__name__}: dropped{where(nodes[-1].origin)}"
-                )
+                dropped[f"model.{name} of {owners[0].__name__}"] = nodes[-1].origin
+        if dropped:
+            last = list(dropped.values())[-1]
+            self.result.notes.append(f"{task.__name__} lacks {', '.join(dropped)}: dropped{where(last)}")
         former = parameters(replaced[0])
         for name, param in params.items():
             ours, theirs = param.default, former[name].default if name in former else param.default

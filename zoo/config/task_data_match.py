@@ -27,6 +27,8 @@ EXAMPLES = {
     "pairs of texts, a source and its target": ("Phrasebook", "ParallelFiles"),
     "texts with hidden tokens": ("MaskedText",),
     "texts with classes": ("DocTopics", "LabelledFiles"),
+    "texts with a middle to fill in": ("InfillText",),
+    "pairs of answers, the preferred one and another": ("Preferences", "PreferenceFiles"),
     "texts": ("StdlibDocs", "TextFiles"),
 }
 
@@ -37,12 +39,17 @@ def kind_of(sizes: Iterable[str]) -> str:
     return next((words for names, words in KINDS if names <= present), "something else")
 
 
+def kind_of_task(task: type) -> str:
+    """The kind of data that a task learns from, in words."""
+    return getattr(task, "learns_from", "") or kind_of(getattr(task, "data_sizes", {}))
+
+
 def check_missing_sizes(task: type, data: object, sizes: Mapping[str, int], missing: Iterable[str]) -> None:
     """Raise UsageError if the data lack a size that the task needs, because they are of another kind."""
     unknown = sorted(name for name in missing if name not in sizes and name != "max_length")
     if not unknown:
         return
-    data_kind, task_kind = kind_of(sizes), kind_of(getattr(task, "data_sizes", {}))
+    data_kind, task_kind = kind_of(sizes), kind_of_task(task)
     if data_kind == task_kind:  # the right kind of data, which do not provide the size
         raise UsageError(f"{type(data).__name__} does not say model.{unknown[0]}. Give it: --model.{unknown[0]} NUMBER")
     raise _mismatch(task, data, data_kind, task_kind)
@@ -74,7 +81,7 @@ def check_batch(task: Any, data: Any) -> None:
         ]
     if not missing:
         return
-    mismatch = _mismatch(type(task), data, kind_of(data.sizes()), kind_of(type(task).data_sizes))
+    mismatch = _mismatch(type(task), data, kind_of(data.sizes()), kind_of_task(type(task)))
     raise UsageError(
         f"{mismatch} (its batches have {_describe_batch(batch)}; the task reads {_describe_batch(sample)})"
     )

@@ -86,6 +86,7 @@ def prepare_task(task: Task, tune: Tune, runs: str | Path, data: Any = None, fre
             if name.startswith(NET)
         }
         transferred = transfer_weights(task.net, tensors, place.weights)
+        task.take_start()
     if tune.rank:
         add_adapters(task.net, tune)
         learn = {name for name, _ in task.net.named_parameters() if re.search(r"\.(down|up)$", name)}

@@ -9,17 +9,19 @@ from typing import cast, overload
 import torch
 from torch import Tensor
 
-from zoo.data.tokenizer import Tokenizer
+from zoo.data.infill import MIDDLE, PREFIX, SUFFIX, Marks, prompt_tokens
+from zoo.data.tokenizer import EOS, Tokenizer
 from zoo.errors import UsageError
 from zoo.inference.find_run import ModelLocation
 from zoo.inference.stop_strings import Stopping, cut_at_stop
-from zoo.inference.trained_model import GeneratedText, Score, Trained, as_list
+from zoo.inference.trained_model import Gap, GeneratedText, Score, Trained, as_list
 from zoo.models.decoding_state import State
 from zoo.models.generation import GenerationConfig, generate
 from zoo.tasks.task import Task
 
 log = logging.getLogger(__name__)
 
+Prompt = str | Gap
 LENGTH = 128  # generated tokens by default
 ROWS = 64  # prompts per batch
 NUMBERS = 2**24  # logits per batch while scoring: 128 MB
@@ -38,7 +40,7 @@ class TrainedLanguageModel(Trained):
 
     def generate(
         self,
-        prompts: str | Sequence[str],
+        prompts: Prompt | Sequence[Prompt],
         *,
         length: int | None = None,
         temperature: float | None = None,
@@ -54,8 +56,9 @@ class TrainedLanguageModel(Trained):
 
         ``length`` defaults to 128, or to what the model's positions allow. ``temperature`` defaults to 0.8, and to 0
         with beams; 0 is greedy. An empty prompt starts a new document, if the tokenizer has <eos>. A text ends before
-        the first ``stop`` string, whose tokens count in the score. Raises UsageError for more tokens than the model
-        has positions, and for an empty prompt without <eos>.
+        the first ``stop`` string, whose tokens count in the score. For a Gap a model of task FIM generates what stands
+        between its prefix and its suffix. Raises UsageError for more tokens than the model has positions, for an empty
+        prompt without <eos>, and for a Gap where the model cannot fill in.
         """
         texts, default_temperature = as_list(prompts), 0.8 if beams == 1 else 0.0
         if length is None:
@@ -72,7 +75,7 @@ class TrainedLanguageModel(Trained):
         return [one for every in self.candidates(texts, search, as_list(stop)) for one in every]
 
     def candidates(
-        self, prompts: Sequence[str], search: GenerationConfig, stops: Sequence[str] = ()
+        self, prompts: Sequence[Prompt], search: GenerationConfig, stops: Sequence[str] = ()
     ) -> list[list[GeneratedText]]:
         """The ``search.n_best`` texts of each prompt, best first. Raises UsageError as `generate` does."""
         if any(not stop for stop in stops):
@@ -99,8 +102,14 @@ class TrainedLanguageModel(Trained):
         position = getattr(getattr(self.net, "stack", None), "position", None)
         return getattr(position, "limit", None)
 
-    def _start(self, prompt: str) -> list[int]:
-        """The tokens of a prompt; <eos>, which starts a document, for an empty one."""
+    def _start(self, prompt: Prompt) -> list[int]:
+        """The tokens of a prompt; <eos>, which starts a document, for an empty one. Raises UsageError for a Gap."""
+        if isinstance(prompt, Gap):
+            name = type(self.task).__name__
+            raise UsageError(
+                f"{self.place.folder} is a {name}, which continues a text: it was not trained to fill in before a "
+                "suffix, as --model FIM is."
+            )
         ids = self.tokenizer.encode(prompt)
         if not ids and self.tokenizer.eos is None:
             raise UsageError("the prompt is empty, and this tokenizer has no <eos> to start from. Give a prompt.")
@@ -202,3 +211,20 @@ class TrainedLanguageModel(Trained):
         tokens = tokens.to(self.device)
         log_probs = self.require_finite(self.net(tokens[:, :-1]).double().log_softmax(-1))
         return log_probs.gather(2, tokens[:, 1:, None])[:, :, 0].cpu()
+
+
+class TrainedInfill(TrainedLanguageModel):
+    """A language model that also generates what stands between a prefix and a suffix."""
+
+    def _start(self, prompt: Prompt) -> list[int]:
+        """The tokens of a prompt; of a Gap in the order prefix, suffix, middle.
+
+        Raises UsageError where the tokenizer lacks the special tokens.
+        """
+        if not isinstance(prompt, Gap):
+            return super()._start(prompt)
+        numbers = [self.tokenizer.special(name) for name in (PREFIX, SUFFIX, MIDDLE, EOS)]
+        if None in numbers:
+            raise UsageError(f"{self.place.file('tokenizer.json')} lacks {PREFIX}, {SUFFIX}, {MIDDLE} or {EOS}.")
+        marks = Marks(*cast(list[int], numbers))
+        return prompt_tokens(self.tokenizer.encode(prompt.prefix), self.tokenizer.encode(prompt.suffix), marks)

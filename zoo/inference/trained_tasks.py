@@ -9,14 +9,16 @@ from zoo.errors import UsageError
 from zoo.inference.classification import TrainedClassification
 from zoo.inference.find_run import ModelLocation
 from zoo.inference.labelling import TrainedSequenceClassification, TrainedTokenClassification
-from zoo.inference.language import TrainedLanguageModel
+from zoo.inference.language import TrainedInfill, TrainedLanguageModel
 from zoo.inference.masked import TrainedMaskedLM
 from zoo.inference.trained_model import Trained
 from zoo.inference.translation import TrainedTranslation
 from zoo.tasks.classification import ImageTask
+from zoo.tasks.infill import FIM
 from zoo.tasks.labelling import SequenceClassification, TokenClassification
 from zoo.tasks.lm import LanguageTask
 from zoo.tasks.masked import MaskedLM
+from zoo.tasks.preference import DPO
 from zoo.tasks.task import Task
 
 
@@ -35,6 +37,8 @@ def use(task: Task, place: ModelLocation) -> Trained:
 
 
 use.register(LanguageTask, TrainedLanguageModel)
+use.register(FIM, TrainedInfill)
+use.register(DPO, TrainedLanguageModel)
 use.register(ImageTask, TrainedClassification)
 use.register(MaskedLM, TrainedMaskedLM)
 use.register(SequenceClassification, TrainedSequenceClassification)

@@ -29,12 +29,12 @@ class LanguageTask(Task):
     monitored_metrics: ClassVar[Directions] = {
         "loss": "min", "bits_per_byte": "min", "accuracy": "max", "accuracy_longer": "max"
     }  # fmt: skip
+    mean_metrics: ClassVar[tuple[str, ...]] = ("bits_per_byte", "accuracy", "accuracy_longer")  # besides the loss
     net: Any
 
     def __init__(self, net: nn.Module, lr: float, optimizer: OptimizerFactory, schedule: ScheduleFactory):
         super().__init__(net, lr, optimizer, schedule)
-        for name in ("bits_per_byte", "accuracy", "accuracy_longer"):
-            self.metrics[name] = MeanMetric()
+        self.metrics.update({name: MeanMetric() for name in self.mean_metrics})
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Tokens (B, T) to logits (B, T, vocab_size)."""

@@ -35,6 +35,7 @@ class Task(LightningModule):
     kind = "task"
     unit = "token"  # what a prediction is about, and a cost is per
     prediction = ""  # what its metrics judge: tasks that say the same are compared by the metrics of both
+    learns_from = ""  # the kind of data in words, for messages, where its sizes do not tell
     data_sizes: ClassVar[dict[str, int]] = {}  # options that the data sets where they are None, and a small value each
     monitored_metrics: ClassVar[Directions] = {"loss": "min"}  # of a validation; the first one decides
     in_matrix: ClassVar[bool] = True  # `zoo matrix` builds it; False where another task needs the same of a stack
@@ -85,6 +86,9 @@ class Task(LightningModule):
     @abstractmethod
     def example(self) -> tuple[tuple[Tensor, ...], int]:
         """Arguments of ``net`` for one sample, each (1, ...) on the meta device, and the tokens (or images) in it."""
+
+    def take_start(self) -> None:
+        """Called when ``net`` has the weights of ``tune.start``, before adapters are added and tensors are frozen."""
 
     def sample(self, rows: int) -> Any:
         """A random batch such as its data gives, for checks. Raises NotImplementedError where a task has none."""

@@ -7,12 +7,13 @@ from zoo_frontier.ffn import DeepSeekMoE, SquaredReLU
 from zoo_frontier.mixer import GatedDeltaNet, Mamba2
 from zoo_frontier.norm import DynamicTanh
 from zoo_frontier.position import FIRE, KERPLE, XPos, YaRN
+from zoo_frontier.task import MTP
 
 from zoo.conformance import checks
 
 TOKEN_PARTS = [DynamicTanh, SquaredReLU, DeepSeekMoE, LayerScale, DropPath]
 MIXERS = [MLA, GatedAttention, ValueResidual, Softcap, Sinks, Differential, GatedDeltaNet, Mamba2]
-PARTS = [*TOKEN_PARTS, *MIXERS, YaRN, XPos, KERPLE, FIRE]
+PARTS = [*TOKEN_PARTS, *MIXERS, YaRN, XPos, KERPLE, FIRE, MTP]
 
 
 @pytest.mark.parametrize("part", PARTS)
