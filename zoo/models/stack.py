@@ -332,18 +332,24 @@ class Stack(nn.Module):
         ]
 
     def run_blocks(self, x: Tensor, contexts: Sequence[Context]) -> Tensor:
-        """x (B, T, dim) through all blocks, recomputed in the backward pass with ``recompute``; the same shape."""
+        """x (B, T, dim) through all blocks, recomputed in the backward pass with ``recompute``; the same shape.
+
+        Blocks with several streams begin with copies of x, and leave their mean.
+        """
         blocks = cast(Sequence[Block], self.blocks)
         cached = contexts[0].cache is not None
         again = self.recompute and self.training and not cached and not transformed()  # torch.func has no checkpoints
         first = 0
         while first < len(blocks):  # neighbours of one class run together: it may keep less for the backward pass
-            cls, end = type(blocks[first]), first + 1
-            while end < len(blocks) and type(blocks[end]) is cls:
+            cls, streams, end = type(blocks[first]), blocks[first].streams, first + 1
+            while end < len(blocks) and type(blocks[end]) is cls and blocks[end].streams == streams:
                 end += 1
             run = list(blocks[first:end])
             again_run = cast(list[Block], [Recomputed(block) for block in run]) if again else run
+            if streams > 1:
+                x = x.unsqueeze(-2).expand(*x.shape[:-1], streams, self.dim)
             x = cls.through(again_run, x, contexts[first:end])
+            x = x.mean(-2) if streams > 1 else x
             first = end
         return x
 

@@ -93,6 +93,7 @@ class Block(nn.Module):
     slots: frozenset[str] = SLOTS  # of attention, cross (which looks at a memory) and ffn those that it uses
     packs = False  # x may be packed: between parts each token is computed alone; a subclass with own code declares it
     closes = True  # the stack normalises what its last block gives
+    streams = 1  # copies of the stream that run side by side: with more, x is (B, T, streams, dim) in ``forward``
 
     def __init__(
         self,
@@ -126,11 +127,11 @@ class Block(nn.Module):
             yield self.ffn, Context.feed
 
     def join(self, x: Tensor, branch: Branch, call: Call, context: Context) -> Tensor:
-        """The stream x (B, T, dim) after one branch."""
+        """The stream x (B, T, dim), or the streams (B, T, streams, dim), after one branch."""
         raise NotImplementedError
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        """x (B, T, dim) to the same shape."""
+        """x (B, T, dim), or (B, T, streams, dim), to the same shape."""
         for branch, call in self.steps(context):
             x = self.join(x, branch, call, context)
         return x

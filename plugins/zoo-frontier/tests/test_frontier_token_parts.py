@@ -7,14 +7,20 @@ import pytest
 import torch
 from frontier_measures import causal_stack, decoding_gap, padded_decoding_gap, padding_gap
 from torch.testing import assert_close
-from zoo_frontier.block import DropPath, LayerScale
+from zoo_frontier.attention import MLA, ValueResidual
+from zoo_frontier.block import DropPath, HyperConnections, LayerScale
 from zoo_frontier.ffn import DeepSeekMoE, SquaredReLU
+from zoo_frontier.mixer import GatedDeltaNet
 from zoo_frontier.norm import DynamicTanh
 
+from zoo.conformance.sequence import check_decoding
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize
+from zoo.models.layer_overrides import Override
+from zoo.models.stack import Stack
 from zoo.parts.block import PreNorm
 from zoo.parts.ffn import SwiGLU
+from zoo.parts.position import Extent
 
 double = pytest.mark.usefixtures("double")
 
@@ -134,7 +140,93 @@ def test_drop_path_grows_to_the_last_layer():
     assert [block.chance for block in net.blocks] == pytest.approx([0.025, 0.05, 0.075, 0.1])
 
 
+def matrix_of(H, connection, dynamic):
+    """The matrix of Zhu et al. (2024) for streams H (n, dim) of a token: 0 and B in a row, A_m and A_r below."""
+    n = len(H)
+    hc = torch.zeros(1 + n, 1 + n)
+    hc[0, 1:], hc[1:] = connection.output, connection.mixing
+    if dynamic:
+        normed = connection.norm(H)
+        s_a, s_b = connection.scales.tolist()
+        for i in range(n):
+            hc[0, 1 + i] += s_b * math.tanh((normed[i] @ connection.output_weight).item())
+            for j in range(1 + n):
+                hc[1 + i, j] += s_a * math.tanh((normed[i] @ connection.weight[j]).item())
+    return hc
+
+
+@double
+@torch.no_grad()
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_hyper_connections_are_the_papers_matrices(dynamic):
+    net, n = causal_stack(block=partial(HyperConnections, streams=3, dynamic=dynamic)), 3
+    net.norm = torch.nn.Identity()
+    x = torch.randn(1, 5, 16)
+    streams = [[token] * n for token in x[0]]
+    for block in net.blocks:
+        for branch in (block.attend, block.ffn):
+            matrices = [matrix_of(torch.stack(H), branch.connect, dynamic) for H in streams]
+            h0 = [sum(hc[1 + i, 0] * H[i] for i in range(n)) for hc, H in zip(matrices, streams, strict=True)]
+            options = {"pattern": net.pattern(), "position": net.position} if branch is block.attend else {}
+            outs = branch.part(branch.norm(torch.stack(h0))[None], **options)[0]
+            streams = [
+                [hc[0, 1 + j] * out + sum(hc[1 + i, 1 + j] * H[i] for i in range(n)) for j in range(n)]
+                for hc, H, out in zip(matrices, streams, outs, strict=True)
+            ]
+    assert_close(net(x)[0], torch.stack([sum(H) / n for H in streams]), atol=1e-10, rtol=0)
+
+
+@double
+@torch.no_grad()
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_hyper_connections_begin_as_the_plain_residual(dynamic):
+    net = Stack(Extent((24,), causal=True), dim=16, depth=3, heads=2,
+                block=partial(HyperConnections, dynamic=dynamic))  # fmt: skip
+    initialize(net)
+    plain = Stack(Extent((24,), causal=True), dim=16, depth=3, heads=2, block=PreNorm)
+    plain.load_state_dict({name: value for name, value in net.state_dict().items() if ".connect." not in name})
+    x = torch.randn(2, 7, 16)
+    assert_close(net.eval()(x), plain.eval()(x), atol=1e-12, rtol=0)
+    readers = [
+        branch.connect.mixing[:, 0].argmax().item() for block in net.blocks for branch in (block.attend, block.ffn)
+    ]
+    assert readers == [0, 1, 2, 3, 0, 1]
+
+
+@double
+@pytest.mark.parametrize("options", [
+    {}, {"overrides": [Override(layers="every 2nd", block=PreNorm)]},
+    {"overrides": [Override(layers="last 2", block=partial(HyperConnections, streams=2))]},
+    {"attention": ValueResidual, "overrides": [Override(layers="first", attention=MLA)]},
+    {"attention": GatedDeltaNet},
+], ids=["every layer", "every 2nd", "two widths", "value residual", "delta"])  # fmt: skip
+def test_recomputed_streams_have_the_same_gradients_and_decode(options):
+    grads = []
+    for recompute in (False, True):
+        torch.manual_seed(0)
+        net = causal_stack(**{"block": HyperConnections, "depth": 4, **options}, recompute=recompute, dropout=0.2)
+        torch.manual_seed(1)
+        net.train()(torch.randn(2, 9, 16)).square().mean().backward()
+        grads.append({name: parameter.grad for name, parameter in net.named_parameters()})
+    for name, grad in grads[0].items():
+        assert_close(grads[1][name], grad, atol=1e-12, rtol=0)
+    with torch.no_grad():
+        check_decoding(net.eval())
+
+
+def test_streams_stay_in_float32_under_autocast():
+    net = causal_stack(block=HyperConnections)
+    streams = []
+    net.blocks[1].register_forward_pre_hook(lambda block, args: streams.append(args[0]))
+    with torch.autocast("cpu", torch.bfloat16):
+        net(torch.randn(2, 6, 16))
+    assert streams[0].shape == (2, 6, 4, 16)
+    assert streams[0].dtype is torch.float32
+
+
 def test_impossible_options_are_refused():
+    with pytest.raises(UsageError, match="at least 2 streams, got 1"):
+        HyperConnections(*parts(), streams=1)
     with pytest.raises(UsageError, match=r"drop_path in \[0, 1\), got 1"):
         DropPath(*parts(), drop_path=1.0)
     with pytest.raises(UsageError, match="shared of at least 1, got 0"):
@@ -149,6 +241,7 @@ STACKS = {
     "DeepSeekMoE": {"ffn": DeepSeekMoE},
     "LayerScale": {"block": LayerScale, "ffn": SwiGLU},
     "DropPath": {"block": DropPath},
+    "HyperConnections": {"block": HyperConnections},
 }
 
 
