@@ -25,6 +25,8 @@ DATA = {
     "MaskedText": ({"text": lambda: importlib.import_module("zoo.data.stdlib").StdlibDocs(**TEXT)}, {"MaskedLM"}),
     "DocTopics": (TEXT, {"SequenceClassification"}),
     "PythonRoles": ({**TEXT, "pieces": 20}, {"TokenClassification"}),
+    "MultiQueryRecall": ({}, {"CausalLM"}),
+    "Parity": ({}, {"CausalLM"}),
     "Reversal": ({"size": 60, "max_tokens": 64}, {"Translation", "RNNSeq2Seq"}),
     "Phrasebook": ({**PAIRS, "size": 60}, {"Translation", "RNNSeq2Seq"}),
 }
