@@ -1,8 +1,7 @@
 """Synthetic tasks against mixers: what each remembers and computes, after a short training each.
 
-A model has two layers of width ``DIM``. The first one is a short convolution in every model, which puts neighbours
-together and which state-space models have inside; the second one has the mixer under test, so that one layer of it must
-remember what a text says. Every attention of the registry that works in a causal stack is tried: install plugins to see
+A model has two layers of width ``DIM``. The first one is attention to two tokens in every model, which puts neighbours
+together; the second one has the mixer under test, so that one layer of it must remember what a text says. Every attention of the registry that works in a causal stack is tried: install plugins to see
 theirs.
 """
 
@@ -14,11 +13,11 @@ from bench.study import Options, Table
 
 DIM, HEADS, RATE = 32, 2, 1e-2
 SIZES = {"GatedDeltaNet": [{}, {"heads": 8}], "Mamba2": [{}, {"state_dim": 8}], "SlidingWindow": [{"width": 8}]}
-ORDERLESS = {"Additive", "Disentangled"}  # no rotary positions: the convolution in front tells neighbours apart
+ORDERLESS = {"Additive", "Disentangled"}  # take no rotary positions: the layer in front tells neighbours apart
 # name: class of zoo.data.synthetic, its options, and training steps
 TASKS: dict[str, tuple[str, dict[str, int], int]] = {
-    "recall, 4 pairs": ("MultiQueryRecall", {"pairs": 4, "vocab_size": 32}, 400),
-    "recall, 16 pairs": ("MultiQueryRecall", {"pairs": 16, "vocab_size": 64}, 400),
+    "recall, 8 pairs": ("MultiQueryRecall", {"pairs": 8, "vocab_size": 32}, 300),
+    "recall, 16 pairs": ("MultiQueryRecall", {"pairs": 16, "vocab_size": 64}, 300),
     "copy": ("Copying", {}, 300),
     "induction": ("Induction", {}, 150),
     "parity": ("Parity", {}, 200),
@@ -80,11 +79,11 @@ def build(name: str, sizes: dict[str, int], data_sizes: dict[str, int]) -> Any:
     """A language model with the mixer in the second of its two layers."""
     from functools import partial
 
-    from bench.short_convolution import ShortConvolution
     from bench.short_runs import language_parts
     from zoo import registry
     from zoo.models.layer_overrides import Override
-    from zoo.parts.position import NoPosition
+    from zoo.parts.attention import MultiHead
+    from zoo.parts.position import NoPosition, RoPE
     from zoo.tasks.lm import CausalLM
 
     options = {key: value for key, value in sizes.items() if key != "heads"}
@@ -92,7 +91,7 @@ def build(name: str, sizes: dict[str, int], data_sizes: dict[str, int]) -> Any:
     return CausalLM(
         dim=DIM, depth=2, heads=sizes.get("heads", HEADS), lr=RATE, **data_sizes, **parts,
         attention=partial(registry.get("attention", name), **options),
-        overrides=[Override(layers="first", attention=ShortConvolution)],
+        overrides=[Override(layers="first", attention=MultiHead, window=2, position=RoPE)],
     )  # fmt: skip
 
 

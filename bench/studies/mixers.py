@@ -14,7 +14,7 @@ from bench.arena import CLOCKS
 from bench.study import Options, Table, exponent, fresh
 
 SOFTMAX = "MultiHead"
-MIXERS = ("GatedDeltaNet", "Mamba2", "Performer", "SlidingWindow")
+MIXERS = ("GatedDeltaNet", "Mamba2", "Performer")
 DIM, DEPTH, HEADS, LENGTH, ROWS = 128, 4, 4, 512, 2
 SHORTEST, LONGEST = 256, 8192
 
@@ -91,7 +91,7 @@ def costs(names: list[str], lengths: list[int], turns: int, clock: str) -> dict[
             for name in result
         }  # fmt: skip
         work = {name: lambda stack=stack, x=x: stack(x).sum().backward() for name, stack in stacks.items()}
-        for name, seconds in take_turns(work, max(2, turns // 2), clock).items():
+        for name, seconds in take_turns(work, max(2, turns // 3), clock).items():
             result[name][length] = min(seconds)
     return result
 

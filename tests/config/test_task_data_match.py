@@ -30,6 +30,8 @@ DATA = {
     "Preferences": ({"text": lambda: importlib.import_module("zoo.data.stdlib").StdlibDocs(**TEXT)}, {"DPO"}),
     "DocTopics": (TEXT, {"SequenceClassification"}),
     "PythonRoles": ({**TEXT, "pieces": 20}, {"TokenClassification"}),
+    "MultiQueryRecall": ({}, {"CausalLM"}),
+    "Parity": ({}, {"CausalLM"}),
     "Reversal": ({"size": 60, "max_tokens": 64}, {"Translation", "RNNSeq2Seq"}),
     "Phrasebook": ({**PAIRS, "size": 60}, {"Translation", "RNNSeq2Seq"}),
 }
