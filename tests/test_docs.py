@@ -26,13 +26,13 @@ def block(page: Path, language: str, number: int = 0) -> str:
 
 def test_the_plugin_of_the_docs_is_found_shown_and_trained(tmp_path):
     site = tmp_path / "site"
-    info = site / "my_norm-0.1.0.dist-info"
+    info = site / "zoo_my_norm-0.1.0.dist-info"
     info.mkdir(parents=True)
-    (site / "my_norm.py").write_text(block(DOCS / "plugins.md", "python"))
+    (site / "zoo_my_norm.py").write_text(block(DOCS / "plugins.md", "python"))
     toml = block(DOCS / "plugins.md", "toml")
     points = re.search(r'entry-points\."(zoo\.norm)"\]\n(.*?)\n\n', toml, re.S)
     (info / "entry_points.txt").write_text(f"[{points[1]}]\n{points[2].replace(chr(34), '')}\n")
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-norm\nVersion: 0.1.0\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: zoo-my-norm\nVersion: 0.1.0\n")
     # an installed plugin may have a norm of this name
     others = ",".join({part.distribution for part in registry.parts("norm") if not part.builtin})
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), str(ROOT)]), "OMP_NUM_THREADS": "1"}
@@ -44,7 +44,7 @@ def test_the_plugin_of_the_docs_is_found_shown_and_trained(tmp_path):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert "my-norm 0.1.0" in zoo("list", "norm")
+    assert "zoo-my-norm 0.1.0" in zoo("list", "norm")
     assert "--model.norm.scale" in zoo("show", "norm", "dyt")
     words = ["fit", "vit-glyphs", "--model.norm", "dyt", "--model.norm.scale", "0.8", "--trainer.max_steps", "2"]
     assert "norm DyT(scale=0.8)" in " ".join(zoo(*words, "--data.size", "300").split())  # its header is wrapped

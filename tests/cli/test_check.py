@@ -355,7 +355,7 @@ def two_parts(site):
     site()
 
 
-def test_all_parts_of_a_package_are_checked(two_parts, acted, zoo, tmp_path):
+def test_all_parts_of_a_package_are_checked(two_parts, acted, zoo, tmp_path, monkeypatch):
     (tmp_path / "zoo-two").mkdir()  # the folder of the package is no recipe
     code, out, _ = zoo("check", "zoo_two", "--only", "fine", "--badge", "all.svg")
     assert (code, [line.split()[3:5] for line in out.splitlines()]) == (0, [["norm", "One"], ["norm", "Two"]]), out
@@ -363,6 +363,16 @@ def test_all_parts_of_a_package_are_checked(two_parts, acted, zoo, tmp_path):
     code, out, _ = zoo("check", "zoo-two", "--only", "fine,fails", "--badge", "all.svg", "--json")
     assert (code, [one["counts"]["FAIL"] for one in json.loads(out)]) == (1, [1, 1])
     assert "2 of 2 parts of zoo-two failed" in (tmp_path / "all.svg").read_text()
+    output = zoo("check", "zoo-two", "--only", "fine,fails")[1]
+    assert output.count("FAIL    fails") == output.count("        x changed in place.\n        Copy it.\n") == 2
+
+    def refuse(job, timeout):
+        raise UsageError("it needs a path")
+
+    monkeypatch.setattr(check, "examine", refuse)
+    code, out, _ = zoo("check", "zoo-two", "--badge", "all.svg")
+    assert (code, out.count("not checked: ")) == (0, 2)
+    assert "0 parts of zoo-two passed, 2 not checked" in (tmp_path / "all.svg").read_text()
 
 
 def test_the_advice_stands_below_the_checks_of_a_plugins_part(two_parts, acted, zoo):

@@ -77,7 +77,7 @@ def test_a_package_is_complete(packages, kind):
     assert all(words in licence for words in ("Version 2.0, January 2004", "END OF TERMS AND CONDITIONS", "APPENDIX"))
     for path in home.rglob("*"):
         if path.is_file() and path.suffix in (".md", ".toml", ".py", ".yml"):
-            words = r"\{(Class|kind|distribution|module|requires|fit|given|keyword|interface)\}"
+            words = r"\{(Class|kind|a_kind|distribution|module|requires|fit|given|keyword|interface)\}"
             assert not re.search(words, path.read_text()), path
     readme = (home / "README.md").read_text()
     assert all(f"zoo {word} {kind} {full_name(kind)}" in readme for word in ("show", "check"))
@@ -163,7 +163,10 @@ WRONG = {
     "norm Fresh --from lm-tiny": "'--from' belongs to zoo new recipe",
     "recipe x --dest y": "'--dest' belongs to a package",
     "recipe x --in y": "'--in' belongs to a package",
-    "norm Fresh --in there --dest x": "'--in' adds to a package and '--dest' makes one",
+    "norm Fresh --in there --dest x": "'--in' adds to a package, '--dest' makes one",
+    "norm Fresh --package zoo_Mine": "'zoo_Mine' cannot name a package: small letters, digits and -, such as zoo-mine",
+    "norm Fresh --package torch": "would become the package torch and hide the installed package torch",
+    "norm Fresh --package random": "would become the package random and hide Python's own random",
     "norm Fresh --in nowhere": "cannot read nowhere/pyproject.toml: No such file or directory. Name the folder of",
     "norm Fresh --in there": "cannot read there/pyproject.toml",
     "norm Fresh --dst x": "zoo new has no option '--dst'. Did you mean '--dest'?",
@@ -230,20 +233,31 @@ def test_a_second_part_is_added_and_all_else_stays(fresh, zoo):
     assert "zoo check ffn FreshTwo" in out
     assert zoo("new", "norm", "FreshThree", "--in", str(fresh))[0] == 0
     after = contents(fresh)
-    new_files = {"src/zoo_fresh_one/fresh_two.py", "src/zoo_fresh_one/fresh_three.py"}
+    new_files = {"src/zoo_fresh_one/freshtwo.py", "src/zoo_fresh_one/freshthree.py"}
     assert set(after) - set(before) == new_files
     assert {name for name in before if before[name] != after[name]} == {"pyproject.toml", "CHANGELOG.md"}
     old_lines = [line for line in before["pyproject.toml"].splitlines() if line]
     assert [line for line in after["pyproject.toml"].splitlines() if line in old_lines] == old_lines
     assert tomllib.loads(after["pyproject.toml"])["project"]["entry-points"] == {
-        "zoo.norm": {"FreshOne": "zoo_fresh_one:FreshOne", "FreshThree": "zoo_fresh_one.fresh_three:FreshThree"},
-        "zoo.ffn": {"FreshTwo": "zoo_fresh_one.fresh_two:FreshTwo"},
+        "zoo.norm": {"FreshOne": "zoo_fresh_one:FreshOne", "FreshThree": "zoo_fresh_one.freshthree:FreshThree"},
+        "zoo.ffn": {"FreshTwo": "zoo_fresh_one.freshtwo:FreshTwo"},
         "zoo.interface": {"norm": "v1", "ffn": "v1"},
     }
     assert all(
         f"- {kind} `{name}`" in after["CHANGELOG.md"] for kind, name in [("ffn", "FreshTwo"), ("norm", "FreshOne")]
     )
-    ast.parse(after["src/zoo_fresh_one/fresh_two.py"])
+    ast.parse(after["src/zoo_fresh_one/freshtwo.py"])
+
+
+def test_a_package_has_the_name_that_it_is_given(zoo, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert zoo("new", "attention", "FreshOne", "--package", "zoo-mine")[0] == 0
+    project = tomllib.loads(Path("zoo-mine/pyproject.toml").read_text())["project"]
+    assert (project["name"], project["description"]) == ("zoo-mine", "FreshOne, an attention for zoo.")
+    assert Path("zoo-mine/src/zoo_mine/__init__.py").is_file()
+    assert zoo("new", "norm", "FreshTwo", "--in", "zoo-mine")[0] == 0
+    headers = re.findall(r"^\[(.*)\]$", Path("zoo-mine/pyproject.toml").read_text(), re.M)
+    assert headers.index('project.entry-points."zoo.norm"') < headers.index("tool.hatch.build.targets.wheel")
 
 
 def test_a_name_that_the_package_has_changes_nothing(fresh, zoo):
@@ -254,10 +268,10 @@ def test_a_name_that_the_package_has_changes_nothing(fresh, zoo):
         assert (code, out) == (2, "")
         assert f"{fresh} has 'Fresh" in err
         assert "already, in [zoo." in err
-    (fresh / "src/zoo_fresh_one/my_own.py").write_text("# mine\n")
+    (fresh / "src/zoo_fresh_one/myown.py").write_text("# mine\n")
     code, _, err = zoo("new", "norm", "MyOwn", "--in", str(fresh))
-    assert (code, "my_own.py exists. Choose another name." in err) == (2, True)
-    assert contents(fresh) == {**before, "src/zoo_fresh_one/my_own.py": "# mine\n"}
+    assert (code, "myown.py exists. Choose another name." in err) == (2, True)
+    assert contents(fresh) == {**before, "src/zoo_fresh_one/myown.py": "# mine\n"}
 
 
 ODD_PROJECTS = {

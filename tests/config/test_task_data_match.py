@@ -13,7 +13,8 @@ from zoo.errors import UsageError
 SMALL = {"dim": 8, "depth": 1, "heads": 2}
 TASKS = {
     "CausalLM": SMALL, "MaskedLM": SMALL, "SequenceClassification": SMALL, "TokenClassification": SMALL,
-    "FIM": SMALL, "DPO": SMALL, "Translation": SMALL, "RNNSeq2Seq": {"dim": 8}, "Classification": {**SMALL, "patch_size": 2},
+    "FIM": SMALL, "DPO": SMALL, "Translation": SMALL, "RNNSeq2Seq": {"dim": 8},
+    "Classification": {**SMALL, "patch_size": 2},
 }  # fmt: skip
 TEXT = {"vocab_size": 300, "max_length": 16}
 PAIRS = {"vocab_size": 400, "max_tokens": 64, "max_length": 64}

@@ -37,6 +37,7 @@ class Report:
     names: tuple[str, ...]
     outcomes: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
+    facts: dict[str, Any] = field(default_factory=dict)  # its cost and what it combines with, where a job asks for it
 
     def add(self, start: float, name: str, status: str, sentence: str, seconds: float) -> Report:
         """This report with one outcome more."""
@@ -179,7 +180,7 @@ def _one(kind: str, name: str, options: ParsedOptions) -> int:
     job = Job(kind, name, options.settings, _only(options), options.get("debug"))
     for report in examine(job, options.get("timeout")):
         if not options.get("json"):
-            print(_line(report), flush=True)
+            print(_line(report, report.outcomes[-1]), flush=True)
     strict = options.get("strict")
     part = registry.find(kind, name) if "." not in name else registry.part_of_class(name)
     notes = publishing.notes(part) if part else []
@@ -196,17 +197,20 @@ def _all(group: str, parts: Sequence[Part], options: ParsedOptions) -> int:
     """Every part of a kind or a package, one line each; one that cannot be imported counts as failed."""
     if options.settings:
         raise UsageError(f"{options.settings[0][2]}: options belong to one part. Name it: zoo check KIND NAME …")
-    failures, documents, strict = 0, [], options.get("strict")
+    failures, unchecked, documents, strict = 0, 0, [], options.get("strict")
     for part in parts:
         same = [other for other in registry.parts(part.kind) if registry.has_name(part, other.name)]
         clash = registry.is_hidden(part) or len(same) > 1
         job = Job(part.kind, part.path if clash else part.name, [], _only(options), options.get("debug"))
         try:
             *_, report = examine(job, options.get("timeout"))
-            line, document, bad = report.summary(strict), _as_dict(report), report.failed(strict)
+            failed_lines = [_line(report, one) for one in report.outcomes if one["status"] == "FAIL"]
+            line = "\n".join([report.summary(strict), *failed_lines])
+            document, bad = _as_dict(report), report.failed(strict)
         except ZooError as error:
             # a part that needs options, such as a path, cannot be checked without them: no failure
             bad = strict or not isinstance(error, UsageError)
+            unchecked += not bad
             line = f"{'FAIL: ' if bad else 'not checked: '}{part}: {str(error).splitlines()[0]}"
             document = {"kind": part.kind, "name": part.name, "origin": part.origin, "error": str(error)}
         failures += bool(bad)
@@ -215,8 +219,9 @@ def _all(group: str, parts: Sequence[Part], options: ParsedOptions) -> int:
             print(line, flush=True)
     if options.get("json"):
         tables.as_json(documents)
-    number = f"{_number(len(parts), 'part')} of {group}"
-    _write_badge(options, f"{failures} of {number} failed" if failures else f"{number} passed", bool(failures))
+    number = f"{_number(len(parts) - unchecked, 'part')} of {group}"
+    message = f"{failures} of {number} failed" if failures else f"{number} passed"
+    _write_badge(options, message + (f", {unchecked} not checked" if unchecked else ""), bool(failures))
     return 1 if failures else 0
 
 
@@ -277,6 +282,8 @@ def examine(job: Job, timeout: float) -> Iterator[Report]:
                     running = ""
                     names.remove(event["name"])
                     yield report.add(start, **{key: value for key, value in event.items() if key != "event"})
+                elif event["event"] == "facts" and report:
+                    report.facts = event
                 elif event["event"] == "refused":
                     raise {2: UsageError, 3: PluginError}.get(event["code"], ZooError)(event["says"])
         reason = f"took longer than {timeout:g} s" if child.timed_out else child.end_reason()
@@ -292,12 +299,12 @@ def examine(job: Job, timeout: float) -> Iterator[Report]:
             yield report.add(start, names.pop(0), "skipped", f"not run: the {timeout:g} s were over", 0.0)
 
 
-def _line(report: Report) -> str:
-    """The last check: how it went, and under a failure what to do."""
-    last, width = report.outcomes[-1], max(map(len, report.names))
-    rows = last["sentence"].strip().splitlines()
-    beside = " ".join(rows) if last["status"] != "FAIL" else ""
-    line = f"{last['status']:<8}{last['name']:<{width}} {last['seconds']:7.2f} s  {beside}".rstrip()
+def _line(report: Report, outcome: dict[str, Any]) -> str:
+    """One check: how it went, and under a failure what to do."""
+    width = max(map(len, report.names))
+    rows = outcome["sentence"].strip().splitlines()
+    beside = " ".join(rows) if outcome["status"] != "FAIL" else ""
+    line = f"{outcome['status']:<8}{outcome['name']:<{width}} {outcome['seconds']:7.2f} s  {beside}".rstrip()
     return "\n".join([line, *(f"        {row}" for row in rows if not beside)])
 
 

@@ -32,6 +32,7 @@ class Job:
     options: list[tuple[str, str | bool, str]]
     only: list[str]
     debug: bool = False
+    facts: bool = False  # after the checks, measure what the part costs and combines with
 
     def with_only(self, names: list[str]) -> Job:
         """The same job with these checks only."""

@@ -5,6 +5,7 @@ A part may end the process or never return: the parent, `zoo.cli.check`, detects
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import functools
 import json
@@ -73,6 +74,12 @@ def run(job: Mapping[str, Any], send: Send) -> None:
     for name, check in selected.items():
         send("check", name=name)
         send("outcome", **asdict(check.outcome()))
+    if job.get("facts"):
+        from zoo.conformance import combinations
+
+        with contextlib.suppress(Exception):  # a part that cannot be built has no facts; its checks say why
+            cost = combinations.cost_in_stack(kind, part)
+            send("facts", cost=cost, combinations=combinations.partners(kind, part))
 
 
 def load_class(kind: str, name: str) -> tuple[type, str, str]:

@@ -21,6 +21,8 @@ GROUPS = {  # with a note below the heading
     LOOK: "", OWN: "", HELP: "",
 }  # fmt: skip
 
+LOCAL_INDEX = "zoo-index.json"  # of the current folder, which `zoo search` reads where there is one
+
 MODEL = Argument(
     "RUN", "a run's folder, a checkpoint file, an export, or a recipe's name: its newest finished run under --runs",
     completes="recipe",
@@ -265,6 +267,20 @@ _TABLE = (
         examples=("zoo list", "zoo list position", "zoo list norm 'r*' --json"), only_prints=True, needs_folder=False,
     ),
     CommandSpec(
+        "search", "find a part by its name, kind, authors, paper or what it does", LOOK, "search",
+        (Argument("WORDS", "all of them must occur; similar ones count less", False, repeats=True),),
+        (
+            Option("index", f"search the parts of this file too; else {LOCAL_INDEX} of this folder", metavar="FILE",
+                   repeats=True),
+            Option("write-index", "write the installed plugins, and those of --index, into an index", metavar="FILE"),
+            _json("one JSON document"),
+        ),
+        examples=("zoo search rotary position", "zoo search norm zhang --index plugins.json --json",
+                  "zoo search --write-index zoo-index.json"),
+        description="Among the installed parts, plugins included, and those of index files; never over a network.",
+        only_prints=True,
+    ),
+    CommandSpec(
         "show", "a part's options; a recipe with the line of every value", LOOK, "show:show",
         (Argument("KIND", "a kind of parts, with NAME; or a recipe's name or file", completes="recipe"),
          Argument("NAME", "a part of that kind", False, completes="part")),
@@ -287,9 +303,10 @@ _TABLE = (
         (Argument("KIND", "a kind of parts, as `zoo list` shows them; or recipe", completes="kind"),
          Argument("NAME", "the class, such as MyNorm, which becomes the package zoo-my-norm; or the recipe")),
         (Option("dest", "where the package goes; named after the class unless given", metavar="DIR"),
+         Option("package", "its name, zoo-… unless you have a reason", metavar="NAME"),
          Option("in", "add the part to the package in this folder", metavar="DIR"),
          Option("from", "the recipe to start from, a name or a file", metavar="RECIPE")),
-        usages=("KIND NAME [--dest DIR]", "KIND NAME --in DIR", "recipe NAME [--from RECIPE]"),
+        usages=("KIND NAME [--package NAME] [--dest DIR]", "KIND NAME --in DIR", "recipe NAME [--from RECIPE]"),
         examples=("zoo new norm MyNorm", "zoo new ffn MyFFN --in zoo-my-norm", "zoo new recipe my-lm --from lm-tiny"),
     ),
     CommandSpec(
@@ -313,6 +330,18 @@ _TABLE = (
         description="Other options are the part's own. A class path is imported from the current folder or an "
         "installed package.\nExit codes: 0 nothing failed, 1 a check failed, 2 there is no such part, 3 the part "
         "cannot be imported.",
+    ),
+    CommandSpec(
+        "docs", "a page for every installed part, and an index of them", OWN, "docs",
+        (Argument("DIR", "the folder to write into"),),
+        (
+            Option("package", "the parts of this package alone, any number of times", metavar="NAME", repeats=True),
+            Option("check", "run the contract of each part, and measure its cost and what it combines with", bool),
+            Option("timeout", "for the checks of a part, with --check", float, metavar="SECONDS", default=120.0,
+                   above=0, most=604_800),
+        ),
+        examples=("zoo docs parts/", "zoo docs docs/parts --package zoo-my-norm --check"),
+        description="Markdown, made from the sources of the parts, which are imported only with --check.",
     ),
     CommandSpec(
         "matrix", "which parts train together, and why others are refused", OWN, "matrix", (),

@@ -45,23 +45,25 @@ STACK_ARGUMENTS = {
 def run(options: ParsedOptions) -> int:
     """`zoo new`."""
     what, name = options.words
-    for other in ("dest", "in") if what == "recipe" else ("from",):
+    for other in ("dest", "in", "package") if what == "recipe" else ("from",):
         if options.get(other) is not None:
             belongs = "a package: a recipe is written here" if what == "recipe" else "zoo new recipe"
             raise UsageError(f"'--{other}' belongs to {belongs}. See: zoo new --help")
     if what == "recipe":
         return recipe(name, options.get("from"))
     if options.get("in") is not None:
-        if options.get("dest") is not None:
-            raise UsageError("'--in' adds to a package and '--dest' makes one: give one of them. See: zoo new --help")
+        if other_name := next((one for one in ("dest", "package") if options.get(one) is not None), None):
+            raise UsageError(f"'--in' adds to a package, '--{other_name}' makes one. See: zoo new --help")
         return add_part(check_kind(what), name, Path(options.get("in")).expanduser())
-    return package(check_kind(what), name, options.get("dest"))
+    return package(check_kind(what), name, options.get("dest"), options.get("package"))
 
 
-def package(kind: str, name: str, destination: str | None) -> int:
+def package(kind: str, name: str, destination: str | None = None, package_name: str | None = None) -> int:
     """Write the package of a part."""
     check_class(kind, name)
-    package_name = distribution_name(name)
+    if package_name is not None and not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", package_name):
+        raise UsageError(f"{package_name!r} cannot name a package: small letters, digits and -, such as zoo-mine.")
+    package_name = package_name or distribution_name(name)
     check_distribution(name, package_name)
     target = Path(destination or package_name).expanduser()
     if target.exists() or target.is_symlink():
@@ -89,7 +91,7 @@ def files(kind: str, name: str, package_name: str) -> dict[str, str]:
     module = package_name.replace("-", "_")
     note = f" after those that zoo gives ({STACK_ARGUMENTS[kind]})" if kind in STACK_ARGUMENTS else ""
     values = {
-        "Class": name, "kind": kind, "distribution": package_name, "module": module,
+        "Class": name, "kind": kind, "a_kind": with_article(kind), "distribution": package_name, "module": module,
         "keyword": publishing.KEYWORD, "interface": f"v{interfaces.current(kind)}",
         "requires": f"{registry.BUILTIN}{oldest_requirement(__version__)}",
         "fit": recipes_of_kind(kind, name), "given": note,
@@ -124,7 +126,7 @@ def add_part(kind: str, name: str, folder: Path) -> int:
             raise UsageError(f"{folder} has {existing!r} already, in [{group}]. Choose another name.")
     check_class(kind, name)
     source = package_source(folder, str(project.get("name", "")), own)
-    module_name = kebab(name).replace("-", "_")
+    module_name = name.lower()
     target = source / f"{module_name}.py"
     if target.exists() or keyword.iskeyword(module_name):
         raise UsageError(f"{target} {'exists' if target.exists() else 'cannot be imported'}. Choose another name.")
@@ -176,19 +178,17 @@ def with_entry_points(text: str, groups: dict[str, tuple[str, str]], file: Path)
     Raises UsageError, with the lines to write by hand, where the file is written in a way that cannot be extended.
     """
     lines = text.splitlines()
+    any_group = re.compile(r"\s*\[\s*project\s*\.\s*entry-points\b.*")
     for group, (name, value) in groups.items():
         header = re.compile(rf"\s*\[\s*project\s*\.\s*entry-points\s*\.\s*[\"']{re.escape(group)}[\"']\s*\]\s*(#.*)?")
         start = next((number for number, line in enumerate(lines) if header.fullmatch(line)), None)
         entry = f'{name} = "{value}"'
         if start is None:
-            lines += ["", f'[project.entry-points."{group}"]', entry]
+            others = [number for number, line in enumerate(lines) if any_group.fullmatch(line)]
+            end = table_end(lines, others[-1]) if others else len(lines)
+            lines[end:end] = ["", f'[project.entry-points."{group}"]', entry]
             continue
-        end = next(
-            (number for number in range(start + 1, len(lines)) if lines[number].lstrip().startswith("[")), len(lines)
-        )
-        while end > start + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
-            end -= 1  # a comment there belongs to what follows
-        lines.insert(end, entry)
+        lines.insert(table_end(lines, start), entry)
     new_text = "\n".join(lines) + "\n"
     expected = tomllib.loads(text)
     for group, (name, value) in groups.items():
@@ -203,6 +203,19 @@ def with_entry_points(text: str, groups: dict[str, tuple[str, str]], file: Path)
         )
         raise UsageError(f"{file} cannot be extended as it is written. Add these lines yourself, then again: {by_hand}")
     return new_text
+
+
+def table_end(lines: list[str], start: int) -> int:
+    """The number of the line behind the last entry of the table whose header has the number ``start``."""
+    end = next((row for row in range(start + 1, len(lines)) if lines[row].lstrip().startswith("[")), len(lines))
+    while end > start + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
+        end -= 1  # a comment there belongs to what follows
+    return end
+
+
+def with_article(kind: str) -> str:
+    """``a norm`` or ``an attention``."""
+    return f"{'an' if kind[0] in 'aeiou' or kind == 'ffn' else 'a'} {kind}"
 
 
 def fill_template(template: str, values: dict[str, str]) -> str:

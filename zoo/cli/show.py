@@ -74,12 +74,17 @@ def show(options: ParsedOptions) -> int:
     print(about.summary or "Its source cannot be found.")
     for line in _problems(part):
         print(line)
-    section = {"task": "model", "data": "data", "callback": "trainer.callbacks"}.get(kind, f"model.{kind}")
+    section = option_section(kind)
     print(f"\nUse it: --{section} {part.name}")
     if about.options:
         print("Options:")
         tables.table(["option", "type", "default", "what it is"], [_row(section, option) for option in about.options])
     return 0
+
+
+def option_section(kind: str) -> str:
+    """Where a configuration names a part of a kind: ``model.norm``."""
+    return {"task": "model", "data": "data", "callback": "trainer.callbacks"}.get(kind, f"model.{kind}")
 
 
 def recipes(options: ParsedOptions) -> int:
@@ -110,7 +115,7 @@ def copy(options: ParsedOptions) -> int:
     return 0
 
 
-def _summary(part: Part) -> dict[str, str | None]:
+def _summary(part: Part) -> dict[str, str | int | None]:
     return {
         "kind": part.kind, "name": part.name, "path": part.path,
         "distribution": part.distribution, "version": part.version, "summary": describe(part).summary,

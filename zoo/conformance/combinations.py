@@ -26,6 +26,7 @@ STEPS = 2
 PATIENCE = 32  # steps until every weight must have moved: an expert of a mixture has waited 24 for its first token
 ROWS = 12
 SIZES: dict[str, Any] = {"dim": 16, "depth": 1, "heads": 2, "hidden": 24}
+COST_SIZES: dict[str, Any] = {"dim": 64, "depth": 1, "heads": 4}
 OPTIONS: dict[str, dict[str, Any]] = {
     # a class token stands outside of the grid. In the last layer it alone counts, and nothing is at a distance from it
     "Classification": {"patch_size": 4, "pool": "cls", "depth": 2},
@@ -132,6 +133,36 @@ def _step(task: Task, batch: Any, optimiser: torch.optim.Optimizer) -> str:
         return f"the gradient is not finite in {some(wild)}"
     optimiser.step()
     return ""
+
+
+def cost_in_stack(kind: str, cls: type) -> dict[str, list[float]] | None:
+    """Parameters, and forward FLOPs per token, of a language model of one layer: with the part, and by default.
+
+    None for kinds that are no part of a stack.
+    """
+    if kind not in registry.STACK_KINDS:
+        return None
+    from zoo.tasks.lm import CausalLM
+    from zoo.training.model_cost import cost
+
+    sizes: dict[str, Any] = {"vocab_size": 64, "max_length": 64, **COST_SIZES}
+    costs = [cost(CausalLM(**sizes, **parts)) for parts in ({kind: cls}, {})]  # type: ignore[arg-type]
+    return {"parameters": [one.parameters for one in costs], "flops": [one.flops for one in costs]}
+
+
+def partners(kind: str, cls: type) -> list[dict[str, str]]:
+    """What became of a part with every installed part of the other kinds of a stack, in a language model."""
+    if kind not in registry.STACK_KINDS:
+        return []
+    from zoo.tasks.lm import CausalLM
+
+    results = []
+    for part in (part for other in registry.STACK_KINDS if other != kind for part in registry.parts(other)):
+        loaded = import_classes(part)
+        broken = isinstance(loaded, str)
+        verdict = Verdict("BROKEN", loaded) if broken else attempt(CausalLM, {kind: cls, part.kind: loaded})
+        results.append({"kind": part.kind, "name": part.name, "status": verdict.status, "sentence": verdict.sentence})
+    return results
 
 
 def some(names: list[str]) -> str:

@@ -279,6 +279,8 @@ class MultiHead(Attention):
 
     ``scale`` stands for 1 / sqrt(D) where it is given: 1 is T5's. A ``qk_norm`` normalises each head's queries and
     keys, as Qwen 3 does (Henry et al., 2020).
+
+    Paper: Attention Is All You Need, Vaswani et al., 2017.
     """
 
     def __init__(
@@ -376,6 +378,8 @@ class Additive(Attention):
 
     It keeps T x S x D numbers in memory. It has no dot product: it takes no backend but Naive, and no position that
     turns queries and keys.
+
+    Paper: Neural Machine Translation by Jointly Learning to Align and Translate, Bahdanau et al., 2015.
     """
 
     own_backend = Naive

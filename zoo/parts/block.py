@@ -145,7 +145,10 @@ class Block(nn.Module):
 
 
 class PreNorm(Block):
-    """Normalised in front of each part: x + part(norm(x)) (Xiong et al., 2020)."""
+    """Normalised in front of each part: x + part(norm(x)) (Xiong et al., 2020).
+
+    Paper: On Layer Normalization in the Transformer Architecture, Xiong et al., 2020.
+    """
 
     packs = True
 
@@ -155,7 +158,10 @@ class PreNorm(Block):
 
 
 class PostNorm(Block):
-    """Normalised after each sum: norm(x + part(x)) (Vaswani et al., 2017)."""
+    """Normalised after each sum: norm(x + part(x)) (Vaswani et al., 2017).
+
+    Paper: Attention Is All You Need, Vaswani et al., 2017.
+    """
 
     closes = False
     packs = True

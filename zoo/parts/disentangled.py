@@ -25,6 +25,8 @@ class Disentangled(Attention):
     are logarithmic, up to that distance (versions 2 and 3). The paper reads Q at j - i; its published code and weights,
     and this, read K and Q at i - j. On a grid distance is that of flat positions. A memory, to whose tokens there is no
     distance, is looked at by MultiHead.
+
+    Paper: DeBERTa: Decoding-enhanced BERT with Disentangled Attention, He et al., 2021.
     """
 
     requires = frozenset({"content"})

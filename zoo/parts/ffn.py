@@ -127,7 +127,10 @@ class Gated(FFN):
 
 
 class SwiGLU(Gated):
-    """Gated by swish: W3 (swish(W1 x) * W2 x), at two thirds of the width (Shazeer, 2020)."""
+    """Gated by swish: W3 (swish(W1 x) * W2 x), at two thirds of the width (Shazeer, 2020).
+
+    Paper: GLU Variants Improve Transformer, Shazeer, 2020.
+    """
 
     def gate(self, x: Tensor) -> Tensor:
         """The gate's product W1 x (..., width) to the same shape."""
@@ -142,6 +145,8 @@ class GEGLU(Gated):
     """Gated by GELU: W3 (gelu(W1 x) * W2 x), at two thirds of the width (Shazeer, 2020).
 
     ``approximate`` is torch's: tanh for x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, as in T5 1.1.
+
+    Paper: GLU Variants Improve Transformer, Shazeer, 2020.
     """
 
     def __init__(
@@ -175,7 +180,10 @@ class GEGLU(Gated):
 
 
 class ReGLU(Gated):
-    """Gated by ReLU: W3 (relu(W1 x) * W2 x), at two thirds of the width (Shazeer, 2020)."""
+    """Gated by ReLU: W3 (relu(W1 x) * W2 x), at two thirds of the width (Shazeer, 2020).
+
+    Paper: GLU Variants Improve Transformer, Shazeer, 2020.
+    """
 
     def gate(self, x: Tensor) -> Tensor:
         """The gate's product W1 x (..., width) to the same shape."""
@@ -187,7 +195,10 @@ class ReGLU(Gated):
 
 
 class Bilinear(Gated):
-    """Gated without an activation: W3 (W1 x * W2 x), at two thirds of the width (Shazeer, 2020)."""
+    """Gated without an activation: W3 (W1 x * W2 x), at two thirds of the width (Shazeer, 2020).
+
+    Paper: GLU Variants Improve Transformer, Shazeer, 2020.
+    """
 
     def gate(self, x: Tensor) -> Tensor:
         """The gate's product W1 x (..., width) to the same shape."""
@@ -205,6 +216,8 @@ class MoE(FFN):
     reaches exactly ``top_k`` experts: there is no capacity, so none is dropped. The auxiliary loss is aux_loss_weight *
     experts * sum_e (share of choices for e) * (mean probability of e), aux_loss_weight at uniform load (Fedus et al.,
     2021). ``load`` counts the tokens each expert has served in training.
+
+    Paper: Outrageously Large Neural Networks: The Sparsely-Gated Mixture-of-Experts Layer, Shazeer et al., 2017.
     """
 
     real_tokens = True

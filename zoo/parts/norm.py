@@ -28,7 +28,10 @@ class Norm(nn.Module):
 
 
 class LayerNorm(Norm):
-    """Zero mean and unit variance: (x - mean) / sqrt(variance + eps) * weight + bias (Ba et al., 2016)."""
+    """Zero mean and unit variance: (x - mean) / sqrt(variance + eps) * weight + bias (Ba et al., 2016).
+
+    Paper: Layer Normalization, Ba, Kiros and Hinton, 2016.
+    """
 
     invariant = frozenset({"shift", "scale"})
 
@@ -65,7 +68,10 @@ class LayerNorm(Norm):
 
 
 class RMSNorm(Norm):
-    """Unit root mean square: x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, 2019)."""
+    """Unit root mean square: x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, 2019).
+
+    Paper: Root Mean Square Layer Normalization, Zhang and Sennrich, 2019.
+    """
 
     invariant = frozenset({"scale"})
 

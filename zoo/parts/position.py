@@ -113,6 +113,8 @@ class Sinusoidal(Position):
 
     PE(p, 2i) = sin(p / base^(2i/dim)) and PE(p, 2i+1) = cos(p / base^(2i/dim)); on a grid each axis has half of dim.
     ``layout`` halves puts all sines in front of all cosines instead (Marian, fairseq): the same features, permuted.
+
+    Paper: Attention Is All You Need, Vaswani et al., 2017.
     """
 
     def __init__(
@@ -178,6 +180,8 @@ class RoPE(Position):
     A ``scaling_factor`` slows the turns that do not close within ``original_max_length`` (Llama 3.1): wavelengths above
     original_max_length / low_freq_factor are multiplied by it, those below original_max_length / high_freq_factor stay
     as they are, and those between are interpolated.
+
+    Paper: RoFormer: Enhanced Transformer with Rotary Position Embedding, Su et al., 2021.
     """
 
     relative = True
@@ -247,6 +251,8 @@ class ALiBi(Position):
 
     The bias is -slope(h) * |q - k| with slope(h) = 2^(-8h/H) for H a power of two; for other H the missing slopes are
     every second one of the next power of two. On a grid the distance is Manhattan's.
+
+    Paper: Train Short, Test Long: Attention with Linear Biases Enables Input Length Extrapolation, Press et al., 2022.
     """
 
     relative = True
@@ -288,6 +294,8 @@ class T5(Position):
 
     Near distances have a bucket each, farther ones share logarithmically wider buckets up to ``max_distance``. A causal
     stack spends all buckets on the past. On a grid each axis has a table of its own.
+
+    Paper: Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer, Raffel et al., 2020.
     """
 
     relative = True

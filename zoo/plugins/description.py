@@ -8,6 +8,7 @@ import functools
 import importlib.machinery
 import importlib.util
 import inspect
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -49,6 +50,8 @@ class Description:
     options: tuple[Option, ...]
     file: str | None = None
     line: int = 0
+    text: str = ""  # the docstring
+    paper: str = ""  # what its line ``Paper: …`` says: title, authors, year
 
     def as_dict(self) -> dict[str, object]:
         """All fields, for JSON."""
@@ -81,7 +84,11 @@ def describe_class(module: str, name: str, skipped: int = 0) -> Description:
     options = _options(source, MAX_HOPS)
     path = source_file(source.module)
     summary = " ".join(doc.strip().partition("\n\n")[0].split())
-    return Description(summary, tuple(options[skipped:]), str(path) if path else None, source.node.lineno)
+    paper = re.search(r"^Paper: *(.+(?:\n(?!\s*\n|Args:).+)*)", doc, re.MULTILINE)
+    return Description(
+        summary.partition(" Paper: ")[0], tuple(options[skipped:]), str(path) if path else None, source.node.lineno,
+        doc.strip(), " ".join(paper[1].split()) if paper else "",
+    )  # fmt: skip
 
 
 def _assigned_docstring(source: _ClassSource) -> str:
@@ -95,6 +102,43 @@ def _assigned_docstring(source: _ClassSource) -> str:
             text = first.value if isinstance(first, ast.Constant) else ""
             return inspect.cleandoc(text) if isinstance(text, str) else ""
     return ""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A public method of a class, or an attribute that its body sets: with its signature or value, and docstring."""
+
+    name: str
+    code: str
+    text: str = ""
+    method: bool = False
+
+
+def describe_members(module: str, name: str) -> tuple[Member, ...]:
+    """The public methods and attributes of a class and its bases, the nearest of each name."""
+    members: dict[str, Member] = {}
+    source, hops = _find(module, name), MAX_HOPS
+    while source is not None and hops:
+        for item in source.node.body:
+            for member in _members_of(item):
+                above = members.setdefault(member.name, member)
+                if not above.text and member.text:  # said where a base declares it
+                    members[member.name] = replace(above, text=member.text)
+        bases = (base.id for base in source.node.bases if isinstance(base, ast.Name))
+        owner, hops = source.module, hops - 1
+        source = next((parent for base in bases if (parent := _find(owner, base))), None)
+    return tuple(members.values())
+
+
+def _members_of(item: ast.stmt) -> Iterator[Member]:
+    if isinstance(item, ast.FunctionDef) and not item.name.startswith("_"):
+        result = f" -> {ast.unparse(item.returns)}" if item.returns else ""
+        text = " ".join((ast.get_docstring(item) or "").partition("\n\n")[0].split())
+        yield Member(item.name, f"({ast.unparse(item.args)}){result}", text, True)
+    elif isinstance(item, ast.Assign | ast.AnnAssign) and item.value is not None:
+        target = item.target if isinstance(item, ast.AnnAssign) else item.targets[0]
+        if isinstance(target, ast.Name) and not target.id.startswith("_"):
+            yield Member(target.id, ast.unparse(item.value))
 
 
 def import_problem(module: str, name: str) -> str:
