@@ -62,6 +62,8 @@ def ledger(variant="default", seed=1, loss=1.9, choices=None, diverges=None, **c
         },
         "validations": validations, "steps": steps, "tokens": steps * PER_STEP, "best": best, "last": last,
         "finished": diverges is None,
+        "code": {"zoo": {"version": "0.1.0", "source": "c0de" * 4}},
+        "config": {"trainer.gradient_clip_val": 1.0, "trainer.val_check_interval": EVERY, "on_nonfinite": "stop"},
     }  # fmt: skip
     for name, value in changes.items():
         *above, key = name.split(".")

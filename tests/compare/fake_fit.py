@@ -57,6 +57,11 @@ def main():
     if name in SETTINGS.get("fail", []):
         print("something is said\nerror: this run was told to fail")
         sys.exit(1)
+    if name in SETTINGS.get("diverge", []):
+        record(folder, variant, seed, state, 9.0, False, {"state": "diverged", "step": 3, "cause": "inf"})
+        sys.exit(4)
+    if name in SETTINGS.get("killed", []):
+        os.kill(os.getpid(), signal.SIGKILL)
     best = 2.0 + len(variant) / 10 + seed / 100
     while state["step"] < STEPS:
         time.sleep(SETTINGS.get("step", 0.01))
@@ -71,7 +76,7 @@ def main():
         journal.write(f"end {name}\n")
 
 
-def record(folder, variant, seed, state, figure, finished):
+def record(folder, variant, seed, state, figure, finished, outcome=None):
     keep(
         folder / "ledger.json",
         {
@@ -81,7 +86,7 @@ def record(folder, variant, seed, state, figure, finished):
             "setting": {"threads": int(os.environ["OMP_NUM_THREADS"])}, "cost": {"seconds": 1.0, "tokens_per_s": 10.0},
             "validations": [{"step": state["step"], "tokens": 10 * state["step"], "loss": figure}],
             "steps": state["step"], "tokens": 10 * state["step"], "best": {"loss": figure}, "last": {"loss": figure},
-            "finished": finished,
+            "finished": finished, "outcome": outcome or {},
         },
     )  # fmt: skip
 

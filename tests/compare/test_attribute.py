@@ -196,16 +196,17 @@ def test_of_many_differences_both_ends_are_told():
     assert "Shapley" not in shares_text(four("abcde"), done, "loss")
 
 
-def test_a_seed_that_a_hybrid_lacks_does_not_count_and_divergence_counts_as_the_worst():
+def test_a_seed_that_a_hybrid_lacks_does_not_count_and_diverged_runs_are_attributed_as_such():
     result = additive({"a": -0.1, "b": 0.2}, seeds=(1, 2, 3))
     del result[frozenset("a")][3]
     assert all(share.shapley.n == 2 for share in compute_shares(four("ab"), result, True))
     result[frozenset("ab")][1] = math.nan
-    worst = max(value for each in result.values() for value in each.values() if value == value)
     done = compute_shares(four("ab"), result, True)
-    total = sum(share.shapley.mean for share in done)
-    at = [result[frozenset("ab")], result[frozenset()]]
-    assert total == pytest.approx((worst - at[1][1] + at[0][2] - at[1][2]) / 2)
+    assert sum(share.shapley.mean for share in done) == pytest.approx(0.5)  # of the rate: one of two runs of `ab`
+    assert {share.verdict.sentence for share in done} == {"1 of 8 runs failed: no verdict"}
+    assert all(math.isnan(share.shapley.low) and math.isnan(share.alone.p) for share in done)
+    assert "in the share of runs that failed" in " ".join(shares_text(four("ab"), done, "loss").split())
+    assert shares_table(done)[1][1:3] == ["+0.25", ""]
     with pytest.raises(UsageError, match="no seed is finished in all hybrids"):
         compute_shares(four("ab"), {**result, frozenset("b"): {}}, True)
 

@@ -196,12 +196,27 @@ def test_ticks_of_differences_are_signed_and_have_the_same_number_of_places():
     assert len({len(label.partition(".")[2]) for label in labels if label != "0"}) == 1
 
 
-def test_one_diverged_run_does_not_hide_the_others():
-    """Its interval is as wide as the axis would be otherwise; an arrow says that it goes on."""
+def test_a_variant_with_a_diverged_run_has_no_mean_and_no_interval_in_any_chart():
     runs = [*costly(3), *(run("a=x", seed, diverges=1250 if seed == 1 else None, loss=1.8) for seed in (1, 2, 3))]
-    (axes,) = draw_differences(answer(runs)).figure.axes
+    result = answer(runs)
+    (axes,) = draw_differences(result).figure.axes
     assert max(map(abs, axes.get_xlim())) <= 1.0
-    assert {4, 5} <= {line.get_marker() for line in axes.lines}
+    assert len([line for line in axes.lines if line.get_marker() not in ("None", "|", "")]) == 2  # P1 and P2
+    assert "not distinguishable, 1 of 3 diverged" in words(draw_differences(result).svg())
+    (axes,) = draw_curves(result).figure.axes
+    assert len([line for line in axes.lines if line.get_linewidth() == 2.2]) == 3
+    assert any(text.endswith("(1 of 3 diverged)") for text in words(draw_curves(result).svg()))
+    assert draw_pareto(result).caption.endswith("(1 of 3 diverged).")
+
+
+def test_quality_against_cost_is_paired():
+    """A variant that lacks the baseline's worst seed is not drawn better than its paired difference says."""
+    base = [run("default", seed, loss=loss) for seed, loss in ((1, 1.7), (2, 1.9), (3, 2.4))]
+    runs = [*base, *(run("a=1", s, loss=v, **{"cost.flops_per_token": 4e6}) for s, v in ((1, 1.7), (2, 1.9)))]
+    result = answer(runs)
+    (axes,) = draw_pareto(result).figure.axes
+    heights = [line.get_ydata()[0] for line in axes.lines if len(line.get_ydata()) == 1]
+    assert max(heights) - min(heights) == pytest.approx(abs(result.rows[1].pair.mean), abs=1e-9)
 
 
 def test_the_frontier_is_what_nothing_beats():

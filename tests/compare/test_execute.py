@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.compare.fake_compare import how, jobs
+from zoo.compare import comparison_folder, run_records
 from zoo.compare import execute as execution
-from zoo.compare import run_records
 from zoo.compare.execute import FailedRun, execute, exit_code, last_log_lines, threads_per_run
 from zoo.compare.plan import take_shard
 from zoo.errors import UsageError
@@ -200,6 +200,50 @@ def test_what_fails_is_named_and_the_rest_goes_on(tmp_path, monkeypatch):
     assert len(starts(tmp_path)) == 7
 
 
+def test_a_run_that_diverges_has_ended_and_is_not_started_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAKE_FIT", json.dumps({"diverge": ["b s1"]}))
+    lines = []
+    assert execute(jobs(tmp_path, "ab", (1,)), replace(how(), report=lines.append)) == []
+    assert "b s1 · diverged at step 3" in lines[-1]
+    assert run_records.read_state(tmp_path / "toy/b/s1") == "diverged"
+    assert execute(jobs(tmp_path, "ab", (1,)), how()) == []
+    assert starts(tmp_path) == ["a s1", "b s1"]
+    assert not run_records.read_crash(tmp_path / "toy/b/s1")
+
+
+@pytest.mark.parametrize(("how_it_fails", "cause"), [("killed", "killed by signal 9"), ("fail", "error: this run was")])
+def test_a_process_that_dies_is_counted_beside_its_run(tmp_path, monkeypatch, how_it_fails, cause):
+    monkeypatch.setenv("FAKE_FIT", json.dumps({how_it_fails: ["b s1"]}))
+    for _ in range(3):
+        assert execute(jobs(tmp_path, "b", (1,)), how()) == ["b s1"]
+    crash = run_records.read_crash(tmp_path / "toy/b/s1")
+    assert (crash["state"], crash["crashes"]) == ("crashed", 3)
+    assert crash["cause"].startswith(cause)
+    (record,) = comparison_folder.read_ledgers([tmp_path / "toy/b/s1"])
+    assert record.failure("loss") == "crashed"
+    monkeypatch.delenv("FAKE_FIT")
+    assert execute(jobs(tmp_path, "b", (1,)), how()) == []
+    (record,) = comparison_folder.read_ledgers([tmp_path / "toy/b/s1"])
+    assert record.failure("loss") == ""
+
+
+def test_a_shard_has_all_variants_of_its_seeds(tmp_path):
+    """Shards of runs gave each machine one of two variants: what was compared were the machines."""
+    for count in (1, 2, 3, 4):
+        parts = [
+            take_shard(jobs(tmp_path, "ab", (1, 2, 3, 4, 5)), f"{number}/{count}") for number in range(1, count + 1)
+        ]
+        for part in parts:
+            by_seed = {}
+            for job in part:
+                by_seed.setdefault(job.folder.name, set()).add(job.folder.parent.name)
+            assert all(variants == {"a", "b"} for variants in by_seed.values())
+        assert sorted(job.title for part in parts for job in part) == sorted(
+            job.title for job in jobs(tmp_path, "ab", (1, 2, 3, 4, 5))
+        )
+    assert take_shard(jobs(tmp_path, "ab", (1,)), "2/2") == []
+
+
 def test_ctrl_c_stops_the_runs_and_frees_them(tmp_path):
     process = start(tmp_path, {"step": 0.5}, jobs=2)
     locks = until(lambda: len(children := [each for each in holding(tmp_path) if each["child"]]) == 2 and children)
@@ -285,6 +329,13 @@ def test_a_process_number_of_another_machine_of_the_same_name_says_nothing(tmp_p
     write_lock(path, Owner(host, number, since, machine=machine), age)
     local = host == socket.gethostname() and machine in ("", HERE)
     assert (Lock(path).holder() is not None) is (living if local else age < 300)
+
+
+@pytest.mark.parametrize(("boot", "held"), [(locks._boot(), False), ("other000", True)])
+def test_a_lock_of_an_earlier_version_is_told_by_the_start_of_the_kernel(tmp_path, boot, held):
+    path = tmp_path / "s1.lock"
+    write_lock(path, Owner(socket.gethostname(), dead()[0], f"{boot}-12345"), 10.0)
+    assert (Lock(path).holder() is not None) is held
 
 
 def test_a_damaged_lock_is_taken_over_after_a_while(tmp_path):

@@ -85,7 +85,7 @@ def test_flags_stand_below_the_table(hard):
         "! these runs are not comparable: tokens 5 (a=late) against 6144000" in text or "! these runs are not" in text
     )
     assert "! not finished and not counted: a=half" in text
-    assert "! training diverged: a=never s1 s2 s3." in text
+    assert "! 3 of 3 diverged: a=never s1 s2 s3" in text
 
 
 def test_markdown_is_whole(result, hard):

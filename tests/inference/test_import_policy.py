@@ -114,11 +114,12 @@ def test_the_option_that_was_given_is_to_blame(words, origin, capsys, tmp_path, 
 
 
 def test_another_root_is_another_run_and_a_resume_from_it_is_refused():
-    from zoo.config.run_folder import INFRASTRUCTURE, differences, variant_name
+    from zoo.config.passive_settings import PASSIVE_SETTINGS
+    from zoo.config.run_folder import differences, variant_name
 
     full = {"data.root": "b/images", "data.num_workers": 4}
     assert variant_name(differences(full, {"data.root": "a/photos", "data.num_workers": 0}, {})) == "root=images"
-    assert not any("data.root".startswith(name) for name in INFRASTRUCTURE)
+    assert not any("data.root".startswith(name) for name in PASSIVE_SETTINGS)
 
 
 # options of other commands, and guesses

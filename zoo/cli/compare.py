@@ -18,7 +18,8 @@ from zoo.config.output_paths import check_output_path
 from zoo.errors import UsageError
 from zoo.registry import suggest
 
-FILE_KEYS = ("recipe", "vary", "seeds", "baseline", "design", "budget", "match", "tune", "probe", "goal", "options")
+FILE_KEYS = ("recipe", "vary", "seeds", "baseline", "design", "budget", "match", "tune", "probe", "goal", "at",
+             "options")  # fmt: skip
 # options for new runs
 RUN_OPTIONS = ("seeds", "design", "budget", "match", "tune", "jobs", "shard", "probe")
 
@@ -91,7 +92,7 @@ def _with_options(comparison: Comparison, values: Mapping[str, Any]) -> Comparis
     names = {"baseline": "base"}
     fields: dict[str, Any] = {
         names.get(name, name): values[name]
-        for name in ("baseline", "design", "budget", "match", "tune", "probe", "goal")
+        for name in ("baseline", "design", "budget", "match", "tune", "probe", "goal", "at")
         if name in values
     }
     if "seeds" in values:

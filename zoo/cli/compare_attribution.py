@@ -20,7 +20,7 @@ from zoo.errors import UsageError
 if TYPE_CHECKING:
     from zoo.compare.charts import Chart
 
-INCOMPATIBLE = ("vary", "baseline", "design", "budget", "match", "tune", "probe", "at")
+INCOMPATIBLE = ("vary", "baseline", "design", "budget", "match", "tune", "probe")
 
 
 def run(options: ParsedOptions) -> int:
@@ -53,8 +53,9 @@ def run(options: ParsedOptions) -> int:
         return 0
     place = comparison_folder.comparison_path(one.root, one.recipe, f"attribute-{Path(other.recipe).name}")
     record = comparison_folder.Record(
-        tuple(job.folder for job in jobs), arms[0].name, options.get("goal"), command=compare_run.command_line(options)
-    )
+        tuple(job.folder for job in jobs), arms[0].name, options.get("goal"), command=compare_run.command_line(options),
+        varied=tuple(one.choice.key for one in differences), at=options.get("at"),
+    )  # fmt: skip
     comparison_folder.save_record(place, record)
     runner(arms, seeds, whole=False)
     early_code = compare_run.exit_code_if_unfinished(jobs, runner)
@@ -63,7 +64,7 @@ def run(options: ParsedOptions) -> int:
     answer = compare_run.answer_records(comparison_folder.read_ledgers(record.folders), options, record)
     ledgers = [run for runs in answer.runs.values() for run in runs.values()]
     shares = attribute.compute_shares(
-        differences, attribute.hybrid_figures(hybrids, ledgers, answer.goal), answer.lower_is_better
+        differences, attribute.hybrid_figures(hybrids, ledgers, answer.goal, answer.at), answer.lower_is_better
     )
     code = compare_run.print_answer(answer, options, place, [shares_chart(shares, answer.goal, answer.lower_is_better)])
     runner.print_progress("\n" + shares_text(differences, shares, answer.goal))
@@ -76,8 +77,9 @@ def shares_text(differences: Sequence[Difference], shares: Sequence[Share], goal
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     shapley = "share: Shapley's, the mean over all orders of adding the options. " if shares[0].shapley else ""
+    figure = "the share of runs that failed, because some did" if attribute.is_of_failures(shares) else goal
     legend = (
-        f"Contribution of each option, in {goal}, paired by seed. {shapley}alone: added to the first recipe alone; "
+        f"Contribution of each option, in {figure}, paired by seed. {shapley}alone: added to the first recipe alone; "
         "last: added last, to the second recipe without it. ± is the standard deviation over seeds."
     )
     return "\n".join([*lines, *textwrap.wrap(legend, 118)])
@@ -91,4 +93,6 @@ def shares_chart(shares: Sequence[Share], goal: str, lower: bool) -> Chart:
     rows = [Bar(str(one), pair.mean, pair.low, pair.high) for one, pair in pairs]
     kind = "Shapley's shares" if shares[0].shapley else "Effects on the first recipe"
     caption = f"{kind}, with 95 % intervals over seeds."
+    if attribute.is_of_failures(shares):
+        goal, lower = "the share of runs that failed", True
     return draw_bars("Contribution of each option", rows, f"change in {goal}", "low" if lower else "high", caption)

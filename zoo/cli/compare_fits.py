@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from zoo.cli.commands import DECIDED_BY_COMPARISON
+from zoo.compare import run_records
 from zoo.compare.plan import Point
-from zoo.config import fit_options, run_config, run_folder, yaml_source
+from zoo.config import fit_options, run_config, yaml_source
 from zoo.config.option_parser import ParsedOptions
+from zoo.config.passive_settings import CALLBACKS, PASSIVE_CALLBACKS, PASSIVE_SETTINGS
 from zoo.errors import UsageError
 from zoo.inference.find_run import CONFIG
 
@@ -55,7 +57,7 @@ class ZooFit:
         return run_config.task_options(*draft([*words, f"--runs={self.runs}"]), self.schema)
 
     def changes(self, point: Point, home: Path) -> list[str]:
-        """In what the configuration differs from that of a run that exists already.
+        """In what the configuration differs from that of a run that exists already, passive settings aside.
 
         An option that the run lacks is new in a later zoo, and counts only if the recipe or the command line sets it.
         """
@@ -66,19 +68,42 @@ class ZooFit:
             old = {}  # cut short by a kill, before anything was trained
         if not old:
             return []
-        new = run_config.flatten(run_config.as_yaml(config_plan.config))
+        new = run_config.flatten(run_config.as_yaml(config_plan.config)) | {CALLBACKS: None}
+        new |= run_config.identity_config(config_plan)
+        recorded = run_records.read_record(home).get("config") or {}
+        old |= {name: recorded.get(name) for name in (CALLBACKS, "on_nonfinite") if recorded}
+        old = {key: value for key, value in old.items() if not key.startswith(f"{CALLBACKS}.")}
+        new = {key: value for key, value in new.items() if not key.startswith(f"{CALLBACKS}.")}
+        if not recorded:  # of an earlier version
+            old[CALLBACKS] = _acting_callbacks((self._config_of(path).get("trainer") or {}).get("callbacks"))
+            new.pop("on_nonfinite")
         blanks = {f"model.{name}" for name in config_plan.resolved.classes["model"].data_sizes}
-        keys = [key for key in dict.fromkeys([*old, *new]) if key in old or key in config_plan.resolved.origins]
+        always = {*old, CALLBACKS}
+        keys = [key for key in dict.fromkeys([*old, *new]) if key in always or key in config_plan.resolved.origins]
         return [
             f"{key} was {old.get(key)} and is {new.get(key)}"
             for key in keys
-            if key.startswith(("model", "data", "trainer", "tune"))
-            and not key.startswith(run_folder.INFRASTRUCTURE)
-            and old.get(key) != new.get(key)
+            if key.startswith(("model", "data", "trainer", "tune", "compile", "on_nonfinite"))
+            and not key.startswith(PASSIVE_SETTINGS)
+            and (old.get(key) or None) != (new.get(key) or None)
             and not (key in blanks and new.get(key) is None)  # the data filled it in
         ]
+
+    def code(self, point: Point) -> dict[str, Any]:
+        """The code that a run of this configuration would have now."""
+        from zoo.logging.code_identity import code_identity
+
+        return code_identity(point.config)
 
     @staticmethod
     def _config_of(path: Path) -> dict[str, Any]:
         """The configuration of an earlier run, with the option names of this version."""
         return run_config.current(cast(dict[str, Any], yaml_source.read_yaml(path).as_data()), str(path))
+
+
+def _acting_callbacks(value: object) -> list[object] | None:
+    """The callbacks in the configuration of an earlier run that may change it, by the names of their classes."""
+    items = value if isinstance(value, list) else [value] if value else []
+    names = [str(item.get("class_path") if isinstance(item, dict) else item).rpartition(".")[2] for item in items]
+    acting = [item for item, name in zip(items, names, strict=True) if name not in PASSIVE_CALLBACKS]
+    return acting or None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from zoo import console
 from zoo.cli.tables import is_terminal
-from zoo.compare import comparison_folder, plan
+from zoo.compare import comparison_folder, journal, plan, run_records
 from zoo.compare.execute import FailedRun, Job, RunOptions, execute, exit_code, threads_per_run
 from zoo.compare.number_format import format_duration
 from zoo.compare.plan import Arm, Comparison, Step
@@ -84,7 +84,7 @@ def open_comparison(options: ParsedOptions, command_lines: Sequence[Sequence[str
 
 def compare(options: ParsedOptions, comparison: Comparison) -> int:
     """`zoo compare RECIPE --vary …`: run what is missing, and print and write the result."""
-    from zoo.compare import length_probe, prepare_runs
+    from zoo.compare import length_probe, prepare_runs, test_split
 
     probe_factors = length_probe.parse_factors(comparison.probe) if comparison.probe else ()
     fits, meter = open_comparison(options, prepare_runs.check_comparison(comparison))
@@ -96,6 +96,8 @@ def compare(options: ParsedOptions, comparison: Comparison) -> int:
         return 0
     arms, runner.goal = ready.arms, ready.goal
     jobs = runner.jobs(arms, comparison.seeds)
+    if comparison.at == "test":
+        test_split.check_test_split(arms, meter)
     print_introduction(comparison.seeds, arms, plan.list_steps(jobs), runner)
     for note in ready.notes:
         runner.print_progress(f"  {note}")
@@ -111,18 +113,35 @@ def compare(options: ParsedOptions, comparison: Comparison) -> int:
         comparison.budget,
         ready.tuned,
         command_line(options),
+        tuple(factor.key for factor in comparison.vary),
+        comparison.at,
     )
     point = arms[0].point
     place = comparison_folder.comparison_path(point.root, point.recipe, comparison.title)
     comparison_folder.save_record(place, record)
+    ended_runs = sum(run_records.read_state(job.folder) in run_records.END_STATES for job in jobs)
+    question = journal.Question(
+        comparison.goal or first_goal(meter, arms[0]), comparison.at, arms[0].name, comparison.seeds
+    )
+    details = {"varied": list(record.varied or ()), "command": record.command}
+    journal.append_event(place, journal.Event(journal.PLAN, question, ended_runs, details))
     runner(arms, comparison.seeds, whole=False)
     if (early_code := exit_code_if_unfinished(jobs, runner)) is not None:
         return early_code
+    if comparison.at == "test":
+        test_split.measure_test_figures(
+            [job.folder for job in jobs], options.get("allow_import"), runner.print_progress
+        )
     figures = []
     if probe_factors:
         answer = answer_records(comparison_folder.read_ledgers(record.folders), options, record)
         figures.append(probe(arms, answer, comparison.seeds, probe_factors, place, meter.allow, runner))
-    return max(show_comparison(record, options, place, figures), exit_code(runner.failed))
+    return max(show_comparison(record, options, place, place, figures), exit_code(runner.failed))
+
+
+def first_goal(meter: Any, arm: Arm) -> str:
+    """The figure that decides unless one is named: the first that the task monitors."""
+    return next(iter(meter.task_class(arm.point.config).monitored_metrics))
 
 
 def output_stream(options: ParsedOptions) -> TextIO:
@@ -185,8 +204,9 @@ def probe(
     runner: Runner,
 ) -> Chart:  # fmt: skip
     """Measure every finished run on longer texts, print the table, and draw the chart in the answer's colours."""
-    from zoo.compare import length_probe, run_records
+    from zoo.compare import length_probe
     from zoo.compare.charts import draw_lines, variant_looks
+    from zoo.compare.outcomes import failure_text
 
     labels = {row.variant: row.label for row in answer.rows}
     looks = {labels[variant]: look for variant, look in variant_looks(answer).items()}
@@ -197,26 +217,32 @@ def probe(
         for arm in arms
     }
     losses = length_probe.probe(folders, factors, place, allow, runner.print_progress)
-    rows = length_probe.table(losses)
+    failures = {row.label: failure_text(row.failures, len(row.figures)) for row in answer.rows if row.failures}
+    rows = length_probe.table(losses, failures)
     for row in rows:
         widths = [max(len(other[i]) for other in rows) for i in range(len(row))]
         runner.print_progress("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     ticks = [f"{factor}×" for factor in factors]
     title = "Loss in the last quarter of texts longer than in training"
     caption = "Mean over seeds of each run's best checkpoint on the validation text."
+    if failures:
+        caption += f" Without a mean: {', '.join(f'{label} ({text})' for label, text in failures.items())}."
     axis_labels = ("length, in training lengths", "nats per token")
+    losses = {label: each for label, each in losses.items() if label not in failures} or losses
     return draw_lines(title, length_probe.mean_losses(losses), axis_labels, ticks, caption=caption, looks=looks)
 
 
 def answer_folders(folders: Sequence[Path], options: ParsedOptions) -> int:
     """`zoo compare FOLDER`: print the result of finished runs, without torch."""
-    from zoo.compare import run_records
-
     out = options.get("out")
     place = Path(out) if out else None
     record = comparison_folder.load_record(folders[0]) if len(folders) == 1 else None
     if record is not None:
-        return show_comparison(replace(record, baseline=options.get("baseline") or record.baseline), options, place)
+        named = replace(
+            record, baseline=options.get("baseline") or record.baseline, goal=options.get("goal") or record.goal,
+            at=options.get("at") or record.at,
+        )  # fmt: skip
+        return show_comparison(named, options, folders[0], place)
     ledgers = run_records.read_records(*folders)
     run_records.check_one_task(ledgers)
     answer = answer_records(ledgers, options, comparison_folder.Record((), options.get("baseline")))
@@ -227,18 +253,35 @@ def answer_records(ledgers: Sequence[RunRecord], options: ParsedOptions, record:
     """The verdict over finished runs, with the goal and the moment of the command line."""
     from zoo.compare.verdict import answer
 
-    at, commands = options.get("at") or "best", [record.command] if record.command else []
-    return answer(ledgers, record.baseline, record.goal or options.get("goal"), at, record.tuned, commands)
+    at = options.get("at") or record.at or run_records.DECISIVE
+    commands = [record.command] if record.command else []
+    goal = record.goal or options.get("goal")
+    return answer(ledgers, record.baseline, goal, at, record.tuned, commands, record.varied)
 
 
 def show_comparison(
-    record: comparison_folder.Record, options: ParsedOptions, place: Path | None, more: Sequence[Chart] = ()
+    record: comparison_folder.Record, options: ParsedOptions, home: Path, place: Path | None, more: Sequence[Chart] = ()
 ) -> int:
-    """Answer a comparison that was run; into ``place`` goes the report."""
+    """Answer a comparison that was run, and record the look in its journal in ``home``.
+
+    The report goes into ``place``; of another question than the first into a folder below ``home``.
+    """
     ledgers = comparison_folder.read_ledgers(record.folders, record.budget)
     if not ledgers:
         raise UsageError("all runs of this comparison have been removed.")
     answer = answer_records(ledgers, options, record)
+    events = journal.read_events(home)
+    seeds = tuple(sorted({seed for row in answer.rows for seed in (*row.figures, *row.unfinished)}))
+    question = journal.Question(answer.goal, answer.at, answer.baseline, seeds)
+    answer = replace(answer, late_choices=journal.choices_after_looking(events, question))
+    ended_runs = sum(len(row.figures) for row in answer.rows)
+    details = {"verdicts": {row.variant: row.verdict.word for row in answer.rows}}
+    try:
+        journal.append_event(home, journal.Event(journal.LOOK, question, ended_runs, details))
+    except StorageError as error:  # a folder that may only be read
+        print(f"warning: {error}", file=sys.stderr)
+    if place == home:
+        place = journal.report_folder(home, events, question)
     return print_answer(answer, options, place, more)
 
 
@@ -266,8 +309,8 @@ def write_report(answer: Answer, options: ParsedOptions, place: Path, more: Sequ
     files = write_report(answer, place, more)
     goals = [answer.goal, *(answer.base.others or {})]
     tensorboard_summary.write_summary(place, table.as_markdown(answer), goals)
-    is_comparison = (place / comparison_folder.FILE).is_file()
-    runs = place if is_comparison else next(iter(next(iter(answer.runs.values())).values())).path.parents[2]
+    homes = [one for one in (place, place.parent) if (one / comparison_folder.FILE).is_file()]
+    runs = homes[0] if homes else next(iter(next(iter(answer.runs.values())).values())).path.parents[2]
     page = next((file for file in files if file.suffix == ".html"), place)
     print(f"\nreport  {page}\nlook    zoo tensorboard {runs}", file=out)
     print(f"        {link(pinned=tensorboard_summary.pinned_tags(answer.goal, goals))}", file=out)

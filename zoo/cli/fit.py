@@ -22,13 +22,14 @@ from zoo.cli import error_origin, fit_summary, resume
 from zoo.cli.environment_errors import explain_error
 from zoo.cli.error_report import blame_options, signal_line, signal_of, trainer_error
 from zoo.cli.warning_filters import filter_warnings
+from zoo.compare import run_records
 from zoo.config import data_sizes, run_folder, task_data_match
 from zoo.config.resolve import Schema
-from zoo.config.run_config import Plan, config_text
+from zoo.config.run_config import Plan, config_text, identity_config
 from zoo.config.signatures import parameters
 from zoo.errors import CheckpointError, StorageError, UsageError
 from zoo.inference import part_versions
-from zoo.inference.find_run import find_checkpoint
+from zoo.inference.find_run import find_checkpoint, run_of_checkpoint
 from zoo.io import atomic_files
 from zoo.io.locks import RunLock
 from zoo.logging import progress_bar
@@ -240,7 +241,22 @@ class ZooCLI(LightningCLI):
             for name, value in sorted(self.trainer.callback_metrics.items()):
                 print(f"{name} {float(value):.5g}")
 
-    after_test = after_validate
+    def after_test(self) -> None:
+        """Print the metrics; those of a finished run's last state go into its folder, where comparisons read them."""
+        self.after_validate()
+        path = Path(str(self.plan.config["ckpt_path"]))
+        home = run_of_checkpoint(path)
+        if home is None or not self.trainer.is_global_zero or path.resolve() != _last_state(home):
+            return
+        figures = {name.removeprefix("test/"): float(value) for name, value in self.trainer.callback_metrics.items()}
+        splits = getattr(self.data, "datasets", {})
+        content = {
+            "figures": figures,
+            "digest": (run_records.read_record(home).get("batches") or {}).get("digest"),
+            "untouched": splits.get("test") is not splits.get("val"),
+        }
+        with contextlib.suppress(OSError):  # of another owner, perhaps: the metrics are printed
+            atomic_files.write_json(home / run_records.TEST, content, end="\n")
 
     def after_predict(self) -> None:
         """Write the predictions beside the run, one JSON object per sample."""
@@ -255,6 +271,12 @@ class ZooCLI(LightningCLI):
         print(f"{len(records)} predictions → {path}", flush=True)
 
 
+def _last_state(home: Path) -> Path | None:
+    """The checkpoint of a finished run's last step; None for a run that is not finished."""
+    newest = run_records.newest_checkpoint(home) if run_records.read_state(home) == "finished" else None
+    return newest.resolve() if newest else None
+
+
 def make_logger_and_callbacks(task: Any, home: Path, plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
     """Logger and callbacks of a training run; prints the header."""
     from zoo.training.model_cost import cost
@@ -267,8 +289,15 @@ def make_logger_and_callbacks(task: Any, home: Path, plan: Plan, facts: dict[str
         plan.command.save_every, plan.command.on_nonfinite, facts, resume.logged_positions(plan)
     )
     return make_logger_and_callbacks(
-        task, model_cost, home, plan.config["model"], plan.config["data"], checkpoint_options
+        task, model_cost, home, plan.config["model"], plan.config["data"], checkpoint_options, identity(plan)
     )
+
+
+def identity(plan: Plan) -> dict[str, Any]:
+    """What makes a run the run it is: its whole configuration by dotted keys, and the code that this names."""
+    from zoo.logging.code_identity import code_identity
+
+    return {"config": identity_config(plan), "code": code_identity(plan.config)}
 
 
 def prepare_finetuning(plan: Plan, task: Any, data: Any) -> Transfer | None:

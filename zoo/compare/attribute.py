@@ -14,7 +14,7 @@ from typing import Any
 
 from zoo import registry
 from zoo.compare.plan import Arm, Fits, Point
-from zoo.compare.run_records import BETTER, RunRecord, number
+from zoo.compare.run_records import DECISIVE, RunRecord, number
 from zoo.compare.statistics import Paired, Verdict, holm_adjust, judge, paired_t_test, round_count
 from zoo.compare.variants import Choice
 from zoo.errors import UsageError
@@ -169,18 +169,17 @@ def compute_shares(
 ) -> list[Share]:
     """The share of each option over the seeds that every hybrid has, the largest effect first.
 
-    A diverged run (NaN) counts as the worst figure of all, as in the table. Raises UsageError if the hybrids have no
-    finished seed in common.
+    Where a run failed (NaN), no difference of figures exists: the shares are then of the rate of failed runs, without
+    interval and verdict. Raises UsageError if the hybrids have no ended seed in common.
     """
     names = [one.name for one in differences]
     common = sorted(set.intersection(*(set(each) for each in figures.values())))
     if not common:
         raise UsageError("no seed is finished in all hybrids: run the same command again.")
-    worst = BETTER["max" if lower_is_better else "min"](
-        (value for each in figures.values() for value in each.values() if math.isfinite(value)), default=math.nan
-    )
-    at = {subset: [worst if math.isnan(each[seed]) else each[seed] for seed in common]
-          for subset, each in figures.items()}  # fmt: skip
+    at = {subset: [each[seed] for seed in common] for subset, each in figures.items()}
+    failed = sum(math.isnan(value) for values in at.values() for value in values)
+    if failed:
+        at = {subset: [float(math.isnan(value)) for value in values] for subset, values in at.items()}
     everything, nothing = frozenset(names), Subset()
     full = len(at) == 2 ** len(names)
     by_seed = [shapley_values(names, {subset: values[i] for subset, values in at.items()}) for i in range(len(common))]\
@@ -192,6 +191,13 @@ def compute_shares(
         last = paired_t_test(at[everything], at[everything - {one.name}])
         split = paired_t_test([each[one.name] for each in by_seed], zeros) if full else None
         drafts.append((one, split, alone, last))
+    if failed:
+        verdict = Verdict("no verdict", f"{failed} of {len(at) * len(common)} runs failed: no verdict")
+        result = [
+            Share(one, _rate(split) if split else None, _rate(alone), _rate(last), verdict)
+            for one, split, alone, last in drafts
+        ]
+        return sorted(result, key=lambda share: -abs((share.shapley or share.alone).mean))
     tests = [split or alone for _, split, alone, _ in drafts]
     adjusted = holm_adjust([pair.p for pair in tests])
     result = [
@@ -201,14 +207,24 @@ def compute_shares(
     return sorted(result, key=lambda share: -abs((share.shapley or share.alone).mean))
 
 
+def _rate(pair: Paired) -> Paired:
+    """A difference of rates: without the spread and the test of figures that vary continuously."""
+    return Paired(pair.n, pair.mean, *[math.nan] * 6)
+
+
+def is_of_failures(shares: Collection[Share]) -> bool:
+    """Whether the shares are of the rate of failed runs instead of the figures."""
+    return any(share.verdict.sentence.endswith("runs failed: no verdict") for share in shares)
+
+
 def hybrid_figures(
-    arms: Mapping[Subset, Arm], ledgers: Iterable[RunRecord], goal: str
+    arms: Mapping[Subset, Arm], ledgers: Iterable[RunRecord], goal: str, at: str = DECISIVE
 ) -> dict[Subset, dict[int, float]]:
-    """The headline figure of every hybrid by seed."""
+    """The headline figure of every hybrid by seed, NaN where a run failed."""
     names = {arm.name: subset for subset, arm in arms.items()}
     values: dict[Subset, dict[int, float]] = {subset: {} for subset in arms}
     for ledger in ledgers:
-        figure = ledger.figure(goal)
+        figure = ledger.figure(goal, at)
         if ledger.variant in names and figure is not None:
             values[names[ledger.variant]][ledger.seed] = number(figure)
     return values
@@ -220,7 +236,8 @@ def shares_table(shares: Collection[Share]) -> list[list[str]]:
     rows = [["option", *(["share", "95 % interval"] if full else []), "alone", "last", "verdict"]]
     for share in shares:
         split = share.shapley
-        cells = [f"{split.mean:+.4g}", f"{split.low:+.4g} to {split.high:+.4g}"] if split else []
+        interval = "" if split is None or math.isnan(split.low) else f"{split.low:+.4g} to {split.high:+.4g}"
+        cells = [f"{split.mean:+.4g}", interval] if split else []
         rows.append([str(share.difference), *cells, _effect(share.alone), _effect(share.last), _verdict(share.verdict)])
     return rows
 

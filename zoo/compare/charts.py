@@ -14,6 +14,7 @@ import numpy as np
 
 from zoo.compare import prose
 from zoo.compare.number_format import decimal_places, format_fixed
+from zoo.compare.outcomes import failure_text
 from zoo.compare.run_records import number
 from zoo.compare.verdict import Answer, Row
 from zoo.logging.cost_measures import MEASURES
@@ -86,11 +87,11 @@ def draw_charts(answer: Answer) -> list[Chart]:
 
 def draw_curves(answer: Answer) -> Chart:
     """The headline figure over tokens: a thick line per variant (mean over seeds), a band of one standard deviation,
-    a thin line per seed, and a cross where training diverged.
+    a thin line per seed, and a cross where a run failed. Variants with failed runs have no mean: only their seeds.
     """
     from zoo.plotting import new_figure, style
 
-    looks, names = variant_looks(answer), {row.variant: clip_name(row.label) for row in answer.rows}
+    looks, names = variant_looks(answer), {row.variant: _name_with_failures(row) for row in answer.rows}
     lines = {row.variant: _lines(answer, row) for row in answer.rows}
     every = [points for seeds in lines.values() for points in seeds if points]
     end = max((x for points in every for x, _ in points), default=1.0)
@@ -105,20 +106,21 @@ def draw_curves(answer: Answer) -> Chart:
         for order, row in enumerate(reversed(answer.rows)):
             colour, _, dashes = looks[row.variant]
             mean, sd = _average(lines[row.variant])
-            if len(lines[row.variant]) > 1:
+            if len(lines[row.variant]) > 1 or row.failures:
                 for points in lines[row.variant]:
-                    axes.plot(*_xy(points), color=colour, linewidth=0.8, alpha=0.35)
+                    axes.plot(*_xy(points), color=colour, linewidth=1.2 if row.failures else 0.8, alpha=0.35)
+            if not row.failures:
                 _band(axes, mean, sd, colour, 0.16 if len(lines) < 5 else 0.1)
-            axes.plot(*_xy(mean), color=colour, linewidth=2.2, dashes=dashes, zorder=3 + order / 100)
-            for points in lines[row.variant]:
-                if points and not math.isfinite(points[-1][1]) and (last := _last(points)):
+                axes.plot(*_xy(mean), color=colour, linewidth=2.2, dashes=dashes, zorder=3 + order / 100)
+            for seed, points in zip(row.figures, lines[row.variant], strict=True):
+                if seed in row.failures and (last := _last(points)):
                     y = min(last[1], axes.get_ylim()[1])
                     axes.plot(last[0], y, "x", color=colour, markersize=9, markeredgewidth=2.2, clip_on=False, zorder=5)
             ends.append((names[row.variant], looks[row.variant], _last(mean) or (end, math.nan)))
         _end_labels(axes, ends)
     caption = (
         "Thick: mean over seeds; the band is one standard deviation; each thin line is a seed. "
-        "A cross: training diverged."
+        "A cross: the run failed; the others of its variant are a selection, whose mean is not drawn."
     )
     return Chart("curves", "Training", caption, figure)
 
@@ -129,8 +131,10 @@ def draw_differences(answer: Answer) -> Chart:
 
     rows, looks = answer.rows[1:], variant_looks(answer)
     names = [clip_name(row.label) for row in rows]
-    verdicts = [row.verdict.word + (f", {len(row.diverged)} diverged" if row.diverged else "") for row in rows]
-    scaled = [row for row in rows if not row.diverged and not answer.base.diverged] or rows
+    verdicts = [
+        row.verdict.word + (f", {failure_text(row.failures, len(row.figures))}" if row.failures else "") for row in rows
+    ]
+    scaled = [row for row in rows if not row.failures] or rows
     with style():
         figure = new_figure(WIDTH, ROW * len(rows) + 92)
         left = 40 + max((text_width(figure, name, 13) for name in names), default=0)
@@ -175,12 +179,13 @@ def draw_pareto(answer: Answer, cost: str = "flops") -> Chart | None:
     if len(rows) < 2 or max(costs) - min(costs) <= 1e-3 * max(costs):
         return None
     sds = [row.sd if math.isfinite(row.sd) else 0.0 for row in rows]
-    points = [(x, row.mean) for x, row in zip(costs, rows, strict=True)]
+    heights_of = [_paired_mean(answer, row) for row in rows]
+    points = list(zip(costs, heights_of, strict=True))
     looks = variant_looks(answer)
     with style():
         figure = new_figure(WIDTH, 380)
         axes = _axes(figure, 74, 14, WIDTH - 24, 326)
-        heights = [row.mean + side * sd for row, sd in zip(rows, sds, strict=True) for side in (-1, 1)]
+        heights = [mean + side * sd for mean, sd in zip(heights_of, sds, strict=True) for side in (-1, 1)]
         axes.set(xlim=pad_range(costs, 0.14), ylim=pad_range(heights, 0.12), ylabel=_axis(answer))
         axes.set_xlabel(measure.axis.replace("token", answer.unit))
         _prefix_ticks(axes)
@@ -193,7 +198,21 @@ def draw_pareto(answer: Answer, cost: str = "flops") -> Chart | None:
             _mark(axes, point, colour, marker, 13)
         _name_points(axes, [clip_name(row.label) for row in rows], points, sds)
     caption = "Mean and standard deviation over seeds. A dashed line joins what no other variant beats in both."
+    if missing := [_name_with_failures(row) for row in answer.rows if row.failures]:
+        caption += f" Without a mean, and not in the chart: {', '.join(missing)}."
     return Chart(cost, f"Quality against {measure.word}", caption, figure)
+
+
+def _paired_mean(answer: Answer, row: Row) -> float:
+    """The baseline's mean plus the paired difference: means of unequal seeds do not differ by what the table says."""
+    paired = answer.base.mean + row.pair.mean
+    return paired if math.isfinite(paired) else row.mean
+
+
+def _name_with_failures(row: Row) -> str:
+    """The label, and how many runs failed."""
+    name = clip_name(row.label)
+    return f"{name} ({failure_text(row.failures, len(row.figures))})" if row.failures else name
 
 
 def draw_lines(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from zoo.compare.run_records import RunRecord, read_records
+from zoo.compare.run_records import LEDGER, RunRecord, parse_record, read_crash, read_records
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 
@@ -26,6 +26,8 @@ class Record:
     budget: str | None = None
     tuned: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
+    varied: tuple[str, ...] | None = None  # the options that vary; None in folders of zoo 0.1, which say nothing of it
+    at: str | None = None  # when the decisive figure is taken; None: the default
 
 
 def comparison_path(root: Path, recipe: str, title: str) -> Path:
@@ -44,6 +46,8 @@ def save_record(home: Path, record: Record) -> None:
         "budget": record.budget,
         "tuned": dict(record.tuned),
         "command": record.command,
+        "varied": None if record.varied is None else list(record.varied),
+        "at": record.at,
     }
     atomic_files.write_json(home / FILE, content, end="\n")
 
@@ -58,7 +62,11 @@ def load_record(home: Path) -> Record | None:
         folders = tuple(Path(os.path.normpath(home / run)) for run in content["runs"])
         tuned = {str(name): str(sentence) for name, sentence in content["tuned"].items()}
         fields = {name: content[name] for name in ("baseline", "goal", "budget", "command")}
-        return Record(folders, tuned=tuned, **fields)
+        varied = content.get("varied")
+        return Record(
+            folders, tuned=tuned, varied=None if varied is None else tuple(map(str, varied)), at=content.get("at"),
+            **fields,
+        )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} is damaged: {error!r:.80}. Run the comparison again: it repeats no run.") from error
 
@@ -70,7 +78,7 @@ def read_ledgers(folders: Sequence[Path], budget: str | None = None) -> list[Run
         try:
             ledgers += read_records(folder)
         except UsageError:  # not started, or no record yet
-            continue
+            ledgers += [parse_record(folder / LEDGER)] if read_crash(folder) else []
     if budget is None:
         return ledgers
     return [replace(ledger, setting={**ledger.setting, "budget": budget}) for ledger in ledgers]

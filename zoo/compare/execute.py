@@ -21,6 +21,8 @@ from zoo.io.locks import REFRESH, Lock
 POLL, GRACE = 0.1, 60.0  # seconds between two polls; and for a run to save its state when it is stopped
 COMMAND = (sys.executable, "-m", "zoo")
 TAIL = 3  # lines of a failed run's log to print
+# exit codes that say nothing about the variant: options, plugins, disks, and signals that stop a run
+NO_CRASH = (2, 3, 5, 130, 143, -signal.SIGINT, -signal.SIGTERM)
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None  # loaded here: not after a fork
 
@@ -108,7 +110,7 @@ def execute(jobs: Sequence[Job], options: RunOptions) -> list[FailedRun]:
 class _Worker:
     def __init__(self, jobs: Sequence[Job], options: RunOptions) -> None:
         self.options, self.count = options, len(jobs)
-        self.waiting = [job for job in jobs if run_records.read_state(job.folder) != "finished"]
+        self.waiting = [job for job in jobs if run_records.read_state(job.folder) not in run_records.END_STATES]
         self.active: list[ActiveRun] = []
         self.failures: list[FailedRun] = []
         self.finished_count = self.count - len(self.waiting)
@@ -135,7 +137,7 @@ class _Worker:
         for job in list(self.waiting):
             if len(self.active) == self.options.jobs:
                 break
-            if run_records.read_state(job.folder) == "finished":
+            if run_records.read_state(job.folder) in run_records.END_STATES:
                 self.waiting.remove(job)
                 self.finished_count += 1
                 self._report_progress(job, "done by another process")
@@ -144,7 +146,7 @@ class _Worker:
             if not lock.acquire():
                 busy.append(f"{job.title} ({lock.holder() or 'just ended'})")
                 continue
-            if run_records.read_state(job.folder) == "finished":  # between the look and the lock
+            if run_records.read_state(job.folder) in run_records.END_STATES:  # between the look and the lock
                 lock.release()
                 continue
             self.waiting.remove(job)
@@ -173,21 +175,34 @@ class _Worker:
     def _handle_exit(self, one: ActiveRun) -> None:
         self.active.remove(one)
         one.log.close()
-        code, finished = one.process.returncode, run_records.read_state(one.job.folder) == "finished"
+        code, state = one.process.returncode, run_records.read_state(one.job.folder)
+        log = run_records.path_beside(one.job.folder, ".log")
+        if state not in run_records.END_STATES:
+            self._record_crash(one, log)
         one.lock.release()
-        if finished:
+        if state in run_records.END_STATES:
             self.finished_count += 1
             seconds = time.monotonic() - one.start_time
-            self._report_progress(
-                one.job, f"{headline_text(run_records.read_record(one.job.folder), one.job.goal)}{seconds:.0f} s"
-            )
+            record = run_records.read_record(one.job.folder)
+            headline = f"{describe_outcome(record)} · " if state == "diverged" else headline_text(record, one.job.goal)
+            self._report_progress(one.job, f"{headline}{seconds:.0f} s")
             return
         self.failures.append(FailedRun(one.job.title, code))
         why = f"signal {-code}" if code < 0 else f"exit code {code}"
-        log = run_records.path_beside(one.job.folder, ".log")
         self.options.report(
             "\n".join([f"failed  {one.job.title} ({why}), see {log}", *last_log_lines(log, one.log_offset)])
         )
+
+    def _record_crash(self, one: ActiveRun, log: Path) -> None:
+        """Record that the process of a run died, unless the run itself recorded why or nothing of it was the cause."""
+        code = one.process.returncode
+        state = (run_records.read_record(one.job.folder).get("outcome") or {}).get("state")
+        if code in NO_CRASH or state == "out of memory":
+            return
+        lines = last_log_lines(log, one.log_offset)
+        cause = f"killed by signal {-code}" if code < 0 else lines[0].strip() if lines else f"exit code {code}"
+        with suppress(OSError):
+            run_records.record_crash(one.job.folder, cause)
 
     def _report_progress(self, job: Job, what: str) -> None:
         self.options.report(f"{self.finished_count}/{self.count}  {job.title} · {what}")
@@ -233,6 +248,12 @@ def headline_text(record: Mapping[str, Any], goal: str) -> str:
     name = goal if goal in goals else goals[0] if goals else ""
     value = record.get("best", {}).get(name)
     return f"{name} {value:.4g} · " if isinstance(value, (int, float)) else ""
+
+
+def describe_outcome(record: Mapping[str, Any]) -> str:
+    """How a run ended without a figure: ``diverged at step 12``."""
+    outcome = record.get("outcome") or {}
+    return f"{outcome.get('state')} at step {outcome.get('step')}"
 
 
 def last_log_lines(log: Path, since: int, count: int = TAIL) -> list[str]:

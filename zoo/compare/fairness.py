@@ -7,13 +7,21 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from zoo.compare.number_format import format_apart, join_words
-from zoo.compare.run_records import RunRecord, duplicate_runs, group_by_variant, number, shared_goals
+from zoo.compare.run_records import (
+    RunRecord,
+    chosen_alike,
+    duplicate_runs,
+    group_by_variant,
+    number,
+    shared_goals,
+)  # fmt: skip
 from zoo.compare.variant_names import closest_to_recipe, short_names
+from zoo.config.passive_settings import PASSIVE_SETTINGS
 
 Groups = Mapping[str, Mapping[int, RunRecord]]
 Where = dict[str, list[int]]  # variant → seeds
@@ -69,7 +77,10 @@ def list_seeds(seeds: Iterable[int]) -> str:
 
 
 HARDWARE = ("device", "machine", "threads", "processes")
-TOLERANCE = {"parameters": 0.05, "spread": 0.10, "tokens": 0.001, "flops": 0.01, "time": 0.05}
+TOLERANCE = {
+    "parameters": 0.05, "spread": 0.10, "tokens": 0.001, "flops": 0.01, "time": 0.05, "work": 0.10, "speed": 0.25,
+    "optimism": 0.02,
+}  # fmt: skip
 PADDING = 0.05  # relative difference of the baseline's tokens between seeds, which padding can cause
 NOT_COMPARABLE = "these runs are not comparable"
 # options that a setting depends on: if one of them is varied on purpose, a different setting needs no flag
@@ -77,6 +88,13 @@ DEPENDS_ON = {
     "optimizer": ("lr", "weight_decay"), "schedule": ("warmup", "floor", "lr"), "batch": ("batch_size", "max_length"),
     "max_steps": ("batch_size",),
 }  # fmt: skip
+# keys of a configuration whose differences are flagged as settings or as budgets
+COVERED = ("trainer.max_steps", "trainer.max_epochs", "trainer.precision", "trainer.accumulate_grad_batches")
+# with other values of these, two figures are measured on different data
+MEASURED = ("trainer.limit_val_batches", "trainer.limit_test_batches", "trainer.overfit_batches")
+TRAINING = ("lr", "optimizer", "schedule")  # options of a model that are about its training
+UNKNOWN_CODE = "no record of its code and its whole configuration (an earlier version of zoo made it), so whether "\
+    "they are the same is not known"  # fmt: skip
 
 
 def default_baseline(groups: Iterable[str]) -> str:
@@ -84,10 +102,14 @@ def default_baseline(groups: Iterable[str]) -> str:
     return closest_to_recipe(groups)
 
 
-def find_flags(ledgers: Iterable[RunRecord], baseline: str | None = None) -> list[Flag]:
+def find_flags(
+    ledgers: Iterable[RunRecord], baseline: str | None = None, varied: Collection[str] | None = None
+) -> list[Flag]:
     """Every difference from the baseline's runs that makes runs less comparable, fatal ones first.
 
-    Fatal: unequal budgets, data, units and goals. The tokens of a diverged run are not checked against the budget.
+    ``varied`` are the names of the options that vary on purpose, or were solved or tuned; None where the runs alone can
+    tell. Fatal: unequal budgets, data, units and goals, other code, and seeds of a variant that differ in settings. The
+    tokens of a run that failed are not checked against the budget.
     """
     everything = list(ledgers)
     groups = group_by_variant(everything)
@@ -102,23 +124,181 @@ def find_flags(ledgers: Iterable[RunRecord], baseline: str | None = None) -> lis
     waiting = Findings(groups)
     for variant, runs in groups.items():
         for run in runs.values():
-            if not run.finished and not has_diverged(run):
+            if not run.finished and not has_failed(run):
                 waiting.add("unfinished", "not finished and not counted", run, variant)
     result += waiting.flags()
     completed = {
-        name: {s: run for s, run in runs.items() if run.finished or has_diverged(run)} for name, runs in groups.items()
+        name: {s: run for s, run in runs.items() if run.goals and (run.finished or has_failed(run))}
+        for name, runs in groups.items()
     }
     if completed[base]:
-        result += [*_equality_flags(completed, base), *pair_flags(completed, base), *_cost_flags(completed, base)]
+        result += [
+            *_equality_flags(completed, base, varied),
+            *code_flags(completed, base),
+            *config_flags(completed, base, varied),
+            *pair_flags(completed, base),
+            *_cost_flags(completed, base),
+        ]
     return sorted(result, key=lambda flag: not flag.fatal)
 
 
-def has_diverged(run: RunRecord) -> bool:
-    """Whether training diverged according to any goal."""
-    return any(run.diverged_on(goal) for goal in run.goals)
+def has_failed(run: RunRecord) -> bool:
+    """Whether the run ended without a figure according to any goal: diverged, out of memory, or crashed."""
+    return any(run.failure(goal) for goal in run.goals)
 
 
-def _equality_flags(groups: Groups, base: str) -> list[Flag]:
+def code_flags(groups: Groups, base: str) -> list[Flag]:
+    """Flags for runs that were made with different sources of zoo or of a plugin, and for those that do not say."""
+    unknown, result = Findings(groups), []
+    runs = [(variant, seed, run) for variant, seeds in groups.items() for seed, run in seeds.items()]
+    for variant, _, run in runs:
+        if not run.code:
+            unknown.add("code", UNKNOWN_CODE, run, variant)
+    for module in dict.fromkeys(module for _, _, run in runs for module in run.code):
+        versions: dict[str, tuple[Mapping[str, Any], dict[str, list[int]]]] = {}
+        for variant, seed, run in sorted(runs, key=lambda one: one[0] != base):
+            for code in (run.code, *run.earlier_code):
+                if source := str(code.get(module, {}).get("source") or ""):
+                    seeds = versions.setdefault(source, (code[module], {}))[1].setdefault(variant, [])
+                    seeds += [seed] * (seed not in seeds)
+        (first, usual), *others = versions.values() or [({}, {})]
+        for code, where in others:
+            sentence = (
+                f"{NOT_COMPARABLE}: {module} {code_text(code)} ({describe_runs(groups, where)}) against "
+                f"{code_text(first)} ({describe_runs(groups, usual)}): make all of them with one version of the code, "
+                "in another --runs DIR or after moving these away"
+            )
+            result.append(Flag(sentence, True, "code", () if base in where else tuple(where)))
+    return [*result, *unknown.flags()]
+
+
+def describe_code_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """The first module whose sources differ between two records of code, with both; empty for none."""
+    for module in old:
+        ours, theirs = old[module], new.get(module) or {}
+        if ours.get("source") and theirs.get("source") and ours["source"] != theirs["source"]:
+            return f"{module} {code_text(ours)}, now {code_text(theirs)}"
+    return ""
+
+
+def code_text(code: Mapping[str, Any]) -> str:
+    """``1.0.0 (source 1a2b3c4d, commit 5e6f7a8b with changes)``."""
+    commit = (
+        f", commit {str(code['commit'])[:8]}{' with changes' * bool(code.get('dirty'))}" if "commit" in code else ""
+    )
+    return f"{code.get('version') or 'without a version'} (source {str(code.get('source'))[:8]}{commit})"
+
+
+def all_options(run: RunRecord) -> dict[str, Any]:
+    """The choices of a run and its other settings by dotted keys, without passive ones and those flagged otherwise."""
+    sections = ("trainer", "tune", "compile", "on_nonfinite")
+    settings = {
+        name: value
+        for name, value in run.config.items()
+        if name.partition(".")[0] in sections and not name.startswith(PASSIVE_SETTINGS) and name not in COVERED
+    }
+    return {**run.choices, **{name: value for name, value in settings.items() if value not in (None, [], False)}}
+
+
+def varied_names(keys: Iterable[str]) -> set[str]:
+    """The names in `all_options` of options of zoo fit: ``position`` for ``model.position``, others as they are."""
+    return {key.removeprefix("model.") for key in keys}
+
+
+def config_flags(groups: Groups, base: str, varied: Collection[str] | None) -> list[Flag]:
+    """Flags for settings that differ and do not vary on purpose: those of a variant, and of its seeds among each other.
+
+    Where what varies is not known, settings of training that differ besides a choice of the model are flagged.
+    """
+    label, against = short_names(groups)[base], _first(groups[base])
+    result, findings = [], Findings(groups)
+    for variant, runs in groups.items():
+        one = _first(runs) if runs else None
+        for run in runs.values():
+            if one is None or not (run.config and one.config):
+                continue
+            if names := _differing_options(run, one):
+                which = (
+                    f"{names[0]} {_value_text(run, names[0])} (s{run.seed}), {_value_text(one, names[0])} (s{one.seed})"
+                )
+                sentence = f"{NOT_COMPARABLE}: seeds of {short_names(groups)[variant]} differ in {which}"
+                result.append(Flag(sentence, True, "settings", () if variant == base else (variant,)))
+                break
+        if one is None or variant == base or not (one.config and against.config):
+            continue
+        names = _differing_options(one, against)
+        training = [name for name in names if ("." in name and not name.startswith("data.")) or name in TRAINING]
+        training += [name for name in names if name in ("compile", "on_nonfinite")]
+        if varied is None:
+            stray = training if len(names) > len(training) else []
+        else:
+            stray = [name for name in names if name not in varied and not _is_explained(name, [*varied])]
+        for name in dict.fromkeys([*stray, *(name for name in names if name in MEASURED)]):
+            values = f"{name} {_value_text(one, name)} against {_value_text(against, name)} of {label}"
+            if name in MEASURED:
+                sentence = f"{NOT_COMPARABLE}: {values}: the figures are of different data"
+                result.append(Flag(f"{sentence} ({short_names(groups)[variant]})", True, "settings", (variant,)))
+            else:
+                for run in runs.values():
+                    findings.add("settings", f"differs too, and may be the cause: {values}", run, variant)
+    return [*result, *findings.flags()]
+
+
+def _differing_options(run: RunRecord, other: RunRecord) -> list[str]:
+    ours, theirs = all_options(run), all_options(other)
+    return [name for name in dict.fromkeys([*theirs, *ours]) if not chosen_alike(ours.get(name), theirs.get(name))]
+
+
+def _value_text(run: RunRecord, name: str) -> str:
+    value = all_options(run).get(name)
+    return "none" if value is None else setting_value_text(value)
+
+
+def setting_value_text(value: Any) -> str:
+    """A value of a setting: callbacks by their classes and options, ``EMA(decay=0.9)``."""
+    if isinstance(value, list):
+        return " and ".join(map(setting_value_text, value)) or "none"
+    if isinstance(value, Mapping) and "class_path" in value:
+        options = ", ".join(f"{name}={option}" for name, option in (value.get("init_args") or {}).items())
+        return f"{str(value['class_path']).rpartition('.')[2]}({options})"
+    return str(value)
+
+
+def moment_flags(groups: Groups, base: str, goal: str, at: str, lower_is_better: bool) -> list[Flag]:
+    """Flags for unequal numbers of validations, which the best of them depends on, and for a best far from the last."""
+    ended_runs = {v: {s: run for s, run in runs.items() if run.finished and not run.failure(goal)}
+             for v, runs in groups.items()}  # fmt: skip
+    counts = {variant: {len(run.validations) for run in runs.values()} for variant, runs in ended_runs.items()}
+    usual = _common(ended_runs[base], lambda run: len(run.validations))
+    result, label = [], short_names(groups)
+    strange = {variant: each - {usual} for variant, each in counts.items() if usual and each - {usual}}
+    if strange:
+        many = join_words([f"{label[variant]} {max(each)}" for variant, each in strange.items()])
+        sentence = f"unequal numbers of validations: {many} against {usual} of {label[base]}"
+        if at == "best":
+            sentence = f"{NOT_COMPARABLE}: {sentence}, and the best of more is better by chance (--at last)"
+        concerned = () if base in strange else tuple(strange)
+        result.append(Flag(sentence, at == "best", "validations", concerned))
+    for variant, runs in ended_runs.items():
+        gaps = [_optimism(run, goal, lower_is_better) for run in runs.values()]
+        large = [gap for gap in gaps if gap > TOLERANCE["optimism"]]
+        if large and 2 * len(large) >= len(gaps):
+            chance = "the last one decides" if at != "best" else "the best flatters it: --at last, or a test split"
+            result.append(Flag(
+                f"the best validation of {label[variant]} is better than its last by up to {max(large) * 100:.0f} %: "
+                f"its training overfits or is noisy, and {chance}", False, "validations", (variant,),
+            ))  # fmt: skip
+    return result
+
+
+def _optimism(run: RunRecord, goal: str, lower_is_better: bool) -> float:
+    """How much better the best validation is than the last, relative to the last."""
+    best, last = number(run.best.get(goal)), number(run.last.get(goal))
+    gap = (last - best if lower_is_better else best - last) / abs(last) if last else 0.0
+    return gap if gap == gap else 0.0
+
+
+def _equality_flags(groups: Groups, base: str, varied: Collection[str] | None = None) -> list[Flag]:
     """Flags for budgets, data, units, goals and settings that must be equal in all runs."""
     kind = str(_common(groups[base], lambda run: run.setting.get("budget") or "tokens")).partition("=")[0]
     spent: dict[str, Callable[[RunRecord], float]] = {
@@ -141,7 +321,7 @@ def _equality_flags(groups: Groups, base: str) -> list[Flag]:
     for name in ("precision", "accumulate", "optimizer", "schedule", "batch", "max_steps", "torch", "python", "zoo"):
         if name == "max_steps" and (kind != "tokens" or result):
             continue  # implied by the budget
-        result += _difference_flags(groups, base, name, _setting(name), str, False)
+        result += _difference_flags(groups, base, name, _setting(name), str, False, varied)
     return result
 
 
@@ -180,6 +360,7 @@ def _difference_flags(
     value: Callable[[RunRecord], Hashable],
     display: Callable[[Any], str],
     fatal: bool,
+    varied: Collection[str] | None = None,
 ) -> list[Flag]:
     """A flag per value that differs from the baseline's, unless a varied option explains it."""
     usual = _common(groups[base], value)
@@ -187,7 +368,8 @@ def _difference_flags(
     strange: dict[Hashable, dict[str, list[int]]] = {}
     for variant, runs in groups.items():
         for seed, run in runs.items():
-            if value(run) != usual and (fatal or not _is_explained(about, varied_options(run, against))):
+            names = [name for name in varied_options(run, against) if varied is None or name in varied]
+            if value(run) != usual and (fatal or not _is_explained(about, names)):
                 strange.setdefault(value(run), {}).setdefault(variant, []).append(seed)
     result = []
     for other, where in strange.items():
@@ -204,16 +386,16 @@ def _budget_flags(
     groups: Groups, base: str, about: str, spent: Callable[[RunRecord], float], tolerance: float
 ) -> list[Flag]:
     """A flag per budget spent that differs from the baseline's at the same seed (padding varies with the seed)."""
-    usual = _common(groups[base], spent, lambda run: not has_diverged(run))
+    usual = _common(groups[base], spent, lambda run: not has_failed(run))
     if usual is None:
         return []
-    amounts = {seed: spent(run) for seed, run in groups[base].items() if not has_diverged(run)}
+    amounts = {seed: spent(run) for seed, run in groups[base].items() if not has_failed(run)}
     equal = {seed: amount for seed, amount in amounts.items() if tolerance < abs(amount / usual - 1) <= PADDING}
     strange: dict[tuple[float, float], dict[str, list[int]]] = {}
     for variant, runs in groups.items():
         for seed, run in runs.items():
             due = equal.get(seed, usual)
-            if not has_diverged(run) and not abs(spent(run) - due) <= tolerance * due:
+            if not has_failed(run) and not abs(spent(run) - due) <= tolerance * due:
                 strange.setdefault((spent(run), due), {}).setdefault(variant, []).append(seed)
     result = []
     for (amount, due), where in strange.items():
@@ -250,8 +432,29 @@ def _cost_flags(groups: Groups, base: str) -> list[Flag]:
     odd = [flag for name in HARDWARE for flag in _difference_flags(groups, base, name, _setting(name), str, False)]
     return [
         *findings.flags(),
+        *_work_flags(groups, base),
         *(Flag(f"{consequence}: {flag.sentence}", False, "speed", flag.variants) for flag in odd),
     ]
+
+
+def _work_flags(groups: Groups, base: str) -> list[Flag]:
+    """Flags for variants that do much more or less work per token, or are much slower or faster, than the baseline."""
+    budget = str(_first(groups[base]).setting.get("budget") or "").partition("=")[0]
+    result, label = [], short_names(groups)
+
+    def median(runs: Mapping[int, RunRecord], name: str) -> float:
+        return statistics.median([value for run in runs.values() if (value := number(run.cost.get(name))) > 0] or [0.0])
+
+    for variant, runs in groups.items():
+        work, usual_work = median(runs, "flops_per_token"), median(groups[base], "flops_per_token")
+        speed, usual_speed = median(runs, "tokens_per_s"), median(groups[base], "tokens_per_s")
+        if budget not in ("flops", "time") and work and usual_work and abs(work / usual_work - 1) > TOLERANCE["work"]:
+            sentence = f"{label[variant]} takes {work / usual_work:.2g} times the FLOPs of {label[base]}"
+            result.append(Flag(f"{sentence} (--budget flops=… makes them equal)", False, "flops", (variant,)))
+        if budget != "time" and speed and usual_speed and abs(speed / usual_speed - 1) > TOLERANCE["speed"]:
+            sentence = f"{label[variant]} trains at {speed / usual_speed:.2g} times the speed of {label[base]}"
+            result.append(Flag(f"{sentence} (--budget time=… makes the time equal)", False, "speed", (variant,)))
+    return result
 
 
 def _speed_spread(groups: Groups) -> dict[str, float]:
@@ -333,7 +536,7 @@ def pair_flags(groups: Groups, base: str) -> list[Flag]:
 def varied_options(run: RunRecord, other: RunRecord) -> list[str]:
     """The options in which two runs differ."""
     names = dict.fromkeys([*other.choices, *run.choices])
-    return [name for name in names if run.choices.get(name) != other.choices.get(name)]
+    return [name for name in names if not chosen_alike(run.choices.get(name), other.choices.get(name))]
 
 
 def changed_tensors(run: RunRecord, other: RunRecord) -> list[str]:

@@ -156,14 +156,23 @@ def mean_losses(
     return series
 
 
-def table(losses: Mapping[str, Mapping[int, Sequence[Loss]]]) -> list[list[str]]:
-    """A heading and a row per variant: mean loss over the last quarter (and overall) at every factor."""
+def table(
+    losses: Mapping[str, Mapping[int, Sequence[Loss]]], failures: Mapping[str, str] | None = None
+) -> list[list[str]]:
+    """A heading and a row per variant: mean loss over the last quarter (and overall) at every factor.
+
+    ``failures`` says by variant how many of its runs failed; it has no mean then, because the others are a selection.
+    """
     late, overall = mean_losses(losses), mean_losses(losses, late=False)
     columns = sorted({factor for points in late.values() for factor in points})
     rows = [["nats per token, last quarter (all)", *(f"{factor:g}×" for factor in columns)]]
     for variant, points in late.items():
         cells = [_cell(points.get(factor), overall[variant].get(factor)) for factor in columns]
-        rows.append([variant, *cells])
+        rows.append([variant, *(["–"] * len(columns) if variant in (failures or {}) else cells)])
+    names = {variant for variant, *_ in rows}
+    for variant, text in (failures or {}).items():
+        rows += [] if variant in names else [[variant, *["–"] * len(columns)]]
+        next(row for row in rows if row[0] == variant)[0] = f"{variant} ({text})"
     return rows
 
 

@@ -73,6 +73,10 @@ class CostMeter:
         several = [trainer.get(name) for name in ("accumulate_grad_batches", "devices", "num_nodes")]
         return sum(sizes) / len(sizes) * math.prod(int(n) for n in several if isinstance(n, (int, str)) and _count(n))
 
+    def task_class(self, config: Mapping[str, Any]) -> type[Task]:
+        """The class of a configuration's task."""
+        return _class(config["model"])
+
     def data(self, config: Mapping[str, Any]) -> Data:
         """The loaded data module of a configuration. Raises UsageError for a class that may not be imported."""
         key = json.dumps(config["data"], sort_keys=True, default=str)

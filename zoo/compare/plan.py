@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from zoo.compare import run_records, variants
 from zoo.compare.execute import Job
+from zoo.compare.fairness import describe_code_change
 from zoo.compare.variant_names import short_names
 from zoo.compare.variants import Factor, Variant
 from zoo.errors import UsageError
@@ -34,11 +35,13 @@ class Comparison:
     tune: str | None = None
     probe: str | None = None
     goal: str | None = None
+    at: str = run_records.DECISIVE
     name: str = ""  # of its folder; by default the names of the varied options
 
     def __post_init__(self) -> None:
         if not self.vary:
             raise UsageError("nothing varies: --vary OPTION=VALUE,VALUE such as --vary model.position=rope,alibi")
+        run_records.parse_moment(self.at)
 
     @property
     def title(self) -> str:
@@ -72,6 +75,9 @@ class Fits(Protocol):
 
     def changes(self, point: Point, folder: Path) -> list[str]:
         """The differences from the configuration of an existing run, such as `model.lr was 0.1 and is 0.2`."""
+
+    def code(self, point: Point) -> Mapping[str, Any]:
+        """The code that a run would have now, by top-level module."""
 
 
 @dataclass(frozen=True)
@@ -174,10 +180,15 @@ def list_jobs(arms: Sequence[Arm], seeds: Sequence[int], goal: str | None = None
 
 
 def verify_runs(arms: Sequence[Arm], seeds: Sequence[int], fits: Fits) -> None:
-    """Raise UsageError for an existing run that has another configuration, or no run record."""
-    for arm in arms:
-        for seed in seeds:
-            folder = arm.point.folder(seed)
+    """Raise UsageError for an existing run that has another configuration, no run record, or other code than new runs.
+
+    Where all runs have ended no new one is pooled with them; reading them compares their code with each other's.
+    """
+    folders = [(arm, [arm.point.folder(seed) for seed in seeds]) for arm in arms]
+    pools = any(run_records.read_state(one) not in run_records.END_STATES for _, each in folders for one in each)
+    for arm, places in folders:
+        code = fits.code(arm.point) if pools and any(folder.is_dir() for folder in places) else {}
+        for folder in places:
             if run_records.has_no_record(folder):
                 raise UsageError(
                     f"{folder} was finished by an older version of zoo, which wrote no {run_records.LEDGER}.\n"
@@ -190,16 +201,27 @@ def verify_runs(arms: Sequence[Arm], seeds: Sequence[int], fits: Fits) -> None:
                     f"{folder} was made with another configuration: {changes[0]}{more}.\n"
                     "Move it away, or put the runs elsewhere: --runs DIR"
                 )
+            difference = describe_code_change(run_records.read_record(folder).get("code") or {}, code)
+            if difference:
+                raise UsageError(
+                    f"{folder} was made with other code: {difference}. New runs cannot be pooled with it.\n"
+                    "Go back to that code, move the earlier runs away, or put the new ones elsewhere: --runs DIR"
+                )
 
 
 def take_shard(jobs: Sequence[Job], shard: str | None) -> list[Job]:
-    """The runs of one shard, such as `2/4`; all for None. Raises UsageError unless it is I/N with 1 <= I <= N."""
+    """The runs of one shard, such as `2/4`: all variants of every fourth seed; all runs for None.
+
+    A shard of variants would compare machines. Raises UsageError unless it is I/N with 1 <= I <= N.
+    """
     if shard is None:
         return list(jobs)
     number, slash, count = shard.partition("/")
     if not slash or not number.isdecimal() or not count.isdecimal() or not 1 <= int(number) <= int(count):
         raise UsageError(f"--shard {shard!r} is not I/N, such as 1/4 to 4/4.")
-    return [job for index, job in enumerate(jobs) if index % int(count) == int(number) - 1]
+    seeds = list(dict.fromkeys(job.folder.name for job in jobs))  # a machine has all variants of its seeds
+    own = set(seeds[int(number) - 1 :: int(count)])
+    return [job for job in jobs if job.folder.name in own]
 
 
 @dataclass(frozen=True)
@@ -215,10 +237,10 @@ def list_steps(jobs: Sequence[Job]) -> list[Step]:
     result = []
     for job in jobs:
         at = run_records.read_state(job.folder)
-        if at != "finished" and Lock(run_records.path_beside(job.folder, ".lock")).holder() is not None:
+        if at not in run_records.END_STATES and Lock(run_records.path_beside(job.folder, ".lock")).holder() is not None:
             result.append(Step(job, "running"))
         else:
-            result.append(Step(job, "missing" if at == "started" else at))
+            result.append(Step(job, {"started": "missing", "diverged": "finished"}.get(at, at)))
     return result
 
 

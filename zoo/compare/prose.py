@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 from zoo.compare.number_format import UNITS, decimal_places, format_fixed, format_probability, format_short, join_words
+from zoo.compare.outcomes import failure_text
 from zoo.compare.statistics import MAX_SEEDS, round_count
-from zoo.compare.verdict import DAGGER, Answer, Row
+from zoo.compare.verdict import Answer, Row
 
 WORDS = ("better", "worse", "not distinguishable", "no verdict", "not comparable")
 BETWEEN, MANY = "95 % interval", 4
@@ -33,7 +34,7 @@ def sentences(answer: Answer) -> list[str]:
         return [f"{base}: {figure(answer, answer.base)}{unit(answer)}.", "There is nothing yet to compare it with."]
     by = {word: [row for row in others if row.verdict.word == word] for word in WORDS}
     result = [_opening(by)]
-    result += [f"{row.label} is {row.verdict.word} by {_size(answer, row)}." for row in (*by["better"], *by["worse"])]
+    result += [f"{row.label} is {_by_how_much(answer, row)}." for row in (*by["better"], *by["worse"])]
     if undecided := by["not distinguishable"]:
         result.append(f"Not distinguishable from {base} with {_seeds(undecided)}: {_needing(undecided)}.")
     for reason in dict.fromkeys(row.verdict.sentence for row in by["no verdict"]):
@@ -45,12 +46,12 @@ def sentences(answer: Answer) -> list[str]:
 
 
 def legend(answer: Answer) -> list[str]:
-    """How to read the figures: statistics, units and corrections."""
+    """How to read the figures: statistics, units, corrections, and what was chosen after looking."""
     better = "lower" if answer.lower_is_better else "higher"
     counts = sorted({len(row.figures) for row in answer.rows})
     many = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     result = [
-        f"{goal(answer)}: {answer.at} validation of each run, mean ± standard deviation over {many} "
+        f"{goal(answer)}: {moment(answer.at)} of each run, mean ± standard deviation over {many} "
         f"{'seed' if counts == [1] else 'seeds'}, {spent(answer)} each; {better} is better."
     ]
     if len(answer.rows) > 1:
@@ -59,7 +60,30 @@ def legend(answer: Answer) -> list[str]:
             f"Differences from {answer.base.label} are paired by seed; the {BETWEEN} is for each pair alone; {holm}; "
             "seeds needed are for 80 % power at the difference observed."
         )
-    return result
+    if any(row.outcome for row in answer.rows):
+        result.append(
+            "Where runs failed, the figures of the others are a selection: no mean, difference or interval is given. p "
+            "is then of how runs ended: twice the smaller of Fisher's exact test on diverged runs and the sign test "
+            "over seeds, a diverged run being worse than any figure."
+        )
+    if len(answer.rows) > 1 and not any("lr" in row.tuned.split() or "lr" in row.choices for row in answer.rows):
+        result.append("The learning rate was chosen for the recipe, not for each variant: --tune model.lr=… does that.")
+    return result + late_choices(answer)
+
+
+def late_choices(answer: Answer) -> list[str]:
+    """A sentence about what was chosen after a look at the runs; none where nothing was, or no journal can tell."""
+    if not answer.late_choices:
+        return []
+    return [f"Chosen after looking at runs of this comparison, so p is too small: {'; '.join(answer.late_choices)}."]
+
+
+def moment(at: str) -> str:
+    """``last validation``, ``mean of the last 3 validations``, ``test split``."""
+    what, _, count = at.partition(":")
+    if count:
+        return f"mean of the last {count} validations"
+    return "figure on the test split" if what == "test" else f"{what} validation"
 
 
 def goal(answer: Answer) -> str:
@@ -78,9 +102,11 @@ def places(answer: Answer) -> int:
 
 
 def figure(answer: Answer, row: Row) -> str:
-    """``1.632 ± 0.031``, the mean alone for one seed, "diverged" where no seed converged."""
+    """``1.632 ± 0.031``, the mean alone for one seed, "2 of 5 diverged" where runs failed."""
+    if row.failures and math.isnan(row.mean):
+        return failure_text(row.failures, len(row.figures))
     if math.isnan(row.mean):
-        return "diverged" if row.diverged else format_fixed(math.nan, 0)
+        return format_fixed(math.nan, 0)
     return plusminus(row.mean, row.sd, places(answer))
 
 
@@ -90,11 +116,8 @@ def plusminus(mean: float, sd: float, digits: int) -> str:
 
 
 def difference(answer: Answer, row: Row) -> str:
-    """``−0.113``: variant minus baseline, with a dagger if it includes diverged runs."""
-    if row.pair.n == 0:
-        return ""
-    mark = DAGGER if row.diverged or answer.base.diverged else ""
-    return format_fixed(row.pair.mean, places(answer), sign=True) + mark
+    """``−0.113``: variant minus baseline; empty where runs failed, because the survivors' would mislead."""
+    return format_fixed(row.pair.mean, places(answer), sign=True) if row.pair.n else ""
 
 
 def interval(answer: Answer, row: Row) -> str:
@@ -111,20 +134,19 @@ def chance(row: Row) -> str:
 
 
 def seeds(row: Row) -> str:
-    """The number of seeds, ``5``; ``4 of 5`` if one diverged or is not finished."""
-    good, all_ = len(row.figures) - len(row.diverged), len(row.figures) + len(row.unfinished)
+    """The number of seeds, ``5``; ``4 of 5`` if one failed or is not finished."""
+    good, all_ = len(row.figures) - len(row.failures), len(row.figures) + len(row.unfinished)
     return str(good) if good == all_ else f"{good} of {all_}"
 
 
 def brief(row: Row) -> str:
     """The verdict for narrow columns: ``not distinguishable; ~14 needed``."""
     pieces = [row.verdict.sentence]
-    if row.verdict.word == "not distinguishable" and not _identical(row):
+    if row.verdict.word == "not distinguishable" and not _identical(row) and row.outcome is None:
         seeds_needed = f"~{round_count(row.verdict.needed)}" if row.verdict.needed else f">{MAX_SEEDS:,}"
         pieces = [row.verdict.word, f"{seeds_needed} needed"]
-    pieces += [
-        f"{len(seeds)} {word}" for seeds, word in ((row.diverged, "diverged"), (row.unpaired, "unpaired")) if seeds
-    ]
+    pieces += [failure_text(row.failures, len(row.figures))] if row.failures else []
+    pieces += [f"{len(row.unpaired)} unpaired"] if row.unpaired else []
     return "; ".join(pieces)
 
 
@@ -147,6 +169,17 @@ def _opening(by: dict[str, list[Row]]) -> str:
     return "Not shown by these runs." if by["worse"] or by["not distinguishable"] else "These runs cannot tell."
 
 
+def _by_how_much(answer: Answer, row: Row) -> str:
+    """``better by 0.113 nats (…)``; where runs failed, how often it ended better and worse."""
+    if row.outcome is None:
+        return f"{row.verdict.word} by {_size(answer, row)}"
+    base = answer.base
+    failures = " and ".join(
+        f"{failure_text(one.failures, len(one.figures))} ({one.label})" for one in (row, base) if one.failures
+    )
+    return f"{row.verdict.sentence}; {failures}"
+
+
 def _size(answer: Answer, row: Row) -> str:
     """``0.113 nats (95 % interval 0.085 to 0.141)``: a difference without its sign, which the verdict implies."""
     sign = -1 if row.pair.mean < 0 else 1
@@ -167,8 +200,9 @@ def _needing(rows: Sequence[Row]) -> str:
     result = []
     for row in rows:
         seeds = f"about {round_count(row.verdict.needed)}" if row.verdict.needed else f"more than {MAX_SEEDS:,}"
-        pieces = [f"{len(row.diverged)} of {len(row.figures)} diverged"] if row.diverged else []
-        pieces.append("identical" if _identical(row) else f"{seeds} would be needed")
+        pieces = [failure_text(row.failures, len(row.figures))] if row.failures else []
+        if row.outcome is None:
+            pieces.append("identical" if _identical(row) else f"{seeds} would be needed")
         result.append(f"{row.label} ({'; '.join(pieces)})")
     return join_words(result, MANY)
 
@@ -178,5 +212,5 @@ def _identical(row: Row) -> bool:
 
 
 def _seeds(rows: Sequence[Row]) -> str:
-    counts = sorted({row.pair.n for row in rows})
+    counts = sorted({row.outcome.n if row.outcome else row.pair.n for row in rows})
     return f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"

@@ -10,7 +10,7 @@ from typing import Any
 from zoo.compare import prose, table
 from zoo.compare.charts import Chart, draw_charts
 from zoo.compare.number_format import format_duration, format_fixed, format_short
-from zoo.compare.run_records import number
+from zoo.compare.run_records import RunRecord, number
 from zoo.compare.verdict import Answer, describe_values
 from zoo.console import printable
 from zoo.errors import UsageError
@@ -87,7 +87,7 @@ def _runs(answer: Answer) -> dict[str, Any]:
     lines = []
     for row in answer.rows:
         for seed, run in answer.runs[row.variant].items():
-            state = "not finished" if seed in row.unfinished else "diverged" if seed in row.diverged else ""
+            state = "not finished" if seed in row.unfinished else _failure(row.failures.get(seed, ""), run)
             figure = row.figures.get(seed, math.nan)
             when = next((each.get("step") for each in run.validations if each.get(answer.goal) == figure), None)
             lines.append([
@@ -95,8 +95,16 @@ def _runs(answer: Answer) -> dict[str, Any]:
                 format_short(run.tokens), f"{run.steps:,}", format_duration(number(run.cost.get("seconds"))),
                 format_short(number(run.cost.get("tokens_per_s"))),
             ])  # fmt: skip
-    unit, reached = f"{answer.unit}s", f"{answer.at} {prose.goal(answer)}"
+    unit, reached = f"{answer.unit}s", f"{prose.goal(answer)}, {prose.moment(answer.at)}"
     return {"headings": ["variant", "seed", reached, "at step", unit, "steps", "time", f"{unit}/s"], "rows": lines}
+
+
+def _failure(how: str, run: RunRecord) -> str:
+    """``diverged at step 12``, ``crashed after 2 restarts``; empty for a run with a figure."""
+    step, crashes = run.outcome.get("step"), run.outcome.get("crashes", 1)
+    if how == "crashed" and crashes > 1:
+        return f"crashed after {crashes - 1} restart{'s' * (crashes > 2)}"
+    return f"{how} at step {step:,}" if how and isinstance(step, int) else how
 
 
 def _common(answer: Answer) -> dict[str, str]:

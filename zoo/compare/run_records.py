@@ -17,11 +17,15 @@ from zoo import renames
 from zoo.compare.variant_names import pieces
 from zoo.console import LOG
 from zoo.errors import UsageError
-from zoo.io import limits
+from zoo.io import atomic_files, limits
 
 LEDGER, CONFIG, FORMAT = "ledger.json", "config.yaml", 1
 BETTER = {"min": min, "max": max}
-State = Literal["finished", "continue", "started", "missing"]
+State = Literal["finished", "diverged", "continue", "started", "missing"]
+END_STATES = ("finished", "diverged")  # states of runs that need not go on: divergence is an outcome
+FAILURES = ("diverged", "out of memory", "crashed")  # outcomes without a figure
+TEST, CRASH = "test.json", ".crash.json"  # figures of the test split; how a run's process died, beside its folder
+DECISIVE = "last"  # the validation that decides unless --at says otherwise
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,11 @@ class RunRecord:
     last: Mapping[str, Any] = field(default_factory=dict)
     finished: bool = False
     diverged: bool = False  # as recorded by the run; `diverged_on` also checks its figures
+    outcome: Mapping[str, Any] = field(default_factory=dict)  # state, step and cause; empty in runs of zoo 0.1
+    config: Mapping[str, Any] = field(default_factory=dict)  # the whole configuration by dotted keys, and
+    code: Mapping[str, Any] = field(default_factory=dict)  # the code by top-level module; both empty in runs of zoo 0.1
+    earlier_code: Sequence[Mapping[str, Any]] = ()
+    test: Mapping[str, Any] = field(default_factory=dict)  # figures of the test split, where they were measured
     problem: str = ""
 
     @property
@@ -63,14 +72,52 @@ class RunRecord:
         newest = [self.last, *self.validations[-1:]]
         return self.diverged or any(goal in each and not math.isfinite(number(each[goal])) for each in newest)
 
-    def figure(self, goal: str, at: str = "best") -> float | None:
-        """The run's "best" or "last" figure for a goal; NaN if it diverged, None if it has none yet."""
+    def failure(self, goal: str) -> str:
+        """One of FAILURES if the run ended without a figure for this reason, else empty."""
+        if self.diverged_on(goal):
+            return "diverged"
+        state = str(self.outcome.get("state", ""))
+        return state if state in FAILURES and not self.finished else ""
+
+    def figure(self, goal: str, at: str = DECISIVE) -> float | None:
+        """The run's figure for a goal; NaN if it failed, None if it has none yet.
+
+        ``at`` is "last" or "best" of its validations, "last:3" for the mean of the last three, or "test" for the test
+        split. Raises UsageError if it has fewer validations than that.
+        """
         if self.problem:
             return None
-        if self.diverged_on(goal):
+        if self.failure(goal):
             return math.nan
-        figures = self.best if at == "best" else self.last
-        return number(figures[goal]) if self.finished and goal in figures else None
+        if not self.finished:
+            return None
+        what, _, count = at.partition(":")
+        if count:
+            return self._mean_of_last(goal, int(count))
+        if what == "test" and not self.test:
+            raise UsageError(
+                f"--at test: {self.path.parent} has no figures of an untouched test split. Measure them:\n"
+                f"zoo test {self.path.parent / CONFIG} --ckpt_path {self.path.parent / 'checkpoints' / 'last.ckpt'}"
+            )
+        figures = {"best": self.best, "last": self.last, "test": self.test}[what]
+        return number(figures[goal]) if goal in figures else None
+
+    def _mean_of_last(self, goal: str, count: int) -> float:
+        values = [number(each[goal]) for each in self.validations if goal in each][-count:]
+        if len(values) < count:
+            raise UsageError(
+                f"--at last:{count}: {self.name} has {len(values)} validations. Validate more often "
+                "(--trainer.val_check_interval), or take fewer."
+            )
+        return sum(values) / count
+
+
+def parse_moment(text: str) -> str:
+    """The moment at which the decisive figure is taken, as `--at` has it. Raises UsageError for an unknown one."""
+    what, colon, count = text.partition(":")
+    if (what in ("best", "last", "test") and not colon) or (what == "last" and count.isdecimal() and int(count) > 0):
+        return text
+    raise UsageError(f"--at {text!r}: figures are taken at last, last:3 (the mean of the last three), test, or best.")
 
 
 def number(value: Any) -> float:
@@ -145,6 +192,9 @@ def parse_record(path: Path) -> RunRecord:
     try:
         content = limits.read_json(path)
     except FileNotFoundError:
+        crash = read_crash(path.parent)
+        if crash:  # before its first record
+            return RunRecord(path, recipe, variant, int(seed.group(1)) if seed else 0, outcome=crash)
         return invalid(f"{path.parent} has no {LEDGER}: it has not saved one yet, or an older version of zoo made it")
     except (OSError, ValueError) as error:
         return invalid(f"{path} is damaged: {' '.join(str(error).split())}")
@@ -161,22 +211,58 @@ def parse_record(path: Path) -> RunRecord:
         return invalid(f"{path} is damaged: no valid validations")
     if "choices" in content:
         content["choices"] = renames.new_choices(content["choices"])
+    if not content["finished"] and (crash := read_crash(path.parent)):
+        content["outcome"] = crash
+    content["test"] = _read_test(path.parent, content)
     return RunRecord(path, **{name: content[name] for name in KINDS if name in content})
 
 
+def _read_test(folder: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of the test split at the run's last step; empty if they were not measured, or of another state."""
+    try:
+        test = limits.read_json(folder / TEST)
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(test, dict) or test.get("untouched") is not True or not isinstance(test.get("figures"), dict):
+        return {}
+    return dict(test["figures"]) if test.get("digest") == (content.get("batches") or {}).get("digest") else {}
+
+
+def record_crash(folder: Path, cause: str) -> None:
+    """Record beside a run's folder that its process died, and how often that has happened."""
+    restarts = read_crash(folder).get("crashes", 0)
+    content = {"state": "crashed", "cause": cause, "crashes": restarts + 1}
+    atomic_files.write_json(path_beside(folder, CRASH), content, end="\n")
+
+
+def read_crash(folder: Path) -> dict[str, Any]:
+    """What `record_crash` recorded; empty for nothing."""
+    try:
+        content = limits.read_json(path_beside(folder, CRASH))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) and isinstance(content.get("crashes"), int) else {}
+
+
 KINDS: dict[str, type | tuple[type, ...]] = {
-    "recipe": str, "variant": str, "seed": int, "unit": str, "prediction": str,
-    "steps": int, "tokens": (int, float), "finished": bool,
-    "diverged": bool, "validations": list,
+    "recipe": str, "variant": str, "seed": int, "unit": str, "prediction": str, "steps": int, "tokens": (int, float), "finished": bool,
+    "diverged": bool, "validations": list, "earlier_code": list,
     **dict.fromkeys(("choices", "goals", "data", "start", "batches", "setting", "cost", "best", "last"), dict),
+    **dict.fromkeys(("outcome", "config", "code", "test"), dict),
 }  # fmt: skip
 assert set(KINDS) <= {each.name for each in fields(RunRecord)}
+
+
+def chosen_alike(one: object, other: object) -> bool:
+    """Whether two values of an option are the same; an option that an earlier version lacks is as if it were None."""
+    missing = (None, "None", "none")
+    return one == other or (one in missing and other in missing)
 
 
 def group_by_variant(ledgers: Iterable[RunRecord]) -> dict[str, dict[int, RunRecord]]:
     """Readable records as variant → seed → record; variants are ``recipe/variant`` if there are several recipes.
 
-    Of two runs of one variant and seed the finished one counts, then the first; see `duplicate_runs` for the others.
+    Of two runs of one variant and seed the one that ended counts, then the first; see `duplicate_runs` for the others.
     """
     readable = [ledger for ledger in ledgers if not ledger.problem]
     several = len({ledger.recipe for ledger in readable}) > 1
@@ -186,9 +272,13 @@ def group_by_variant(ledgers: Iterable[RunRecord]) -> dict[str, dict[int, RunRec
         variant = spellings.setdefault((ledger.recipe, *sorted(pieces(ledger.variant))), ledger.variant)
         seeds = groups.setdefault(f"{ledger.recipe}/{variant}" if several else variant, {})
         other = seeds.get(ledger.seed)
-        if other is None or (ledger.finished and not other.finished):
+        if other is None or (_has_ended(ledger) and not _has_ended(other)):
             seeds[ledger.seed] = ledger
     return {name: dict(sorted(seeds.items())) for name, seeds in groups.items()}
+
+
+def _has_ended(run: RunRecord) -> bool:
+    return run.finished or any(run.failure(goal) for goal in run.goals)
 
 
 def duplicate_runs(ledgers: Iterable[RunRecord]) -> list[RunRecord]:
@@ -209,13 +299,16 @@ def path_beside(folder: Path, suffix: str) -> Path:
 
 
 def read_state(folder: Path) -> State:
-    """The state of a run: finished, continue (it has a checkpoint), started (it has none), or missing."""
+    """The state of a run: finished, diverged, continue (it has a checkpoint), started (it has none), or missing."""
     from zoo.inference.find_run import FINISHED
 
     if not folder.is_dir():
         return "missing"
-    if (folder / FINISHED).is_file() and (has_no_record(folder) or read_record(folder).get("finished")):
+    record = read_record(folder)
+    if (folder / FINISHED).is_file() and (has_no_record(folder) or record.get("finished")):
         return "finished"
+    if (record.get("outcome") or {}).get("state") == "diverged":
+        return "diverged"
     return "continue" if newest_checkpoint(folder) else "started"
 
 

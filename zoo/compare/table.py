@@ -91,13 +91,14 @@ def as_json(answer: Answer) -> str:
         **{name: getattr(answer, name) for name in ("recipe", "goal", "lower_is_better", "at", "unit", "baseline")},
         "varied": answer.varied,
         "tests": answer.tests,
-        "diverged_counts_as": answer.worst,
+        "late_choices": answer.late_choices,
         "flags": [asdict(flag) for flag in answer.flags],
         "commands": answer.commands,
     }
     content["variants"] = [
         record(answer, row)
         | {"choices": row.choices, "figures": row.figures, "unfinished": row.unfinished, "left_out": row.unpaired}
+        | {"failures": row.failures, "outcome": asdict(row.outcome) | {"p": row.outcome.p} if row.outcome else None}
         | {"others": {goal: {"mean": mean, "sd": sd} for goal, (mean, sd) in (row.others or {}).items()}}
         for row in answer.rows
     ]
@@ -107,8 +108,8 @@ def as_json(answer: Answer) -> str:
 FORMS: dict[str, Callable[[float], str]] = {"count": format_short, "bytes": format_memory, "seconds": format_duration}
 
 RECORD = (
-    "variant", "label", "goal", "seeds", "diverged", "unfinished", "left_out", "mean", "sd", "pairs", "difference",
-    "difference_sd", "low", "high", "t", "p", "p_holm", "effect", "verdict", "sentence", "seeds_needed",
+    "variant", "label", "goal", "seeds", "diverged", "failed", "unfinished", "left_out", "mean", "sd", "pairs",
+    "difference", "difference_sd", "low", "high", "t", "p", "p_holm", "effect", "verdict", "sentence", "seeds_needed",
     *(measure.name for measure in MEASURES), "kernel", "tuned",
 )  # fmt: skip
 
@@ -117,7 +118,7 @@ def record(answer: Answer, row: Row) -> dict[str, Any]:
     """A variant as flat named values, those of RECORD."""
     pair = row.pair
     values = (
-        row.variant, row.label, answer.goal, len(row.figures), len(row.diverged), len(row.unfinished),
+        row.variant, row.label, answer.goal, len(row.figures), len(row.diverged), len(row.failed), len(row.unfinished),
         len(row.unpaired), row.mean, row.sd, pair.n, pair.mean, pair.sd, pair.low, pair.high, pair.t, pair.p,
         row.adjusted, pair.effect, row.verdict.word, row.sentence, row.verdict.needed,
         *(row.cost[measure.name] for measure in MEASURES), row.kernel, row.tuned,

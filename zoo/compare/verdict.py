@@ -3,12 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from zoo.compare.fairness import Flag, default_baseline, find_flags
+from zoo.compare.fairness import (
+    Flag,
+    all_options,
+    default_baseline,
+    find_flags,
+    moment_flags,
+    setting_value_text,
+    varied_names,
+)  # fmt: skip
 from zoo.compare.number_format import NONE, join_words
-from zoo.compare.run_records import BETTER, RunRecord, group_by_variant, number, shared_goals
+from zoo.compare.outcomes import (
+    NO_PAIR,
+    OutcomeTest,
+    compare_outcomes,
+    failure_text,
+    judge_outcomes,
+    other_failures,
+)  # fmt: skip
+from zoo.compare.run_records import (
+    DECISIVE,
+    RunRecord,
+    chosen_alike,
+    group_by_variant,
+    number,
+    parse_moment,
+    shared_goals,
+)
 from zoo.compare.statistics import Paired, Verdict, holm_adjust, judge, mean_and_deviation, paired_t_test
 from zoo.compare.variant_names import match_variant, short_names
 from zoo.errors import UsageError
@@ -16,16 +40,16 @@ from zoo.logging.cost_measures import MEASURES
 from zoo.registry import suggest
 
 Seeds = Mapping[int, RunRecord]
-DAGGER = "†"  # marks differences that include diverged runs
 
 
 @dataclass(frozen=True)
 class Row:
-    """One variant. ``figures`` are the headline by seed, NaN if diverged; ``others`` mean and sd of the other goals.
+    """One variant. ``figures`` are the headline by seed, NaN if the run failed; ``others`` mean and sd of other goals.
 
-    ``mean`` and ``sd`` are over the seeds that converged. In ``pair`` a diverged run counts as the answer's ``worst``.
-    ``adjusted`` is p after Holm's correction, NaN for the baseline and without a test. ``unpaired`` are seeds that the
-    baseline lacks.
+    ``mean`` and ``sd`` are over the seeds that the baseline has too, and NaN where one of them failed: those of the
+    survivors would say nothing about the variant. Then ``pair`` holds no difference either, and ``outcome`` has the
+    tests that decide. ``failures`` says how the failed seeds ended. ``adjusted`` is p after Holm's correction, NaN for
+    the baseline and without a test. ``unpaired`` are seeds that the baseline lacks.
     """
 
     variant: str
@@ -43,18 +67,25 @@ class Row:
     tuned: str = ""
     kernel: str = ""
     others: Mapping[str, tuple[float, float]] | None = None
+    failures: Mapping[int, str] = field(default_factory=dict)
+    outcome: OutcomeTest | None = None
 
     @property
     def diverged(self) -> tuple[int, ...]:
         """The seeds whose training diverged."""
-        return tuple(seed for seed, figure in self.figures.items() if math.isnan(figure))
+        return tuple(seed for seed, how in self.failures.items() if how == "diverged")
+
+    @property
+    def failed(self) -> tuple[int, ...]:
+        """The seeds that ended without a figure: diverged, out of memory, or crashed."""
+        return tuple(self.failures)
 
     @property
     def sentence(self) -> str:
-        """The verdict, with the numbers of diverged, unpaired and unfinished seeds."""
+        """The verdict, with the numbers of failed, unpaired and unfinished seeds."""
         pieces = [self.verdict.sentence]
-        if self.diverged:
-            pieces.append(f"{len(self.diverged)} of {len(self.figures)} diverged")
+        if self.failures:
+            pieces.append(failure_text(self.failures, len(self.figures)))
         if self.unpaired:
             pieces.append(f"{len(self.unpaired)} unpaired, left out")
         if self.unfinished:
@@ -65,7 +96,8 @@ class Row:
 @dataclass(frozen=True)
 class Answer:
     """The result of a comparison. ``rows`` are the baseline and then the variants, best first; ``varied`` are the
-    options that differ between variants; a diverged run counts as ``worst``; ``tests`` is Holm's number of tests.
+    options that differ between variants; ``tests`` is Holm's number of tests; ``late_choices`` says what of the
+    question was chosen after a look at its runs, None where no journal can tell.
     """
 
     recipe: str
@@ -78,9 +110,9 @@ class Answer:
     rows: tuple[Row, ...]
     flags: tuple[Flag, ...]
     runs: Mapping[str, Seeds]
-    worst: float
     tests: int
     commands: tuple[str, ...] = ()
+    late_choices: tuple[str, ...] | None = None
 
     @property
     def base(self) -> Row:
@@ -102,16 +134,17 @@ def answer(
     ledgers: Iterable[RunRecord],
     baseline: str | None = None,
     goal: str | None = None,
-    at: str = "best",
+    at: str = DECISIVE,
     tuned: Mapping[str, str] | None = None,
     commands: Sequence[str] = (),
+    varied: Sequence[str] | None = None,
 ) -> Answer:
     """Compare every variant with the baseline, which is by default the variant "default", or else the first.
 
-    ``goal`` is the headline figure, by default the task's first; ``at`` selects the "best" or "last" validation.
-    ``tuned`` has sentences by variant, such as "lr 0.003, best of 3 on validation". A diverged run is an outcome: it
-    counts as the worst figure of all validations of these runs, as if it had learned nothing. Raises UsageError for an
-    unknown baseline or goal, and if no run is finished.
+    ``goal`` is the headline figure, by default the task's first; ``at`` selects the "last" or "best" validation, the
+    mean of the last three, "last:3", or the "test" split. ``tuned`` has sentences by variant, such as "lr 0.003, best
+    of 3 on validation"; ``varied`` are the options that vary on purpose, None if only the runs can tell. Where a run
+    failed the verdict is about outcomes. Raises UsageError for an unknown baseline or goal, and if no run is finished.
     """
     everything = list(ledgers)
     groups = group_by_variant(everything)
@@ -119,46 +152,86 @@ def answer(
         raise UsageError(next((each.problem for each in everything), "there is no run to compare") + ".")
     base = _baseline(groups, baseline)
     headline, direction = _goal(groups, base, goal)
-    if at not in ("best", "last"):
-        raise UsageError(f"figures are taken at 'best' or 'last', not at {at!r}.")
+    parse_moment(at)
     figures = {name: {s: f for s, run in runs.items() if (f := run.figure(headline, at)) is not None}
                for name, runs in groups.items()}  # fmt: skip
     if not any(figures.values()):
         waiting = sum(len(runs) for runs in groups.values())
         raise UsageError(f"no run is finished: {waiting} were started. Run the same command again to go on.")
-    findings = find_flags(everything, base)
-    worst = _worst(groups, headline, direction)
-    pairs = {name: _paired_difference(figures[name], figures[base], worst) for name in groups if name != base}
-    pairs = {
-        name: paired_t_test((), ()) if any(f.refuses(name) for f in findings) else pair for name, pair in pairs.items()
-    }
-    adjusted = dict(zip(pairs, holm_adjust([pair.p for pair in pairs.values()]), strict=True))
+    lower = direction == "min"
+    varied_set = None if varied is None else varied_names(varied) | _tuned_options(tuned or {})
+    findings = find_flags(everything, base, varied_set)
+    findings += moment_flags(groups, base, headline, at, lower)
+    findings.sort(key=lambda flag: not flag.fatal)
+    failures = {name: {seed: runs[seed].failure(headline) or "diverged" for seed, f in figures[name].items()
+                       if math.isnan(f)} for name, runs in groups.items()}  # fmt: skip
+    comparable = [name for name in groups if name != base and not any(flag.refuses(name) for flag in findings)]
+    outcomes = {name: compare_outcomes(figures[name], figures[base], lower) for name in comparable}
+    pairs = {name: NO_PAIR if outcomes[name] else _paired_difference(figures[name], figures[base])
+             for name in comparable}  # fmt: skip
+    p_values = {name: _p_value(pairs[name], outcomes[name], (failures[name], failures[base])) for name in comparable}
+    adjusted = dict(zip(p_values, holm_adjust([*p_values.values()]), strict=True))
     tests = sum(not math.isnan(p) for p in adjusted.values())
-    names = _varied_choices(groups, tuned or {})
+    groups = _with_settings(groups)
+    names = _varied_choices(groups, tuned or {}, varied_set)
     labels = _labels(groups, names, base)
     rows = []
     for name, runs in groups.items():
-        pair = pairs.get(name, paired_t_test((), ()))
+        pair, outcome = pairs.get(name, NO_PAIR), outcomes.get(name)
+        paired_figures = [figure for seed, figure in figures[name].items() if name == base or seed in figures[base]]
+        mean, sd = _mean_unless_failed(paired_figures or [*figures[name].values()])
+        verdict = _verdict(name, base, pair, adjusted, tests, lower, findings)
+        if outcome is not None:
+            other = other_failures((failures[name], failures[base]))
+            verdict = (
+                Verdict("no verdict", f"runs {other}: no verdict") if other
+                else judge_outcomes(outcome, adjusted[name], tests)
+            )  # fmt: skip
         rows.append(
             Row(
                 variant=name, label=labels[name], choices={n: describe_values(_choice(runs, n)) for n in names},
-                figures=figures[name], mean=mean_and_deviation([*figures[name].values()])[0],
-                sd=mean_and_deviation([*figures[name].values()])[1], pair=pair, adjusted=adjusted.get(name, math.nan),
-                verdict=_verdict(name, base, pair, adjusted, tests, direction == "min", findings), cost=_cost(runs),
-                kernel=_kernels(runs),
+                figures=figures[name], mean=mean, sd=sd, pair=pair, adjusted=adjusted.get(name, math.nan),
+                verdict=verdict, cost=_cost(runs), kernel=_kernels(runs),
                 unfinished=tuple(s for s in runs if s not in figures[name]),
                 unpaired=tuple(s for s in figures[name] if name != base and s not in figures[base]),
-                tuned=(tuned or {}).get(name, ""), others=_others(runs, headline, at),
+                tuned=(tuned or {}).get(name, ""), others=_others(runs, headline, at), failures=failures[name],
+                outcome=outcome,
             )
         )  # fmt: skip
     rows.sort(key=lambda row: (row.variant != base, _rank(row, direction)))
     recipes = dict.fromkeys(run.recipe for runs in groups.values() for run in runs.values())
     first = next(iter(groups[base].values()))
-    notes = _divergence_flags(rows, worst)
+    notes = [*_failure_flags(rows, groups), *_missing_seed_flags(rows, headline)]
     return Answer(
-        join_words([*recipes]), headline, direction == "min", at, first.unit, base, names, tuple(rows),
-        (*findings, *notes), groups, worst, tests, tuple(commands),
+        join_words([*recipes]), headline, lower, at, first.unit, base, names, tuple(rows),
+        (*findings, *notes), groups, tests, tuple(commands),
     )  # fmt: skip
+
+
+def _p_value(pair: Paired, outcome: OutcomeTest | None, failures: Sequence[Mapping[int, str]]) -> float:
+    """The p value of the test that decides; NaN where runs crashed or ran out of memory, and without a test."""
+    if outcome is None:
+        return pair.p
+    if other_failures(failures) or outcome.n < 2 or outcome.failed == outcome.base_failed == outcome.n:
+        return math.nan
+    return outcome.p
+
+
+def _mean_unless_failed(figures: Sequence[float]) -> tuple[float, float]:
+    """Mean and standard deviation; NaN if one of the figures is."""
+    return (math.nan, math.nan) if any(map(math.isnan, figures)) else mean_and_deviation(figures)
+
+
+def _with_settings(groups: Mapping[str, Seeds]) -> dict[str, dict[int, RunRecord]]:
+    """The same runs with settings of training among their choices, if all of them record their configuration."""
+    if not all(run.config for runs in groups.values() for run in runs.values() if run.goals):
+        return {name: dict(runs) for name, runs in groups.items()}
+    return {
+        name: {seed: replace(run, choices={n: v if n in run.choices else setting_value_text(v)
+                                           for n, v in all_options(run).items()}) if run.config else run
+               for seed, run in runs.items()}
+        for name, runs in groups.items()
+    }  # fmt: skip
 
 
 def describe_values(value: object) -> str:
@@ -184,7 +257,8 @@ def _baseline(groups: Mapping[str, Seeds], requested: str | None) -> str:
 
 
 def _goal(groups: Mapping[str, Seeds], base: str, requested: str | None) -> tuple[str, str]:
-    first = next(iter(groups[base].values()))
+    runs = groups[base].values()
+    first = next((run for run in runs if run.goals), next(iter(runs)))  # one that failed may have none
     comparable = [run for runs in groups.values() for run in runs.values() if shared_goals([first, run])]
     goals = shared_goals([first, *comparable]) or first.goals
     name = next(iter(goals)) if requested is None else requested.removeprefix("val/")
@@ -196,24 +270,10 @@ def _goal(groups: Mapping[str, Seeds], base: str, requested: str | None) -> tupl
     return name, goals[name]
 
 
-def _worst(groups: Mapping[str, Seeds], goal: str, direction: str) -> float:
-    """The worst finite figure of any validation of any run, NaN where there is none."""
-    values = [
-        number(each[goal])
-        for runs in groups.values()
-        for run in runs.values()
-        for each in (*run.validations, run.best, run.last)
-        if goal in each
-    ]
-    finite = [figure for figure in values if math.isfinite(figure)]
-    return BETTER["max" if direction == "min" else "min"](finite, default=math.nan)
-
-
-def _paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float], worst: float) -> Paired:
-    """The paired difference over common seeds, with ``worst`` for diverged runs."""
-    seeds = [seed for seed in ours if seed in theirs and math.isfinite(worst)]
-    values = [[worst if math.isnan(f[seed]) else f[seed] for seed in seeds] for f in (ours, theirs)]
-    return paired_t_test(*values)
+def _paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Paired:
+    """The paired difference over common seeds, all of which have a figure."""
+    seeds = [seed for seed in ours if seed in theirs]
+    return paired_t_test([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds])
 
 
 def _verdict(
@@ -227,21 +287,38 @@ def _verdict(
     return judge(pair, adjusted[name], tests, lower)
 
 
-def _varied_choices(groups: Mapping[str, Seeds], tuned: Mapping[str, str]) -> tuple[str, ...]:
-    """The options that differ between variants, except those that were solved or tuned for each."""
+def _varied_choices(
+    groups: Mapping[str, Seeds], tuned: Mapping[str, str], varied_set: Collection[str] | None = None
+) -> tuple[str, ...]:
+    """The options that differ between variants, except those that were solved or tuned for each.
+
+    Of a comparison that names what varies, only those; of other runs, all that differ.
+    """
     names = dict.fromkeys(name for runs in groups.values() for run in runs.values() for name in run.choices)
-    tuned_options = {piece.split()[0] for sentence in tuned.values() for piece in sentence.split("; ") if piece}
-    values = {name: {describe_values(_choice(runs, name)) for runs in groups.values()} for name in names}
+    tuned_options = _tuned_options(tuned)
+    values = {name: {_value_or_none(runs, name) for runs in groups.values()} for name in names}
     values["model"] = values.get("model", set()) - {NONE}  # records of zoo 0.1 do not say
     if len(values["model"]) > 1:  # what one task lacks is part of the choice of the task
         values = {name: of_name - {NONE} for name, of_name in values.items()}
     return tuple(
         n for n in names if len(values[n]) > 1 and n not in tuned_options and n.rpartition(".")[2] not in tuned_options
-    )
+        and (varied_set is None or any(n == key or key.startswith(f"{n}.") for key in varied_set))
+    )  # fmt: skip
+
+
+def _value_or_none(runs: Seeds, name: str) -> str:
+    """An option's value as text; None and an option that an earlier version lacks are the same."""
+    value = _choice(runs, name)
+    return NONE if chosen_alike(value, None) else describe_values(value)
+
+
+def _tuned_options(tuned: Mapping[str, str]) -> set[str]:
+    """The names of the options that were solved or tuned, out of the sentences about them."""
+    return {piece.split()[0] for sentence in tuned.values() for piece in sentence.split("; ") if piece}
 
 
 def _choice(runs: Seeds, name: str) -> object:
-    return next(iter(runs.values())).choices.get(name, NONE)
+    return next((run for run in runs.values() if run.choices), next(iter(runs.values()))).choices.get(name, NONE)
 
 
 def _labels(groups: Mapping[str, Seeds], names: Sequence[str], base: str) -> dict[str, str]:
@@ -289,23 +366,44 @@ def _others(runs: Seeds, goal: str, at: str) -> dict[str, tuple[float, float]]:
     """Mean and standard deviation over seeds of the goals besides the headline."""
     names = dict.fromkeys(name for run in runs.values() for name in run.goals if name != goal)
     return {
-        name: mean_and_deviation([f for run in runs.values() if (f := run.figure(name, at)) is not None])
+        name: _mean_unless_failed([f for run in runs.values() if (f := run.figure(name, at)) is not None])
         for name in names
     }
 
 
-def _rank(row: Row, direction: str) -> float:
-    """Sorting key, small for good: the paired difference, else the mean."""
+def _rank(row: Row, direction: str) -> tuple[int, float]:
+    """Sorting key, small for good: failed runs, then the paired difference, else the mean."""
     figure = row.mean if math.isnan(row.pair.mean) else row.pair.mean
-    return math.inf if math.isnan(figure) else figure if direction == "min" else -figure
+    value = math.inf if math.isnan(figure) else figure if direction == "min" else -figure
+    return len(row.failures) if math.isnan(figure) else 0, value
 
 
-def _divergence_flags(rows: Sequence[Row], worst: float) -> list[Flag]:
-    diverged = [row for row in rows if row.diverged]
-    if not diverged:
-        return []
-    where = join_words([f"{row.variant} {' '.join(f's{seed}' for seed in row.diverged)}" for row in diverged], 8)
-    consequence = f"{DAGGER} In paired differences each counts as the worst validation of all runs, {worst:.4g}"
-    return [
-        Flag(f"training diverged: {where}. {consequence}", False, "diverged", tuple(row.variant for row in diverged))
-    ]
+def _failure_flags(rows: Sequence[Row], groups: Mapping[str, Seeds]) -> list[Flag]:
+    """Which runs failed, with the step and the cause that the first of a variant recorded."""
+    result = []
+    for row in rows:
+        if not row.failures:
+            continue
+        first = next((run.outcome for seed, run in groups[row.variant].items() if seed in row.failures), {})
+        cause = f" ({first['cause']})" if first.get("cause") else ""
+        seeds = " ".join(f"s{seed}" for seed in row.failures)
+        sentence = f"{failure_text(row.failures, len(row.figures))}: {row.label} {seeds}{cause}"
+        result.append(Flag(sentence, False, "diverged" if row.diverged else "failed", (row.variant,)))
+    return result
+
+
+def _missing_seed_flags(rows: Sequence[Row], goal: str) -> list[Flag]:
+    """The variants that lack seeds of the baseline, with the baseline's mean over those that both have."""
+    base, result = rows[0], []
+    for row in rows[1:]:
+        missing = [seed for seed in base.figures if seed not in row.figures]
+        common = [seed for seed in base.figures if seed in row.figures]
+        if missing and common and not row.failures:
+            usual, _ = _mean_unless_failed([base.figures[seed] for seed in common])
+            seeds = ", on which " + f"{base.label} has {goal} {usual:.4g}" if math.isfinite(usual) else ""
+            sentence = (
+                f"{row.label} lacks {' '.join(f's{seed}' for seed in missing)}: its figures and its difference are "
+                f"over {' '.join(f's{seed}' for seed in common)}{seeds}"
+            )
+            result.append(Flag(sentence, False, "seeds", (row.variant,)))
+    return result

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from zoo import recipe_files, registry, renames
 from zoo.config import fit_options, precision, run_folder, yaml_source
 from zoo.config.layers import MISSING, Node, where
+from zoo.config.passive_settings import CALLBACKS, PASSIVE_SETTINGS, passive_keys
 from zoo.errors import PartError, PluginError, UsageError
 from zoo.inference import part_versions
 from zoo.inference.find_run import refuse_published
@@ -230,6 +231,20 @@ def flatten(value: object, key: str = "") -> dict[str, object]:
     return {key: [as_yaml(item) for item in value] if isinstance(value, (list, tuple)) else value}
 
 
+def identity_config(config_plan: Plan) -> dict[str, object]:
+    """The whole configuration of a run by dotted keys, without its seed; of the callbacks those that may change it."""
+    sections = ("compile", *run_folder.SECTIONS)
+    values = {name: as_yaml(config_plan.config[name]) for name in sections if config_plan.config.get(name) is not None}
+    flat = {key: value for key, value in flatten(values).items() if not key.startswith(CALLBACKS)}
+    flat["on_nonfinite"] = config_plan.command.on_nonfinite
+    callbacks = config_plan.config["trainer"].get("callbacks") or []
+    listed = enumerate(callbacks if isinstance(callbacks, list) else [callbacks])
+    passive = passive_keys(config_plan.resolved.values)
+    names = [item for index, item in listed if f"{CALLBACKS}[{index}]" not in passive
+             and CALLBACKS not in passive]  # fmt: skip
+    return flat | {CALLBACKS: [as_yaml(item) for item in names]} if names else flat
+
+
 def current(config: Mapping[str, Any], origin: str) -> dict[str, Any]:
     """The configuration of an earlier run in the words of today, as far as its classes are imported."""
     return renames.update_options(renames.update_classes(config, origin), origin)
@@ -256,7 +271,7 @@ def check_resume(config_plan: Plan, against: dict[str, Any], training: frozenset
         key
         for key in sorted({*old, *new})
         if key.partition(".")[0] in ("model", "data", "trainer", "tune")
-        and not key.startswith(run_folder.INFRASTRUCTURE)
+        and not key.startswith((*PASSIVE_SETTINGS, CALLBACKS))
         and _without_none(old.get(key)) != _without_none(new.get(key))
         and not (new.get(key) is None and key.removeprefix("model.") in blanks)  # not yet filled by the data
     ]

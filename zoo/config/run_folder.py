@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zoo import registry, renames
+from zoo.config.passive_settings import CALLBACKS, passive_keys
 from zoo.errors import UsageError
 from zoo.inference.find_run import CONFIG, FINISHED, STARTING
 from zoo.io import atomic_files
@@ -19,15 +20,6 @@ from zoo.io import atomic_files
 LONGEST = 100  # characters of a variant's name
 DEFAULT = "default"
 SECTIONS = ("model", "data", "tune", "trainer")  # of a configuration, in the order in which a variant's name has them
-# what changes where a run happens and how it is watched, never what it learns
-INFRASTRUCTURE = (
-    "trainer.devices", "trainer.accelerator", "trainer.strategy", "trainer.num_nodes", "trainer.logger",
-    "trainer.callbacks", "trainer.log_every_n_steps", "trainer.default_root_dir", "trainer.profiler", "trainer.plugins",
-    "trainer.barebones", "trainer.detect_anomaly", "trainer.max_time", "trainer.model_registry",
-    "trainer.num_sanity_val_steps", "trainer.enable_", "data.num_workers", "data.pin_memory",
-    "data.cache",
-)  # fmt: skip
-CALLBACKS = "trainer.callbacks"
 HEADER = "# zoo run: "
 RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK", "NODE_RANK")
 
@@ -52,20 +44,14 @@ class Run:
         return f"{self.recipe}/{self.variant}"
 
 
-def declares_change(value: object) -> bool:
-    """Whether a callback's class says that it changes training, or the weights that it leaves."""
-    return any(getattr(value, name, False) is True for name in ("changes_training", "changes_results"))
-
-
 def differences(
     full: Mapping[str, object], base: Mapping[str, object], defaults: Mapping[str, object]
 ) -> dict[str, object]:
     """The values of a configuration that differ from its recipe's, or from the defaults where that says nothing."""
     changed: dict[str, object] = {}
-    # callbacks that only watch do not name a run; those that change what it leaves do
-    relevant = tuple(key for key, value in full.items() if key.startswith(CALLBACKS) and declares_change(value))
+    passive = passive_keys(full)
     for key, value in full.items():
-        if key.partition(".")[0] not in SECTIONS or (key.startswith(INFRASTRUCTURE) and not key.startswith(relevant)):
+        if key.partition(".")[0] not in SECTIONS or key.startswith(passive) or (key == CALLBACKS and not value):
             continue
         if key in base and base[key] == value:
             continue

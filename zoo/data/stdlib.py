@@ -47,7 +47,7 @@ class StdlibDocs(TextData):
     typographic marks become their ASCII forms, any other character a question mark. Between two documents stands
     ``<eos>``. A text that occurs twice counts once. Documents are shuffled in an order fixed for all before the last
     `val_fraction` of the characters becomes the validation split, at the end of a document: so both splits cover all
-    modules and no document is in both. The test split is the validation split.
+    modules and no document is in both. The test split is the validation split unless `test_fraction` is given.
     """
 
     # a tenth of the rows: docstrings repeat each other from module to module
@@ -62,9 +62,10 @@ class StdlibDocs(TextData):
         val_fraction: float = 0.1,
         num_workers: int = 0,
         seed: int | None = None,
+        test_fraction: float | None = None,
     ) -> None:
         """`vocab_size` is for bpe only; `max_length` is the model's context length."""
-        super().__init__(tokenizer, vocab_size, max_length, batch_size, val_fraction, num_workers, seed)
+        super().__init__(tokenizer, vocab_size, max_length, batch_size, val_fraction, num_workers, seed, test_fraction)
 
     def source(self) -> dict[str, Any]:
         """Names, sizes and times of the library's files: finding them takes milliseconds, reading them seconds."""

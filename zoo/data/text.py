@@ -102,6 +102,7 @@ class TextData(Data):
         val_fraction: float,
         num_workers: int,
         seed: int | None,
+        test_fraction: float | None = None,
     ) -> None:
         """
         Args:
@@ -112,6 +113,8 @@ class TextData(Data):
             val_fraction: share of the text, its end, that validates.
             num_workers: processes that load batches; 0 loads in the training process.
             seed: of the order and of where rows start; the run's unless given.
+            test_fraction: share of the training text, its end, that neither trains nor validates: an untouched test
+                split for comparisons. None leaves the training text whole; then the test split is what the data say.
         """
         super().__init__(batch_size, num_workers, seed)
         if tokenizer not in ("chars", "bytes", "bpe"):
@@ -120,6 +123,9 @@ class TextData(Data):
         require_fraction(val_fraction=val_fraction)
         self.scheme, self.vocab_size = tokenizer, vocab_size
         self.max_length, self.val_fraction = max_length, val_fraction
+        if test_fraction is not None:
+            require_fraction(test_fraction=test_fraction)
+        self.test_fraction = test_fraction
 
     @abstractmethod
     def source(self) -> dict[str, Any]:
@@ -141,6 +147,8 @@ class TextData(Data):
         key = {"format": 1, "source": source, "tokenizer": self.scheme, "val_fraction": self.val_fraction}
         if self.scheme == "bpe":
             key["vocab_size"] = self.vocab_size
+        if self.test_fraction is not None:
+            key["test_fraction"] = self.test_fraction
         entry = cached_entry("text", key, pack)
         self.tokenizer = Tokenizer.load(entry / "tokenizer.json")
         self._fingerprint: str = json.loads((entry / "meta.json").read_text("utf-8"))["fingerprint"]
@@ -165,6 +173,8 @@ class TextData(Data):
 
     def _pack(self, folder: Path) -> None:
         documents, separate = self.documents()
+        if self.test_fraction is not None:
+            documents = documents | split_test(documents["train"], self.test_fraction, separate)
         tokenizer = self._train_tokenizer(documents, separate)
         content = hashlib.sha256(tokenizer.to_json().encode())
         for split, texts in sorted(documents.items()):
@@ -308,6 +318,21 @@ def split_validation(texts: list[str], fraction: float) -> Mapping[str, list[str
         val.append(text[remaining:])
         remaining = max(0, remaining - len(text))
     return {"train": [text for text in train if text], "val": [text for text in val if text]}
+
+
+def split_test(texts: list[str], fraction: float, separate: bool) -> dict[str, list[str]]:
+    """Training texts without the last `fraction` of their characters, and that last part as "test".
+
+    Of texts that are ``separate`` documents, more than one, whole ones are taken, so that none is in both.
+    """
+    if not separate or len(texts) < 2:
+        parts = split_validation(texts, fraction)
+        return {"train": parts["train"], "test": parts["val"]}
+    least, first, size = fraction * sum(map(len, texts)), len(texts), 0
+    while size < least and first > 1:
+        first -= 1
+        size += len(texts[first])
+    return {"train": texts[:first], "test": texts[first:]}
 
 
 def _text(file: Path) -> str:

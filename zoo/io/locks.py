@@ -101,8 +101,12 @@ def machine_id() -> str:
 
 
 def is_local(owner: Owner) -> bool:
-    """Whether the owner's process numbers are those of this machine."""
-    return owner.host == socket.gethostname() and owner.machine in ("", machine_id())
+    """Whether the owner's process numbers are those of this machine.
+
+    A lock of an earlier version has no ``machine``; the kernel's start in ``born`` tells machines of one name apart.
+    """
+    machine = owner.machine or (machine_id() if owner.born.partition("-")[0] in ("", "?", _boot()) else "")
+    return owner.host == socket.gethostname() and machine == machine_id()
 
 
 def start_time(pid: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
@@ -18,7 +19,8 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
-from zoo.io import atomic_files
+from zoo.errors import CheckpointError, NonFiniteError, StorageError, UsageError
+from zoo.io import atomic_files, limits
 from zoo.logging.best_effort import BestEffort
 from zoo.logging.cost_measures import MEASURES, RunFacts
 from zoo.parts.attention import Attention
@@ -33,11 +35,12 @@ BUDGET = {"budget": os.environ["ZOO_BUDGET"]} if os.environ.get("ZOO_BUDGET") el
 
 
 class Ledger(Callback):
-    """Writes ``ledger.json`` into the run's folder: at the start, at every validation, and at the end.
+    """Writes ``ledger.json`` into the run's folder: at the start, at every validation, and at the end, however it ends.
 
-    ``about`` is what the configuration says: choices, optimizer, schedule and the options of the data. Digests show
-    that two runs began with the same weights and saw the same batches in the same order: those of the first process,
-    where there are several. All of it goes on after a resume, out of the checkpoint.
+    ``about`` is what the configuration says: choices, optimizer, schedule and the options of the data, the whole
+    ``config``, and the ``code`` that it names. Digests show that two runs began with the same weights and saw the same
+    batches in the same order: those of the first process, where there are several. All of it goes on after a resume,
+    out of the checkpoint; ``earlier_code`` lists the code of earlier processes where it was other code.
     """
 
     def __init__(self, folder: Path, about: Mapping[str, Any]):
@@ -46,6 +49,9 @@ class Ledger(Callback):
         self.batches: dict[str, Any] = {"digest": "", "count": 0, "first": []}
         self.validations: list[dict[str, float]] = []
         self.seconds, self.finished = 0.0, False
+        self.outcome: dict[str, Any] = {"state": "running"}
+        self.code: dict[str, Any] = dict(about.get("code", {}))
+        self.earlier_code: list[dict[str, Any]] = []
         self._started_at: float | None = None
         self._pending: list[list[tuple[str, Tensor]]] = []
         self.effort = BestEffort(
@@ -64,6 +70,7 @@ class Ledger(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock, and write the file."""
         self._started_at, self.finished = time.monotonic(), False
+        self.outcome = {"state": "running"}
         self.write(trainer, pl_module)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -89,21 +96,43 @@ class Ledger(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the file, as finished unless training was interrupted."""
         self.finished = not trainer.interrupted
+        self.outcome = {"state": "finished" if self.finished else "interrupted", "step": trainer.global_step}
         self.write(trainer, pl_module)
         if self.effort.failures:  # the last chance
             self.write(trainer, pl_module)
         self.effort.end()
 
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Write how the run ended: diverged, out of memory, crashed, or interrupted, with its step and cause."""
+        if not trainer.is_global_zero or getattr(trainer, "fast_dev_run", False):
+            return
+        self.outcome = describe_exception(exception, trainer.global_step)
+        has_record = (self.folder / FILE).is_file()
+        if self.outcome["state"] != "interrupted" and (self._started_at is not None or not has_record):
+            self.write(trainer, pl_module)
+        elif has_record:  # also a resume that failed before it had the state of its checkpoint
+            self._amend()
+
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed run continues from."""
         self._digest()
-        names = ("start", "batches", "validations", "finished")
+        names = ("start", "batches", "validations", "finished", "code", "earlier_code")
         return {**{name: getattr(self, name) for name in names}, "seconds": self._elapsed()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from what ``state_dict`` gave."""
+        """Continue from what ``state_dict`` gave; code that is not that of this process is remembered."""
+        code = self.code
         for name, value in state_dict.items():
             setattr(self, name, value)
+        if "code" in state_dict and self.code != code:
+            self.earlier_code = [*self.earlier_code, self.code]
+        self.code = code
+
+    def _amend(self) -> None:
+        """Replace the outcome in the file, and leave the rest as it is."""
+        with contextlib.suppress(OSError, ValueError):
+            content: Any = limits.read_json(self.folder / FILE)
+            write_json(self.folder / FILE, {**content, "outcome": self.outcome})
 
     def _digest(self) -> None:
         """Chain the digests of the pending batches."""
@@ -146,9 +175,19 @@ class Ledger(Callback):
             "best": dict(getattr(task, "best", {})) if self.validations else {},
             "last": last,
             "finished": self.finished,
+            "diverged": self.outcome["state"] == "diverged",
+            "outcome": {**self.outcome, "skipped": self._skipped(trainer)},
+            "config": self.about.get("config", {}),
+            "code": self.code,
+            "earlier_code": self.earlier_code,
         }
         with self.effort.attempt():
             write_json(self.folder / FILE, content)
+
+    def _skipped(self, trainer: Trainer) -> int:
+        """Steps that were not finite and left out, by the policies that leave them out."""
+        callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+        return sum(int(item.skipped) for item in callbacks if hasattr(item, "in_a_row"))
 
     def _last(self) -> dict[str, float]:
         return self.validations[-1] if self.validations else {}
@@ -160,6 +199,22 @@ class Ledger(Callback):
         facts = meter.facts(seconds, tokens) if meter else RunFacts(None, None, [], peak_memory(), seconds, tokens)
         spread = statistics.stdev(facts.rates) / statistics.mean(facts.rates) if len(facts.rates) > 1 else None
         return {**{measure.name: measure.measure(facts) for measure in MEASURES}, "spread": spread}
+
+
+def describe_exception(error: BaseException, step: int) -> dict[str, Any]:
+    """The state in which an exception leaves a run, with the step and the first line of its cause."""
+    from zoo.training.out_of_memory import OutOfMemoryError, is_out_of_memory
+
+    text = " ".join((str(error).splitlines() or [""])[0].split())[:300]
+    if isinstance(error, NonFiniteError):
+        state = "diverged"
+    elif isinstance(error, OutOfMemoryError) or is_out_of_memory(error):
+        state = "out of memory"
+    elif not isinstance(error, Exception) or isinstance(error, (OSError, StorageError, CheckpointError, UsageError)):
+        state = "interrupted"  # a signal, a disk, or an option: nothing that the model did
+    else:
+        state, text = "crashed", f"{type(error).__name__}: {text}"
+    return {"state": state, "step": step, "cause": text or type(error).__name__}
 
 
 def tensors(batch: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:

@@ -44,10 +44,12 @@ def make_logger_and_callbacks(
     model: Mapping[str, Any],
     data: Mapping[str, Any] | None = None,
     saving: CheckpointOptions | None = None,
+    identity: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Logger and callbacks for a Trainer that trains ``task`` in ``folder``, ``runs/<recipe>/<variant>/s<seed>``.
 
-    ``model`` and ``data`` are the configurations of both, ``{"class_path": ..., "init_args": {...}}``.
+    ``model`` and ``data`` are the configurations of both, ``{"class_path": ..., "init_args": {...}}``; ``identity`` is
+    the whole ``config`` by dotted keys and the ``code`` that it names, for the run's record.
     """
     saving = saving or CheckpointOptions()
     recipe, variant = folder.parts[-3:-1]
@@ -59,7 +61,7 @@ def make_logger_and_callbacks(
         CostMeter(cost),
         EndsWithValidation(),
         Heatmaps(),
-        Ledger(folder, describe_configuration(model, data or {})),
+        Ledger(folder, {**describe_configuration(model, data or {}), **(identity or {})}),
         *on_terminal(),
         PrintedLines(),
     ]

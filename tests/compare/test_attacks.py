@@ -1,0 +1,333 @@
+"""Ways in which real runs gave false answers: a variant that diverges, edited code, other callbacks, late choices.
+
+All runs are real, of three steps, and made in this process.
+"""
+
+import importlib
+import json
+import os
+import sys
+
+import pytest
+
+from zoo.cli import compare_fits, compare_run, main
+from zoo.compare import journal, run_records
+from zoo.compare.plan import verify_runs
+from zoo.compare.run_records import parse_record, read_records, read_state
+from zoo.compare.verdict import answer
+from zoo.errors import UsageError
+from zoo.logging import code_identity
+
+RECIPE = """\
+model:
+  class_path: CausalLM
+  init_args: {dim: 8, depth: 1, heads: 2, lr: 1e-2, norm: LayerNorm}
+data:
+  class_path: TextFiles
+  init_args: {path: text.txt, val_path: val.txt, test_path: test.txt, max_length: 16, batch_size: 4, tokenizer: bytes}
+trainer: {max_steps: 4, val_check_interval: 4, check_val_every_n_epoch: null, accelerator: cpu, logger: false,
+          enable_progress_bar: false}
+"""
+# a norm that is good for even seeds, and overflows for odd ones
+FRAGILE = """
+import torch
+from zoo.parts.norm import LayerNorm
+
+class Fragile(LayerNorm):
+    def __init__(self, dim: int):
+        super().__init__(dim)
+        self.calls, self.scale = 0, float("inf") if torch.initial_seed() % 2 else 1.0
+
+    def forward(self, x):
+        self.calls += self.training
+        return super().forward(x) * (self.scale if self.calls > 2 else 1.0)
+"""
+OWN = """
+from zoo.parts.norm import LayerNorm
+
+class Own(LayerNorm):
+    def forward(self, x):
+        return super().forward(x) * FACTOR
+
+FACTOR = 1.0
+"""
+SEEDS = (1, 2, 3)
+
+
+class Bench:
+    """A folder with a recipe, modules of own parts, and runs, and the command line in it."""
+
+    def __init__(self, folder, read_output):
+        self.folder, self.read_output = folder, read_output
+
+    def __call__(self, *words, code=0):
+        self.read_output()
+        result = main([*words])
+        text = "".join(self.read_output())
+        assert result == code, text
+        return text
+
+    def fit(self, seed, *words, code=0):
+        return self("fit", "./toy.yaml", f"--seed={seed}", "--allow-import=fragile", "--allow-import=own", *words,
+                    code=code)  # fmt: skip
+
+    def run(self, variant, seed):
+        return self.folder / "runs" / "toy" / variant / f"s{seed}"
+
+
+@pytest.fixture(scope="session")
+def finished_runs(tmp_path_factory):
+    """Runs of the recipe, of a norm that diverges for odd seeds, with averaged weights, and validated more often."""
+    folder, here, path = tmp_path_factory.mktemp("attacks"), os.getcwd(), list(sys.path)
+    for name, content in {"toy.yaml": RECIPE, "fragile.py": FRAGILE, "own.py": OWN}.items():
+        (folder / name).write_text(content)
+    for name in ("text", "val", "test"):
+        (folder / f"{name}.txt").write_text(f"all {name} and no play makes a dull toy " * 40)
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    try:
+        bench = Bench(folder, lambda: ())
+        for seed in SEEDS:
+            bench.fit(seed)
+            bench.fit(seed, "--model.norm=fragile.Fragile", code=4 if seed % 2 else 0)
+        for seed in SEEDS[:2]:
+            bench.fit(seed, "--model.position=ALiBi", "--trainer.callbacks=EMA")
+            bench.fit(seed, "--trainer.val_check_interval=1", "--model.norm=RMSNorm")
+        bench.fit(1, "--model.norm=RMSNorm", "--trainer.limit_val_batches=1")
+        yield bench
+    finally:
+        os.chdir(here)
+        sys.path[:] = path
+
+
+@pytest.fixture
+def bench(finished_runs, capsys, monkeypatch):
+    monkeypatch.chdir(finished_runs.folder)
+    monkeypatch.syspath_prepend(finished_runs.folder)
+    return Bench(finished_runs.folder, capsys.readouterr)
+
+
+def row(result, variant):
+    return next(each for each in result.rows if each.variant == variant)
+
+
+def runs_of(bench, *variants):
+    return [one for variant in variants for one in read_records(bench.folder / "runs" / "toy" / variant)]
+
+
+# 1, 2: divergence
+
+
+def test_a_run_that_stops_at_a_loss_that_is_not_finite_records_its_divergence(bench):
+    folder = bench.run("norm=fragile", 1)
+    record = parse_record(folder / "ledger.json")
+    assert record.outcome["state"] == "diverged"
+    assert record.outcome["step"] == 2
+    assert "is not finite" in record.outcome["cause"]
+    assert not record.finished
+    assert read_state(folder) == "diverged"
+    assert record.failure("loss") == "diverged"
+    fine = parse_record(bench.run("norm=fragile", 2) / "ledger.json")
+    assert fine.outcome == {"state": "finished", "step": 4, "skipped": 0}
+
+
+def test_a_variant_that_diverges_is_judged_by_how_its_runs_ended(bench):
+    result = answer(runs_of(bench, "default", "norm=fragile"))
+    fragile = row(result, "norm=fragile")
+    assert fragile.diverged == (1, 3)
+    assert fragile.outcome.failed == 2
+    assert fragile.outcome.p == pytest.approx(0.8)  # twice that of 2 of 3 against 0 of 3
+    assert fragile.pair.n == 0
+    assert fragile.verdict.word == "not distinguishable"
+    text = bench("compare", "runs/toy/default", "runs/toy/norm=fragile")
+    assert "2 of 3 diverged" in text
+    assert "Yes." not in text
+    assert "not finite" in " ".join(text.split())
+
+
+def test_steps_that_were_left_out_are_recorded(bench):
+    bench.fit(1, "--model.norm=fragile.Fragile", "--on-nonfinite=skip", "--name=skips", "--trainer.max_steps=3", code=0)
+    record = parse_record(bench.run("skips", 1) / "ledger.json")
+    assert record.outcome["skipped"] > 0 or record.outcome["state"] == "diverged"
+    assert record.config["on_nonfinite"] == "skip"
+
+
+def test_an_exception_of_a_part_is_recorded_as_a_crash(bench, monkeypatch):
+    def fail(self, x):
+        if x.is_meta:  # while the cost is counted
+            return x
+        raise RuntimeError("a kernel failed")
+
+    monkeypatch.setattr(importlib.import_module("own").Own, "forward", fail)
+    bench.fit(1, "--model.norm=own.Own", "--name=crashes", code=1)
+    outcome = json.loads((bench.run("crashes", 1) / "ledger.json").read_text())["outcome"]
+    assert outcome["state"] == "crashed"
+    assert outcome["cause"] == "RuntimeError: a kernel failed"
+
+
+# 3: code
+
+
+def edit_own(bench, monkeypatch, factor):
+    path = bench.folder / "own.py"
+    path.write_text(OWN.replace("FACTOR = 1.0", f"FACTOR = {factor}"))
+    code_identity.source_identity.cache_clear()
+    monkeypatch.delitem(sys.modules, "own", raising=False)
+
+
+def test_runs_of_an_edited_part_are_not_pooled(bench, monkeypatch):
+    edit_own(bench, monkeypatch, 1.0)
+    bench.fit(1, "--model.norm=own.Own")
+    before = parse_record(bench.run("norm=own", 1) / "ledger.json").code
+    edit_own(bench, monkeypatch, 2.0)
+    words = ["compare", "./toy.yaml", "--vary", "model.norm=LayerNorm,own.Own", "--seeds=2", "--allow-import=own"]
+    text = " ".join(bench(*words, code=2).split())
+    assert "was made with other code: own without a version (source" in text
+    assert "New runs cannot be pooled with it." in text
+    bench.fit(2, "--model.norm=own.Own")
+    after = parse_record(bench.run("norm=own", 2) / "ledger.json").code
+    assert before["own"]["source"] != after["own"]["source"]
+    assert before["zoo"] == after["zoo"]
+    result = answer(runs_of(bench, "default", "norm=own"))
+    assert row(result, "norm=own").verdict.sentence == "not comparable: code"
+    assert any("own without a version (source" in sentence for sentence in result.comparability_errors)
+    text = bench("compare", "runs/toy/default", "runs/toy/norm=own", code=1)
+    assert "make all of them with one version of the code" in " ".join(text.split())
+
+
+def test_the_code_of_zoo_is_recorded_with_its_commit(bench):
+    zoo = parse_record(bench.run("default", 1) / "ledger.json").code["zoo"]
+    assert len(zoo["source"]) == 16
+    assert set(zoo) >= {"version", "source"}
+    assert ("commit" in zoo) == ("dirty" in zoo)
+
+
+def test_runs_without_these_records_are_read_and_what_is_unknown_is_said(bench, tmp_path):
+    for variant in ("default", "norm=rmsnorm,val_check_interval=1"):
+        for seed in SEEDS[:2]:
+            content = json.loads((bench.run(variant, seed) / "ledger.json").read_text())
+            for name in ("code", "earlier_code", "config", "outcome", "diverged"):
+                del content[name]
+            path = tmp_path / "toy" / variant / f"s{seed}" / "ledger.json"
+            path.parent.mkdir(parents=True)
+            path.write_text(json.dumps(content))
+    result = answer(read_records(tmp_path))
+    assert result.rows[1].pair.n == 2
+    (flag,) = [flag for flag in result.flags if flag.about == "code"]
+    assert "an earlier version of zoo made it" in flag.sentence
+    assert not flag.fatal
+
+
+# 4: settings
+
+
+def test_other_callbacks_are_named_beside_the_verdict(bench):
+    result = answer(runs_of(bench, "default", "position=alibi,callbacks=ema"))
+    alibi = row(result, "position=alibi,callbacks=ema")
+    assert "EMA" in alibi.label
+    (flag,) = [flag for flag in result.flags if flag.about == "settings"]
+    assert "differs too, and may be the cause: trainer.callbacks EMA(" in flag.sentence
+    declared = answer(runs_of(bench, "default", "position=alibi,callbacks=ema"), varied=["model.position"])
+    assert [flag.about for flag in declared.flags if "EMA(" in flag.sentence] == ["settings"]
+    assert declared.varied == ("position",)
+
+
+def test_a_validation_of_fewer_batches_is_not_comparable(bench):
+    result = answer([*runs_of(bench, "default"), *runs_of(bench, "norm=rmsnorm,limit_val_batches=1")])
+    assert result.rows[1].verdict.sentence == "not comparable: settings"
+    assert "trainer.limit_val_batches 1 against none of default" in result.comparability_errors[0].replace("1.0 ", "1 ")
+
+
+def test_a_run_with_other_callbacks_is_not_taken_for_a_plain_one(bench):
+    bench.fit(7, "--trainer.callbacks=EMA", "--name=default", "--runs=averaged")
+    folder = bench.folder / "averaged" / "toy" / "default" / "s7"
+    fits = compare_fits.ZooFit("averaged")
+    arm = compare_run.Arm((), ("./toy.yaml",), fits.point(("./toy.yaml",)))
+    assert "trainer.callbacks was" in fits.changes(arm.point, folder)[0]
+    with pytest.raises(UsageError, match=r"another configuration: trainer\.callbacks was .*EMA"):
+        verify_runs([arm], [7], fits)
+    plain = fits.point(("./toy.yaml", "--trainer.callbacks=LearningRateMonitor"))
+    averaged = fits.point(
+        ("./toy.yaml", "--trainer.callbacks=StochasticWeightAveraging", "--trainer.callbacks.swa_lrs=1")
+    )
+    assert plain.variant == "default"
+    assert averaged.variant.startswith("callbacks=stochasticweightaveraging")
+
+
+# 5: the figure that decides
+
+
+def test_the_best_of_more_validations_is_refused(bench):
+    runs = runs_of(bench, "default", "norm=rmsnorm,val_check_interval=1")
+    often = "norm=rmsnorm,val_check_interval=1"
+    best = answer(runs, at="best")
+    assert row(best, often).verdict.sentence == "not comparable: validations"
+    last = answer(runs)
+    assert row(last, often).verdict.word != "not comparable"
+    assert any(flag.about == "validations" and "4 against 1" in flag.sentence for flag in last.flags)
+    three = parse_record(bench.run(often, 1) / "ledger.json")
+    losses = [each["loss"] for each in three.validations]
+    assert three.figure("loss", "last:3") == pytest.approx(sum(losses[1:]) / 3)
+    assert three.figure("loss") == losses[-1]
+    with pytest.raises(UsageError, match="default s1 has 1 validations"):
+        answer(runs, at="last:3")
+
+
+def test_the_test_split_is_measured_with_the_last_state(bench):
+    with pytest.raises(UsageError, match="no figures of an untouched test split"):
+        answer(runs_of(bench, "default"), at="test")
+    home = bench.run("default", 1)
+    text = bench("test", str(home / "config.yaml"), f"--ckpt_path={run_records.newest_checkpoint(home)}")
+    record = parse_record(home / "ledger.json")
+    printed = float(next(line.split()[1] for line in text.splitlines() if line.startswith("test/loss")))
+    assert record.figure("loss", "test") == pytest.approx(printed, rel=1e-3)
+    assert record.figure("loss", "test") != record.figure("loss")
+    content = json.loads((home / "test.json").read_text())
+    (home / "test.json").write_text(json.dumps({**content, "untouched": False}))
+    assert parse_record(home / "ledger.json").test == {}
+
+
+# 7: the journal
+
+
+@pytest.fixture
+def in_process(bench, monkeypatch):
+    """Runs of a comparison are made in this process."""
+
+    def execute(jobs, options):
+        for job in jobs:
+            if read_state(job.folder) not in run_records.END_STATES:
+                assert main(["fit", *job.words]) == 0
+
+    monkeypatch.setattr(compare_run, "execute", lambda jobs, options: execute(jobs, options) or [])
+    return bench
+
+
+def test_what_is_chosen_after_a_look_is_said_and_no_report_is_lost(in_process):
+    words = ["compare", "./toy.yaml", "--vary", "model.ffn=mlp,swiglu", "--runs=looks", "--model.hidden=8"]
+    first = " ".join(in_process(*words, "--seeds=2").split())
+    home = in_process.folder / "looks" / "toy" / "compare" / "ffn"
+    assert "Chosen after looking" not in first
+    report = (home / "comparison.html").read_bytes()
+    assert "it was named before" in report.decode()
+    second = " ".join(in_process(*words, "--seeds=3").split())
+    assert (
+        "Chosen after looking at runs of this comparison, so p is too small: seeds, of which added 3 after 1 look"
+        in second
+    )
+    third = " ".join(in_process(*words, "--seeds=2", "--goal=bits_per_byte").split())
+    assert "the goal bits_per_byte instead of loss after 2 looks" in third
+    page = (home / "goal=bits_per_byte" / "comparison.html").read_text()
+    assert "it was named before" not in page
+    assert (home / "seeds=1-3" / "comparison.json").exists()
+    assert (home / "comparison.html").read_bytes() == report
+    events = journal.read_events(home)
+    assert [event.what for event in events] == ["plan", "look"] * 3
+    assert [event.ended_runs for event in events] == [0, 4, 4, 6, 4, 4]
+    again = " ".join(in_process(*words, "--seeds=2").split())
+    assert "Chosen after looking" not in again
+    with (home / journal.FILE).open("ab") as file:
+        file.write(b'{"event": "look", "goal')  # cut short by a kill
+    in_process("compare", str(home))
+    assert len(journal.read_events(home)) == 9
+    assert json.loads((home / "runs.json").read_text())["varied"] == ["model.ffn"]

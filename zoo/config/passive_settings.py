@@ -1,0 +1,41 @@
+"""Settings that may differ between two runs without mattering; all others are a run's identity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from zoo import registry
+
+# what may differ between two runs without mattering: where a run happens and how it is watched, never what it learns.
+# All other settings name a run's folder, are compared, and can be varied; callbacks: see `is_passive_callback`
+PASSIVE_SETTINGS = (
+    "trainer.devices", "trainer.accelerator", "trainer.strategy", "trainer.num_nodes", "trainer.logger",
+    "trainer.log_every_n_steps", "trainer.default_root_dir", "trainer.profiler", "trainer.plugins",
+    "trainer.barebones", "trainer.detect_anomaly", "trainer.max_time", "trainer.model_registry",
+    "trainer.num_sanity_val_steps", "trainer.enable_", "data.num_workers", "data.pin_memory",
+    "data.cache",
+)  # fmt: skip
+CALLBACKS = "trainer.callbacks"
+# callbacks of Lightning that only watch; those of zoo and its plugins declare whether they do more
+PASSIVE_CALLBACKS = (
+    "ModelCheckpoint", "LearningRateMonitor", "DeviceStatsMonitor", "ModelSummary", "RichModelSummary",
+    "TQDMProgressBar", "RichProgressBar", "ProgressBar", "ThroughputMonitor", "OnExceptionCheckpoint", "SpikeDetection",
+)  # fmt: skip
+
+
+def is_passive_callback(cls: type) -> bool:
+    """Whether a callback only watches: of zoo and its plugins one that declares no change, of Lightning a known one.
+
+    The contract of callbacks checks what theirs declare; of any other class nothing is known, so it may change a run.
+    """
+    if any(getattr(cls, name, False) is True for name in ("changes_training", "changes_results")):
+        return False
+    if registry.part_of_class(f"{cls.__module__}.{cls.__qualname__}") is not None:
+        return True
+    return cls.__name__ in PASSIVE_CALLBACKS and cls.__module__.partition(".")[0] in ("lightning", "pytorch_lightning")
+
+
+def passive_keys(full: Mapping[str, object]) -> tuple[str, ...]:
+    """How the keys of passive settings begin, of all runs and of callbacks in this configuration that only watch."""
+    callbacks = {key: value for key, value in full.items() if key.startswith(CALLBACKS) and isinstance(value, type)}
+    return (*PASSIVE_SETTINGS, *(key for key, cls in callbacks.items() if is_passive_callback(cls)))
