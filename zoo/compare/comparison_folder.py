@@ -26,6 +26,8 @@ class Record:
     budget: str | None = None
     tuned: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
+    margin: float | None = None
+    until: str | None = None
 
 
 def comparison_path(root: Path, recipe: str, title: str) -> Path:
@@ -44,6 +46,8 @@ def save_record(home: Path, record: Record) -> None:
         "budget": record.budget,
         "tuned": dict(record.tuned),
         "command": record.command,
+        "margin": record.margin,
+        "until": record.until,
     }
     atomic_files.write_json(home / FILE, content, end="\n")
 
@@ -58,6 +62,7 @@ def load_record(home: Path) -> Record | None:
         folders = tuple(Path(os.path.normpath(home / run)) for run in content["runs"])
         tuned = {str(name): str(sentence) for name, sentence in content["tuned"].items()}
         fields = {name: content[name] for name in ("baseline", "goal", "budget", "command")}
+        fields |= {name: content.get(name) for name in ("margin", "until")}  # comparisons of version 0.1 have none
         return Record(folders, tuned=tuned, **fields)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} is damaged: {error!r:.80}. Run the comparison again: it repeats no run.") from error

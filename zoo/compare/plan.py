@@ -33,6 +33,8 @@ class Comparison:
     tune: str | None = None
     probe: str | None = None
     goal: str | None = None
+    margin: float | None = None
+    until: str | None = None
     name: str = ""  # of its folder; by default the names of the varied options
 
     def __post_init__(self) -> None:

@@ -6,11 +6,17 @@ import math
 from collections.abc import Sequence
 
 from zoo.compare.number_format import UNITS, decimal_places, format_fixed, format_probability, format_short, join_words
-from zoo.compare.statistics import MAX_SEEDS, round_count
+from zoo.compare.paired_tests import ASSUMPTIONS
+from zoo.compare.statistics import MAX_SEEDS, round_count, seeds_text
 from zoo.compare.verdict import DAGGER, Answer, Row
 
-WORDS = ("better", "worse", "not distinguishable", "no verdict", "not comparable")
+WORDS = ("better", "worse", "as good as", "not distinguishable", "no verdict", "not comparable")
 BETWEEN, MANY = "95 % interval", 4
+NEEDED = (  # by whether a later look uses the sequential test
+    "seeds needed are for 80 % power at the difference observed, and their range for the 10 % and 90 % quantiles of it",
+    "seeds needed are those with which the sequential test decides in 80 % of cases if the true difference is the "
+    "observed one, and their range is that for the 10 % and 90 % quantiles of it",
+)
 
 
 def question(answer: Answer) -> str:
@@ -34,6 +40,8 @@ def sentences(answer: Answer) -> list[str]:
     by = {word: [row for row in others if row.verdict.word == word] for word in WORDS}
     result = [_opening(by)]
     result += [f"{row.label} is {row.verdict.word} by {_size(answer, row)}." for row in (*by["better"], *by["worse"])]
+    if equivalent := by["as good as"]:
+        result.append(f"As good as {base} within {_margin(answer)}: {join_words([row.label for row in equivalent])}.")
     if undecided := by["not distinguishable"]:
         result.append(f"Not distinguishable from {base} with {_seeds(undecided)}: {_needing(undecided)}.")
     for reason in dict.fromkeys(row.verdict.sentence for row in by["no verdict"]):
@@ -55,10 +63,26 @@ def legend(answer: Answer) -> list[str]:
     ]
     if len(answer.rows) > 1:
         holm = f"p after Holm's correction for {answer.tests} comparisons" if answer.tests > 1 else "p two-sided"
+        together = "for all variants and looks together" if answer.looks else "for all variants together"
         result.append(
-            f"Differences from {answer.base.label} are paired by seed; the {BETWEEN} is for each pair alone; {holm}; "
-            "seeds needed are for 80 % power at the difference observed."
+            f"Differences from {answer.base.label} are paired by seed; the {BETWEEN} holds {together}; {holm}; "
+            f"{NEEDED[answer.plan.test == 'sequential' or answer.plan.later_level is not None]}."
         )
+        result += _how_tested(answer)
+    return result
+
+
+def _how_tested(answer: Answer) -> list[str]:
+    """The test, where it is not the usual one, and what this look has left for later ones."""
+    plan, result = answer.plan, []
+    if plan.test != "t":
+        result.append(f"Test: {plan.test}. It assumes: {ASSUMPTIONS[plan.test]}.")
+    if plan.margin is not None:
+        result.append(f"Margin: {_margin(answer)}, by two one-sided tests.")
+    if answer.looks:
+        left = "" if plan.later_level is None else f", and looks at more seeds may spend {plan.later_level:.2g}"
+        number = f"Look {len(answer.looks)} at this comparison"
+        result.append(f"{number}: verdicts are false with a probability of at most {plan.level:.2g}{left}.")
     return result
 
 
@@ -120,8 +144,7 @@ def brief(row: Row) -> str:
     """The verdict for narrow columns: ``not distinguishable; ~14 needed``."""
     pieces = [row.verdict.sentence]
     if row.verdict.word == "not distinguishable" and not _identical(row):
-        seeds_needed = f"~{round_count(row.verdict.needed)}" if row.verdict.needed else f">{MAX_SEEDS:,}"
-        pieces = [row.verdict.word, f"{seeds_needed} needed"]
+        pieces = [row.verdict.word, f"{_brief_count(row.verdict.needed)} needed"]
     pieces += [
         f"{len(seeds)} {word}" for seeds, word in ((row.diverged, "diverged"), (row.unpaired, "unpaired")) if seeds
     ]
@@ -139,10 +162,14 @@ def spent(answer: Answer) -> str:
     return f"{format_short(run.tokens)} {answer.unit}s, {run.steps:,} steps"
 
 
+def _margin(answer: Answer) -> str:
+    return f"{answer.plan.margin:g}{unit(answer)}"
+
+
 def _opening(by: dict[str, list[Row]]) -> str:
     if by["better"]:
         return "Yes."
-    if by["worse"] and not any(by[word] for word in WORDS[2:]):
+    if (by["worse"] or by["as good as"]) and not any(by[word] for word in WORDS[3:]):
         return "No."
     return "Not shown by these runs." if by["worse"] or by["not distinguishable"] else "These runs cannot tell."
 
@@ -166,11 +193,15 @@ def _needing(rows: Sequence[Row]) -> str:
         return f"{len(rows)} variants ({low}{f' to {high}' if low != high else ''} would be needed)"
     result = []
     for row in rows:
-        seeds = f"about {round_count(row.verdict.needed)}" if row.verdict.needed else f"more than {MAX_SEEDS:,}"
+        seeds = seeds_text(row.verdict.needed, row.verdict.fewest, row.verdict.most)
         pieces = [f"{len(row.diverged)} of {len(row.figures)} diverged"] if row.diverged else []
         pieces.append("identical" if _identical(row) else f"{seeds} would be needed")
         result.append(f"{row.label} ({'; '.join(pieces)})")
     return join_words(result, MANY)
+
+
+def _brief_count(needed: int | None) -> str:
+    return f"~{round_count(needed)}" if needed else f">{MAX_SEEDS:,}"
 
 
 def _identical(row: Row) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from zoo.compare.fairness import Flag, default_baseline, find_flags
+from zoo.compare.looks import Look
 from zoo.compare.number_format import NONE, join_words
+from zoo.compare.paired_tests import NOT_TESTED, T_TEST, PairedTestPlan, Sample, compare_samples, judge_all
 from zoo.compare.run_records import BETTER, RunRecord, group_by_variant, number
-from zoo.compare.statistics import Paired, Verdict, holm_adjust, judge, mean_and_deviation, paired_t_test
+from zoo.compare.statistics import Paired, Verdict, mean_and_deviation
 from zoo.compare.variant_names import match_variant, short_names
 from zoo.errors import UsageError
 from zoo.logging.cost_measures import MEASURES
@@ -24,7 +26,8 @@ class Row:
     """One variant. ``figures`` are the headline by seed, NaN if diverged; ``others`` mean and sd of the other goals.
 
     ``mean`` and ``sd`` are over the seeds that converged. In ``pair`` a diverged run counts as the answer's ``worst``.
-    ``adjusted`` is p after Holm's correction, NaN for the baseline and without a test. ``unpaired`` are seeds that the
+    ``adjusted`` is p after Holm's correction, NaN for the baseline and without a test, and ``equivalent`` that of a
+    difference of the margin or more. ``differences`` are variant - baseline by seed. ``unpaired`` are seeds that the
     baseline lacks.
     """
 
@@ -43,6 +46,8 @@ class Row:
     tuned: str = ""
     kernel: str = ""
     others: Mapping[str, tuple[float, float]] | None = None
+    equivalent: float = math.nan
+    differences: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def diverged(self) -> tuple[int, ...]:
@@ -81,6 +86,8 @@ class Answer:
     worst: float
     tests: int
     commands: tuple[str, ...] = ()
+    plan: PairedTestPlan = T_TEST  # how differences were tested
+    looks: tuple[Look, ...] = ()  # those of this comparison so far, this one included
 
     @property
     def base(self) -> Row:
@@ -105,11 +112,13 @@ def answer(
     at: str = "best",
     tuned: Mapping[str, str] | None = None,
     commands: Sequence[str] = (),
+    plan: PairedTestPlan = T_TEST,
 ) -> Answer:
     """Compare every variant with the baseline, which is by default the variant "default", or else the first.
 
     ``goal`` is the headline figure, by default the task's first; ``at`` selects the "best" or "last" validation.
-    ``tuned`` has sentences by variant, such as "lr 0.003, best of 3 on validation". A diverged run is an outcome: it
+    ``tuned`` has sentences by variant, such as "lr 0.003, best of 3 on validation"; ``plan`` says how differences are
+    tested. A diverged run is an outcome: it
     counts as the worst figure of all validations of these runs, as if it had learned nothing. Raises UsageError for an
     unknown baseline or goal, and if no run is finished.
     """
@@ -128,24 +137,29 @@ def answer(
         raise UsageError(f"no run is finished: {waiting} were started. Run the same command again to go on.")
     findings = find_flags(everything, base)
     worst = _worst(groups, headline, direction)
-    pairs = {name: _paired_difference(figures[name], figures[base], worst) for name in groups if name != base}
     pairs = {
-        name: paired_t_test((), ()) if any(f.refuses(name) for f in findings) else pair for name, pair in pairs.items()
-    }
-    adjusted = dict(zip(pairs, holm_adjust([pair.p for pair in pairs.values()]), strict=True))
-    tests = sum(not math.isnan(p) for p in adjusted.values())
+        name: () if any(f.refuses(name) for f in findings)
+        else plan.sort_seeds([seed for seed in figures[name] if seed in figures[base] and math.isfinite(worst)])
+        for name in groups if name != base
+    }  # fmt: skip
+    samples = {name: _sample(figures[name], figures[base], seeds, worst) for name, seeds in pairs.items()}
+    tested = compare_samples(samples, plan)
+    judged = judge_all(tested, direction == "min", plan)
+    tests = sum(not math.isnan(one.adjusted) for one in tested.values())
     names = _varied_choices(groups, tuned or {})
     labels = _labels(groups, names, base)
     rows = []
     for name, runs in groups.items():
-        pair = pairs.get(name, paired_t_test((), ()))
+        one = tested.get(name, NOT_TESTED)
         rows.append(
             Row(
                 variant=name, label=labels[name], choices={n: describe_values(_choice(runs, n)) for n in names},
                 figures=figures[name], mean=mean_and_deviation([*figures[name].values()])[0],
-                sd=mean_and_deviation([*figures[name].values()])[1], pair=pair, adjusted=adjusted.get(name, math.nan),
-                verdict=_verdict(name, base, pair, adjusted, tests, direction == "min", findings), cost=_cost(runs),
+                sd=mean_and_deviation([*figures[name].values()])[1], pair=one.pair, adjusted=one.adjusted,
+                equivalent=one.equivalent, verdict=_verdict(name, judged, findings), cost=_cost(runs),
                 kernel=_kernels(runs),
+                differences={} if name == base else {seed: ours - theirs for seed, ours, theirs
+                                                     in zip(pairs[name], *samples[name], strict=True)},
                 unfinished=tuple(s for s in runs if s not in figures[name]),
                 unpaired=tuple(s for s in figures[name] if name != base and s not in figures[base]),
                 tuned=(tuned or {}).get(name, ""), others=_others(runs, headline, at),
@@ -157,7 +171,7 @@ def answer(
     notes = _divergence_flags(rows, worst)
     return Answer(
         join_words([*recipes]), headline, direction == "min", at, first.unit, base, names, tuple(rows),
-        (*findings, *notes), groups, worst, tests, tuple(commands),
+        (*findings, *notes), groups, worst, tests, tuple(commands), plan,
     )  # fmt: skip
 
 
@@ -206,22 +220,17 @@ def _worst(groups: Mapping[str, Seeds], goal: str, direction: str) -> float:
     return BETTER["max" if direction == "min" else "min"](finite, default=math.nan)
 
 
-def _paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float], worst: float) -> Paired:
-    """The paired difference over common seeds, with ``worst`` for diverged runs."""
-    seeds = [seed for seed in ours if seed in theirs and math.isfinite(worst)]
-    values = [[worst if math.isnan(f[seed]) else f[seed] for seed in seeds] for f in (ours, theirs)]
-    return paired_t_test(*values)
+def _sample(ours: Mapping[int, float], theirs: Mapping[int, float], seeds: Sequence[int], worst: float) -> Sample:
+    """The figures of both at some seeds, with ``worst`` for diverged runs."""
+    mine, yours = ([worst if math.isnan(f[seed]) else f[seed] for seed in seeds] for f in (ours, theirs))
+    return mine, yours
 
 
-def _verdict(
-    name: str, base: str, pair: Paired, adjusted: Mapping[str, float], tests: int, lower: bool, findings: Sequence[Flag]
-) -> Verdict:
-    if name == base:
+def _verdict(name: str, judged: Mapping[str, Verdict], findings: Sequence[Flag]) -> Verdict:
+    if name not in judged:
         return Verdict("baseline", "baseline")
     refusal = next((flag for flag in findings if flag.refuses(name)), None)
-    if refusal is not None:
-        return Verdict("not comparable", f"not comparable: {refusal.about}")
-    return judge(pair, adjusted[name], tests, lower)
+    return judged[name] if refusal is None else Verdict("not comparable", f"not comparable: {refusal.about}")
 
 
 def _varied_choices(groups: Mapping[str, Seeds], tuned: Mapping[str, str]) -> tuple[str, ...]:
