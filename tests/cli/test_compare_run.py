@@ -1,5 +1,15 @@
 """`zoo compare` from its command line to its table."""
 
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from zoo.cli import compare_run, main
+from zoo.compare.plan import Point
+
 
 def test_a_shard_whose_others_are_missing_prints_no_table(zoo, work):
     words = ["compare", "./lm-toy.yaml", "--vary", "model.norm=rmsnorm,layernorm", "--seeds", "1"]
@@ -12,3 +22,155 @@ def test_a_shard_whose_others_are_missing_prints_no_table(zoo, work):
     assert code == 0, err
     assert "verdict" in out
     assert len(list(work.glob("runs/**/comparison.html"))) == 1
+
+
+class FakeFits:
+    """Configurations of a recipe with one option, without torch."""
+
+    def __init__(self, runs):
+        self.runs = Path(runs)
+
+    def point(self, words):
+        value = next((word.partition("=")[2] for word in words if word.startswith("--model.norm=")), "default")
+        config = {"model": {"class_path": "x.Toy", "init_args": {"norm": value}}, "data": {}, "trainer": {}}
+        return Point(self.runs, words[0], value if value == "default" else f"norm={value}", config)
+
+    def changes(self, point, folder):
+        return []
+
+
+class FakeMeter:
+    allow = ()
+
+    def check(self, config):
+        pass
+
+
+def write_run(folder, loss):
+    """The record of a finished run."""
+    seed, reached = int(folder.name[1:]), {"loss": loss}
+    record = {
+        "format": 1, "recipe": "toy", "variant": folder.parent.name, "seed": seed,
+        "choices": {"norm": folder.parent.name}, "goals": {"loss": "min"}, "data": {"class": "Toy", "fingerprint": "f"},
+        "start": {"w": str(seed)}, "batches": {"digest": str(seed), "count": 1, "first": []}, "steps": 1, "tokens": 10,
+        "validations": [{"step": 1, "tokens": 10, **reached}], "best": reached, "last": reached, "finished": True,
+    }  # fmt: skip
+    folder.mkdir(parents=True)
+    (folder / "ledger.json").write_text(json.dumps(record))
+    (folder / "finished.json").write_text("{}")
+
+
+@pytest.fixture
+def compare(monkeypatch, tmp_path, capsys):
+    """`zoo compare toy --vary model.norm=a,…` whose runs have a loss of 2, an effect by variant, and some noise."""
+    effects, noise, started = {"norm=good": -0.2, "norm=bad": 0.2, "norm=weak": -0.08}, 0.05, []
+
+    def execute(jobs, options):
+        for job in jobs:
+            if not job.folder.exists():
+                variant, seed = job.folder.parent.name, int(job.folder.name[1:])
+                started.append(f"{variant} s{seed}")
+                random = np.random.default_rng([seed, *variant.encode()])
+                write_run(job.folder, 2.0 + effects.get(variant, 0.0) + noise * random.standard_normal())
+        return []
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(compare_run, "execute", execute)
+    monkeypatch.setattr(
+        compare_run, "open_comparison", lambda options, words: (FakeFits(options.get("runs")), FakeMeter())
+    )
+    monkeypatch.setattr(compare_run, "write_report", lambda *arguments: None)
+
+    def call(*words):
+        started.clear()
+        code = main(["compare", *words])
+        return code, capsys.readouterr().out, list(started)
+
+    return call
+
+
+def test_until_decided_drops_what_is_decided(compare):
+    words = ("toy", "--vary", "model.norm=default,good,weak,same", "--until", "decided", "--seeds", "20", "--exit-code")
+    code, out, started = compare(*words)
+    assert code == 10
+    seeds = Counter(run.rpartition(" ")[0] for run in started)
+    assert 8 <= seeds["norm=good"] < seeds["norm=weak"] == seeds["default"] <= 20
+    assert "norm=good · better" in out
+    assert "norm=weak · undecided" in out
+    assert seeds["norm=same"] < seeds["default"]
+    assert "norm=same · undecided: more than 20 seeds would be needed" in out
+    assert "Test: sequential. It assumes: differences are symmetric" in " ".join(out.split())
+    looks = json.loads(Path("runs/toy/compare/norm/looks.json").read_text())["looks"]
+    assert sum(look["spent"] for look in looks) == pytest.approx(0.045)
+    again = compare(*words)
+    assert (again[0], again[2]) == (10, [])
+    assert len(json.loads(Path("runs/toy/compare/norm/looks.json").read_text())["looks"]) == len(looks)
+
+
+def test_until_decided_with_a_margin_ends_with_as_good_as(compare):
+    words = ("--until", "decided", "--margin", "0.1", "--exit-code")
+    code, out, started = compare("toy", "--vary", "model.norm=default,same", *words)
+    assert code == 12
+    assert "As good as default within 0.1 nats: norm=same." in " ".join(out.split())
+    assert 12 <= len(started) < 40
+
+
+def test_seeds_added_after_a_look_spend_what_it_left(compare):
+    words = ("toy", "--vary", "model.norm=default,same")
+    _, out, _ = compare(*words, "--seeds", "5")
+    assert "Look 1 at this comparison: verdicts are false with a probability of at most 0.04" in " ".join(out.split())
+    content = json.loads(compare(*words, "--seeds", "12", "--json")[1])
+    assert (content["test"]["name"], content["test"]["level"]) == ("sequential", pytest.approx(0.008))
+    assert [look["test"] for look in content["looks"]] == ["t", "sequential"]
+    goal = json.loads(compare("runs/toy/compare/norm", "--at", "last", "--json")[1])
+    assert goal["test"]["level"] == pytest.approx(0.0016)
+    assert sum(look["spent"] for look in goal["looks"]) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("variant", "options", "code", "outcome"),
+    [("good", (), 10, "better"), ("bad", (), 11, "worse"), ("same", ("--margin", "0.2"), 12, "as good as"),
+     ("same", (), 13, "undecided")],
+)  # fmt: skip
+def test_exit_codes_are_those_of_the_outcome(compare, variant, options, code, outcome):
+    words = ("toy", "--vary", f"model.norm=default,{variant}", "--seeds", "8", *options)
+    result = compare(*words, "--json", "--exit-code")
+    content = json.loads(result[1])
+    assert (result[0], content["outcome"], content["exit_code"]) == (code, outcome, code)
+    assert compare(*words)[0] == 0
+    (row,) = [each for each in content["variants"] if each["variant"] != "default"]
+    assert set(row["differences"]) == {str(seed) for seed in range(1, 9)}
+    assert row["difference"] == pytest.approx(np.mean(list(row["differences"].values())))
+
+
+def test_what_cannot_be_compared_has_a_code_of_its_own(compare):
+    words = ("toy", "--vary", "model.norm=default,same", "--seeds", "3")
+    compare(*words)
+    for path in Path("runs").rglob("norm=same/*/ledger.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "data": {"class": "Toy", "fingerprint": "other"}}))
+    assert compare(*words)[0] == 1
+    code, out, _ = compare(*words, "--exit-code", "--json")
+    assert (code, json.loads(out)["outcome"]) == (14, "not comparable")
+
+
+def test_a_series_divides_its_budget(compare, capsys):
+    words = ("toy", "--seeds", "8", "--series", "tries.json", "--json")
+    first = json.loads(compare(*words, "--vary", "model.norm=default,same", "--tries", "2", "--runs", "one")[1])
+    assert first["test"]["level"] == pytest.approx(0.025 * 0.8)
+    second = json.loads(compare(*words, "--vary", "model.norm=default,good", "--runs", "two")[1])
+    assert second["outcome"] == "better"
+    assert compare(*words, "--vary", "model.norm=default,bad", "--runs", "three")[0] == 2
+    assert main(["compare", "toy", "--vary", "model.norm=default,bad", "--tries", "9"]) == 2
+    assert "add --series FILE" in capsys.readouterr().err
+    entries = json.loads(Path("tries.json").read_text())["entries"]
+    assert [entry["decided"] for entry in entries] == [[], ["norm=good"]]
+
+
+def test_options_that_exclude_each_other_are_refused(compare, capsys):
+    for words, message in (
+        (("toy", "--vary", "model.norm=a,b", "--until", "decided", "--shard", "1/2"), "leave one out"),
+        (("toy", "--vary", "model.norm=a,b", "--margin", "-1"), "--margin"),
+        (("toy", "toy", "--attribute", "--margin", "0.1"), "--margin does not go with --attribute"),
+    ):
+        assert main(["compare", *words]) == 2
+        assert message in capsys.readouterr().err

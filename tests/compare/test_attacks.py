@@ -311,10 +311,8 @@ def test_what_is_chosen_after_a_look_is_said_and_no_report_is_lost(in_process):
     report = (home / "comparison.html").read_bytes()
     assert "it was named before" in report.decode()
     second = " ".join(in_process(*words, "--seeds=3").split())
-    assert (
-        "Chosen after looking at runs of this comparison, so p is too small: seeds, of which added 3 after 1 look"
-        in second
-    )
+    assert "Chosen after looking at runs of this comparison: seeds, of which added 3 after 1 look" in second
+    assert "Look 2 at this comparison: verdicts are false with a probability of at most 0.0" in second
     third = " ".join(in_process(*words, "--seeds=2", "--goal=bits_per_byte").split())
     assert "the goal bits_per_byte instead of loss after 2 looks" in third
     page = (home / "goal=bits_per_byte" / "comparison.html").read_text()

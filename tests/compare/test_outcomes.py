@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, fisher_exact
 
+from zoo.compare import sequential
 from zoo.compare.outcomes import compare_outcomes, failure_text, judge_outcomes, other_failures
 
 NAN = math.nan
@@ -62,3 +63,14 @@ def test_equal_variants_are_told_apart_in_at_most_one_of_twenty_comparisons(seed
         test = compare_outcomes(ours, theirs, True)
         wrong += test is not None and test.p <= 0.05
     assert wrong <= 0.05 * count
+
+
+def test_where_seeds_are_added_until_decided_outcomes_are_tested_in_their_order():
+    ours, theirs = figures([NAN, NAN, 3.0, NAN, 2.0]), figures([1.0, NAN, 2.0, 4.0, 2.0])
+    order = [5, 1, 2, 4, 3]
+    test = compare_outcomes(ours, theirs, True, order, until_decided=True)
+    assert (test.wins, test.losses, math.isnan(test.p_rate)) == (0, 3, True)
+    assert test.p == test.p_sign == sequential.last_p(np.array([0.0, 1.0, 0.0, 1.0, 1.0]))
+    assert not test.favours_variant
+    assert judge_outcomes(test, 0.01, 1, level=0.02).word == "worse"
+    assert judge_outcomes(test, 0.03, 1, level=0.02).word == "not distinguishable"

@@ -190,11 +190,11 @@ def test_verdicts_in_words():
     assert judge(pair_of(0.2), 0.001, 1, lower_is_better=True).word == "worse"
     assert judge(pair_of(0.2), 0.001, 1, lower_is_better=False).word == "better"
     pair = pair_of(-0.024)  # d = 0.8
-    assert judge(pair, pair.p, 1, True).sentence == "not distinguishable with 5 seeds; about 15 would be needed"
-    assert (
-        judge(pair_of(1e-5), 1.0, 1, True).sentence
-        == "not distinguishable with 5 seeds; more than 1,000 would be needed"
-    )
+    verdict = judge(pair, pair.p, 1, True)
+    assert verdict.sentence == "not distinguishable with 5 seeds; about 15 (7 to more than 1,000) would be needed"
+    assert (verdict.needed, verdict.fewest, verdict.most) == (15, 7, None)
+    hardly = judge(pair_of(1e-5), 1.0, 1, True).sentence
+    assert hardly == "not distinguishable with 5 seeds; more than 1,000 (26 or more) would be needed"
     assert judge(paired_t_test([1.0], [2.0]), math.nan, 1, True).sentence == "one seed: no verdict"
     assert judge(paired_t_test([], []), math.nan, 1, True).word == "no verdict"
 

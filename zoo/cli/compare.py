@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,16 +19,21 @@ from zoo.config.output_paths import check_output_path
 from zoo.errors import UsageError
 from zoo.registry import suggest
 
-FILE_KEYS = ("recipe", "vary", "seeds", "baseline", "design", "budget", "match", "tune", "probe", "goal", "at",
-             "options")  # fmt: skip
+FILE_KEYS = (
+    "recipe", "vary", "seeds", "until", "baseline", "design", "budget", "match", "tune", "probe", "goal", "at",
+    "margin", "options",
+)  # fmt: skip
+MOST_UNTIL_DECIDED = 30  # seeds of --until decided
 # options for new runs
-RUN_OPTIONS = ("seeds", "design", "budget", "match", "tune", "jobs", "shard", "probe")
+RUN_OPTIONS = ("seeds", "until", "design", "budget", "match", "tune", "jobs", "shard", "probe")
 
 
 def run(options: ParsedOptions) -> int:
     """`zoo compare`."""
     fit_words(options)  # checked, like the shard, before torch is imported
     take_shard([], options.get("shard"))
+    if options.get("shard") and options.get("until"):
+        raise UsageError("--until decided looks at all runs after each seed, which --shard I/N divides: leave one out.")
     if options.get("attribute"):
         from zoo.cli import compare_attribution
 
@@ -92,12 +98,29 @@ def _with_options(comparison: Comparison, values: Mapping[str, Any]) -> Comparis
     names = {"baseline": "base"}
     fields: dict[str, Any] = {
         names.get(name, name): values[name]
-        for name in ("baseline", "design", "budget", "match", "tune", "probe", "goal", "at")
+        for name in ("baseline", "design", "budget", "match", "tune", "probe", "goal", "at", "until")
         if name in values
     }
+    if "margin" in values:
+        fields["margin"] = _parse_margin(values["margin"])
+    if fields.get("until") not in (None, "decided"):
+        raise UsageError(f"--until {fields['until']!r}: there is 'decided'.")
     if "seeds" in values:
         fields["seeds"] = variants.parse_seeds(values["seeds"])
+    elif "until" in fields:
+        fields["seeds"] = variants.parse_seeds(str(MOST_UNTIL_DECIDED))
     return replace(comparison, **fields)
+
+
+def _parse_margin(value: object) -> float:
+    """A margin of a command line or a file. Raises UsageError unless it is a positive number."""
+    try:
+        margin = float(str(value))
+    except ValueError:
+        margin = math.nan
+    if not 0 < margin < math.inf:
+        raise UsageError(f"--margin {value!r:.40} is not a positive number in the unit of the figure, such as 0.01.")
+    return margin
 
 
 def _from_file(options: ParsedOptions) -> Comparison | None:

@@ -20,7 +20,9 @@ from zoo.errors import UsageError
 if TYPE_CHECKING:
     from zoo.compare.charts import Chart
 
-INCOMPATIBLE = ("vary", "baseline", "design", "budget", "match", "tune", "probe")
+INCOMPATIBLE = (
+    "vary", "baseline", "design", "budget", "match", "tune", "probe", "until", "margin", "test", "series",
+)  # fmt: skip
 
 
 def run(options: ParsedOptions) -> int:

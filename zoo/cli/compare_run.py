@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import shlex
 import shutil
 import sys
@@ -21,6 +23,7 @@ from zoo.errors import StorageError, UsageError, ZooError
 
 if TYPE_CHECKING:
     from zoo.compare.charts import Chart
+    from zoo.compare.paired_tests import PairedTestPlan
     from zoo.compare.run_records import RunRecord
     from zoo.compare.verdict import Answer
 
@@ -115,17 +118,24 @@ def compare(options: ParsedOptions, comparison: Comparison) -> int:
         command_line(options),
         tuple(factor.key for factor in comparison.vary),
         comparison.at,
+        comparison.margin,
+        comparison.until,
     )
     point = arms[0].point
     place = comparison_folder.comparison_path(point.root, point.recipe, comparison.title)
+    check_series(options, place, [arm.name for arm in arms[1:]])
     comparison_folder.save_record(place, record)
     ended_runs = sum(run_records.read_state(job.folder) in run_records.END_STATES for job in jobs)
     question = journal.Question(
         comparison.goal or first_goal(meter, arms[0]), comparison.at, arms[0].name, comparison.seeds
     )
-    details = {"varied": list(record.varied or ()), "command": record.command}
+    details = {"varied": list(record.varied or ()), "command": record.command, "until": comparison.until}
     journal.append_event(place, journal.Event(journal.PLAN, question, ended_runs, details))
-    runner(arms, comparison.seeds, whole=False)
+    if comparison.until:
+        record = run_until_decided(arms, comparison.seeds, record, place, runner)
+        jobs = [job for job in jobs if job.folder in record.folders]
+    else:
+        runner(arms, comparison.seeds, whole=False)
     if (early_code := exit_code_if_unfinished(jobs, runner)) is not None:
         return early_code
     if comparison.at == "test":
@@ -136,12 +146,75 @@ def compare(options: ParsedOptions, comparison: Comparison) -> int:
     if probe_factors:
         answer = answer_records(comparison_folder.read_ledgers(record.folders), options, record)
         figures.append(probe(arms, answer, comparison.seeds, probe_factors, place, meter.allow, runner))
-    return max(show_comparison(record, options, place, place, figures), exit_code(runner.failed))
+    code = show_comparison(record, options, place, place, figures)
+    return exit_code(runner.failed) or code
 
 
 def first_goal(meter: Any, arm: Arm) -> str:
     """The figure that decides unless one is named: the first that the task monitors."""
     return next(iter(meter.task_class(arm.point.config).monitored_metrics))
+
+
+def run_until_decided(
+    arms: Sequence[Arm], seeds: Sequence[int], record: comparison_folder.Record, place: Path, runner: Runner
+) -> comparison_folder.Record:
+    """Run seed after seed of the undecided variants, and look after each; the record of all runs.
+
+    A variant is dropped once it is decided, or if it would need more than all seeds even if its effect were as large as
+    nine of ten such observations allow. Before the first seed that could decide, all are run together.
+    """
+    from zoo.compare.looks import DECISIONS, UNTIL
+    from zoo.compare.sequential import fewest_seeds
+    from zoo.compare.statistics import ALPHA
+
+    undecided, done, folders = list(arms[1:]), 0, []
+    batch = fewest_seeds(UNTIL * ALPHA / len(undecided))
+    while undecided and done < len(seeds) and not runner.failed:
+        now = seeds[done : done + batch]
+        folders += [arm.point.folder(seed) for seed in now for arm in (arms[0], *undecided)]
+        record = replace(record, folders=tuple(folders))
+        comparison_folder.save_record(place, record)
+        runner((arms[0], *undecided), now)
+        done += len(now)
+        ledgers = comparison_folder.read_ledgers(record.folders, record.budget)
+        answer = look_at_comparison(ledgers, runner.options, record, place)
+        rows = {row.variant: row for row in answer.rows}
+        hopeless = [
+            name for name, row in rows.items()
+            if record.margin is None and row.verdict.word == "not distinguishable" and row.differences
+            and (row.verdict.fewest or math.inf) > len(seeds)
+        ]  # fmt: skip
+        for arm in undecided:
+            if arm.name in rows:
+                more = f": more than {len(seeds)} seeds would be needed" if arm.name in hopeless else ""
+                word = rows[arm.name].verdict.word
+                runner.print_progress(
+                    f"{done} seeds  {rows[arm.name].label} · {word if word in DECISIONS else f'undecided{more}'}"
+                )
+        undecided = [
+            arm for arm in undecided
+            if arm.name not in hopeless and (arm.name not in rows or rows[arm.name].verdict.word not in DECISIONS)
+        ]  # fmt: skip
+        # the nearest to a decision first; as many seeds at once as there are jobs for
+        undecided.sort(key=lambda arm: rows[arm.name].pair.p if arm.name in rows else 1.0)
+        batch = max(1, runner.options.get("jobs") // (1 + len(undecided)))
+    return record
+
+
+def check_series(options: ParsedOptions, place: Path, variants: Sequence[str]) -> None:
+    """Raise UsageError, before anything is run, if --series has no tries left or its file is damaged."""
+    from zoo.compare.series import load_series
+
+    if options.get("series"):
+        series = load_series(Path(options.get("series")), options.get("tries"))
+        series.entry(series_key(options, place), variants)
+    elif options.get("tries"):
+        raise UsageError("--tries is the number of variants of a series: add --series FILE")
+
+
+def series_key(options: ParsedOptions, place: Path) -> str:
+    """The name of a comparison in the file of a series: its folder, relative to that file."""
+    return os.path.relpath(place, Path(options.get("series")).parent)
 
 
 def output_stream(options: ParsedOptions) -> TextIO:
@@ -240,23 +313,61 @@ def answer_folders(folders: Sequence[Path], options: ParsedOptions) -> int:
     if record is not None:
         named = replace(
             record, baseline=options.get("baseline") or record.baseline, goal=options.get("goal") or record.goal,
-            at=options.get("at") or record.at,
+            at=options.get("at") or record.at, margin=options.get("margin") or record.margin,
         )  # fmt: skip
         return show_comparison(named, options, folders[0], place)
+    if options.get("series"):
+        raise UsageError("--series is for a comparison that zoo compare has run: RECIPE --vary …, or its folder.")
     ledgers = run_records.read_records(*folders)
     run_records.check_one_task(ledgers)
-    answer = answer_records(ledgers, options, comparison_folder.Record((), options.get("baseline")))
+    from zoo.compare.paired_tests import PairedTestPlan
+
+    once = PairedTestPlan(options.get("test") or "t", margin=options.get("margin"))  # nothing records looks at these
+    answer = answer_records(ledgers, options, comparison_folder.Record((), options.get("baseline")), once)
     return print_answer(answer, options, place)
 
 
-def answer_records(ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record) -> Answer:
+def answer_records(
+    ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record,
+    test_plan: PairedTestPlan | None = None,
+) -> Answer:  # fmt: skip
     """The verdict over finished runs, with the goal and the moment of the command line."""
+    from zoo.compare.paired_tests import T_TEST
     from zoo.compare.verdict import answer
 
     at = options.get("at") or record.at or run_records.DECISIVE
     commands = [record.command] if record.command else []
     goal = record.goal or options.get("goal")
-    return answer(ledgers, record.baseline, goal, at, record.tuned, commands, record.varied)
+    return answer(ledgers, record.baseline, goal, at, record.tuned, commands, record.varied, test_plan or T_TEST)
+
+
+def look_at_comparison(
+    ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record, home: Path
+) -> Answer:
+    """The verdict over a comparison's finished runs, with what earlier looks have left to spend; records the look."""
+    from zoo.compare.looks import DECISIONS, Question, load_looks, save_looks
+    from zoo.compare.series import load_series, save_series
+    from zoo.compare.statistics import ALPHA
+
+    first = answer_records(ledgers, options, record)
+    seeds = {row.variant: tuple(row.figures) for row in first.rows}
+    variants = [row.variant for row in first.rows[1:]]
+    alpha, series, path = ALPHA, None, Path(options.get("series") or "")
+    if options.get("series") and variants:
+        series = load_series(path, options.get("tries"))
+        entry = series.entry(series_key(options, home), variants)
+        alpha = entry.level
+    looks = load_looks(home, seeds, alpha)
+    question = Question(first.goal, first.baseline, first.at, record.margin, options.get("test") or "t")
+    look = looks.next_look(question, seeds, bool(record.until))
+    answer = answer_records(ledgers, options, record, looks.plan(look))
+    verdicts = {row.variant: row.verdict.word for row in answer.rows[1:]}
+    new = looks.with_look(look, verdicts)
+    if new != looks:
+        save_looks(home, new)
+    if series is not None:
+        save_series(path, series.with_entry(entry, [name for name in verdicts if verdicts[name] in DECISIONS[:2]]))
+    return replace(answer, looks=new.looks)
 
 
 def show_comparison(
@@ -269,7 +380,7 @@ def show_comparison(
     ledgers = comparison_folder.read_ledgers(record.folders, record.budget)
     if not ledgers:
         raise UsageError("all runs of this comparison have been removed.")
-    answer = answer_records(ledgers, options, record)
+    answer = look_at_comparison(ledgers, options, record, home)
     events = journal.read_events(home)
     seeds = tuple(sorted({seed for row in answer.rows for seed in (*row.figures, *row.unfinished)}))
     question = journal.Question(answer.goal, answer.at, answer.baseline, seeds)
@@ -286,8 +397,11 @@ def show_comparison(
 
 
 def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, more: Sequence[Chart] = ()) -> int:
-    """Print the answer, and write the report if ``place`` is set; 1 where the figures are not comparable."""
-    from zoo.compare import table
+    """Print the answer, and write the report if ``place`` is set.
+
+    Returns 1 where the figures are not comparable, else 0; with --exit-code that of the outcome.
+    """
+    from zoo.compare import outcome, table
 
     if options.get("json"):
         print(table.as_json(answer))
@@ -296,6 +410,8 @@ def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, mor
         console.draw(table.as_text(answer, width, is_terminal()))
     if place is not None:
         write_report(answer, options, Path(options.get("out") or place), more)
+    if options.get("exit_code"):
+        return outcome.EXIT_CODES[outcome.outcome(answer)]
     return 1 if answer.comparability_errors else 0
 
 

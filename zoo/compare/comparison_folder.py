@@ -28,6 +28,8 @@ class Record:
     command: str = ""
     varied: tuple[str, ...] | None = None  # the options that vary; None in folders of zoo 0.1, which say nothing of it
     at: str | None = None  # when the decisive figure is taken; None: the default
+    margin: float | None = None
+    until: str | None = None
 
 
 def comparison_path(root: Path, recipe: str, title: str) -> Path:
@@ -48,6 +50,8 @@ def save_record(home: Path, record: Record) -> None:
         "command": record.command,
         "varied": None if record.varied is None else list(record.varied),
         "at": record.at,
+        "margin": record.margin,
+        "until": record.until,
     }
     atomic_files.write_json(home / FILE, content, end="\n")
 
@@ -62,6 +66,7 @@ def load_record(home: Path) -> Record | None:
         folders = tuple(Path(os.path.normpath(home / run)) for run in content["runs"])
         tuned = {str(name): str(sentence) for name, sentence in content["tuned"].items()}
         fields = {name: content[name] for name in ("baseline", "goal", "budget", "command")}
+        fields |= {name: content.get(name) for name in ("margin", "until")}  # comparisons of version 0.1 have none
         varied = content.get("varied")
         return Record(
             folders, tuned=tuned, varied=None if varied is None else tuple(map(str, varied)), at=content.get("at"),

@@ -23,7 +23,8 @@ class OutcomeTest:
 
     ``failed`` and ``base_failed`` count those without a figure; the variant ended better at ``wins`` seeds and worse at
     ``losses``. ``p_rate`` is Fisher's (1922) exact test on the numbers of diverged runs, ``p_sign`` the exact sign test
-    on wins and losses, both two-sided; ``p`` corrects the smaller one for being one of two.
+    on wins and losses, both two-sided; ``p`` corrects the smaller one for being one of two. Where seeds are added until
+    the comparison is decided, ``p_sign`` is of the sequential test on wins and losses, and ``p_rate`` NaN.
     """
 
     n: int
@@ -36,7 +37,9 @@ class OutcomeTest:
 
     @property
     def p(self) -> float:
-        """min(1, 2 · min(p_rate, p_sign))."""
+        """min(1, 2 · min(p_rate, p_sign)); p_sign where there is no other."""
+        if math.isnan(self.p_rate):
+            return self.p_sign
         return min(1.0, 2 * min(self.p_rate, self.p_sign))
 
     @property
@@ -57,21 +60,30 @@ def failure_text(failures: Mapping[int, str], total: int) -> str:
 
 
 def compare_outcomes(
-    ours: Mapping[int, float], theirs: Mapping[int, float], lower_is_better: bool
-) -> OutcomeTest | None:
-    """The tests on the figures by seed of a variant and the baseline, NaN where a run failed; None if none did."""
-    seeds = [seed for seed in ours if seed in theirs]
+    ours: Mapping[int, float], theirs: Mapping[int, float], lower_is_better: bool, order: Sequence[int] | None = None,
+    until_decided: bool = False,
+) -> OutcomeTest | None:  # fmt: skip
+    """The tests on the figures by seed of a variant and the baseline, NaN where a run failed; None if none did.
+
+    ``order`` has the common seeds as they came, for a test ``until_decided``, which any number of looks may repeat.
+    """
+    seeds = [seed for seed in ours if seed in theirs] if order is None else list(order)
     failed = [math.isnan(ours[seed]) for seed in seeds]
     base_failed = [math.isnan(theirs[seed]) for seed in seeds]
     if not any([*failed, *base_failed]):
         return None
-    wins = losses = 0
-    for seed in seeds:
-        mine, other = (_rank(figures[seed], lower_is_better) for figures in (ours, theirs))
-        wins, losses = wins + (mine < other), losses + (mine > other)
+    ranks = [tuple(_rank(figures[seed], lower_is_better) for figures in (ours, theirs)) for seed in seeds]
+    signs = [int(mine > other) - int(mine < other) for mine, other in ranks]
+    n, k, base_k, wins, losses = len(seeds), sum(failed), sum(base_failed), signs.count(-1), signs.count(1)
+    if until_decided:
+        import numpy as np
+
+        from zoo.compare import sequential
+
+        p = sequential.last_p(np.array(signs, dtype=np.float64)) if n else 1.0
+        return OutcomeTest(n, k, base_k, wins, losses, math.nan, p)
     from scipy.stats import binomtest, fisher_exact
 
-    n, k, base_k = len(seeds), sum(failed), sum(base_failed)
     p_rate = float(fisher_exact([[k, n - k], [base_k, n - base_k]]).pvalue)
     p_sign = float(binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
     return OutcomeTest(n, k, base_k, wins, losses, p_rate, p_sign)
@@ -82,17 +94,17 @@ def _rank(figure: float, lower_is_better: bool) -> float:
     return math.inf if math.isnan(figure) else figure if lower_is_better else -figure
 
 
-def judge_outcomes(test: OutcomeTest, adjusted: float, tests: int) -> Verdict:
+def judge_outcomes(test: OutcomeTest, adjusted: float, tests: int, level: float = ALPHA) -> Verdict:
     """The verdict on a variant from its corrected p value, where runs of it or of the baseline diverged."""
     record = f"ends better at {test.wins} and worse at {test.losses} of {test.n} seeds"
     if test.n < 2:
         return Verdict("no verdict", "one seed: no verdict")
     if test.failed == test.base_failed == test.n:
         return Verdict("no verdict", "all runs of both failed: no verdict")
-    if adjusted <= ALPHA:
+    if adjusted <= level:
         word = "better" if test.favours_variant else "worse"
         return Verdict(word, f"{word}: {record}")
-    corrected = f", corrected for {tests} comparisons" if test.p <= ALPHA else ""
+    corrected = f", corrected for {tests} comparisons" if test.p <= level else ""
     return Verdict("not distinguishable", f"not distinguishable: {record}{corrected}")
 
 

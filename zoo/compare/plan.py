@@ -36,6 +36,8 @@ class Comparison:
     probe: str | None = None
     goal: str | None = None
     at: str = run_records.DECISIVE
+    margin: float | None = None
+    until: str | None = None
     name: str = ""  # of its folder; by default the names of the varied options
 
     def __post_init__(self) -> None:

@@ -7,11 +7,17 @@ from collections.abc import Sequence
 
 from zoo.compare.number_format import UNITS, decimal_places, format_fixed, format_probability, format_short, join_words
 from zoo.compare.outcomes import failure_text
-from zoo.compare.statistics import MAX_SEEDS, round_count
+from zoo.compare.paired_tests import ASSUMPTIONS
+from zoo.compare.statistics import MAX_SEEDS, round_count, seeds_text
 from zoo.compare.verdict import Answer, Row
 
-WORDS = ("better", "worse", "not distinguishable", "no verdict", "not comparable")
+WORDS = ("better", "worse", "as good as", "not distinguishable", "no verdict", "not comparable")
 BETWEEN, MANY = "95 % interval", 4
+NEEDED = (  # by whether a later look uses the sequential test
+    "seeds needed are for 80 % power at the difference observed, and their range for the 10 % and 90 % quantiles of it",
+    "seeds needed are those with which the sequential test decides in 80 % of cases if the true difference is the "
+    "observed one, and their range is that for the 10 % and 90 % quantiles of it",
+)
 
 
 def question(answer: Answer) -> str:
@@ -35,6 +41,8 @@ def sentences(answer: Answer) -> list[str]:
     by = {word: [row for row in others if row.verdict.word == word] for word in WORDS}
     result = [_opening(by)]
     result += [f"{row.label} is {_by_how_much(answer, row)}." for row in (*by["better"], *by["worse"])]
+    if equivalent := by["as good as"]:
+        result.append(f"As good as {base} within {_margin(answer)}: {join_words([row.label for row in equivalent])}.")
     if undecided := by["not distinguishable"]:
         result.append(f"Not distinguishable from {base} with {_seeds(undecided)}: {_needing(undecided)}.")
     for reason in dict.fromkeys(row.verdict.sentence for row in by["no verdict"]):
@@ -56,10 +64,13 @@ def legend(answer: Answer) -> list[str]:
     ]
     if len(answer.rows) > 1:
         holm = f"p after Holm's correction for {answer.tests} comparisons" if answer.tests > 1 else "p two-sided"
+        together = "for all variants and looks together" if answer.looks else "for all variants together"
         result.append(
-            f"Differences from {answer.base.label} are paired by seed; the {BETWEEN} is for each pair alone; {holm}; "
-            "seeds needed are for 80 % power at the difference observed."
+            f"Differences from {answer.base.label} are paired by seed; the {BETWEEN} holds {together}; {holm}; "
+            f"{NEEDED[answer.plan.test == 'sequential' or answer.plan.later_level is not None]}."
         )
+    if len(answer.rows) > 1:
+        result += _how_tested(answer)
     if any(row.outcome for row in answer.rows):
         result.append(
             "Where runs failed, the figures of the others are a selection: no mean, difference or interval is given. p "
@@ -75,7 +86,7 @@ def late_choices(answer: Answer) -> list[str]:
     """A sentence about what was chosen after a look at the runs; none where nothing was, or no journal can tell."""
     if not answer.late_choices:
         return []
-    return [f"Chosen after looking at runs of this comparison, so p is too small: {'; '.join(answer.late_choices)}."]
+    return [f"Chosen after looking at runs of this comparison: {'; '.join(answer.late_choices)}."]
 
 
 def moment(at: str) -> str:
@@ -84,6 +95,20 @@ def moment(at: str) -> str:
     if count:
         return f"mean of the last {count} validations"
     return "figure on the test split" if what == "test" else f"{what} validation"
+
+
+def _how_tested(answer: Answer) -> list[str]:
+    """The test, where it is not the usual one, and what this look has left for later ones."""
+    plan, result = answer.plan, []
+    if plan.test != "t":
+        result.append(f"Test: {plan.test}. It assumes: {ASSUMPTIONS[plan.test]}.")
+    if plan.margin is not None:
+        result.append(f"Margin: {_margin(answer)}, by two one-sided tests.")
+    if answer.looks:
+        left = "" if plan.later_level is None else f", and looks at more seeds may spend {plan.later_level:.2g}"
+        number = f"Look {len(answer.looks)} at this comparison"
+        result.append(f"{number}: verdicts are false with a probability of at most {plan.level:.2g}{left}.")
+    return result
 
 
 def goal(answer: Answer) -> str:
@@ -143,8 +168,7 @@ def brief(row: Row) -> str:
     """The verdict for narrow columns: ``not distinguishable; ~14 needed``."""
     pieces = [row.verdict.sentence]
     if row.verdict.word == "not distinguishable" and not _identical(row) and row.outcome is None:
-        seeds_needed = f"~{round_count(row.verdict.needed)}" if row.verdict.needed else f">{MAX_SEEDS:,}"
-        pieces = [row.verdict.word, f"{seeds_needed} needed"]
+        pieces = [row.verdict.word, f"{_brief_count(row.verdict.needed)} needed"]
     pieces += [failure_text(row.failures, len(row.figures))] if row.failures else []
     pieces += [f"{len(row.unpaired)} unpaired"] if row.unpaired else []
     return "; ".join(pieces)
@@ -161,10 +185,14 @@ def spent(answer: Answer) -> str:
     return f"{format_short(run.tokens)} {answer.unit}s, {run.steps:,} steps"
 
 
+def _margin(answer: Answer) -> str:
+    return f"{answer.plan.margin:g}{unit(answer)}"
+
+
 def _opening(by: dict[str, list[Row]]) -> str:
     if by["better"]:
         return "Yes."
-    if by["worse"] and not any(by[word] for word in WORDS[2:]):
+    if (by["worse"] or by["as good as"]) and not any(by[word] for word in WORDS[3:]):
         return "No."
     return "Not shown by these runs." if by["worse"] or by["not distinguishable"] else "These runs cannot tell."
 
@@ -199,12 +227,16 @@ def _needing(rows: Sequence[Row]) -> str:
         return f"{len(rows)} variants ({low}{f' to {high}' if low != high else ''} would be needed)"
     result = []
     for row in rows:
-        seeds = f"about {round_count(row.verdict.needed)}" if row.verdict.needed else f"more than {MAX_SEEDS:,}"
+        seeds = seeds_text(row.verdict.needed, row.verdict.fewest, row.verdict.most)
         pieces = [failure_text(row.failures, len(row.figures))] if row.failures else []
         if row.outcome is None:
             pieces.append("identical" if _identical(row) else f"{seeds} would be needed")
         result.append(f"{row.label} ({'; '.join(pieces)})")
     return join_words(result, MANY)
+
+
+def _brief_count(needed: int | None) -> str:
+    return f"~{round_count(needed)}" if needed else f">{MAX_SEEDS:,}"
 
 
 def _identical(row: Row) -> bool:

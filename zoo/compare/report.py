@@ -22,6 +22,11 @@ SETTINGS = (
     "processes", "zoo", "torch", "python",
 )  # fmt: skip
 TEMPLATE = "report.html"
+TEST_NAMES = {
+    "t": "Student's paired t test", "moderated": "a t test with moderated variances (Smyth, 2004)",
+    "permutation": "flipping their signs (Fisher, 1935)",
+    "sequential": "betting on their signs, a test that holds after every seed",
+}  # fmt: skip
 
 
 def write_report(answer: Answer, folder: str | Path, more: Sequence[Chart] = ()) -> list[Path]:
@@ -69,6 +74,7 @@ def page(answer: Answer, charts: Sequence[Chart] = ()) -> str:
         runs=_runs(answer),
         common=_common(answer),
         version=_setting(answer, "zoo"),
+        tests=TEST_NAMES,
         light=LIGHT,
         dark=DARK,
     )

@@ -245,7 +245,8 @@ def read_crash(folder: Path) -> dict[str, Any]:
 
 
 KINDS: dict[str, type | tuple[type, ...]] = {
-    "recipe": str, "variant": str, "seed": int, "unit": str, "prediction": str, "steps": int, "tokens": (int, float), "finished": bool,
+    "recipe": str, "variant": str, "seed": int, "unit": str, "prediction": str,
+    "steps": int, "tokens": (int, float), "finished": bool,
     "diverged": bool, "validations": list, "earlier_code": list,
     **dict.fromkeys(("choices", "goals", "data", "start", "batches", "setting", "cost", "best", "last"), dict),
     **dict.fromkeys(("outcome", "config", "code", "test"), dict),

@@ -12,14 +12,18 @@ from dataclasses import asdict
 from typing import Any
 
 from zoo import console
-from zoo.compare import prose
+from zoo.compare import outcome, prose
 from zoo.compare.number_format import NONE, format_duration, format_memory, format_short
+from zoo.compare.paired_tests import ASSUMPTIONS
 from zoo.compare.verdict import Answer, Row
 from zoo.console import printable
 from zoo.logging.cost_measures import MEASURES
 
 WIDTH, LABEL, NARROW = 100, 26, 14
-COLOURS = {"better": "32", "worse": "31", "not comparable": "33", "no verdict": "2", "not distinguishable": "2"}
+COLOURS = {
+    "better": "32", "as good as": "32", "worse": "31", "not comparable": "33", "no verdict": "2",
+    "not distinguishable": "2",
+}  # fmt: skip
 
 
 def as_text(answer: Answer, width: int = WIDTH, colour: bool = False) -> str:
@@ -94,10 +98,28 @@ def as_json(answer: Answer) -> str:
         "late_choices": answer.late_choices,
         "flags": [asdict(flag) for flag in answer.flags],
         "commands": answer.commands,
+        "outcome": outcome.outcome(answer),
+        "exit_code": outcome.EXIT_CODES[outcome.outcome(answer)],
+        "test": {
+            "name": answer.plan.test,
+            "assumes": ASSUMPTIONS[answer.plan.test],
+            "level": answer.plan.level,
+            "later_level": answer.plan.later_level,
+            "margin": answer.plan.margin,
+            "correction": "Holm",
+            "intervals": "simultaneous, 1 - level / tests each",
+        },
+        "looks": [asdict(look) for look in answer.looks],
     }
     content["variants"] = [
         record(answer, row)
-        | {"choices": row.choices, "figures": row.figures, "unfinished": row.unfinished, "left_out": row.unpaired}
+        | {
+            "differences": row.differences,
+            "choices": row.choices,
+            "figures": row.figures,
+            "unfinished": row.unfinished,
+            "left_out": row.unpaired,
+        }
         | {"failures": row.failures, "outcome": asdict(row.outcome) | {"p": row.outcome.p} if row.outcome else None}
         | {"others": {goal: {"mean": mean, "sd": sd} for goal, (mean, sd) in (row.others or {}).items()}}
         for row in answer.rows
@@ -109,7 +131,8 @@ FORMS: dict[str, Callable[[float], str]] = {"count": format_short, "bytes": form
 
 RECORD = (
     "variant", "label", "goal", "seeds", "diverged", "failed", "unfinished", "left_out", "mean", "sd", "pairs",
-    "difference", "difference_sd", "low", "high", "t", "p", "p_holm", "effect", "verdict", "sentence", "seeds_needed",
+    "difference", "difference_sd", "low", "high", "t", "p", "p_holm", "p_margin", "effect", "verdict", "sentence",
+    "seeds_needed", "seeds_needed_low", "seeds_needed_high",
     *(measure.name for measure in MEASURES), "kernel", "tuned",
 )  # fmt: skip
 
@@ -120,7 +143,8 @@ def record(answer: Answer, row: Row) -> dict[str, Any]:
     values = (
         row.variant, row.label, answer.goal, len(row.figures), len(row.diverged), len(row.failed), len(row.unfinished),
         len(row.unpaired), row.mean, row.sd, pair.n, pair.mean, pair.sd, pair.low, pair.high, pair.t, pair.p,
-        row.adjusted, pair.effect, row.verdict.word, row.sentence, row.verdict.needed,
+        row.adjusted, row.equivalent, pair.effect, row.verdict.word, row.sentence, row.verdict.needed,
+        row.verdict.fewest, row.verdict.most,
         *(row.cost[measure.name] for measure in MEASURES), row.kernel, row.tuned,
     )  # fmt: skip
     return dict(zip(RECORD, values, strict=True))

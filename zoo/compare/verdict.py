@@ -15,15 +15,16 @@ from zoo.compare.fairness import (
     setting_value_text,
     varied_names,
 )  # fmt: skip
+from zoo.compare.looks import Look
 from zoo.compare.number_format import NONE, join_words
 from zoo.compare.outcomes import (
-    NO_PAIR,
     OutcomeTest,
     compare_outcomes,
     failure_text,
     judge_outcomes,
     other_failures,
 )  # fmt: skip
+from zoo.compare.paired_tests import NOT_TESTED, T_TEST, PairedTestPlan, compare_samples, judge_all
 from zoo.compare.run_records import (
     DECISIVE,
     RunRecord,
@@ -33,7 +34,7 @@ from zoo.compare.run_records import (
     parse_moment,
     shared_goals,
 )
-from zoo.compare.statistics import Paired, Verdict, holm_adjust, judge, mean_and_deviation, paired_t_test
+from zoo.compare.statistics import Paired, Verdict, mean_and_deviation
 from zoo.compare.variant_names import match_variant, short_names
 from zoo.errors import UsageError
 from zoo.logging.cost_measures import MEASURES
@@ -49,7 +50,8 @@ class Row:
     ``mean`` and ``sd`` are over the seeds that the baseline has too, and NaN where one of them failed: those of the
     survivors would say nothing about the variant. Then ``pair`` holds no difference either, and ``outcome`` has the
     tests that decide. ``failures`` says how the failed seeds ended. ``adjusted`` is p after Holm's correction, NaN for
-    the baseline and without a test. ``unpaired`` are seeds that the baseline lacks.
+    the baseline and without a test, and ``equivalent`` that of a difference of the margin or more. ``differences`` are
+    variant - baseline by seed. ``unpaired`` are seeds that the baseline lacks.
     """
 
     variant: str
@@ -69,6 +71,8 @@ class Row:
     others: Mapping[str, tuple[float, float]] | None = None
     failures: Mapping[int, str] = field(default_factory=dict)
     outcome: OutcomeTest | None = None
+    equivalent: float = math.nan
+    differences: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def diverged(self) -> tuple[int, ...]:
@@ -113,6 +117,8 @@ class Answer:
     tests: int
     commands: tuple[str, ...] = ()
     late_choices: tuple[str, ...] | None = None
+    plan: PairedTestPlan = T_TEST  # how differences were tested
+    looks: tuple[Look, ...] = ()  # those of this comparison so far, this one included
 
     @property
     def base(self) -> Row:
@@ -138,13 +144,15 @@ def answer(
     tuned: Mapping[str, str] | None = None,
     commands: Sequence[str] = (),
     varied: Sequence[str] | None = None,
+    plan: PairedTestPlan = T_TEST,
 ) -> Answer:
     """Compare every variant with the baseline, which is by default the variant "default", or else the first.
 
     ``goal`` is the headline figure, by default the task's first; ``at`` selects the "last" or "best" validation, the
     mean of the last three, "last:3", or the "test" split. ``tuned`` has sentences by variant, such as "lr 0.003, best
-    of 3 on validation"; ``varied`` are the options that vary on purpose, None if only the runs can tell. Where a run
-    failed the verdict is about outcomes. Raises UsageError for an unknown baseline or goal, and if no run is finished.
+    of 3 on validation"; ``varied`` are the options that vary on purpose, None if only the runs can tell; ``plan`` says
+    how differences are tested. Where a run failed the verdict is about outcomes. Raises UsageError for an unknown
+    baseline or goal, and if no run is finished.
     """
     everything = list(ledgers)
     groups = group_by_variant(everything)
@@ -166,32 +174,44 @@ def answer(
     failures = {name: {seed: runs[seed].failure(headline) or "diverged" for seed, f in figures[name].items()
                        if math.isnan(f)} for name, runs in groups.items()}  # fmt: skip
     comparable = [name for name in groups if name != base and not any(flag.refuses(name) for flag in findings)]
-    outcomes = {name: compare_outcomes(figures[name], figures[base], lower) for name in comparable}
-    pairs = {name: NO_PAIR if outcomes[name] else _paired_difference(figures[name], figures[base])
-             for name in comparable}  # fmt: skip
-    p_values = {name: _p_value(pairs[name], outcomes[name], (failures[name], failures[base])) for name in comparable}
-    adjusted = dict(zip(p_values, holm_adjust([*p_values.values()]), strict=True))
-    tests = sum(not math.isnan(p) for p in adjusted.values())
+    common = {name: plan.sort_seeds([seed for seed in figures[name] if seed in figures[base]]) for name in comparable}
+    outcomes = {
+        name: compare_outcomes(figures[name], figures[base], lower, seeds, plan.test == "sequential")
+        for name, seeds in common.items()
+    }
+    samples = {
+        name: ([figures[name][seed] for seed in seeds], [figures[base][seed] for seed in seeds])
+        for name, seeds in common.items() if outcomes[name] is None
+    }  # fmt: skip
+    outcome_p = {
+        name: _outcome_p(test, (failures[name], failures[base])) for name, test in outcomes.items() if test is not None
+    }
+    tested = compare_samples(samples, plan, outcome_p)
+    judged = judge_all({name: tested[name] for name in samples}, lower, plan)
+    tests = sum(not math.isnan(one.adjusted) for one in tested.values())
     groups = _with_settings(groups)
     names = _varied_choices(groups, tuned or {}, varied_set)
     labels = _labels(groups, names, base)
     rows = []
     for name, runs in groups.items():
-        pair, outcome = pairs.get(name, NO_PAIR), outcomes.get(name)
+        one, outcome = tested.get(name, NOT_TESTED), outcomes.get(name)
         paired_figures = [figure for seed, figure in figures[name].items() if name == base or seed in figures[base]]
         mean, sd = _mean_unless_failed(paired_figures or [*figures[name].values()])
-        verdict = _verdict(name, base, pair, adjusted, tests, lower, findings)
+        verdict = _verdict(name, base, judged, findings)
         if outcome is not None:
             other = other_failures((failures[name], failures[base]))
             verdict = (
                 Verdict("no verdict", f"runs {other}: no verdict") if other
-                else judge_outcomes(outcome, adjusted[name], tests)
+                else judge_outcomes(outcome, one.adjusted, tests, plan.level)
             )  # fmt: skip
+        ours, theirs = samples.get(name, ((), ()))
         rows.append(
             Row(
                 variant=name, label=labels[name], choices={n: describe_values(_choice(runs, n)) for n in names},
-                figures=figures[name], mean=mean, sd=sd, pair=pair, adjusted=adjusted.get(name, math.nan),
-                verdict=verdict, cost=_cost(runs), kernel=_kernels(runs),
+                figures=figures[name], mean=mean, sd=sd, pair=one.pair, adjusted=one.adjusted,
+                equivalent=one.equivalent, verdict=verdict, cost=_cost(runs), kernel=_kernels(runs),
+                differences={seed: mine - other for seed, mine, other in zip(common.get(name, ()), ours, theirs,
+                                                                             strict=False)},
                 unfinished=tuple(s for s in runs if s not in figures[name]),
                 unpaired=tuple(s for s in figures[name] if name != base and s not in figures[base]),
                 tuned=(tuned or {}).get(name, ""), others=_others(runs, headline, at), failures=failures[name],
@@ -204,14 +224,12 @@ def answer(
     notes = [*_failure_flags(rows, groups), *_missing_seed_flags(rows, headline)]
     return Answer(
         join_words([*recipes]), headline, lower, at, first.unit, base, names, tuple(rows),
-        (*findings, *notes), groups, tests, tuple(commands),
+        (*findings, *notes), groups, tests, tuple(commands), plan=plan,
     )  # fmt: skip
 
 
-def _p_value(pair: Paired, outcome: OutcomeTest | None, failures: Sequence[Mapping[int, str]]) -> float:
-    """The p value of the test that decides; NaN where runs crashed or ran out of memory, and without a test."""
-    if outcome is None:
-        return pair.p
+def _outcome_p(outcome: OutcomeTest, failures: Sequence[Mapping[int, str]]) -> float:
+    """The p value of a test on outcomes; NaN where runs crashed or ran out of memory, and without a test."""
     if other_failures(failures) or outcome.n < 2 or outcome.failed == outcome.base_failed == outcome.n:
         return math.nan
     return outcome.p
@@ -270,21 +288,13 @@ def _goal(groups: Mapping[str, Seeds], base: str, requested: str | None) -> tupl
     return name, goals[name]
 
 
-def _paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Paired:
-    """The paired difference over common seeds, all of which have a figure."""
-    seeds = [seed for seed in ours if seed in theirs]
-    return paired_t_test([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds])
-
-
-def _verdict(
-    name: str, base: str, pair: Paired, adjusted: Mapping[str, float], tests: int, lower: bool, findings: Sequence[Flag]
-) -> Verdict:
+def _verdict(name: str, base: str, judged: Mapping[str, Verdict], findings: Sequence[Flag]) -> Verdict:
     if name == base:
         return Verdict("baseline", "baseline")
     refusal = next((flag for flag in findings if flag.refuses(name)), None)
     if refusal is not None:
         return Verdict("not comparable", f"not comparable: {refusal.about}")
-    return judge(pair, adjusted[name], tests, lower)
+    return judged.get(name, Verdict("no verdict", "no verdict"))
 
 
 def _varied_choices(

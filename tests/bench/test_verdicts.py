@@ -1,0 +1,79 @@
+"""The simulation of false verdicts with few repetitions: bounds are those of the binomial distribution."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bench import verdicts
+from zoo.compare import sequential
+from zoo.compare.looks import UNTIL
+from zoo.compare.paired_tests import PairedTestPlan, compare_samples, judge_all
+from zoo.compare.statistics import ALPHA
+
+SYMMETRIC = [null for null in verdicts.NULLS if null.symmetric]
+
+
+def most(count, rate=ALPHA):
+    """The number of hits that a true rate exceeds with a probability of 1e-4."""
+    return int(stats.binom.isf(1e-4, count, rate))
+
+
+@pytest.mark.parametrize("null", SYMMETRIC, ids=lambda null: null.title)
+def test_looks_after_every_seed_give_few_false_verdicts(null):
+    ours, theirs = null.samples(np.random.default_rng(11), 2000, verdicts.MOST)
+    false = sequential.p_values(ours - theirs)[:, -1] <= ALPHA
+    assert false.sum() <= most(2000)
+    assert false.sum() > 20  # a test that never errs has no power
+    assert verdicts.t_after_every_seed(ours - theirs).mean() > 0.15  # what it is for
+
+
+@pytest.mark.parametrize("null", SYMMETRIC, ids=lambda null: null.title)
+def test_seeds_added_as_advised_give_few_false_verdicts(null):
+    ours, theirs = null.samples(np.random.default_rng(12), 100, verdicts.PATIENCE)
+    words = [verdicts.follow_advice(*pair) for pair in zip(ours.tolist(), theirs.tolist(), strict=True)]
+    assert sum(word in ("better", "worse") for word in words) <= most(100)
+
+
+def test_the_simulated_paths_are_those_of_the_verdict():
+    rng = np.random.default_rng(13)
+    ours, theirs = rng.standard_normal((40, 12)) + 0.7, rng.standard_normal((40, 12))
+    plan = PairedTestPlan("sequential", UNTIL * ALPHA)
+    paths = sequential.p_values(ours - theirs)
+    for path, one, other in zip(paths, ours, theirs, strict=True):
+        for count in (2, 6, 12):
+            tested = compare_samples({"v": (one[:count], other[:count])}, plan)
+            assert tested["v"].pair.p == pytest.approx(path[count - 1], rel=1e-12)
+            assert (tested["v"].adjusted <= plan.level) == (path[count - 1] <= plan.level)
+    assert judge_all(tested, True, plan)["v"].word in ("better", "worse", "not distinguishable")
+
+
+def test_a_series_of_tries_that_change_nothing_finds_nothing():
+    rows = verdicts.series(60, np.random.default_rng(14))
+    plain, corrected = (float(cell.removesuffix(" %")) / 100 for cell in rows[1][2:])
+    assert plain > 0.5
+    assert corrected * 60 <= most(60) + 0.1
+
+
+def test_at_the_margin_few_are_called_as_good():
+    (_, *rows) = verdicts.margins(300, np.random.default_rng(15))
+    for cells in rows:
+        rates = [float(cell.removesuffix(" %")) / 100 for cell in cells[1:6]]
+        assert max(rates[:2]) * 300 <= most(300) + 0.5
+    assert rates[4] > 0.9  # a margin of two standard deviations
+
+
+def test_moderated_variances_find_more_and_err_no_more():
+    (_, *rows) = verdicts.families(400, np.random.default_rng(16))
+    for _, _, *cells in rows:
+        false_t, false, power_t, power = (float(cell.removesuffix(" %")) / 100 for cell in cells[:4])
+        assert max(false_t, false) * 400 <= most(400) + 0.5
+        assert power > power_t
+
+
+def test_the_command_prints_a_table(capsys):
+    verdicts.main(["power", "--count", "50"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].startswith("| effect, d_z |")
+    assert len({line.count("|") for line in lines[2:] if line}) == 1
+    with pytest.raises(SystemExit):
+        verdicts.main(["nonsense"])

@@ -1,0 +1,153 @@
+"""Tests of all variants together: against scipy and exact enumeration; margins, moderated variances, intervals."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from zoo.compare.paired_tests import TESTS, PairedTestPlan, compare_samples, judge_all
+from zoo.compare.statistics import (
+    Verdict,
+    effect_quantiles,
+    equivalence_p,
+    holm_adjust,
+    moderate_variances,
+    moderated_t_test,
+    paired_t_test,
+    sign_flip_interval,
+    sign_flip_p,
+)
+
+SEEDS = 12
+BASE = 1.7 + 0.03 * np.random.default_rng(1).standard_normal(SEEDS)
+NOISE = np.random.default_rng(3).standard_normal((4, SEEDS)) * 0.01
+SAMPLES = {f"v{index}": (BASE + shift + NOISE[index], BASE) for index, shift in enumerate((0.0, -0.03, 0.02, 0.001))}
+
+
+def test_two_one_sided_tests_are_those_of_scipy():
+    for ours, theirs in SAMPLES.values():
+        for margin in (0.005, 0.01, 0.03):
+            low = stats.ttest_1samp(ours - theirs, -margin, alternative="greater").pvalue
+            high = stats.ttest_1samp(ours - theirs, margin, alternative="less").pvalue
+            assert equivalence_p(paired_t_test(ours, theirs), margin) == pytest.approx(max(low, high), rel=1e-10)
+    assert math.isnan(equivalence_p(paired_t_test([1.0], [1.0]), 0.1))
+    assert equivalence_p(paired_t_test([1.0] * 5, [1.0] * 5), 0.1) == 2.0**-5
+    assert equivalence_p(paired_t_test([2.0] * 5, [1.0] * 5), 0.1) == 1.0
+
+
+def test_signs_are_flipped_as_scipy_permutes():
+    for ours, theirs in SAMPLES.values():
+        result = stats.permutation_test((ours - theirs,), np.mean, permutation_type="samples", n_resamples=np.inf)
+        assert sign_flip_p((ours - theirs).tolist()) == pytest.approx(result.pvalue, rel=1e-12)
+    assert sign_flip_p([1.0] * 6) == 2.0**-5
+    assert math.isnan(sign_flip_p([1.0]))
+
+
+def test_many_seeds_are_permuted_at_random_and_never_to_zero():
+    assert sign_flip_p([1.0] * 40) == 1 / 20_001
+    values = np.random.default_rng(0).standard_normal(15) + 0.4
+    exact = np.mean([abs(signs @ np.abs(values)) >= abs(values.sum()) - 1e-12
+                     for signs in map(np.array, itertools.product((1, -1), repeat=15))])  # fmt: skip
+    assert sign_flip_p(values.tolist()) == pytest.approx(exact, abs=0.01)
+
+
+def test_an_interval_of_flipped_signs_ends_where_its_test_does():
+    values = SAMPLES["v1"][0] - BASE
+    low, high = sign_flip_interval(values.tolist(), 0.05)
+    for inside, outside in ((low + 1e-6, low - 1e-6), (high - 1e-6, high + 1e-6)):
+        assert sign_flip_p((values - inside).tolist()) > 0.05 >= sign_flip_p((values - outside).tolist())
+    assert all(map(math.isnan, sign_flip_interval([0.1, 0.2, 0.3])))
+
+
+def test_effects_at_quantiles_of_the_noncentral_t():
+    pair = paired_t_test(*SAMPLES["v1"])
+    near, far = effect_quantiles(pair)
+    assert stats.nct.cdf(abs(pair.t), SEEDS - 1, near * math.sqrt(SEEDS)) == pytest.approx(0.9, abs=1e-9)
+    assert stats.nct.cdf(abs(pair.t), SEEDS - 1, far * math.sqrt(SEEDS)) == pytest.approx(0.1, abs=1e-9)
+    assert near < abs(pair.effect) < far
+    weak = effect_quantiles(paired_t_test([0.1, -0.1, 0.02], [0.0] * 3))
+    assert weak[0] == 0.0 < weak[1]
+
+
+def test_a_prior_of_variances_is_recovered():
+    """Variances of a scaled inverse chi-squared prior with 6 degrees of freedom around 2, 4,000 of them."""
+    rng = np.random.default_rng(5)
+    true = 2.0 * 6 / rng.chisquare(6, 4000)
+    variance, freedom = moderate_variances((true * rng.chisquare(4, 4000) / 4).tolist(), [4] * 4000)
+    assert (variance, freedom) == pytest.approx((2.0, 6.0), rel=0.1)
+    same = moderate_variances((rng.chisquare(4, 5) / 4 * 0 + 2.0).tolist(), [4] * 5)
+    assert same[1] == math.inf
+    assert math.isnan(moderate_variances([1.0, 2.0], [4, 4])[0])
+
+
+def test_moderated_variances_are_the_weighted_mean_and_never_below_the_own():
+    pair = paired_t_test(SAMPLES["v1"][0][:4], BASE[:4])
+    above = moderated_t_test(pair, 4 * pair.sd**2, 2.0)
+    variance = (2 * 4 * pair.sd**2 + 3 * pair.sd**2) / 5
+    assert above.t == pytest.approx(pair.mean / math.sqrt(variance / 4))
+    assert above.p == pytest.approx(2 * special.stdtr(5, -abs(above.t)))
+    below = moderated_t_test(pair, pair.sd**2 / 9, math.inf)  # the prior counts as at most the pair's own freedom
+    assert below.t == pytest.approx(pair.t)
+    assert below.p == pytest.approx(2 * special.stdtr(6, -abs(pair.t)))
+    assert moderated_t_test(pair, math.nan, 0.0) == pair
+
+
+@pytest.mark.parametrize("test", TESTS)
+def test_an_interval_without_zero_belongs_to_a_verdict(test):
+    plan = PairedTestPlan(test)
+    tested = compare_samples(SAMPLES, plan)
+    words = {name: verdict.word for name, verdict in judge_all(tested, True, plan).items()}
+    assert (words["v1"], words["v2"]) == ("better", "worse")
+    for name, one in tested.items():
+        if one.pair.low > 0 or one.pair.high < 0:
+            assert words[name] in ("better", "worse")
+        assert one.pair.low < one.pair.mean < one.pair.high
+
+
+def test_intervals_hold_for_all_variants_together():
+    tested = compare_samples(SAMPLES, PairedTestPlan(level=0.04))
+    for name, (ours, theirs) in SAMPLES.items():
+        low, high = stats.ttest_rel(ours, theirs).confidence_interval(1 - 0.04 / 4)
+        assert (tested[name].pair.low, tested[name].pair.high) == pytest.approx((low, high))
+        assert tested[name].pair.p == pytest.approx(stats.ttest_rel(ours, theirs).pvalue)
+
+
+@pytest.mark.parametrize("test", ["t", "sequential"])
+def test_within_a_margin_a_variant_is_as_good(test):
+    plan = PairedTestPlan(test, margin=0.03)
+    judged = judge_all(compare_samples(SAMPLES, plan), True, plan)
+    assert {name: verdict.word for name, verdict in judged.items()} == {
+        "v0": "as good as", "v1": "better", "v2": "worse", "v3": "as good as",
+    }  # fmt: skip
+    narrow = PairedTestPlan(test, margin=0.0005)
+    assert judge_all(compare_samples(SAMPLES, narrow), True, narrow)["v3"].word == "not distinguishable"
+
+
+def test_of_no_difference_and_a_margin_at_most_one_is_true():
+    """Shaffer: the factor is the number of variants with a hypothesis left, not the number of hypotheses."""
+    adjusted = holm_adjust([0.001, 0.02, 0.9, 0.01], ["a", "b", "a", "b"])
+    assert adjusted == pytest.approx([0.002, 0.04, 0.9, 0.02])
+    assert holm_adjust([0.01, 0.02], "aa") == pytest.approx([0.01, 0.02])
+
+
+def test_a_verdict_that_was_reached_stays_unless_the_difference_turns():
+    plan = PairedTestPlan("sequential", 0.008, earlier={"v0": ("better", 5), "v3": ("better", 5)})
+    samples = {
+        "v0": (BASE - 0.001 + NOISE[0] - NOISE[0].mean(), BASE),
+        "v3": (BASE + 0.001 + NOISE[3] - NOISE[3].mean(), BASE),
+    }
+    judged = judge_all(compare_samples(samples, plan), True, plan)
+    assert judged["v0"] == Verdict("better", "better, decided with 5 seeds")
+    assert judged["v3"].word == "not distinguishable"
+
+
+def test_seeds_needed_are_those_of_the_test_that_would_follow():
+    first = PairedTestPlan("t", 0.04, later_level=0.008)
+    weak = {"v0": (BASE[:5] + 0.009 + NOISE[0][:5] - NOISE[0][:5].mean(), BASE[:5])}
+    plain = judge_all(compare_samples(weak), True)["v0"]
+    later = judge_all(compare_samples(weak, first), True, first)["v0"]
+    assert later.needed > plain.needed > 5
+    spent = PairedTestPlan("t", 0.04, later_level=0.0)
+    assert judge_all(compare_samples(weak, spent), True, spent)["v0"].needed is None

@@ -1,0 +1,58 @@
+"""A series of tries has one budget, which decided tries pass on."""
+
+import json
+
+import pytest
+
+from zoo.compare.series import Series, load_series, save_series
+from zoo.compare.statistics import ALPHA
+from zoo.errors import UsageError
+
+
+def test_every_try_has_its_share_and_a_decided_one_passes_it_on():
+    series, each = Series(10), ALPHA / 10
+    for number in range(3):
+        entry = series.entry(f"c{number}", ["v"])
+        assert entry.level == pytest.approx(each)
+        series = series.with_entry(entry, [])
+    series = series.with_entry(series.entries[-1], ["v"])  # decided by more seeds
+    entry = series.entry("c3", ["a", "b"])
+    assert entry.level == pytest.approx(3 * each)
+    series = series.with_entry(entry, ["a"])  # one of two
+    assert series.entry("c4", ["v"]).level == pytest.approx(each)
+
+
+def test_the_same_comparison_is_one_try():
+    series = Series(2).with_entry(Series(2).entry("c", ["a"]), [])
+    assert series.entry("c", ["a"]).level == pytest.approx(ALPHA / 2)
+    assert series.with_entry(series.entry("c", ["a"]), ["a"]).used == 1
+
+
+def test_a_series_ends():
+    series = Series(3).with_entry(Series(3).entry("c", ["a", "b"]), [])
+    with pytest.raises(UsageError, match="1 of its 3 tries left, and this comparison has 2 variants"):
+        series.entry("d", ["a", "b"])
+
+
+def test_all_levels_of_undecided_tries_sum_to_alpha():
+    series = Series(7)
+    while series.used < 7:
+        series = series.with_entry(series.entry(f"c{series.used}", ["v"]), [])
+    assert sum(entry.level for entry in series.entries) == pytest.approx(ALPHA)
+
+
+def test_a_series_survives_on_disk(tmp_path):
+    path = tmp_path / "below" / "tries.json"
+    assert load_series(path, 40) == Series(40)
+    series = Series(40).with_entry(Series(40).entry("c", ["a", "b"]), ["b"])
+    save_series(path, series)
+    assert load_series(path) == load_series(path, 40) == series
+    with pytest.raises(UsageError, match="was begun with 40 tries, which --tries 50 cannot change"):
+        load_series(path, 50)
+    content = json.loads(path.read_text())
+    for change in ({"format": 9}, {"entries": [{}]}, {"tries": "many"}):
+        path.write_text(json.dumps({**content, **change}))
+        with pytest.raises(UsageError, match="is damaged, or no series of zoo"):
+            load_series(path)
+    with pytest.raises(UsageError, match="cannot write --series"):
+        save_series(path / "inside", series)

@@ -1,0 +1,104 @@
+"""An error budget over a series of comparisons: P(any false "better" or "worse" in all of them) <= ALPHA.
+
+A search that tries a hundred variants one after another and keeps what is "better" at 0.05 keeps about three of a
+hundred that change nothing. With ``--series FILE`` each variant may spend ALPHA / tries, and what a decided comparison
+had passes to the next one (the online fallback procedure of Tian and Ramdas, 2021), which holds for tests that depend
+on each other, as tries against one baseline with the same seeds do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from zoo.compare.statistics import ALPHA
+from zoo.errors import UsageError
+from zoo.io import atomic_files, limits
+
+FORMAT, TRIES = 1, 100
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One comparison of a series: its folder, its variants, what it may spend, and those that it decided."""
+
+    comparison: str
+    variants: tuple[str, ...]
+    level: float
+    decided: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Series:
+    """The comparisons of a series of ``tries`` variants, in their order."""
+
+    tries: int = TRIES
+    entries: tuple[Entry, ...] = ()
+
+    @property
+    def used(self) -> int:
+        """The number of variants that were tried."""
+        return sum(len(entry.variants) for entry in self.entries)
+
+    def entry(self, comparison: str, variants: Sequence[str]) -> Entry:
+        """The entry of a comparison with what it may spend; that of before, if it has the same variants.
+
+        Raises UsageError if the series has not so many tries left.
+        """
+        for entry in self.entries:
+            if entry.comparison == comparison and set(entry.variants) == set(variants):
+                return entry
+        left = self.tries - self.used
+        if len(variants) > left:
+            raise UsageError(
+                f"the series has {left} of its {self.tries} tries left, and this comparison has {len(variants)} "
+                "variants.\nBegin another series, with a baseline and seeds that this one has not seen: --series FILE"
+            )
+        previous = self.entries[-1] if self.entries else None
+        whole = previous is not None and set(previous.decided) == set(previous.variants)
+        level = ALPHA * len(variants) / self.tries + (previous.level if previous is not None and whole else 0.0)
+        return Entry(comparison, tuple(variants), level)
+
+    def with_entry(self, entry: Entry, decided: Sequence[str]) -> Series:
+        """With an entry added or changed to what it has decided by now."""
+        new = replace(entry, decided=tuple(decided))
+        same = [index for index, old in enumerate(self.entries)
+                if (old.comparison, set(old.variants)) == (entry.comparison, set(entry.variants))]  # fmt: skip
+        if not same:
+            return replace(self, entries=(*self.entries, new))
+        return replace(self, entries=(*self.entries[: same[0]], new, *self.entries[same[0] + 1 :]))
+
+
+def load_series(path: Path, tries: int | None = None) -> Series:
+    """The series in a file; a new one of ``tries`` (TRIES) variants if it does not exist.
+
+    Raises UsageError for a damaged file, and for another number of tries than it was begun with.
+    """
+    if not path.exists():
+        return Series(tries or TRIES)
+    try:
+        content: Any = limits.read_json(path)
+        if content["format"] != FORMAT:
+            raise ValueError(f"format {content['format']!r}")
+        entries = tuple(
+            Entry(str(one["comparison"]), tuple(one["variants"]), float(one["level"]), tuple(one["decided"]))
+            for one in content["entries"]
+        )
+        series = Series(int(content["tries"]), entries)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"--series {path} is damaged, or no series of zoo: {error!r:.80}") from error
+    if tries is not None and tries != series.tries:
+        raise UsageError(f"--series {path} was begun with {series.tries} tries, which --tries {tries} cannot change.")
+    return series
+
+
+def save_series(path: Path, series: Series) -> None:
+    """Write a series. Raises UsageError if its file cannot be written."""
+    content = {"format": FORMAT, "alpha": ALPHA, "tries": series.tries, "entries": list(map(asdict, series.entries))}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_files.write_json(path, content, end="\n")
+    except OSError as error:
+        raise UsageError(f"cannot write --series {path}: {error.strerror or error}") from error
