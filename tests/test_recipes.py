@@ -105,9 +105,8 @@ def test_recipe_builds_at_the_size_of_its_header(name):
         r"size: ([\d.]+) (M|B) parameters", "\n".join(recipe_files.packaged_recipe(name).header)
     ).groups()
     claimed = float(number) * {"M": 1e6, "B": 1e9}[unit]
-    blank = any(
-        word in name for word in ("tiny", "multi30k", "shakespeare", "stream")
-    )  # the data decides the vocabulary
+    # the data decides the vocabulary
+    blank = any(word in name for word in ("tiny", "multi30k", "shakespeare", "stream"))
     assert blank or total == pytest.approx(claimed, rel=0.05, abs=0.05e6)
 
 

@@ -72,6 +72,8 @@ def train(home: Path, runs: str, kill_after: float | None = None) -> tuple[int, 
     measured, start = [], time.monotonic()
     while process.poll() is None:
         measured.append(resident(process.pid) // MB)
+        if len(measured) % 20 == 0:
+            print(f"{runs}: {len(measured)} s, {measured[-1]} MB resident", file=sys.stderr, flush=True)
         if kill_after is not None and time.monotonic() - start > kill_after:
             process.send_signal(signal.SIGKILL)
         time.sleep(1)

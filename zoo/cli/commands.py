@@ -73,7 +73,7 @@ COMPARE_OPTIONS = (
     *(_for_runs(one.name, one.help, type=one.type, metavar=one.metavar, repeats=one.repeats, short=one.short,
                 key=one.key) for one in (COMPILE, CONFIG, ALLOW_IMPORT, TRUST)),
     Option("goal", "the figure that decides; the task's first unless named", metavar="NAME", heading=ANSWER),
-    Option("at", "last (the default), last:3 (mean of three), test (an untouched split) or best",
+    Option("at", "last (the default), last:3 (mean of three), test (untouched split), best",
            metavar="WHEN", heading=ANSWER),
     Option("margin", "a variant within it, in the unit of the figure, is as good as the baseline", float,
            metavar="SIZE", above=0, heading=ANSWER),

@@ -144,7 +144,7 @@ def workers_change_nothing(subject: DataSubject) -> None:
     alone = batches_of(epoch(data.train_dataloader(), 0), 3)
     pickle.dumps(data.datasets["train"])
     loader = epoch(data._loader("train", data.seed), 0)
-    away = Loader(dataset=loader.dataset, batch_sampler=loader.batches, workers=1)  # type: ignore[arg-type]
+    away = Loader(dataset=loader.dataset, batch_sampler=loader.batches, workers=1)
     require(batches_of(away, 3) == alone, "a loading process gives other batches.")
 
 
