@@ -13,8 +13,8 @@ from zoo.errors import UsageError
 SMALL = {"dim": 8, "depth": 1, "heads": 2}
 TASKS = {
     "CausalLM": SMALL, "MaskedLM": SMALL, "SequenceClassification": SMALL, "TokenClassification": SMALL,
-    "FIM": SMALL, "DPO": SMALL, "Translation": SMALL, "RNNSeq2Seq": {"dim": 8},
-    "Classification": {**SMALL, "patch_size": 2},
+    "FIM": SMALL, "DPO": SMALL,
+    "Translation": SMALL, "RNNSeq2Seq": {"dim": 8}, "Classification": {**SMALL, "patch_size": 2},
 }  # fmt: skip
 TEXT = {"vocab_size": 300, "max_length": 16}
 PAIRS = {"vocab_size": 400, "max_tokens": 64, "max_length": 64}
@@ -24,11 +24,8 @@ DATA = {
     "Glyphs": ({"size": 60}, {"Classification"}),
     "StdlibDocs": (TEXT, {"CausalLM"}),
     "MaskedText": ({"text": lambda: stdlib_docs()}, {"MaskedLM"}),
-    "InfillText": (
-        {"text": lambda: importlib.import_module("zoo.data.stdlib").StdlibDocs(**TEXT)},
-        {"CausalLM", "FIM"},
-    ),
-    "Preferences": ({"text": lambda: importlib.import_module("zoo.data.stdlib").StdlibDocs(**TEXT)}, {"DPO"}),
+    "InfillText": ({"text": lambda: stdlib_docs()}, {"CausalLM", "FIM"}),
+    "Preferences": ({"text": lambda: stdlib_docs()}, {"DPO"}),
     "DocTopics": (TEXT, {"SequenceClassification"}),
     "PythonRoles": ({**TEXT, "pieces": 20}, {"TokenClassification"}),
     "MultiQueryRecall": ({}, {"CausalLM"}),

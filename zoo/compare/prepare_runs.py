@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from zoo.compare import length_probe, matched_sizes, plan, tuning_runs, variants
 from zoo.compare.plan import Arm, Comparison, Fits, InvalidVariant
@@ -15,7 +15,7 @@ from zoo.registry import suggest
 MIN_VARIANTS = 2
 
 
-class Meter(matched_sizes.Costs):
+class Meter(matched_sizes.Costs, Protocol):
     """Measurements of a configuration without training it."""
 
     def check(self, config: Mapping[str, Any]) -> None:

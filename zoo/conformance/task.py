@@ -15,6 +15,7 @@ from zoo.conformance.short_training import train
 from zoo.conformance.subject import TaskSubject
 from zoo.errors import UsageError
 from zoo.models.loss import IGNORED
+from zoo.tasks.lm import LanguageTask
 from zoo.tasks.task import Loss
 from zoo.training.model_cost import cost
 
@@ -94,6 +95,23 @@ def evaluation_is_repeatable(subject: TaskSubject) -> None:
     require(torch.equal(torch.get_rng_state(), state), "evaluation draws random numbers.")
     same = all(again[name] == value or value != value for name, value in figures.items())
     require(same, f"figures remember the evaluation before: {figures} and then {again}. Reset metrics.")
+
+
+def evaluation_is_of_the_next_token(subject: TaskSubject) -> None:
+    """A task whose ``prediction`` is the next token reports the cross-entropy of what it gives for ``inputs`` against
+    ``targets``, whatever it trains with: other tasks of this prediction are compared with it by that loss.
+    """
+    if subject.part.prediction != LanguageTask.prediction:  # type: ignore[attr-defined]
+        raise Inapplicable("its metrics judge something else than the next token")
+    task, batch = batch_of(subject)
+    with torch.no_grad():
+        reported = task.evaluate(batch)
+        logits, targets = task(batch["inputs"]).flatten(0, 1).float(), batch["targets"].flatten()
+    expected = torch.nn.functional.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
+    count = int((targets != IGNORED).sum())
+    require(int(reported.size) == count, f"evaluate() counts {int(reported.size)} predictions of {count} next tokens.")
+    gap = difference(reported.total, expected)
+    require(gap <= 1e-4, f"evaluate() differs by {gap:.1e} from the cross-entropy of the next tokens.")
 
 
 def padding_counts_for_nothing(subject: TaskSubject) -> None:
@@ -193,4 +211,4 @@ def trains(subject: TaskSubject) -> None:
 
 
 PROMISES = [documentation, clean_import, sizes_and_metrics, example_can_be_counted, loss_is_a_sum,
-            padding_counts_for_nothing, evaluation_is_repeatable, trains]  # fmt: skip
+            padding_counts_for_nothing, evaluation_is_repeatable, evaluation_is_of_the_next_token, trains]  # fmt: skip

@@ -7,13 +7,13 @@ import json
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
 
 from zoo.data.batches import BatchDataset, generator, round_up, sample_sentence
-from zoo.data.data import Data, at_least, require_fraction
+from zoo.data.data import Data, at_least, log_once, require_fraction
 from zoo.data.derived import FromText, Stream
 from zoo.data.read import raw_lines
 from zoo.data.stdlib import StdlibDocs
@@ -203,15 +203,17 @@ class PreferenceFiles(Data):
             content.update(f"{split} {json.dumps(pairs)}".encode())
         self._fingerprint = content.hexdigest()
         encoded = {split: [pair for one in pairs if (pair := self.encode(one))] for split, pairs in texts.items()}
-        for split, pairs in encoded.items():
-            if not pairs:
+        for split, whole in encoded.items():
+            if missing := len(texts[split]) - len(whole):
+                log_once(f"{missing} {split} pairs have more than max_length={self.max_length} tokens: left out")
+            if not whole:
                 raise UsageError(f"the {split} split has no pair of at most max_length={self.max_length} tokens.")
         rows = {split: FileRows(pairs, self.max_length) for split, pairs in encoded.items()}
         self.datasets = {"test": rows["val"], **rows}
 
     def encode(self, texts: tuple[str, str, str]) -> Preference | None:
         """The tokens of a pair; None where they are more than ``max_length``."""
-        end = [self.tokenizer.eos]
+        end = [cast(int, self.tokenizer.eos)]
         prompt, *answers = (self.tokenizer.encode(text) for text in texts)
         prompt = prompt or end  # a document begins behind <eos>
         pair = Preference(*(np.array(one, np.int64) for one in (prompt, *([*answer, *end] for answer in answers))))
@@ -235,13 +237,13 @@ class PreferenceFiles(Data):
 
 def read_pairs(path: Path) -> list[tuple[str, str, str]]:
     """Prompt, chosen and rejected answer of every line. Raises UsageError that names a line which has them not."""
-    pairs = []
+    pairs: list[tuple[str, str, str]] = []
     for number, line in enumerate(raw_lines(path, RECIPES), 1):
         try:
             content = limits.parse_json(line.decode("utf-8"), f"{path}:{number}")
         except ValueError as error:
             raise UsageError(f"{path}:{number} is no JSON in UTF-8: {error}") from error
-        texts = [content.get(key) for key in KEYS] if isinstance(content, dict) else []
+        texts: list[Any] = [content.get(key) for key in KEYS] if isinstance(content, dict) else []
         if not texts or not all(isinstance(text, str) for text in texts):
             raise UsageError(f"{path}:{number} must be an object with texts named {', '.join(KEYS)}.")
         if texts[1] == texts[2]:

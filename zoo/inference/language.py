@@ -60,7 +60,8 @@ class TrainedLanguageModel(Trained):
         between its prefix and its suffix. Raises UsageError for more tokens than the model has positions, for an empty
         prompt without <eos>, and for a Gap where the model cannot fill in.
         """
-        texts, default_temperature = as_list(prompts), 0.8 if beams == 1 else 0.0
+        texts = [prompts] if isinstance(prompts, (str, Gap)) else list(prompts)
+        default_temperature = 0.8 if beams == 1 else 0.0
         if length is None:
             room = (
                 LENGTH

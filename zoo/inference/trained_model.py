@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +16,6 @@ from zoo.parts.few_row_linear import Linear
 from zoo.parts.int8 import quantize
 from zoo.tasks.task import Task
 
-T = TypeVar("T")
 ABILITIES = ("generate", "translate", "classify", "score", "fill", "tag")
 
 
@@ -122,6 +121,6 @@ class Trained:
         return export(self, Path(folder).expanduser(), force)
 
 
-def as_list(value: T | Iterable[T]) -> list[T]:
-    """One text (or Gap) or many, as a list."""
-    return [cast(T, value)] if isinstance(value, (str, Gap)) else list(cast(Iterable[T], value))
+def as_list(value: str | Iterable[str]) -> list[str]:
+    """One text or many, as a list."""
+    return [value] if isinstance(value, str) else list(value)

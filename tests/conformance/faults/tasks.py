@@ -39,6 +39,16 @@ class EvaluatesEveryPlace(CausalLM):
         return Loss(super().evaluate(batch).total, torch.tensor(batch["targets"].numel()))
 
 
+@planted(evaluation_is_of_the_next_token="from the cross-entropy of the next tokens")
+class ReportsItsObjective(CausalLM):
+    """An evaluation reports what training sums, which holds the token behind the next one too."""
+
+    def loss(self, batch):
+        total, size = super().loss(batch)
+        states = self.net.states(batch["inputs"])[:, :-1]
+        return Loss(total + 0.3 * cross_entropy(states, self.net.output, batch["targets"][:, 1:]), size)
+
+
 @planted(padding_counts_for_nothing="loss() in training")
 class TrainsOnEveryPlace(CausalLM):
     """Evaluation counts real tokens, and training all places."""

@@ -157,6 +157,7 @@ class ELMo(LanguageTask):
     trained one has ``embed``, and ``Mix`` learns for a task of one's own which layers it needs.
     """
 
+    prediction = "the next and the previous token"
     net: BiLM
 
     def __init__(
