@@ -190,8 +190,7 @@ class Attention(RenamedOptions, nn.Module):
             q, k = turned.split([self.heads, self.kv_heads], 1)
             turned = torch.cat([self.query_norm(q), self.key_norm(k)], 1)
         if position is not None and position.rotates:
-            pos = torch.arange(pattern.offset, pattern.offset + turned.size(2), device=x.device)
-            pos = pos - position.extent.special
+            pos = pattern.positions(turned.size(2), x.device) - position.extent.special
             if type(position).rotate_keys is Position.rotate_keys:
                 turned = position.rotate(turned, pos)
             else:
