@@ -264,3 +264,14 @@ def test_lengths_are_bounded_by_row_and_the_end_comes_not_before_the_least():
 def test_impossible_searches_are_refused(options):
     with pytest.raises(UsageError):
         GenerationConfig(**options)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_nothing_grows_with_each_token_where_no_prompt_is_padded(padded):
+    model, tokens = LanguageModel(7, 16, dim=16, depth=1, heads=2).eval(), torch.randint(7, (2, 4))
+    valid = torch.ones(2, 4, dtype=torch.bool)
+    valid[1, 0] = not padded
+    state = model.begin(12, valid)
+    for step in (tokens, tokens[:, :1], tokens[:, :1]):
+        state.step(step)
+    assert (state.valid.shape if padded else state.valid) == ((2, 6) if padded else None)
