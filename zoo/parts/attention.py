@@ -33,7 +33,7 @@ class Attention(RenamedOptions, nn.Module):
     kind = "attention"
     own_backend: type[Backend] = SDPA  # what computes when no backend is named
     # what the function makes sense with: turned queries and keys, a memory, and the features of a pattern that its
-    # backend must serve as well
+    # backend must serve as well. "places": it takes positions from the pattern alone, which need not be contiguous
     supports: frozenset[str] = Backend.supports - {"content"} | {"rotate", "cross"}
     requires: frozenset[str] = frozenset()  # features that it adds to every pattern, or "lse", which it asks for
     dot_product = True  # whether a backend can compute it
@@ -280,6 +280,8 @@ class MultiHead(Attention):
     keys, as Qwen 3 does (Henry et al., 2020).
     """
 
+    supports = Attention.supports | {"places"}
+
     def __init__(
         self,
         dim: int,
@@ -330,6 +332,8 @@ class Gaussian(Attention):
     more feature, and any backend serves it. sigma is D^(1/4) by default: keys of equal length give scaled dot products.
     """
 
+    supports = Attention.supports | {"places"}
+
     def __init__(
         self,
         dim: int,
@@ -378,7 +382,7 @@ class Additive(Attention):
     """
 
     own_backend = Naive
-    supports = Attention.supports - {"rotate"}
+    supports = Attention.supports - {"rotate"} | {"places"}
     dot_product = False
 
     def __init__(
