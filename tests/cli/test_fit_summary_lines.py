@@ -1,6 +1,7 @@
 """The header that a run prints before it starts, and its summary."""
 
 from importlib.metadata import version
+from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -72,6 +73,23 @@ def test_the_header_says_what_is_trained_on_what_for_how_long_and_where():
     assert max(map(len, lines)) <= 80
     resumed = fit_summary.header(plan(flags=["resume"]), CausalLM(**SIZES), Cost(1, 1.0))
     assert resumed.startswith("Resuming lm-tiny: ")
+
+
+def test_the_header_shows_an_optimizer_a_schedule_and_an_init_that_are_not_the_default():
+    own, task = plan(), CausalLM(**SIZES)
+    options = own.config["model"]["init_args"]
+    options |= {
+        "optimizer": {"class_path": "torch.optim.AdamW"},
+        "schedule": {"class_path": "zoo.tasks.schedule.Cosine"},
+    }
+    usual = signature(CausalLM).parameters
+    assert [usual[name].default.__name__ for name in ("optimizer", "schedule")] == ["AdamW", "Cosine"]
+    assert "\n  train " not in fit_summary.header(own, task, Cost(1, 1.0))
+    options["optimizer"] = {"class_path": "torch.optim.AdamW", "init_args": {"eps": 1e-6}}
+    options["init"] = {"class_path": "zoo.models.initialization.MuP"}
+    assert "\n  train   optimizer AdamW(eps=1e-06) · init MuP\n" in fit_summary.header(own, task, Cost(1, 1.0))
+    options |= {"optimizer": None, "schedule": {"class_path": "zoo.tasks.schedule.WSD"}, "init": None}
+    assert "\n  train   schedule WSD\n" in fit_summary.header(own, task, Cost(1, 1.0))
 
 
 def test_lines_of_the_header_are_wrapped_below_their_text_and_paths_stay_whole():

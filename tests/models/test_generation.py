@@ -268,11 +268,22 @@ def test_impossible_searches_are_refused(options):
 
 def test_embeddings_are_scaled_by_the_root_of_the_width_where_asked_and_only_there():
     torch.manual_seed(0)
-    plain, scaled = (LanguageModel(9, 8, dim=16, depth=1, heads=2, scale_embedding=scale) for scale in (False, True))
-    scaled.load_state_dict(plain.state_dict())
+    usual, scaled = (LanguageModel(9, 8, dim=16, depth=1, heads=2, scale_embedding=scale) for scale in (False, True))
+    scaled.load_state_dict(usual.state_dict())
     ids, inputs = torch.tensor([[1, 2, 3]]), []
-    for net in (plain, scaled):
+    for net in (usual, scaled):
         net.stack.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
         net(ids)
     assert torch.allclose(inputs[1], inputs[0] * 4.0)
-    assert torch.equal(inputs[0], plain.embedding(ids))
+    assert torch.equal(inputs[0], usual.embedding(ids))
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_nothing_grows_with_each_token_where_no_prompt_is_padded(padded):
+    model, tokens = LanguageModel(7, 16, dim=16, depth=1, heads=2).eval(), torch.randint(7, (2, 4))
+    valid = torch.ones(2, 4, dtype=torch.bool)
+    valid[1, 0] = not padded
+    state = model.begin(12, valid)
+    for step in (tokens, tokens[:, :1], tokens[:, :1]):
+        state.step(step)
+    assert (state.valid.shape if padded else state.valid) == ((2, 6) if padded else None)

@@ -116,8 +116,10 @@ def check_backend(backend, words, shape, groups):
 
 def test_only_flash_claims_less_than_everything():
     everything = frozenset(FEATURES) | {"dropout", "content"}  # the latter: test_disentangled.py
-    assert SDPA().supports == Backend.supports == everything
-    assert Naive().supports == Tiled().supports == everything | {"score_cap", "lse"}
+    assert Backend.supports == everything
+    assert SDPA().supports == everything | {"places"}
+    assert Tiled().supports == everything | {"score_cap", "lse"}
+    assert Naive().supports == everything | {"score_cap", "lse", "places"}
     assert Flash().supports == ({"causal", "dropout"} if torch.cuda.is_available() else {"causal"})
 
 
@@ -389,3 +391,24 @@ def test_a_capped_pattern_is_one_object_per_cap_and_keeps_what_it_had():
     assert pattern.capped(2.0) is capped
     assert capped is not pattern.capped(3.0)
     assert (capped.needs, capped.score_cap) == ({"causal", "score_cap"}, 2.0)
+
+
+@pytest.mark.parametrize("groups", [4, 1])
+@pytest.mark.parametrize("words", ["", "causal", "window", "causal window bias", "causal sparse bias", "bias"])
+def test_tokens_at_places_are_those_of_a_whole_sequence(words, groups):
+    q, k, v, table = (leaf.detach() for leaf in leaves(9, 9, groups))
+    rows = [[0, 2, 3, 7], [1, 4, 5, 8]], [[0, 2, 3, 6, 7], [1, 3, 4, 5, 8]]
+    real = torch.tensor([[True] * 5, [True, False, True, True, True]])
+    whole = torch.zeros(2, 9, dtype=torch.bool).scatter(1, torch.tensor(rows[1]), real)
+    pattern = pattern_of(words, 9, 0, table)
+    expected = Naive()(q, k, v, replace(pattern, valid=whole))
+    queries, keys = (torch.stack([x[b, :, row] for b, row in enumerate(rows[n])]) for n, x in ((0, q), (1, k)))
+    values = torch.stack([v[b, :, row] for b, row in enumerate(rows[1])])
+    places = torch.tensor(rows[0]), torch.tensor(rows[1])
+    for backend in (Naive(), SDPA(), Products()):
+        out = backend(queries, keys, values, replace(pattern, valid=real, places=places))
+        for b, row in enumerate(rows[0]):
+            assert_close(out[b], expected[b, :, row], atol=1e-12, rtol=0)
+    for refuses in (Tiled(), Flash()):
+        with pytest.raises(UsageError, match="places"):
+            refuses(queries, keys, values, replace(pattern, valid=real, places=places))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 WIDTH = 80  # columns
 LABEL = 10  # of them for what a line is about
 PARTS = ("position", "attention", "backend", "norm", "ffn", "block")
+TRAINING = ("optimizer", "schedule", "init")  # shown where they are not the default
 
 
 def entry(label: str, text: str) -> str:
@@ -42,6 +43,7 @@ def header(plan: Plan, task: Task, cost: Cost) -> str:
         entry("task", goal(type(task))),
         entry("parts", " · ".join(parts) or "none that can be swapped"),
         *layers(options),
+        training(task, options),
         entry("size", size),
         memory_of(task, plan),
         entry("folder", str(run.folder)),
@@ -79,6 +81,20 @@ def layers(options: Mapping[str, Any]) -> list[str]:
         ]
         lines.append(entry("layers", f"{where}: {' · '.join(parts) or 'as all others'}"))
     return lines
+
+
+def training(task: Task, options: Mapping[str, Any]) -> str:
+    """The optimizer, the schedule and the rule for initial weights that are not the task's defaults; or empty."""
+    from zoo.training.setup import default_options, display_value
+
+    usual = default_options(f"{type(task).__module__}.{type(task).__qualname__}")
+    words = []
+    for kind in TRAINING:
+        default = usual.get(kind)
+        value = display_value(options[kind]) if options.get(kind) is not None else None
+        if value is not None and value != getattr(default, "__name__", default):
+            words.append(f"{kind} {value}")
+    return entry("train", " · ".join(words)) if words else ""
 
 
 def memory_of(task: Task, plan: Plan) -> str:

@@ -27,7 +27,7 @@ DRAWS = 40
 @in_situations("options")
 def claims(subject: AttentionSubject) -> None:
     """``supports`` and ``requires`` are sets of known features, and the part has an attention's three projections."""
-    features_of_patterns = {*FEATURES, "dropout", "lse", "rotate", "cross"}
+    features_of_patterns = {*FEATURES, "dropout", "lse", "places", "rotate", "cross"}
     part = subject.build()
     unknown = sorted((set(part.supports) | set(part.requires)) - features_of_patterns)
     require(

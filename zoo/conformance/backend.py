@@ -34,7 +34,7 @@ from zoo.parts.pattern import Pattern
 @in_situations("options")
 def claims(subject: BackendSubject) -> None:
     """``supports`` is a set of known features."""
-    names = {*FEATURES, *CASES, "dropout", "lse"}
+    names = {*FEATURES, *CASES, "dropout", "lse", "places"}
     unknown = sorted(set(subject.supports) - names)
     require(not unknown, f"supports names {', '.join(unknown)}; features are {', '.join(sorted(names))}.")
 
@@ -298,6 +298,12 @@ def refusal(subject: BackendSubject) -> None:
         raise Broken(
             f"{feature} is not claimed, yet taken without a word: a mask would be lost. Refuse it, or claim it."
         )
+    if "places" not in subject.supports:
+        place = torch.tensor([[0, 2, 3, 5, 6, 9], [1, 2, 4, 5, 7, 8]])
+        try:
+            backend(q, q, q, Pattern(places=(place, place)))
+        except UsageError as sentence:
+            require("places" in str(sentence), f"the refusal of places does not name it: {sentence}")
     if "lse" not in subject.supports:
         try:
             backend.with_lse(q, q, q, Pattern())

@@ -79,7 +79,8 @@ class LanguageState:
     """A language model and its caches; prompts of different lengths stand with their padding on the left."""
 
     def __init__(self, model: DecoderOnly, capacity: int, valid: Tensor | None = None):
-        self.model, self.valid = model, valid
+        # without padding nothing is remembered of it, which would grow with each token
+        self.model, self.valid = model, None if valid is None or bool(valid.all()) else valid
         self.caches = model.stack.caches(capacity)
         self.matrices = PackedWeights(model.stack, lambda: model.output)
 

@@ -33,7 +33,7 @@ class Attention(RenamedOptions, nn.Module):
     kind = "attention"
     own_backend: type[Backend] = SDPA  # what computes when no backend is named
     # what the function makes sense with: turned queries and keys, a memory, and the features of a pattern that its
-    # backend must serve as well
+    # backend must serve as well. "places": it takes positions from the pattern alone, which need not be contiguous
     supports: frozenset[str] = Backend.supports - {"content"} | {"rotate", "cross"}
     requires: frozenset[str] = frozenset()  # features that it adds to every pattern, or "lse", which it asks for
     dot_product = True  # whether a backend can compute it
@@ -190,8 +190,7 @@ class Attention(RenamedOptions, nn.Module):
             q, k = turned.split([self.heads, self.kv_heads], 1)
             turned = torch.cat([self.query_norm(q), self.key_norm(k)], 1)
         if position is not None and position.rotates:
-            pos = torch.arange(pattern.offset, pattern.offset + turned.size(2), device=x.device)
-            pos = pos - position.extent.special
+            pos = pattern.positions(turned.size(2), x.device) - position.extent.special
             if type(position).rotate_keys is Position.rotate_keys:
                 turned = position.rotate(turned, pos)
             else:
@@ -283,6 +282,8 @@ class MultiHead(Attention):
     Paper: Attention Is All You Need, Vaswani et al., 2017.
     """
 
+    supports = Attention.supports | {"places"}
+
     def __init__(
         self,
         dim: int,
@@ -332,6 +333,8 @@ class Gaussian(Attention):
     |q|^2 is the same for all keys and cancels, so the score is (q k' - |k|^2 / 2) / sigma^2, a dot product with one
     more feature, and any backend serves it. sigma is D^(1/4) by default: keys of equal length give scaled dot products.
     """
+
+    supports = Attention.supports | {"places"}
 
     def __init__(
         self,
@@ -383,7 +386,7 @@ class Additive(Attention):
     """
 
     own_backend = Naive
-    supports = Attention.supports - {"rotate"}
+    supports = Attention.supports - {"rotate"} | {"places"}
     dot_product = False
 
     def __init__(

@@ -35,6 +35,7 @@ class Auto(Backend):
     fastest_backends: dict[Hashable, Backend] = {}  # noqa: RUF012  (one measurement serves every layer of the process)
 
     def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
+        self.check_pattern(pattern)
         # compiling comes first: numel() would fix sizes that an export leaves open
         alone = torch.compiler.is_compiling() or transformed() or q.is_meta or q.size(2) == 1
         if alone or q.shape[:-1].numel() * k.size(2) * 4 > LARGEST:

@@ -18,7 +18,7 @@ from zoo.parts.recompute import recomputed
 from zoo.renames import RenamedOptions
 
 CASES = {"alibi": "bias"}  # a feature that is a case of another: a backend may serve it alone
-RARE = frozenset({"score_cap", "lse"})  # features that a backend serves only if it says so
+RARE = frozenset({"score_cap", "lse", "places"})  # features that a backend serves only if it says so
 
 
 class Backend(RenamedOptions):
@@ -48,6 +48,11 @@ class Backend(RenamedOptions):
         Raises UsageError where ``supports`` does not name "lse".
         """
         raise UsageError(f"backend {type(self).__name__} gives no log-sum-exp (lse). Use Naive or Tiled.")
+
+    def check_pattern(self, pattern: Pattern) -> None:
+        """Raise UsageError where the pattern has a rare feature that ``supports`` does not name."""
+        if missing := sorted((pattern.needs & RARE) - self.supports):
+            raise UsageError(f"backend {type(self).__name__} cannot lower {', '.join(missing)}. Use Naive.")
 
     def check_training(self, device: torch.device) -> None:
         """Raise UsageError where it has no gradients on this device; called at the first forward in training."""
@@ -115,9 +120,10 @@ class SDPA(Backend):
     For bfloat16 on a CPU, where that kernel takes up to six times as long as the products themselves, those.
     """
 
+    supports = Backend.supports | {"places"}
+
     def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
-        if pattern.score_cap is not None:
-            raise UsageError("backend SDPA cannot lower score_cap: no kernel of torch's takes it. Use Naive or Tiled.")
+        self.check_pattern(pattern)
         if cpu_attention.worthwhile(q, k):
             return cpu_attention.attention(q, k, v, pattern, dropout, scale)
         return self.fused(q, k, v, pattern, dropout, scale)
@@ -180,7 +186,7 @@ class Tiled(Backend):
     """
 
     memory = "linear"
-    supports = Backend.supports | RARE
+    supports = Backend.supports | {"score_cap", "lse"}
 
     def __init__(self, tile: int = 128):
         """
@@ -192,12 +198,14 @@ class Tiled(Backend):
         self.tile = tile
 
     def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
+        self.check_pattern(pattern)
         if torch.compiler.is_exporting():  # a graph whose length stays open has no number of tiles to go over
             return Naive()(q, k, v, pattern, dropout, scale)
         return self._rows(False, q, k, v, pattern, dropout, scale)
 
     def with_lse(self, q, k, v, pattern, dropout=0.0, scale=None):
         """The result (B, H, T, D of v), and ln sum_s e^(score_s) of each query, (B, H, T)."""
+        self.check_pattern(pattern)
         if torch.compiler.is_exporting():
             return Naive().with_lse(q, k, v, pattern, dropout, scale)
         rows = self._rows(True, q, k, v, pattern, dropout, scale)

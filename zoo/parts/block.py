@@ -93,6 +93,7 @@ class Block(nn.Module):
     slots: frozenset[str] = SLOTS  # of attention, cross (which looks at a memory) and ffn those that it uses
     packs = False  # x may be packed: between parts each token is computed alone; a subclass with own code declares it
     closes = True  # the stack normalises what its last block gives
+    computes_all = True  # every token; one that selects some says so, and attention then sees these alone
     streams = 1  # copies of the stream that run side by side: with more, x is (B, T, streams, dim) in ``forward``
 
     def __init__(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import partial
-from typing import Literal
+from typing import Literal, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -302,13 +302,19 @@ class MoE(FFN):
         return torch.stack(rows).view_as(x)
 
 
-def feeds(net: nn.Module) -> list[FFN]:
-    """The feed-forwards of a net, which may have losses of their own."""
-    return [module for module in net.modules() if isinstance(module, FFN)]
+class OwnsLoss(Protocol):
+    """A part that leaves a loss of its own, weighted, in ``aux_loss`` after a forward in training."""
+
+    aux_loss: Tensor | None
 
 
-def pop_aux_losses(feeds: Iterable[FFN]) -> list[Tensor]:
-    """The losses that feed-forwards left in this forward, one number each, removed from them."""
+def feeds(net: nn.Module) -> list[OwnsLoss]:
+    """The parts of a net that may have losses of their own: feed-forwards, and those with an attribute ``aux_loss``."""
+    return [cast(OwnsLoss, module) for module in net.modules() if hasattr(module, "aux_loss")]
+
+
+def pop_aux_losses(feeds: Iterable[OwnsLoss]) -> list[Tensor]:
+    """The losses that parts left in this forward, one number each, removed from them."""
     losses = []
     for feed in feeds:
         if feed.aux_loss is not None:
@@ -318,5 +324,5 @@ def pop_aux_losses(feeds: Iterable[FFN]) -> list[Tensor]:
 
 
 def aux_losses(net: nn.Module) -> list[Tensor]:
-    """The losses that the feed-forwards of a net left in this forward, one number each, removed from them."""
+    """The losses that the parts of a net left in this forward, one number each, removed from them."""
     return pop_aux_losses(feeds(net))

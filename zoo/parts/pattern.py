@@ -38,6 +38,7 @@ class Pattern:
     score_cap: float | None = None  # a score s becomes cap * tanh(s / cap), in front of the bias and what tokens add
     offset: int = 0
     start: int = 0
+    places: tuple[Tensor, Tensor] | None = None  # positions of queries (B, T) and keys (B, S) that are not contiguous
     queries: Packing | None = None  # the tokens that look came packed; their projections are spread to (B, T)
     keys: Packing | None = None  # and so did those that are looked at
     _memo: dict = field(default_factory=dict, init=False, repr=False)
@@ -56,9 +57,15 @@ class Pattern:
         features = {
             "causal": self.causal, "window": self.window is not None, "valid": self.valid is not None,
             "bias": self.bias is not None, "content": self.content is not None, "sparse": self.sparse is not None,
-            "score_cap": self.score_cap is not None,
+            "score_cap": self.score_cap is not None, "places": self.places is not None,
         }  # fmt: skip
         return frozenset(name for name, is_needed in features.items() if is_needed)
+
+    def positions(self, T: int, device: torch.device) -> Tensor:
+        """Where the T queries stand: (T,), or (B, 1, T) where rows differ; keys of the same tokens stand there too."""
+        if self.places is not None:
+            return self.places[0].unsqueeze(1)
+        return torch.arange(self.offset, self.offset + T, device=device)
 
     def thinned(self, sparse: Sparse) -> "Pattern":
         """This pattern with fewer keys; the same one each time, so that layers with equal rules share its mask."""
@@ -113,6 +120,14 @@ class Pattern:
         none; both are computed once and shared by all layers of one forward.
         """
         sizes = (heads, *(size if isinstance(size, int) else str(size) for size in (T, S)), device)  # a symbol: s27
+        if sizes not in self._memo and self.places is not None:
+            query, key = self.places[0][:, None, :, None], self.places[1][:, None, None]
+            mask = (
+                self.allowed(query, key) if self.valid is None else self.allowed(query, key) & self.valid[:, None, None]
+            )
+            bias = self.bias
+            head = torch.arange(heads, device=device)[:, None, None]
+            self._memo[sizes] = mask, None if bias is None else bias(head, query, key)
         if sizes not in self._memo:
             query = torch.arange(self.offset, self.offset + T, device=device)
             key = torch.arange(self.start, self.start + S, device=device)

@@ -14,7 +14,7 @@ from torchmetrics import MeanMetric, Metric
 from zoo.errors import NonFiniteError, UsageError
 from zoo.models.initialization import derive_seed, rule_of
 from zoo.models.parameter_roles import parameter_roles
-from zoo.parts.ffn import FFN, feeds, pop_aux_losses
+from zoo.parts.ffn import OwnsLoss, feeds, pop_aux_losses
 from zoo.renames import module_attribute
 from zoo.tasks.loss_log import Loss, LossLog
 from zoo.tasks.optimizers import OptimizerFactory, build_optimizer, name_groups, parameter_groups
@@ -57,7 +57,7 @@ class Task(LightningModule):
         self._seed = torch.initial_seed()
         self._window: list[Tensor] = []  # predictions per batch since the last optimiser step, over all processes
         self.step_losses: list[Tensor] = []  # and the losses of these batches
-        self._feeds: list[FFN] | None = None  # those of the net, while it is trained
+        self._feeds: list[OwnsLoss] | None = None  # those of the net, while it is trained
         self.loss_log = LossLog()
 
     def __init_subclass__(cls, **options: Any) -> None:

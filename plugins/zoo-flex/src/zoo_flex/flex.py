@@ -55,6 +55,7 @@ class Flex(Backend):
             raise UsageError("backend Flex cannot lower dropout. Use SDPA, Tiled or Naive.")
         if pattern.content is not None:
             raise UsageError("backend Flex cannot lower content. Use SDPA, Tiled or Naive.")
+        self.check_pattern(pattern)
         if q.is_meta:  # where costs are counted; flex_attention takes no such tensors
             return Naive().with_lse(q, k, v, pattern, scale=scale)
         attend = functools.partial(self._attend, pattern=pattern, scale=scale, lse=lse)

@@ -287,7 +287,7 @@ class Differential(Attention):
     that a position scheme turns, q1 and k1 have the first, third, ... and q2 and k2 the others.
     """
 
-    supports = Attention.supports - {"dropout"}
+    supports = Attention.supports - {"dropout"} | {"places"}
 
     def __init__(
         self,

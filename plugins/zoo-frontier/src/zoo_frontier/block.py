@@ -1,15 +1,19 @@
-"""Blocks whose residual branches are scaled, left out at random, or joined to several streams."""
+"""Blocks whose residual branches are scaled, left out at random, joined to several streams, or for few tokens."""
 
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import ClassVar
+from dataclasses import replace
+from typing import ClassVar, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
 from zoo.parts.attention import Attention, TokenMixer
-from zoo.parts.block import Block
+from zoo.parts.block import Block, Context
+from zoo.parts.cache import LayerCache, MemoryCache, PlacedCache
 from zoo.parts.norm import Norm
 
 
@@ -190,3 +194,97 @@ class HyperConnections(Block):
             mixed = a.to(x.dtype).mT @ x
         out = branch.dropout(call(context, branch.part, branch.norm(mixed[..., 0, :])))
         return mixed[..., 1:, :] + b.unsqueeze(-1) * out.unsqueeze(-2)
+
+
+class MixtureOfDepths(Block):
+    """x + r part(norm(x)) for the tokens that a router r = w' x selects, x alone for the others (Raposo et al., 2024).
+
+    In training, and everywhere in encoders, the ``capacity`` share of a sequence's tokens with the largest r is
+    computed; they alone are seen by attention. That looks ahead: in evaluation a causal stack computes the tokens with
+    r > 0. A loss in training, the cross-entropy of sigmoid(r) and the selection, makes these the same tokens. A cache
+    holds computed tokens alone. It is for attentions with keys and values, on Naive or SDPA.
+    """
+
+    sees_all = computes_all = False
+    aux_loss: Tensor | None = None
+
+    def __init__(
+        self,
+        attend: Attention,
+        cross: Attention | None,
+        ffn: nn.Module,
+        norm: Callable[[], Norm],
+        dropout: float,
+        capacity: float = 0.125,
+        aux_loss_weight: float = 0.01,
+    ):
+        """
+        Args:
+            capacity: share of a sequence's tokens that are computed in training, above 0, at most 1.
+            aux_loss_weight: weight of the loss that makes r above 0 for the selected tokens.
+
+        Raises UsageError for another capacity, and for attentions that do not take tokens at any places.
+        """
+        super().__init__(attend, cross, ffn, norm, dropout)
+        if not 0 < capacity <= 1:
+            raise UsageError(f"block MixtureOfDepths needs a capacity in (0, 1], got {capacity}.")
+        own = type(attend)
+        plain = own.project is Attention.project and own.cache is Attention.cache and not attend.reads_earlier_layers
+        if not plain or "places" not in attend.supports & attend.backend.supports:
+            raise UsageError(
+                f"block MixtureOfDepths computes tokens at any places, which attention {own.__name__} on backend "
+                f"{type(attend.backend).__name__} does not take. Use MultiHead on SDPA or Naive."
+            )
+        attend.shows_weights = False  # those of selected tokens are no map of the sequence
+        self.capacity, self.aux_loss_weight = capacity, aux_loss_weight
+        self.router = nn.Linear(attend.out.out_features, 1, bias=False)
+
+    def cache(self, capacity: int, window: int | None = None) -> LayerCache:
+        """Keys and values of the computed tokens alone, and the memory's."""
+        return LayerCache(PlacedCache(capacity), MemoryCache())
+
+    def forward(self, x, context):
+        """x (B, T, dim) to the same shape."""
+        weight = self.router(x)[..., 0]
+        selected, width = self.select(weight, context)
+        if not width:
+            return x
+        # selected tokens of each row in front, in their order
+        index = selected.logical_not().to(torch.uint8).argsort(dim=1, stable=True)[:, :width]
+        real, wide = selected.gather(1, index), index.unsqueeze(-1).expand(-1, -1, x.size(-1))
+        stream, inner = x.gather(1, wide), self.narrow(context, index, real)
+        added = torch.zeros_like(stream)
+        for branch, call in self.steps(inner):
+            out = branch.dropout(call(inner, branch.part, branch.norm(stream)))
+            stream, added = stream + out, added + out
+        added = added * weight.gather(1, index).unsqueeze(-1)
+        return x + torch.zeros_like(x).scatter(1, wide, torch.where(real.unsqueeze(-1), added, 0.0).to(x.dtype))
+
+    def select(self, weight: Tensor, context: Context) -> tuple[Tensor, int]:
+        """Which tokens are computed, (B, T) bool, of the router's numbers (B, T), and at most how many of a row."""
+        length, tokens = weight.size(1), context.tokens
+        if context.pattern.causal and not self.training:
+            selected = weight > 0 if tokens is None else (weight > 0) & tokens
+            fixed = torch.compiler.is_compiling() or weight.is_meta
+            return selected, length if fixed or not weight.numel() else int(selected.sum(1).max())
+        width = math.ceil(self.capacity * length)
+        ranked = weight if tokens is None else weight.masked_fill(~tokens, float("-inf"))
+        best = ranked.detach().topk(width, 1).indices
+        count = width if tokens is None else (self.capacity * tokens.sum(1, keepdim=True).double()).ceil()
+        within = (torch.arange(width, device=weight.device) < count).expand(best.shape)
+        selected = torch.zeros_like(weight, dtype=torch.bool).scatter(1, best, within)
+        if self.training and context.pattern.causal:
+            wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
+            loss = F.binary_cross_entropy_with_logits(wide, selected.to(wide.dtype), reduction="none")
+            mean = loss.mean() if tokens is None else (loss * tokens).sum() / tokens.sum().clamp(min=1)
+            self.aux_loss = self.aux_loss_weight * mean
+        return selected, width
+
+    def narrow(self, context: Context, index: Tensor, real: Tensor) -> Context:
+        """The context for the tokens number ``index`` (B, K) of a call, of which those not ``real`` (B, K) are none."""
+        places = index + context.pattern.offset
+        keys, valid, cache = places, real, context.cache
+        if cache is not None:
+            keys, valid = cast(PlacedCache, cache.own).reserve(places, real)
+        pattern = replace(context.pattern, valid=valid, places=(places, keys), offset=0, start=0)
+        return context._replace(pattern=pattern, tokens=real)
