@@ -2,13 +2,16 @@
 
 import importlib
 import json
+import re
 
 import pytest
 import torch
 
 from bench import __main__ as program
-from bench import studies, study
+from bench import short_runs, studies, study
 from bench.study import RETURN_MEMORY, Options, Table, exponent, fresh
+from zoo.data.synthetic import Copying
+from zoo.tasks.lm import CausalLM
 
 HOME = "tests.bench.test_study:"
 
@@ -84,6 +87,44 @@ def test_the_inlined_model_is_the_plugged_one():
                 parameter.normal_(0, 0.1)
     losses = [[step(number) for number in range(3)] for step in (plugged, inlined)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_an_exercise_is_trained_and_a_longer_text_validated(monkeypatch):
+    exercises = importlib.import_module("bench.studies.exercises")
+    monkeypatch.setattr(exercises, "TASKS", {"parity": ("Parity", {"length": 10}, 30)})
+    monkeypatch.setattr(exercises, "EVALUATED", 8)
+    state, results, chances = exercises.row("MultiHead", {})
+    assert state == 2 * exercises.STATE_LENGTH * exercises.DIM  # keys and values
+    assert re.fullmatch(r"\d+ \(\d+\)", results[0])
+    assert int(results[0].split()[0]) > 55
+    assert chances == ["50"]
+
+
+def test_short_runs_go_on_over_epochs_and_report_what_tasks_measure():
+    data = Copying(length=6, letters=5, size=8, eval_size=4, batch_size=4, seed=1)
+    data.ready()
+    task = CausalLM(**data.sizes(), dim=8, depth=1, heads=2, lr=1e-2)
+    before = short_runs.validate(task, data)
+    assert short_runs.train(task, data, 25) < before["loss"]
+    after = short_runs.validate(task, data)
+    assert after["loss"] < before["loss"]
+    assert 0 <= after["accuracy_longer"] <= 1
+
+
+def test_the_best_rate_lies_at_the_bottom_of_a_parabola():
+    widths = importlib.import_module("bench.studies.widths")
+    bottom = 1.3  # in doublings beyond the second rate
+    losses = [4 + (n - bottom) ** 2 for n in range(len(widths.RATES))]
+    assert widths.best(losses) == pytest.approx(widths.RATES[0] * 2**bottom)
+    assert widths.best(sorted(losses)) == widths.RATES[0]
+
+
+def test_turns_alternate():
+    mixers = importlib.import_module("bench.studies.mixers")
+    calls = []
+    seconds = mixers.take_turns({name: lambda name=name: calls.append(name) for name in "ab"}, 3, "cpu")
+    assert calls == list("abababab")
+    assert {name: len(times) for name, times in seconds.items()} == {"a": 3, "b": 3}
 
 
 @pytest.mark.parametrize("name", studies.NAMES)
