@@ -69,8 +69,8 @@ class Report:
         bad = self.counts["FAIL"] + (self.counts["skipped"] if strict else 0)
         if bad:
             return f"{bad} of {_number(len(self.outcomes), 'check')} failed"
-        kept = _number(len(self.outcomes) - self.counts["skipped"], "check")
-        return f"{kept} passed" + (f", {self.counts['skipped']} skipped" if self.counts["skipped"] else "")
+        good = _number(len(self.outcomes) - self.counts["skipped"], "check")
+        return f"{good} passed" + (f", {self.counts['skipped']} skipped" if self.counts["skipped"] else "")
 
     def summary(self, strict: bool = False) -> str:
         """The report in one line: counts, time, and why checks were skipped."""

@@ -151,12 +151,12 @@ def signature(part: Part) -> str:
     """The constructor's parameters, those that the model passes first."""
     module, _, name = part.target.partition(":")
     options = description.describe_class(module, name).options
-    written = [
+    parameters = [
         f"{one.name}{f': {one.type}' if one.type else ''}{f' = {one.default}' if one.default is not None else ''}"
         for one in options
     ]
-    line = f"({', '.join(written)})"
-    return line if len(line) <= 100 else "(\n    " + ",\n    ".join(written) + ",\n)"
+    line = f"({', '.join(parameters)})"
+    return line if len(line) <= 100 else "(\n    " + ",\n    ".join(parameters) + ",\n)"
 
 
 def example(part: Part) -> str:
@@ -231,8 +231,8 @@ def _cell(text: str) -> str:
 
 def _prose(text: str) -> str:
     """A docstring as Markdown: without its arguments, and a heading in it is none."""
-    shown = re.sub(r"\n *Args:\n.*", "", f"\n{text}", flags=re.DOTALL).strip()
-    return re.sub(r"^([#<])", r"\\\1", shown, flags=re.MULTILINE).replace("](", "]\\(")
+    prose = re.sub(r"\n *Args:\n.*", "", f"\n{text}", flags=re.DOTALL).strip()
+    return re.sub(r"^([#<])", r"\\\1", prose, flags=re.MULTILINE).replace("](", "]\\(")
 
 
 def _check_target(target: Path) -> None:

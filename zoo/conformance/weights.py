@@ -149,6 +149,9 @@ def gradients_are_right(subject: Subject) -> None:
         )
 
 
+STEPS = (1e-5, 1e-7)  # a kink, as of relu, lies within the longer one by chance; what is wrong is wrong at both
+
+
 def slopes_off(layer: nn.Module, x: Tensor) -> Iterator[tuple[str, float]]:
     """How far gradients of x and of each parameter are from differences along a random way, at one seed."""
     leaves = {"x": x.requires_grad_()} | {name: p for name, p in layer.named_parameters() if p.requires_grad}
@@ -162,14 +165,17 @@ def slopes_off(layer: nn.Module, x: Tensor) -> Iterator[tuple[str, float]]:
     grads = torch.autograd.grad(value(), list(leaves.values()), allow_unused=True, materialize_grads=True)
     for (name, leaf), grad in zip(leaves.items(), grads, strict=True):
         way = torch.randn(leaf.shape, generator=pick, dtype=torch.float64)
-        with torch.no_grad():
-            original, values = leaf.clone(), []
-            for step in (1e-5, -1e-5):
-                leaf.copy_(original + step * way)
-                values.append(value())
-            leaf.copy_(original)
-        slope, derivative = (values[0] - values[1]).item() / 2e-5, (grad * way).sum().item()
-        yield name, abs(slope - derivative) / max(1.0, abs(slope))
+        derivative, gaps = (grad * way).sum().item(), []
+        for step in STEPS:
+            with torch.no_grad():
+                original, values = leaf.clone(), []
+                for signed in (step, -step):
+                    leaf.copy_(original + signed * way)
+                    values.append(value())
+                leaf.copy_(original)
+            slope = (values[0] - values[1]).item() / (2 * step)
+            gaps.append(abs(slope - derivative) / max(1.0, abs(slope)))
+        yield name, min(gaps)
 
 
 def state_round_trip(subject: Subject) -> None:
