@@ -7,11 +7,12 @@ import importlib
 import json
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from zoo.cli import compare_fits, compare_run, main
-from zoo.compare import journal, run_records
+from zoo.compare import figures_on_test_split, journal, run_records
 from zoo.compare.plan import verify_runs
 from zoo.compare.run_records import parse_record, read_records, read_state
 from zoo.compare.verdict import answer
@@ -105,6 +106,19 @@ def bench(finished_runs, capsys, monkeypatch):
     monkeypatch.chdir(finished_runs.folder)
     monkeypatch.syspath_prepend(finished_runs.folder)
     return Bench(finished_runs.folder, capsys.readouterr)
+
+
+@pytest.fixture
+def in_process(bench, monkeypatch):
+    """Runs of a comparison are made in this process."""
+
+    def execute(jobs, options):
+        for job in jobs:
+            if read_state(job.folder) not in run_records.END_STATES:
+                assert main(["fit", *job.words]) == 0
+
+    monkeypatch.setattr(compare_run, "execute", lambda jobs, options: execute(jobs, options) or [])
+    return bench
 
 
 def row(result, variant):
@@ -246,11 +260,11 @@ def test_a_run_with_other_callbacks_is_not_taken_for_a_plain_one(bench):
     assert "trainer.callbacks was" in fits.changes(arm.point, folder)[0]
     with pytest.raises(UsageError, match=r"another configuration: trainer\.callbacks was .*EMA"):
         verify_runs([arm], [7], fits)
-    plain = fits.point(("./toy.yaml", "--trainer.callbacks=LearningRateMonitor"))
+    default_point = fits.point(("./toy.yaml", "--trainer.callbacks=LearningRateMonitor"))
     averaged = fits.point(
         ("./toy.yaml", "--trainer.callbacks=StochasticWeightAveraging", "--trainer.callbacks.swa_lrs=1")
     )
-    assert plain.variant == "default"
+    assert default_point.variant == "default"
     assert averaged.variant.startswith("callbacks=stochasticweightaveraging")
 
 
@@ -287,20 +301,24 @@ def test_the_test_split_is_measured_with_the_last_state(bench):
     assert parse_record(home / "ledger.json").test == {}
 
 
+def test_the_test_split_may_decide(in_process, monkeypatch):
+    """Figures of each run's last state on files that neither trained nor validated."""
+
+    def run(words, **options):
+        return SimpleNamespace(returncode=main(words[3:]))  # after: python -m zoo
+
+    monkeypatch.setattr(figures_on_test_split.subprocess, "run", run)
+    words = ["compare", "./toy.yaml", "--vary", "model.ffn=mlp,swiglu", "--seeds=2", "--runs=tested"]
+    text = " ".join(in_process(*words, "--at=test").split())
+    assert "loss: figure on the test split of each run" in text
+    records = read_records(in_process.folder / "tested" / "toy" / "default")
+    assert all(record.test["loss"] != record.last["loss"] for record in records)
+    refusal = in_process(*words, "--at=test", "--data.test_path=null", code=2)
+    assert "TextFiles has no test split besides its validation split. Name the files of one" in refusal
+    assert "--at 'worst'" in in_process(*words, "--at=worst", code=2)
+
+
 # 7: the journal
-
-
-@pytest.fixture
-def in_process(bench, monkeypatch):
-    """Runs of a comparison are made in this process."""
-
-    def execute(jobs, options):
-        for job in jobs:
-            if read_state(job.folder) not in run_records.END_STATES:
-                assert main(["fit", *job.words]) == 0
-
-    monkeypatch.setattr(compare_run, "execute", lambda jobs, options: execute(jobs, options) or [])
-    return bench
 
 
 def test_what_is_chosen_after_a_look_is_said_and_no_report_is_lost(in_process):

@@ -147,8 +147,8 @@ def test_one_diverged_run_takes_away_means_and_differences():
 @pytest.mark.parametrize("validations", [[5.0], [5.0, 9.0, 90.0]])
 def test_how_often_a_run_validated_changes_nothing_about_a_diverged_one(validations):
     """A penalty of the worst validation of all had another sign where runs validated before they had learned."""
-    seen = [{"step": step, "tokens": step, "loss": loss} for step, loss in enumerate([*validations, 1.7], 1)]
-    runs = [*runs_of("default", BASE, validations=seen), *runs_of("a=1", [*BASE[:4], math.nan], validations=seen)]
+    history = [{"step": step, "tokens": step, "loss": loss} for step, loss in enumerate([*validations, 1.7], 1)]
+    runs = [*runs_of("default", BASE, validations=history), *runs_of("a=1", [*BASE[:4], math.nan], validations=history)]
     result = answer(runs)
     assert row(result, "a=1").outcome == outcomes.OutcomeTest(5, 1, 0, 0, 1, 1.0, 1.0)
     assert row(result, "a=1").verdict.word == "not distinguishable"

@@ -7,7 +7,7 @@ import torch
 
 from zoo.data.batches import Batches, Loader
 from zoo.data.stdlib import StdlibDocs
-from zoo.data.text import Blocks, TextFiles, split_validation
+from zoo.data.text import Blocks, Corpus, TextData, TextFiles, split_validation
 from zoo.errors import UsageError
 
 
@@ -203,3 +203,33 @@ def test_a_python_without_sources_says_so(monkeypatch, tmp_path, fresh_cache):
         monkeypatch.setattr("sysconfig.get_paths", lambda folder=folder: {"stdlib": str(folder)})
         with pytest.raises(UsageError, match="carries no sources"):
             StdlibDocs().setup()
+
+
+class Tale(TextData):
+    """Sixty documents of different lengths."""
+
+    def __init__(self, test_fraction=None):
+        super().__init__("chars", 100, 32, 4, 0.2, 0, 0, test_fraction)
+
+    def source(self):
+        return {"tale": 1}
+
+    def documents(self):
+        texts = [f"{number:02d} " + "abc " * (1 + number % 7) for number in range(60)]
+        return Corpus({"train": texts[:50], "val": texts[50:]}, True)
+
+
+def test_an_untouched_test_split_comes_out_of_the_training_text(fresh_cache):
+    full, split = Tale(), Tale(0.1)
+    full.setup()
+    split.setup()
+    assert full.datasets["test"] is full.datasets["val"]
+    train, test, val = (split.datasets[name].tokens for name in ("train", "test", "val"))
+    assert 0.1 <= len(test) / (len(train) + len(test)) < 0.15
+    assert split.tokenizer.decode(test.tolist()).startswith("4")  # a whole document
+    joined = [*train.tolist(), split.tokenizer.eos, *test.tolist()]
+    assert joined == full.datasets["train"].tokens.tolist()
+    assert val.tolist() == full.datasets["val"].tokens.tolist()
+    assert split.fingerprint() != full.fingerprint()
+    with pytest.raises(UsageError, match="test_fraction is 1"):
+        Tale(1.0)

@@ -87,7 +87,7 @@ def open_comparison(options: ParsedOptions, command_lines: Sequence[Sequence[str
 
 def compare(options: ParsedOptions, comparison: Comparison) -> int:
     """`zoo compare RECIPE --vary …`: run what is missing, and print and write the result."""
-    from zoo.compare import length_probe, prepare_runs, test_split
+    from zoo.compare import figures_on_test_split, length_probe, prepare_runs
 
     probe_factors = length_probe.parse_factors(comparison.probe) if comparison.probe else ()
     fits, meter = open_comparison(options, prepare_runs.check_comparison(comparison))
@@ -100,7 +100,7 @@ def compare(options: ParsedOptions, comparison: Comparison) -> int:
     arms, runner.goal = ready.arms, ready.goal
     jobs = runner.jobs(arms, comparison.seeds)
     if comparison.at == "test":
-        test_split.check_test_split(arms, meter)
+        figures_on_test_split.check_test_split(arms, meter)
     print_introduction(comparison.seeds, arms, plan.list_steps(jobs), runner)
     for note in ready.notes:
         runner.print_progress(f"  {note}")
@@ -139,7 +139,7 @@ def compare(options: ParsedOptions, comparison: Comparison) -> int:
     if (early_code := exit_code_if_unfinished(jobs, runner)) is not None:
         return early_code
     if comparison.at == "test":
-        test_split.measure_test_figures(
+        figures_on_test_split.measure_test_figures(
             [job.folder for job in jobs], options.get("allow_import"), runner.print_progress
         )
     figures = []
@@ -311,11 +311,11 @@ def answer_folders(folders: Sequence[Path], options: ParsedOptions) -> int:
     place = Path(out) if out else None
     record = comparison_folder.load_record(folders[0]) if len(folders) == 1 else None
     if record is not None:
-        named = replace(
+        new_record = replace(
             record, baseline=options.get("baseline") or record.baseline, goal=options.get("goal") or record.goal,
             at=options.get("at") or record.at, margin=options.get("margin") or record.margin,
         )  # fmt: skip
-        return show_comparison(named, options, folders[0], place)
+        return show_comparison(new_record, options, folders[0], place)
     if options.get("series"):
         raise UsageError("--series is for a comparison that zoo compare has run: RECIPE --vary …, or its folder.")
     ledgers = run_records.read_records(*folders)

@@ -19,7 +19,7 @@ CALLBACKS = "trainer.callbacks"
 # callbacks of Lightning that only watch; those of zoo and its plugins declare whether they do more
 PASSIVE_CALLBACKS = (
     "ModelCheckpoint", "LearningRateMonitor", "DeviceStatsMonitor", "ModelSummary", "RichModelSummary",
-    "TQDMProgressBar", "RichProgressBar", "ProgressBar", "ThroughputMonitor", "OnExceptionCheckpoint", "SpikeDetection",
+    "TQDMProgressBar", "RichProgressBar", "ProgressBar", "ThroughputMonitor", "OnExceptionCheckpoint",
 )  # fmt: skip
 
 

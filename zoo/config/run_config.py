@@ -238,11 +238,11 @@ def identity_config(config_plan: Plan) -> dict[str, object]:
     flat = {key: value for key, value in flatten(values).items() if not key.startswith(CALLBACKS)}
     flat["on_nonfinite"] = config_plan.command.on_nonfinite
     callbacks = config_plan.config["trainer"].get("callbacks") or []
-    listed = enumerate(callbacks if isinstance(callbacks, list) else [callbacks])
+    by_key = {f"{CALLBACKS}[{index}]": item for index, item in enumerate(callbacks)} if isinstance(callbacks, list)\
+        else {CALLBACKS: callbacks}  # fmt: skip
     passive = passive_keys(config_plan.resolved.values)
-    names = [item for index, item in listed if f"{CALLBACKS}[{index}]" not in passive
-             and CALLBACKS not in passive]  # fmt: skip
-    return flat | {CALLBACKS: [as_yaml(item) for item in names]} if names else flat
+    acting = [as_yaml(item) for key, item in by_key.items() if key not in passive]
+    return flat | {CALLBACKS: acting} if acting else flat
 
 
 def current(config: Mapping[str, Any], origin: str) -> dict[str, Any]:
