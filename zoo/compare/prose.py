@@ -80,9 +80,9 @@ def _how_tested(answer: Answer) -> list[str]:
     if plan.margin is not None:
         result.append(f"Margin: {_margin(answer)}, by two one-sided tests.")
     if answer.looks:
-        left = "" if plan.later_level is None else f", and looks at more seeds may spend {plan.later_level:.2g}"
+        later = "" if plan.later_level is None else f", and looks at more seeds may spend {plan.later_level:.2g}"
         number = f"Look {len(answer.looks)} at this comparison"
-        result.append(f"{number}: verdicts are false with a probability of at most {plan.level:.2g}{left}.")
+        result.append(f"{number}: verdicts are false with a probability of at most {plan.level:.2g}{later}.")
     return result
 
 
