@@ -218,12 +218,12 @@ def _family(figures: Floats, plan: PairedTestPlan) -> list[object]:  # of one co
 def series(count: int, rng: np.random.Generator, tries: int = 100, seeds: int = FIXED) -> list[list[str]]:
     """Greedy searches over variants that change nothing: each "better" becomes the baseline of the next tries."""
     rows = [["tries in a row", "seeds", "series with a false better or worse, p <= 0.05", "the same with --series"]]
-    plain, corrected = [], []
+    uncorrected, corrected = [], []
     for _ in range(count):
         figures = rng.standard_normal((tries + 1, seeds)) + rng.standard_normal(seeds)
-        plain.append(search(figures, None))
+        uncorrected.append(search(figures, None))
         corrected.append(search(figures, Series(tries)))
-    return [*rows, [str(tries), str(seeds), percent(plain), percent(corrected)]]
+    return [*rows, [str(tries), str(seeds), percent(uncorrected), percent(corrected)]]
 
 
 def search(figures: Floats, budget: Series | None) -> bool:

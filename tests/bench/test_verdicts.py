@@ -49,8 +49,8 @@ def test_the_simulated_paths_are_those_of_the_verdict():
 
 def test_a_series_of_tries_that_change_nothing_finds_nothing():
     rows = verdicts.series(60, np.random.default_rng(14))
-    plain, corrected = (float(cell.removesuffix(" %")) / 100 for cell in rows[1][2:])
-    assert plain > 0.5
+    uncorrected, corrected = (float(cell.removesuffix(" %")) / 100 for cell in rows[1][2:])
+    assert uncorrected > 0.5
     assert corrected * 60 <= most(60) + 0.1
 
 

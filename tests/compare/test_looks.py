@@ -28,7 +28,7 @@ def test_the_first_look_is_a_t_test_and_the_next_one_is_sequential():
     assert (more.test, more.level) == ("sequential", pytest.approx(FIRST * (1 - FIRST) * ALPHA))
     again, looks = look_at(looks, LOSS, seeds(20))
     assert (again.test, again.level, again.spent) == ("sequential", more.level, 0.0)
-    assert looks.left == pytest.approx(ALPHA - first.level - more.level)
+    assert looks.remaining == pytest.approx(ALPHA - first.level - more.level)
 
 
 def test_the_same_look_costs_nothing_and_has_its_level():
@@ -76,7 +76,7 @@ def test_what_was_decided_stays_and_seeds_stand_in_the_order_in_which_they_came(
     plan = looks.plan(look)
     assert plan.earlier == {"a=1": ("better", 2)}
     assert plan.sort_seeds([1, 3, 7]) == [3, 7, 1]
-    assert plan.later_level == pytest.approx(looks.left * (1 - FIRST) * FIRST)
+    assert plan.later_level == pytest.approx(looks.remaining * (1 - FIRST) * FIRST)
     assert looks.plan(looks.next_look(Question("accuracy", "default"), {})).earlier == {}
 
 
@@ -98,7 +98,7 @@ def test_comparisons_of_other_variants_in_one_folder_have_budgets_of_their_own(t
     _, first = look_at(Looks(), LOSS, seeds(5))
     save_looks(tmp_path, first)
     other = load_looks(tmp_path, ["default", "a=2"])
-    assert (other.left, other.looks, other.unrelated) == (ALPHA, (), first.looks)
+    assert (other.remaining, other.looks, other.unrelated) == (ALPHA, (), first.looks)
     _, other = look_at(other, LOSS, seeds(5, "a=2"))
     save_looks(tmp_path, other)
     assert load_looks(tmp_path, ["default", "a=1"]).looks == first.looks

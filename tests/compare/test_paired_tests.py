@@ -146,8 +146,8 @@ def test_a_verdict_that_was_reached_stays_unless_the_difference_turns():
 def test_seeds_needed_are_those_of_the_test_that_would_follow():
     first = PairedTestPlan("t", 0.04, later_level=0.008)
     weak = {"v0": (BASE[:5] + 0.009 + NOISE[0][:5] - NOISE[0][:5].mean(), BASE[:5])}
-    plain = judge_all(compare_samples(weak), True)["v0"]
+    one_look = judge_all(compare_samples(weak), True)["v0"]
     later = judge_all(compare_samples(weak, first), True, first)["v0"]
-    assert later.needed > plain.needed > 5
+    assert later.needed > one_look.needed > 5
     spent = PairedTestPlan("t", 0.04, later_level=0.0)
     assert judge_all(compare_samples(weak, spent), True, spent)["v0"].needed is None

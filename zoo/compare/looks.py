@@ -72,7 +72,7 @@ class Looks:
     unrelated: tuple[Look, ...] = ()
 
     @property
-    def left(self) -> float:
+    def remaining(self) -> float:
         """What later looks may spend."""
         return max(0.0, self.alpha - sum(look.spent for look in self.looks))
 
@@ -96,7 +96,7 @@ class Looks:
                 return Look(question, now, "sequential", look.level, 0.0, self.alpha)
         grown = any(look.seeds.get(name, numbers) != numbers for look in self.looks for name, numbers in now.items())
         test: TestName = "sequential" if until_decided or grown else question.test
-        level = self.left * (UNTIL if test == "sequential" and until_decided else FIRST)
+        level = self.remaining * (UNTIL if test == "sequential" and until_decided else FIRST)
         return Look(question, now, test, level, level, self.alpha)
 
     def plan(self, look: Look) -> PairedTestPlan:
@@ -109,7 +109,7 @@ class Looks:
             if word in DECISIONS
         }
         return PairedTestPlan(
-            look.test, look.level, look.question.margin, (self.left - look.spent) * FIRST, self.order, earlier
+            look.test, look.level, look.question.margin, (self.remaining - look.spent) * FIRST, self.order, earlier
         )
 
     def with_look(self, look: Look, verdicts: Mapping[str, str]) -> Looks:
@@ -151,10 +151,8 @@ def _parse_look(content: Mapping[str, Any]) -> Look:
     if question.test not in TESTS or content["test"] not in TESTS:
         raise ValueError(f"test {content['test']!r:.20}")
     seeds = {str(name): tuple(int(seed) for seed in numbers) for name, numbers in content["seeds"].items()}
-    return Look(
-        question, seeds, content["test"], *(float(content[name]) for name in ("level", "spent", "budget")),
-        dict(content["verdicts"]),
-    )  # fmt: skip
+    level, spent, budget = (float(content[name]) for name in ("level", "spent", "budget"))
+    return Look(question, seeds, content["test"], level, spent, budget, dict(content["verdicts"]))
 
 
 def save_looks(folder: Path, looks: Looks) -> None:

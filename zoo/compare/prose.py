@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from zoo.compare.number_format import UNITS, decimal_places, format_fixed, format_probability, format_short, join_words
 from zoo.compare.outcomes import failure_text
 from zoo.compare.paired_tests import ASSUMPTIONS
-from zoo.compare.statistics import MAX_SEEDS, round_count, seeds_text
+from zoo.compare.statistics import MAX_SEEDS, Paired, Verdict, round_count, seeds_text
 from zoo.compare.verdict import Answer, Row
 
 WORDS = ("better", "worse", "as good as", "not distinguishable", "no verdict", "not comparable")
@@ -105,9 +105,9 @@ def _how_tested(answer: Answer) -> list[str]:
     if plan.margin is not None:
         result.append(f"Margin: {_margin(answer)}, by two one-sided tests.")
     if answer.looks:
-        left = "" if plan.later_level is None else f", and looks at more seeds may spend {plan.later_level:.2g}"
+        later = "" if plan.later_level is None else f", and looks at more seeds may spend {plan.later_level:.2g}"
         number = f"Look {len(answer.looks)} at this comparison"
-        result.append(f"{number}: verdicts are false with a probability of at most {plan.level:.2g}{left}.")
+        result.append(f"{number}: verdicts are false with a probability of at most {plan.level:.2g}{later}.")
     return result
 
 
@@ -147,10 +147,21 @@ def difference(answer: Answer, row: Row) -> str:
 
 def interval(answer: Answer, row: Row) -> str:
     """The confidence interval as ``[−0.141, −0.085]``; empty without one."""
-    if math.isnan(row.pair.low):
-        return ""
-    low, high = (format_fixed(end, places(answer), sign=True) for end in (row.pair.low, row.pair.high))
-    return f"[{low}, {high}]"
+    return difference_and_interval(answer, row.pair)[1]
+
+
+def difference_and_interval(answer: Answer, pair: Paired) -> tuple[str, str]:
+    """``−0.113`` and ``[−0.141, −0.085]``, the second empty without one."""
+    mean, *ends = (format_fixed(value, places(answer), sign=True) for value in (pair.mean, pair.low, pair.high))
+    return mean, "" if math.isnan(pair.low) else f"[{ends[0]}, {ends[1]}]"
+
+
+def grid_legend() -> str:
+    """How to read the effects of a grid."""
+    return (
+        "Of the main effects and interactions, p is corrected over all of them, and the intervals hold together. An "
+        "interaction is what two values change beyond the sum of what each changes alone."
+    )
 
 
 def chance(row: Row) -> str:
@@ -166,9 +177,7 @@ def seeds(row: Row) -> str:
 
 def brief(row: Row) -> str:
     """The verdict for narrow columns: ``not distinguishable; ~14 needed``."""
-    pieces = [row.verdict.sentence]
-    if row.verdict.word == "not distinguishable" and not _identical(row) and row.outcome is None:
-        pieces = [row.verdict.word, f"{_brief_count(row.verdict.needed)} needed"]
+    pieces = [row.verdict.sentence if _identical(row) or row.outcome is not None else brief_verdict(row.verdict)]
     pieces += [failure_text(row.failures, len(row.figures))] if row.failures else []
     pieces += [f"{len(row.unpaired)} unpaired"] if row.unpaired else []
     return "; ".join(pieces)
@@ -233,6 +242,13 @@ def _needing(rows: Sequence[Row]) -> str:
             pieces.append("identical" if _identical(row) else f"{seeds} would be needed")
         result.append(f"{row.label} ({'; '.join(pieces)})")
     return join_words(result, MANY)
+
+
+def brief_verdict(verdict: Verdict) -> str:
+    """``not distinguishable; ~14 needed``."""
+    if verdict.word != "not distinguishable":
+        return verdict.sentence
+    return f"{verdict.word}; {_brief_count(verdict.needed)} needed"
 
 
 def _brief_count(needed: int | None) -> str:

@@ -50,10 +50,10 @@ class Series:
         for entry in self.entries:
             if entry.comparison == comparison and set(entry.variants) == set(variants):
                 return entry
-        left = self.tries - self.used
-        if len(variants) > left:
+        remaining = self.tries - self.used
+        if len(variants) > remaining:
             raise UsageError(
-                f"the series has {left} of its {self.tries} tries left, and this comparison has {len(variants)} "
+                f"the series has {remaining} of its {self.tries} tries left, and this comparison has {len(variants)} "
                 "variants.\nBegin another series, with a baseline and seeds that this one has not seen: --series FILE"
             )
         previous = self.entries[-1] if self.entries else None

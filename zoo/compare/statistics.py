@@ -223,8 +223,8 @@ def holm_adjust(values: Sequence[float], families: Sequence[Hashable] | None = N
     order = sorted((index for index, p in enumerate(values) if not math.isnan(p)), key=lambda index: values[index])
     adjusted, largest = [math.nan] * len(values), 0.0
     for rank, index in enumerate(order):
-        left = len({members[other] for other in order[rank:]})
-        largest = max(largest, min(1.0, left * values[index]))
+        remaining = len({members[other] for other in order[rank:]})
+        largest = max(largest, min(1.0, remaining * values[index]))
         adjusted[index] = largest
     return adjusted
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from zoo import console
 from zoo.compare import outcome, prose
-from zoo.compare.number_format import NONE, format_duration, format_memory, format_short
+from zoo.compare.factorial import grid_effects
+from zoo.compare.number_format import NONE, format_duration, format_memory, format_probability, format_short
 from zoo.compare.paired_tests import ASSUMPTIONS
 from zoo.compare.verdict import Answer, Row
 from zoo.console import printable
@@ -38,10 +39,12 @@ def as_text(answer: Answer, width: int = WIDTH, colour: bool = False) -> str:
     lines = [*_wrap(prose.question(answer), width, "1" if colour else "")]
     lines += [*_wrap(" ".join(prose.sentences(answer)), width), ""]
     lines += [*_columns(headings, narrow, width, styles), ""]
+    if effects := grid(answer):
+        lines += [*_columns(*effects, width), ""]
     lines += [*_columns(*costs(answer), width), ""]
     for row in answer.rows:
         lines += _wrap(f"{row.label}: {row.tuned}", width) if row.tuned else []
-    for note in prose.legend(answer):
+    for note in (*prose.legend(answer), *([prose.grid_legend()] if effects else [])):
         lines += _wrap(note, width, "2" if colour else "")
     for flag in answer.flags:
         lines += _wrap(f"! {flag.sentence}", width, "31" if colour and flag.fatal else "33" if colour else "", "  ")
@@ -51,12 +54,10 @@ def as_text(answer: Answer, width: int = WIDTH, colour: bool = False) -> str:
 def as_markdown(answer: Answer) -> str:
     """The same as Markdown, for a file, a pull request or TensorBoard's Text tab."""
     parts = [f"# {prose.question(answer)}", " ".join(prose.sentences(answer))]
-    parts += [
-        _markdown_table(*verdicts(answer)),
-        "\n".join(prose.legend(answer)),
-        "## Cost",
-        _markdown_table(*costs(answer)),
-    ]
+    parts += [_markdown_table(*verdicts(answer)), "\n".join(prose.legend(answer))]
+    if effects := grid(answer):
+        parts += ["## Main effects and interactions", _markdown_table(*effects), prose.grid_legend()]
+    parts += ["## Cost", _markdown_table(*costs(answer))]
     if others := goals(answer):
         parts += ["## Other figures", _markdown_table(*others)]
     if tuned := [f"- {row.label}: {row.tuned}" for row in answer.rows if row.tuned]:
@@ -110,6 +111,11 @@ def as_json(answer: Answer) -> str:
             "intervals": "simultaneous, 1 - level / tests each",
         },
         "looks": [asdict(look) for look in answer.looks],
+        "effects": [
+            {"effect": effect.name, "interaction": effect.interaction, "p_holm": effect.tested.adjusted}
+            | {"verdict": effect.verdict.word, **asdict(effect.tested.pair)}
+            for effect in grid_effects(answer)
+        ],
     }
     content["variants"] = [
         record(answer, row)
@@ -164,6 +170,20 @@ def verdicts(answer: Answer) -> tuple[list[str], list[list[str]]]:
     if len({row[1] for row in rows}) == 1:  # the legend says how many
         headings, rows = headings[:1] + headings[2:], [row[:1] + row[2:] for row in rows]
     return headings, rows
+
+
+def grid(answer: Answer) -> tuple[list[str], list[list[str]]] | None:
+    """Headings and cells: main effects and interactions; None where the variants are no grid."""
+    rows = [
+        [
+            effect.name,
+            *prose.difference_and_interval(answer, effect.tested.pair),
+            "" if math.isnan(effect.tested.adjusted) else format_probability(effect.tested.adjusted),
+            prose.brief_verdict(effect.verdict),
+        ]
+        for effect in grid_effects(answer)
+    ]
+    return (["effect", "difference", prose.BETWEEN, "p", "verdict"], rows) if rows else None
 
 
 def costs(answer: Answer) -> tuple[list[str], list[list[str]]]:

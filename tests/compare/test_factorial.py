@@ -1,0 +1,75 @@
+"""Main effects and interactions of a grid, against the t test of contrasts that numpy computes."""
+
+import numpy as np
+import pytest
+from fabricate import run
+from scipy import stats
+
+from zoo.compare import prose, table
+from zoo.compare.factorial import grid_effects
+from zoo.compare.verdict import answer
+
+SEEDS = 6
+NORMS, POSITIONS = ("RMSNorm", "LayerNorm"), ("RoPE", "ALiBi", "T5")
+
+
+def grid(effect=lambda norm, position: 0.0, leave_out=()):
+    """Runs of 2 x 3 variants, their figures as an array (norm, position, seed), and the answer."""
+    rng = np.random.default_rng(1)
+    figures = 1.7 + 0.05 * rng.standard_normal(SEEDS) + 0.005 * rng.standard_normal((2, 3, SEEDS))
+    runs = []
+    for (n, p), norm, position in (((n, p), NORMS[n], POSITIONS[p]) for n in range(2) for p in range(3)):
+        figures[n, p] += effect(n, p)
+        name = ",".join(filter(None, (f"norm={norm}" if n else "", f"position={position}" if p else ""))) or "default"
+        if (n, p) not in leave_out:
+            for seed in range(SEEDS):
+                value = {"loss": figures[n, p, seed]}
+                changes = {"best": value, "last": value, "validations": [{"step": 1, "tokens": 1, **value}]}
+                runs.append(run(name, seed + 1, choices={"norm": norm, "position": position}, **changes))
+    return figures, answer(runs)
+
+
+def test_a_main_effect_is_the_mean_over_the_other_option():
+    figures, result = grid(lambda n, p: -0.05 * n)
+    effects = {effect.name: effect for effect in grid_effects(result)}
+    assert list(effects) == [
+        "position RoPE → ALiBi", "position RoPE → T5", "norm RMSNorm → LayerNorm",
+        "position ALiBi × norm LayerNorm", "position T5 × norm LayerNorm",
+    ]  # fmt: skip
+    contrast = (figures[1] - figures[0]).mean(axis=0)
+    expected = stats.ttest_1samp(contrast, 0.0)
+    norm = effects["norm RMSNorm → LayerNorm"].tested
+    assert (norm.pair.mean, norm.pair.p) == pytest.approx((contrast.mean(), expected.pvalue))
+    assert (norm.pair.low, norm.pair.high) == pytest.approx(expected.confidence_interval(1 - 0.05 / 5))
+    assert effects["norm RMSNorm → LayerNorm"].verdict.word == "better"
+    assert {effect.verdict.word for effect in effects.values() if effect.interaction} == {"not distinguishable"}
+
+
+def test_an_interaction_is_what_both_change_beyond_their_sum():
+    figures, result = grid(lambda n, p: -0.08 * (n == 1 and p == 2))
+    effects = {effect.name: effect for effect in grid_effects(result)}
+    contrast = figures[1, 2] - figures[0, 2] - figures[1, 0] + figures[0, 0]
+    tested = effects["position T5 × norm LayerNorm"].tested
+    assert tested.pair.mean == pytest.approx(contrast.mean())
+    assert tested.pair.p == pytest.approx(stats.ttest_1samp(contrast, 0.0).pvalue)
+    assert effects["position T5 × norm LayerNorm"].verdict.word == "better"
+    other = effects["position ALiBi × norm LayerNorm"]
+    contrast = figures[1, 1] - figures[0, 1] - figures[1, 0] + figures[0, 0]
+    assert other.tested.pair.mean == pytest.approx(contrast.mean())
+    assert other.verdict.word == "not distinguishable"
+
+
+def test_a_grid_with_a_gap_or_one_option_has_no_effects():
+    assert grid_effects(grid(leave_out={(1, 1)})[1]) == []
+    assert grid_effects(grid(leave_out={(1, 0), (1, 1), (1, 2)})[1]) == []
+
+
+def test_effects_stand_below_the_table():
+    _, result = grid(lambda n, p: -0.05 * n)
+    text, markdown = table.as_text(result), table.as_markdown(result)
+    line = next(line for line in text.splitlines() if line.startswith("norm RMSNorm → LayerNorm"))
+    assert line.endswith("better")
+    assert "## Main effects and interactions" in markdown
+    assert "main effects and interactions" in " ".join(prose.grid_legend().split())
+    assert '"effects": [' in table.as_json(result)
+    assert '"interaction": true' in table.as_json(result)
