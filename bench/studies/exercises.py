@@ -1,8 +1,8 @@
 """Synthetic tasks against mixers: what each remembers and computes, after a short training each.
 
 A model has two layers of width ``DIM``. The first one is attention to two tokens in every model, which puts neighbours
-together; the second one has the mixer under test, so that one layer of it must remember what a text says. Every attention of the registry that works in a causal stack is tried: install plugins to see
-theirs.
+together; the second one has the mixer under test, so that one layer of it must remember what a text says. Every
+attention of the registry that works in a causal stack is tried: install plugins to see theirs.
 """
 
 from __future__ import annotations

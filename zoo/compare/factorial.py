@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from zoo.compare.paired_tests import PairResult, Sample, compare_samples, judge_all
 from zoo.compare.statistics import Verdict
-from zoo.compare.verdict import Answer, Row
+from zoo.compare.verdict import Answer
 
 Combination = tuple[str, ...]  # a value of every varied option
 
@@ -29,26 +29,22 @@ class Effect:
 def grid_effects(answer: Answer) -> list[Effect]:
     """The main effects, and the interactions of each two options, over the seeds that all variants have.
 
-    A diverged run counts as the worst figure, as in the answer. Empty unless every combination of the varied options'
-    values is a variant, and for a single option.
+    Empty unless every combination of the varied options' values is a variant, for a single option, and where a run
+    failed: figures of the others are a selection.
     """
     cells = {tuple(row.choices[name] for name in answer.varied): row for row in answer.rows}
     values = [sorted({cell[index] for cell in cells}) for index in range(len(answer.varied))]
     whole = len(cells) == len(answer.rows) == math.prod(map(len, values))
-    if len(answer.varied) < 2 or not whole or answer.comparability_errors:
+    failed = any(row.failures for row in answer.rows)
+    if len(answer.varied) < 2 or not whole or failed or answer.comparability_errors:
         return []
     seeds = answer.plan.sort_seeds(sorted(set.intersection(*(set(row.figures) for row in answer.rows))))
-    figures = {cell: [_figure(row, seed, answer.worst) for seed in seeds] for cell, row in cells.items()}
+    figures = {cell: [row.figures[seed] for seed in seeds] for cell, row in cells.items()}
     base = tuple(answer.base.choices[name] for name in answer.varied)
     samples = dict(_contrasts(answer.varied, values, base, figures))
     tested = compare_samples(samples, answer.plan)
     judged = judge_all(tested, answer.lower_is_better, answer.plan)
     return [Effect(name, one, judged[name], " × " in name) for name, one in tested.items()]
-
-
-def _figure(row: Row, seed: int, worst: float) -> float:
-    figure = row.figures[seed]
-    return worst if math.isnan(figure) else figure
 
 
 def _contrasts(
