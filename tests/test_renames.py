@@ -24,7 +24,7 @@ from zoo.inference.find_run import EXPORT, WEIGHTS
 from zoo.inference.load import load
 from zoo.inference.rebuild_task import complete_options, rebuild_task
 from zoo.parts.attention import Attention, MultiHead
-from zoo.parts.backend import Backend, Naive
+from zoo.parts.backend import Naive
 from zoo.parts.ffn import FFN, MLP
 from zoo.parts.position import Extent, RoPE
 
@@ -415,7 +415,7 @@ def test_a_third_party_backend_and_feed_forward_live_on():
     with pytest.warns(DeprecationWarning, match="'lowers' of Own"):
         assert Own().supports == {"causal"}
     with pytest.warns(DeprecationWarning, match="'lowers' of Own"):
-        assert Own.lowers == Backend.supports
+        assert Own.lowers == Naive.supports
     part = Loss(4, 8)
     with pytest.warns(DeprecationWarning, match="'side_loss' of Loss"):
         part(torch.ones(2, 4))
