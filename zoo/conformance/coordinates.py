@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +21,14 @@ Rule = Callable[[int], Init]
 def changes(rule: Rule, dim: int, steps: int = 5, lr: float = 1e-2, seed: int = 1) -> dict[str, float]:
     """Root mean square of the change, from the start to after ``steps``, of each block's output and of the logits."""
     torch.manual_seed(seed)
-    sizes = {"vocab_size": WORDS, "max_length": LENGTH, "dim": dim, "depth": 2, "heads": dim // HEAD, "tie": False}
+    sizes: dict[str, Any] = {
+        "vocab_size": WORDS,
+        "max_length": LENGTH,
+        "dim": dim,
+        "depth": 2,
+        "heads": dim // HEAD,
+        "tie": False,
+    }
     task = CausalLM(**sizes, lr=lr, init=rule).eval()
     optimizer = task.make_optimizer()
     draw = torch.Generator().manual_seed(0)
