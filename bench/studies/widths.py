@@ -37,9 +37,9 @@ def best(losses: list[float]) -> float:
     place = losses.index(min(losses))
     if not 0 < place < len(losses) - 1 or not all(map(math.isfinite, losses[place - 1 : place + 2])):
         return RATES[place]
-    left, middle, right = losses[place - 1 : place + 2]
-    curvature = left - 2 * middle + right
-    return RATES[place] * 2 ** (0.5 * (left - right) / curvature if curvature > 0 else 0.0)
+    before, lowest, after = losses[place - 1 : place + 2]
+    curvature = before - 2 * lowest + after
+    return RATES[place] * 2 ** (0.5 * (before - after) / curvature if curvature > 0 else 0.0)
 
 
 def run(rule: str, width: int, rate: float, seed: int = 1) -> float:
