@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from fabricate import study
 from scipy import special, stats
 
 from zoo.compare.paired_tests import TESTS, PairedTestPlan, compare_samples, judge_all
@@ -19,6 +20,7 @@ from zoo.compare.statistics import (
     sign_flip_interval,
     sign_flip_p,
 )
+from zoo.compare.verdict import answer
 
 SEEDS = 12
 BASE = 1.7 + 0.03 * np.random.default_rng(1).standard_normal(SEEDS)
@@ -151,3 +153,28 @@ def test_seeds_needed_are_those_of_the_test_that_would_follow():
     assert later.needed > one_look.needed > 5
     spent = PairedTestPlan("t", 0.04, later_level=0.0)
     assert judge_all(compare_samples(weak, spent), True, spent)["v0"].needed is None
+
+
+@pytest.mark.campaign
+def test_statsmodels_and_scipy_agree_with_every_number_of_a_report():
+    """Needs statsmodels beside the packages of [test]: pip install statsmodels."""
+    from statsmodels.stats import multitest, power, weightstats
+
+    plan = PairedTestPlan(level=0.04, margin=0.02)
+    result = answer(study({"default": 1.7, "a=1": 1.68, "a=2": 1.71, "a=3": 1.7}, seeds=7, noise=0.02), plan=plan)
+    base, rows = np.array(list(result.base.figures.values())), result.rows[1:]
+    adjusted = multitest.multipletests([each.pair.p for each in rows], method="holm")[1]
+    for each, expected in zip(rows, adjusted, strict=True):
+        ours = np.array(list(each.figures.values()))
+        test = stats.ttest_rel(ours, base)
+        low, high = weightstats.DescrStatsW(ours - base).tconfint_mean(0.04 / 3)
+        assert (each.mean, each.sd) == pytest.approx((ours.mean(), ours.std(ddof=1)))
+        assert (each.pair.t, each.pair.p) == pytest.approx((test.statistic, test.pvalue), rel=1e-9)
+        assert (each.pair.low, each.pair.high) == pytest.approx((low, high), rel=1e-9)
+        assert holm_adjust([one.pair.p for one in rows])[rows.index(each)] == pytest.approx(expected)
+        if each.verdict.needed:
+            chance = power.TTestPower().power(abs(each.pair.effect), each.verdict.needed, 0.04 / 3)
+            before = power.TTestPower().power(abs(each.pair.effect), each.verdict.needed - 1, 0.04 / 3)
+            assert before < 0.8 <= chance
+    margin = max(weightstats.ttost_paired(ours, base, -0.02, 0.02)[0], 0.0)
+    assert equivalence_p(rows[-1].pair, 0.02) == pytest.approx(margin, rel=1e-9)
