@@ -61,3 +61,9 @@ def test_a_shelf_that_is_no_folder_is_told_by_the_doctor(site, zoo):
     message = "entry point 'p_empty' in [zoo.recipes]: 'p_empty.nothing' is not a folder of an installed package"
     assert reasons == [message]
     assert message in zoo("list")[1]
+
+
+def test_only_yaml_files_are_comparisons_by_path(tmp_path):
+    for name, expected in (("mine.yaml", True), ("mine.yml", True), ("mine.txt", False), ("mine", False)):
+        (tmp_path / name).write_text("recipe: lm-tiny\n")
+        assert (recipe_files.comparison_file(str(tmp_path / name)) is not None) is expected

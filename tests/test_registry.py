@@ -334,3 +334,29 @@ def test_a_hint_imports_no_plugin(site):
     registry.get("backend", "mean")
     assert "Used" in compatibility.alternatives("backend", "bias")
     assert "Mean" not in compatibility.alternatives("backend", "bias")
+
+
+def test_a_class_that_two_modules_import_from_each_other_has_no_source(tmp_path, monkeypatch):
+    (tmp_path / "ring_one.py").write_text("from ring_two import Part\n")
+    (tmp_path / "ring_two.py").write_text("from ring_one import Part\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert description.describe_class("ring_one", "Part").summary == ""
+
+
+def test_a_comment_among_entry_points_is_no_entry():
+    text = "[zoo.norm]\n# Old = package:Old\n\nNew = package:New\n"
+    assert [name for _, _, name, _ in discovery._lines(text)] == ["New"]
+
+
+def test_of_names_that_differ_in_case_alone_the_exact_one_is_meant(with_plugins):
+    with_plugins(part("norm", "MyNorm", "cli_toys:RMS", "a", "1"), part("norm", "MYNORM", "cli_toys:RMS", "b", "1"))
+    assert registry.find("norm", "MyNorm").distribution == "a"
+    assert registry.find("norm", "MYNORM").distribution == "b"
+    with pytest.raises(PartError, match="two packages register norm 'mynorm'"):
+        registry.find("norm", "mynorm")
+
+
+def test_a_module_that_may_be_imported_opens_no_module_whose_name_begins_alike():
+    assert is_allowed("mine.norms.Own", ("mine",))
+    assert not is_allowed("mine_too.norms.Own", ("mine",))
+    assert not is_allowed("min.Own", ("mine",))

@@ -35,3 +35,15 @@ def test_too_many_files_are_not_named():
     many = {str(number): "1" for number in range(resume.MOST_FILES + 1)}
     assert resume.file_digests(SimpleNamespace(file_digests=lambda: many)) == {}
     assert resume.file_digests(SimpleNamespace()) == {}
+
+
+@pytest.mark.parametrize(
+    ("count", "flags"), [("0", set()), ("", set()), (None, set()), ("1", {"resume"}), ("2", {"resume"})]
+)
+def test_a_job_that_slurm_starts_again_resumes(count, flags, tmp_path, monkeypatch):
+    monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
+    if count is not None:
+        monkeypatch.setenv("SLURM_RESTART_COUNT", count)
+    command = SimpleNamespace(subcommand="fit", flags=set())
+    resume.apply_requeue(SimpleNamespace(command=command, run=SimpleNamespace(folder=tmp_path)))
+    assert command.flags == flags

@@ -448,3 +448,12 @@ def test_changes_are_those_that_matter(real):
     assert changes("max_steps: 1400", "max_steps: 7") == ["trainer.max_steps was 7 and is 1400"]
     path.write_text(text[:50])
     assert real.changes(real.point(("vit-tiny",)), folder) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "state"), [({"finished": True}, "finished"), ({"finished": False}, "started"), ({}, "started")]
+)
+def test_a_run_is_finished_if_its_record_says_so(content, state, tmp_path):
+    (tmp_path / "finished.json").write_text("{}")
+    (tmp_path / "ledger.json").write_text(json.dumps({"format": 1, "recipe": "toy", **content}))
+    assert run_records.read_state(tmp_path) == state

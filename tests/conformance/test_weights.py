@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from zoo.conformance import weights
+from zoo.conformance import checks, common, weights
+from zoo.parts.norm import LayerNorm
 
 
 class Kinked(nn.Module):
@@ -24,3 +25,11 @@ def test_a_kink_nearby_is_not_a_wrong_gradient(factor, right):
     x = torch.randn(1, 5, 8, dtype=torch.float64)
     ((_, off),) = weights.slopes_off(Kinked(x - 2e-6, factor), x.clone())
     assert (off < 1e-4) is right, off
+
+
+@pytest.mark.parametrize(("seconds", "right"), [(1.9, True), (2.1, False)])
+def test_an_import_that_takes_two_seconds_is_too_slow(seconds, right, monkeypatch):
+    check = next(check for check in checks(LayerNorm) if check.name == "clean_import")
+    report = {"seconds": seconds, "said": "", "network": False, "cuda": False}
+    monkeypatch.setitem(common.IMPORTS, (LayerNorm.__module__, common.ready_for("norm")), report)
+    assert (check.outcome().status == "ok") is right

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from zoo.data import pairs
 from zoo.data.batches import Batches, Loader
 from zoo.data.pairdata import Pair, select_by_kind, token_slots
 from zoo.data.pairs import PairOptions, ParallelFiles, split_validation
@@ -210,3 +211,11 @@ def test_multi30k():
         pytest.skip("Multi30k is not on disk: it is for measuring only")
     corpus = ParallelFiles(str(SHARED), seed=0).corpus()
     assert {split: len(pairs) for split, pairs in corpus.items()} == {"train": 29000, "val": 1014}
+
+
+def test_a_line_of_many_megabytes_is_no_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(pairs, "LONGEST_LINE", 50)
+    file = tmp_path / "train.de"
+    assert pairs._decode_line(file, b"x" * 50, 3) == "x" * 50
+    with pytest.raises(pairs._BadLineError, match=r"train\.de:3 has 51 bytes: no sentence has more than 50"):
+        pairs._decode_line(file, b"x" * 51, 3)

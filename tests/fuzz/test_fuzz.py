@@ -267,3 +267,9 @@ def test_searches_of_any_numbers(options):
     with Answers():
         result = GenerationConfig(**options)
         assert result.max_length >= result.n_best >= 1 or result.beams >= result.n_best
+
+
+def test_aliases_may_not_nest_deeper_than_lists():
+    text = "a0: &a0 [1]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, plain_yaml.DEPTH + 5))
+    with pytest.raises(plain_yaml.TooMuchError, match=f"expands to more than .* {plain_yaml.DEPTH} levels"):
+        plain_yaml.parse(text, "r.yaml")

@@ -11,7 +11,9 @@ from safetensors.torch import load_file, save_file
 from zoo.cli import main
 from zoo.errors import CheckpointError, UsageError
 from zoo.inference.rebuild_task import complete_options
+from zoo.parts.ffn import SwiGLU
 from zoo.pretrained import tensor_mapping
+from zoo.pretrained.family import budget
 from zoo.pretrained.gpt2 import GPT2
 from zoo.pretrained.hf_export import export_pretrained
 
@@ -196,3 +198,8 @@ def test_a_full_folder_is_not_overwritten_and_options_are_checked(theirs, tmp_pa
     assert main(["import", str(theirs)]) == 2
     assert main(["import", str(theirs), "x", "--frmat"]) == 2
     assert main(["import", str(tmp_path / "nowhere"), "x"]) == 2
+
+
+@pytest.mark.parametrize("width", range(1, 12))
+def test_a_gated_feed_forward_of_a_family_has_exactly_its_width(width):
+    assert SwiGLU(8, budget(width)).down.in_features == width

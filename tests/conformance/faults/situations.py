@@ -554,6 +554,14 @@ class HiddenUnitsUnscaled(_Dropping):
         return x * (torch.rand_like(x) >= self.rate) if self.training else x
 
 
+@planted(dropping_options="on average")
+class HiddenUnitsScaledTwice(_Dropping):
+    """What is kept of the hidden units is divided by 1 - rate twice."""
+
+    def drop(self, x):
+        return F.dropout(x, self.rate) / (1 - self.rate) if self.training else x
+
+
 @planted(dropping_options="it drops in evaluation")
 class HiddenUnitsDroppedAlways(_Dropping):
     """Hidden units are dropped in evaluation too."""
