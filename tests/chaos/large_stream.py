@@ -123,15 +123,15 @@ def campaign(home: Path, megabytes: int, steps: int, kills: int, workers: int, p
     training = measured[len(measured) // 3 :]
     report |= {"resident MB": measured[:: max(1, len(measured) // 20)], "seconds": round(lasted, 1)}
     report["growth MB"] = max(training) - min(training[: max(1, len(training) // 3)])
-    draw, made = random.Random(1), 0
+    draw, kill_count = random.Random(1), 0
     for _ in range(kills):
         code, _ = train(home, "killed", draw.uniform(0.35, 0.8) * lasted)
-        made += code == -9
+        kill_count += code == -9
     while code != 0:
         code, _ = train(home, "killed")
         assert code in (0, -9), (home / "killed.log").read_text()
     one, two = (toys.outcome(home / f"{runs}/large/default/s1") for runs in ("whole", "killed"))
-    report |= {"kills": made, "differences": toys.differences(two, one)}
+    report |= {"kills": kill_count, "differences": toys.differences(two, one)}
     return report | (read_everything(home, pass_megabytes) if pass_megabytes else {})
 
 

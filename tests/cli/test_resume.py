@@ -12,7 +12,7 @@ BEFORE = {"a.txt": "1", "b.txt.gz": "2"}
 
 
 @pytest.mark.parametrize(
-    ("now", "said"),
+    ("now", "expected"),
     [
         ({"a.txt": "1", "b.txt.gz": "3"}, r"; b\.txt\.gz has changed\.$"),
         ({"b.txt.gz": "2"}, r"; a\.txt is gone\.$"),
@@ -20,14 +20,14 @@ BEFORE = {"a.txt": "1", "b.txt.gz": "2"}
         ({}, r"f{12} → e{12}\.$"),
     ],
 )
-def test_the_first_file_that_changed_is_named(now, said):
+def test_the_first_file_that_changed_is_named(now, expected):
     data = SimpleNamespace(fingerprint=lambda: "e" * 64, file_digests=lambda: now)
     manifest = {"data": {"fingerprint": "f" * 64, "files": BEFORE}}
     plan = SimpleNamespace(manifest=manifest, command=SimpleNamespace(flags={"resume"}))
     with pytest.raises(UsageError) as error:
         resume.check_data(plan, data)
     first, second = str(error.value).splitlines()
-    assert re.search(said, first)
+    assert re.search(expected, first)
     assert second.endswith("--accept-changes")
 
 

@@ -159,8 +159,8 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
 def test_a_folder_gives_its_text_files(tmp_path):
     for name in ("b.txt", "a.md.gz", "c.parquet", "d.jsonl.zst", "picture.png", ".hidden.txt", "empty.txt"):
         (tmp_path / name).write_bytes(b"" if name == "empty.txt" else b"x")
-    found = [path.name for path in module.document_files(str(tmp_path))]
-    assert found == ["a.md.gz", "b.txt", "c.parquet", "d.jsonl.zst"]
+    names = [path.name for path in module.document_files(str(tmp_path))]
+    assert names == ["a.md.gz", "b.txt", "c.parquet", "d.jsonl.zst"]
 
 
 def test_digests_follow_the_content(tmp_path, monkeypatch):

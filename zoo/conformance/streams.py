@@ -142,13 +142,13 @@ def memory_is_a_window(subject: DataSubject) -> None:
         tracemalloc.start()
         try:
             data = subject.build(seed=1, **options)
-            held: dict[str, Tensor] = {}
+            last_batch: dict[str, Tensor] = {}
             for batch in islice(data.train_dataloader(), 4 * BATCHES):
-                held = batch
+                last_batch = batch
             peaks.append(tracemalloc.get_traced_memory()[1])
         finally:
             tracemalloc.stop()
-            del held, data
+            del last_batch, data
             shutil.rmtree(subject.folder / place)
     growth = peaks[1] - peaks[0]
     require(

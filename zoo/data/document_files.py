@@ -125,7 +125,7 @@ class DocumentFiles:
                     window = file.read(len(mark) + LONGEST)
                     while record and b"\n" not in window[1:] and len(window) < longest and (more := file.read(BLOCK)):
                         window += more
-                    edges.append(min(size, position - len(mark) + _cut(window, len(mark), mark, longest)))
+                    edges.append(min(size, position - len(mark) + _end_of_document(window, len(mark), mark, longest)))
         return [*edges, size] if edges[-1] < size else edges
 
     def _pieces(self, unit: Unit, offset: int, mark: bytes, longest: int) -> Iterator[tuple[int, bytes]]:
@@ -135,9 +135,9 @@ class DocumentFiles:
             buffer, begin, at_end, any_byte = b"", 0, False, offset > 0
             while True:
                 while not at_end and len(buffer) - begin < longest + len(mark):
-                    wanted = BLOCK if unit.end is None else min(BLOCK, unit.end - offset - len(buffer) + begin)
-                    block = file.read(wanted) if wanted else b""
-                    if wanted and not block and unit.end is not None:
+                    size_to_read = BLOCK if unit.end is None else min(BLOCK, unit.end - offset - len(buffer) + begin)
+                    block = file.read(size_to_read) if size_to_read else b""
+                    if size_to_read and not block and unit.end is not None:
                         raise _changed(path)
                     at_end, any_byte = not block, any_byte or bool(block)
                     buffer, begin = buffer[begin:] + block, 0
@@ -262,10 +262,10 @@ def _digest(path: Path, whole: bool) -> str:
     return content.hexdigest()
 
 
-def _cut(content: bytes, begin: int, mark: bytes, longest: int) -> int:
+def _end_of_document(content: bytes, begin: int, mark: bytes, longest: int) -> int:
     """The first byte not before ``begin`` where a document ends: after a mark, a line, or a character."""
-    if mark and (found := content.find(mark, begin - len(mark))) >= 0:
-        return found + len(mark)
+    if mark and (mark_start := content.find(mark, begin - len(mark))) >= 0:
+        return mark_start + len(mark)
     if (newline := content.find(b"\n", begin - 1 if begin else 0)) >= 0:
         return newline + 1
     return _whole_characters(content, min(len(content), longest))

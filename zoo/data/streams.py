@@ -130,8 +130,8 @@ class Shard:
     """What a process has consumed of a shard, and the chunks that wait."""
 
     def __init__(self, number: int, state: Mapping[str, Any] | None) -> None:
-        state = state or {"taken": 0, "reader": None, "skip": 0, "done": False}
-        self.number, self.taken = number, int(state["taken"])
+        state = state or {"sample_count": 0, "reader": None, "skip": 0, "done": False}
+        self.number, self.sample_count = number, int(state["sample_count"])
         self.reader_state, self.offset, self.done = state["reader"], int(state["skip"]), bool(state["done"])
         self.chunks: deque[Chunk] = deque()
 
@@ -146,7 +146,7 @@ class Shard:
         """The next sample of the first chunk."""
         sample = {name: values[self.offset] for name, values in self.chunks[0].samples.items()}
         self.offset += 1
-        self.taken += 1
+        self.sample_count += 1
         self._advance()
         return sample
 
@@ -169,7 +169,7 @@ class Shard:
 
     def state(self) -> dict[str, Any]:
         """The position after the newest sample: the state of a reader, and the samples after it to leave out."""
-        return {"taken": self.taken, "reader": self.reader_state, "skip": self.offset, "done": self.done}
+        return {"sample_count": self.sample_count, "reader": self.reader_state, "skip": self.offset, "done": self.done}
 
 
 class StreamLoader:
@@ -216,17 +216,17 @@ class StreamLoader:
                 generator=torch.Generator().manual_seed(0),  # else iter() would draw from the global one
             )
         )
-        begun = self.served > 0
+        any_batch = self.served > 0
         batch = self._make_batch(shards, chunks)
         while batch is not None:
             states = {number: shard.state() for number, shard in shards.items()}
             following = self._make_batch(shards, chunks)  # one ahead, so that it is clear which batch is the last
-            begun, self.has_more = True, following is not None
+            any_batch, self.has_more = True, following is not None
             self._states = states
             self.served += 1
             yield batch
             batch = following
-        if not begun and (self.world == 1 or self._group is not None):
+        if not any_batch and (self.world == 1 or self._group is not None):
             raise UsageError("the training stream has no sample: its files hold no text, or all of it validates.")
 
     def _make_batch(self, shards: Mapping[int, Shard], chunks: Iterator[Any]) -> dict[str, Any] | None:
@@ -241,8 +241,8 @@ class StreamLoader:
 
     def _next_shard(self, shards: Mapping[int, Shard], chunks: Iterator[Any]) -> Shard | None:
         """The shard of which the fewest samples were taken, with a sample; None where all have ended."""
-        while left := [shard for shard in shards.values() if not shard.done]:
-            shard = min(left, key=lambda one: (one.taken, one.number))
+        while active := [shard for shard in shards.values() if not shard.done]:
+            shard = min(active, key=lambda one: (one.sample_count, one.number))
             if not shard.waiting:
                 return shard
             chunk = next(chunks)

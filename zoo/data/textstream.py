@@ -93,9 +93,9 @@ class TextRows(Stream):
                 f"{world}."
             )
         if len(self.units) < world:
-            named = ", ".join(path.name for path in self.files.paths[:3])
+            first_names = ", ".join(path.name for path in self.files.paths[:3])
             raise UsageError(
-                f"the files can be divided into {len(self.units)} parts, fewer than {world} processes: {named}.\n"
+                f"the files can be divided into {len(self.units)} parts, fewer than {world} processes: {first_names}.\n"
                 "A compressed file and a row group of Parquet are one part: give more files, or plain ones."
             )
 
@@ -139,28 +139,28 @@ class RowReader(ShardReader):
     def __init__(self, stream: TextRows, shard: int, epoch: int) -> None:
         self.stream, self.shard, self.epoch = stream, shard, epoch
         self.packer = Packer(stream, stream.shard_units(shard, epoch))
-        self.number, self.given = -1, 0
+        self.number, self.row_count = -1, 0
         self.rows: list[np.ndarray] = []
         self.window_state = self.packer.state()
 
     def __next__(self) -> Sample:
-        if self.given == len(self.rows):
+        if self.row_count == len(self.rows):
             self._fill()
             if not self.rows:
                 raise StopIteration
-        self.given += 1
-        return self.stream.sample(self.rows[self.given - 1])
+        self.row_count += 1
+        return self.stream.sample(self.rows[self.row_count - 1])
 
     def _fill(self) -> None:
         self.window_state = self.packer.state()
-        self.number, self.given = self.number + 1, 0
+        self.number, self.row_count = self.number + 1, 0
         rows = [row for _, row in zip(range(self.stream.window), self.packer, strict=False)]
         order = generator(self.stream.seed, self.epoch, 1, self.shard, self.number).permutation(len(rows))
         self.rows = [rows[place] for place in order]
 
     def state_dict(self) -> dict[str, Any]:
         """The window and the rows of it that were given."""
-        return {"window": self.window_state, "number": self.number, "given": self.given}
+        return {"window": self.window_state, "number": self.number, "row_count": self.row_count}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Read the window again, and leave out what was given."""
@@ -170,7 +170,7 @@ class RowReader(ShardReader):
         if self.number >= 0:
             self.number -= 1
             self._fill()
-        self.given = state_dict["given"]
+        self.row_count = state_dict["row_count"]
 
 
 class Packer:
@@ -178,9 +178,14 @@ class Packer:
 
     def __init__(self, stream: TextRows, units: list[Unit], state: Mapping[str, Any] | None = None) -> None:
         self.stream, self.units = stream, units
-        state = state or {"unit": 0, "place": None, "cut": 0, "carry": torch.tensor([stream.eos], dtype=torch.int32)}
+        state = state or {
+            "unit": 0,
+            "place": None,
+            "first_row": 0,
+            "carry": torch.tensor([stream.eos], dtype=torch.int32),
+        }
         self.unit, self.place = state["unit"], tuple(state["place"]) if state["place"] is not None else None
-        self.cut, self.carry = state["cut"], state["carry"].numpy()
+        self.first_row, self.carry = state["first_row"], state["carry"].numpy()
         self.rows = self._rows()
 
     def __iter__(self) -> Iterator[np.ndarray]:
@@ -189,28 +194,28 @@ class Packer:
     def state(self) -> dict[str, Any]:
         """The document at hand, the tokens before it, and the rows that were cut since."""
         carry = torch.from_numpy(self.carry.copy())
-        return {"unit": self.unit, "place": self.place, "cut": self.cut, "carry": carry}
+        return {"unit": self.unit, "place": self.place, "first_row": self.first_row, "carry": carry}
 
     def _rows(self) -> Iterator[np.ndarray]:
         length, tokens = self.stream.length, self.carry
         end = np.array([self.stream.eos], np.int32)
-        place, done = self.place, self.cut  # of the state: rows of its document that were cut before
+        place, done = self.place, self.first_row  # of the state: rows of its document that were cut before
         for unit in range(self.unit, len(self.units)):
             for document in self.stream.files.read(self.units[unit], place):
                 if held_out(document.text, self.stream.held_out):
                     continue
                 encoded = self.stream.tokenizer.encode_array(document.text).astype(np.int32)
-                self.unit, self.place, self.cut, self.carry = unit, document.place, done, tokens
+                self.unit, self.place, self.first_row, self.carry = unit, document.place, done, tokens
                 tokens = np.concatenate([tokens, encoded, end])
                 whole = (len(tokens) - 1) // length
                 for number in range(done, whole):
-                    self.cut = number + 1
+                    self.first_row = number + 1
                     yield tokens[number * length : (number + 1) * length + 1]
                 tokens, done = tokens[whole * length :], 0
             place = None
-        self.unit, self.place, self.cut, self.carry = len(self.units), None, done, tokens
-        if len(tokens) > 1 and not self.cut:
-            self.cut = 1
+        self.unit, self.place, self.first_row, self.carry = len(self.units), None, done, tokens
+        if len(tokens) > 1 and not self.first_row:
+            self.first_row = 1
             yield tokens
 
 

@@ -128,8 +128,8 @@ class PlacedCache(Cache):
 
 
 def widen(buffer: Tensor, count: int, most: int, axis: int) -> Tensor:
-    """A buffer with room for ``count`` columns and one more along an axis: itself, or a copy that is zero behind what
-    it held, of twice the columns, at most ``most`` and one.
+    """A buffer (B, G, S + 1, D) or (B, S + 1) with room for ``count`` columns and one more along an axis: itself, or a
+    copy, with zeros behind its content, of twice the columns, at most ``most`` and one.
     """
     size = buffer.size(axis) - 1
     if count <= size:

@@ -169,9 +169,9 @@ def test_values_are_mixed_with_those_of_the_first_layer(learned):
         part = block.attend.part
         q, k, v = heads_of(part, block.attend.norm(stream))
         assert (part.shares is not None) == (learned and number > 0)
-        share, rest = part.shares.tolist() if part.shares is not None else (0.3, 0.7)
+        share, own_share = part.shares.tolist() if part.shares is not None else (0.3, 0.7)
         first = v if number == 0 else first
-        mixed = v if number == 0 else share * first + rest * v
+        mixed = v if number == 0 else share * first + own_share * v
         rows = []
         for t in range(T):
             heads = []

@@ -57,10 +57,10 @@ def test_it_is_attention_among_the_selected_tokens(train, causal, position):
             parameter.add_(0.3 * torch.randn_like(parameter))
     net.train(train)
     x, valid = torch.randn(3, 9, 16), torch.arange(9) < torch.tensor([[9], [5], [8]])
-    for left, mask in ((False, None), (False, valid), (True, valid.flip(1))):
+    for pad_left, mask in ((False, None), (False, valid), (True, valid.flip(1))):
         real = torch.ones(3, 9, dtype=torch.bool) if mask is None else mask
         gap = (net(x, mask) - hiding(net, x, mask))[real].abs().max()
-        assert gap < 1e-10, (left, mask)
+        assert gap < 1e-10, (pad_left, mask)
 
 
 @double
@@ -138,14 +138,14 @@ def flops(net, x):
 
 def test_training_costs_the_share_of_tokens_that_are_computed():
     x = torch.randn(2, 64, 16)
-    plain = flops(causal_stack(length=64, depth=4).train(), x)
+    usual = flops(causal_stack(length=64, depth=4).train(), x)
     for capacity in (0.125, 0.25):
         routed = causal_stack(length=64, depth=4, block=partial(MixtureOfDepths, capacity=capacity)).train()
-        share = flops(routed, x) / plain
+        share = flops(routed, x) / usual
         assert share < 1.1 * capacity  # attention's share of the cost falls with its square
         half = causal_stack(length=64, depth=4, overrides=[
             Override(layers="every 2nd", block=partial(MixtureOfDepths, capacity=capacity))])  # fmt: skip
-        assert flops(half.train(), x) / plain < 0.5 + 0.55 * capacity
+        assert flops(half.train(), x) / usual < 0.5 + 0.55 * capacity
 
 
 def test_the_loss_of_the_router_makes_evaluation_compute_the_share_of_training():

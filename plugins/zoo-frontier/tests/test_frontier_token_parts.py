@@ -183,10 +183,10 @@ def test_hyper_connections_begin_as_the_plain_residual(dynamic):
     net = Stack(Extent((24,), causal=True), dim=16, depth=3, heads=2,
                 block=partial(HyperConnections, dynamic=dynamic))  # fmt: skip
     initialize(net)
-    plain = Stack(Extent((24,), causal=True), dim=16, depth=3, heads=2, block=PreNorm)
-    plain.load_state_dict({name: value for name, value in net.state_dict().items() if ".connect." not in name})
+    usual = Stack(Extent((24,), causal=True), dim=16, depth=3, heads=2, block=PreNorm)
+    usual.load_state_dict({name: value for name, value in net.state_dict().items() if ".connect." not in name})
     x = torch.randn(2, 7, 16)
-    assert_close(net.eval()(x), plain.eval()(x), atol=1e-12, rtol=0)
+    assert_close(net.eval()(x), usual.eval()(x), atol=1e-12, rtol=0)
     readers = [
         branch.connect.mixing[:, 0].argmax().item() for block in net.blocks for branch in (block.attend, block.ffn)
     ]

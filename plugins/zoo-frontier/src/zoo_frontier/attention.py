@@ -188,8 +188,8 @@ class ValueResidual(MultiHead):
         key = f"values of {self.kv_heads} heads of {self.head_dim}"
         first = v if earlier_layers is None else earlier_layers.setdefault(key, v)
         if first is not v or self.shares is not None:
-            share, rest = (self.share, 1 - self.share) if self.shares is None else self.shares.to(v.dtype)
-            v = share * first + rest * v
+            first_share, own_share = (self.share, 1 - self.share) if self.shares is None else self.shares.to(v.dtype)
+            v = first_share * first + own_share * v
         if cache is not None:
             k, v = cache.extend(k, v)
         return self.out(self.attend(q, k, v, pattern).transpose(1, 2).flatten(2))

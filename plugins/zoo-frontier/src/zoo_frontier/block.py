@@ -229,8 +229,10 @@ class MixtureOfDepths(Block):
         if not 0 < capacity <= 1:
             raise UsageError(f"block MixtureOfDepths needs a capacity in (0, 1], got {capacity}.")
         own = type(attend)
-        plain = own.project is Attention.project and own.cache is Attention.cache and not attend.reads_earlier_layers
-        if not plain or "places" not in attend.supports & attend.backend.supports:
+        usual_projection = (
+            own.project is Attention.project and own.cache is Attention.cache and not attend.reads_earlier_layers
+        )
+        if not usual_projection or "places" not in attend.supports & attend.backend.supports:
             raise UsageError(
                 f"block MixtureOfDepths computes tokens at any places, which attention {own.__name__} on backend "
                 f"{type(attend.backend).__name__} does not take. Use MultiHead on SDPA or Naive."
