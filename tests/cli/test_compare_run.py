@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -38,12 +39,21 @@ class FakeFits:
     def changes(self, point, folder):
         return []
 
+    def code(self, point):
+        return {}
+
 
 class FakeMeter:
     allow = ()
 
     def check(self, config):
         pass
+
+    def goals(self, config):
+        return "loss", {"loss": "min"}
+
+    def task_class(self, config):
+        return SimpleNamespace(monitored_metrics={"loss": "min"})
 
 
 def write_run(folder, loss):

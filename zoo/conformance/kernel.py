@@ -169,7 +169,7 @@ def compared_queries(backend: Backend, call: Call) -> Tensor:
 
 
 def behind_bias(call: Call) -> tuple[dict[str, Any], None, Tensor, Tensor]:
-    """A call whose cap falls on the bias too: a pattern's options without bias or cap, no scale, k and v (B, G, S, D)."""
+    """A call whose cap falls on the bias too: options of a pattern without bias and cap, None, k and v (B, G, S, D)."""
     q, k, v, fields, _ = call
     pattern = call.make_pattern()
 

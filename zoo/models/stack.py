@@ -341,8 +341,8 @@ class Stack(nn.Module):
         again = self.recompute and self.training and not cached and not transformed()  # torch.func has no checkpoints
         first = 0
         while first < len(blocks):  # neighbours of one class run together: it may keep less for the backward pass
-            cls, streams, end = type(blocks[first]), blocks[first].streams, first + 1
-            while end < len(blocks) and type(blocks[end]) is cls and blocks[end].streams == streams:
+            cls, streams, end = type(blocks[first]), blocks[first].residual_streams, first + 1
+            while end < len(blocks) and type(blocks[end]) is cls and blocks[end].residual_streams == streams:
                 end += 1
             run = list(blocks[first:end])
             again_run = cast(list[Block], [Recomputed(block) for block in run]) if again else run

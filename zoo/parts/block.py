@@ -94,7 +94,7 @@ class Block(nn.Module):
     packs = False  # x may be packed: between parts each token is computed alone; a subclass with own code declares it
     closes = True  # the stack normalises what its last block gives
     computes_all = True  # every token; one that selects some says so, and attention then sees these alone
-    streams = 1  # copies of the stream that run side by side: with more, x is (B, T, streams, dim) in ``forward``
+    residual_streams = 1  # with more, x is (B, T, streams, dim) in ``forward``: copies of the stream side by side
 
     def __init__(
         self,

@@ -180,7 +180,7 @@ class HyperConnections(Block):
         super().__init__(attend, cross, ffn, norm, dropout)
         if streams < 2:
             raise UsageError(f"block HyperConnections needs at least 2 streams, got {streams}.")
-        self.streams = streams
+        self.residual_streams = streams
         branches = [branch for branch in (self.attend, self.cross, self.ffn) if branch is not None]
         dim = attend.dim if isinstance(attend, TokenMixer) else attend.out.out_features
         for number, branch in enumerate(branches, layer * len(branches)):
