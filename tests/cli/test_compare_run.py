@@ -132,7 +132,7 @@ def test_seeds_added_after_a_look_spend_what_it_left(compare):
     content = json.loads(compare(*words, "--seeds", "12", "--json")[1])
     assert (content["test"]["name"], content["test"]["level"]) == ("sequential", pytest.approx(0.008))
     assert [look["test"] for look in content["looks"]] == ["t", "sequential"]
-    goal = json.loads(compare("runs/toy/compare/norm", "--at", "last", "--json")[1])
+    goal = json.loads(compare("runs/toy/compare/norm", "--at", "best", "--json")[1])
     assert goal["test"]["level"] == pytest.approx(0.0016)
     assert sum(look["spent"] for look in goal["looks"]) < 0.05
 
