@@ -7,8 +7,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from filelock import FileLock, Timeout
 
 from zoo.cli import compare_run, main
+from zoo.compare import journal
 from zoo.compare.plan import Point
 
 
@@ -184,3 +186,56 @@ def test_options_that_exclude_each_other_are_refused(compare, capsys):
     ):
         assert main(["compare", *words]) == 2
         assert message in capsys.readouterr().err
+
+
+FOLDER = Path("runs/toy/compare/norm")
+WORDS = ("toy", "--vary", "model.norm=default,same,good")
+
+
+def test_a_series_cannot_begin_after_a_look(compare, capsys):
+    compare(*WORDS)
+    for words in ((*WORDS, "--series", "s.json"), (str(FOLDER), "--series", "s.json")):
+        code, _, started = compare(*words)
+        assert (code, started) == (2, [])
+    assert main(["compare", *WORDS, "--series", "s.json"]) == 2
+    assert (
+        "an earlier look at this comparison could spend 0.05, and the series grants it 0.001" in capsys.readouterr().err
+    )
+
+
+def test_looks_that_are_gone_are_missed(compare, capsys):
+    compare(*WORDS, "--seeds", "3")
+    (FOLDER / "looks.json").unlink()
+    assert main(["compare", *WORDS, "--seeds", "5"]) == 2
+    assert "looks.json is gone" in capsys.readouterr().err
+
+
+def test_what_was_changed_after_a_look_is_said_and_reported_elsewhere(compare):
+    compare(*WORDS)
+    report = json.loads(compare(*WORDS, "--margin", "0.1", "--test", "permutation", "--json")[1])
+    assert report["late_choices"] == [
+        "--margin 0.1 instead of none after 1 look", "--test permutation instead of t after 1 look",
+    ]  # fmt: skip
+    fewer = json.loads(compare("toy", "--vary", "model.norm=default,good", "--json")[1])
+    assert fewer["late_choices"] == ["variants, of which left out norm=same after 2 looks"]
+    events = journal.read_events(FOLDER)
+    first, second = events[0].question, events[2].question
+    assert (first.margin, second.margin, second.test) == (None, 0.1, "permutation")
+    assert journal.report_folder(FOLDER, events, second) == FOLDER / "margin=0.1,test=permutation"
+    assert journal.report_folder(FOLDER, events, events[-1].question).name.startswith("variants=default")
+    assert journal.report_folder(FOLDER, events, first) == FOLDER
+
+
+def test_an_unknown_goal_is_refused_before_anything_runs(compare):
+    code, _, started = compare(*WORDS, "--goal", "los")
+    assert (code, started) == (2, [])
+
+
+def test_a_file_of_a_comparison_is_changed_by_one_process_at_a_time(tmp_path):
+    path = tmp_path / "new" / "looks.json"
+    with compare_run.hold_lock(path), pytest.raises(Timeout):
+        FileLock(path.with_name(".looks.json.lock"), timeout=0).acquire()
+    with compare_run.hold_lock(path):
+        pass
+    with compare_run.hold_lock(Path("/proc/none/looks.json")):  # a folder that cannot be written
+        pass

@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -474,3 +475,27 @@ def test_the_error_of_a_failed_run_is_printed_whole_and_without_its_header(tmp_p
 @pytest.mark.parametrize(("codes", "code"), [((), 0), ((5,), 5), ((5, 5), 5), ((5, 1), 1), ((-9,), 1), ((2,), 1)])
 def test_only_a_disk_that_stopped_all_runs_is_the_exit_code_of_a_comparison(codes, code):
     assert exit_code([FailedRun(str(one), one) for one in codes]) == code
+
+
+@pytest.mark.parametrize(
+    ("code", "steps", "crashed"),
+    [
+        (1, 0, True),
+        (1, 4, True),
+        (2, 0, False),
+        (2, 4, True),
+        (3, 4, True),
+        (5, 4, False),
+        (130, 4, False),
+        (-9, 4, True),
+    ],
+)
+def test_a_run_that_has_trained_and_ends_by_its_own_code_is_an_outcome(code, steps, crashed, tmp_path):
+    folder = tmp_path / "s1"
+    folder.mkdir()
+    (folder / "ledger.json").write_text(json.dumps({"steps": steps}))
+    log = tmp_path / "s1.log"
+    log.write_text("error: wrong")
+    one = SimpleNamespace(process=SimpleNamespace(returncode=code), job=SimpleNamespace(folder=folder), log_offset=0)
+    execution._Worker._record_crash(None, one, log)
+    assert bool(run_records.read_crash(folder)) is crashed

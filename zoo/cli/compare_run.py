@@ -7,10 +7,13 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
+
+from filelock import FileLock
 
 from zoo import console
 from zoo.cli.tables import is_terminal
@@ -20,6 +23,7 @@ from zoo.compare.number_format import format_duration
 from zoo.compare.plan import Arm, Comparison, Step
 from zoo.config.option_parser import ParsedOptions
 from zoo.errors import StorageError, UsageError, ZooError
+from zoo.registry import suggest
 
 if TYPE_CHECKING:
     from zoo.compare.charts import Chart
@@ -99,6 +103,7 @@ def compare(options: ParsedOptions, comparison: Comparison) -> int:
         return 0
     arms, runner.goal = ready.arms, ready.goal
     jobs = runner.jobs(arms, comparison.seeds)
+    check_goal(meter, arms[0], comparison.goal)
     if comparison.at == "test":
         figures_on_test_split.check_test_split(arms, meter)
     print_introduction(comparison.seeds, arms, plan.list_steps(jobs), runner)
@@ -127,8 +132,9 @@ def compare(options: ParsedOptions, comparison: Comparison) -> int:
     comparison_folder.save_record(place, record)
     ended_runs = sum(run_records.read_state(job.folder) in run_records.END_STATES for job in jobs)
     question = journal.Question(
-        comparison.goal or first_goal(meter, arms[0]), comparison.at, arms[0].name, comparison.seeds
-    )
+        (comparison.goal or first_goal(meter, arms[0])).removeprefix("val/"), comparison.at, arms[0].name,
+        comparison.seeds, tuple(arm.name for arm in arms), comparison.margin, options.get("test") or "t",
+    )  # fmt: skip
     details = {"varied": list(record.varied or ()), "command": record.command, "until": comparison.until}
     journal.append_event(place, journal.Event(journal.PLAN, question, ended_runs, details))
     if comparison.until:
@@ -148,6 +154,15 @@ def compare(options: ParsedOptions, comparison: Comparison) -> int:
         figures.append(probe(arms, answer, comparison.seeds, probe_factors, place, meter.allow, runner))
     code = show_comparison(record, options, place, place, figures)
     return exit_code(runner.failed) or code
+
+
+def check_goal(meter: Any, arm: Arm, goal: str | None) -> None:
+    """Raise UsageError, before anything is run, for a --goal that the task does not report."""
+    names = meter.goals(arm.point.config)[1]
+    if goal is not None and goal.removeprefix("val/") not in names:
+        raise UsageError(
+            f"--goal {goal!r} is no figure of the task.{suggest(goal, names)} There are: {', '.join(names)}."
+        )
 
 
 def first_goal(meter: Any, arm: Arm) -> str:
@@ -202,12 +217,20 @@ def run_until_decided(
 
 
 def check_series(options: ParsedOptions, place: Path, variants: Sequence[str]) -> None:
-    """Raise UsageError, before anything is run, if --series has no tries left or its file is damaged."""
-    from zoo.compare.series import load_series
+    """Reserve the tries of a comparison in the file of --series, before anything is run.
+
+    Raises UsageError if there are none left, if the file is damaged, and if the comparison was looked at before.
+    """
+    from zoo.compare.looks import load_looks
+    from zoo.compare.series import load_series, save_series
 
     if options.get("series"):
-        series = load_series(Path(options.get("series")), options.get("tries"))
-        series.entry(series_key(options, place), variants)
+        path = Path(options.get("series"))
+        with hold_lock(path):
+            series = load_series(path, options.get("tries"))
+            entry = series.entry(series_key(options, place), variants)
+            load_looks(place, variants).check_budget(entry.level)
+            save_series(path, series.with_entry(entry, entry.decided))
     elif options.get("tries"):
         raise UsageError("--tries is the number of variants of a series: add --series FILE")
 
@@ -346,28 +369,56 @@ def look_at_comparison(
 ) -> Answer:
     """The verdict over a comparison's finished runs, with what earlier looks have left to spend; records the look."""
     from zoo.compare.looks import DECISIONS, Question, load_looks, save_looks
+    from zoo.compare.looks import FILE as LOOKS
     from zoo.compare.series import load_series, save_series
     from zoo.compare.statistics import ALPHA
 
     first = answer_records(ledgers, options, record)
     seeds = {row.variant: tuple(row.figures) for row in first.rows}
     variants = [row.variant for row in first.rows[1:]]
-    alpha, series, path = ALPHA, None, Path(options.get("series") or "")
-    if options.get("series") and variants:
-        series = load_series(path, options.get("tries"))
-        entry = series.entry(series_key(options, home), variants)
-        alpha = entry.level
-    looks = load_looks(home, seeds, alpha)
-    question = Question(first.goal, first.baseline, first.at, record.margin, options.get("test") or "t")
-    look = looks.next_look(question, seeds, bool(record.until))
-    answer = answer_records(ledgers, options, record, looks.plan(look))
-    verdicts = {row.variant: row.verdict.word for row in answer.rows[1:]}
-    new = looks.with_look(look, verdicts)
-    if new != looks:
-        save_looks(home, new)
-    if series is not None:
-        save_series(path, series.with_entry(entry, [name for name in verdicts if verdicts[name] in DECISIONS[:2]]))
+    alpha, path = ALPHA, Path(options.get("series") or "")
+    with hold_lock(path) if options.get("series") else nullcontext(), hold_lock(home / LOOKS):
+        series = load_series(path, options.get("tries")) if options.get("series") and variants else None
+        if series is not None:
+            entry = series.entry(series_key(options, home), variants)
+            alpha = entry.level
+        looks = load_looks(home, seeds, alpha)
+        if not looks.looks and journal.has_tested(journal.read_events(home), seeds):
+            raise UsageError(
+                f"{home / LOOKS} is gone, and {journal.FILE} beside it has looks at this comparison.\n"
+                "It records what they have tested. Restore it, or begin a comparison with other seeds: --runs DIR"
+            )
+        if series is not None:
+            looks.check_budget(alpha)
+        question = Question(first.goal, first.baseline, first.at, record.margin, options.get("test") or "t")
+        look = looks.next_look(question, seeds, bool(record.until))
+        answer = answer_records(ledgers, options, record, looks.plan(look))
+        verdicts = {row.variant: row.verdict.word for row in answer.rows[1:]}
+        new = looks.with_look(look, verdicts)
+        try:
+            if new != looks:
+                save_looks(home, new)
+        except (OSError, StorageError) as error:  # a folder that may only be read
+            print(f"warning: this look cannot be recorded: {error}", file=sys.stderr)
+        if series is not None:
+            save_series(path, series.with_entry(entry, [name for name in verdicts if verdicts[name] in DECISIONS[:2]]))
     return replace(answer, looks=new.looks)
+
+
+@contextmanager
+def hold_lock(path: Path) -> Iterator[None]:
+    """Keep other processes from changing a file meanwhile; without a lock where its folder cannot be written."""
+    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def show_comparison(
@@ -383,7 +434,8 @@ def show_comparison(
     answer = look_at_comparison(ledgers, options, record, home)
     events = journal.read_events(home)
     seeds = tuple(sorted({seed for row in answer.rows for seed in (*row.figures, *row.unfinished)}))
-    question = journal.Question(answer.goal, answer.at, answer.baseline, seeds)
+    variants, test = tuple(row.variant for row in answer.rows), options.get("test") or "t"
+    question = journal.Question(answer.goal, answer.at, answer.baseline, seeds, variants, record.margin, test)
     answer = replace(answer, late_choices=journal.choices_after_looking(events, question))
     ended_runs = sum(len(row.figures) for row in answer.rows)
     details = {"verdicts": {row.variant: row.verdict.word for row in answer.rows}}

@@ -21,8 +21,10 @@ from zoo.io.locks import REFRESH, Lock
 POLL, GRACE = 0.1, 60.0  # seconds between two polls; and for a run to save its state when it is stopped
 COMMAND = (sys.executable, "-m", "zoo")
 TAIL = 3  # lines of a failed run's log to print
-# exit codes that say nothing about the variant: options, plugins, disks, and signals that stop a run
-NO_CRASH = (2, 3, 5, 130, 143, -signal.SIGINT, -signal.SIGTERM)
+# exit codes that say nothing about the variant: disks, and signals that stop a run; before the first step also
+# options and plugins
+NO_CRASH = (5, 130, 143, -signal.SIGINT, -signal.SIGTERM)
+NO_CRASH_BEFORE_STEPS = (2, 3)
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None  # loaded here: not after a fork
 
@@ -196,8 +198,9 @@ class _Worker:
     def _record_crash(self, one: ActiveRun, log: Path) -> None:
         """Record that the process of a run died, unless the run itself recorded why or nothing of it was the cause."""
         code = one.process.returncode
-        state = (run_records.read_record(one.job.folder).get("outcome") or {}).get("state")
-        if code in NO_CRASH or state == "out of memory":
+        record = run_records.read_record(one.job.folder)
+        state, began = (record.get("outcome") or {}).get("state"), bool(record.get("steps"))
+        if code in NO_CRASH or (code in NO_CRASH_BEFORE_STEPS and not began) or state == "out of memory":
             return
         lines = last_log_lines(log, one.log_offset)
         cause = f"killed by signal {-code}" if code < 0 else lines[0].strip() if lines else f"exit code {code}"

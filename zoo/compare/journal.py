@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from zoo.io import atomic_files, limits
 
 FILE = "journal.jsonl"
 PLAN, LOOK = "plan", "look"
+CHOICES = {"goal": "the goal", "at": "--at", "baseline": "the baseline", "margin": "--margin", "test": "--test"}
+TESTED = ("better", "worse", "as good as", "not distinguishable")
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,9 @@ class Question:
     at: str
     baseline: str
     seeds: tuple[int, ...]
+    variants: tuple[str, ...] = ()  # empty in journals that do not say
+    margin: float | None = None
+    test: str = "t"
 
 
 @dataclass(frozen=True)
@@ -76,9 +81,17 @@ def read_events(home: Path) -> list[Event]:
             question = Question(
                 str(content.pop("goal")), str(content.pop("at")), str(content.pop("baseline")),
                 tuple(int(seed) for seed in content.pop("seeds")),
+                tuple(str(name) for name in content.pop("variants", ())), content.pop("margin", None),
+                str(content.pop("test", "t")),
             )  # fmt: skip
             events.append(Event(str(content.pop("event")), question, int(content.pop("ended_runs")), content))
     return events
+
+
+def has_tested(events: Sequence[Event], variants: Collection[str]) -> bool:
+    """Whether an earlier look has tested two of these variants, the baseline among them."""
+    words = [event.details.get("verdicts", {}) for event in events if event.what == LOOK]
+    return any(set(each.values()) & set(TESTED) and len(set(each) & set(variants)) > 1 for each in words)
 
 
 def plans_before_runs(events: Sequence[Event]) -> list[Question]:
@@ -101,10 +114,20 @@ def choices_after_looking(events: Sequence[Event], question: Question) -> tuple[
     looks = sum(event.what == LOOK and event.ended_runs > 0 for event in events)
     often = f"after {looks} look{'s' * (looks != 1)}"
     phrases = []
-    for name, word in (("goal", "the goal"), ("at", "--at"), ("baseline", "the baseline")):
+    for name, word in CHOICES.items():
         value, before = getattr(question, name), list(dict.fromkeys(getattr(plan, name) for plan in plans))
         if value not in before:
-            phrases.append(f"{word} {value} instead of {' or '.join(before)} {often}")
+            phrases.append(
+                f"{word} {value or 'none'} instead of {' or '.join(str(one or 'none') for one in before)} {often}"
+            )
+    planned_variants = {name for plan in plans for name in plan.variants}
+    looked_at = {name for event in events if event.what == LOOK for name in event.question.variants}
+    added_variants = [name for name in question.variants if planned_variants and name not in planned_variants]
+    removed_variants = sorted(looked_at - set(question.variants))
+    changes = [f"{verb} {', '.join(names)}" for verb, names in
+               (("added", added_variants), ("left out", removed_variants)) if names]  # fmt: skip
+    if changes:
+        phrases.append(f"variants, of which {' and '.join(changes)} {often}")
     if set(question.seeds) not in [set(plan.seeds) for plan in plans]:
         planned = max((set(plan.seeds) for plan in plans), key=len)
         added, removed = sorted(set(question.seeds) - planned), sorted(planned - set(question.seeds))
@@ -129,7 +152,9 @@ def report_folder(home: Path, events: Sequence[Event], question: Question) -> Pa
         return home
     first = events[0].question
     seeds = slug(list_seeds(question.seeds).replace(", ", "-").replace(" to ", "-"))
-    values = {"goal": question.goal, "at": question.at, "baseline": question.baseline}
-    pieces = [f"{name}={slug(value)}" for name, value in values.items() if value != getattr(first, name)]
+    pieces = [f"{name}={slug(str(getattr(question, name) or 'none'))}" for name in CHOICES
+              if getattr(question, name) != getattr(first, name)]  # fmt: skip
+    if first.variants and set(question.variants) != set(first.variants):
+        pieces.append(f"variants={slug('+'.join(sorted(question.variants)))[:80]}")
     pieces += [f"seeds={seeds}"] if set(question.seeds) != set(first.seeds) else []
     return home / ",".join(pieces) if pieces else home

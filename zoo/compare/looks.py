@@ -99,6 +99,15 @@ class Looks:
         level = self.remaining * (UNTIL if test == "sequential" and until_decided else FIRST)
         return Look(question, now, test, level, level, self.alpha)
 
+    def check_budget(self, level: float) -> None:
+        """Raise UsageError if an earlier look was granted more than ``level``, what a series grants."""
+        largest = max((look.budget for look in self.looks), default=0.0)
+        if largest > level * (1 + 1e-9):
+            raise UsageError(
+                f"an earlier look at this comparison could spend {largest:.2g}, and the series grants it {level:.2g}.\n"
+                "Name a series from the first look on: begin again with other seeds and another --runs DIR."
+            )
+
     def plan(self, look: Look) -> PairedTestPlan:
         """How the figures of a look are tested: what was decided before stays decided."""
         earlier = {
