@@ -91,6 +91,25 @@ class Carriers:
         self.zoo("show", str(self.home / "foreign.yaml"), "--json")
         return HOSTILE
 
+    def search(self):
+        self.plugin()
+        self.zoo("search", "foreign")
+        for number in range(len(HOSTILE)):
+            self.zoo("search", f"H{number}")
+        self.zoo("search", "norm", "--json")
+        self.each("search")
+        return HOSTILE
+
+    def docs(self):
+        self.plugin()
+        self.zoo("docs", str(self.home / "pages"))
+        for page in (self.home / "pages").rglob("*.md"):
+            assert not RAW.search(page.read_text("utf-8")), page
+        for text in NAMES:  # a file in the place of a folder
+            (self.home / text).write_text("")
+            self.zoo("docs", str(self.home / text))
+        return NAMES
+
     def recipes(self):
         for number, text in enumerate(NAMES):
             line = text.replace("\n", " ").replace("\udc9b", "?")

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from zoo.config.passive_settings import PASSIVE_SETTINGS
+
 TASKS = ("lm", "translation", "vit", "stream")
 MODEL = "dim: 16, depth: 1, heads: 2, dropout: 0.1"
 RECIPES = {
@@ -59,6 +61,9 @@ def outcome(run: Path) -> dict[str, str]:
             result[f"{name}.{part}"] = digest(content[part])
     ledger = json.loads((run / "ledger.json").read_text())
     del ledger["cost"]
+    ledger["config"] = {
+        key: value for key, value in (ledger.get("config") or {}).items() if not key.startswith(PASSIVE_SETTINGS)
+    }
     result |= {f"ledger.{name}": digest(value) for name, value in ledger.items()}
     finished = json.loads((run / "finished.json").read_text())
     result["finished"] = digest({name: value for name, value in finished.items() if name.startswith("val/")})

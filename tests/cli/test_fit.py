@@ -171,6 +171,9 @@ def test_evaluate_and_resume(zoo, work):
     code, _, err = zoo("fit", "lm-toy", "--resume", "--accept-changes")
     assert (code, err) == (0, "")
     assert json.loads((home / "finished.json").read_text())["step"] == 5
+    assert yaml.safe_load((home / "config.yaml").read_text())["trainer"]["max_steps"] == 5
+    code, _, err = zoo("fit", str(home), "--resume")
+    assert (code, err) == (0, ""), "what was accepted is the run's configuration"
 
     (work / "lm-toy.yaml").write_text(RECIPE.replace("dim: 16", "dim: 32"))
     code, _, err = zoo("fit", "lm-toy", "--resume")

@@ -173,3 +173,15 @@ def test_digests_follow_the_content(tmp_path, monkeypatch):
     pieces = DocumentFiles([file], Format()).digests
     write(file, file.read_text() + "x")
     assert DocumentFiles([file], Format()).digests != pieces
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_a_separator_of_lines_divides_files_with_crlf_too(tmp_path, ending):
+    texts = [f"first line {number}\nsecond line" for number in range(5)]
+    for name, line_end in (("lf", "\n"), ("crlf", "\r\n")):
+        content = "\n\n".join(texts).replace("\n", line_end).encode()
+        path = tmp_path / f"{name}.txt{ending}"
+        path.write_bytes(gzip.compress(content) if ending else content)
+        files = DocumentFiles([path], Format(separator="\n\n"))
+        documents = [document.text for unit in files.units() for document in files.read(unit)]
+        assert [text.strip() for text in documents] == texts, name

@@ -10,7 +10,7 @@ import pytest
 
 from zoo.data import document_files
 from zoo.data.streams import StreamLoader
-from zoo.data.textstream import StreamOptions, TextStream, held_out
+from zoo.data.textstream import StreamOptions, TextStream, held_out, stream_files
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 
@@ -181,3 +181,10 @@ def test_memory_does_not_grow_with_the_files(tmp_path, monkeypatch):
         tracemalloc.stop()
     assert peaks[1] < 1.2 * peaks[0]
     assert peaks[1] < (tmp_path / "200.txt").stat().st_size
+
+
+def test_a_file_that_is_named_twice_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("some text")
+    for paths in ([f"{tmp_path}/a.txt", f"{tmp_path}/a.txt"], [str(tmp_path / "a.txt"), f"{tmp_path}/*.txt"]):
+        with pytest.raises(UsageError, match="is named twice"):
+            stream_files(paths)

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from zoo import recipe_files, registry
+from zoo import console, recipe_files, registry
 from zoo.cli.check import Report, examine
 from zoo.cli.check_process import Job
 from zoo.cli.new import recipes_of_kind, with_article
@@ -50,7 +50,7 @@ def run(options: ParsedOptions) -> int:
     try:
         for path, text in pages.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            atomic_files.write_text(folder / path, text)
+            atomic_files.write_text(folder / path, console.printable(text, lines=True))
     except OSError as error:
         raise UsageError(f"cannot write into {folder}: {error.strerror or error}") from error
     print(f"{len(parts)} pages → {folder / INDEX}")

@@ -200,10 +200,12 @@ class ZooCLI(LightningCLI):
             part_versions.write_records(
                 self.plan.config, self.run_folder
             )  # also by --resume: its checkpoints are the newest
-        if run_folder.first_rank() and "resume" not in self.plan.command.flags:
+        flags = self.plan.command.flags
+        if run_folder.first_rank() and ("resume" not in flags or resume.AGREE in flags):
             atomic_files.write_text(self.run_folder / run_folder.CONFIG, config_text(self.plan))
-            save_transfer_table(self.transfer, self.run_folder)
             self.data.save(self.run_folder)
+        if run_folder.first_rank() and "resume" not in flags:
+            save_transfer_table(self.transfer, self.run_folder)
         self.facts.update(resume.manifest_facts(self.plan, self.data, self.run_folder))
         if run_folder.first_rank():
             automatic = resume.PRECISION not in self.plan.resolved.origins

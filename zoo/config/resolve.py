@@ -265,6 +265,10 @@ class _Resolver:
     def no_option(self, key: str, slot: Slot, cls: type, name: str, origin: str) -> UsageError:
         params = parameters(cls, slot.owner_arguments)
         if key in ("model", "data"):
+            if key == "data" and (nested := nested_option(params, name)):
+                return UsageError(
+                    f"data.{name} is no option of {cls.__name__}. Did you mean {nested!r}?{where(origin)}"
+                )
             if others := _parts_with_option(key if key == "data" else "task", name, cls):
                 alternatives = " or ".join(f"--{key} {other}" for other in others)
                 return UsageError(
@@ -300,6 +304,13 @@ class _Resolver:
             elif owner is not None and is_plain(param.default):
                 values[name] = param.default
         return values
+
+
+def nested_option(params: dict[str, Param], option: str) -> str | None:
+    """The full name of an option that the text below a data module has: ``data.text.batch_size``."""
+    from zoo.data.stdlib import StdlibDocs
+
+    return f"data.text.{option}" if "text" in params and option in parameters(StdlibDocs) else None
 
 
 def _parts_with_option(kind: str, option: str, but: type) -> list[str]:

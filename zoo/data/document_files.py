@@ -103,20 +103,22 @@ class DocumentFiles:
             elif _inner(path) in RECORD_SUFFIXES:
                 yield from self._records(unit, place or (unit.start, 0))
             else:
-                for offset, content in self._pieces(unit, (place or (unit.start, 0))[0], self._mark(), LONGEST):
+                for offset, content in self._pieces(unit, (place or (unit.start, 0))[0], self._mark(path), LONGEST):
                     if text := _decode(path, offset, content):
                         yield Document((offset, 0), text)
 
     # plain text and JSON lines
 
-    def _mark(self) -> bytes:
-        return self.form.separator.encode()
+    def _mark(self, path: Path) -> bytes:
+        """The separator in the bytes of a file: as its line ends are, CRLF or LF."""
+        separator = self.form.separator.replace("\r\n", "\n")
+        return (separator.replace("\n", "\r\n") if "\n" in separator and _has_crlf(path) else separator).encode()
 
     def _edges(self, number: int) -> list[int]:
         """Where a plain file is divided: at the first end of a document, or line, after every SPAN bytes."""
         path, size = self.paths[number], self.stamps[number][0]
         record = path.suffix in RECORD_SUFFIXES
-        mark, longest = (b"\n", LONGEST_RECORD) if record else (self._mark(), LONGEST)
+        mark, longest = (b"\n", LONGEST_RECORD) if record else (self._mark(path), LONGEST)
         edges = [0]
         with path.open("rb") as file:
             for position in range(SPAN, size, SPAN):
@@ -260,6 +262,12 @@ def _digest(path: Path, whole: bool) -> str:
                 file.seek(start)
                 content.update(file.read(PIECE))
     return content.hexdigest()
+
+
+def _has_crlf(path: Path) -> bool:
+    """Whether the first line of a file ends with CRLF, as far as its first block tells."""
+    with open_bytes(path, 0) as file:
+        return b"\r\n" in file.read(BLOCK)
 
 
 def _end_of_document(content: bytes, begin: int, mark: bytes, longest: int) -> int:

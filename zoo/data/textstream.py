@@ -380,7 +380,14 @@ class TextStream(Data):
 
 def stream_files(path: str | list[str]) -> list[Path]:
     """The files of a path option; `stdlib` means the modules of Python's library."""
-    return [file for file in library_files() if file.stat().st_size] if path == STDLIB else document_files(path)
+    if path == STDLIB:
+        return [file for file in library_files() if file.stat().st_size]
+    files, seen_files = document_files(path), set()
+    for file in files:
+        if file.resolve() in seen_files:
+            raise UsageError(f"{file} is named twice: each of its texts would count twice. Name each file once.")
+        seen_files.add(file.resolve())
+    return files
 
 
 def refuse_common_files(train: DocumentFiles, val: DocumentFiles) -> None:

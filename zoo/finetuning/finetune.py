@@ -182,5 +182,6 @@ def check_tokenizer(place: ModelLocation, data: Any) -> None:
     difference = differ or f"there are {len(mine.tokens)} tokens here and {len(theirs.tokens)} there"
     raise UsageError(
         f"tune.start: the tokenizer of the data is not that of {place.folder}: {difference}.\n"
-        f"Use the one it was trained with: --data.tokenizer {place.folder}"
+        f"Use the one it was trained with: --data.tokenizer {place.folder}, with data that take a run's tokenizer "
+        "(LabelledFiles, PreferenceFiles, TextStream)."
     )

@@ -359,7 +359,7 @@ class RestartsItsShards(Tale):
 
 class WindowReader(RowReader):
     def load_state_dict(self, state_dict):
-        super().load_state_dict({**state_dict, "given": 0})
+        super().load_state_dict({**state_dict, "row_count": 0})
 
 
 class WindowRows(SpoiledRows):
