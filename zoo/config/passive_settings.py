@@ -30,7 +30,7 @@ def is_passive_callback(cls: type) -> bool:
     """
     if any(getattr(cls, name, False) is True for name in ("changes_training", "changes_results")):
         return False
-    if registry.part_of_class(f"{cls.__module__}.{cls.__qualname__}") is not None:
+    if cls.__module__.partition(".")[0] == "zoo" or registry.part_of_class(f"{cls.__module__}.{cls.__qualname__}"):
         return True
     return cls.__name__ in PASSIVE_CALLBACKS and cls.__module__.partition(".")[0] in ("lightning", "pytorch_lightning")
 
