@@ -1,6 +1,7 @@
 """Other parts for some layers, from a recipe and from the command line: names, options, plugins, and what follows."""
 
 import json
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -200,7 +201,8 @@ def test_a_layer_that_cannot_be_is_refused_by_its_number(zoo, work, layers, mess
     assert len(err.splitlines()) <= 4
 
 
-def test_a_part_is_told_its_layer_whatever_a_run_is_made_from(zoo, site, work):
+def test_a_part_is_told_its_layer_whatever_a_run_is_made_from(zoo, site, work, monkeypatch):
+    monkeypatch.delitem(sys.modules, "my_ffn", raising=False)  # of another test
     package(site(), "my-ffn", "[zoo.ffn]\nPlaced = my_ffn:Placed\n", PLACED, "0.2")
     site()
     words = ("fit", "lm-toy", "--model.depth", "3", "--model.ffn", "placed", "--model.ffn.power", "2")
