@@ -112,3 +112,15 @@ def test_a_damaged_record_is_not_begun_again(tmp_path, change):
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
     with pytest.raises(UsageError, match=r"looks.json is damaged.*\nIt records what earlier looks have tested"):
         load_looks(tmp_path, ["default", "a=1"])
+
+
+def test_a_variant_that_joins_a_sequential_test_spends_a_level_of_its_own():
+    question = Question("loss", "default")
+    seeds = {"default": range(1, 8), "a": range(1, 8)}
+    looks = Looks()
+    first = looks.next_look(question, seeds, until_decided=True)
+    looks = looks.with_look(first, {"a": "not distinguishable"})
+    more = looks.next_look(question, {name: range(1, 10) for name in seeds}, until_decided=True)
+    joined = looks.next_look(question, {**seeds, "b": range(1, 8)}, until_decided=True)
+    assert (more.spent, more.level) == (0.0, first.level)
+    assert joined.spent == joined.level == pytest.approx((ALPHA - first.spent) * 0.9)

@@ -92,7 +92,10 @@ class Looks:
             if look.question == question and look.seeds == now and (look.test == "sequential" or not until_decided):
                 return replace(look, spent=0.0, verdicts={})
         for look in self.looks:
-            if look.test == "sequential" and look.question.same_hypotheses(question):
+            same = look.question.same_hypotheses(question) and set(now) <= set(
+                look.seeds
+            )  # a new variant is a new test
+            if look.test == "sequential" and same:
                 return Look(question, now, "sequential", look.level, 0.0, self.alpha)
         grown = any(look.seeds.get(name, numbers) != numbers for look in self.looks for name, numbers in now.items())
         test: TestName = "sequential" if until_decided or grown else question.test
