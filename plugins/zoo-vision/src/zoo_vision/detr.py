@@ -191,7 +191,7 @@ def outputs(stack: Stack) -> Iterator[list[Tensor]]:
 
 def check_layers(block: Block) -> None:
     """Raise UsageError where blocks are run in a way of their own, so that nobody sees what each one gives."""
-    if block.streams > 1 or type(block).through.__func__ is not Block.through.__func__:  # type: ignore[attr-defined]
+    if block.residual_streams > 1 or type(block).through.__func__ is not Block.through.__func__:  # type: ignore[attr-defined]
         raise UsageError(f"block {type(block).__name__} shows only its last layer: model.auxiliary must be false.")
 
 
