@@ -188,6 +188,8 @@ def recipes(home: Path) -> None:
     toys.write(home / "site", steps=4, accumulate=1)
     for task in toys.TASKS:
         path = home / "site" / f"{task}.yaml"
+        if task == "stream":
+            continue
         path.write_text(path.read_text().replace("path: text.txt", "path: text.txt, tokenizer: bpe, vocab_size: 300"))
 
 
@@ -217,26 +219,47 @@ def compared(home: Path) -> dict[str, str]:
     losses = [(row.get("variant"), row.get("values"), row.get("mean")) for row in rows]
     result["answer"] = toys.digest(losses)
     measured = {f"{cost}.png" for cost in COSTS}  # drawn only where the variants differ in it, which time decides
-    result["files"] = toys.digest(sorted({path.name for path in report.iterdir() if path.is_file()} - measured))
+    names = {path.name for path in report.iterdir() if path.is_file() and not path.name.startswith(".")}  # no locks
+    result["files"] = toys.digest(sorted(names - measured))
     return result
 
 
+COMPARE = ["compare", "lm.yaml", "--vary", "model.norm=RMSNorm,LayerNorm", "--trainer.max_steps=2"]
+
+
 def compare() -> Command:
-    words = ["compare", "lm.yaml", "--vary", "model.norm=RMSNorm,LayerNorm", "--seeds", "1", "--trainer.max_steps=2"]
-    return Command(words, recipes, compared, inside=forks)
+    return Command([*COMPARE, "--seeds", "1"], recipes, compared, inside=forks)
 
 
-def finished(home: Path) -> None:
+def compare_in_series() -> Command:
+    """A comparison of two seeds that spends of the error budget of a series, and its looks and tries."""
+    words = [*COMPARE, "--seeds", "2", "--series", "tries.json", "--tries", "5"]
+    return Command(words, lambda home: finished(home, compare_in_series()), spent, inside=forks)
+
+
+def spent(home: Path) -> dict[str, str]:
+    """Of a comparison, its looks and the tries of its series: a repeated look may not spend twice."""
+    from tests.chaos import toys
+
+    report = next((home / "site/runs/lm/compare").iterdir())
+    looks = json.loads((report / "looks.json").read_text())
+    tries = json.loads((home / "site/tries.json").read_text())
+    return compared(home) | {"looks": toys.digest(looks), "tries": toys.digest(tries)}
+
+
+def finished(home: Path, command: Command | None = None) -> None:
     """A comparison whose runs are finished, made once, in ``site``; its answer is still to be given."""
     done = home / "finished"
+    command = command or compare()
     if not done.is_dir():
         recipes(home)
-        code = live(compare(), home, compare().words, home / "finished.log", lambda: None)
+        code = live(command, home, command.words, home / "finished.log", lambda: None)
         assert code == 0, (home / "finished.log").read_text()[-2000:]
         shutil.copytree(home / "site", done)
     shutil.rmtree(home / "site", ignore_errors=True)
     shutil.copytree(done, home / "site")
     shutil.rmtree(home / "site/runs/lm/compare")
+    (home / "site/tries.json").unlink(missing_ok=True)
 
 
 def trained(home: Path, task: str = "lm") -> None:
@@ -301,9 +324,10 @@ def commands() -> dict[str, Callable[[], Command]]:
     outs["predict"].outcome = lambda home: digests(home / "site" / vit, "predictions*")
     outs["new recipe"].outcome = outs["cp"].outcome = lambda home: digests(home / "site", "mine.yaml")
     constructors: dict[str, Callable[[], Command]] = {
-        f"fit-{task}": lambda t=task: fit(t) for task in ("lm", "translation", "vit")
+        f"fit-{task}": lambda t=task: fit(t) for task in ("lm", "translation", "vit", "stream")
     }
     constructors["compare"] = compare
+    constructors["compare series"] = compare_in_series
     constructors["compare finished"] = lambda: replace(compare(), prepare=finished)
     return {**constructors, **{name: lambda n=name: outs[n] for name in outs}}
 

@@ -7,8 +7,8 @@ import os
 import pytest
 from filelock import FileLock
 
-from zoo.errors import UsageError
-from zoo.io.locks import RunLock
+from zoo.errors import StorageError, UsageError
+from zoo.io.locks import Lock, RunLock
 
 
 def test_one_writer_per_folder(tmp_path):
@@ -55,3 +55,22 @@ def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch, error, text
     monkeypatch.setattr(FileLock, "acquire", acquire)
     with pytest.raises(UsageError, match=text):
         RunLock(tmp_path / "s1")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError(errno.EINVAL, "Invalid argument"), "Invalid argument"),
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left"),
+        (NotImplementedError("flock"), "has no locks"),
+    ],
+)
+def test_a_shared_lock_that_the_file_system_refuses_is_named(tmp_path, monkeypatch, error, text):
+    def acquire(self, *args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(FileLock, "acquire", acquire)
+    lock = Lock(tmp_path / "s1.lock")
+    with pytest.raises(StorageError, match=rf"\.locks cannot be locked: .*{text}"):
+        lock.acquire()
+    lock.release()  # of a lock that is not held: nothing to do

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from zoo.errors import UsageError
+from zoo.errors import StorageError, UsageError
 from zoo.io import atomic_files
 
 REFRESH, STALE = 20.0, 300.0  # seconds: between two refreshes of a lock, and without one until it is stale
@@ -195,7 +195,7 @@ class Lock:
 
     def release(self) -> None:
         """Release the lock, unless another process has taken it over."""
-        with contextlib.suppress(OSError), _guard(self.path):
+        with contextlib.suppress(OSError, StorageError), _guard(self.path):
             if self.mine is not None and _read(self.path) == self.mine:
                 self.path.unlink()
         self.mine = None
@@ -216,9 +216,20 @@ def _read(path: Path) -> Owner | None:
 
 @contextlib.contextmanager
 def _guard(path: Path) -> Iterator[None]:
-    """Let one process at a time replace a stale lock; the system frees this one when its process dies."""
-    with FileLock(path.with_name(".locks")):
+    """Let one process at a time replace a stale lock; the system frees this one when its process dies.
+
+    Raises StorageError if the file system refuses.
+    """
+    lock = FileLock(path.with_name(".locks"))
+    try:
+        lock.acquire()
+    except (OSError, NotImplementedError) as error:  # the second: a file system without locks
+        why = atomic_files.reason(error) if isinstance(error, OSError) else "the file system has no locks"
+        raise StorageError(f"{lock.lock_file} cannot be locked: {why}") from error
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def _now(folder: Path) -> float:
