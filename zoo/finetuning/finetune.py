@@ -180,8 +180,8 @@ def check_tokenizer(place: ModelLocation, data: Any) -> None:
     pairs = enumerate(zip(mine.tokens, theirs.tokens, strict=False))
     differ = next((f"token {i} is {a!r} here and {b!r} there" for i, (a, b) in pairs if a != b), None)
     difference = differ or f"there are {len(mine.tokens)} tokens here and {len(theirs.tokens)} there"
+    option = "data.text.tokenizer" if hasattr(data, "text") else "data.tokenizer"
     raise UsageError(
         f"tune.start: the tokenizer of the data is not that of {place.folder}: {difference}.\n"
-        f"Use the one it was trained with: --data.tokenizer {place.folder}, with data that take a run's tokenizer "
-        "(LabelledFiles, PreferenceFiles, TextStream)."
+        f"Use the one it was trained with: --{option} {place.folder}"
     )
