@@ -55,8 +55,9 @@ def linear_chunks(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor | Non
     """
     length, size = q.size(2), min(CHUNK, q.size(2))
     # tokens of zeros behind the last one change no state
-    q, k, v = (F.pad(y, (0, 0, 0, -length % size)).unflatten(2, (-1, size)) for y in (q, k, v))
-    g = F.pad(g, (0, -length % size)).unflatten(2, (-1, size))
+    # contiguous: padding by none keeps other strides, which a graph compiled for padded lengths does not expect
+    q, k, v = (F.pad(y.contiguous(), (0, 0, 0, -length % size)).unflatten(2, (-1, size)) for y in (q, k, v))
+    g = F.pad(g.contiguous(), (0, -length % size)).unflatten(2, (-1, size))
     G, first = decays(g), g.cumsum(-1).exp().unsqueeze(-1)
     last, write = first[..., -1:, :].unbind(2), (k * G[..., -1, :, None]).mT
     states = []  # before each chunk
@@ -66,7 +67,7 @@ def linear_chunks(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor | Non
             states.append(S)
             S = decay * S + change
     else:
-        b = F.pad(beta, (0, -length % size)).unflatten(2, (-1, size)).unsqueeze(-1)
+        b = F.pad(beta.contiguous(), (0, -length % size)).unflatten(2, (-1, size)).unsqueeze(-1)
         mixed, right = (b * (k @ k.mT) * G).tril(-1), b * torch.cat([v, first * k], -1)
         solved = torch.linalg.solve_triangular(mixed, right, upper=False, unitriangular=True)
         rows = []
