@@ -116,7 +116,7 @@ def add_adapters(net: nn.Module, tune: Tune) -> list[str]:
     with torch.random.fork_rng(devices=[]):
         for name in names:  # as in `initialise`: initial adapters depend only on the seed and their name
             torch.default_generator.manual_seed(derive_seed(seed, name))
-            net.get_submodule(name).reset_parameters()  # type: ignore[operator]
+            net.get_submodule(name).reset_parameters()  # type: ignore[attr-defined]
     return names
 
 

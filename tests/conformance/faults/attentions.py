@@ -3,10 +3,10 @@
 import math
 from dataclasses import replace
 
+import published
 import torch
 from torch import nn
 
-import published
 from faults import planted
 from zoo.errors import UsageError
 from zoo.parts.attention import MultiHead

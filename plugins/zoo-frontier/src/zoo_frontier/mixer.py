@@ -90,6 +90,9 @@ class Recurrent(TokenMixer):
 
     memory = "linear"
     decoding_memory = "constant"
+    kernel: Tensor
+    read: nn.Linear
+    write: nn.Linear
     convolved: int  # how many of the features that ``read`` gives run through the convolution, the first ones
 
     def cache(self, capacity: int, window: int | None = None) -> PartState:
@@ -102,7 +105,8 @@ class Recurrent(TokenMixer):
         x_all = torch.cat([x.new_zeros(x.size(0), before, x.size(-1)) if old is None else old, x], 1)
         if isinstance(state, State):
             state.inputs = x_all[:, x_all.size(1) - before :].clone()
-        return F.silu(sum(x_all[:, n : n + x.size(1)] * row for n, row in enumerate(self.kernel.to(x.dtype))))
+        rows = [x_all[:, n : n + x.size(1)] * row for n, row in enumerate(self.kernel.to(x.dtype))]
+        return F.silu(sum(rows[1:], rows[0]))
 
     def recur(self, x: Tensor, gates: Tensor, real: Tensor | None) -> tuple[Tensor, ...]:
         """The arguments of ``linear_chunks`` but the state, for convolved features and the others, (B, T, ...); what
