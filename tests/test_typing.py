@@ -28,6 +28,7 @@ from zoo.inference.load import load
 from zoo.inference.trained_model import GeneratedText, Score, Trained
 from zoo.models import LanguageModel
 from zoo.parts.attention import MultiHead
+from zoo.parts.block import Block
 from zoo.parts.norm import Norm, RMSNorm
 from zoo.parts.position import ALiBi, RoPE
 from zoo.tasks.lm import CausalLM
@@ -101,18 +102,26 @@ WRONG = """
 
 def wrong(trained: TrainedLanguageModel) -> int:
     return trained.score("text")
+
+
+def renamed(block: Block) -> object:
+    return block.attention  # as a plugin reads it after the core has renamed it
 """
 
 
 @pytest.mark.campaign
 def test_mypy_in_strict_mode_accepts_a_users_script(tmp_path):
-    """The one error that it reports is ours: so it knows the types of what the script imports."""
+    """The two errors that it reports are ours: so it knows the types of what the script imports, and an attribute that
+    a module does not declare, which nn.Module.__getattr__ would hide, is one.
+    """
     script, config = tmp_path / "script.py", tmp_path / "mypy.ini"
     script.write_text(SCRIPT + WRONG)
-    config.write_text("[mypy]\nstrict = True\nfollow_imports = silent\n")
+    plugin = Path(__file__).with_name("mypy_attributes.py")
+    config.write_text(f"[mypy]\nstrict = True\nfollow_imports = silent\nplugins = {plugin}\n")
     command = [sys.executable, "-m", "mypy", "--config-file", str(config), "--cache-dir", str(tmp_path / "cache")]
     env = {**os.environ, "MYPYPATH": str(Path(__file__).parents[1])}
     done = subprocess.run([*command, str(script)], cwd=tmp_path, env=env, capture_output=True, text=True)
     errors = [line for line in done.stdout.splitlines() if " error: " in line]
-    assert len(errors) == 1, done.stdout + done.stderr
+    assert len(errors) == 2, done.stdout + done.stderr
     assert 'got "Score", expected "int"' in errors[0]
+    assert '"zoo.parts.block.Block" declares no attribute "attention"' in errors[1]

@@ -81,8 +81,10 @@ def row(name: str, sizes: dict[str, int]) -> tuple[int, list[str], list[str]]:
     return state, results, chances
 
 
-def build(name: str, sizes: dict[str, int], data_sizes: dict[str, int], rate: float) -> Any:
-    """A language model with the mixer in the second of its two layers."""
+def build(
+    name: str, sizes: dict[str, int], data_sizes: dict[str, int], rate: float, dim: int = DIM, depth: int = 2
+) -> Any:
+    """A language model with the mixer in all layers but the first one."""
     from functools import partial
 
     from bench.short_runs import language_parts
@@ -95,7 +97,7 @@ def build(name: str, sizes: dict[str, int], data_sizes: dict[str, int], rate: fl
     options = {key: value for key, value in sizes.items() if key != "heads"}
     parts = language_parts() | ({"position": NoPosition} if name in ORDERLESS else {})
     return CausalLM(
-        dim=DIM, depth=2, heads=sizes.get("heads", HEADS), lr=rate, **data_sizes, **parts,
+        dim=dim, depth=depth, heads=sizes.get("heads", HEADS), lr=rate, **data_sizes, **parts,
         attention=partial(registry.get("attention", name), **options),
         overrides=[Override(layers="first", attention=MultiHead, window=2, position=RoPE)],
     )  # fmt: skip

@@ -100,6 +100,15 @@ def test_an_exercise_is_trained_and_a_longer_text_validated(monkeypatch):
     assert chances == ["50"]
 
 
+def test_recall_measures_a_state_and_the_values_of_as_many_pairs(monkeypatch):
+    recall = importlib.import_module("bench.studies.recall")
+    monkeypatch.setattr(recall, "STEPS", 2)
+    monkeypatch.setattr(recall, "EVALUATED", 8)
+    state, accuracy = recall.measure("MultiHead", {"heads": 4}, 4)
+    assert state == 2 * (4 * 4 - 1) * recall.DIM  # keys and values of all tokens but the last
+    assert 0 <= accuracy <= 1
+
+
 def test_short_runs_go_on_over_epochs_and_report_what_tasks_measure():
     data = Copying(length=6, letters=5, size=8, eval_size=4, batch_size=4, seed=1)
     data.ready()

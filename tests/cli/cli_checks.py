@@ -6,8 +6,14 @@ import sys
 import time
 from pathlib import Path
 
+from zoo.cli.check_process import UnknownCheckError
+
 
 def fine():
+    return "ok", ""
+
+
+def norms_only():
     return "ok", ""
 
 
@@ -69,6 +75,8 @@ def run(job, tell):
     if job["name"] == "x.Hangs":
         time.sleep(1000)
     names = job["only"] or [check.__name__ for check in CHECKS]
+    if "nope" in names or (job["kind"] == "ffn" and "norms_only" in names):
+        raise UnknownCheckError(f"{job['kind']} has no check {names[0]!r}. Did you mean 'fine'?")
     tell("part", kind="norm", name=job["name"], origin="my-norm 0.1.0", checks=names)
     for name in names:
         tell("check", name=name)

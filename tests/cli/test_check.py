@@ -193,6 +193,21 @@ def test_a_kind_gives_a_line_for_each_part(acted, zoo):
     assert "options belong to one part" in zoo("check", "norm", "--eps", "1")[2]
 
 
+@pytest.mark.parametrize("group", ["norm", "zoo-two"])
+def test_a_check_that_no_kind_has_is_refused(two_parts, acted, zoo, group):
+    code, _, err = zoo("check", group, "--only", "nope")
+    assert (code, err.count("has no check 'nope'. Did you mean 'fine'?")) == (2, 1)
+
+
+def test_a_check_that_one_kind_has_is_run_for_that_kind(two_parts, acted, zoo):
+    code, out, _ = zoo("check", "zoo-two", "--only", "norms_only")
+    assert code == 0
+    assert sorted(line.split(":")[0] for line in out.splitlines()) == [
+        "1 check of norm One (my-norm 0.1.0)",
+        "not checked",
+    ]
+
+
 WRONG = {
     "": "zoo check needs KIND: ",
     "norm nope": "unknown norm 'nope'. Available: ",

@@ -31,6 +31,16 @@ def test_the_first_file_that_changed_is_named(now, expected):
     assert second.endswith("--accept-changes")
 
 
+@pytest.mark.parametrize(
+    ("fingerprint", "flags", "other"),
+    [("f", {"resume"}, False), ("e", {"resume", "accept-changes"}, True), ("e", set(), True)],
+)
+def test_accepted_data_are_others(fingerprint, flags, other, capsys):
+    plan = SimpleNamespace(manifest={"data": {"fingerprint": "f"}}, command=SimpleNamespace(flags=flags))
+    assert resume.check_data(plan, SimpleNamespace(fingerprint=lambda: fingerprint)) is other
+    assert ("best values and best.ckpt start anew" in capsys.readouterr().out) is other
+
+
 def test_too_many_files_are_not_named():
     many = {str(number): "1" for number in range(resume.MOST_FILES + 1)}
     assert resume.file_digests(SimpleNamespace(file_digests=lambda: many)) == {}

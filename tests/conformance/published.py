@@ -358,8 +358,39 @@ class QKNorm(MultiHead):
         return super().weigh(*self.sharpened(q, k), pattern)
 
 
+class ScalableSoftmax(MultiHead):
+    """softmax(s log(n) q k' / sqrt(D)) v for a query that sees n keys, s learned per head (Nakanishi, 2025).
+
+    Its scores are sharper than usual ones, so that rounding changes its weights more.
+    """
+
+    def __init__(self, dim, heads, backend=None, dropout=0.0, kv_heads: int | None = None, start: float = 3.0):
+        super().__init__(dim, heads, backend, dropout, kv_heads)
+        self.start, self.sharpness = start, nn.Parameter(torch.empty(heads))
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        nn.init.constant_(self.sharpness, self.start)
+
+    def sharpened(self, q, k, pattern):
+        """Queries (B, H, T, D) times s log(n), in their dtype."""
+        query = pattern.offset + torch.arange(q.size(2), device=q.device)
+        mask = pattern.mask(query, pattern.start + torch.arange(k.size(2), device=q.device))
+        wide = torch.promote_types(q.dtype, torch.float32)
+        seen = torch.tensor([float(k.size(2))], device=q.device) if mask is None else mask.sum(-1).clamp(min=1)
+        factor = self.sharpness.to(wide)[:, None] * seen.to(wide).log()
+        return (q.to(wide) * factor[..., None]).to(q.dtype)
+
+    def attend(self, q, k, v, pattern):
+        return super().attend(self.sharpened(q, k, pattern), k, v, pattern)
+
+    def weigh(self, q, k, pattern):
+        return super().weigh(self.sharpened(q, k, pattern), k, pattern)
+
+
 PUBLISHED = [
     LayerScale,
+    ScalableSoftmax,
     ReZero,
     HyperConnections,
     S4D,

@@ -1,4 +1,4 @@
-"""Random stacks whose layers differ, decoded in every way: python -m tests.models.hybrids [COUNT [FIRST_SEED]]."""
+"""Random stacks whose layers differ, decoded in every way: python -m tests.models.hybrids [COUNT [SEED [DTYPE]]]."""
 
 import random
 import sys
@@ -7,7 +7,7 @@ import torch
 
 from tests.conformance.published import GatedConvolution, MixerBlock, Retention, TokenShift
 from zoo import registry
-from zoo.conformance.sequence import check_decoding
+from zoo.conformance.sequence import EXACT, check_decoding
 from zoo.conformance.subject import spread
 from zoo.errors import UsageError
 from zoo.models.layer_overrides import Override
@@ -47,19 +47,25 @@ def random_hybrid(seed):
         return spread(net).double(), f"{own} {overrides}"
 
 
-def check(seed):
+def check(seed, dtype=torch.float64):
+    """The largest difference by way of decoding, and how the hybrid is written."""
     torch.manual_seed(seed)
     net, text = random_hybrid(seed)
     with torch.no_grad():
         try:
-            check_decoding(net)
+            return check_decoding(net.to(dtype)), text
         except AssertionError as error:
             raise AssertionError(f"hybrid {seed}, {text}: {error}") from error
-    return text
 
 
 if __name__ == "__main__":
-    count, first = (int(word) for word in [*sys.argv[1:], *("30", "0")[len(sys.argv) - 1 :]])
+    count, first = (int(word) for word in [*sys.argv[1:3], *("30", "0")[len(sys.argv[1:3]) :]])
+    dtype = getattr(torch, sys.argv[3] if len(sys.argv) > 3 else "float64")
+    worst = {}
     for seed in range(first, first + count):
-        print(f"{seed}: {check(seed)}", flush=True)
-    print(f"{count} hybrids decode alike in every way, in float64 to 1e-10")
+        gaps, text = check(seed, dtype)
+        for way, gap in gaps.items():
+            worst[way] = max(gap, worst.get(way, 0.0))
+        print(f"{seed} {' '.join(f'{gap:.1e}' for gap in gaps.values())} {text}", flush=True)
+    print(" · ".join(f"{way} {gap:.1e}" for way, gap in worst.items()))
+    print(f"{count} hybrids decode alike in every way, in {str(dtype)[6:]} to {EXACT[dtype]:.0e}")

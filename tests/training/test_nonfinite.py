@@ -129,6 +129,44 @@ def test_a_part_that_is_wrong_by_more_than_rounding_is_named(tmp_path, capsys):
     assert "warning: stack.blocks.0.ffn.part differs from float64 by" in capsys.readouterr().err
 
 
+def test_a_part_that_enlarges_rounding_of_its_inputs_is_not_named(tmp_path):
+    """Nearly equal numbers lose digits; exact differences of rounded numbers are no fault of the part."""
+
+    class Difference(torch.nn.Module):
+        def forward(self, x):
+            return (x.double() - x.double().mean(-1, keepdim=True)).to(x.dtype)
+
+    class Coarse(Difference):
+        def forward(self, x):
+            return super().forward(x).to(torch.bfloat16).to(x.dtype) if x.dtype == torch.float32 else super().forward(x)
+
+    class Large(torch.nn.Module):
+        def __init__(self, part):
+            super().__init__()
+            self.add, self.part = Add(), part
+
+        def forward(self, x, *rest):
+            return self.part(self.add(x))
+
+    class Add(torch.nn.Module):
+        def forward(self, x):
+            return x + 3000.0
+
+    class Fake:
+        precision, loggers = "32-true", ()
+
+        class precision_plugin:  # noqa: N801
+            forward_context = staticmethod(torch.enable_grad)
+
+    for part, names in ((Difference(), set()), (Coarse(), {"stack.norm.part"})):
+        module, data = build("lm", 4, tmp_path)
+        module.net.stack.norm = Large(part)
+        data.setup()
+        comparison = compare_with_float64(Fake, module, next(iter(data.train_dataloader())))
+        assert comparison.errors["stack.norm.part"] > 1e-4
+        assert comparison.wrong.keys() & {"stack.norm.part"} == names
+
+
 def test_parameters_without_use_are_named_before_training(tmp_path, capsys):
     module, data = build("lm", 4, tmp_path)
     module.net.stack.spare = torch.nn.Linear(3, 3)
@@ -140,13 +178,13 @@ def test_parameters_without_use_are_named_before_training(tmp_path, capsys):
         class precision_plugin:  # noqa: N801
             forward_context = staticmethod(torch.enable_grad)
 
-    errors, unused = compare_with_float64(Fake, module, next(iter(data.train_dataloader())))
-    assert unused == ["net.stack.spare.weight", "net.stack.spare.bias"]
-    report_errors(Fake, errors, unused)
+    comparison = compare_with_float64(Fake, module, next(iter(data.train_dataloader())))
+    assert comparison.unused == ["net.stack.spare.weight", "net.stack.spare.bias"]
+    report_errors(Fake, comparison)
     assert "nothing uses the parameters net.stack.spare.weight, net.stack.spare.bias" in capsys.readouterr().err
     Fake.strategy = SimpleNamespace(model=SimpleNamespace(find_unused_parameters=False))
     with pytest.raises(UsageError, match="ddp_find_unused_parameters_true"):
-        report_errors(Fake, errors, unused)
+        report_errors(Fake, comparison)
 
 
 class FakeProcessGroup:

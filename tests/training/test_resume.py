@@ -5,6 +5,7 @@ import signal
 import pytest
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
+from lightning.pytorch.callbacks import EarlyStopping
 
 from tests.chaos.toys import differences, digest
 from tests.tasks.training import Diary, build
@@ -40,7 +41,7 @@ def die(trainer):
     raise KeyError("as if the power had failed")
 
 
-def fit(task, home, callbacks=(), resume=None, every=4, workers=0, goal=None, **options):
+def fit(task, home, callbacks=(), resume=None, every=4, workers=0, goal=None, other_data=False, **options):
     """Train; what is left at the end, and the diary."""
     home.mkdir(parents=True, exist_ok=True)
     seed_everything(3, verbose=False)
@@ -48,6 +49,7 @@ def fit(task, home, callbacks=(), resume=None, every=4, workers=0, goal=None, **
     data.num_workers = workers
     metric = goal or next(iter(module.monitored_metrics.items()))
     diary, saver = Diary(), CheckpointSaver(home / "checkpoints", metric, every)
+    saver.state.other_data = other_data
     trainer = Trainer(
         accelerator="cpu", logger=diary, callbacks=[saver, EndsWithValidation(), *callbacks], max_steps=STEPS,
         log_every_n_steps=3, enable_progress_bar=False,
@@ -203,6 +205,33 @@ def test_what_was_measured_is_there_after_a_resume_for_those_who_stop_early_by_i
         fit("lm", tmp_path / "a", [At("on_train_batch_end", 7, ask)])
     fit("lm", tmp_path / "a", [look], resume=True)
     assert {"loss", "val/loss"} <= measured[0].keys()  # of steps 6 and 5
+
+
+def test_values_of_other_data_are_no_longer_the_best(tmp_path):
+    home = tmp_path / "a"
+    path = home / "checkpoints" / "best.ckpt"
+
+    def states():
+        """The saver's best value, the task's, and what early stopping remembers, of last.ckpt."""
+        content = torch.load(path.with_name("last.ckpt"), weights_only=True)
+        callbacks = content["callbacks"].items()
+        saver = next(state for name, state in callbacks if "CheckpointSaver" in name)
+        stopping = next(state for name, state in callbacks if "EarlyStopping" in name)
+        return saver["best"], content["best"].get("loss"), float(stopping["best_score"])
+
+    def fit_with_patience(moment, **options):
+        callbacks = [EarlyStopping("val/loss", patience=9), At("on_train_batch_end", moment, ask)]
+        with pytest.raises(StopRequested):
+            fit("lm", home, callbacks, **options)
+
+    fit_with_patience(7)
+    assert len({round(value, 5) for value in states()}) == 1
+    fit_with_patience(1, resume=True, other_data=True)  # stops before the new data are validated
+    assert states() == (None, None, float("inf"))
+    assert not path.exists()
+    fit_with_patience(3, resume=True)
+    assert len({round(value, 5) for value in states()}) == 1
+    assert path.exists()
 
 
 @pytest.mark.parametrize("task", ["lm", "translation", "classification"])

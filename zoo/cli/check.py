@@ -15,7 +15,7 @@ from typing import Any
 from zoo import recipe_files, registry
 from zoo.cli import commands, tables
 from zoo.cli.badge import badge
-from zoo.cli.check_process import Child, Job
+from zoo.cli.check_process import Child, Job, UnknownCheckError
 from zoo.config.option_parser import ParsedOptions
 from zoo.errors import PartError, PluginError, UsageError, ZooError
 from zoo.io import atomic_files
@@ -194,20 +194,30 @@ def _one(kind: str, name: str, options: ParsedOptions) -> int:
 
 
 def _all(group: str, parts: Sequence[Part], options: ParsedOptions) -> int:
-    """Every part of a kind or a package, one line each; one that cannot be imported counts as failed."""
+    """Every part of a kind or a package, one line each; one that cannot be imported counts as failed.
+
+    Raises UsageError for options, and where no kind has the checks of --only.
+    """
     if options.settings:
         raise UsageError(f"{options.settings[0][2]}: options belong to one part. Name it: zoo check KIND NAME …")
     failures, unchecked, documents, strict = 0, 0, [], options.get("strict")
+    kinds, lacking = {part.kind for part in parts}, dict[str, ZooError]()  # kinds that lack a check of --only
     for part in parts:
         same = [other for other in registry.parts(part.kind) if registry.has_name(part, other.name)]
         clash = registry.is_hidden(part) or len(same) > 1
         job = Job(part.kind, part.path if clash else part.name, [], _only(options), options.get("debug"))
         try:
+            if part.kind in lacking:
+                raise lacking[part.kind]
             *_, report = examine(job, options.get("timeout"))
             failed_lines = [_line(report, one) for one in report.outcomes if one["status"] == "FAIL"]
             line = "\n".join([report.summary(strict), *failed_lines])
             document, bad = _as_dict(report), report.failed(strict)
         except ZooError as error:
+            if isinstance(error, UnknownCheckError):
+                lacking[part.kind] = error
+                if len(lacking) == len(kinds):
+                    raise
             # a part that needs options, such as a path, cannot be checked without them: no failure
             bad = strict or not isinstance(error, UsageError)
             unchecked += not bad
@@ -285,7 +295,8 @@ def examine(job: Job, timeout: float) -> Iterator[Report]:
                 elif event["event"] == "facts" and report:
                     report.facts = event
                 elif event["event"] == "refused":
-                    raise {2: UsageError, 3: PluginError}.get(event["code"], ZooError)(event["says"])
+                    usage_error = UnknownCheckError if event.get("unknown_check") else UsageError
+                    raise {2: usage_error, 3: PluginError}.get(event["code"], ZooError)(event["says"])
         reason = f"took longer than {timeout:g} s" if child.timed_out else child.end_reason()
         if report is None:
             raise PluginError(f"{job.kind} {job.name} cannot be imported: it {reason}{child.end_position()}".strip())

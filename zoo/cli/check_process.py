@@ -17,10 +17,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
+from zoo.errors import UsageError
+
 OWN_CODE = str(Path(__file__).parents[1]) + os.sep
 TAIL = 65_536  # bytes of a part's output that are kept, the last ones
 GRACE = 3.0  # seconds for an aborted child to print its traceback
 POLL = 0.1
+
+
+class UnknownCheckError(UsageError):
+    """A kind has no check of a name that --only gives."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo import registry, renames
+from zoo.cli.check_process import UnknownCheckError
 from zoo.config import yaml_source
 from zoo.config.layers import MISSING, Node
 from zoo.errors import PartError, PluginError, UsageError, ZooError
@@ -45,7 +46,7 @@ def main() -> None:
     try:
         run(job, send)
     except ZooError as error:
-        send("refused", code=error.code, says=str(error))
+        send("refused", code=error.code, says=str(error), unknown_check=isinstance(error, UnknownCheckError))
     except (ValueError, TypeError) as error:
         send("refused", code=UsageError.code, says=f"cannot be checked like this: {error}")
     send("end")
@@ -130,11 +131,11 @@ def load_by_path(path: str) -> Any:
 
 
 def select_checks(candidates: dict[str, Any], only: list[str], kind: str) -> dict[str, Any]:
-    """The checks that ``only`` names, or all. Raises UsageError for an unknown name."""
+    """The checks that ``only`` names, or all. Raises UnknownCheckError for an unknown name."""
     for name in only:
         if name not in candidates:
             hint = suggest(name, candidates) or f" There are: {', '.join(candidates)}"
-            raise UsageError(f"{kind} has no check {name!r}.{hint}")
+            raise UnknownCheckError(f"{kind} has no check {name!r}.{hint}")
     return {name: check for name, check in candidates.items() if not only or name in only}
 
 

@@ -38,6 +38,7 @@ from zoo.system.stop_signals import exit_code
 from zoo.tasks.compilation import compile_loss
 from zoo.training import distributed, out_of_memory
 from zoo.training.callbacks import Provenance
+from zoo.training.checkpoint import CheckpointSaver
 from zoo.training.signals import StopRequested
 
 if TYPE_CHECKING:
@@ -190,7 +191,10 @@ class ZooCLI(LightningCLI):
         """Create the run's folder, once all checks have passed, and write the configuration into it."""
         if self.dry:
             return
-        resume.check_data(self.plan, self.data)
+        other_data = resume.check_data(self.plan, self.data)
+        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, CheckpointSaver):
+                callback.state.other_data = other_data
         if run_folder.first_rank():
             self.plan.hold = RunLock(self.run_folder)
         run_folder.claim(self.plan.run, *self.plan.reuse)

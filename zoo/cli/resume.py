@@ -105,22 +105,24 @@ def require_agreement(plan: Plan, origin: Path | None, resume: bool) -> None:
         print(f"differs from the checkpoint's run: {line}")
 
 
-def check_data(plan: Plan, data: Any) -> None:
-    """Refuse a resume with other data than the checkpoint's, unless --accept-changes is set."""
+def check_data(plan: Plan, data: Any) -> bool:
+    """Whether a resume has other data than the checkpoint's. Raises UsageError for these without --accept-changes."""
     trained_with = plan.manifest.get("data", {}).get("fingerprint")
     fingerprint = getattr(data, "fingerprint", None)
-    if "resume" not in plan.command.flags or not trained_with or not callable(fingerprint):
-        return
+    if not trained_with or not callable(fingerprint):
+        return False
     now = fingerprint()
     if now != trained_with:
         what = (
             f"the data are not those that the checkpoint was trained with: fingerprint {trained_with[:12]} → {now[:12]}"
             f"{changed_files(plan.manifest['data'].get('files') or {}, file_digests(data))}"
         )
-        if AGREE not in plan.command.flags:
+        if "resume" in plan.command.flags and AGREE not in plan.command.flags:
             raise UsageError(f"{what}.\nGo on with yours, from the start of an epoch: --{AGREE}")
         if run_folder.first_rank():
             print(f"differs from the checkpoint's run: {what}")
+            print("best values and best.ckpt start anew: metrics of two data sets do not compare")
+    return bool(now != trained_with)
 
 
 def file_digests(data: Any) -> dict[str, str]:

@@ -101,7 +101,7 @@ class LabelledData(Data):
     def _tokenizer(self, texts: list[str]) -> Tokenizer:
         if self.tokenizer_path is None:
             return Tokenizer.bpe(texts, self.vocab_size).extended(ADDED)
-        return tokenizer_option(self.tokenizer_path).extended(ADDED)
+        return Tokenizer.of_run(self.tokenizer_path).extended(ADDED)
 
     @property
     def room(self) -> int:
@@ -179,12 +179,6 @@ class TextLabels(LabelledData):
         return LabelledRows(
             [self.truncate(row) for row in ids], [place[one.label] for one in texts], *self.marks(), self.max_length
         )
-
-
-def tokenizer_option(path: str) -> Tokenizer:
-    """The tokenizer of a run's folder, or of a tokenizer.json."""
-    here = Path(path).expanduser()
-    return Tokenizer.load(here / "tokenizer.json" if here.is_dir() else here)
 
 
 def select_labels(texts: list[LabelledText], limit: int | None) -> list[LabelledText]:

@@ -190,10 +190,9 @@ class PreferenceFiles(Data):
 
     def load(self) -> None:
         """Read and encode the pairs. Raises UsageError that names a line which is none, or has no token."""
-        place = Path(self.tokenizer_path).expanduser()
-        self.tokenizer = Tokenizer.load(place / "tokenizer.json" if place.is_dir() else place)
+        self.tokenizer = Tokenizer.of_run(self.tokenizer_path)
         if self.tokenizer.eos is None:
-            raise UsageError(f"the tokenizer {place} has no {EOS}, with which an answer ends.")
+            raise UsageError(f"the tokenizer {self.tokenizer_path} has no {EOS}, with which an answer ends.")
         texts = {split: read_pairs(Path(path).expanduser()) for split, path in self.paths.items() if path is not None}
         if "val" not in texts:
             count = max(1, round(len(texts["train"]) * self.val_fraction))

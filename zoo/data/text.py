@@ -6,7 +6,7 @@ import glob
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -20,8 +20,10 @@ from zoo.data.read import missing_file, read_bytes, read_text
 from zoo.data.tokenizer import EOS, Tokenizer
 from zoo.errors import UsageError
 from zoo.io import atomic_files
+from zoo.registry import suggest
 
-Scheme: TypeAlias = Literal["chars", "bytes", "bpe"]
+SCHEMES = ("chars", "bytes", "bpe")
+Scheme: TypeAlias = Literal["chars", "bytes", "bpe"] | str  # or a run's folder, or a tokenizer.json
 IGNORE = -100
 RECIPES = "lm-tiny"
 SUFFIXES = frozenset(
@@ -47,6 +49,15 @@ SUFFIXES = frozenset(
         ".sh",
     ]
 )
+
+
+def check_scheme(tokenizer: str, schemes: Sequence[str]) -> None:
+    """Raise UsageError unless a ``tokenizer`` option is one of ``schemes``, or a path where there is something."""
+    if tokenizer not in schemes and not Path(tokenizer).expanduser().exists():
+        raise UsageError(
+            f"tokenizer is {tokenizer!r}: it must be {', '.join(schemes)}, a run's folder or a tokenizer.json, and "
+            f"there is no such file or folder.{suggest(tokenizer, schemes)}"
+        )
 
 
 class Corpus(NamedTuple):
@@ -106,7 +117,8 @@ class TextData(Data):
     ) -> None:
         """
         Args:
-            tokenizer: how text becomes tokens: characters, bytes, or BPE that is learned here.
+            tokenizer: how text becomes tokens: characters, bytes, BPE that is learned here, or the tokenizer of a
+                run's folder or of a tokenizer.json.
             vocab_size: number of tokens, for bpe alone.
             max_length: tokens of a row: the model's context length.
             batch_size: rows per batch and process.
@@ -117,8 +129,7 @@ class TextData(Data):
                 split for comparisons. None leaves the training text whole; then the test split is what the data say.
         """
         super().__init__(batch_size, num_workers, seed)
-        if tokenizer not in ("chars", "bytes", "bpe"):
-            raise UsageError(f"tokenizer is {tokenizer!r}: it must be chars, bytes or bpe")
+        check_scheme(tokenizer, SCHEMES)
         at_least(1, max_length=max_length)
         require_fraction(val_fraction=val_fraction)
         self.scheme, self.vocab_size = tokenizer, vocab_size
@@ -138,19 +149,22 @@ class TextData(Data):
     def load(self) -> None:
         """Read the text, train the tokenizer, and encode the splits once."""
         source = self.source()
+        run_tokenizer = None if self.scheme in SCHEMES else Tokenizer.of_run(self.scheme)
 
         def pack(folder: Path) -> None:
-            self._pack(folder)
+            self._pack(folder, run_tokenizer)
             if self.source() != source:  # it would be kept under the name of what was there before
                 raise UsageError(f"the files of {type(self).__name__} changed while they were read. Start again.")
 
         key = {"format": 1, "source": source, "tokenizer": self.scheme, "val_fraction": self.val_fraction}
         if self.scheme == "bpe":
             key["vocab_size"] = self.vocab_size
+        if run_tokenizer is not None:
+            key["tokenizer"] = [run_tokenizer.to_json(), run_tokenizer.names]
         if self.test_fraction is not None:
             key["test_fraction"] = self.test_fraction
         entry = cached_entry("text", key, pack)
-        self.tokenizer = Tokenizer.load(entry / "tokenizer.json")
+        self.tokenizer = run_tokenizer or Tokenizer.load(entry / "tokenizer.json")
         self._fingerprint: str = json.loads((entry / "meta.json").read_text("utf-8"))["fingerprint"]
         sizes = self.tokenizer.byte_lengths()
         streams = {file.stem: map_array(file) for file in sorted(entry.glob("*.npy"))}
@@ -171,17 +185,18 @@ class TextData(Data):
         }
         self.datasets = {"test": rows["val"], **rows}
 
-    def _pack(self, folder: Path) -> None:
+    def _pack(self, folder: Path, run_tokenizer: Tokenizer | None) -> None:
         documents, separate = self.documents()
         if self.test_fraction is not None:
             documents = documents | split_test(documents["train"], self.test_fraction, separate)
-        tokenizer = self._train_tokenizer(documents, separate)
+        tokenizer = run_tokenizer or self._train_tokenizer(documents, separate)
+        end = [tokenizer.end_of_document()] if separate else []
         content = hashlib.sha256(tokenizer.to_json().encode())
         for split, texts in sorted(documents.items()):
             pieces: list[np.ndarray] = []
             for text in texts:
                 if pieces and separate:
-                    pieces.append(np.array([tokenizer.eos]))
+                    pieces.append(np.array(end))
                 pieces.append(tokenizer.encode_array(text))
                 content.update(f"{split} {len(text)} ".encode() + text.encode())
             kind = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32

@@ -16,10 +16,9 @@ from zoo.data.batches import generator, sample_sentence
 from zoo.data.cache import cached_entry, digest, map_array, write_array, write_json
 from zoo.data.data import Data, at_least, log_once, require_fraction
 from zoo.data.document_files import DocumentFiles, Format, Unit, document_files
-from zoo.data.labelled import tokenizer_option
 from zoo.data.stdlib import library_files
 from zoo.data.streams import Sample, ShardReader, Stream
-from zoo.data.text import IGNORE, Blocks
+from zoo.data.text import IGNORE, Blocks, check_scheme
 from zoo.data.tokenizer import EOS, Tokenizer
 from zoo.errors import UsageError
 from zoo.io import atomic_files
@@ -69,7 +68,7 @@ class TextRows(Stream):
         self.shards, self.window, self.held_out = options.shards, options.window, held_out
         self.units = files.units()
         self.byte_lengths = tokenizer.byte_lengths()
-        self.eos = end_token(tokenizer)
+        self.eos = tokenizer.end_of_document()
         self._json, self._names, self._tokenizer = tokenizer.to_json(), tokenizer.names, tokenizer
         self.source = digest([files.digests, self._json, held_out, files.form.separator, files.form.field])
 
@@ -262,6 +261,7 @@ class TextStream(Data):
         require_fraction(val_fraction=val_fraction)
         if tokenizer == "chars":
             raise UsageError("tokenizer is 'chars': a stream never sees all characters at once. Use bytes or bpe.")
+        check_scheme(tokenizer, ("bytes", "bpe"))
         self.path, self.val_path, self.scheme, self.vocab_size = path, val_path, tokenizer, vocab_size
         self.max_length, self.val_fraction = max_length, val_fraction
 
@@ -288,7 +288,7 @@ class TextStream(Data):
         key["val_fraction"] = None if self.val_path is not None else self.val_fraction
         key |= {"tokenizer": self.scheme, "vocab_size": self.vocab_size if self.scheme == "bpe" else None}
         if self.scheme not in ("bpe", "bytes"):
-            key["tokenizer"] = tokenizer_option(self.scheme).to_json()
+            key["tokenizer"] = Tokenizer.of_run(self.scheme).to_json()
         entry = cached_entry("stream", key, self._build)
         self.tokenizer = Tokenizer.load(entry / "tokenizer.json")
         self._fingerprint = digest([key, self.tokenizer.to_json()])
@@ -313,8 +313,8 @@ class TextStream(Data):
         elif self.scheme == "bpe":
             tokenizer = Tokenizer.bpe(self._sample(), self.vocab_size)
         else:
-            tokenizer = tokenizer_option(self.scheme)
-        end = np.array([end_token(tokenizer)], np.int32)
+            tokenizer = Tokenizer.of_run(self.scheme)
+        end = np.array([tokenizer.end_of_document()], np.int32)
         pieces, more = [end], False
         size = 0
         for text in self._validation():
@@ -404,10 +404,3 @@ def held_out(text: str, fraction: float) -> bool:
         return False
     key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(key, "little") < fraction * HELD_OUT
-
-
-def end_token(tokenizer: Tokenizer) -> int:
-    """The number of <eos>. Raises UsageError where a tokenizer has none."""
-    if tokenizer.eos is None:
-        raise UsageError(f"the tokenizer {tokenizer.source or ''} has no token {EOS}, which separates documents.")
-    return tokenizer.eos

@@ -98,6 +98,12 @@ class Tokenizer:
             inner.train_from_iterator(texts, trainer)
         return cls(inner)
 
+    def end_of_document(self) -> int:
+        """The number of <eos>, which separates documents. Raises UsageError where there is none."""
+        if self.eos is None:
+            raise UsageError(f"the tokenizer {self.source or ''} has no token {EOS}, which separates documents.")
+        return self.eos
+
     def extended(self, specials: Sequence[str]) -> Tokenizer:
         """The same tokenizer with further special tokens behind all others, whose numbers stay."""
         inner = tokenizers.Tokenizer.from_str(self.to_json())
@@ -127,6 +133,12 @@ class Tokenizer:
             raise UsageError(f"{path} is nested too deeply to be a tokenizer") from error
         except Exception as error:  # the library raises bare Exception
             raise UsageError(f"{path} is not a tokenizer of the library 'tokenizers': {error}") from error
+
+    @classmethod
+    def of_run(cls, path: Path | str) -> Tokenizer:
+        """The tokenizer of a run's folder, or of a tokenizer.json. Raises UsageError as `load` does."""
+        here = Path(path).expanduser()
+        return cls.load(here / "tokenizer.json" if here.is_dir() else here)
 
     def save(self, path: Path | str) -> None:
         """Write a tokenizer.json that any user of the library can load."""

@@ -116,7 +116,7 @@ def add_adapters(net: nn.Module, tune: Tune) -> list[str]:
     with torch.random.fork_rng(devices=[]):
         for name in names:  # as in `initialise`: initial adapters depend only on the seed and their name
             torch.default_generator.manual_seed(derive_seed(seed, name))
-            net.get_submodule(name).reset_parameters()  # type: ignore[operator]
+            net.get_submodule(name).reset_parameters()  # type: ignore[attr-defined]
     return names
 
 
@@ -180,8 +180,8 @@ def check_tokenizer(place: ModelLocation, data: Any) -> None:
     pairs = enumerate(zip(mine.tokens, theirs.tokens, strict=False))
     differ = next((f"token {i} is {a!r} here and {b!r} there" for i, (a, b) in pairs if a != b), None)
     difference = differ or f"there are {len(mine.tokens)} tokens here and {len(theirs.tokens)} there"
+    option = "data.text.tokenizer" if hasattr(data, "text") else "data.tokenizer"
     raise UsageError(
         f"tune.start: the tokenizer of the data is not that of {place.folder}: {difference}.\n"
-        f"Use the one it was trained with: --data.tokenizer {place.folder}, with data that take a run's tokenizer "
-        "(LabelledFiles, PreferenceFiles, TextStream)."
+        f"Use the one it was trained with: --{option} {place.folder}"
     )

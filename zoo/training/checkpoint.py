@@ -49,6 +49,7 @@ class SaverState:
     count: int = 0  # checkpoints of the run, before a resume too: their order, independent of clocks
     failures: int = 0  # checkpoints in a row that could not be written
     time: float = field(default_factory=time.monotonic)  # of the newest checkpoint, or attempt
+    other_data: bool = False  # the resumed checkpoint was trained with other data, whose best values count no more
     unwritten_best: bytes | None = None  # the best state, where the disk refused it
     before_validation: dict[str, Any] | None = None  # the random state when the present validation began
     processes: list[dict[str, Any]] | None = None  # of the checkpoint that is resumed: random state, unreported losses
@@ -99,7 +100,8 @@ class CheckpointSaver(Checkpoint):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from what ``state_dict`` gave."""
-        self.state.best, self.state.metrics = state_dict["best"], state_dict.get("metrics", {})
+        if not self.state.other_data:
+            self.state.best, self.state.metrics = state_dict["best"], state_dict.get("metrics", {})
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the random state and the losses that are not logged yet, of every process."""
@@ -113,9 +115,19 @@ class CheckpointSaver(Checkpoint):
         checkpoint["ranks"] = self.agreement.gather({"chance": generators, "unreported": unreported})
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Take step, count, and every process's random state and unreported losses."""
+        """Take step, count, and every process's random state and unreported losses.
+
+        Where the data are others than the checkpoint's, forget what was the best: values of two data sets do not
+        compare. Callbacks that monitor a metric, such as early stopping, start anew for the same reason.
+        """
         self.state.processes = checkpoint.get("ranks")
         self.state.step, self.state.count = int(checkpoint["global_step"]), int(checkpoint.get("saves", 0))
+        if self.state.other_data:
+            if isinstance(pl_module, Task):
+                pl_module.best, pl_module.measured = {}, {}
+            for callback in trainer.callbacks:  # type: ignore[attr-defined]
+                if hasattr(callback, "monitor"):
+                    checkpoint["callbacks"].pop(callback.state_key, None)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore Lightning's metrics after a resume: early stopping and the summary at the end read them."""
@@ -272,6 +284,8 @@ class CheckpointSaver(Checkpoint):
         else:
             self.io.save_checkpoint(content, last)
         self.state.unwritten_best = None
+        if self.state.other_data and self.state.best is None:  # of the other data: the newest is the only candidate
+            (self.folder / BEST).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # the checkpoint is complete; the next one removes leftover files
             (self.folder.parent / STARTING).unlink(missing_ok=True)
             self._keep_manifests()

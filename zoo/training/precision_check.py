@@ -6,7 +6,7 @@ import copy
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -28,7 +28,8 @@ class PrecisionCheck(Callback):
     """Runs the first batch of a fresh run once more, in float64 and backward, on a copy of the net.
 
     The largest difference of each part's output, relative to the largest value in it, goes to the log as
-    ``numerics/<part>``; one that no rounding explains is a warning. Neither weights, nor generators, nor order are
+    ``numerics/<part>``; one that no rounding explains is a warning: neither the part's own, nor that of its inputs,
+    which a norm of values near zero makes larger. Neither weights, nor generators, nor order are
     touched. Raises UsageError where DDP would wait for the gradient of a parameter that nothing uses.
     """
 
@@ -40,29 +41,37 @@ class PrecisionCheck(Callback):
             return
         before = rng_state.capture(pl_module.device)
         try:
-            errors, unused = compare_with_float64(trainer, pl_module, batch)
+            comparison = compare_with_float64(trainer, pl_module, batch)
         except (RuntimeError, NotImplementedError, TypeError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
             print(f"warning: not compared with float64: {reason}", file=sys.stderr, flush=True)
             return
         finally:
             rng_state.restore(before, pl_module.device)
-        report_errors(trainer, errors, unused)
+        report_errors(trainer, comparison)
 
 
-def report_errors(trainer: Trainer, errors: dict[str, float], unused: list[str]) -> None:
+class Comparison(NamedTuple):
+    """Relative error of each module's output by name, in the order of computation; of those ``wrong`` by more than
+    rounding what they do to exact inputs; and the parameters that nothing uses.
+    """
+
+    errors: dict[str, float]
+    wrong: dict[str, float]
+    unused: list[str]
+
+
+def report_errors(trainer: Trainer, comparison: Comparison) -> None:
     """Log and warn. Raises UsageError where DDP would wait for the gradient of an unused parameter."""
+    errors, wrong, unused = comparison
     for logger in trainer.loggers:
         logger.log_metrics({f"numerics/{name}": value for name, value in errors.items()}, trainer.global_step)
-    kind = trainer.precision
-    dtype = torch.bfloat16 if "bf16" in str(kind) else torch.float16 if "16" in str(kind) else torch.float32
-    exact = dtype != torch.float32 or torch.get_float32_matmul_precision() == "highest"
-    wrong = {name: value for name, value in errors.items() if not value <= (BOUNDS[dtype] if exact else COARSE)}
     if wrong:
         name = next(iter(wrong))
         more = f" (and {len(wrong) - 1} parts after it)" if len(wrong) > 1 else ""
         sentence = f"{name} differs from float64 by {wrong[name]:.1e} of its largest value{more}"
-        print(f"warning: {sentence}; rounding to {str(dtype)[6:]} explains less", file=sys.stderr, flush=True)
+        dtype = str(dtype_of(trainer))[6:]
+        print(f"warning: {sentence}; rounding to {dtype} explains less", file=sys.stderr, flush=True)
     if not unused:
         return
     names = ", ".join(unused[:3]) + (f" and {len(unused) - 3} more" if len(unused) > 3 else "")
@@ -75,8 +84,14 @@ def report_errors(trainer: Trainer, errors: dict[str, float], unused: list[str])
     print(f"warning: {sentence}", file=sys.stderr, flush=True)
 
 
-def compare_with_float64(trainer: Trainer, task: Task, batch: Any) -> tuple[dict[str, float], list[str]]:
-    """Relative error of each module's output by name, in the order of computation, and the unused parameters."""
+def dtype_of(trainer: Trainer) -> torch.dtype:
+    """The dtype that a trainer computes in."""
+    kind = str(trainer.precision)
+    return torch.bfloat16 if "bf16" in kind else torch.float16 if "16" in kind else torch.float32
+
+
+def compare_with_float64(trainer: Trainer, task: Task, batch: Any) -> Comparison:
+    """Each module's output on a batch, in the precision of training, with that of a copy in float64."""
     state = rng_state.capture(task.device)
     with evaluation(task.net), trainer.precision_plugin.forward_context():
         results = module_outputs(task, task.net, batch)
@@ -92,10 +107,57 @@ def compare_with_float64(trainer: Trainer, task: Task, batch: Any) -> tuple[dict
         if selecting and f"{name}.".startswith(selecting):
             break  # rounded scores may select other tokens, which all that follows is computed from
         if name in exact_results and value.shape == exact_results[name].shape and value.numel():
-            largest = float(exact_results[name].abs().max()) or 1.0
-            errors[name] = float((value.double() - exact_results[name]).abs().max()) / largest
+            errors[name] = relative_error(value, exact_results[name])
     unused = [name for name, p in exact.named_parameters() if p.requires_grad and p.grad is None]
-    return errors, [f"net.{name}" for name in unused]
+    dtype = dtype_of(trainer)
+    fine = dtype != torch.float32 or torch.get_float32_matmul_precision() == "highest"
+    bound = BOUNDS[dtype] if fine else COARSE
+    suspects = [name for name, error in errors.items() if not error <= bound]
+    rng_state.restore(state, task.device)
+    with evaluation(task.net), trainer.precision_plugin.forward_context():
+        inputs = module_inputs(task, batch, suspects)
+    own = {name: own_error(exact.get_submodule(name), *inputs[name], results[name]) for name in suspects}
+    wrong = {name: errors[name] for name, error in own.items() if not error <= bound}
+    return Comparison(errors, wrong, [f"net.{name}" for name in unused])
+
+
+def relative_error(value: Tensor, exact: Tensor) -> float:
+    """The largest difference between two tensors of one shape, relative to the largest exact value."""
+    return float((value.double() - exact).abs().max()) / (float(exact.abs().max()) or 1.0)
+
+
+def own_error(exact: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], value: Tensor) -> float:
+    """The relative error of ``value``, of any shape, from what a module in float64 gives for the same rounded inputs;
+    infinite where it gives nothing comparable outside of its model.
+    """
+    try:
+        with torch.no_grad():
+            output = exact(*arguments, **named)
+    except Exception:
+        return float("inf")
+    first = next((one for _, one in tensors(output) if one.is_floating_point()), None)
+    return float("inf") if first is None or first.shape != value.shape else relative_error(value, first)
+
+
+def module_inputs(task: Task, batch: Any, names: list[str]) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
+    """What each of the named modules of a task is called with first, positional and by keyword, in float64."""
+    inputs: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+
+    def keep(name: str) -> Any:
+        def hook(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+            if name not in inputs:
+                inputs[name] = in_float64(arguments), in_float64(named)
+
+        return hook
+
+    hooks = [task.net.get_submodule(name).register_forward_pre_hook(keep(name), with_kwargs=True) for name in names]
+    try:
+        if names:
+            task.loss(batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return inputs
 
 
 def module_outputs(task: Task, net: nn.Module, batch: Any, backward: bool = False) -> dict[str, Tensor]:

@@ -68,6 +68,8 @@ class Counts(nn.Module):
     uniform distribution; below the highest order c counts how many different tokens were seen in front.
     """
 
+    keys_1: Tensor
+
     def __init__(self, vocab_size: int, max_length: int, order: int, smoothing: Smoothing, add: float):
         super().__init__()
         longest = int(BITS / math.log2(max(vocab_size, 2)))

@@ -76,6 +76,8 @@ def turned(x: Tensor, lengths: Tensor) -> Tensor:
 class BiLM(nn.Module):
     """p(next | all before) and p(previous | all behind) by two stacks of LSTMs, with one input and one softmax."""
 
+    spelling: Tensor
+
     def __init__(
         self, vocab_size: int, max_length: int, input: Input = "tokens", dim: int = 128, depth: int = 2,
         dropout: float = 0.0, seed: int = 0,
@@ -110,6 +112,7 @@ class BiLM(nn.Module):
         """Tokens (B, T) to what is known without context, (B, T, dim)."""
         if self.letters is not None:
             return self.letters(self.spelling[tokens])
+        assert self.embedding is not None
         return self.embedding(tokens) * self.dim**0.5
 
     def forward(self, tokens: Tensor) -> Tensor:

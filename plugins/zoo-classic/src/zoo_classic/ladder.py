@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
@@ -72,9 +72,14 @@ def draw(ladder: list[Rung]) -> Figure:
     for y, rung in enumerate(ladder):
         axes.barh(y, rung.mean, 18 / ROW, color=LIGHT["c3" if rung.mean == best else "c1"], alpha=0.85)
         if len(rung.reached) > 1:
-            mark = {"markersize": 6, "markeredgecolor": LIGHT["paper"], "clip_on": False}
+            mark: dict[str, Any] = {"markersize": 6, "markeredgecolor": LIGHT["paper"], "clip_on": False}
             axes.plot(rung.reached, [y] * len(rung.reached), "o", color=LIGHT["ink"], **mark)
-        label = {"textcoords": "offset points", "va": "center_baseline", "fontsize": 13, "annotation_clip": False}
+        label: dict[str, Any] = {
+            "textcoords": "offset points",
+            "va": "center_baseline",
+            "fontsize": 13,
+            "annotation_clip": False,
+        }
         axes.annotate(rung.name, (0, y), (-12, 0), ha="right", **label)
         axes.annotate(f"{rung.mean:.3f}", (max(rung.reached), y), (10, 0), **label)
     return figure

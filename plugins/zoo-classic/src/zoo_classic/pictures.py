@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from matplotlib.axes import Axes
@@ -59,11 +59,12 @@ def scatter(title: str, names: Sequence[str], groups: Mapping[str, Sequence[int]
     for members in groups.values():
         for member in members:
             if names[member]:
-                placed.append(label(axes, names[member], *places[member], placed))
+                placed.append(label(figure, axes, names[member], places[member], placed))
     x = float(EDGE)
     for number, (group, members) in enumerate(groups.items()):
         look = series_look(number)
-        mark = {"color": look.colour, "marker": look.marker, "linestyle": "", "markeredgecolor": LIGHT["paper"]}
+        mark: dict[str, Any] = {"color": look.colour, "marker": look.marker, "linestyle": ""}
+        mark["markeredgecolor"] = LIGHT["paper"]
         axes.plot(x, 46, markersize=9.5, **mark)
         axes.text(x + 10, 46, group, fontsize=12, va="center_baseline")
         x += text_width(figure, group, 12) + 34
@@ -75,10 +76,10 @@ def scatter(title: str, names: Sequence[str], groups: Mapping[str, Sequence[int]
 
 
 def label(
-    axes: Axes, words: str, x: float, y: float, placed: list[tuple[float, float, float]]
+    figure: Figure, axes: Axes, words: str, place: tuple[float, float], placed: list[tuple[float, float, float]]
 ) -> tuple[float, float, float]:
     """Write beside a mark, to its left near the right edge, moved up or down where another name stands."""
-    wide = text_width(axes.figure, words, 11.5)
+    (x, y), wide = place, text_width(figure, words, 11.5)
     edge = x + 8 if x + 8 + wide < WIDTH - 4 else x - 8 - wide
     lift = next(
         (n for n in LIFTS if all(abs(y + n - at) > 11 or edge + wide < a or edge > b for a, at, b in placed)), 0

@@ -52,6 +52,8 @@ class Vectors(nn.Module):
     their frequency to the power of 3/4.
     """
 
+    frequency: Tensor
+
     def __init__(self, vocab_size: int, max_length: int, dim: int = 64, seed: int = 0):
         """
         Args:
@@ -116,6 +118,7 @@ class Word2Vec(Task):
     unit = "pair"
     data_sizes = {"vocab_size": 64, "max_length": 64}  # noqa: RUF012
     net: Vectors
+    separator: Tensor
 
     def __init__(
         self,

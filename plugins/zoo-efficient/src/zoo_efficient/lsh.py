@@ -4,13 +4,14 @@ from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from zoo.errors import UsageError
 from zoo.parts.attention import Attention
 from zoo.parts.backend import SDPA, Backend, Naive
 from zoo.parts.cache import Cache
+from zoo.parts.few_row_linear import Linear
 from zoo.parts.pattern import Pattern
 from zoo_efficient.directions import orthonormal
 from zoo_efficient.places import turned
@@ -68,7 +69,7 @@ class LSH(Attention):
             valid = f"{buckets - 1} or {buckets + 1}" if buckets > 0 else "1 or 2"
             raise UsageError(f"attention LSH needs 1 or an even number of buckets, got {buckets}. Try {valid}.")
         self.buckets, self.rounds = buckets, rounds
-        self.qkv = nn.Linear(dim, 2 * heads * self.head_dim, bias=bias)  # a key is a query's direction
+        self.qkv = Linear(dim, 2 * heads * self.head_dim, bias=bias)  # a key is a query's direction
         self.register_buffer("turns", torch.empty(heads, rounds, self.head_dim, buckets // 2))
         self.reset_parameters()
 

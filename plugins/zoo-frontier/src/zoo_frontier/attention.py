@@ -32,7 +32,7 @@ class MLA(Attention):
     token. A step of decoding multiplies queries by W_k and outputs by W_v instead of expanding what is cached.
     """
 
-    packs = False  # type: ignore[assignment]
+    packs = False
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class MLA(Attention):
 class GatedAttention(MultiHead):
     """sigmoid(W_g x) times what the heads give, number by number, in front of W_O (Qiu et al., 2025)."""
 
-    packs = False  # type: ignore[assignment]
+    packs = False
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class ValueResidual(MultiHead):
     Each layer reads values of the same tokens and its cache holds v', so that decoding needs no other state.
     """
 
-    packs = False  # type: ignore[assignment]
+    packs = False
     reads_earlier_layers = True
 
     def __init__(

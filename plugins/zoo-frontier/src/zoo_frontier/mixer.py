@@ -55,8 +55,9 @@ def linear_chunks(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor | Non
     """
     length, size = q.size(2), min(CHUNK, q.size(2))
     # tokens of zeros behind the last one change no state
-    q, k, v = (F.pad(y, (0, 0, 0, -length % size)).unflatten(2, (-1, size)) for y in (q, k, v))
-    g = F.pad(g, (0, -length % size)).unflatten(2, (-1, size))
+    # contiguous: padding by none keeps other strides, which a graph compiled for padded lengths does not expect
+    q, k, v = (F.pad(y.contiguous(), (0, 0, 0, -length % size)).unflatten(2, (-1, size)) for y in (q, k, v))
+    g = F.pad(g.contiguous(), (0, -length % size)).unflatten(2, (-1, size))
     G, first = decays(g), g.cumsum(-1).exp().unsqueeze(-1)
     last, write = first[..., -1:, :].unbind(2), (k * G[..., -1, :, None]).mT
     states = []  # before each chunk
@@ -66,7 +67,7 @@ def linear_chunks(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor | Non
             states.append(S)
             S = decay * S + change
     else:
-        b = F.pad(beta, (0, -length % size)).unflatten(2, (-1, size)).unsqueeze(-1)
+        b = F.pad(beta.contiguous(), (0, -length % size)).unflatten(2, (-1, size)).unsqueeze(-1)
         mixed, right = (b * (k @ k.mT) * G).tril(-1), b * torch.cat([v, first * k], -1)
         solved = torch.linalg.solve_triangular(mixed, right, upper=False, unitriangular=True)
         rows = []
@@ -89,6 +90,9 @@ class Recurrent(TokenMixer):
 
     memory = "linear"
     decoding_memory = "constant"
+    kernel: Tensor
+    read: nn.Linear
+    write: nn.Linear
     convolved: int  # how many of the features that ``read`` gives run through the convolution, the first ones
 
     def cache(self, capacity: int, window: int | None = None) -> PartState:
@@ -101,7 +105,8 @@ class Recurrent(TokenMixer):
         x_all = torch.cat([x.new_zeros(x.size(0), before, x.size(-1)) if old is None else old, x], 1)
         if isinstance(state, State):
             state.inputs = x_all[:, x_all.size(1) - before :].clone()
-        return F.silu(sum(x_all[:, n : n + x.size(1)] * row for n, row in enumerate(self.kernel.to(x.dtype))))
+        rows = [x_all[:, n : n + x.size(1)] * row for n, row in enumerate(self.kernel.to(x.dtype))]
+        return F.silu(sum(rows[1:], rows[0]))
 
     def recur(self, x: Tensor, gates: Tensor, real: Tensor | None) -> tuple[Tensor, ...]:
         """The arguments of ``linear_chunks`` but the state, for convolved features and the others, (B, T, ...); what

@@ -72,7 +72,7 @@ class MultiTokenModel(LanguageModel):
             states = module(states[:, :-1], self.embedding(tokens[:, k:]) * self.scale)
             yield states
 
-    def forward(
+    def forward(  # type: ignore[override]
         self, tokens: Tensor, valid: Tensor | None = None, every: Tensor | None = None, caches: Any = None
     ) -> Any:
         """Tokens (B, T) to logits (B, T, vocab_size) of the next tokens.

@@ -222,7 +222,7 @@ class Flamingo(Task):
 
     def compute_metrics(self, loss: float) -> dict[str, float]:
         """The metrics by name, with the mean of |tanh(gate)| as ``gates``."""
-        gates = [
+        gates: list[Tensor] = [
             gate.weight for look in looks(self.net.language.stack) for gate in (look.attention_gate, look.ffn_gate)
         ]
         return {**super().compute_metrics(loss), "gates": float(torch.stack(gates).detach().tanh().abs().mean())}

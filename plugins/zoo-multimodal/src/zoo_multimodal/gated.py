@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +12,10 @@ from torch import Tensor, nn
 from zoo.errors import UsageError
 from zoo.models.compatibility import check_supported
 from zoo.models.stack import Stack
+from zoo.parts.attention import Attention
 from zoo.parts.block import Block, Context
 from zoo.parts.cache import LayerCache
+from zoo.parts.ffn import FFN
 from zoo.parts.norm import Norm
 
 
@@ -43,7 +46,8 @@ class Look(nn.Module):
         super().__init__()
         if block.attend is None or block.ffn is None:
             raise UsageError(f"block {type(block).__name__} lacks an attention or a feed-forward to look with.")
-        self.attention, self.ffn = copy.deepcopy(block.attend.part), copy.deepcopy(block.ffn.part)
+        self.attention = cast(Attention, copy.deepcopy(block.attend.part))
+        self.ffn = cast(FFN, copy.deepcopy(block.ffn.part))
         self.attention_norm, self.ffn_norm = copy.deepcopy(norm), copy.deepcopy(norm)
         self.attention_gate, self.ffn_gate = Gate(), Gate()
         check_supported(self.attention, {"cross": "this model looks at images"})

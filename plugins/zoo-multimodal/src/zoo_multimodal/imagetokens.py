@@ -73,7 +73,8 @@ class ImageTokenizer(nn.Module):
         self.quantiser = Quantiser(levels)
         wide = 2 * width
         widths = [channels, width, *[wide] * (halvings - 1)]
-        down, up = [], []
+        down: list[nn.Module] = []
+        up: list[nn.Module] = []
         for before, after in pairwise(widths):
             down += [nn.Conv2d(before, after, 4, 2, 1), nn.GELU()]
             up[:0] = [nn.GELU(), nn.ConvTranspose2d(after, before, 4, 2, 1)]

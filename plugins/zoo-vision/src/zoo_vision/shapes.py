@@ -106,7 +106,7 @@ def picture(things: list[Thing], side: int, draw: np.random.Generator) -> np.nda
     ends = ground + draw.integers(-40, 41, (2, 3))
     slope = np.add.outer(*(np.linspace(0, 1, side) * share for share in draw.dirichlet((1, 1))))
     shade = ends[0] + slope[..., None] * (ends[1] - ends[0])
-    ramp = np.linspace(*ends, 9)
+    ramp = np.linspace(ends[0], ends[1], 9)
     canvas = Image.fromarray(shade.clip(0, 255).astype(np.uint8)).resize((side * FINE, side * FINE))
     pen = ImageDraw.Draw(canvas)
     for thing in things:

@@ -52,6 +52,9 @@ class WindowAttention(nn.Module):
     A grid that is no larger than a window is one window, and is not shifted.
     """
 
+    offsets: Tensor
+    visible: Tensor | None
+
     def __init__(self, dim: int, heads: int, grid: int, window: int, shift: int, dropout: float = 0.0):
         super().__init__()
         if dim % heads:
