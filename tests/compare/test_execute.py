@@ -135,6 +135,27 @@ def test_no_more_runs_at_once_than_asked_for(tmp_path):
     assert most == 2
 
 
+def test_simultaneous_runs_have_devices_of_their_own(tmp_path):
+    process = start(tmp_path, {"step": 0.03}, jobs=2, devices=["0,1", "GPU-b"])
+    most = {}
+    while process.poll() is None:
+        running = {}
+        for line in journal(tmp_path):
+            name = f"{line[1]} {line[2]}"
+            running[name] = line[5] if line[0] == "start" else None
+        devices = [each for each in running.values() if each]
+        most[len(devices)] = most.get(len(devices), True) and len(set(devices)) == len(devices)
+        time.sleep(0.005)
+    assert process.returncode == 0
+    assert all(most.values())
+    assert 2 in most
+    assert {line[5] for line in journal(tmp_path) if line[0] == "start"} == {"0,1", "GPU-b"}
+    other = tmp_path / "other"
+    other.mkdir()
+    execute(jobs(other, "a", (1,)), how())
+    assert journal(other)[0][5] == os.environ.get("CUDA_VISIBLE_DEVICES", "-")
+
+
 def test_kill_9_at_any_moment_loses_and_repeats_no_run(tmp_path, undisturbed):
     draw = random.Random(3)
     for _ in range(6):

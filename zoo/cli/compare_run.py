@@ -17,7 +17,7 @@ from filelock import FileLock
 
 from zoo import console
 from zoo.cli.tables import is_terminal
-from zoo.compare import comparison_folder, journal, plan, run_records
+from zoo.compare import comparison_folder, device_shares, journal, plan, run_records
 from zoo.compare.execute import FailedRun, Job, RunOptions, execute, exit_code, threads_per_run
 from zoo.compare.number_format import format_duration
 from zoo.compare.plan import Arm, Comparison, Step
@@ -58,7 +58,8 @@ class Runner:
             return
         shard = self.options.get("shard")
         own_jobs = list(jobs) if whole else plan.take_shard(jobs, shard)
-        self.failed += execute(own_jobs, self.run_options(wait=whole or shard is None))
+        devices = device_shares.device_shares(arms[0].point.config["trainer"], self.options.get("jobs"))
+        self.failed += execute(own_jobs, replace(self.run_options(wait=whole or shard is None), devices=devices))
 
     def jobs(self, arms: Sequence[Arm], seeds: Sequence[int]) -> list[Job]:
         """The jobs of the variants. Raises UsageError where an existing run has another configuration."""
@@ -231,8 +232,6 @@ def check_series(options: ParsedOptions, place: Path, variants: Sequence[str]) -
             entry = series.entry(series_key(options, place), variants)
             load_looks(place, variants).check_budget(entry.level)
             save_series(path, series.with_entry(entry, entry.decided))
-    elif options.get("tries"):
-        raise UsageError("--tries is the number of variants of a series: add --series FILE")
 
 
 def series_key(options: ParsedOptions, place: Path) -> str:
