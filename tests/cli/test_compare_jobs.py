@@ -41,7 +41,7 @@ def test_every_seed_is_a_shard_unless_their_number_is_named(emit):
 
 
 def test_an_attribution_has_job_files_too(emit):
-    code, out, err = emit("compare", "lm-tiny", "llama-style-tiny", "--attribute", "--emit", "sh", "--seeds", "3")
+    code, _, err = emit("compare", "lm-tiny", "llama-style-tiny", "--attribute", "--emit", "sh", "--seeds", "3")
     assert code == 0, err
     assert "zoo compare lm-tiny llama-style-tiny --attribute --seeds 3 &" in (
         Path("attribute-llama-style-tiny-sh/run.sh").read_text()
@@ -67,7 +67,7 @@ def test_an_attribution_has_job_files_too(emit):
     ],
 )
 def test_what_cannot_be_emitted_is_refused(emit, words, message):
-    code, out, err = emit(*words)
+    code, _, err = emit(*words)
     assert code == 2
     assert message in err
     assert not list(Path().iterdir())

@@ -279,8 +279,8 @@ def test_ctrl_c_stops_the_runs_and_frees_them(tmp_path):
     assert repeated(tmp_path) == []
 
 
-@pytest.mark.parametrize("deaf", [False, True])
-def test_sigterm_stops_the_runs_too(deaf, tmp_path):
+@pytest.mark.parametrize(("number", "deaf"), [(signal.SIGTERM, False), (signal.SIGTERM, True), (signal.SIGUSR1, True)])
+def test_signals_of_machines_stop_the_runs_too(number, deaf, tmp_path):
     """Also in the background of a script, whose processes are started with SIGINT ignored."""
     usual = signal.signal(signal.SIGINT, signal.SIG_IGN) if deaf else None
     try:
@@ -290,7 +290,7 @@ def test_sigterm_stops_the_runs_too(deaf, tmp_path):
             signal.signal(signal.SIGINT, usual)
     locks = until(lambda: [each for each in holding(tmp_path) if each["child"]])
     time.sleep(0.5)  # until the run listens to the signal
-    process.terminate()
+    process.send_signal(number)
     assert process.wait(20) == 143  # well before the runs are killed
     assert not start_time(locks[0]["child"])
     assert not holding(tmp_path)

@@ -18,7 +18,7 @@ from zoo.compare.job_files import ShardedCommand, count_shards, file_name, parse
 from zoo.errors import UsageError
 
 WORDS = ("./my recipe.yaml", "--vary", "model.norm={class_path: 'RMSNorm'},LayerNorm", "--model.text=$(reboot) `x` $$1")
-RESOURCES = {"slurm": "gpus=1,cpus=8,memory=16G,time=1-12,partition=gpu-a", "k8s": "image=registry.example/zoo:1,claim=c",
+RESOURCES = {"slurm": "gpus=1,cpus=8,memory=16G,time=1-12,partition=gpu-a", "k8s": "image=a/zoo:1,claim=c",
              "sh": "gpus=2"}  # fmt: skip
 ZOO = r"""#!/bin/bash
 printf '%s\0' "GPU=${CUDA_VISIBLE_DEVICES-none}" "$@" >"calls/$(date +%s%N)-$$"
@@ -222,7 +222,9 @@ def test_a_shard_has_a_seed_at_least():
         count_shards(9, range(8))
 
 
-@pytest.mark.parametrize(("title", "name"), [("norm+ffn", "norm-ffn"), ("a b;rm -rf $x", "a-b-rm-rf-x"), ("…", "comparison")])
+@pytest.mark.parametrize(
+    ("title", "name"), [("norm+ffn", "norm-ffn"), ("a b;rm -rf $x", "a-b-rm-rf-x"), ("…", "comparison")]
+)
 def test_titles_need_no_quotes_in_file_names(title, name):
     assert file_name(title) == name
 
@@ -294,7 +296,7 @@ def test_an_array_of_eight_shards_of_which_some_are_killed_gives_one_table(tmp_p
         out = cluster.call("sh", "norm-slurm/submit.sh", cwd=site)
         array = out.split("job ")[1].partition(",")[0]
         trained = wait_for(lambda: steps_of(site), 600)
-        cluster.call("scancel", "--signal=USR1", "--batch", f"{array}_{trained}")
+        os.kill(processes_of_task(cluster, array, trained)["slurm_script"], signal.SIGUSR1)  # as at its time limit
         wait_for(lambda: "Restarts=1" in cluster.call("scontrol", "show", "job", f"{array}_{trained}"), 300)
         other = wait_for(lambda: steps_of(site, other_than=trained), 600)
         kill_task(cluster, array, other)
@@ -302,6 +304,8 @@ def test_an_array_of_eight_shards_of_which_some_are_killed_gives_one_table(tmp_p
         wait_for(lambda: not cluster.call("squeue", "--noheader").strip(), 2400)
     logs = {path.name: path.read_text() for path in (site / "norm-slurm").glob("*.log")}
     assert "verdict" in logs["table.log"], logs
+    log = (site / f"runs/toy/default/s{trained}.log").read_text()
+    assert "--resume" in log  # it went on from the state that it saved
     assert figures(site) == figures(undisturbed)
     attempts = journal_of_starts(site)
     assert len(attempts) == 16
@@ -319,11 +323,22 @@ def steps_of(site, other_than=None):
     return None
 
 
-def kill_task(cluster, array, task):
-    """kill -9 of all processes of a task at once."""
+def processes_of_task(cluster, array, task):
+    """The numbers of a task's processes by the last word of their commands' programs and scripts."""
     job = cluster.call("scontrol", "show", "job", f"{array}_{task}").partition("JobId=")[2].split()[0]
-    numbers = [line.split()[0] for line in cluster.call("scontrol", "listpids", job).splitlines()[1:]]
-    assert numbers
-    for number in numbers:
+    result = {}
+    for line in cluster.call("scontrol", "listpids", job).splitlines()[1:]:
+        number = int(line.split()[0])
+        with contextlib.suppress(FileNotFoundError):
+            words = Path(f"/proc/{number}/cmdline").read_text().split("\0")
+            name = next((word.rpartition("/")[2] for word in words if "slurm_script" in word), f"process {number}")
+            result[name] = number
+    assert "slurm_script" in result
+    return result
+
+
+def kill_task(cluster, array, task):
+    """kill -9 of all processes of a task."""
+    for number in processes_of_task(cluster, array, task).values():
         with contextlib.suppress(ProcessLookupError):
-            os.kill(int(number), signal.SIGKILL)
+            os.kill(number, signal.SIGKILL)

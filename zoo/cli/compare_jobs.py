@@ -13,7 +13,7 @@ from zoo.config.option_parser import ParsedOptions
 from zoo.errors import UsageError
 
 OWN = ("--emit", "--shards", "--resources")
-INCOMPATIBLE = {"shard": "--shards N", "dry_run": "one of the two", "exit_code": "nothing: a job fails by its exit code"}
+INCOMPATIBLE = {"shard": "--shards N", "dry_run": "one of the two", "exit_code": "it for the table"}
 
 
 def run(options: ParsedOptions, comparison: Comparison | None) -> int:

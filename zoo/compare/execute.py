@@ -286,12 +286,15 @@ def last_log_lines(log: Path, since: int, count: int = TAIL) -> list[str]:
 
 
 def _leave_on_signals() -> dict[int, Any]:
-    """Exit with 143, stopping the runs, on SIGTERM (which SLURM sends) and SIGHUP. Returns the previous handlers."""
+    """Exit with 143, stopping the runs, on SIGTERM, SIGUSR1 (both of which SLURM sends) and SIGHUP.
+
+    Returns the previous handlers.
+    """
 
     def leave(number: int, frame: object) -> None:
         raise SystemExit(143)
 
-    numbers = [signal.SIGTERM]
+    numbers = [signal.SIGTERM, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else [])]
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
         numbers.append(signal.SIGHUP)
     try:

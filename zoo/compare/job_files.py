@@ -1,6 +1,6 @@
-"""Job files of a comparison for many machines: a job per shard of its seeds, and one for the table when they have ended.
+"""Job files of a comparison for many machines: a job per shard of its seeds, and one for the table after them.
 
-SLURM jobs save their runs and are requeued before their time is over; Kubernetes has an indexed job; `sh` needs neither.
+SLURM jobs save their runs and are requeued before their time is over; Kubernetes has an indexed job; `sh` needs none.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from zoo.compare.execute import GRACE
 from zoo.errors import StorageError, UsageError
@@ -50,15 +50,15 @@ class ShardedCommand:
 
 def parse_resources(kind: Kind, text: str | None) -> dict[str, str]:
     """The resources of each job, ``gpus=1,time=04:00:00``. Raises UsageError for unknown, wrong and missing ones."""
-    known, result = RESOURCES[kind], {}
+    patterns, result = RESOURCES[kind], {}
     for piece in text.split(",") if text else ():
         name, _, value = piece.partition("=")
-        if name not in known:
+        if name not in patterns:
             raise UsageError(
-                f"--resources {piece!r:.60}: jobs for {kind} have no {name!r:.40}.{suggest(name, known)} "
-                f"There are: {', '.join(known)}."
+                f"--resources {piece!r:.60}: jobs for {kind} have no {name!r:.40}.{suggest(name, patterns)} "
+                f"There are: {', '.join(patterns)}."
             )
-        if not re.fullmatch(known[name], value):
+        if not re.fullmatch(patterns[name], value):
             raise UsageError(f"--resources {piece!r:.60}: write it as {name}={EXAMPLES[name]}")
         result[name] = value
     for name, what in NEEDED.get(kind, {}).items():
@@ -74,8 +74,8 @@ def parse_resources(kind: Kind, text: str | None) -> dict[str, str]:
 
 def time_limit(text: str) -> int:
     """The seconds of SLURM's ``minutes``, ``minutes:seconds``, ``hours:minutes:seconds`` or ``days-hours:…``."""
-    days, dash, rest = text.rpartition("-")
-    numbers = [int(piece) for piece in rest.split(":")]
+    days, dash, clock = text.rpartition("-")
+    numbers = [int(piece) for piece in clock.split(":")]
     if dash or len(numbers) == 3:
         hours, minutes, seconds = [*numbers, 0, 0][:3]
     else:
@@ -103,29 +103,29 @@ def render(kind: Kind, command: ShardedCommand) -> dict[str, str]:
         "grace": GRACE_SECONDS, "requeues": REQUEUES, "gpus": int(command.resources.get("gpus", 0)),
         "options": [SBATCH[name].format(value) for name, value in command.resources.items() if name in SBATCH],
     }  # fmt: skip
-    names = {array: f"{'shards' if array else 'table'}-{title}" for array in (True, False)}
-    if kind == "slurm":
-        jobs = {f"{'shards' if array else 'table'}.sbatch": ("job.sbatch", {"array": array, "name": names[array]})
-                for array in (True, False)}  # fmt: skip
-        files = {"submit.sh": ("slurm_submit.sh", {}), **jobs}
-    elif kind == "k8s":
-        names = {array: re.sub(r"[^a-z0-9]+", "-", name.lower())[:52].strip("-") for array, name in names.items()}
-        shard = f'exec {command.text} --shard "$((JOB_COMPLETION_INDEX + 1))/{command.shards}"'
-        jobs = {
-            f"{'shards' if array else 'table'}.yaml": (
-                "job.yaml",
-                {"array": array, "name": names[array], "limits": _k8s_limits(command.resources),
-                 "script": (shard if array else f"exec {command.text}").replace("$", "$$")},  # $(NAME) is expanded
-            )
-            for array in (True, False)
-        }  # fmt: skip
-        files = {"submit.sh": ("k8s_submit.sh", {"shards_name": names[True], "table_name": names[False]}), **jobs}
-    else:
+    files: dict[str, tuple[str, dict[str, Any]]]
+    if kind == "sh":
         files = {"run.sh": ("run.sh", {}), "shard.sh": ("shard.sh", {})}
+    else:
+        names = {"shards": f"shards-{title}", "table": f"table-{title}"}
+        if kind == "k8s":
+            names = {job: re.sub(r"[^a-z0-9]+", "-", name.lower())[:52].strip("-") for job, name in names.items()}
+            values |= {"limits": _k8s_limits(command.resources), "names": names}
+        template = {"slurm": "job.sbatch", "k8s": "job.yaml"}[kind]
+        files = {"submit.sh": (f"{kind}_submit.sh", {})}
+        for job, name in names.items():
+            more = {"array": job == "shards", "name": name, "script": _k8s_script(command, job == "shards")}
+            files[f"{job}{Path(template).suffix}"] = (template, more)
     return {
         f"{folder}/{name}": environment.get_template(template).render(**values, **more)
-        for name, (template, more) in cast(dict[str, tuple[str, dict[str, Any]]], files).items()
+        for name, (template, more) in files.items()
     }
+
+
+def _k8s_script(command: ShardedCommand, array: bool) -> str:
+    """What a container runs; Kubernetes expands $(NAME) in it, and makes one $ of two."""
+    shard = f' --shard "$((JOB_COMPLETION_INDEX + 1))/{command.shards}"' if array else ""
+    return f"exec {command.text}{shard}".replace("$", "$$")
 
 
 def _k8s_limits(resources: Mapping[str, str]) -> dict[str, str]:
