@@ -1,6 +1,7 @@
 """`zoo compare` from its command line to its table."""
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -239,3 +240,50 @@ def test_a_file_of_a_comparison_is_changed_by_one_process_at_a_time(tmp_path):
         pass
     with compare_run.hold_lock(Path("/proc/none/looks.json")):  # a folder that cannot be written
         pass
+
+
+def test_runs_of_an_earlier_look_that_are_gone_or_made_again_are_named(compare):
+    compare(*WORDS)
+    assert json.loads(compare(*WORDS, "--json")[1])["late_choices"] == []
+    shutil.rmtree("runs/toy/norm=good/s3")
+    fewer = json.loads(compare(str(FOLDER), "--json")[1])
+    assert fewer["late_choices"] == ["runs, of which removed norm=good s3 after 2 looks"]
+    _, _, started = compare(*WORDS)
+    assert started == ["norm=good s3"]
+    assert json.loads(compare(str(FOLDER), "--json")[1])["late_choices"] == []  # the same figure as before
+    path = Path("runs/toy/norm=good/s3/ledger.json")
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "last": {"loss": 1.5}}))
+    (phrase,) = json.loads(compare(str(FOLDER), "--json")[1])["late_choices"]
+    assert phrase.startswith("runs, of which made again with another figure norm=good s3 (1.")
+    assert phrase.endswith(", now 1.5) after 5 looks")
+    assert json.loads(compare(str(FOLDER), "--at", "best", "--json")[1])["late_choices"] == [
+        "--at best instead of last after 6 looks"
+    ]  # another figure, which no look has had
+
+
+def test_the_number_of_a_look_is_that_of_the_first_time(compare):
+    words = ("toy", "--vary", "model.norm=default,same")
+    for seeds, text in (
+        ("5", "Look 1 at this"),
+        ("5", "Look 1 at this"),
+        ("12", "Look 2 at this"),
+        ("5", "Look 1 of 2 at this"),
+    ):
+        assert text in " ".join(compare(*words, "--seeds", seeds)[1].split())
+
+
+def test_a_journal_that_cannot_be_read_or_is_gone_is_said(compare):
+    compare(*WORDS)
+    path = FOLDER / journal.FILE
+    whole = path.read_bytes()
+    assert not [flag for flag in json.loads(compare(str(FOLDER), "--json")[1])["flags"] if flag["about"] == "journal"]
+    path.write_bytes(b"\xff\xfe garbage\nmore\n" + whole)
+    (flag,) = [flag for flag in json.loads(compare(str(FOLDER), "--json")[1])["flags"] if flag["about"] == "journal"]
+    assert "cannot be read, so that what was chosen after a look is not certain" in flag["sentence"]
+    path.write_bytes(b"more\n" + whole)
+    text = " ".join(compare(str(FOLDER))[1].split())
+    assert "journal.jsonl: 1 of 3 lines cannot be read" in text
+    path.unlink()
+    (flag,) = [flag for flag in json.loads(compare(str(FOLDER), "--json")[1])["flags"] if flag["about"] == "journal"]
+    assert "journal.jsonl is gone" in flag["sentence"]

@@ -40,7 +40,8 @@ def main():
     name = f"{variant} s{seed}"
     with Path(option("runs"), "journal").open("a") as journal:  # one short write: whole lines
         journal.write(
-            f"start {name} {'resume' if '--resume' in sys.argv else 'anew'} {os.environ['OMP_NUM_THREADS']}\n"
+            f"start {name} {'resume' if '--resume' in sys.argv else 'anew'} {os.environ['OMP_NUM_THREADS']} "
+            f"{os.environ.get('CUDA_VISIBLE_DEVICES', '-')}\n"
         )
     state = {"step": 0, "digest": ""}
     if "--resume" in sys.argv:

@@ -6,17 +6,22 @@ All runs are real, of three steps, and made in this process.
 import importlib
 import json
 import os
+import statistics
+import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
 
 from zoo.cli import compare_fits, compare_run, main
-from zoo.compare import figures_on_test_split, journal, run_records
+from zoo.compare import figures_on_test_split, journal, prose, run_records
 from zoo.compare.plan import verify_runs
 from zoo.compare.run_records import parse_record, read_records, read_state
 from zoo.compare.verdict import answer
 from zoo.errors import UsageError
+from zoo.io import locks
+from zoo.io.locks import Lock
 from zoo.logging import code_identity
 
 RECIPE = """\
@@ -52,6 +57,15 @@ class Own(LayerNorm):
 
 FACTOR = 1.0
 """
+SLOW = """
+import time
+from zoo.parts.norm import LayerNorm
+
+class Slow(LayerNorm):
+    def forward(self, x):
+        time.sleep(0.1 * (self.training and not x.is_meta))
+        return super().forward(x)
+"""
 SEEDS = (1, 2, 3)
 
 
@@ -69,8 +83,8 @@ class Bench:
         return text
 
     def fit(self, seed, *words, code=0):
-        return self("fit", "./toy.yaml", f"--seed={seed}", "--allow-import=fragile", "--allow-import=own", *words,
-                    code=code)  # fmt: skip
+        return self("fit", "./toy.yaml", f"--seed={seed}", "--allow-import=fragile", "--allow-import=own",
+                    "--allow-import=slow", *words, code=code)  # fmt: skip
 
     def run(self, variant, seed):
         return self.folder / "runs" / "toy" / variant / f"s{seed}"
@@ -80,7 +94,14 @@ class Bench:
 def finished_runs(tmp_path_factory):
     """Runs of the recipe, of a norm that diverges for odd seeds, with averaged weights, and validated more often."""
     folder, here, path = tmp_path_factory.mktemp("attacks"), os.getcwd(), list(sys.path)
-    for name, content in {"toy.yaml": RECIPE, "fragile.py": FRAGILE, "own.py": OWN}.items():
+    other = RECIPE.replace("norm: LayerNorm", "norm: RMSNorm, ffn: SwiGLU")
+    for name, content in {
+        "other.yaml": other,
+        "toy.yaml": RECIPE,
+        "fragile.py": FRAGILE,
+        "own.py": OWN,
+        "slow.py": SLOW,
+    }.items():
         (folder / name).write_text(content)
     for name in ("text", "val", "test"):
         (folder / f"{name}.txt").write_text(f"all {name} and no play makes a dull toy " * 40)
@@ -94,6 +115,10 @@ def finished_runs(tmp_path_factory):
         for seed in SEEDS[:2]:
             bench.fit(seed, "--model.position=ALiBi", "--trainer.callbacks=EMA")
             bench.fit(seed, "--trainer.val_check_interval=1", "--model.norm=RMSNorm")
+            often = "--trainer.val_check_interval=1"
+            bench.fit(seed, "--model.norm=fragile.Fragile", often, code=4 if seed % 2 else 0)
+            bench.fit(seed, often)
+            bench.fit(seed, "--model.norm=slow.Slow", "--model.hidden=256")
         bench.fit(1, "--model.norm=RMSNorm", "--trainer.limit_val_batches=1")
         yield bench
     finally:
@@ -157,6 +182,18 @@ def test_a_variant_that_diverges_is_judged_by_how_its_runs_ended(bench):
     assert "2 of 3 diverged" in text
     assert "Yes." not in text
     assert "not finite" in " ".join(text.split())
+
+
+def test_no_verdict_on_diverged_runs_depends_on_how_often_they_validated(bench):
+    """A penalty for a seed that diverges changed its sign with the interval of validations."""
+    same = [run for run in runs_of(bench, "default", "norm=fragile") if run.seed in SEEDS[:2]]
+    once, often = row(answer(same), "norm=fragile"), "norm=fragile,val_check_interval=1"
+    result = answer(runs_of(bench, "val_check_interval=1", often), "val_check_interval=1")
+    assert len(result.runs[often][2].validations) == 4
+    assert row(result, often).outcome == once.outcome
+    assert row(result, often).sentence == once.sentence
+    for each in (once, row(result, often)):
+        assert str(each.mean) == str(each.sd) == "nan"
 
 
 def test_steps_that_were_left_out_are_recorded(bench):
@@ -287,6 +324,15 @@ def test_the_best_of_more_validations_is_refused(bench):
         answer(runs, at="last:3")
 
 
+def test_the_mean_of_more_validations_than_there_will_be_is_refused_before_training(bench):
+    words = ["compare", "./toy.yaml", "--vary", "model.norm=LayerNorm,RMSNorm", "--seeds=2", "--runs=few"]
+    text = " ".join(bench(*words, "--at=last:2", code=2).split())
+    assert "--at last:2: runs of default will have 1 validation, one every 4 batches." in text
+    text = bench("compare", "./toy.yaml", "./other.yaml", "--attribute", "--runs=few", "--at=last:2", code=2)
+    assert "will have 1 validation" in text
+    assert not (bench.folder / "few").exists()
+
+
 def test_the_test_split_is_measured_with_the_last_state(bench):
     with pytest.raises(UsageError, match="no figures of an untouched test split"):
         answer(runs_of(bench, "default"), at="test")
@@ -347,3 +393,132 @@ def test_what_is_chosen_after_a_look_is_said_and_no_report_is_lost(in_process):
     in_process("compare", str(home))
     assert len(journal.read_events(home)) == 9
     assert json.loads((home / "runs.json").read_text())["varied"] == ["model.ffn"]
+
+
+def test_attribution_has_a_journal(in_process):
+    words = ["compare", "./toy.yaml", "./other.yaml", "--attribute", "--runs=parts", "--seeds=1"]
+    assert "Chosen after looking" not in in_process(*words)
+    home = in_process.folder / "parts" / "toy" / "compare" / "attribute-other"
+    again = " ".join(in_process(*words, "--goal=bits_per_byte").split())
+    assert (
+        "Chosen after looking at runs of this comparison: the goal bits_per_byte instead of loss after 1 look" in again
+    )
+    assert [(event.what, event.ended_runs) for event in journal.read_events(home)] == [
+        ("plan", 0), ("look", 4), ("plan", 4), ("look", 4),
+    ]  # fmt: skip
+    assert (home / "goal=bits_per_byte" / "comparison.html").exists()
+
+
+# 8, 9: machines
+
+
+def test_a_shard_runs_all_variants_of_its_seeds(in_process):
+    """A shard of variants compared the machines."""
+    words = [
+        "compare",
+        "./toy.yaml",
+        "--vary",
+        "model.ffn=mlp,swiglu",
+        "--seeds=2",
+        "--runs=shards",
+        "--model.hidden=8",
+    ]
+    first = in_process(*words, "--shard=2/2")
+    runs = in_process.folder / "shards" / "toy"
+    assert sorted(path.parent.name for path in runs.glob("*/s2")) == ["ffn=swiglu,hidden=8", "hidden=8"]
+    assert not list(runs.glob("*/s1"))
+    assert "2 of 4 runs are finished; the others belong to other shards." in first
+    assert "verdict" in in_process(*words, "--shard=1/2")
+
+
+def test_a_live_lock_of_another_machine_of_this_name_is_respected(bench, monkeypatch):
+    """Its process number belongs to no process here."""
+    number = subprocess.Popen(["true"])
+    number.wait()
+    foreign_locks = []
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(locks, "machine_id", lambda: "another-boot pid:[1]")
+        elsewhere.setattr(locks.os, "getpid", lambda: number.pid)
+        for variant in ("default", "norm=fragile"):
+            foreign_locks.append(Lock(run_records.path_beside(bench.run(variant, 4), ".lock")))
+            assert foreign_locks[-1].acquire()
+    words = ["compare", "./toy.yaml", "--vary", "model.norm=LayerNorm,fragile.Fragile", "--seeds=4", "--shard=4/4"]
+    try:
+        text = bench(*words, "--allow-import=fragile")
+        assert "6 of 8 runs are finished; the others belong to other shards." in text
+        assert not bench.run("default", 4).exists()
+        assert "running" in bench(*words[:-1], "--allow-import=fragile", "--dry-run")
+    finally:
+        for lock in foreign_locks:
+            lock.path.unlink()
+
+
+def can_make_namespaces():
+    try:
+        return (
+            subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", "true"], capture_output=True).returncode == 0
+        )
+    except OSError:
+        return False
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(not can_make_namespaces(), reason="unshare cannot make process namespaces here")
+def test_two_containers_of_one_host_name_do_every_run_once(bench, tmp_path):
+    """Each has process numbers of its own, which say nothing to the other."""
+    words = [sys.executable, "-m", "zoo", "compare", "./toy.yaml", "--vary", "model.ffn=mlp,swiglu", "--seeds=2",
+             f"--runs={tmp_path}", "--trainer.max_steps=40"]  # fmt: skip
+    container = ["unshare", "--pid", "--fork", "--mount-proc"]
+    logs = [tmp_path / "one.txt", tmp_path / "other.txt"]
+    processes = []
+    for log in logs:
+        with log.open("wb") as file:
+            processes.append(subprocess.Popen([*container, *words], cwd=bench.folder, stdout=file, stderr=file))
+        time.sleep(1.0)
+    assert [process.wait(600) for process in processes] == [0, 0], [log.read_text() for log in logs]
+    attempts = {path: path.read_text().count("$ ") for path in tmp_path.glob("toy/*/s*.log")}
+    assert len(attempts) == 4
+    assert set(attempts.values()) == {1}
+    tables = [log.read_text().partition("verdict")[2].partition("report")[0] for log in logs]
+    assert tables[0].splitlines()[:3] == tables[1].splitlines()[:3]
+    assert tables[0]
+
+
+# 10, 11: seeds of one side, and costs
+
+
+def test_means_are_over_the_seeds_that_both_have(bench):
+    result = answer(runs_of(bench, "default", "norm=rmsnorm,val_check_interval=1"))
+    base, fewer = result.rows
+    assert sorted(base.figures) == [1, 2, 3]
+    assert sorted(fewer.figures) == [1, 2]
+    common = [base.figures[seed] for seed in (1, 2)]
+    assert fewer.pair.mean == pytest.approx(fewer.mean - statistics.mean(common))
+    (flag,) = [flag for flag in result.flags if flag.about == "seeds"]
+    assert "lacks s3: its figures and its difference are over s1 s2" in flag.sentence
+    assert f"has loss {statistics.mean(common):.4g}" in flag.sentence
+    text = " ".join(bench("compare", "runs/toy/default", "runs/toy/norm=rmsnorm,val_check_interval=1").split())
+    assert "lacks s3" in text
+
+
+def test_a_seed_of_the_baseline_that_failed_and_has_no_partner_is_named(bench):
+    """The verdict is over the seeds that both have, of which none failed."""
+    runs = [*runs_of(bench, "norm=fragile"), *(run for run in runs_of(bench, "default") if run.seed == 2)]
+    result = answer(runs, "norm=fragile")
+    assert row(result, "default").pair.n == 1
+    (flag,) = [flag for flag in result.flags if flag.about == "seeds"]
+    assert "failed at s1 s3 counts in no test" in flag.sentence
+
+
+def test_more_work_less_speed_and_a_rate_tuned_for_one_side_are_said(bench):
+    result = answer(runs_of(bench, "default", "norm=slow,hidden=256"), tuned={"default": "lr 0.01, best of 2"})
+    abouts = {flag.about: flag.sentence for flag in result.flags}
+    assert result.rows[1].cost["flops_per_token"] > 2 * result.rows[0].cost["flops_per_token"]
+    assert {"flops", "speed"} <= set(abouts), abouts
+    sentence_on_rates = "The learning rate was chosen for the recipe, not for each variant"
+    assert any(sentence_on_rates in sentence for sentence in prose.legend(result))
+    both = answer(
+        runs_of(bench, "default", "norm=slow,hidden=256"), tuned=dict.fromkeys(result.runs, "lr 0.01, best of 2")
+    )
+    assert not any(sentence_on_rates in sentence for sentence in prose.legend(both))

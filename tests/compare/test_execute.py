@@ -135,6 +135,27 @@ def test_no_more_runs_at_once_than_asked_for(tmp_path):
     assert most == 2
 
 
+def test_simultaneous_runs_have_devices_of_their_own(tmp_path):
+    process = start(tmp_path, {"step": 0.03}, jobs=2, devices=["0,1", "GPU-b"])
+    most = {}
+    while process.poll() is None:
+        running = {}
+        for line in journal(tmp_path):
+            name = f"{line[1]} {line[2]}"
+            running[name] = line[5] if line[0] == "start" else None
+        devices = [each for each in running.values() if each]
+        most[len(devices)] = most.get(len(devices), True) and len(set(devices)) == len(devices)
+        time.sleep(0.005)
+    assert process.returncode == 0
+    assert all(most.values())
+    assert 2 in most
+    assert {line[5] for line in journal(tmp_path) if line[0] == "start"} == {"0,1", "GPU-b"}
+    other = tmp_path / "other"
+    other.mkdir()
+    execute(jobs(other, "a", (1,)), how())
+    assert journal(other)[0][5] == os.environ.get("CUDA_VISIBLE_DEVICES", "-")
+
+
 def test_kill_9_at_any_moment_loses_and_repeats_no_run(tmp_path, undisturbed):
     draw = random.Random(3)
     for _ in range(6):
@@ -258,8 +279,8 @@ def test_ctrl_c_stops_the_runs_and_frees_them(tmp_path):
     assert repeated(tmp_path) == []
 
 
-@pytest.mark.parametrize("deaf", [False, True])
-def test_sigterm_stops_the_runs_too(deaf, tmp_path):
+@pytest.mark.parametrize(("number", "deaf"), [(signal.SIGTERM, False), (signal.SIGTERM, True), (signal.SIGUSR1, True)])
+def test_signals_of_machines_stop_the_runs_too(number, deaf, tmp_path):
     """Also in the background of a script, whose processes are started with SIGINT ignored."""
     usual = signal.signal(signal.SIGINT, signal.SIG_IGN) if deaf else None
     try:
@@ -269,7 +290,7 @@ def test_sigterm_stops_the_runs_too(deaf, tmp_path):
             signal.signal(signal.SIGINT, usual)
     locks = until(lambda: [each for each in holding(tmp_path) if each["child"]])
     time.sleep(0.5)  # until the run listens to the signal
-    process.terminate()
+    process.send_signal(number)
     assert process.wait(20) == 143  # well before the runs are killed
     assert not start_time(locks[0]["child"])
     assert not holding(tmp_path)

@@ -11,7 +11,10 @@ from zoo.compare.journal import (
     Event,
     Question,
     append_event,
+    changed_runs,
     choices_after_looking,
+    count_damaged_lines,
+    describe_gaps,
     list_seeds,
     read_events,
     report_folder,
@@ -102,3 +105,34 @@ def test_reports_on_other_questions_stand_beside_the_first(tmp_path):
     other = Question("bleu", "last:3", "position=rope", (1, 2, 3, 4))
     assert report_folder(tmp_path, events, other).name == "goal=bleu,at=last_3,baseline=position_rope,seeds=1-4"
     assert list_seeds((1, 2)) == "1, 2"
+    assert report_folder(tmp_path, events, QUESTION, runs_changed=True) == tmp_path / "runs=changed"
+
+
+def figures_look(**figures):
+    return Event(LOOK, QUESTION, 4, {"runs": {f"../../{name}": figure for name, figure in figures.items()}})
+
+
+def test_runs_that_are_gone_or_different_are_named_once():
+    events = [plan(), look(), figures_look(**{"a/s1": 1.0, "a/s2": 2.0, "b/s1": None}), figures_look(**{"a/s1": 1.0})]
+    required = ["../../a/s1", "../../a/s2", "../../b/s1"]
+    same = {"../../a/s1": 1.0, "../../a/s2": 2.0, "../../b/s1": None}
+    assert changed_runs(events, QUESTION, same, required) == ()
+    assert changed_runs(events, QUESTION, {"../../a/s1": 1.0, "../../b/s1": 3.25}, required) == (
+        "runs, of which removed a s2 after 3 looks",
+        "runs, of which made again with another figure b s1 (failed, now 3.25) after 3 looks",
+    )
+    assert changed_runs(events, QUESTION, {"../../a/s1": 1.0}, required[:1]) == ()  # fewer seeds were asked for
+    other = Question("bleu", "last", "default", (1, 2))
+    assert changed_runs(events, other, {**same, "../../a/s1": 30.0}, required) == ()
+
+
+def test_lines_that_are_no_events_are_counted(tmp_path):
+    assert count_damaged_lines(tmp_path) == 0
+    assert describe_gaps(tmp_path, False) == ""
+    assert "journal.jsonl is gone" in describe_gaps(tmp_path, True)
+    append_event(tmp_path, plan())
+    assert describe_gaps(tmp_path, True) == ""
+    with (tmp_path / FILE).open("ab") as file:
+        file.write(b'{"event": "look"}\n\n[1]\n')
+    assert count_damaged_lines(tmp_path) == 2
+    assert "2 of 3 lines cannot be read" in describe_gaps(tmp_path, False)

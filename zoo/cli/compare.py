@@ -34,6 +34,15 @@ def run(options: ParsedOptions) -> int:
     take_shard([], options.get("shard"))
     if options.get("shard") and options.get("until"):
         raise UsageError("--until decided looks at all runs after each seed, which --shard I/N divides: leave one out.")
+    if options.get("tries") and not options.get("series"):
+        raise UsageError("--tries is the number of variants of a series: add --series FILE")
+    if options.get("emit"):
+        from zoo.cli import compare_jobs
+
+        return compare_jobs.run(options, None if options.get("attribute") else read_comparison(options))
+    for name in ("shards", "resources"):
+        if options.get(name):
+            raise UsageError(f"--{name} is for job files: add --emit slurm, k8s or sh.")
     if options.get("attribute"):
         from zoo.cli import compare_attribution
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from zoo.cli import compare_run
 from zoo.cli.compare_fits import fit_words
 from zoo.cli.compare_run import Runner
-from zoo.compare import attribute, comparison_folder, plan, variants
+from zoo.compare import attribute, comparison_folder, journal, plan, run_records, variants
 from zoo.compare.attribute import Difference, Share
 from zoo.compare.execute import exit_code
 from zoo.compare.plan import Arm
+from zoo.compare.validation_counts import check_validations
 from zoo.config.option_parser import ParsedOptions
 from zoo.errors import UsageError
 
@@ -43,6 +44,9 @@ def run(options: ParsedOptions) -> int:
     first = Arm((), (options.words[0], *words), one)
     hybrids = attribute.build_hybrids(first, differences, fits, meter.check)
     arms = list(hybrids.values())
+    compare_run.check_goal(meter, arms[0], options.get("goal"))
+    at = run_records.parse_moment(options.get("at") or run_records.DECISIVE)
+    check_validations(at, [(arm.name, arm.point.config["trainer"]) for arm in arms])
     runner = Runner(options, fits, options.get("goal"), None)
     jobs = runner.jobs(arms, seeds)
     steps = plan.list_steps(jobs)
@@ -56,19 +60,28 @@ def run(options: ParsedOptions) -> int:
     place = comparison_folder.comparison_path(one.root, one.recipe, f"attribute-{Path(other.recipe).name}")
     record = comparison_folder.Record(
         tuple(job.folder for job in jobs), arms[0].name, options.get("goal"), command=compare_run.command_line(options),
-        varied=tuple(one.choice.key for one in differences), at=options.get("at"),
+        varied=tuple(one.choice.key for one in differences), at=at,
     )  # fmt: skip
     comparison_folder.save_record(place, record)
+    question = journal.Question(
+        (options.get("goal") or compare_run.first_goal(meter, arms[0])).removeprefix("val/"), at, arms[0].name,
+        tuple(seeds), tuple(arm.name for arm in arms),
+    )  # fmt: skip
+    ended_runs = sum(run_records.read_state(job.folder) in run_records.END_STATES for job in jobs)
+    details = {"varied": list(record.varied or ()), "command": record.command}
+    journal.append_event(place, journal.Event(journal.PLAN, question, ended_runs, details))
     runner(arms, seeds, whole=False)
     early_code = compare_run.exit_code_if_unfinished(jobs, runner)
     if early_code is not None:
         return early_code
-    answer = compare_run.answer_records(comparison_folder.read_ledgers(record.folders), options, record)
+    answer, folder = compare_run.look_and_record(record, options, place)
     ledgers = [run for runs in answer.runs.values() for run in runs.values()]
     shares = attribute.compute_shares(
         differences, attribute.hybrid_figures(hybrids, ledgers, answer.goal, answer.at), answer.lower_is_better
     )
-    code = compare_run.print_answer(answer, options, place, [shares_chart(shares, answer.goal, answer.lower_is_better)])
+    code = compare_run.print_answer(
+        answer, options, folder, [shares_chart(shares, answer.goal, answer.lower_is_better)]
+    )
     runner.print_progress("\n" + shares_text(differences, shares, answer.goal))
     return max(code, exit_code(runner.failed))
 

@@ -17,10 +17,13 @@ from filelock import FileLock
 
 from zoo import console
 from zoo.cli.tables import is_terminal
-from zoo.compare import comparison_folder, journal, plan, run_records
+from zoo.compare import comparison_folder, device_shares, journal, plan, run_records
 from zoo.compare.execute import FailedRun, Job, RunOptions, execute, exit_code, threads_per_run
+from zoo.compare.fairness import Flag
+from zoo.compare.looks import FILE as LOOKS
 from zoo.compare.number_format import format_duration
 from zoo.compare.plan import Arm, Comparison, Step
+from zoo.compare.validation_counts import check_validations
 from zoo.config.option_parser import ParsedOptions
 from zoo.errors import StorageError, UsageError, ZooError
 from zoo.registry import suggest
@@ -58,7 +61,8 @@ class Runner:
             return
         shard = self.options.get("shard")
         own_jobs = list(jobs) if whole else plan.take_shard(jobs, shard)
-        self.failed += execute(own_jobs, self.run_options(wait=whole or shard is None))
+        devices = device_shares.device_shares(arms[0].point.config["trainer"], self.options.get("jobs"))
+        self.failed += execute(own_jobs, replace(self.run_options(wait=whole or shard is None), devices=devices))
 
     def jobs(self, arms: Sequence[Arm], seeds: Sequence[int]) -> list[Job]:
         """The jobs of the variants. Raises UsageError where an existing run has another configuration."""
@@ -104,6 +108,7 @@ def compare(options: ParsedOptions, comparison: Comparison) -> int:
     arms, runner.goal = ready.arms, ready.goal
     jobs = runner.jobs(arms, comparison.seeds)
     check_goal(meter, arms[0], comparison.goal)
+    check_validations(comparison.at, [(arm.name, arm.point.config["trainer"]) for arm in arms])
     if comparison.at == "test":
         figures_on_test_split.check_test_split(arms, meter)
     print_introduction(comparison.seeds, arms, plan.list_steps(jobs), runner)
@@ -231,8 +236,6 @@ def check_series(options: ParsedOptions, place: Path, variants: Sequence[str]) -
             entry = series.entry(series_key(options, place), variants)
             load_looks(place, variants).check_budget(entry.level)
             save_series(path, series.with_entry(entry, entry.decided))
-    elif options.get("tries"):
-        raise UsageError("--tries is the number of variants of a series: add --series FILE")
 
 
 def series_key(options: ParsedOptions, place: Path) -> str:
@@ -369,7 +372,6 @@ def look_at_comparison(
 ) -> Answer:
     """The verdict over a comparison's finished runs, with what earlier looks have left to spend; records the look."""
     from zoo.compare.looks import DECISIONS, Question, load_looks, save_looks
-    from zoo.compare.looks import FILE as LOOKS
     from zoo.compare.series import load_series, save_series
     from zoo.compare.statistics import ALPHA
 
@@ -402,7 +404,7 @@ def look_at_comparison(
             print(f"warning: this look cannot be recorded: {error}", file=sys.stderr)
         if series is not None:
             save_series(path, series.with_entry(entry, [name for name in verdicts if verdicts[name] in DECISIONS[:2]]))
-    return replace(answer, looks=new.looks)
+    return replace(answer, looks=new.looks, look_number=new.number(look))
 
 
 @contextmanager
@@ -428,24 +430,39 @@ def show_comparison(
 
     The report goes into ``place``; of another question than the first into a folder below ``home``.
     """
+    answer, folder = look_and_record(record, options, home)
+    return print_answer(answer, options, folder if place == home else place, more)
+
+
+def look_and_record(record: comparison_folder.Record, options: ParsedOptions, home: Path) -> tuple[Answer, Path]:
+    """The verdict over a comparison's finished runs, after a look that ``home`` records, and the folder of its report.
+
+    Raises UsageError if there is no run.
+    """
     ledgers = comparison_folder.read_ledgers(record.folders, record.budget)
     if not ledgers:
         raise UsageError("all runs of this comparison have been removed.")
+    earlier_looks = (home / LOOKS).exists()
     answer = look_at_comparison(ledgers, options, record, home)
     events = journal.read_events(home)
     seeds = tuple(sorted({seed for row in answer.rows for seed in (*row.figures, *row.unfinished)}))
     variants, test = tuple(row.variant for row in answer.rows), options.get("test") or "t"
     question = journal.Question(answer.goal, answer.at, answer.baseline, seeds, variants, record.margin, test)
-    answer = replace(answer, late_choices=journal.choices_after_looking(events, question))
+    figures = journal.run_figures(answer, home)
+    changes = journal.changed_runs(
+        events, question, figures, [os.path.relpath(folder, home) for folder in record.folders]
+    )
+    late = journal.choices_after_looking(events, question)
+    gaps = journal.describe_gaps(home, earlier_looks)
+    flags = (*answer.flags, *([Flag(gaps, about="journal")] if gaps else []))
+    answer = replace(answer, late_choices=None if late is None else late + changes, flags=flags)
     ended_runs = sum(len(row.figures) for row in answer.rows)
-    details = {"verdicts": {row.variant: row.verdict.word for row in answer.rows}}
+    details = {"verdicts": {row.variant: row.verdict.word for row in answer.rows}, "runs": figures}
     try:
         journal.append_event(home, journal.Event(journal.LOOK, question, ended_runs, details))
     except StorageError as error:  # a folder that may only be read
         print(f"warning: {error}", file=sys.stderr)
-    if place == home:
-        place = journal.report_folder(home, events, question)
-    return print_answer(answer, options, place, more)
+    return answer, journal.report_folder(home, events, question, bool(changes))
 
 
 def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, more: Sequence[Chart] = ()) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from zoo.compare import run_records
+from zoo.compare import device_shares, run_records
 from zoo.errors import StorageError, ZooError
 from zoo.io.locks import REFRESH, Lock
 
@@ -48,13 +48,14 @@ class ActiveRun:
     lock: Lock
     log: IO[bytes]
     log_offset: int  # bytes: where the output of this attempt begins in the log
+    devices: str | None = None  # CUDA_VISIBLE_DEVICES of the run; None: that of this process
     start_time: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True)
 class RunOptions:
     """Program to call, number of simultaneous runs, additional environment variables, whether to wait for runs of
-    other workers, and the function that prints progress.
+    other workers, the function that prints progress, and the devices of each simultaneous run (none: not divided).
     """
 
     command: Sequence[str] = COMMAND
@@ -62,6 +63,7 @@ class RunOptions:
     environment: Mapping[str, str] = field(default_factory=dict)
     wait: bool = True
     report: Callable[[str], object] = print
+    devices: Sequence[str] = ()
 
 
 def threads_per_run(jobs: int) -> int:
@@ -114,6 +116,7 @@ class _Worker:
         self.options, self.count = options, len(jobs)
         self.waiting = [job for job in jobs if run_records.read_state(job.folder) not in run_records.END_STATES]
         self.active: list[ActiveRun] = []
+        self.free_devices = list(options.devices)
         self.failures: list[FailedRun] = []
         self.finished_count = self.count - len(self.waiting)
         self.last_refresh = time.monotonic()
@@ -163,6 +166,9 @@ class _Worker:
             log.flush()
             parent, cores = os.getpid(), threads_per_run(self.options.jobs)
             environment = {**os.environ, "OMP_NUM_THREADS": str(cores), **self.options.environment}
+            devices = self.free_devices[0] if self.free_devices else None
+            if devices is not None:
+                environment[device_shares.VARIABLE] = devices
             process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 env=environment,
@@ -171,11 +177,17 @@ class _Worker:
         except BaseException:
             lock.release()
             raise
-        self.active.append(ActiveRun(job, process, lock, log, log.tell()))
+        self.active.append(ActiveRun(job, process, lock, log, log.tell(), devices))
+        del self.free_devices[:1]
         lock.record_child(process.pid)
 
-    def _handle_exit(self, one: ActiveRun) -> None:
+    def _remove(self, one: ActiveRun) -> None:
         self.active.remove(one)
+        if one.devices is not None:
+            self.free_devices.append(one.devices)
+
+    def _handle_exit(self, one: ActiveRun) -> None:
+        self._remove(one)
         one.log.close()
         code, state = one.process.returncode, run_records.read_state(one.job.folder)
         log = run_records.path_beside(one.job.folder, ".log")
@@ -223,7 +235,7 @@ class _Worker:
         self.last_refresh = time.monotonic()
         for one in list(self.active):
             if not one.lock.refresh():
-                self.active.remove(one)
+                self._remove(one)
                 _kill(one.process)
                 one.log.close()
                 self.waiting.append(one.job)
@@ -274,12 +286,15 @@ def last_log_lines(log: Path, since: int, count: int = TAIL) -> list[str]:
 
 
 def _leave_on_signals() -> dict[int, Any]:
-    """Exit with 143, stopping the runs, on SIGTERM (which SLURM sends) and SIGHUP. Returns the previous handlers."""
+    """Exit with 143, stopping the runs, on SIGTERM, SIGUSR1 (both of which SLURM sends) and SIGHUP.
+
+    Returns the previous handlers.
+    """
 
     def leave(number: int, frame: object) -> None:
         raise SystemExit(143)
 
-    numbers = [signal.SIGTERM]
+    numbers = [signal.SIGTERM, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else [])]
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
         numbers.append(signal.SIGHUP)
     try:

@@ -7,20 +7,26 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
+from zoo.compare.number_format import join_words
 from zoo.config.run_folder import slug
 from zoo.errors import StorageError, UsageError
 from zoo.io import atomic_files, limits
 
+if TYPE_CHECKING:
+    from zoo.compare.verdict import Answer
+
 FILE = "journal.jsonl"
+MOST_NAMES = 4  # runs that a sentence names
 PLAN, LOOK = "plan", "look"
 CHOICES = {"goal": "the goal", "at": "--at", "baseline": "the baseline", "margin": "--margin", "test": "--test"}
 TESTED = ("better", "worse", "as good as", "not distinguishable")
@@ -88,6 +94,67 @@ def read_events(home: Path) -> list[Event]:
     return events
 
 
+def count_damaged_lines(home: Path) -> int:
+    """The number of lines of a journal that are no events, such as those that a kill has cut short."""
+    try:
+        lines = limits.read_text(home / FILE, limits.JSON_BYTES).splitlines()
+    except FileNotFoundError:
+        return 0
+    except (OSError, UsageError):
+        return 1
+    return sum(bool(line.strip()) for line in lines) - len(read_events(home))
+
+
+def describe_gaps(home: Path, looked: bool) -> str:
+    """What a journal lacks, as a sentence: lines that cannot be read, or all of it; empty for nothing.
+
+    ``looked``: whether the folder records elsewhere that there were earlier looks.
+    """
+    unknown = "what was chosen after a look is not certain"
+    if damaged := count_damaged_lines(home):
+        readable = len(read_events(home))
+        return f"{home / FILE}: {damaged} of {damaged + readable} lines cannot be read, so that {unknown}"
+    if looked and not (home / FILE).exists():
+        return f"{home / FILE} is gone, and looks were recorded beside it, so that {unknown}"
+    return ""
+
+
+def run_figures(answer: Answer, home: Path) -> dict[str, float | None]:
+    """The figures of a look by run, as the path of its folder from the comparison's; None for a run that failed."""
+    return {
+        os.path.relpath(answer.runs[row.variant][seed].path.parent, home): None if math.isnan(figure) else figure
+        for row in answer.rows
+        for seed, figure in row.figures.items()
+    }
+
+
+def changed_runs(
+    events: Sequence[Event], question: Question, figures: Mapping[str, float | None], required: Collection[str]
+) -> tuple[str, ...]:
+    """The runs of earlier looks that are gone or have another figure now, as phrases.
+
+    ``figures`` are those of this look, see `run_figures`; ``required`` are the paths of all runs that belong to it.
+    """
+    removed: dict[str, None] = {}
+    other: dict[str, str] = {}
+    looks = [event for event in events if event.what == LOOK and event.ended_runs > 0]
+    for event in looks:
+        same_figure = (event.question.goal, event.question.at) == (question.goal, question.at)
+        for path, figure in (event.details.get("runs") or {}).items():
+            name = " ".join(Path(path).parts[-2:])
+            if path in required and path not in figures:
+                removed[name] = None
+            elif same_figure and path in figures and figures[path] != figure:
+                other[name] = f"{name} ({_figure_text(figure)}, now {_figure_text(figures[path])})"
+    often = f"after {len(looks)} look{'s' * (len(looks) != 1)}"
+    pairs = (("removed", [*removed]), ("made again with another figure", [*other.values()]))
+    return tuple(f"runs, of which {verb} {join_words(names, MOST_NAMES)} {often}" for verb, names in pairs if names)
+
+
+def _figure_text(figure: float | None) -> str:
+    return "failed" if figure is None else f"{figure:.6g}"
+
+
 def has_tested(events: Sequence[Event], variants: Collection[str]) -> bool:
     """Whether an earlier look has tested two of these variants, the baseline among them."""
     words = [event.details.get("verdicts", {}) for event in events if event.what == LOOK]
@@ -143,10 +210,11 @@ def list_seeds(seeds: Sequence[int]) -> str:
     return ", ".join(map(str, seeds))
 
 
-def report_folder(home: Path, events: Sequence[Event], question: Question) -> Path:
+def report_folder(home: Path, events: Sequence[Event], question: Question, runs_changed: bool = False) -> Path:
     """Where the report on a question goes: into the folder itself for the first one, for others into one of its own.
 
-    Its name has what differs from the first question: ``goal=bits_per_byte,seeds=1-2-3``.
+    Its name has what differs from the first question: ``goal=bits_per_byte,seeds=1-2-3``; also ``runs=changed`` where
+    runs of earlier looks are gone or have other figures.
     """
     if not events:
         return home
@@ -157,4 +225,5 @@ def report_folder(home: Path, events: Sequence[Event], question: Question) -> Pa
     if first.variants and set(question.variants) != set(first.variants):
         pieces.append(f"variants={slug('+'.join(sorted(question.variants)))[:80]}")
     pieces += [f"seeds={seeds}"] if set(question.seeds) != set(first.seeds) else []
+    pieces += ["runs=changed"] if runs_changed else []
     return home / ",".join(pieces) if pieces else home

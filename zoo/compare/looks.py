@@ -126,11 +126,15 @@ class Looks:
 
     def with_look(self, look: Look, verdicts: Mapping[str, str]) -> Looks:
         """With one more look and what it decided; the same if nothing could be tested or it was made before."""
-        made_before = any((past.question, past.seeds, past.test) == (look.question, look.seeds, look.test)
-                          for past in self.looks)  # fmt: skip
-        if look.pairs < 2 or made_before:
+        if look.pairs < 2 or self.number(look):
             return self
         return replace(self, looks=(*self.looks, replace(look, verdicts=dict(verdicts))))
+
+    def number(self, look: Look) -> int:
+        """Which look this one is, from 1 on: that of before where it was made before; 0 where it is not recorded."""
+        same = [index for index, past in enumerate(self.looks, 1)
+                if (past.question, past.seeds, past.test) == (look.question, look.seeds, look.test)]  # fmt: skip
+        return same[0] if same else 0
 
 
 def load_looks(folder: Path, variants: Collection[str], alpha: float = ALPHA) -> Looks:

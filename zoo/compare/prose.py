@@ -77,7 +77,7 @@ def legend(answer: Answer) -> list[str]:
             "is then of how runs ended: twice the smaller of Fisher's exact test on diverged runs and the sign test "
             "over seeds, a diverged run being worse than any figure."
         )
-    if len(answer.rows) > 1 and not any("lr" in row.tuned.split() or "lr" in row.choices for row in answer.rows):
+    if len(answer.rows) > 1 and not all("lr" in row.tuned.split() or "lr" in row.choices for row in answer.rows):
         result.append("The learning rate was chosen for the recipe, not for each variant: --tune model.lr=… does that.")
     return result + late_choices(answer)
 
@@ -104,9 +104,10 @@ def _how_tested(answer: Answer) -> list[str]:
         result.append(f"Test: {plan.test}. It assumes: {ASSUMPTIONS[plan.test]}.")
     if plan.margin is not None:
         result.append(f"Margin: {_margin(answer)}, by two one-sided tests.")
-    if answer.looks:
+    if answer.look_number:
         later = "" if plan.later_level is None else f", and looks at more seeds may spend {plan.later_level:.2g}"
-        number = f"Look {len(answer.looks)} at this comparison"
+        total = f" of {len(answer.looks)}" if answer.look_number < len(answer.looks) else ""
+        number = f"Look {answer.look_number}{total} at this comparison"
         result.append(f"{number}: verdicts are false with a probability of at most {plan.level:.2g}{later}.")
     return result
 

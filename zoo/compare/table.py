@@ -111,6 +111,7 @@ def as_json(answer: Answer) -> str:
             "intervals": "simultaneous, 1 - level / tests each",
         },
         "looks": [asdict(look) for look in answer.looks],
+        "look_number": answer.look_number,
         "effects": [
             {"effect": effect.name, "interaction": effect.interaction, "p_holm": effect.tested.adjusted}
             | {"verdict": effect.verdict.word, **asdict(effect.tested.pair)}

@@ -119,6 +119,7 @@ class Answer:
     late_choices: tuple[str, ...] | None = None
     plan: PairedTestPlan = T_TEST  # how differences were tested
     looks: tuple[Look, ...] = ()  # those of this comparison so far, this one included
+    look_number: int = 0  # which of them this is, from 1 on; 0 for none
 
     @property
     def base(self) -> Row:
@@ -411,9 +412,11 @@ def _missing_seed_flags(rows: Sequence[Row], goal: str) -> list[Flag]:
         if missing and common and not row.failures:
             usual, _ = _mean_unless_failed([base.figures[seed] for seed in common])
             seeds = ", on which " + f"{base.label} has {goal} {usual:.4g}" if math.isfinite(usual) else ""
+            failed = [f"s{seed}" for seed in missing if seed in base.failures]
             sentence = (
                 f"{row.label} lacks {' '.join(f's{seed}' for seed in missing)}: its figures and its difference are "
                 f"over {' '.join(f's{seed}' for seed in common)}{seeds}"
+                + (f"; that {base.label} failed at {' '.join(failed)} counts in no test" if failed else "")
             )
             result.append(Flag(sentence, False, "seeds", (row.variant,)))
     return result
