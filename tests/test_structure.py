@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "plotting": (("palette",), ("matplotlib", "numpy", "PIL")),
     "value_checks": (("errors",), ()),
     "io": (("errors", "io"), ("filelock", "yaml")),
-    "system": ((), ("torch",)),
+    "system": (("errors", "io", "system"), ("filelock", "torch")),
     "renames": (("errors",), ()),
     "registry": (("errors", "plugins", "renames"), ()),
     "plugins": (("errors", "registry", "plugins", "__version__"), ("packaging",)),

@@ -1,10 +1,14 @@
 """What a listing costs grows with the number of parts, not with its square."""
 
+import itertools
+import json
 import sys
 
 import pytest
 
 from zoo.cli import main
+from zoo.parts import cpu_attention, few_row_linear
+from zoo.system import kernel_choice
 
 
 def steps(call) -> int:
@@ -53,3 +57,32 @@ def test_cost_per_part(site, command, modules, capsys):
         costs.append(steps(lambda: main(command)))
     assert "Many1" in capsys.readouterr().out or command == ["doctor"]
     assert costs[1] < 5.5 * costs[0]  # four times as many parts; the square would be 16
+
+
+def test_the_kernels_of_this_machine_are_shown_with_their_times(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path))
+    monkeypatch.setenv(kernel_choice.SWITCH, "measured")
+    measured = iter(itertools.cycle([(2e-4, 1e-4), (1e-4, 3e-4)]))
+    monkeypatch.setattr(
+        kernel_choice, "measure", lambda kernels: dict(zip(kernels, next(measured), strict=True)), raising=True
+    )
+    monkeypatch.setattr(few_row_linear, "EXAMPLE", 4)
+    monkeypatch.setattr(cpu_attention, "EXAMPLE", 4)
+    try:
+        kernel_choice.forget()
+        assert main(["doctor", "--kernels"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[1].startswith(f"kernels    measured (ZOO_KERNELS), stored in {tmp_path}")
+        (one,) = [line.split() for line in lines if line.startswith("products 1 x 384 x 1152")]
+        assert " ".join(one[6:]) == "columns linear 200 us columns 100 us (0.50)"
+        (two,) = [line.split() for line in lines if line.startswith("products 1 x 384 x 8192")]
+        assert " ".join(two[6:]) == "linear linear 100 us columns 300 us (3.00)"
+        assert main(["doctor", "--kernels", "--json"]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert report["processor"] == kernel_choice.processor_name()
+        assert report["choices"]["products 1 x 384 x 1152"] == {
+            "kernel": "columns", "seconds": {"linear": 2e-4, "columns": 1e-4},
+        }  # fmt: skip
+        assert "bf16 attention training 64 x 64 x 64" in report["choices"]
+    finally:
+        kernel_choice.forget()

@@ -22,6 +22,7 @@ from zoo.io.atomic_files import remove_drafts
 from zoo.logging import run_record as module
 from zoo.logging.run_record import Ledger, sample, tensor_bytes, tensors, write_json
 from zoo.parts.position import NoPosition
+from zoo.system import kernel_choice
 from zoo.training.callbacks import CostMeter, EndsWithValidation
 from zoo.training.checkpoint import CheckpointSaver
 from zoo.training.model_cost import cost
@@ -205,6 +206,29 @@ def test_batches_of_another_device_are_digested_together(tmp_path, monkeypatch):
     for count in range(module.PENDING):
         looked.on_train_batch_start(Fit(), None, {"x": torch.ones(1)}, count)
     assert looked.batches["count"] == module.PENDING
+
+
+def test_the_kernels_of_a_run_are_recorded_and_a_resumed_run_repeats_them(tmp_path, monkeypatch):
+    monkeypatch.delenv(kernel_choice.SWITCH)
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(kernel_choice, "measure", lambda kernels: {"own": 1.0, "rival": 0.5})
+    call, names = ("a call", 3), ("own", "rival")
+    try:
+        kernel_choice.forget()
+        assert kernel_choice.choose(call, names, dict) == "rival"
+        result = run(tmp_path)
+        assert (result["kernels"]["mode"], result["kernels"]["choices"]["a call 3"]) == ("measured", "rival")
+        state = json.loads(json.dumps(Ledger(tmp_path, {}).state_dict()))
+        kernel_choice.forget()
+        monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "another machine"))
+        monkeypatch.setattr(kernel_choice, "measure", lambda kernels: {"own": 1.0, "rival": 2.0})
+        assert kernel_choice.choose(call, names, dict) == "own"
+        Ledger(tmp_path, {}).load_state_dict(state)
+        assert kernel_choice.choose(call, names, dict) == "rival"
+        del state["kernels"]  # of a checkpoint of an earlier version
+        Ledger(tmp_path, {}).load_state_dict(state)
+    finally:
+        kernel_choice.forget()
 
 
 def test_training_that_diverged_is_said_to_have(tmp_path):

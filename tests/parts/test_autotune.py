@@ -15,11 +15,17 @@ from zoo.parts.autotune import Auto, fastest
 from zoo.parts.backend import SDPA, Naive
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import T5
+from zoo.system import kernel_choice
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_known(monkeypatch):
+def _nothing_is_known(monkeypatch, tmp_path):
     monkeypatch.setattr(Auto, "fastest_backends", {})
+    monkeypatch.setenv(kernel_choice.SWITCH, "measured")
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path))
+    kernel_choice.forget()
+    yield
+    kernel_choice.forget()
 
 
 def call(T=6, grad=True):
@@ -30,7 +36,9 @@ def call(T=6, grad=True):
 def slow(kind):
     class Slow(kind):
         def __call__(self, *args, **kwargs):
-            time.sleep(0.02)
+            start = time.thread_time()
+            while time.thread_time() < start + 0.002:
+                pass
             return super().__call__(*args, **kwargs)
 
     return Slow

@@ -326,16 +326,44 @@ def test_bfloat16_products_are_about_as_near_to_float64_as_the_fused_kernel(word
     assert ours[0] <= 1.4 * fused[0]
 
 
-def test_bfloat16_on_a_processor_is_computed_by_products_unless_the_scores_are_huge(monkeypatch):
-    q = torch.zeros(1, 2, 8, 4)
-    assert [cpu_attention.worthwhile(q.to(dtype), q) for dtype in (torch.bfloat16, torch.float32, torch.float64)] == [
-        True,
-        False,
-        False,
-    ]
-    assert not cpu_attention.worthwhile(q[:, :, :1].bfloat16(), q)
-    monkeypatch.setattr(cpu_attention, "LARGEST", 4 * 2 * 8 * 8 - 1)
-    assert not cpu_attention.worthwhile(q.bfloat16(), q)
+@pytest.mark.parametrize("kernel", ["fused", "products"])
+def test_bfloat16_on_a_processor_is_computed_as_was_measured_unless_the_scores_are_huge(kernel, monkeypatch):
+    calls = []
+    monkeypatch.setattr(cpu_attention, "fastest_kernel", lambda *call: calls.append(call) or kernel)
+    q, pattern = torch.zeros(1, 2, 7, 4, requires_grad=True), Pattern(causal=True)
+    products = kernel == "products"
+    for dtype in (torch.bfloat16, torch.float32, torch.float64):
+        expected = products and dtype == torch.bfloat16
+        assert cpu_attention.worthwhile(q.to(dtype), q.to(dtype), pattern) == expected
+    narrow = q.bfloat16()
+    with torch.no_grad():
+        assert cpu_attention.worthwhile(narrow, narrow[:, :, :5], Pattern(window=2)) == products
+    assert cpu_attention.worthwhile(narrow, narrow, pattern, 0.1) == products
+    # queries, keys and width; training, masks beyond causality, dropout
+    assert calls == [(8, 8, 4, True, False, False), (8, 8, 4, False, True, False), (8, 8, 4, True, False, True)]
+    name = "attention" if products else "scaled_dot_product_attention"
+    used = []
+    monkeypatch.setattr(cpu_attention if products else torch.nn.functional, name, lambda q, *_, **__: used.append(q))
+    SDPA()(narrow, narrow, narrow, pattern)
+    assert used[0] is narrow
+    assert not cpu_attention.worthwhile(q[:, :, :1].bfloat16(), narrow, pattern)
+    monkeypatch.setattr(cpu_attention, "LARGEST", 4 * 2 * 7 * 7 - 1)
+    assert not cpu_attention.worthwhile(narrow, narrow, pattern)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_both_kernels_of_bfloat16_attention_are_measured_on_the_same_call(training, masked, monkeypatch):
+    results, attention = {}, cpu_attention.attention
+    fused = torch.nn.functional.scaled_dot_product_attention
+    for module, name, call in (
+        (cpu_attention, "attention", attention), (torch.nn.functional, "scaled_dot_product_attention", fused)
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, lambda *args, name=name, call=call: results.setdefault(name, call(*args)))
+    for kernel in cpu_attention._examples(16, 16, 8, training, masked, 0.0).values():
+        kernel()
+    assert {out.requires_grad for out in results.values()} == {training}
+    assert_close(*results.values(), atol=0.02, rtol=0.02)
 
 
 @pytest.mark.parametrize("words", PATTERNS)

@@ -9,9 +9,16 @@ import torch.nn.functional as F
 from zoo.models import LanguageModel
 from zoo.models.generation import GenerationConfig, generate
 from zoo.parts import few_row_linear as module
-from zoo.parts.few_row_linear import FEW, Linear, Packed, linear, pack_once, packs
+from zoo.parts.few_row_linear import COLUMNS, FEW, Linear, Packed, linear, pack_once, packs
 from zoo.parts.int8 import Int8
 from zoo.system import torch_internals
+
+
+@pytest.fixture(autouse=True)
+def _rivals_of_torch_are_the_fastest(monkeypatch):
+    """Whatever this machine is fast at, the kernels of this module are used."""
+    monkeypatch.setattr(module, "fastest_kernel", lambda rows, weight: "columns" if rows <= COLUMNS else "packed")
+
 
 needs_onednn = pytest.mark.skipif(not torch_internals.can_reorder_weights(), reason="torch has no products of oneDNN")
 
@@ -124,3 +131,39 @@ def test_a_matrix_that_was_changed_is_not_the_one_that_was_laid_out(kind, change
     change(weight)
     assert not holder.current
     torch.testing.assert_close(linear(x, weight), F.linear(x, weight))
+
+
+@needs_onednn
+@torch.no_grad()
+def test_the_kernel_that_was_measured_as_faster_computes(monkeypatch):
+    weight, calls = torch.randn(40, 48), []
+    monkeypatch.setattr(module, "product_by_columns", lambda x, weight: calls.append("columns") or x @ weight.T)
+    monkeypatch.setattr(Packed, "product", lambda self, x, bias: calls.append("packed") or x @ self.weight.T)
+    for kernel in ("columns", "packed", "linear"):
+        monkeypatch.setattr(module, "fastest_kernel", lambda rows, weight, kernel=kernel: kernel)
+        packed = packs([weight], 8)
+        assert len(packed) == (kernel == "packed")
+        for rows in (1, 2, 8):
+            linear(torch.randn(rows, 48), weight)
+        del packed
+    assert calls == ["columns", "columns", "packed"]
+
+
+@pytest.mark.parametrize(("rows", "rival"), [(1, "columns"), (2, "columns"), (3, "packed"), (9, "packed")])
+def test_what_is_measured_are_the_kernels_that_are_used(rows, rival, monkeypatch):
+    """Each example reads matrices that no cache holds, at most of ``EXAMPLE`` bytes, and calls the kernel."""
+    if rival == "packed" and not torch_internals.can_reorder_weights():
+        pytest.skip("torch has no products of oneDNN")
+    monkeypatch.setattr(module, "EXAMPLE", 3 * 4 * 40 * 48)
+    shapes, calls = [], []
+    product, reordered = module.product_by_columns, torch_internals.reordered_linear
+    monkeypatch.setattr(F, "linear", lambda x, weight: shapes.append((*x.shape, *weight.shape)))
+    monkeypatch.setattr(module, "product_by_columns", lambda *call: calls.append(product(*call).shape))
+    monkeypatch.setattr(torch_internals, "reordered_linear", lambda *call: calls.append(reordered(*call).shape))
+    kernels = module._examples(rows, 48, 40, rival)
+    assert list(kernels) == ["linear", rival]
+    for kernel in kernels.values():
+        kernel()
+    assert shapes == [(rows, 48, 40, 48)] * 3
+    assert calls == [(rows, 40)] * 3
+    assert list(module._examples(1, 48, 10**6, "columns")) == ["linear", "columns"]  # and not 192 MB of numbers

@@ -311,8 +311,10 @@ _TABLE = (
         (FORCE,), examples=("zoo cp lm-tiny my.yaml", "zoo cp lm-tiny my.yaml --force"),
     ),
     CommandSpec(
-        "doctor", "versions, devices, plugins", LOOK, "doctor", (), (_json("one JSON document"),),
-        examples=("zoo doctor", "zoo doctor --json"), needs_folder=False,
+        "doctor", "versions, devices, plugins", LOOK, "doctor", (),
+        (Option("kernels", "only the kernels that were measured on this machine, with their times", bool),
+         _json("one JSON document")),
+        examples=("zoo doctor", "zoo doctor --json", "zoo doctor --kernels"), needs_folder=False,
         description="What a report of a problem should hold. Exit code 2 where something is wrong.",
     ),
     CommandSpec(

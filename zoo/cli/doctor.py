@@ -15,6 +15,7 @@ from zoo import registry
 from zoo.cli import tables
 from zoo.config.option_parser import ParsedOptions
 from zoo.config.run_folder import first_rank
+from zoo.console import printable
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 from zoo.plugins import diagnosis, discovery, interfaces, publishing
@@ -58,6 +59,9 @@ def check_torch() -> None:
 def run(options: ParsedOptions) -> int:
     """`zoo doctor`: everything a report of a problem should hold. Exits with 2 when something is wrong."""
     discovery.tolerate_damaged_metadata()
+    if options.get("kernels"):
+        check_torch()
+        return show_kernels(bool(options.get("json")))
     versions = {name: installed_version(name) or "not installed" for name in PACKAGES}
     mismatch = torch_mismatch()
     plugins = _plugins()
@@ -112,6 +116,34 @@ def run(options: ParsedOptions) -> int:
     for flaw in registry.metadata_flaws():
         print(f"  {flaw.package.origin}: {flaw.reason} ({flaw.package.home})")
     return 2 if broken else 0
+
+
+def show_kernels(as_json: bool) -> int:
+    """`zoo doctor --kernels`: the classes of calls that were measured on this machine, common ones now if need be."""
+    from zoo.parts import cpu_attention, few_row_linear
+    from zoo.system import kernel_choice
+
+    mode = kernel_choice.mode()
+    if mode != "plain":
+        few_row_linear.measure_common()
+        cpu_attention.measure_common()
+    path, times = kernel_choice.choice_file(), kernel_choice.stored()
+    kernels = {words: kernel_choice.fastest(seconds) for words, seconds in times.items()}
+    if as_json:
+        tables.as_json({
+            "processor": kernel_choice.processor_name(), "mode": mode, "file": str(path),
+            "choices": {words: {"kernel": kernels[words], "seconds": seconds} for words, seconds in times.items()},
+        })  # fmt: skip
+        return 0
+    print(f"processor  {printable(kernel_choice.processor_name())}")
+    print(f"kernels    {mode} ({kernel_choice.SWITCH}), stored in {printable(str(path))}; delete it to measure again")
+    rows = []
+    for words, seconds in times.items():
+        plain, *rivals = seconds
+        share = [f"{name} {seconds[name] * 1e6:,.0f} us ({seconds[name] / seconds[plain]:.2f})" for name in rivals]
+        rows.append([words, kernels[words], f"{plain} {seconds[plain] * 1e6:,.0f} us", ", ".join(share)])
+    tables.table(["calls", "kernel", "torch's own", "instead"], rows)
+    return 0
 
 
 def _plugins() -> list[dict[str, Any]]:

@@ -21,18 +21,10 @@ from filelock import FileLock
 
 from zoo.errors import StorageError
 from zoo.io import atomic_files
+from zoo.io.cache_folder import cache_root
 
 MANIFEST = "manifest.json"
 HASHED_BYTES = 64 * 2**20  # above this a file's length alone is compared, so that a start stays fast
-
-
-def cache_root() -> Path:
-    """The cache folder. Raises StorageError where none is named and the user has no home."""
-    folder = os.environ.get("ZOO_CACHE")
-    try:
-        return Path(folder) if folder else Path.home() / ".cache" / "zoo"
-    except RuntimeError as error:
-        raise StorageError("no cache folder: set the environment variable ZOO_CACHE, or HOME, to a folder.") from error
 
 
 def digest(value: object) -> str:

@@ -24,6 +24,8 @@ from zoo.io import atomic_files, limits
 from zoo.logging.best_effort import BestEffort
 from zoo.logging.cost_measures import MEASURES, RunFacts
 from zoo.parts.attention import Attention
+from zoo.system import kernel_choice
+from zoo.system.kernel_choice import processor_name
 from zoo.training.callbacks import CostMeter, peak_memory
 
 FILE, FORMAT = "ledger.json", 1
@@ -117,13 +119,16 @@ class Ledger(Callback):
         """Everything that a resumed run continues from."""
         self._digest()
         names = ("start", "batches", "validations", "finished", "code", "earlier_code")
-        return {**{name: getattr(self, name) for name in names}, "seconds": self._elapsed()}
+        state = {name: getattr(self, name) for name in names}
+        return {**state, "seconds": self._elapsed(), "kernels": kernel_choice.record()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from what ``state_dict`` gave; code that is not that of this process is remembered."""
+        """Continue from what ``state_dict`` gave, by the same kernels; code of another process is remembered."""
         code = self.code
         for name, value in state_dict.items():
-            setattr(self, name, value)
+            if name != "kernels":
+                setattr(self, name, value)
+        kernel_choice.adopt(state_dict.get("kernels"))
         if "code" in state_dict and self.code != code:
             self.earlier_code = [*self.earlier_code, self.code]
         self.code = code
@@ -168,6 +173,7 @@ class Ledger(Callback):
             "start": self.start,
             "batches": self.batches,
             "setting": {**training_setting(trainer, task), **self.about.get("setting", {}), **BUDGET},
+            "kernels": kernel_choice.record(),
             "cost": self._cost(trainer, task),
             "validations": self.validations,
             "steps": trainer.global_step,
@@ -291,16 +297,6 @@ def training_setting(trainer: Any, task: Any) -> dict[str, Any]:
 def tokens_seen(task: Any) -> int:
     """Predictions trained on so far, over all processes."""
     return int(getattr(task, "tokens_seen", 0))
-
-
-def processor_name() -> str:
-    """The name of this machine's processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def own_version() -> str:

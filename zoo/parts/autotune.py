@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import statistics
-import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,13 +14,13 @@ from torch import Tensor
 from zoo.parts.backend import SDPA, Backend, Naive
 from zoo.parts.derivatives import transformed
 from zoo.parts.pattern import Pattern
+from zoo.system import kernel_choice
 
 log = logging.getLogger(__name__)
 CANDIDATES: tuple[type[Backend], ...] = (
     SDPA,
     Naive,
 )  # each serves every pattern
-REPEATS = 3
 LARGEST = 2**28  # bytes of scores up to which backends are measured: Naive keeps several times as much
 
 
@@ -54,31 +53,36 @@ class Auto(Backend):
 def fastest(
     q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, dropout: float, scale: float | None, training: bool
 ) -> Backend:
-    """The candidate with the least median time for this call, gradients included in training.
+    """The candidate that `kernel_choice` takes for this call, gradients included in training.
 
     Nothing of the call is touched: neither random numbers, nor what the pattern remembers, nor autocast's cache.
     """
-    times = {}
-    rivals = [kind() for kind in CANDIDATES]
-    cuda = [q.device] if q.is_cuda else []
-    # hooks on tensors that are saved for the backward pass must not see those of a measurement
-    hooks = torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)
-    with torch.random.fork_rng(cuda), hooks, torch.set_grad_enabled(training), uncached_autocast(q.device.type):
-        for rival in rivals:
-            times_of_call = []
-            # a pattern of its own: what the live one remembers is part of the graph that is being built
-            own = replace(pattern)
-            for _ in range(REPEATS + 1):
-                one, two, three = (x.detach().requires_grad_(training) for x in (q, k, v))
-                start = _now(q)
-                out = rival(one, two, three, own, dropout, scale)
-                if training:
-                    torch.autograd.grad(out, (one, two, three), torch.ones_like(out))
-                times_of_call.append(_now(q) - start)
-            times[rival] = statistics.median(times_of_call[1:])  # the first one warms up, and computes the mask
-    best = min(rivals, key=lambda rival: times[rival])
-    figures = ", ".join(f"{rival} {times[rival] * 1e3:.2f} ms" for rival in rivals)
+    rivals = {repr(kind()): kind() for kind in CANDIDATES}
     needs = "+".join(sorted(pattern.needs)) or "no mask"
+    dtype, place = str(q.dtype).removeprefix("torch."), q.device.type
+    autocast = autocast_state(place)
+
+    def prepare() -> dict[str, Callable[[], object]]:
+        return {name: partial(run, rival) for name, rival in rivals.items()}
+
+    # a pattern of its own: what the live one remembers is part of the graph that is being built
+    own = replace(pattern)
+
+    def run(rival: Backend) -> None:
+        with torch.set_grad_enabled(training), autocast():
+            one, two, three = (x.detach().requires_grad_(training) for x in (q, k, v))
+            out = rival(one, two, three, own, dropout, scale)
+            if training:
+                torch.autograd.grad(out, (one, two, three), torch.ones_like(out))
+
+    sizes = tuple(1 << (n - 1).bit_length() for n in (q.size(0), q.size(2), k.size(2)))
+    what = ("Auto", "training" if training else "evaluation", needs, dtype, place, *["dropout"] * (dropout > 0))
+    call = (" ".join(what), *sizes, q.size(1), k.size(1), q.size(3))
+    best = rivals[kernel_choice.choose(call, list(rivals), prepare)]
+    times = kernel_choice.times(call)
+    if not times:
+        return best
+    figures = ", ".join(f"{name} {seconds * 1e3:.2f} ms" for name, seconds in times.items())
     log.warning(
         "backend Auto: %s for %d x %d, %d heads of %d, %s, %s (%s)",
         best, q.size(2), k.size(2), q.size(1), q.size(3), needs, str(q.dtype).removeprefix("torch."), figures,
@@ -86,15 +90,9 @@ def fastest(
     return best
 
 
-def uncached_autocast(place: str) -> AbstractContextManager:
-    """Autocast as it is now on this kind of device, but for its cache, which stays as it is."""
+def autocast_state(place: str) -> Callable[[], AbstractContextManager]:
+    """A context of autocast as it is now on this kind of device, but for its cache, which stays as it is."""
     if not torch.amp.is_autocast_available(place):
-        return nullcontext()
+        return nullcontext
     dtype, enabled = torch.get_autocast_dtype(place), torch.is_autocast_enabled(place)
-    return torch.autocast(place, dtype, enabled, cache_enabled=False)
-
-
-def _now(x: Tensor) -> float:
-    if x.is_cuda:
-        torch.cuda.synchronize(x.device)
-    return time.perf_counter()
+    return lambda: torch.autocast(place, dtype, enabled, cache_enabled=False)

@@ -1,8 +1,8 @@
-"""Attention as five matrix products, for numbers whose fused kernel is slow."""
+"""Attention as five matrix products, for numbers whose fused kernel may be slower."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,16 +11,81 @@ from torch import Tensor
 
 from zoo.parts.derivatives import differentiable_gradients, transformed
 from zoo.parts.pattern import Pattern
+from zoo.system import kernel_choice
 from zoo.system.torch_internals import softmax_backward
 
 LARGEST = 2**28  # bytes of float32 scores of one call: the weights are kept for the backward pass
+EXAMPLE, HEADS = 2**18, 64  # scores and heads of a measurement, at most
+COMMON_LENGTHS = (64, 256, 1024)
 
 
-def worthwhile(q: Tensor, k: Tensor) -> bool:
-    """Whether a call is faster so than by torch's fused kernel: bfloat16 on a CPU, scores that fit into memory."""
+def worthwhile(q: Tensor, k: Tensor, pattern: Pattern, dropout: float = 0.0) -> bool:
+    """Whether a call is faster so than by torch's fused kernel: bfloat16 on a CPU, scores that fit into memory, and
+    queries (B, H, T, D) and keys (B, G, S, D) of a class for which that was measured.
+    """
     if q.dtype != torch.bfloat16 or q.device.type != "cpu" or torch.compiler.is_exporting():
         return False  # an export is of any number of rows, and may run elsewhere
-    return q.size(2) > 1 and 4 * q.shape[:-1].numel() * k.size(2) <= LARGEST
+    if q.size(2) == 1 or 4 * q.shape[:-1].numel() * k.size(2) > LARGEST:
+        return False
+    if transformed():  # the fused kernel has first derivatives only
+        return True
+    training = dropout > 0 or (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad))
+    masked = bool(pattern.needs - {"causal"})
+    sizes = upper_power_of_two(q.size(2)), upper_power_of_two(k.size(2))
+    return fastest_kernel(*sizes, q.size(3), training, masked, dropout > 0) == "products"
+
+
+def upper_power_of_two(size: int) -> int:
+    """The least power of two that is not below a size; by comparisons, which a compiler need not know the size for."""
+    power = 1
+    while power < size:
+        power *= 2
+    return power
+
+
+@torch.compiler.assume_constant_result  # what is compiled holds the kernel that was measured
+def fastest_kernel(queries: int, keys: int, width: int, training: bool, masked: bool, dropout: bool) -> str:
+    """The kernel for calls in bfloat16 of so many queries and keys: "fused", which is torch's own, or "products"."""
+    words = ["bf16 attention", "training" if training else "evaluation", *["masked"] * masked, *["dropout"] * dropout]
+    return kernel_choice.choose(
+        (" ".join(words), queries, keys, width), ("fused", "products"),
+        lambda: _examples(queries, keys, width, training, masked, 0.1 * dropout),
+    )  # fmt: skip
+
+
+def measure_common() -> None:
+    """Choose the kernels of some common calls, as `zoo doctor --kernels` shows them."""
+    for length in COMMON_LENGTHS:
+        for training in (True, False):
+            fastest_kernel(length, length, 64, training, False, False)
+
+
+def _examples(
+    queries: int, keys: int, width: int, training: bool, masked: bool, dropout: float
+) -> dict[str, Callable[[], object]]:
+    """An example of the class by both kernels, gradients included in training, with as many heads as fill a moment."""
+    heads = max(1, min(HEADS, EXAMPLE // (queries * keys)))
+    numbers = torch.Generator().manual_seed(0)
+    q, k, v = (
+        torch.randn(1, heads, size, width, generator=numbers).bfloat16().requires_grad_(training)
+        for size in (queries, keys, keys)
+    )
+    mask = (torch.arange(keys) < keys - 1).expand(queries, keys) if masked else None
+    pattern = Pattern(valid=None if mask is None else mask[:1], causal=mask is None and queries == keys)
+
+    def fused() -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, mask, dropout, pattern.causal)
+
+    def run(kernel: Callable[[], Tensor]) -> None:
+        with torch.set_grad_enabled(training):
+            out = kernel()
+            if training:
+                torch.autograd.grad(out, (q, k, v), out.detach())
+
+    return {
+        "fused": lambda: run(fused),
+        "products": lambda: run(lambda: attention(q, k, v, pattern, dropout)),
+    }
 
 
 def attention(

@@ -1,14 +1,14 @@
-"""Products with few rows, as in a step of decoding, by the kernels that are fast at them.
+"""Products with few rows, as in a step of decoding, by the kernel that is fastest at them on this machine.
 
-A CPU's matrix library is made for many rows. With one, it reads the matrix by dot products, at half of what memory
-gives (oneMKL on an AMD EPYC); the same product as W x^T with two columns runs at twice the speed. From three rows on
-oneDNN is twice as fast, if it may reorder the matrix once: ``packs`` does that for generation.
+A CPU's matrix library is made for many rows. With one or two, W x^T with two columns takes half as long on an AMD EPYC,
+and twice as long on an Intel Xeon with AMX. From three rows on oneDNN may be faster, if it may reorder the matrix once:
+``packs`` does that for generation. `zoo.system.kernel_choice` measures which of them to use.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,10 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.parts.derivatives import transformed
-from zoo.system import torch_internals
+from zoo.system import kernel_choice, torch_internals
 
 FEW = 32  # rows; with more the ordinary kernels are as good
-COLUMNS = 2  # rows up to which W x^T is the fastest
+COLUMNS = 2  # rows up to which W x^T may be the fastest
+EXAMPLE = 2**23  # bytes of the matrices that a measurement reads in turns: more than a core's cache holds
+COMMON_ROWS, COMMON_MATRICES = (1, 2, 4, 8, 32), ((384, 1152), (384, 8192))
 SAMPLE = 200  # numbers of a matrix that are compared to notice changes that torch does not count
 LARGEST = 2**30  # bytes of matrices up to which a reordered copy is made
 
@@ -40,8 +42,6 @@ class Packed:
     A change through ``.data`` of a few numbers only, which torch does not count, goes unnoticed.
     """
 
-    rows = FEW  # up to which its product is used
-
     def __init__(self, weight: Tensor):
         self.weight, self.version = weight, torch_internals.change_count(weight)
         self.place = weight.data_ptr()
@@ -59,6 +59,10 @@ class Packed:
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x (..., in) to x W^T + b, (..., out)."""
         return torch_internals.reordered_linear(x, self.matrix, bias)
+
+    def serves(self, rows: int) -> bool:
+        """Whether its product is used for so many rows."""
+        return COLUMNS < rows <= FEW and fastest_kernel(rows, self.weight) == "packed"
 
     @property
     def current(self) -> bool:
@@ -80,18 +84,65 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if not rows or (rows > FEW and not _packed) or not is_float32_inference(x, weight):
         return F.linear(x, weight, bias)
     packed = _packed.get(id(weight))
-    if packed is not None and rows <= packed.rows and packed.current:
+    if packed is not None and packed.serves(rows) and packed.current:
         return packed.product(x, bias)
-    if rows <= COLUMNS:
-        flat = x.reshape(rows, -1)
-        if rows == 1:
-            out = torch.mm(weight, torch.cat([flat] * COLUMNS).t())[:, 0]  # repeat takes seven times as long
-            out = out.contiguous() if bias is None else out + bias
-        else:
-            out = torch.mm(weight, flat.t()).t().contiguous()
-            out = out if bias is None else out.add_(bias)
-        return out.view(*x.shape[:-1], -1)
+    if rows <= COLUMNS and fastest_kernel(rows, weight) == "columns":
+        out = product_by_columns(x.reshape(rows, -1), weight)
+        return (out if bias is None else out.add_(bias)).view(*x.shape[:-1], -1)
     return F.linear(x, weight, bias)
+
+
+def product_by_columns(x: Tensor, weight: Tensor) -> Tensor:
+    """x W^T (rows, out) as the transpose of W x^T, for x (rows, in) and W (out, in); one row is read as two columns."""
+    if len(x) == 1:  # repeat takes seven times as long
+        return torch.mm(weight, torch.cat([x] * COLUMNS).t())[:, :1].t().contiguous()
+    return torch.mm(weight, x.t()).t().contiguous()
+
+
+def fastest_kernel(rows: int, weight: Tensor) -> str:
+    """The kernel for products of at most ``FEW`` rows with a matrix (out, in): "linear", which is torch's own, or
+    "columns" (W x^T) or "packed" (oneDNN). From eight rows on classes end at powers of two.
+    """
+    rows = rows if rows <= 8 else 1 << (rows - 1).bit_length()
+    rival = "columns" if rows <= COLUMNS else "packed"
+    out, width = weight.shape
+    return kernel_choice.choose(
+        ("products", rows, width, out), ("linear", rival), lambda: _examples(rows, width, out, rival)
+    )
+
+
+def measure_common() -> None:
+    """Choose the kernels of some common products, as `zoo doctor --kernels` shows them."""
+    for rows in COMMON_ROWS if torch_internals.can_reorder_weights() else range(1, COLUMNS + 1):
+        for width, out in COMMON_MATRICES:
+            fastest_kernel(rows, torch.empty(out, width, device="meta"))
+
+
+def _examples(rows: int, width: int, out: int, rival: str) -> dict[str, Callable[[], object]]:
+    """Products with as many matrices (out, in) as a core's cache does not hold, by torch's kernel and by its rival."""
+    out = max(1, min(out, EXAMPLE // (4 * width)))
+    numbers = torch.Generator().manual_seed(0)
+    x = torch.randn(rows, width, generator=numbers, dtype=torch.float32)
+    count = max(1, EXAMPLE // (4 * width * out))
+    weights = [torch.randn(out, width, generator=numbers, dtype=torch.float32) for _ in range(min(count, 64))]
+    packed = [] if rival == "columns" else [torch_internals.reorder_weight(weight) for weight in weights]
+
+    @torch.no_grad()
+    def linear() -> None:
+        for weight in weights:
+            F.linear(x, weight)
+
+    @torch.no_grad()
+    def columns() -> None:
+        for weight in weights:
+            product_by_columns(x, weight)
+
+    @torch.no_grad()
+    def packed_products() -> None:
+        for weight in packed:
+            torch_internals.reordered_linear(x, weight, None)
+
+    return {"linear": linear, rival: columns if rival == "columns" else packed_products}
 
 
 def is_float32_inference(x: Tensor, weight: Tensor) -> bool:
@@ -109,11 +160,12 @@ def is_float32_inference(x: Tensor, weight: Tensor) -> bool:
 def packs(weights: Iterable[Tensor], rows: int) -> list[Packed]:
     """Reorder matrices for products with ``rows`` rows; used while the result is referenced. Doubles their memory.
 
-    Nothing is done where it would not help: few or many rows, other devices and types, more than ``LARGEST`` bytes.
+    Nothing is done where it does not help: few or many rows, other devices and types, more than ``LARGEST`` bytes,
+    matrices for which torch's own kernel is as fast.
     """
     if not COLUMNS < rows <= FEW or not torch_internals.can_reorder_weights():
         return []
-    served = [weight for weight in weights if can_serve(weight)]
+    served = [weight for weight in weights if can_serve(weight) and fastest_kernel(rows, weight) == "packed"]
     return [] if sum(weight.nbytes for weight in served) > LARGEST else [pack_once(weight, Packed) for weight in served]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -22,7 +21,9 @@ class Int8(Packed):
     x becomes 8 bits with one scale and zero point for all of its rows; products are added up as integers.
     """
 
-    rows = sys.maxsize
+    def serves(self, rows: int) -> bool:
+        """Whether its product is used for so many rows: for any number, since 8 bits are an option."""
+        return True
 
     @staticmethod
     def lay(weight: Tensor) -> Any:

@@ -68,6 +68,14 @@ def reordered_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x.contiguous(), weight, bias, "none", [], "")
 
 
+def keep_autocast_cache() -> None:
+    """Have autocast leave its cache as it is from now on, in this thread: `torch.autocast_increment_nesting`.
+
+    The cache is that of all threads, and the outermost context of any of them clears it; no public name prevents that.
+    """
+    torch.autocast_increment_nesting()
+
+
 def raised_by_compiler(error: BaseException) -> bool:
     """Whether torch.compile could not take a function: its errors are classes of `torch._dynamo`, and have no other."""
     return "torch._dynamo" in type(error).__module__ or "dynamo" in str(error).lower()
