@@ -8,7 +8,7 @@ from zoo.explain import ceilings
 from zoo.explain.ceilings import Ceilings
 from zoo.explain.trace import Operation
 
-MACHINE = Ceilings(flops=100.0, bandwidth=10.0, rates={"add": 50.0, "gelu": 1.0})
+MACHINE = Ceilings(flops=100.0, bandwidth=10.0, rates={"gelu": 1.0})
 
 
 def operation(name, flops=0, traffic=0, elements=0):

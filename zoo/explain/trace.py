@@ -20,6 +20,12 @@ from zoo.logging.run_record import tensors
 from zoo.system.torch_internals import TorchDispatchMode, is_view
 
 FREE = ("_unsafe_view", "empty", "arange")  # no work and no traffic, though their schemas do not say so
+GATHERS = (
+    "embedding",
+    "index",
+    "index_select",
+    "gather",
+)  # they read as many numbers of their first operand as they write
 # operations that are one matrix product; a fused attention is two
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "linear_pointwise")
 
@@ -108,11 +114,10 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _add(self, name: str, results: list[Tensor], operands: list[Tensor], flops: int, inputs: Any) -> None:
-        read, written = sum(map(_bytes, operands)), sum(map(_bytes, results))
+        name, written = name.strip("_"), sum(map(_bytes, results))
+        read = written + sum(map(_bytes, operands[1:])) if name in GATHERS else sum(map(_bytes, operands))
         elements = max(one.numel() for one in (*operands, *results))
-        operation = Operation(
-            self.path[-1], name.strip("_"), tuple(results[0].shape), flops, read, written, elements, inputs
-        )
+        operation = Operation(self.path[-1], name, tuple(results[0].shape), flops, read, written, elements, inputs)
         self.operations.append(operation)
 
     def _remember(self, tensor: Tensor, source: tuple[int, ...]) -> None:
