@@ -5,7 +5,7 @@ import json
 import pytest
 
 from zoo.explain import ceilings
-from zoo.explain.ceilings import Ceilings
+from zoo.explain.ceilings import Ceilings, this_machine
 from zoo.explain.trace import Operation
 
 MACHINE = Ceilings(flops=100.0, bandwidth=10.0, rates={"gelu": 1.0})
@@ -34,14 +34,14 @@ def test_ceilings_are_measured_once_and_again_when_the_file_is_damaged(tmp_path,
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
     calls = []
     monkeypatch.setattr(ceilings, "measure", lambda: calls.append(1) or MACHINE)
-    assert ceilings.this_machine() == ceilings.this_machine() == MACHINE
+    assert this_machine() == this_machine() == MACHINE
     assert len(calls) == 1
     (file,) = (tmp_path / "cache").glob("ceilings-*.json")
     for damaged in ("", "[]", "{", json.dumps({"flops": 1.0})):
         file.write_text(damaged)
-        assert ceilings.this_machine() == MACHINE
+        assert this_machine() == MACHINE
     assert len(calls) == 5
-    assert ceilings.this_machine(again=True) == MACHINE
+    assert this_machine(again=True) == MACHINE
     assert len(calls) == 6
 
 
@@ -49,4 +49,4 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "file" / "below"))
     monkeypatch.setattr(ceilings, "measure", lambda: MACHINE)
-    assert ceilings.this_machine() == MACHINE
+    assert this_machine() == MACHINE

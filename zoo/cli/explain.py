@@ -68,9 +68,9 @@ def split_words(words: list[str] | tuple[str, ...]) -> tuple[list[str], list[str
 def _check_inputs(options: ParsedOptions, first: list[str]) -> None:
     if options.get("text") is not None and options.get("image") is not None:
         raise UsageError("--text and --image exclude each other: a model reads one of them.")
-    given = "--text" if options.get("text") is not None else "--image" if options.get("image") is not None else ""
-    if given and len(first) == 2:
-        raise UsageError(f"{given}: a part by itself reads nothing. Name a recipe or a run.")
+    option = "--text" if options.get("text") is not None else "--image" if options.get("image") is not None else ""
+    if option and len(first) == 2:
+        raise UsageError(f"{option}: a part by itself reads nothing. Name a recipe or a run.")
 
 
 def _refuse_unknown(subjects: list[list[str]]) -> None:

@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import nn
 
@@ -156,8 +156,8 @@ class _Counter:
         start = 0
         while start < len(layers):
             end = start + 1
-            alike = self._signature(_join(path, layers[start][0]))
-            while end < len(layers) and self._signature(_join(path, layers[end][0])) == alike:
+            alike = self.traced.signature(_join(path, layers[start][0]))
+            while end < len(layers) and self.traced.signature(_join(path, layers[end][0])) == alike:
                 end += 1
             group = layers[start:end]
             place = _range(group[0][0], group[-1][0], len(group))
@@ -168,10 +168,6 @@ class _Counter:
                 for same in zip(*each, strict=True):
                     yield same[0][0], _sum([row for _, row in same])
             start = end
-
-    def _signature(self, path: str) -> tuple[Any, ...]:
-        operations = [self.traced.operations[number] for number in self.inside.get(path, [])]
-        return tuple((one.module.removeprefix(path), one.name, one.shape) for one in operations)
 
     def _counts(self, module: nn.Module, path: str) -> bool:
         """Whether a module computes something or has parameters that are not counted yet."""
@@ -226,7 +222,7 @@ def block_operations(net: nn.Module, traced: Trace) -> Iterator[tuple[str, list[
         if not isinstance(module, Block):
             continue
         inside = [one for one in traced.operations if one.module == name or one.module.startswith(f"{name}.")]
-        signature = tuple((one.module.removeprefix(name), one.name, one.shape) for one in inside)
+        signature = traced.signature(name)
         if inside and signature not in signatures:
             signatures.add(signature)
             yield f"{name} ({type(module).__name__})", inside

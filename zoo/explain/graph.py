@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
@@ -112,7 +113,7 @@ def module_tree(explanation: Explanation) -> Module:
         ]
         for _, item in sorted(items, key=lambda pair: pair[0]):
             before = node.children[-1] if node.children else None
-            if isinstance(item, Module) and isinstance(before, Module) and _alike(before, item, traced, inside):
+            if isinstance(item, Module) and isinstance(before, Module) and _alike(before, item, traced):
                 before.copies += 1
             else:
                 node.children.append(item)
@@ -121,15 +122,18 @@ def module_tree(explanation: Explanation) -> Module:
     return build("", explanation.net)
 
 
-def _alike(first: Module, second: Module, traced: Trace, inside: dict[str, list[int]]) -> bool:
+def _alike(first: Module, second: Module, traced: Trace) -> bool:
     """Whether two layers of a list compute the same."""
-    if not second.path.rpartition(".")[2].isdigit():
-        return False
-    one, other = (
-        [(o.module.removeprefix(m.path), o.name, o.shape) for o in map(traced.operations.__getitem__, inside[m.path])]
-        for m in (first, second)
-    )
-    return one == other
+    return second.path.rpartition(".")[2].isdigit() and traced.signature(first.path) == traced.signature(second.path)
+
+
+def operation_numbers(module: Module) -> Iterator[int]:
+    """The numbers of the operations in a tree."""
+    for child in module.children:
+        if isinstance(child, Module):
+            yield from operation_numbers(child)
+        else:
+            yield child[0]
 
 
 def charts(explanation: Explanation) -> list[Chart]:
@@ -189,7 +193,7 @@ def flow_chart(title: str, net: nn.Module, traced: Trace, path: str, whole: tupl
                 before += where[source]
             elif source < 0:
                 before.append(node(source, traced.inputs[-1 - source] if -source <= len(traced.inputs) else "input"))
-            elif not _reached(traced, source):
+            elif not traced.reached[source]:
                 continue
             elif path and not f"{traced.operations[source].module}.".startswith(f"{path}."):
                 before.append(node(source, _source_name(traced.operations[source], path)))
@@ -203,19 +207,6 @@ def flow_chart(title: str, net: nn.Module, traced: Trace, path: str, whole: tupl
         where[number] = (at,)
         chart.edges += [(a, at) for a in dict.fromkeys(before) if a != at and (a, at) not in chart.edges]
     return _merge_runs(chart)
-
-
-def _reached(traced: Trace, number: int) -> bool:
-    """Whether an input of the model reaches an operation."""
-    open_ones, met = [number], set()
-    while open_ones:
-        one = open_ones.pop()
-        if one < 0:
-            return True
-        if one not in met:
-            met.add(one)
-            open_ones.extend(traced.operations[one].inputs)
-    return False
 
 
 def _source_name(operation: Operation, path: str) -> str:

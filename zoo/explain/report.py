@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from zoo import __version__
 from zoo.console import printable
 from zoo.explain.costs import Difference, Explanation, Row, differences, option_differences
-from zoo.explain.graph import charts, module_tree
+from zoo.explain.graph import charts, module_tree, operation_numbers
 from zoo.explain.inside import Heads, Inside
 from zoo.explain.subjects import DEFAULT
 from zoo.explain.trace import Operation
@@ -271,14 +271,16 @@ def page(explanations: Sequence[Explanation], inside: Inside | None = None) -> s
         lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     environment.filters |= {"quantity": quantity, "shape": shape_of}
+    trees = [module_tree(one) for one in explanations]
     models = [
         {
             "title": one.subject.title, "trained": one.subject.trained, "notes": one.subject.notes,
             "parts": part_table(one), "bars": bars(one), "memory": memory_lines(one), "machine": ceilings_line(one),
-            "tree": module_tree(one), "charts": charts(one), "options": option_table(one, every=True),
+            "tree": tree, "numbers": set(operation_numbers(tree)), "charts": charts(one),
+            "options": option_table(one, every=True),
             "explanation": one, "total": one.total, "sample": sample_of(one),
         }
-        for one in explanations
+        for one, tree in zip(explanations, trees, strict=True)
     ]  # fmt: skip
     several = len(explanations) == 2
     text = environment.get_template("explain.html").render(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from zoo import recipe_files, registry
+from zoo.compare.measure_model import CostMeter
 from zoo.config import data_sizes, run_config, yaml_source
 from zoo.config.fit_options import Command
 from zoo.config.layers import MISSING, Node
@@ -74,10 +74,10 @@ def recipe_subject(name: str, settings: Sequence[Any], allow: Sequence[str] = ()
     plan = run_config.make_plan(command, run_config.read_draft(command), run_config.schema())
     config, cls = plan.config, plan.resolved.classes["model"]
     options, notes = dict(config["model"]["init_args"]), list(plan.resolved.notes)
-    origins = dict(plan.resolved.origins)
+    origins, meter = dict(plan.resolved.origins), CostMeter(tuple(allow))
     missing = data_sizes.missing_sizes(cls, options)
     if missing:
-        filled, note = _sizes_of_data(config, cls, options, tuple(allow))
+        filled, note = _sizes_of_data(meter, config, cls, options)
         options |= filled
         data = str((config.get("data") or {}).get("class_path", "the data")).rpartition(".")[2]
         origins |= {f"model.{key}": f"a small value: {data} is not here" if note else f"data: {data}" for key in filled}
@@ -92,7 +92,7 @@ def recipe_subject(name: str, settings: Sequence[Any], allow: Sequence[str] = ()
         if missing and notes and notes[-1].startswith("sizes"):
             raise UsageError(f"the data of {name} cannot be prepared, so there is no tokenizer. {notes[-1]}")
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zoo-explain-")))
-        _load_data(config, tuple(allow)).save(folder)
+        _load_data(meter, config).save(folder)
         built = rebuild_task({"model": model}, source, tuple(allow)).eval().requires_grad_(False).to(device)
         return use(built, ModelLocation(folder, folder / WEIGHTS, full, source))
 
@@ -160,11 +160,11 @@ def with_options(words: Sequence[str]) -> list[tuple[str, str, str]] | None:
 
 
 def _sizes_of_data(
-    config: Mapping[str, Any], cls: type[Task], options: Mapping[str, Any], allow: tuple[str, ...]
+    meter: CostMeter, config: Mapping[str, Any], cls: type[Task], options: Mapping[str, Any]
 ) -> tuple[dict[str, int], str]:
     """The sizes that the data sets, or small ones and a sentence that says so where the data cannot be prepared."""
     try:
-        data = _load_data(config, allow)
+        data = _load_data(meter, config)
         filled = dict(options)
         return data_sizes.fill_sizes(cls, filled, data.sizes(), getattr(data, "max_length", None)), ""
     except (UsageError, StorageError, OSError) as error:
@@ -175,17 +175,10 @@ def _sizes_of_data(
         return small, f"sizes that the data would set are small ones ({sizes}): {reason}"
 
 
-@functools.lru_cache(4)
-def _meter(allow: tuple[str, ...]) -> Any:
-    from zoo.compare.measure_model import CostMeter  # it keeps the data that it has loaded
-
-    return CostMeter(allow)
-
-
-def _load_data(config: Mapping[str, Any], allow: tuple[str, ...]) -> Any:
+def _load_data(meter: CostMeter, config: Mapping[str, Any]) -> Any:
     if not config.get("data"):
         raise UsageError("no data is chosen")
-    return _meter(allow).data(config)
+    return meter.data(config)
 
 
 def _leaves(node: Node, key: str) -> Any:

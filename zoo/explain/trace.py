@@ -6,9 +6,11 @@ anything else. Every operand is counted as read once and every result as written
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
@@ -60,13 +62,28 @@ class Operation(NamedTuple):
         return int(self.name in PRODUCTS)
 
 
-class Trace(NamedTuple):
+@dataclass(frozen=True)
+class Trace:
     """The operations of a call, the names of its inputs, what it returned, and the shape that each module returned."""
 
     operations: list[Operation]
     inputs: list[str]
     output: Any
     shapes: dict[str, tuple[int, ...]]
+
+    @functools.cached_property
+    def reached(self) -> list[bool]:
+        """For each operation whether an input of the model reaches it, as none reaches masks and angles."""
+        result: list[bool] = []
+        for one in self.operations:
+            result.append(any(number < 0 or result[number] for number in one.inputs))
+        return result
+
+    def signature(self, path: str) -> tuple[Any, ...]:
+        """What a module computes of its inputs: equal for layers that are alike."""
+        operations = (one for one, reached in zip(self.operations, self.reached, strict=True) if reached)
+        inside = (one for one in operations if one.module == path or one.module.startswith(f"{path}."))
+        return tuple((one.module.removeprefix(path), one.name, one.shape) for one in inside)
 
     @property
     def flops(self) -> int:
