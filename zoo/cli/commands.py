@@ -257,8 +257,7 @@ _TABLE = (
         open_options=OPEN_OPTIONS,
         usages=("RECIPE|RUN [OTHER | OPTION=VALUE ...] [options]", "KIND PART [OTHER] [options]"),
         examples=(
-            "zoo explain lm-tiny", "zoo explain lm-tiny model.position=alibi model.norm=layernorm",
-            "zoo explain position rope alibi",
+            "zoo explain lm-tiny model.position=alibi model.norm=layernorm", "zoo explain position rope alibi",
             'zoo explain runs/lm-tiny/default/s1 --text "Return the" --html lm.html',
         ),
         description="A recipe's name means the untrained recipe; a run's folder means its trained model.",

@@ -59,10 +59,10 @@ def split_words(words: list[str] | tuple[str, ...]) -> tuple[list[str], list[str
         if len(further) > 2 or (len(further) == 2 and further[0].lower().rstrip("s") != kind):
             raise UsageError(f"two parts at most are explained together: zoo explain {kind} NAME OTHER")
         return [kind, words[1]], [kind, further[-1]] if further else []
-    rest = list(words[1:])
-    if len(rest) > 1 and not all("=" in word for word in rest):
+    others = list(words[1:])
+    if len(others) > 1 and not all("=" in word for word in others):
         raise UsageError(f"two models at most are explained together, got {len(words)}. See: zoo explain --help")
-    return [words[0]], rest
+    return [words[0]], others
 
 
 def _check_inputs(options: ParsedOptions, first: list[str]) -> None:
@@ -120,14 +120,14 @@ def _print(explained: list[Any], inside: Any) -> None:
     print(report.ceilings_line(explained[0]))
     print(report.COUNTING)
     if len(explained) == 2:
-        listed = report.difference_tables(*explained)
+        tables_to_print = report.difference_tables(*explained)
     else:
-        listed = [
+        tables_to_print = [
             report.part_table(explained[0]),
             *report.block_tables(explained[0]),
             report.option_table(explained[0]),
         ]
-    for table in [*listed, *(report.inside_tables(inside) if inside else [])]:
+    for table in [*tables_to_print, *(report.inside_tables(inside) if inside else [])]:
         print(f"\n{printable(table.title)}")
         if table.rows:
             tables.table(table.headings, table.rows)

@@ -126,7 +126,7 @@ class _Counter:
 
     def __init__(self, traced: Trace, ceilings: Ceilings) -> None:
         self.traced, self.ceilings = traced, ceilings
-        self.counted: set[int] = set()
+        self.parameter_ids: set[int] = set()
         self.inside: dict[str, list[int]] = {}  # numbers of the operations below a path
         for number, one in enumerate(traced.operations):
             path = one.module
@@ -171,14 +171,14 @@ class _Counter:
 
     def _counts(self, module: nn.Module, path: str) -> bool:
         """Whether a module computes something or has parameters that are not counted yet."""
-        return path in self.inside or any(id(one) not in self.counted for one in module.parameters())
+        return path in self.inside or any(id(one) not in self.parameter_ids for one in module.parameters())
 
     def _row(
         self, path: str, label: str, module: nn.Module, numbers: list[int], parameters: list[nn.Parameter]
     ) -> tuple[int, Row]:
         operations = [self.traced.operations[number] for number in numbers]
-        new = {id(one): one.numel() for one in parameters if id(one) not in self.counted}
-        self.counted |= new.keys()
+        new = {id(one): one.numel() for one in parameters if id(one) not in self.parameter_ids}
+        self.parameter_ids |= new.keys()
         shape = self.traced.shapes.get(path) or (operations[-1].shape if operations else ())
         row = Row(
             label, class_name(module), shape, sum(new.values()), sum(one.flops for one in operations),

@@ -83,7 +83,7 @@ def _require_text(model: Trained, text: str | None) -> str:
     return text
 
 
-def _cut(ids: list[int], most: int, notes: list[str]) -> list[int]:
+def _first_tokens(ids: list[int], most: int, notes: list[str]) -> list[int]:
     most = min(most, TOKENS)
     if len(ids) > most:
         notes.append(f"the text has {len(ids)} tokens, of which the first {most} are explained")
@@ -95,7 +95,7 @@ def _cut(ids: list[int], most: int, notes: list[str]) -> list[int]:
 @prepare.register
 def _language(model: TrainedLanguageModel, text: str | None, image: str | None) -> Inputs:
     notes: list[str] = []
-    ids = _cut(model.tokenizer.encode(_require_text(model, text)), model.net.max_length, notes)
+    ids = _first_tokens(model.tokenizer.encode(_require_text(model, text)), model.net.max_length, notes)
     row = torch.tensor([ids], device=model.device)
     words = labels(model.tokenizer, row[0])
     return Inputs((row,), getattr(model.net, "stack", None), words, [], words, model.tokenizer, notes=notes)
@@ -108,7 +108,9 @@ def _masked(model: TrainedMaskedLM, text: str | None, image: str | None) -> Inpu
     pieces = [model.tokenizer.encode(piece) for piece in (*(piece.rstrip(" ") for piece in before), last)]
     ids = [*pieces[0], *(token for piece in pieces[1:] for token in (model.mask, *piece))]
     marks = len(model.tokenizer.marked([]))
-    row = torch.tensor([model.tokenizer.marked(_cut(ids, model.net.max_length - marks, notes))], device=model.device)
+    row = torch.tensor(
+        [model.tokenizer.marked(_first_tokens(ids, model.net.max_length - marks, notes))], device=model.device
+    )
     words = labels(model.tokenizer, row[0])
     return Inputs((row,), getattr(model.net, "stack", None), words, [], words, model.tokenizer, notes=notes)
 
@@ -116,7 +118,7 @@ def _masked(model: TrainedMaskedLM, text: str | None, image: str | None) -> Inpu
 @prepare.register
 def _labelling(model: TrainedLabelling, text: str | None, image: str | None) -> Inputs:
     notes: list[str] = []
-    ids = _cut(model.tokenizer.encode(_require_text(model, text)), model.room, notes)
+    ids = _first_tokens(model.tokenizer.encode(_require_text(model, text)), model.room, notes)
     row = torch.tensor([model.tokenizer.marked(ids)], device=model.device)
     words = labels(model.tokenizer, row[0])
     positions = ["the text"] if model.task.unit == "text" else words
@@ -126,7 +128,7 @@ def _labelling(model: TrainedLabelling, text: str | None, image: str | None) -> 
 @prepare.register
 def _translation(model: TrainedTranslation, text: str | None, image: str | None) -> Inputs:
     notes: list[str] = []
-    ids = _cut(
+    ids = _first_tokens(
         model.source_tokenizer.encode(_require_text(model, text)), model.net.max_length - len(model.lead) - 1, notes
     )
     source = torch.tensor([[*model.lead, *ids, model.source_end]], device=model.device)

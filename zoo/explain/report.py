@@ -105,9 +105,9 @@ def memory_lines(explanation: Explanation) -> list[str]:
     if memory is None:
         return []
     parts = zip(("weights", "gradients", "optimiser", "kept for the backward pass"), memory, strict=True)
-    listed = ", ".join(f"{name} {quantity(size, 'B')}" for name, size in parts)
+    sizes = ", ".join(f"{name} {quantity(size, 'B')}" for name, size in parts)
     rows = explanation.subject.rows
-    return [f"Memory of a step with {rows} samples of the greatest length: {quantity(memory.total, 'B')} ({listed})"]
+    return [f"Memory of a step with {rows} samples of the greatest length: {quantity(memory.total, 'B')} ({sizes})"]
 
 
 def ceilings_line(explanation: Explanation) -> str:
@@ -209,7 +209,7 @@ def as_values(explanation: Explanation, inside: Inside | None = None) -> dict[st
         "operations": [
             {
                 "module": one.module, "operation": one.name, "shape": list(one.shape), "flops": one.flops,
-                "read": one.read, "written": one.written, "products": one.products, "inputs": list(one.inputs),
+                "read": one.read, "written": one.write, "products": one.products, "inputs": list(one.inputs),
                 "seconds": ceilings.seconds(one), "bound": ceilings.bound(one),
             }
             for one in explanation.traced.operations

@@ -93,8 +93,8 @@ def recipe_subject(name: str, settings: Sequence[Any], allow: Sequence[str] = ()
             raise UsageError(f"the data of {name} cannot be prepared, so there is no tokenizer. {notes[-1]}")
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zoo-explain-")))
         _load_data(meter, config).save(folder)
-        built = rebuild_task({"model": model}, source, tuple(allow)).eval().requires_grad_(False).to(device)
-        return use(built, ModelLocation(folder, folder / WEIGHTS, full, source))
+        model_task = rebuild_task({"model": model}, source, tuple(allow)).eval().requires_grad_(False).to(device)
+        return use(model_task, ModelLocation(folder, folder / WEIGHTS, full, source))
 
     flat = run_config.flatten({key: full[key] for key in ("model", "data", "trainer") if key in full})
     values = [OptionValue(key, _text(value), _short(origins.get(key, DEFAULT))) for key, value in flat.items()]

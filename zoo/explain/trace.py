@@ -40,14 +40,14 @@ class Operation(NamedTuple):
     shape: tuple[int, ...]
     flops: int
     read: int  # bytes
-    written: int  # bytes
+    write: int  # bytes
     elements: int  # numbers of its largest operand or result
     inputs: tuple[int, ...] = ()  # numbers of the operations whose results it reads; -1, -2, … are the model's inputs
 
     @property
     def traffic(self) -> int:
         """Bytes that are read or written."""
-        return self.read + self.written
+        return self.read + self.write
 
     @property
     def intensity(self) -> float:
@@ -131,10 +131,10 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _add(self, name: str, results: list[Tensor], operands: list[Tensor], flops: int, inputs: Any) -> None:
-        name, written = name.strip("_"), sum(map(_bytes, results))
-        read = written + sum(map(_bytes, operands[1:])) if name in GATHERS else sum(map(_bytes, operands))
+        name, write = name.strip("_"), sum(map(_bytes, results))
+        read = write + sum(map(_bytes, operands[1:])) if name in GATHERS else sum(map(_bytes, operands))
         elements = max(one.numel() for one in (*operands, *results))
-        operation = Operation(self.path[-1], name, tuple(results[0].shape), flops, read, written, elements, inputs)
+        operation = Operation(self.path[-1], name, tuple(results[0].shape), flops, read, write, elements, inputs)
         self.operations.append(operation)
 
     def _remember(self, tensor: Tensor, source: tuple[int, ...]) -> None:
