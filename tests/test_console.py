@@ -236,6 +236,29 @@ class Carriers:
             assert file.suffix != ".html" or "<own" not in text
         return HOSTILE
 
+    def explain(self):
+        """Names of recipes, values and options of one, and what a model predicts."""
+        from zoo.cli import explain
+        from zoo.explain.inside import Guess as Prediction
+        from zoo.explain.inside import Inside
+
+        self.each("explain")
+        (self.home / "r.yaml").write_text(
+            "model: {class_path: CausalLM, init_args: {vocab_size: 9, max_length: 4, dim: 8, depth: 1, heads: 2}}\n"
+            "data: {class_path: TextFiles, init_args: {path: " + json.dumps(WORDS[0]) + "}}\n"
+        )
+        guesses = [[Prediction(text, 0.5)] for text in HOSTILE]
+        inside = Inside(HOSTILE, [], HOSTILE, [guesses], notes=HOSTILE)
+        self.monkeypatch.setattr(explain, "_look_inside", lambda options, subject: inside)
+        page = self.home / "page.html"
+        for more in ([], ["--json"], ["--html", str(page)]):
+            self.zoo("explain", str(self.home / "r.yaml"), *more)
+        text = page.read_text("utf-8")
+        assert MARKS[0] in text
+        assert not RAW.search(text)
+        assert "<own" not in text
+        return HOSTILE
+
     def check(self):
         from zoo.cli import check
 

@@ -6,6 +6,7 @@ A new command is one entry in ``COMMANDS`` and one module with ``run(options: Pa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from zoo.config import fit_options
 from zoo.config.fit_options import ALLOW_IMPORT, COMPILE, CONFIG, OPEN_OPTIONS, RUNS, SETTINGS, TRUST
@@ -244,6 +245,28 @@ _TABLE = (
         ),
         examples=('zoo tag roles-tiny --text "return x"', "zoo tag roles-tiny --json < code.txt"),
         surplus="a text is written with --text", only_prints=True,
+    ),
+    CommandSpec(
+        "explain", "what a model or part computes: costs by part and operation, attention, predictions by layer", USE,
+        "explain",
+        (Argument("RECIPE|RUN|KIND PART", "a recipe's name or file, a run's folder, a checkpoint, an export; or a kind "
+                  "and a part; then another to compare with, or OPTION=VALUE", repeats=True, completes="recipe"),),
+        (
+            Option("text", "show the attention of every head, and the prediction after every layer, for a text",
+                   metavar="TEXT"),
+            Option("image", "the same for an image", metavar="FILE"),
+            Option("html", "write one page with everything, which needs no network", metavar="FILE"),
+            Option("measure", "measure the ceilings of this machine again", bool),
+            _json("one JSON document"), *WHERE, *(replace(one, heading="") for one in SETTINGS),
+        ),
+        open_options=OPEN_OPTIONS,
+        usages=("RECIPE|RUN [OTHER | OPTION=VALUE ...] [options]", "KIND PART [OTHER] [options]"),
+        examples=(
+            "zoo explain lm-tiny model.position=alibi model.norm=layernorm", "zoo explain position rope alibi",
+            'zoo explain runs/lm-tiny/default/s1 --text "Return the" --html lm.html',
+        ),
+        description="A recipe's name means the untrained recipe; a run's folder means its trained model.",
+        only_prints=True,
     ),
     CommandSpec(
         "export", "safetensors, config.json and tokenizer, which every command takes as RUN", USE, "inference",

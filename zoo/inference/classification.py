@@ -87,6 +87,10 @@ class TrainedClassification(Trained):
         """Class probabilities (B, classes) in float64 of normalised images (B, C, H, W)."""
         return self.require_finite(self.net(images.to(self.device)).double().softmax(-1)[:, : len(self.names)].cpu())
 
+    def pixels(self, image: Picture, resize: Resize | None = None) -> Tensor:
+        """An image as the model sees it before it is normalised: (1, C, size, size) in uint8. Raises UsageError."""
+        return self._pixels(image, 1, resize)
+
     def normal(self, pixels: Tensor) -> Tensor:
         """Images (B, C, H, W) in uint8, normalised as in evaluation: (B, C, H, W) in float32."""
         split = Split(ArrayPixels(pixels), np.zeros(len(pixels)))

@@ -71,7 +71,9 @@ def saved_for_backward(task: Task, rows: int) -> int:
     """Bytes that autograd keeps of a forward, each block of memory once, and no parameter."""
     arguments, _ = task.example()
     with fake_tensors() as mode:
-        copies: dict[int, object] = {id(b): mode.from_tensor(b) for b in task.net.buffers()}
+        copies: dict[int, object] = {
+            id(b): torch.empty(b.shape, dtype=b.dtype) if b.is_meta else mode.from_tensor(b) for b in task.net.buffers()
+        }
         copies |= {
             id(p): nn.Parameter(torch.empty(p.shape, dtype=p.dtype), requires_grad=p.requires_grad)
             for p in task.net.parameters()

@@ -20,12 +20,16 @@ class Cost(NamedTuple):
 def cost(task: Task) -> Cost:
     """Count on the meta device: nothing is computed, and no memory is taken for any size of model."""
     arguments, tokens = task.example()
-    # deepcopy takes the tensors of its memo, tied ones once: those on the meta device hold no numbers. They need no
-    # gradient: the counter follows the gradient function of what a module returns, and a learned token has none
-    copies: dict[int, object] = {id(b): b.to("meta") for b in task.net.buffers()}
-    copies |= {id(p): nn.Parameter(p.detach().to("meta"), requires_grad=False) for p in task.net.parameters()}
-    net = copy.deepcopy(task.net, copies).eval()
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        net(*arguments)
+        meta_copy(task.net)(*arguments)
     parameters = sum(p.numel() for p in task.net.parameters() if p.requires_grad)
     return Cost(parameters, counter.get_total_flops() / tokens)
+
+
+def meta_copy(net: nn.Module) -> nn.Module:
+    """A copy of a model in evaluation mode, whose tensors of any shape are on the meta device; tied ones stay one."""
+    # deepcopy takes the tensors of its memo, tied ones once: those on the meta device hold no numbers. They need no
+    # gradient: the counter follows the gradient function of what a module returns, and a learned token has none
+    copies: dict[int, object] = {id(b): b.to("meta") for b in net.buffers()}
+    copies |= {id(p): nn.Parameter(p.detach().to("meta"), requires_grad=False) for p in net.parameters()}
+    return copy.deepcopy(net, copies).eval()

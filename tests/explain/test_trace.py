@@ -1,0 +1,107 @@
+"""The operations of a call are those that torch counts, and tracing changes nothing."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from tests.test_recipes import RECIPES, build
+from zoo.explain.trace import trace
+from zoo.models.stack import Stack
+from zoo.parts.attention import MultiHead
+from zoo.parts.backend import Naive
+from zoo.parts.pattern import Pattern
+from zoo.parts.position import Extent
+from zoo.tasks.lm import CausalLM
+from zoo.training.model_cost import cost, meta_copy
+
+
+def counts_agree(task):
+    arguments, units = task.example()
+    net = meta_copy(task.net)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        net(*arguments)
+    traced = trace(net, *arguments)
+    assert traced.flops == counter.get_total_flops() == cost(task).flops * units
+    by_module = {name.partition(".")[2]: sum(each.values()) for name, each in counter.get_flop_counts().items()}
+    for name in {one.module for one in traced.operations if one.flops and ".blocks." in one.module}:
+        inside = [one for one in traced.operations if one.module == name or one.module.startswith(f"{name}.")]
+        assert sum(one.flops for one in inside) == by_module[name], name
+    return traced
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_flops_of_every_recipe_are_those_of_flop_counter_mode(name):
+    assert counts_agree(build(name, small=True)).flops >= 0
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", RECIPES)
+def test_flops_of_every_recipe_at_its_own_size_are_those_of_flop_counter_mode(name):
+    counts_agree(build(name))
+
+
+@pytest.mark.parametrize(
+    "name", ["lm-tiny", "translation-tiny", "vit-tiny", "mlm-tiny", "translation-rnn", "roles-tiny"]
+)
+def test_a_traced_call_returns_what_an_untraced_one_returns(name):
+    task = build(name, torch.device("cpu"), small=True).eval()
+    arguments = [
+        torch.randn(one.shape) if one.is_floating_point() else torch.randint(2, 60, one.shape)
+        for one in task.example()[0]
+    ]
+    with torch.no_grad():
+        expected = task.net(*arguments)
+    assert torch.equal(trace(task.net, *arguments).output, expected)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in task.net.modules())
+
+
+def test_self_attention_is_four_products_and_an_encoder_block_six():
+    pattern, x = Pattern(), torch.randn(1, 5, 16)
+    part = MultiHead(16, 2, Naive())
+    attention = trace(part, x, call=lambda: part(x, pattern=pattern))
+    assert sum(one.products for one in attention.operations) == 4
+    stack = Stack(Extent((9,)), dim=16, depth=1, heads=2, backend=Naive).eval()
+    assert sum(one.products for one in trace(stack, x).operations) == 6
+
+
+def test_a_fused_attention_is_two_products():
+    query = torch.randn(1, 2, 8, 4)
+
+    class Fused(nn.Module):
+        def forward(self, x):
+            return nn.functional.scaled_dot_product_attention(x, x, x)
+
+    assert sum(one.products for one in trace(Fused(), query).operations) == 2
+
+
+def test_operations_know_whose_results_they_read():
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.linear = nn.LayerNorm(4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return x + self.linear(self.norm(x).view(2, 4)).view(1, 2, 4)
+
+    result = trace(Residual(), torch.randn(1, 2, 4))
+    assert [(one.module, one.name, one.inputs) for one in result.operations] == [
+        ("norm", "native_layer_norm", (-1,)), ("linear", "addmm", (0,)), ("", "add", (-1, 1)),
+    ]  # fmt: skip
+    assert result.inputs == ["x"]
+    assert result.shapes == {"norm": (1, 2, 4), "linear": (2, 4)}
+
+
+def test_repeated_numbers_are_read_once():
+    class Spread(nn.Module):
+        def forward(self, x):
+            return x.expand(100, 4) * 2.0
+
+    (one,) = trace(Spread(), torch.randn(4)).operations
+    assert (one.read, one.write) == (16, 1600)
+
+
+def test_a_part_of_a_part_counts_in_its_own_module():
+    task = CausalLM(31, 8, dim=16, depth=2, heads=2)
+    paths = {one.module for one in trace(meta_copy(task.net), *task.example()[0]).operations}
+    assert {"embedding", "stack.blocks.1.ffn.part.up", "stack.norm", ""} <= paths

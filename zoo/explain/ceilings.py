@@ -1,0 +1,145 @@
+"""What this machine can do at most, measured: matrix products, memory traffic, and the rates of other operations."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from zoo.data.cache import cache_root, digest
+from zoo.errors import StorageError
+from zoo.explain.trace import Operation
+from zoo.io import atomic_files
+
+SIZES = (512, 1024, 1536)
+VERSION = 2  # of the file in the cache
+ROWS, WIDTH = 64, 256  # of a tensor that stays in a core's cache, and whose memory malloc uses again
+# operations that compute much for each number, without multiply-adds; any other without them is bound by memory
+RATES: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "exp": torch.exp,
+    "erf": torch.erf,
+    "cos": torch.cos,
+    "sin": torch.sin,
+    "softmax": lambda x: x.softmax(-1),
+    "log_softmax": lambda x: x.log_softmax(-1),
+    "native_layer_norm": lambda x: F.layer_norm(x, x.shape[-1:]),
+}
+SAME_RATE = {"safe_softmax": "softmax"}
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """FLOP/s of a matrix product, bytes per second of a copy, and numbers per second of other operations by name."""
+
+    flops: float
+    bandwidth: float
+    rates: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def balance(self) -> float:
+        """FLOPs that are computed while a byte is moved."""
+        return self.flops / self.bandwidth
+
+    def compute_seconds(self, operation: Operation) -> float:
+        """The least time to compute an operation whose numbers are in the cache."""
+        if operation.flops:
+            return operation.flops / self.flops
+        rate = self.rates.get(SAME_RATE.get(operation.name, operation.name))
+        return operation.elements / rate if rate else 0.0
+
+    def memory_seconds(self, operation: Operation) -> float:
+        """The least time to move what an operation reads and writes."""
+        return operation.traffic / self.bandwidth
+
+    def seconds(self, operation: Operation) -> float:
+        """The least time of an operation: computing and moving overlap at best."""
+        return max(self.compute_seconds(operation), self.memory_seconds(operation))
+
+    def bound(self, operation: Operation) -> str:
+        """Which resource bounds an operation: compute or memory."""
+        return "compute" if self.compute_seconds(operation) >= self.memory_seconds(operation) else "memory"
+
+
+def matrix(dtype: torch.dtype) -> float:
+    """The best FLOP/s of a square product into memory that is there already, over sizes and repetitions."""
+    best = 0.0
+    for size in SIZES:
+        a, out = torch.randn(size, size, dtype=dtype), torch.empty(size, size, dtype=dtype)
+        for _ in range(6):
+            start = time.perf_counter()
+            torch.mm(a, a, out=out)
+            best = max(best, 2 * size**3 / (time.perf_counter() - start))
+    return best
+
+
+def bandwidth(megabytes: int = 256) -> float:
+    """Bytes per second, read and written, of a copy far larger than the caches; the best of a few."""
+    a = torch.ones(megabytes * 2**18)
+    b = torch.empty_like(a)
+    best = 0.0
+    for _ in range(6):
+        start = time.perf_counter()
+        b.copy_(a)
+        best = max(best, 2 * a.nbytes / (time.perf_counter() - start))
+    return best
+
+
+def rate(function: Callable[[Tensor], Tensor]) -> float:
+    """The most numbers per second of a function of a tensor that stays in the cache."""
+    x, best = torch.randn(ROWS, WIDTH), 0.0
+    for _ in range(200):
+        start = time.perf_counter()
+        function(x)
+        best = max(best, x.numel() / (time.perf_counter() - start))
+    return best
+
+
+def measure() -> Ceilings:
+    """The ceilings of this machine in float32 with as many threads as torch has now; takes about two seconds."""
+    with torch.no_grad():
+        return Ceilings(matrix(torch.float32), bandwidth(), {name: rate(function) for name, function in RATES.items()})
+
+
+def this_machine(again: bool = False) -> Ceilings:
+    """The ceilings of this machine, from the cache where they were measured before, unless ``again``."""
+    machine = [VERSION, platform.node(), processor(), torch.__version__, torch.get_num_threads()]
+    try:
+        path: Path | None = cache_root() / f"ceilings-{digest(machine)[:24]}.json"
+    except StorageError:
+        path = None
+    if path is not None and not again:
+        try:
+            return Ceilings(**json.loads(path.read_text("utf-8")))
+        except (OSError, ValueError, TypeError):
+            pass  # not measured yet, or damaged
+    result = measure()
+    if path is not None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            atomic_files.write_bytes(path, json.dumps(asdict(result)).encode())
+        except OSError:
+            pass  # without a cache they are measured each time
+    return result
+
+
+def processor() -> str:
+    """The name of the processor, with its instructions for matrices."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    flags = next((line for line in lines if line.startswith("flags")), "").split()
+    extra = [flag for flag in ("avx512f", "avx512_bf16", "amx_bf16") if flag in flags]
+    return f"{names[0] if names else platform.machine()} ({', '.join(extra)})"
