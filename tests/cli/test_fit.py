@@ -11,6 +11,7 @@ import torch
 import yaml
 from cli_parts import RECIPE
 
+from tests import forks
 from zoo import recipe_files
 from zoo.config import run_folder
 
@@ -276,7 +277,7 @@ def test_help_all_lists_the_options_of_a_recipe(zoo, work):
 def test_a_whole_run_is_quiet(work, cache):
     """With the real study layer, in a process of its own: no warnings, no advertising, nothing on standard error."""
     words = [sys.executable, "-m", "zoo", "fit", "lm-toy.yaml", "--model.norm", "rmsnorm"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    done = forks.run(words, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert not any(word in done.stdout for word in ("Tip", "GPU available", "Warning", "LOCAL_RANK"))
@@ -287,7 +288,7 @@ def test_a_whole_run_is_quiet(work, cache):
 
 def test_a_profiler_that_was_asked_for_reports(work, cache):
     words = [sys.executable, "-m", "zoo", "fit", "lm-toy.yaml", "--trainer.profiler", "simple"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    done = forks.run(words, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "FIT Profiler Report" in done.stderr
     assert "[Callback]NonFiniteGuard.on_before_optimizer_step" in done.stderr

@@ -1,14 +1,13 @@
 """`zoo predict` writes down what a run says of each test sample."""
 
 import json
-import os
-import subprocess
 import sys
+
+from tests import forks
 
 
 def zoo(*words, code=0):
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-m", "zoo", *words], capture_output=True, text=True, env=env, timeout=120)
+    done = forks.run([sys.executable, "-m", "zoo", *words], text=True, timeout=120)
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
 

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import pty
-import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from unittest import mock
@@ -14,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests import forks
 from zoo.cli import main
 from zoo.cli.commands import parse
 from zoo.errors import UsageError
@@ -21,8 +21,7 @@ from zoo.errors import UsageError
 
 def zoo_process(*words, stdin="", code=0):
     command = [sys.executable, "-m", "zoo", *map(str, words)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, input=stdin.encode(), capture_output=True, timeout=120, env=env)
+    done = forks.run(command, input=stdin, timeout=120)
     assert done.returncode == code, done.stderr.decode()
     return done.stdout.decode(), done.stderr.decode()
 
@@ -63,7 +62,7 @@ def test_a_count_on_the_terminal_leaves_the_output_alone(runs, model, tmp_path):
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "zoo", "translate", next(runs.glob("*/pairs/s1")), "--max-length", "8"]
     with (tmp_path / "in").open() as source, (tmp_path / "out").open("w") as out:
-        code = subprocess.run(command, stdin=source, stdout=out, stderr=theirs, timeout=120).returncode
+        code = forks.Process(command, stdin=source, stdout=out, stderr=theirs).wait(120)
     os.close(theirs)
     output = os.read(ours, 100_000).decode()
     os.close(ours)

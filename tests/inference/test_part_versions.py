@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import torch
 from cli_parts import package
 
 import zoo as library
+from tests import forks
 from zoo.errors import PluginError
 from zoo.inference import part_versions
 from zoo.plugins import discovery
@@ -113,7 +113,7 @@ def test_another_version_is_told_once(run, site, zoo, caplog):
     message = "checkpoint was made with my-attn 0.2 (attention 'My'), installed is my-attn 0.3"
     command = [sys.executable, "-m", "zoo", "generate", str(run), "--prompt", "x", "--length", "1"]
     path = os.pathsep.join([str(site()), *sys.path])
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, timeout=120)
+    done = forks.run(command, text=True, env={**os.environ, "PYTHONPATH": path}, timeout=120)
     assert (done.returncode, done.stderr) == (0, f"{message}\n")
     for words in (["validate", str(run)], [*FIT, *MINE, *TWO, "--resume", "--accept-changes"]):
         caplog.clear()
