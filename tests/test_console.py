@@ -125,6 +125,12 @@ class Carriers:
             self.zoo("cp", str(self.home / "r.yaml"), str(self.home / f"{text}.yaml"))
         return NAMES
 
+    def lesson(self):
+        for text in NAMES:
+            self.zoo("lesson", "cat", "--set", f"x{text}=1")
+            self.zoo("lesson", "cat", f"--set=cat={text}")
+        return self.each("lesson")
+
     def tensorboard(self):
         return self.each("tensorboard")
 

@@ -13,13 +13,13 @@ from zoo.config.fit_options import ALLOW_IMPORT, COMPILE, CONFIG, OPEN_OPTIONS, 
 from zoo.config.option_parser import Argument, CommandSpec, Option, ParsedOptions
 from zoo.config.option_parser import parse as parse_options
 
-COMPARE, TRAIN, USE, LOOK, OWN, HELP = (
-    "Compare", "Train and evaluate", "Use what was trained", "Look around (fast: imports no torch)", "Your own parts",
-    "Help",
+COMPARE, TRAIN, USE, LOOK, LEARN, OWN, HELP = (
+    "Compare", "Train and evaluate", "Use what was trained", "Look around (fast: imports no torch)", "Learn",
+    "Your own parts", "Help",
 )  # fmt: skip
 GROUPS = {  # with a note below the heading
     COMPARE: "", TRAIN: "", USE: "RUN: a run's folder, a checkpoint, an export, or a recipe: its newest run",
-    LOOK: "", OWN: "", HELP: "",
+    LOOK: "", LEARN: "", OWN: "", HELP: "",
 }  # fmt: skip
 
 LOCAL_INDEX = "zoo-index.json"  # of the current folder, which `zoo search` reads where there is one
@@ -339,6 +339,23 @@ _TABLE = (
          _json("one JSON document")),
         examples=("zoo doctor", "zoo doctor --json", "zoo doctor --kernels"), needs_folder=False,
         description="What a report of a problem should hold. Exit code 2 where something is wrong.",
+    ),
+    CommandSpec(
+        "lesson", "a course on Transformers that computes what it says; without NAME, its lessons", LEARN, "lesson",
+        (Argument("NAME", "a lesson", False, completes="lesson"),),
+        (
+            Option("lang", "en or zh", choices=("en", "zh"), default="en"),
+            Option("set", "change an input of the lesson, any number of times", metavar="NAME=VALUE", repeats=True),
+            Option("exercise", "this exercise alone", int, metavar="N", above=0),
+            Option("answer", "check an answer; a wrong one gets a hint and exit code 1", metavar="TEXT"),
+            Option("code", "show the code of each step too", bool),
+            _json("one JSON document"),
+        ),
+        examples=("zoo lesson", "zoo lesson cat --lang zh", "zoo lesson cat --set cat=1,2,3,4",
+                  "zoo lesson cat --exercise 1 --answer 3.58"),
+        description="Printed numbers of course notes stand beside the computed ones, with a reason where they differ.\n"
+        "≈ marks what is measured or trained, ~ a time.",
+        only_prints=True, needs_folder=False,
     ),
     CommandSpec(
         "new", "a package with a part that works, to change; a further part of it; or a recipe", OWN, "new",
