@@ -7,7 +7,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from zoo.compare.paired_tests import PairedTestPlan
     from zoo.compare.run_records import RunRecord
     from zoo.compare.verdict import Answer
+
+
+Finish = Callable[[Sequence[Arm], comparison_folder.Record, Path], int]
 
 
 class PendingError(Exception):
@@ -89,8 +92,8 @@ def open_comparison(options: ParsedOptions, command_lines: Sequence[Sequence[str
     return compare_fits.ZooFit(options.get("runs")), CostMeter(allow)
 
 
-def compare(options: ParsedOptions, comparison: Comparison) -> int:
-    """`zoo compare RECIPE --vary …`: run what is missing, and print and write the result."""
+def compare(options: ParsedOptions, comparison: Comparison, finish: Finish | None = None) -> int:
+    """`zoo compare RECIPE --vary …`: run what is missing, then print and write the result, or call ``finish``."""
     from zoo.compare import figures_on_test_split, length_probe, prepare_runs
 
     probe_factors = length_probe.parse_factors(comparison.probe) if comparison.probe else ()
@@ -152,7 +155,7 @@ def compare(options: ParsedOptions, comparison: Comparison) -> int:
     if probe_factors:
         answer = answer_records(comparison_folder.read_ledgers(record.folders), options, record)
         figures.append(probe(arms, answer, comparison.seeds, probe_factors, place, meter.allow, runner))
-    code = show_comparison(record, options, place, place, figures)
+    code = finish(arms, record, place) if finish else show_comparison(record, options, place, place, figures)
     return exit_code(runner.failed) or code
 
 
@@ -395,14 +398,19 @@ def look_at_comparison(
         answer = answer_records(ledgers, options, record, looks.plan(look))
         verdicts = {row.variant: row.verdict.word for row in answer.rows[1:]}
         new = looks.with_look(look, verdicts)
-        try:
-            if new != looks:
-                save_looks(home, new)
-        except (OSError, StorageError) as error:  # a folder that may only be read
-            print(f"warning: this look cannot be recorded: {error}", file=sys.stderr)
+        if new != looks:
+            save_or_warn(lambda: save_looks(home, new))
         if series is not None:
             save_series(path, series.with_entry(entry, [name for name in verdicts if verdicts[name] in DECISIONS[:2]]))
     return replace(answer, looks=new.looks)
+
+
+def save_or_warn(save: Callable[[], object]) -> None:
+    """Record a look, or warn where that fails: in a folder that may only be read."""
+    try:
+        save()
+    except (OSError, StorageError) as error:
+        print(f"warning: this look cannot be recorded: {error}", file=sys.stderr)
 
 
 @contextmanager
@@ -424,9 +432,17 @@ def hold_lock(path: Path) -> Iterator[None]:
 def show_comparison(
     record: comparison_folder.Record, options: ParsedOptions, home: Path, place: Path | None, more: Sequence[Chart] = ()
 ) -> int:
+    """Answer a comparison that was run, record the look, print the answer and write the report into ``place``."""
+    answer, place = answer_comparison(record, options, home, place)
+    return print_answer(answer, options, place, more)
+
+
+def answer_comparison(
+    record: comparison_folder.Record, options: ParsedOptions, home: Path, place: Path | None
+) -> tuple[Answer, Path | None]:
     """Answer a comparison that was run, and record the look in its journal in ``home``.
 
-    The report goes into ``place``; of another question than the first into a folder below ``home``.
+    Also returns where the report goes: ``place``; of another question than the first a folder below ``home``.
     """
     ledgers = comparison_folder.read_ledgers(record.folders, record.budget)
     if not ledgers:
@@ -439,13 +455,8 @@ def show_comparison(
     answer = replace(answer, late_choices=journal.choices_after_looking(events, question))
     ended_runs = sum(len(row.figures) for row in answer.rows)
     details = {"verdicts": {row.variant: row.verdict.word for row in answer.rows}}
-    try:
-        journal.append_event(home, journal.Event(journal.LOOK, question, ended_runs, details))
-    except StorageError as error:  # a folder that may only be read
-        print(f"warning: {error}", file=sys.stderr)
-    if place == home:
-        place = journal.report_folder(home, events, question)
-    return print_answer(answer, options, place, more)
+    save_or_warn(lambda: journal.append_event(home, journal.Event(journal.LOOK, question, ended_runs, details)))
+    return answer, journal.report_folder(home, events, question) if place == home else place
 
 
 def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, more: Sequence[Chart] = ()) -> int:
@@ -470,15 +481,23 @@ def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, mor
 def write_report(answer: Answer, options: ParsedOptions, place: Path, more: Sequence[Chart]) -> None:
     """Write the report and TensorBoard's summary, and print where they are."""
     from zoo.cli.tensorboard import link
-    from zoo.compare import table, tensorboard_summary
+    from zoo.compare import tensorboard_summary
     from zoo.compare.report import write_report
 
     out = output_stream(options)
     files = write_report(answer, place, more)
-    goals = [answer.goal, *(answer.base.others or {})]
-    tensorboard_summary.write_summary(place, table.as_markdown(answer), goals)
+    goals = write_tensorboard_summary(answer, place)
     homes = [one for one in (place, place.parent) if (one / comparison_folder.FILE).is_file()]
     runs = homes[0] if homes else next(iter(next(iter(answer.runs.values())).values())).path.parents[2]
     page = next((file for file in files if file.suffix == ".html"), place)
     print(f"\nreport  {page}\nlook    zoo tensorboard {runs}", file=out)
     print(f"        {link(pinned=tensorboard_summary.pinned_tags(answer.goal, goals))}", file=out)
+
+
+def write_tensorboard_summary(answer: Answer, place: Path) -> list[str]:
+    """Write TensorBoard's part of a report; the goals, the headline first."""
+    from zoo.compare import table, tensorboard_summary
+
+    goals = [answer.goal, *(answer.base.others or {})]
+    tensorboard_summary.write_summary(place, table.as_markdown(answer), goals)
+    return goals
