@@ -105,8 +105,8 @@ def bootstrap_interquartile_mean(scores: Sequence[Floats], resamples: int = RESA
     if min(map(len, scores)) < 2:
         return Estimate(value)
     random = np.random.default_rng(0)
-    drawn = [each[random.integers(0, len(each), (resamples, len(each)))] for each in scores]
-    return _percentile_interval(value, interquartile_mean(np.concatenate(drawn, axis=1)))
+    resampled = [each[random.integers(0, len(each), (resamples, len(each)))] for each in scores]
+    return _percentile_interval(value, interquartile_mean(np.concatenate(resampled, axis=1)))
 
 
 def _resample_counts(random: np.random.Generator, runs: int, resamples: int) -> Floats:
