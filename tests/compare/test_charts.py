@@ -201,7 +201,8 @@ def test_a_variant_with_a_diverged_run_has_no_mean_and_no_interval_in_any_chart(
     result = answer(runs)
     (axes,) = draw_differences(result).figure.axes
     assert max(map(abs, axes.get_xlim())) <= 1.0
-    assert len([line for line in axes.lines if line.get_marker() not in ("None", "|", "")]) == 2  # P1 and P2
+    marks = [line for line in axes.lines if line.get_marker() not in ("None", "|", "")]
+    assert [len(line.get_xdata()) for line in marks] == [3, 1, 3, 1]  # the seeds of P1 and their mean, and of P2
     assert "not distinguishable, 1 of 3 diverged" in words(draw_differences(result).svg())
     (axes,) = draw_curves(result).figure.axes
     assert len([line for line in axes.lines if line.get_linewidth() == 2.2]) == 3

@@ -520,3 +520,14 @@ def test_a_run_that_has_trained_and_ends_by_its_own_code_is_an_outcome(code, ste
     one = SimpleNamespace(process=SimpleNamespace(returncode=code), job=SimpleNamespace(folder=folder), log_offset=0)
     execution._Worker._record_crash(None, one, log)
     assert bool(run_records.read_crash(folder)) is crashed
+
+
+def test_a_crash_that_the_run_recorded_itself_says_more_than_its_log(tmp_path):
+    folder, log = tmp_path / "s1", tmp_path / "s1.log"
+    folder.mkdir()
+    outcome = {"state": "crashed", "cause": "RuntimeError: a kernel failed"}
+    (folder / "ledger.json").write_text(json.dumps({"steps": 4, "outcome": outcome}))
+    log.write_text("error: this looks like a bug in zoo or in a part")
+    one = SimpleNamespace(process=SimpleNamespace(returncode=1), job=SimpleNamespace(folder=folder), log_offset=0)
+    execution._Worker._record_crash(None, one, log)
+    assert run_records.read_crash(folder)["cause"] == "RuntimeError: a kernel failed"

@@ -11,6 +11,7 @@ import pytest
 from fabricate import run, study
 
 from zoo.compare import number_format, prose, table
+from zoo.compare.paired_tests import PairedTestPlan
 from zoo.compare.verdict import answer
 
 EFFECTS = {"default": 1.7, "position=ALiBi": 1.6, "position=Learned": 1.71, "position=NoPosition": 2.0}
@@ -178,3 +179,11 @@ def test_places_follow_the_noise():
     assert prose.figure(answer(coarse), answer(coarse).base).count(".") == 2
     assert prose.places(answer(coarse)) < prose.places(answer(study({"default": 1.7, "a=1": 1.6}, noise=0.001)))
     assert np.isfinite(answer(coarse).base.sd)
+
+
+def test_a_test_that_too_few_seeds_cannot_decide_has_an_unbounded_interval():
+    runs = study({"default": 1.7, "position=ALiBi": 1.6}, seeds=4)
+    few = answer(runs, plan=PairedTestPlan("sequential", 0.01))
+    assert math.isnan(few.rows[1].pair.low)
+    assert "[−∞, +∞]" in table.as_text(few)
+    assert table.verdicts(answer(runs[:1]))[1][0][-3] == ""

@@ -117,19 +117,21 @@ _TABLE = (
     CommandSpec(
         "compare", "learn whether a swap helped: variants with several seeds, one answer", COMPARE,
         "compare",
-        (Argument("RECIPE", "a recipe with --vary, a comparison's file or name, two recipes with "
+        (Argument("RECIPE", "recipes with --vary, a comparison's file or name, two recipes with "
                   "--attribute, or folders of finished runs", repeats=True, completes="comparison"),),
         (*COMPARE_OPTIONS, Option("model.dim", "any other option of zoo fit, for every run", metavar="64, …",
                                   key="model.dim", heading=FIXED), *HIDDEN_SETTINGS, *REFUSED),
         open_options=OPEN_OPTIONS,
         usages=(
             "RECIPE --vary OPTION=VALUE,VALUE ... [options]     run what is missing, then compare",
+            "RECIPE RECIPE ... --vary OPTION=VALUE,VALUE        the same in each, and one scoreboard over all",
             "FILE.yaml [options]                                the same, as the file says",
             "RECIPE RECIPE --attribute [options]                contribution of each option",
             "FOLDER ... [--baseline V] [--goal G] [--json]      read finished runs, fast",
         ),
         examples=(
             "zoo compare lm-tiny --vary model.position=rope,alibi --seeds 5",
+            "zoo compare lm-tiny translation-tiny vit-tiny --vary model.norm=layernorm,rmsnorm",
             'zoo compare lm-tiny --vary "model.position=none,{class_path: RoPE, init_args: {base: 500}}" --jobs 2',
             "zoo compare runs/lm-tiny --json",
         ),

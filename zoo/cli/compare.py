@@ -50,6 +50,10 @@ def run(options: ParsedOptions) -> int:
     comparison = read_comparison(options)
     if comparison is None:
         return _answer_folders(options)
+    if len(options.words) > 1:
+        from zoo.cli import compare_recipes
+
+        return compare_recipes.run(options, comparison)
     from zoo.cli import compare_run
 
     return compare_run.compare(options, comparison)
@@ -63,6 +67,12 @@ def _answer_folders(options: ParsedOptions) -> int:
     names = [f"--{key}" for key, _, _ in options.settings] or run_options
     if names:
         raise UsageError(f"{names[0]!r} is for new runs, not for finished ones: add --vary OPTION=VALUE,VALUE")
+    if len(options.words) == 1:
+        from zoo.cli import compare_recipes
+
+        code = compare_recipes.answer_folder(find_folder(options.words[0], options.get("runs")), options)
+        if code is not None:
+            return code
     return compare_run.answer_folders([find_folder(word, options.get("runs")) for word in options.words], options)
 
 
@@ -93,11 +103,6 @@ def _from_options(options: ParsedOptions) -> Comparison | None:
     """The comparison of a recipe and `--vary`; None where folders are to be read."""
     if not options.get("vary"):
         return None
-    if len(options.words) > 1:
-        raise UsageError(
-            f"one recipe at a time: got {options.words[0]!r} and {options.words[1]!r}. "
-            "Values of --vary are separated by commas, without spaces: --vary model.position=rope,alibi"
-        )
     factors, words = variants.parse_factors(options.get("vary")), tuple(fit_words(options))
     return _with_options(Comparison(recipe=options.words[0], vary=factors, options=words), options.values)
 

@@ -7,7 +7,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from zoo.compare.paired_tests import PairedTestPlan
     from zoo.compare.run_records import RunRecord
     from zoo.compare.verdict import Answer
+
+
+Finish = Callable[[Sequence[Arm], comparison_folder.Record, Path], int]
 
 
 class PendingError(Exception):
@@ -93,8 +96,8 @@ def open_comparison(options: ParsedOptions, command_lines: Sequence[Sequence[str
     return compare_fits.ZooFit(options.get("runs")), CostMeter(allow)
 
 
-def compare(options: ParsedOptions, comparison: Comparison) -> int:
-    """`zoo compare RECIPE --vary …`: run what is missing, and print and write the result."""
+def compare(options: ParsedOptions, comparison: Comparison, finish: Finish | None = None) -> int:
+    """`zoo compare RECIPE --vary …`: run what is missing, then print and write the result, or call ``finish``."""
     from zoo.compare import figures_on_test_split, length_probe, prepare_runs
 
     probe_factors = length_probe.parse_factors(comparison.probe) if comparison.probe else ()
@@ -157,7 +160,7 @@ def compare(options: ParsedOptions, comparison: Comparison) -> int:
     if probe_factors:
         answer = answer_records(comparison_folder.read_ledgers(record.folders), options, record)
         figures.append(probe(arms, answer, comparison.seeds, probe_factors, place, meter.allow, runner))
-    code = show_comparison(record, options, place, place, figures)
+    code = finish(arms, record, place) if finish else show_comparison(record, options, place, place, figures)
     return exit_code(runner.failed) or code
 
 
@@ -397,14 +400,24 @@ def look_at_comparison(
         answer = answer_records(ledgers, options, record, looks.plan(look))
         verdicts = {row.variant: row.verdict.word for row in answer.rows[1:]}
         new = looks.with_look(look, verdicts)
-        try:
-            if new != looks:
-                save_looks(home, new)
-        except (OSError, StorageError) as error:  # a folder that may only be read
-            print(f"warning: this look cannot be recorded: {error}", file=sys.stderr)
+        if new != looks:
+            save_or_warn(home, lambda: save_looks(home, new))
         if series is not None:
             save_series(path, series.with_entry(entry, [name for name in verdicts if verdicts[name] in DECISIONS[:2]]))
     return replace(answer, looks=new.looks, look_number=new.number(look))
+
+
+def save_or_warn(home: Path, save: Callable[[], object]) -> None:
+    """Record a look, or warn in a folder that may only be read. Raises StorageError where another folder fails.
+
+    A verdict whose look is not recorded would let later looks spend its share of the error once more.
+    """
+    try:
+        save()
+    except (OSError, StorageError) as error:
+        if os.access(home, os.W_OK):
+            raise StorageError(f"this look cannot be recorded: {error}") from error
+        print(f"warning: this look cannot be recorded: {error}", file=sys.stderr)
 
 
 @contextmanager
@@ -458,10 +471,7 @@ def look_and_record(record: comparison_folder.Record, options: ParsedOptions, ho
     answer = replace(answer, late_choices=None if late is None else late + changes, flags=flags)
     ended_runs = sum(len(row.figures) for row in answer.rows)
     details = {"verdicts": {row.variant: row.verdict.word for row in answer.rows}, "runs": figures}
-    try:
-        journal.append_event(home, journal.Event(journal.LOOK, question, ended_runs, details))
-    except StorageError as error:  # a folder that may only be read
-        print(f"warning: {error}", file=sys.stderr)
+    save_or_warn(home, lambda: journal.append_event(home, journal.Event(journal.LOOK, question, ended_runs, details)))
     return answer, journal.report_folder(home, events, question, bool(changes))
 
 
@@ -487,15 +497,23 @@ def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, mor
 def write_report(answer: Answer, options: ParsedOptions, place: Path, more: Sequence[Chart]) -> None:
     """Write the report and TensorBoard's summary, and print where they are."""
     from zoo.cli.tensorboard import link
-    from zoo.compare import table, tensorboard_summary
+    from zoo.compare import tensorboard_summary
     from zoo.compare.report import write_report
 
     out = output_stream(options)
     files = write_report(answer, place, more)
-    goals = [answer.goal, *(answer.base.others or {})]
-    tensorboard_summary.write_summary(place, table.as_markdown(answer), goals)
+    goals = write_tensorboard_summary(answer, place)
     homes = [one for one in (place, place.parent) if (one / comparison_folder.FILE).is_file()]
     runs = homes[0] if homes else next(iter(next(iter(answer.runs.values())).values())).path.parents[2]
     page = next((file for file in files if file.suffix == ".html"), place)
     print(f"\nreport  {page}\nlook    zoo tensorboard {runs}", file=out)
     print(f"        {link(pinned=tensorboard_summary.pinned_tags(answer.goal, goals))}", file=out)
+
+
+def write_tensorboard_summary(answer: Answer, place: Path) -> list[str]:
+    """Write TensorBoard's part of a report; the goals, the headline first."""
+    from zoo.compare import table, tensorboard_summary
+
+    goals = [answer.goal, *(answer.base.others or {})]
+    tensorboard_summary.write_summary(place, table.as_markdown(answer), goals)
+    return goals

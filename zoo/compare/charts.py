@@ -77,6 +77,17 @@ class Bar:
     high: float = math.nan
 
 
+@dataclass(frozen=True)
+class IntervalRow:
+    """A row of `draw_intervals`: label, value, the bounds of its interval (NaN for none), and single points."""
+
+    label: str
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+    points: tuple[float, ...] = ()
+
+
 def draw_charts(answer: Answer) -> list[Chart]:
     """All charts for which the answer has enough runs."""
     result = [draw_curves(answer)]
@@ -140,9 +151,8 @@ def draw_differences(answer: Answer) -> Chart:
         left = 40 + max((text_width(figure, name, 13) for name in names), default=0)
         room = max((text_width(figure, word, 12) for word in verdicts), default=0) + 24
         axes = _rows(figure, names, left, 30, WIDTH - room)
-        limits = pad_range(
-            [0.0, *(end for row in scaled for end in (row.pair.mean, row.pair.low, row.pair.high))], 0.08
-        )
+        ends = [end for row in scaled for end in (row.pair.mean, row.pair.low, row.pair.high)]
+        limits = pad_range([0.0, *ends, *(each for row in scaled for each in row.differences.values())], 0.08)
         axes.set_xlim(limits)
         _signed_ticks(axes)
         axes.set_xlabel(
@@ -158,11 +168,12 @@ def draw_differences(answer: Answer) -> Chart:
             _note(axes, verdict, (1.0, y), (14, 0), 12, shade, "left", axes.get_yaxis_transform())
             if not math.isfinite(row.pair.mean):
                 continue
+            _points(axes, [each for each in row.differences.values() if math.isfinite(each)], y, colour)
             if math.isfinite(row.pair.low):
                 _whisker(axes, (row.pair.low, row.pair.high), y, colour)
             if limits[0] <= row.pair.mean <= limits[1]:
                 _mark(axes, (row.pair.mean, y), colour, marker, 12)
-    caption = "Mean of the differences seed by seed, with its 95 % interval; an arrow: it goes on beyond the frame."
+    caption = "Small: the difference of a seed. Large: their mean with its 95 % interval; an arrow: it goes on outside."
     return Chart("differences", f"Difference from {answer.base.label}", caption, figure)
 
 
@@ -299,6 +310,32 @@ def draw_bars(title: str, rows: Sequence[Bar], label: str, good: str = "low", ca
     return Chart("shares", title, caption, figure)
 
 
+def draw_intervals(
+    name: str, title: str, rows: Sequence[IntervalRow], label: str, centre: float, limits: Range | None = None,
+    caption: str = "",
+) -> Chart:  # fmt: skip
+    """A forest plot: a value per row with its interval and points, and a line at ``centre``, where nothing differs."""
+    from zoo.plotting import new_figure, style, text_width
+
+    names = [clip_name(row.label) for row in rows]
+    values = [each for row in rows for each in (row.value, row.low, row.high, *row.points) if math.isfinite(each)]
+    with style():
+        figure = new_figure(WIDTH, ROW * len(rows) + 76)
+        left = 40 + max((text_width(figure, each, 13) for each in names), default=0)
+        axes = _rows(figure, names, left, 14, WIDTH - 24)
+        axes.set_xlim(limits or pad_range([centre, *values], 0.08))
+        axes.set_xlabel(label)
+        axes.axvline(centre, color=LIGHT["ink"], linewidth=1.2)
+        for y, row in enumerate(rows):
+            colour = series_look(y + 1).colour if not row.points else LIGHT["c1"]
+            _points(axes, row.points, y, colour)
+            if math.isfinite(row.low):
+                _whisker(axes, (row.low, row.high), y, colour)
+            if math.isfinite(row.value):
+                _mark(axes, (row.value, y), colour, "o", 11)
+    return Chart(name, title, caption, figure)
+
+
 def variant_looks(answer: Answer) -> dict[str, Look]:
     """A style per variant, the same in all charts: the baseline has the first, the others follow in order of their
     names, so that styles do not depend on results.
@@ -416,6 +453,14 @@ def _mark(axes: Axes, point: Point, colour: str, marker: str, size: float) -> No
         *point, marker, color=colour, markersize=wide, markeredgecolor=LIGHT["paper"], markeredgewidth=1, clip_on=False,
         zorder=4,
     )  # fmt: skip
+
+
+def _points(axes: Axes, values: Sequence[float], y: float, colour: str) -> None:
+    """Draw a small circle per value a little below a row's interval; those outside of the axes are left out."""
+    low, high = axes.get_xlim()
+    inside = [value for value in values if low <= value <= high]
+    heights = [y + 0.26] * len(inside)
+    axes.plot(inside, heights, "o", color=colour, markersize=4.5, alpha=0.55, markeredgewidth=0, clip_on=False)
 
 
 def _note(axes: Axes, words: str, place: Point, shift: Point, size: float, colour: str, side: Any, system: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -162,7 +163,7 @@ class _Worker:
         try:
             words = [*self.options.command, "fit", *job.words, *run_records.resume_options(job.folder)]
             log = run_records.path_beside(job.folder, ".log").open("ab")
-            log.write(f"$ {' '.join(words)}\n".encode())
+            log.write(f"$ {shlex.join(words)}\n".encode())
             log.flush()
             parent, cores = os.getpid(), threads_per_run(self.options.jobs)
             environment = {**os.environ, "OMP_NUM_THREADS": str(cores), **self.options.environment}
@@ -214,8 +215,10 @@ class _Worker:
         state, began = (record.get("outcome") or {}).get("state"), bool(record.get("steps"))
         if code in NO_CRASH or (code in NO_CRASH_BEFORE_STEPS and not began) or state == "out of memory":
             return
+        own_cause = (record.get("outcome") or {}).get("cause") if state == "crashed" else None  # says more than the log
         lines = last_log_lines(log, one.log_offset)
-        cause = f"killed by signal {-code}" if code < 0 else lines[0].strip() if lines else f"exit code {code}"
+        cause = own_cause or (lines[0].strip() if lines else f"exit code {code}")
+        cause = f"killed by signal {-code}" if code < 0 else cause
         with suppress(OSError):
             run_records.record_crash(one.job.folder, cause)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from zoo.compare.verdict import Answer
@@ -17,7 +18,12 @@ def outcome(answer: Answer) -> Outcome:
 
     "not comparable" if no variant may be compared, or there is none.
     """
-    words = [row.verdict.word for row in answer.rows[1:] if row.verdict.word != "not comparable"]
+    return outcome_of([row.verdict.word for row in answer.rows[1:]])
+
+
+def outcome_of(verdicts: Iterable[str]) -> Outcome:
+    """The same of the words of some verdicts."""
+    words = [word for word in verdicts if word != "not comparable"]
     if not words:
         return "not comparable"
     if "better" in words:

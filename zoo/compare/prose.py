@@ -152,9 +152,13 @@ def interval(answer: Answer, row: Row) -> str:
 
 
 def difference_and_interval(answer: Answer, pair: Paired) -> tuple[str, str]:
-    """``−0.113`` and ``[−0.141, −0.085]``, the second empty without one."""
-    mean, *ends = (format_fixed(value, places(answer), sign=True) for value in (pair.mean, pair.low, pair.high))
-    return mean, "" if math.isnan(pair.low) else f"[{ends[0]}, {ends[1]}]"
+    """``−0.113`` and ``[−0.141, −0.085]``, the second empty without one.
+
+    A test that so few seeds cannot decide rejects no difference, however large: ``[−∞, +∞]``.
+    """
+    bounds = (-math.inf, math.inf) if math.isnan(pair.low) and pair.n > 1 else (pair.low, pair.high)
+    mean, *ends = (format_fixed(value, places(answer), sign=True) for value in (pair.mean, *bounds))
+    return mean, "" if math.isnan(bounds[0]) else f"[{ends[0]}, {ends[1]}]"
 
 
 def grid_legend() -> str:
@@ -220,6 +224,8 @@ def _by_how_much(answer: Answer, row: Row) -> str:
 
 def _size(answer: Answer, row: Row) -> str:
     """``0.113 nats (95 % interval 0.085 to 0.141)``: a difference without its sign, which the verdict implies."""
+    if math.isnan(row.pair.low):  # decided at an earlier look
+        return f"{format_fixed(abs(row.pair.mean), places(answer))}{unit(answer)}"
     sign = -1 if row.pair.mean < 0 else 1
     ends = sorted((sign * row.pair.low, sign * row.pair.high))
     low, high = (format_fixed(end, places(answer)) for end in ends)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from zoo.compare import prose, table
+from zoo.compare import prose, provenance, table
 from zoo.compare.charts import Chart, draw_charts
 from zoo.compare.number_format import format_duration, format_fixed, format_short
 from zoo.compare.run_records import RunRecord, number
@@ -56,13 +56,8 @@ def write_report(answer: Answer, folder: str | Path, more: Sequence[Chart] = ())
 
 def page(answer: Answer, charts: Sequence[Chart] = ()) -> str:
     """The report as one HTML page, with these charts; it needs no scripts, fonts or pictures from elsewhere."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("zoo.compare"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, keep_trailing_newline=True,
-    )  # fmt: skip
-    return environment.get_template(TEMPLATE).render(
+    return render(
+        TEMPLATE,
         answer=answer,
         charts=charts,
         question=prose.question(answer),
@@ -72,12 +67,27 @@ def page(answer: Answer, charts: Sequence[Chart] = ()) -> str:
         costs=_by_row(answer, table.costs(answer)),
         others=_by_row(answer, table.goals(answer)),
         runs=_runs(answer),
+        run_commands=[provenance.run_command(run) for _, run in provenance.all_runs(answer)],
+        failed=provenance.failed_runs(answer),
+        code=provenance.code_rows(answer),
+        environment=provenance.environment(answer),
+        equal=provenance.held_equal(answer),
+        total_time=format_duration(provenance.training_time(answer)),
         common=_common(answer),
         version=_setting(answer, "zoo"),
         tests=TEST_NAMES,
-        light=LIGHT,
-        dark=DARK,
     )
+
+
+def render(template: str, **values: object) -> str:
+    """A page from a template in templates/, with the colours of ``zoo.palette``."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("zoo.compare"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
+    return environment.get_template(template).render(light=LIGHT, dark=DARK, **values)
 
 
 def _by_row(answer: Answer, cells: tuple[list[str], list[list[str]]] | None) -> dict[str, Any] | None:

@@ -36,34 +36,34 @@ def as_text(answer: Answer, width: int = WIDTH, colour: bool = False) -> str:
         for cells, row in zip(rows, answer.rows, strict=True)
     ]
     styles = [COLOURS.get(row.verdict.word, "") if colour else "" for row in answer.rows]
-    lines = [*_wrap(prose.question(answer), width, "1" if colour else "")]
-    lines += [*_wrap(" ".join(prose.sentences(answer)), width), ""]
-    lines += [*_columns(headings, narrow, width, styles), ""]
+    lines = [*wrap_text(prose.question(answer), width, "1" if colour else "")]
+    lines += [*wrap_text(" ".join(prose.sentences(answer)), width), ""]
+    lines += [*align_columns(headings, narrow, width, styles), ""]
     if effects := grid(answer):
-        lines += [*_columns(*effects, width), ""]
-    lines += [*_columns(*costs(answer), width), ""]
+        lines += [*align_columns(*effects, width), ""]
+    lines += [*align_columns(*costs(answer), width), ""]
     for row in answer.rows:
-        lines += _wrap(f"{row.label}: {row.tuned}", width) if row.tuned else []
+        lines += wrap_text(f"{row.label}: {row.tuned}", width) if row.tuned else []
     for note in (*prose.legend(answer), *([prose.grid_legend()] if effects else [])):
-        lines += _wrap(note, width, "2" if colour else "")
+        lines += wrap_text(note, width, "2" if colour else "")
     for flag in answer.flags:
-        lines += _wrap(f"! {flag.sentence}", width, "31" if colour and flag.fatal else "33" if colour else "", "  ")
+        lines += wrap_text(f"! {flag.sentence}", width, "31" if colour and flag.fatal else "33" if colour else "", "  ")
     return "\n".join(lines)
 
 
 def as_markdown(answer: Answer) -> str:
     """The same as Markdown, for a file, a pull request or TensorBoard's Text tab."""
     parts = [f"# {prose.question(answer)}", " ".join(prose.sentences(answer))]
-    parts += [_markdown_table(*verdicts(answer)), "\n".join(prose.legend(answer))]
+    parts += [markdown_table(*verdicts(answer)), "\n".join(prose.legend(answer))]
     if effects := grid(answer):
-        parts += ["## Main effects and interactions", _markdown_table(*effects), prose.grid_legend()]
-    parts += ["## Cost", _markdown_table(*costs(answer))]
+        parts += ["## Main effects and interactions", markdown_table(*effects), prose.grid_legend()]
+    parts += ["## Cost", markdown_table(*costs(answer))]
     if others := goals(answer):
-        parts += ["## Other figures", _markdown_table(*others)]
+        parts += ["## Other figures", markdown_table(*others)]
     if tuned := [f"- {row.label}: {row.tuned}" for row in answer.rows if row.tuned]:
         parts += ["## Solved or tuned for each variant", "\n".join(tuned)]
     if answer.flags:
-        lines = [f"- {'**refused** ' if flag.fatal else ''}{_escape_markdown(flag.sentence)}" for flag in answer.flags]
+        lines = [f"- {'**refused** ' if flag.fatal else ''}{escape_markdown(flag.sentence)}" for flag in answer.flags]
         parts += ["## What is not equal", "\n".join(lines)]
     if answer.commands:
         parts += ["## Made by", "```bash\n" + "\n".join(answer.commands) + "\n```"]
@@ -131,7 +131,7 @@ def as_json(answer: Answer) -> str:
         | {"others": {goal: {"mean": mean, "sd": sd} for goal, (mean, sd) in (row.others or {}).items()}}
         for row in answer.rows
     ]
-    return console.as_json(_strict(content), indent=2, allow_nan=False) + "\n"
+    return console.as_json(strict_values(content), indent=2, allow_nan=False) + "\n"
 
 
 FORMS: dict[str, Callable[[float], str]] = {"count": format_short, "bytes": format_memory, "seconds": format_duration}
@@ -213,7 +213,7 @@ def _heading(answer: Answer) -> str:
     return answer.varied[0] if len(answer.varied) == 1 and answer.base.choices[answer.varied[0]] != NONE else "variant"
 
 
-def _columns(
+def align_columns(
     headings: Sequence[str], rows: Iterable[Sequence[str]], width: int, styles: Sequence[str] = ()
 ) -> list[str]:
     """Aligned columns without empty ones, the first and the last wrapped; stacked rows if they are too wide."""
@@ -242,7 +242,7 @@ def _stacked_rows(lines: Sequence[Sequence[str]], width: int, styles: Sequence[s
     for number, line in enumerate(lines[1:], 1):
         cells = [f"{heading} {cell}" for heading, cell in zip(lines[0][1:], line[1:], strict=True) if cell]
         style = _style(styles, number)
-        result += [*_wrap(line[0], width, style), *_wrap("  " + " · ".join(cells), width, style, "  ")]
+        result += [*wrap_text(line[0], width, style), *wrap_text("  " + " · ".join(cells), width, style, "  ")]
     return result
 
 
@@ -250,7 +250,8 @@ def _style(styles: Sequence[str], number: int) -> str:
     return styles[number - 1] if 0 < number <= len(styles) else ""
 
 
-def _wrap(text: str, width: int, style: str = "", indent: str = "") -> list[str]:
+def wrap_text(text: str, width: int, style: str = "", indent: str = "") -> list[str]:
+    """Printable lines of at most ``width`` columns; ``indent`` begins all but the first, ``style`` is an ANSI one."""
     return [_apply_style(line, style) for line in textwrap.wrap(text, width, subsequent_indent=indent)]
 
 
@@ -259,12 +260,13 @@ def _apply_style(text: str, style: str) -> str:
     return f"\x1b[{style}m{text}\x1b[0m" if style else text
 
 
-def _markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of Markdown, with its special characters escaped."""
     lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(f"| {' | '.join(_escape_markdown(cell) for cell in line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(escape_markdown(cell) for cell in line)} |" for line in lines)
 
 
-def _escape_markdown(cell: str) -> str:
+def escape_markdown(cell: str) -> str:
     """Text with Markdown's special characters escaped."""
     return "".join(f"\\{c}" if c in "|*_`<[]" else c for c in cell)
 
@@ -273,10 +275,10 @@ def _unknown(value: object) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def _strict(value: Any) -> Any:
+def strict_values(value: Any) -> Any:
     """The same value with None for floats that are not finite."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _strict(item) for key, item in value.items()}
-    return [_strict(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {str(key): strict_values(item) for key, item in value.items()}
+    return [strict_values(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -19,6 +19,7 @@ from zoo.errors import UsageError
 NAME = "tensorboard"
 PINNED = ("val/loss", "train/loss", "val_by_tokens/loss")  # where no run says what it measures
 MOST = 6  # pinned charts
+SCOREBOARD_TAGS = ("scoreboard/all tasks", "scoreboard/P(improvement)")  # of comparisons over several recipes
 COLUMNS = 110  # characters of a line: TensorBoard's Text does not wrap
 
 
@@ -80,6 +81,12 @@ def tensorboard_folder(folder: Path) -> Iterator[tuple[Path, tuple[str, ...]]]:
     For a comparison's folder it is a temporary one of links to the runs, `RoPE/s1`: their own names hold what all have
     in common, too. Raises UsageError for a damaged record of a comparison.
     """
+    from zoo.compare import scoreboard_folder  # which imports this module
+
+    if saved := scoreboard_folder.load_members(folder):
+        with _scoreboard_links(folder, [member.folder for member in saved[0]]) as links:
+            yield links
+        return
     record = comparison_folder.load_record(folder)
     if record is None:
         yield folder, headline_tags(folder)
@@ -94,6 +101,24 @@ def tensorboard_folder(folder: Path) -> Iterator[tuple[Path, tuple[str, ...]]]:
             link.symlink_to(run.absolute(), target_is_directory=True)
         Path(place, "comparison").symlink_to((folder / NAME).absolute(), target_is_directory=True)
         yield Path(place), pinned
+
+
+@contextmanager
+def _scoreboard_links(folder: Path, comparisons: Sequence[Path]) -> Iterator[tuple[Path, tuple[str, ...]]]:
+    """The same for a scoreboard: its rows, and the runs of each recipe below the recipe's name."""
+    goals: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="zoo-tensorboard-") as place:
+        Path(place, "scoreboard").symlink_to((folder / NAME).absolute(), target_is_directory=True)
+        for home in comparisons:
+            record = comparison_folder.load_record(home)
+            labels, pinned = _labels(record) if record else ({}, ())
+            goals += pinned[:1]
+            for run in record.folders if record else ():
+                link = Path(place, run.parents[1].name, re.sub(r"[/\\:]", "_", labels[run.parent.name]), run.name)
+                link.parent.mkdir(parents=True, exist_ok=True)
+                if not os.path.lexists(link):
+                    link.symlink_to(run.absolute(), target_is_directory=True)
+        yield Path(place), tuple(dict.fromkeys((*SCOREBOARD_TAGS, *goals)))[:MOST]
 
 
 def _labels(record: comparison_folder.Record) -> tuple[dict[str, str], tuple[str, ...]]:

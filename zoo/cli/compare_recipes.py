@@ -1,0 +1,192 @@
+"""`zoo compare A B C --vary …`: one comparison in each of several recipes, and one scoreboard over all of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from zoo import console, recipe_files, registry
+from zoo.cli import compare_run
+from zoo.cli.tables import is_terminal
+from zoo.compare import comparison_folder, looks, outcome, plan, prepare_runs, scoreboard, scoreboard_folder, variants
+from zoo.compare.plan import Arm, Comparison
+from zoo.compare.scoreboard import Scoreboard, Task
+from zoo.compare.scoreboard_folder import Member
+from zoo.compare.variants import Choice
+from zoo.config.option_parser import ParsedOptions
+from zoo.errors import UsageError
+from zoo.registry import suggest
+
+# options that do not go with several recipes, and why
+REFUSED = {
+    "attribute": "it takes two recipes and no --vary",
+    "until": "each recipe would stop at another number of seeds, and intervals over tasks need a fixed one",
+    "margin": "figures of different tasks have different units",
+    "probe": "it is for language models on text: probe one recipe at a time",
+    "series": "its tries are those of one recipe's comparison",
+    "scale": "sizes differ between recipes: scale one recipe at a time",
+    "emit": "jobs are written for one recipe at a time; --shard I/N works here",
+}
+
+
+def check_recipes(options: ParsedOptions) -> None:
+    """Raise UsageError for words that name no recipe, for one that is named twice, and for options of one recipe."""
+    for index, word in enumerate(options.words):
+        if recipe_files.packaged_recipe(word) is None and not Path(word).expanduser().is_file():
+            hint = suggest(word, [one.name for one in recipe_files.recipes()])
+            before = options.words[index - 1]
+            also = f"one recipe at a time, or several: after {before!r}, " if index else ""
+            raise UsageError(
+                f"{also}{word!r} is no recipe.{hint} Values of --vary are separated by commas, without spaces: "
+                "--vary model.position=rope,alibi"
+            )
+        if word in options.words[:index]:
+            raise UsageError(f"{word!r} is named twice.")
+    for name, why in REFUSED.items():
+        if name in options.values:
+            raise UsageError(f"--{name} does not go with several recipes: {why}.")
+
+
+def run(options: ParsedOptions, comparison: Comparison) -> int:
+    """Run what is missing of every recipe, then print and write the scoreboard.
+
+    ``comparison`` is what is compared in each recipe. Without --baseline it is with the first value of every --vary,
+    because what the recipes themselves have may differ.
+    """
+    check_recipes(options)
+    if comparison.base is None:
+        comparison = replace(comparison, base=",".join(str(factor.choices()[0]) for factor in comparison.vary))
+    comparisons = [replace(comparison, recipe=word) for word in options.words]
+    check_before_runs(options, comparisons)
+    members: list[Member] = []
+
+    def remember(arms: Sequence[Arm], record: comparison_folder.Record, place: Path) -> int:
+        members.append(Member(place, {arm.name: variant_name(arm, comparison) for arm in arms}))
+        return 0
+
+    codes = [compare_run.compare(options, one, remember) for one in comparisons]
+    if len(members) < len(comparisons):  # a dry run, or runs of other shards are missing
+        return max(codes)
+    recipes = [member.folder.parents[1].name for member in members]
+    home = scoreboard_folder.scoreboard_path(Path(options.get("runs")), recipes, comparison.title)
+    command = compare_run.command_line(options)
+    scoreboard_folder.save_members(home, members, command)
+    return max(codes) or show(members, command, options, home, home)
+
+
+def variant_name(arm: Arm, comparison: Comparison) -> str:
+    """What a variant is called in all recipes: the value if one option varies, else ``norm=RMSNorm,ffn=MLP``."""
+    choices = [Choice(one.key, part_name(one)) for one in sorted(arm.variant, key=lambda choice: choice.key)]
+    if len(comparison.vary) == 1 and len(choices) == 1:
+        return choices[0].value
+    return variants.variant_text(tuple(choices))
+
+
+def part_name(choice: Choice) -> str:
+    """The name of a part as it is registered, whatever the case on the command line; other values as they are."""
+    kind = choice.key.removeprefix("model.")
+    names = [part.name for part in registry.parts(kind)] if kind in registry.KINDS else []
+    return next((name for name in names if name.lower() == choice.value.lower()), choice.value)
+
+
+def check_before_runs(options: ParsedOptions, comparisons: Sequence[Comparison]) -> None:
+    """Raise UsageError, before anything is run, for what any of the recipes refuses: options, baseline, goal."""
+    words = [each for comparison in comparisons for each in prepare_runs.check_comparison(comparison)]
+    fits, meter = compare_run.open_comparison(options, words)
+    words_by_name: dict[str, str] = {}
+    for comparison in comparisons:
+        try:
+            arms, _ = plan.build_arms(comparison, fits, meter.check)
+            compare_run.check_goal(meter, arms[0], comparison.goal)
+        except UsageError as error:
+            raise type(error)(f"{comparison.recipe}: {error}") from error
+        name = arms[0].point.recipe
+        if name in words_by_name:
+            raise UsageError(
+                f"{words_by_name[name]!r} and {comparison.recipe!r} have the same name, {name}, and so one run folder."
+            )
+        words_by_name[name] = comparison.recipe
+
+
+def answer_folder(folder: Path, options: ParsedOptions) -> int | None:
+    """`zoo compare FOLDER` of a scoreboard, without torch; None for any other folder."""
+    saved = scoreboard_folder.load_members(folder)
+    if saved is None:
+        return None
+    for name in ("baseline", "goal", *REFUSED):
+        if options.values.get(name):
+            why = REFUSED.get(name, "name it in the command that compares, or read one recipe's folder")
+            raise UsageError(f"--{name} does not go with a scoreboard: {why}.")
+    members, command = saved
+    return show(members, command, options, folder, Path(options.get("out")) if options.get("out") else None)
+
+
+def show(members: Sequence[Member], command: str, options: ParsedOptions, home: Path, place: Path | None) -> int:
+    """Answer every recipe's comparison, print the scoreboard, and write all reports if ``place`` is set."""
+    from zoo.compare import report
+
+    tasks, reports = [], {}
+    for member in members:
+        record = comparison_folder.load_record(member.folder)
+        if record is None:
+            raise UsageError(f"{member.folder} is no folder of a comparison any more. Run the command again: {command}")
+        record = replace(record, at=options.get("at") or record.at)
+        answer, own_place = compare_run.look_and_record(record, options, member.folder)
+        tasks.append(Task(answer, member.names))
+        if place is not None:
+            report.write_report(answer, own_place)
+            compare_run.write_tensorboard_summary(answer, own_place)
+            reports[answer.recipe] = own_place
+    board = look_at_scoreboard(tasks, home, command)
+    if options.get("json"):
+        print(scoreboard.as_json(board))
+    else:
+        width = min(shutil.get_terminal_size((100, 0)).columns, 160) if is_terminal() else 100
+        console.draw(scoreboard.as_text(board, width))
+    if place is not None:
+        write_reports(board, options, reports, Path(options.get("out") or place), home)
+    if options.get("exit_code"):
+        return outcome.EXIT_CODES[outcome.outcome_of(board.words)]
+    return 1 if board.comparability_errors else 0
+
+
+def look_at_scoreboard(tasks: Sequence[Task], home: Path, command: str) -> Scoreboard:
+    """The scoreboard with what earlier looks at it have left to spend; records the look.
+
+    The test over all tasks has an error probability of its own, which all looks at it share.
+    """
+    first = scoreboard.make_scoreboard(tasks)
+    seeds = {row.name: _seeds(tasks, row.name) for row in first.rows}
+    goal = ", ".join(f"{task.recipe} {task.answer.goal}" for task in tasks)
+    with compare_run.hold_lock(home / looks.FILE):
+        past = looks.load_looks(home, seeds)
+        question = looks.Question(goal, first.baseline, tasks[0].answer.at, None, "permutation")
+        look = past.next_look(question, seeds)
+        board = scoreboard.make_scoreboard(tasks, past.plan(look), [command])
+        new = past.with_look(look, {row.name: row.verdict.word for row in board.rows[1:]})
+        if new != past:
+            compare_run.save_or_warn(home, lambda: looks.save_looks(home, new))
+    return replace(board, looks=new.looks)
+
+
+def _seeds(tasks: Sequence[Task], name: str) -> tuple[int, ...]:
+    return tuple(sorted({seed for task in tasks for seed in scoreboard.common_seeds(task, name)}))
+
+
+def write_reports(
+    board: Scoreboard, options: ParsedOptions, reports: Mapping[str, Path], place: Path, home: Path
+) -> None:
+    """Write the scoreboard's report and its part of TensorBoard, and print where all reports are."""
+    from zoo.cli.tensorboard import link
+
+    out = compare_run.output_stream(options)
+    files = scoreboard_folder.write_report(board, reports, place)
+    scoreboard_folder.write_summary(home, board)
+    page = next(file for file in files if file.suffix == ".html")
+    print(f"\nreport  {page}", file=out)
+    for recipe, folder in reports.items():
+        print(f"        {recipe}: {folder / 'comparison.html'}", file=out)
+    print(f"look    zoo tensorboard {home}", file=out)
+    print(f"        {link(pinned=scoreboard_folder.pinned_tags(board))}", file=out)

@@ -1,0 +1,357 @@
+"""The scoreboard of variants over several recipes: one table of all verdicts, and one estimate over all tasks."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from zoo import console
+from zoo.compare import across_tasks, outcome, prose, sequential, table
+from zoo.compare.across_tasks import NO_ESTIMATE, Estimate, Floats
+from zoo.compare.looks import Look
+from zoo.compare.number_format import NONE, format_fixed, format_probability, join_words
+from zoo.compare.outcomes import other_failures
+from zoo.compare.paired_tests import ASSUMPTIONS, PairedTestPlan
+from zoo.compare.statistics import ALPHA, Verdict, holm_adjust
+from zoo.compare.verdict import Answer, Row
+from zoo.errors import UsageError
+
+FIXED = PairedTestPlan("permutation", ALPHA)
+
+
+@dataclass(frozen=True)
+class Task:
+    """The answer of one recipe's comparison, and what each of its variants is called in all recipes:
+    folder's name → ``RMSNorm``.
+    """
+
+    answer: Answer
+    names: Mapping[str, str]
+
+    @property
+    def recipe(self) -> str:
+        """The recipe's name."""
+        return self.answer.recipe
+
+    def row(self, name: str) -> Row | None:
+        """The variant's row; None where this recipe lacks it."""
+        return next((row for row in self.answer.rows if self.names.get(row.variant) == name), None)
+
+
+@dataclass(frozen=True)
+class OverallRow:
+    """A variant over all tasks: P(improvement) on the baseline, the interquartile mean of its normalised scores, and p
+    of the test over all tasks, before and after Holm's correction over the variants. NaN for what runs do not tell.
+    ``scores`` are the normalised scores by recipe and seed; ``failed`` is the number of its failed runs.
+    """
+
+    name: str
+    improvement: Estimate
+    score: Estimate
+    p: float
+    adjusted: float
+    verdict: Verdict
+    scores: Mapping[str, Mapping[int, float]]
+    pairs: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True)
+class Scoreboard:
+    """The baseline's row and those of the variants, by P(improvement); ``plan`` says how they are tested."""
+
+    tasks: tuple[Task, ...]
+    baseline: str
+    rows: tuple[OverallRow, ...]
+    plan: PairedTestPlan = FIXED
+    looks: tuple[Look, ...] = ()
+    commands: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> list[str]:
+        """The word of each variant's verdict."""
+        return [row.verdict.word for row in self.rows if row.name != self.baseline]
+
+    @property
+    def comparability_errors(self) -> tuple[str, ...]:
+        """Those of the recipes, each with its recipe."""
+        return tuple(f"{task.recipe}: {error}" for task in self.tasks for error in task.answer.comparability_errors)
+
+
+def make_scoreboard(tasks: Sequence[Task], plan: PairedTestPlan = FIXED, commands: Sequence[str] = ()) -> Scoreboard:
+    """The scoreboard of variants whose baseline is the same in all recipes. Raises UsageError where it is not."""
+    baselines = {task.recipe: task.names[task.answer.baseline] for task in tasks}
+    if len(set(baselines.values())) > 1:
+        words = ", ".join(f"{name} of {recipe}" for recipe, name in baselines.items())
+        raise UsageError(f"the recipes have different baselines: {words}. Name one: --baseline OPTION=VALUE")
+    baseline = next(iter(baselines.values()))
+    names = dict.fromkeys(name for task in tasks for name in task.names.values() if name != baseline)
+    differences = {name: _differences(tasks, name, plan) for name in names}
+    tested = {name: _p_value(each, plan) for name, each in differences.items() if not _refusal(tasks, name)}
+    adjusted = dict(zip(tested, holm_adjust(list(tested.values()), list(tested)), strict=True))
+    rows = [_overall_row(tasks, baseline, Verdict("baseline", "baseline"))]
+    for name in names:
+        verdict = _refusal(tasks, name) or _judge(differences[name], adjusted[name], plan.level)
+        word, _ = plan.earlier.get(name, ("", 0))
+        if word == _side(differences[name]) and verdict.word == "not distinguishable":
+            verdict = Verdict(word, f"{word}, decided at an earlier look")
+        rows.append(_overall_row(tasks, name, verdict, tested.get(name, math.nan), adjusted.get(name, math.nan)))
+    rows[1:] = sorted(rows[1:], key=lambda row: -row.improvement.value if row.improvement.value >= 0 else 1.0)
+    return Scoreboard(tuple(tasks), baseline, tuple(rows), plan, commands=tuple(commands))
+
+
+def common_seeds(task: Task, name: str) -> list[int]:
+    """The seeds that a variant has in common with the baseline, by number; none where the recipe lacks it."""
+    row = task.row(name)
+    return sorted(set(row.figures) & set(task.answer.base.figures)) if row else []
+
+
+def _scores(task: Task, name: str, seeds: Sequence[int]) -> tuple[Floats, Floats]:
+    """Scores of which only the order counts, of a variant and the baseline."""
+    row = task.row(name)
+    assert row is not None
+    base, lower = task.answer.base.figures, task.answer.lower_is_better
+    ours = across_tasks.rank_scores([row.figures[seed] for seed in seeds], lower)
+    return ours, across_tasks.rank_scores([base[seed] for seed in seeds], lower)
+
+
+def _differences(tasks: Sequence[Task], name: str, plan: PairedTestPlan) -> list[Floats]:
+    """By task, what the variant is better by at each seed that it shares with the baseline."""
+    seeds = [plan.sort_seeds(common_seeds(task, name)) for task in tasks]
+    return [across_tasks.improvements(*_scores(task, name, each)) for task, each in zip(tasks, seeds, strict=True)
+            if each]  # fmt: skip
+
+
+def _p_value(differences: Sequence[Floats], plan: PairedTestPlan) -> float:
+    if plan.test == "sequential":
+        return sequential.last_p(across_tasks.sequence_over_tasks(differences))
+    return across_tasks.flip_signs_over_tasks(differences)
+
+
+def _side(differences: Sequence[Floats]) -> str:
+    """ "better" or "worse": on which side the scaled differences lie together."""
+    return "better" if math.fsum(across_tasks.sequence_over_tasks(differences)) > 0 else "worse"
+
+
+def _refusal(tasks: Sequence[Task], name: str) -> Verdict | None:
+    """Why there is no verdict over all tasks; None where there is one."""
+    for task in tasks:
+        row, base = task.row(name), task.answer.base
+        if row is None:
+            return Verdict("no verdict", f"{task.recipe} lacks it: no verdict")
+        if row.verdict.word == "not comparable":
+            return Verdict("not comparable", f"{task.recipe}: {row.verdict.sentence}")
+        if failures := other_failures((row.failures, base.failures)):
+            return Verdict("no verdict", f"{task.recipe}: runs {failures}: no verdict")
+        if not common_seeds(task, name):
+            return Verdict("no verdict", f"{task.recipe}: no seed in common with the baseline: no verdict")
+    return None
+
+
+def _judge(differences: Sequence[Floats], adjusted: float, level: float) -> Verdict:
+    pairs = sum(map(len, differences))
+    over = f"{len(differences)} tasks and {pairs} pairs of runs"
+    if adjusted <= level:
+        side = _side(differences)
+        return Verdict(side, f"{side} over {over}")
+    if not any(each.any() for each in differences):
+        return Verdict("not distinguishable", f"identical over {over}")
+    return Verdict("not distinguishable", f"not distinguishable over {over}")
+
+
+def _overall_row(
+    tasks: Sequence[Task], name: str, verdict: Verdict, p: float = math.nan, adjusted: float = math.nan
+) -> OverallRow:
+    """A variant's estimates over the tasks: none where a recipe lacks it or refuses a verdict."""
+    scores, pairs, failed = {}, [], 0
+    for task in tasks:
+        row, seeds = task.row(name), common_seeds(task, name)
+        if row is None or row.verdict.word == "not comparable":
+            continue
+        failed += len(row.failures)
+        base = task.answer.base.figures
+        each = across_tasks.normalise([row.figures[s] for s in seeds], [base[s] for s in seeds],
+                                      task.answer.lower_is_better)  # fmt: skip
+        scores[task.recipe] = {} if each is None else dict(zip(seeds, each.tolist(), strict=True))
+        pairs.append(_scores(task, name, seeds))
+    complete = len(pairs) == len(tasks) and all(len(ours) for ours, _ in pairs)
+    improvement = score = NO_ESTIMATE
+    if complete and verdict.word != "baseline":
+        improvement = across_tasks.bootstrap_improvement(*map(list, zip(*pairs, strict=True)))
+    if complete and all(scores.values()):
+        score = across_tasks.bootstrap_interquartile_mean([np.array(list(each.values())) for each in scores.values()])
+    return OverallRow(name, improvement, score, p, adjusted, verdict, scores, sum(len(o) for o, _ in pairs), failed)
+
+
+def question(board: Scoreboard) -> str:
+    """``Does RMSNorm instead of LayerNorm help in lm-tiny, translation-tiny and vit-tiny?``."""
+    names = [row.name for row in board.rows if row.name != board.baseline]
+    return f"Does {join_words(names).replace(' and ', ' or ')} instead of {board.baseline} help in {_recipes(board)}?"
+
+
+def sentences(board: Scoreboard) -> list[str]:
+    """The answer over all tasks: a word, then a sentence per variant."""
+    words = board.words
+    opening = (
+        "Yes." if "better" in words
+        else "No." if words and set(words) == {"worse"}
+        else "Not shown by these runs." if {"worse", "not distinguishable"} & set(words)
+        else "These runs cannot tell."
+    )  # fmt: skip
+    result = [opening]
+    for row in board.rows:
+        if row.name != board.baseline:
+            chance = f"; P(improvement) {estimate_text(row.improvement, 2)}" if _is_defined(row.improvement) else ""
+            failures = f"; {row.failed} of its runs failed" if row.failed else ""
+            result.append(f"{row.name} is {row.verdict.sentence}{chance}{failures}.")
+    return result
+
+
+def legend(board: Scoreboard) -> list[str]:
+    """How to read the table."""
+    goals = join_words([f"{prose.goal(task.answer)} of {task.recipe}" for task in board.tasks], 6)
+    result = [
+        f"Figures: {goals}, mean ± standard deviation over seeds; differences are paired by seed.",
+        "P(improvement): how often a run of the variant is better than a run of the baseline, any two of the same "
+        "task, a tie counting half, averaged over the tasks; 0.5 is no difference. A failed run is worse than any "
+        "figure, and equal to another failed one.",
+        f"Score: the figure relative to the mean of {board.baseline} in the same task, so that 1.02 is 2 % better; a "
+        "failed run scores 0. Its mean is that of the middle half of all runs of all tasks (interquartile mean).",
+        "Intervals in brackets are those of 95 % of a bootstrap that draws seeds within each task (stratified), "
+        "variant and baseline together; with few seeds they are too narrow, and no verdict is made of them.",
+        f"The verdict over all tasks is of a test of its own: it assumes {ASSUMPTIONS[board.plan.test].split(';')[0]}, "
+        f"scales the differences of each task by their root mean square, and is false with a probability of at most "
+        f"{board.plan.level:.2g}"
+        + (", p after Holm's correction." if len(board.rows) > 2 else "."),
+        "The verdicts of the recipes have an error probability each of their own.",
+    ]  # fmt: skip
+    if board.plan.test == "sequential":
+        result.append("Seeds were added after a look: differences are tested by betting on their signs, in the order "
+                      "of their seeds.")  # fmt: skip
+    undefined = [name for name in (task.recipe for task in board.tasks)
+                 if any(row.scores.get(name) == {} for row in board.rows)]  # fmt: skip
+    if undefined:
+        result.append(f"Without a score, because a run of the baseline failed or a figure is not positive: "
+                      f"{join_words(undefined)}.")  # fmt: skip
+    return result
+
+
+def task_cells(board: Scoreboard) -> tuple[list[str], list[list[str]]]:
+    """Headings and cells: a row per recipe and variant with its figure, difference, interval, p and verdict."""
+    headings = ["task", "variant", "figure", "difference", prose.BETWEEN, "p", "verdict"]
+    rows = []
+    for task in board.tasks:
+        answer = task.answer
+        for row in answer.rows:
+            rows.append([
+                task.recipe, task.names.get(row.variant, row.label),
+                prose.figure(answer, row), prose.difference(answer, row), prose.interval(answer, row),
+                prose.chance(row), prose.brief(row),
+            ])  # fmt: skip
+    return headings, rows
+
+
+def overall_cells(board: Scoreboard) -> tuple[list[str], list[list[str]]]:
+    """Headings and cells: a row per variant with what is estimated over all tasks."""
+    headings = ["variant", "P(improvement)", "score, interquartile mean", "p", "verdict over all tasks"]
+    rows = []
+    for row in board.rows:
+        places = 4 if _is_defined(row.score) and abs(row.score.value - 1) < 0.05 else 3
+        chance = "" if math.isnan(row.adjusted) else format_probability(row.adjusted)
+        failures = f"; {row.failed} of its runs failed" if row.failed else ""
+        improvement = "" if row.name == board.baseline else estimate_text(row.improvement, 2)
+        rows.append([row.name, improvement, estimate_text(row.score, places), chance,
+                     f"{row.verdict.sentence}{failures}"])  # fmt: skip
+    return headings, rows
+
+
+def estimate_text(estimate: Estimate, places: int) -> str:
+    """``0.68 [0.60, 0.76]``; the value alone without an interval, a dash without a value."""
+    if not _is_defined(estimate):
+        return NONE
+    value, low, high = (format_fixed(each, places) for each in estimate)
+    return value if math.isnan(estimate.low) else f"{value} [{low}, {high}]"
+
+
+def as_text(board: Scoreboard, width: int = table.WIDTH) -> str:
+    """Question, answer and both tables in at most ``width`` columns."""
+    headings, rows = task_cells(board)
+    headings = [*headings[:3], f"{headings[3]}, {headings[4]}", *headings[5:]]
+    narrow = [[*cells[:3], f"{cells[3]} {cells[4]}".strip(), *cells[5:]] for cells in rows]
+    lines = [*table.wrap_text(question(board), width), *table.wrap_text(" ".join(sentences(board)), width), ""]
+    lines += [*table.align_columns(headings, narrow, width), ""]
+    lines += [*table.align_columns(*overall_cells(board), width), ""]
+    for note in legend(board):
+        lines += table.wrap_text(note, width)
+    for sentence in flags(board):
+        lines += table.wrap_text(f"! {sentence}", width, indent="  ")
+    return "\n".join(lines)
+
+
+def flags(board: Scoreboard) -> list[str]:
+    """What is not equal in each recipe, with the recipe's name."""
+    return [f"{task.recipe}: {flag.sentence}" for task in board.tasks for flag in task.answer.flags]
+
+
+def as_markdown(board: Scoreboard) -> str:
+    """The same as Markdown."""
+    parts = [f"# {question(board)}", " ".join(sentences(board)), table.markdown_table(*overall_cells(board)),
+             "\n".join(legend(board)), "## Every recipe", table.markdown_table(*task_cells(board))]  # fmt: skip
+    if unequal := flags(board):
+        escaped = [f"- {table.escape_markdown(sentence)}" for sentence in unequal]
+        parts += ["## What is not equal", "\n".join(escaped)]
+    if board.commands:
+        parts += ["## Made by", "```bash\n" + "\n".join(board.commands) + "\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def as_csv(board: Scoreboard) -> str:
+    """A CSV line per recipe, variant and seed: figure and normalised score, with all digits; empty for none."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["recipe", "goal", "variant", "seed", "figure", "score", "failure"])
+    overall = {row.name: row for row in board.rows}
+    for task in board.tasks:
+        for row in task.answer.rows:
+            name = task.names.get(row.variant, row.label)
+            scores = overall[name].scores.get(task.recipe, {}) if name in overall else {}
+            for seed, figure in row.figures.items():
+                writer.writerow([task.recipe, task.answer.goal, name, seed, "" if math.isnan(figure) else figure,
+                                 scores.get(seed, ""), row.failures.get(seed, "")])  # fmt: skip
+    return file.getvalue()
+
+
+def as_json(board: Scoreboard) -> str:
+    """The whole scoreboard with all digits as strict JSON, the answer of every recipe included."""
+    word = outcome.outcome_of(board.words)
+    content: dict[str, Any] = {
+        "format": 1, "question": question(board), "answer": sentences(board), "baseline": board.baseline,
+        "outcome": word, "exit_code": outcome.EXIT_CODES[word], "commands": board.commands,
+        "test": {"name": "sign flips over tasks" if board.plan.test == "permutation" else board.plan.test,
+                 "assumes": ASSUMPTIONS[board.plan.test], "level": board.plan.level, "correction": "Holm"},
+        "looks": [asdict(look) for look in board.looks],
+        "bootstrap": {"resamples": across_tasks.RESAMPLES, "confidence": across_tasks.CONFIDENCE, "strata": "tasks"},
+        "variants": [
+            {"name": row.name, "p_improvement": row.improvement._asdict(), "score_iqm": row.score._asdict(),
+             "p": row.p, "p_holm": row.adjusted, "verdict": row.verdict.word, "sentence": row.verdict.sentence,
+             "pairs": row.pairs, "failed": row.failed, "scores": row.scores}
+            for row in board.rows
+        ],
+        "recipes": [{"names": task.names, **json.loads(table.as_json(task.answer))} for task in board.tasks],
+    }  # fmt: skip
+    return console.as_json(table.strict_values(content), indent=2, allow_nan=False) + "\n"
+
+
+def _is_defined(estimate: Estimate) -> bool:
+    return not math.isnan(estimate.value)
+
+
+def _recipes(board: Scoreboard) -> str:
+    return join_words([task.recipe for task in board.tasks], 6)

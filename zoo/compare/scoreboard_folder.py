@@ -1,0 +1,158 @@
+"""The folder of a scoreboard, ``runs/compare/<recipes>/<name>``: which comparisons it joins, and its report."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zoo.compare import comparison_folder, scoreboard
+from zoo.compare.charts import Chart, IntervalRow, clip_name, draw_intervals
+from zoo.compare.report import render
+from zoo.compare.scoreboard import Scoreboard
+from zoo.compare.tensorboard_summary import MOST, NAME, SCOREBOARD_TAGS, wrap_markdown
+from zoo.config.run_folder import slug
+from zoo.console import printable
+from zoo.errors import UsageError
+from zoo.io import atomic_files, limits
+
+FILE, FORMAT = "recipes.json", 1
+TEMPLATE = "scoreboard.html"
+TAG = "scoreboard"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One recipe's comparison: its folder, and by variant (a folder's name) what all recipes call it."""
+
+    folder: Path
+    names: Mapping[str, str]
+
+
+def scoreboard_path(root: Path, recipes: Sequence[str], title: str) -> Path:
+    """``<root>/compare/<recipe>+<recipe>/<title>``."""
+    return root / comparison_folder.FOLDER / slug("+".join(recipes)) / title
+
+
+def save_members(home: Path, members: Sequence[Member], command: str) -> None:
+    """Write recipes.json, with folders relative to it."""
+    home.mkdir(parents=True, exist_ok=True)
+    comparisons = [{"folder": os.path.relpath(each.folder, home), "names": dict(each.names)} for each in members]
+    content = {"format": FORMAT, "comparisons": comparisons, "command": command}
+    atomic_files.write_json(home / FILE, content, end="\n")
+
+
+def load_members(home: Path) -> tuple[list[Member], str] | None:
+    """The comparisons of a scoreboard and its command; None for any other folder. Raises UsageError if damaged."""
+    path = home / FILE
+    if not path.is_file():
+        return None
+    try:
+        content: Any = limits.read_json(path)
+        members = [
+            Member(Path(os.path.normpath(home / each["folder"])), {str(k): str(v) for k, v in each["names"].items()})
+            for each in content["comparisons"]
+        ]
+        return members, str(content["command"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} is damaged: {error!r:.80}. Run the comparison again: it repeats no run.") from error
+
+
+def write_report(board: Scoreboard, reports: Mapping[str, Path], folder: Path) -> list[Path]:
+    """Write scoreboard.md, .csv, .json and .html and a PNG per chart, and return their paths.
+
+    ``reports`` are the folders of the recipes' own reports. Raises UsageError if the folder cannot be written to.
+    """
+    charts = draw_charts(board)
+    links = {recipe: os.path.relpath(place / "comparison.html", folder) for recipe, place in reports.items()}
+    content: dict[str, bytes] = {
+        "scoreboard.md": printable(scoreboard.as_markdown(board), lines=True).encode(),
+        "scoreboard.csv": printable(scoreboard.as_csv(board), lines=True).encode(),
+        "scoreboard.json": scoreboard.as_json(board).encode(),
+        "scoreboard.html": printable(page(board, charts, links), lines=True).encode(),
+    }
+    content |= {f"{chart.name}.png": chart.png() for chart in charts}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in content.items():
+            atomic_files.write_bytes(folder / name, data)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to {folder}: {error.strerror or error}. Name another folder: --out DIR"
+        ) from error
+    return [folder / name for name in content]
+
+
+def page(board: Scoreboard, charts: Sequence[Chart], links: Mapping[str, str]) -> str:
+    """The scoreboard as one HTML page that needs nothing from elsewhere; ``links`` lead to the recipes' reports."""
+    return render(
+        TEMPLATE, board=board, question=scoreboard.question(board), sentences=scoreboard.sentences(board),
+        legend=scoreboard.legend(board), overall=scoreboard.overall_cells(board), tasks=scoreboard.task_cells(board),
+        flags=scoreboard.flags(board), charts=charts, links=links,
+    )  # fmt: skip
+
+
+def draw_charts(board: Scoreboard) -> list[Chart]:
+    """P(improvement) of every variant, and the normalised score of every run."""
+    rows = [row for row in board.rows if row.name != board.baseline and not math.isnan(row.improvement.value)]
+    charts = []
+    if rows:
+        charts.append(draw_intervals(
+            "improvement", f"P(improvement) on {board.baseline}",
+            [IntervalRow(row.name, *row.improvement) for row in rows],
+            "P(a run of the variant is better), mean over tasks", 0.5, (0.0, 1.0),
+            "With 95 % intervals of a bootstrap of seeds within each task. The line: no difference.",
+        ))  # fmt: skip
+    scores = []
+    for task in board.tasks:
+        for row in board.rows:
+            values = list(row.scores.get(task.recipe, {}).values())
+            if values and row.name != board.baseline:
+                mean = sum(values) / len(values)
+                scores.append(IntervalRow(f"{clip_name(task.recipe, 16)}: {row.name}", mean, points=tuple(values)))
+    if scores:
+        charts.append(draw_intervals(
+            "scores", "Every run, by task", scores, f"score: relative to the mean of {board.baseline} in the task",
+            1.0, None, "Small: a run. Large: the mean of the runs of a task. A failed run scores 0.",
+        ))  # fmt: skip
+    return charts
+
+
+def write_summary(home: Path, board: Scoreboard) -> Path:
+    """Write the scoreboard for TensorBoard: its table as text, and a run per variant with its scores as scalars and
+    its name as hyperparameter, so that Scalars and HParams show a row per variant and a column per task.
+    """
+    from tensorboard.plugins.hparams import summary_v2
+
+    from zoo.logging.event_files import Events
+
+    folder = home / NAME
+    shutil.rmtree(folder, ignore_errors=True)  # an earlier answer of the same comparison
+    writer = Events(str(folder))
+    writer.add_text(TAG, wrap_markdown(printable(scoreboard.as_markdown(board), lines=True)), 0)
+    writer.close()
+    for row in board.rows:
+        writer = Events(str(folder / (slug(row.name) or "variant")))
+        writer.add_summary(summary_v2.hparams_pb({"variant": row.name}, trial_id=row.name))
+        for name, value in scalars(board, row).items():
+            writer.add_scalar(f"{TAG}/{name}", value, 0)
+        writer.close()
+    return folder
+
+
+def scalars(board: Scoreboard, row: scoreboard.OverallRow) -> dict[str, float]:
+    """The figures of a variant by what they are: the mean score in every task, the score over all, P(improvement)."""
+    means = {recipe: sum(each.values()) / len(each) for recipe, each in row.scores.items() if each}
+    improvement = 0.5 if row.name == board.baseline else row.improvement.value
+    values = {**means, "all tasks": row.score.value, "P(improvement)": improvement}
+    return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def pinned_tags(board: Scoreboard) -> tuple[str, ...]:
+    """The charts that the link pins: the score over all tasks, P(improvement), then the figure of every task."""
+    goals = dict.fromkeys(f"val/{task.answer.goal}" for task in board.tasks)
+    return (*SCOREBOARD_TAGS, *goals)[:MOST]
