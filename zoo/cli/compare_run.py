@@ -125,6 +125,7 @@ def compare(options: ParsedOptions, comparison: Comparison) -> int:
         comparison.at,
         comparison.margin,
         comparison.until,
+        ready.tuning,
     )
     point = arms[0].point
     place = comparison_folder.comparison_path(point.root, point.recipe, comparison.title)
@@ -428,6 +429,8 @@ def show_comparison(
 
     The report goes into ``place``; of another question than the first into a folder below ``home``.
     """
+    from zoo.compare.scale_runs import answer_scale
+
     ledgers = comparison_folder.read_ledgers(record.folders, record.budget)
     if not ledgers:
         raise UsageError("all runs of this comparison have been removed.")
@@ -436,7 +439,10 @@ def show_comparison(
     seeds = tuple(sorted({seed for row in answer.rows for seed in (*row.figures, *row.unfinished)}))
     variants, test = tuple(row.variant for row in answer.rows), options.get("test") or "t"
     question = journal.Question(answer.goal, answer.at, answer.baseline, seeds, variants, record.margin, test)
-    answer = replace(answer, late_choices=journal.choices_after_looking(events, question))
+    answer = replace(
+        answer, late_choices=journal.choices_after_looking(events, question), tuning=record.tuning,
+        scaling=answer_scale(home, record, answer.goal, answer.at),
+    )  # fmt: skip
     ended_runs = sum(len(row.figures) for row in answer.rows)
     details = {"verdicts": {row.variant: row.verdict.word for row in answer.rows}}
     try:
