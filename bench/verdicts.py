@@ -2,8 +2,8 @@
 
     python -m bench.verdicts [TABLE ...] [--count 10000]
 
-Simulated figures of runs go through the functions that `zoo compare` calls: compare_samples, judge_all, p_values, Looks,
-Series and LawBootstrap. A rate of 5 % in 10,000 comparisons scatters by 0.2 %.
+Simulated figures of runs go through the functions that `zoo compare` calls: compare_samples, judge_all, p_values,
+Looks, Series and LawBootstrap. A rate of 5 % in 10,000 comparisons scatters by 0.2 %.
 """
 
 from __future__ import annotations

@@ -70,8 +70,9 @@ def write_run(folder, words):
     record = {
         "format": 1, "recipe": "toy", "variant": folder.parent.name, "seed": seed, "choices": config,
         "goals": {"loss": "min", "rate": "max"}, "data": {"class": "Toy", "fingerprint": "f"},
-        "start": {"w": str(seed)}, "batches": {"digest": str(seed), "count": 1, "first": []}, "steps": 10, "tokens": 400,
-        "validations": [{"step": step, "tokens": 40 * step, **reached} for step in (5, 10)], "best": reached,
+        "start": {"w": str(seed)}, "batches": {"digest": str(seed), "count": 1, "first": []}, "steps": 10,
+        "tokens": 400, "validations": [{"step": step, "tokens": 40 * step, **reached} for step in (5, 10)],
+        "best": reached,
         "last": reached, "finished": True, "cost": {"flops_per_token": flops, "seconds": 1.0},
     }  # fmt: skip
     folder.mkdir(parents=True)
@@ -117,7 +118,7 @@ def test_every_variant_is_run_at_every_size_and_the_largest_is_predicted(compare
     text = " ".join(out.split())
     assert "Sizes dim=64, dim=96 and dim=128 were fitted; dim=160 was predicted from them and measured." in text
     assert "One learning rate for all sizes, by muP" in text
-    assert "was predicted to be better at dim=160, and is better; its difference is as predicted." in text
+    assert ": predicted better, measured better; the difference is inside of its prediction." in text
     again = compare("runs/toy/compare/norm-scale", "--json")
     content = json.loads(again[1])
     assert (again[0], again[3]) == (0, [])

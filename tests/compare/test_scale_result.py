@@ -125,7 +125,7 @@ def test_a_report_has_prediction_and_sizes(tmp_path):
     result = replace(result, scaling=scaling)
     text = " ".join(table.as_text(result).split())
     assert "Sizes dim=64, dim=96 and dim=128 were fitted; dim=192 was predicted from them and measured." in text
-    assert "ALiBi was predicted to be better at dim=192, and is better; its difference is as predicted." in text
+    assert "ALiBi: predicted better, measured better; the difference is inside of its prediction." in text
     assert "Tuning at all sizes took 8 runs, 80 steps, 12 s of training." in text
     assert "2,000 bootstrap samples" in text
     assert table.as_markdown(result).count("## Differences by size") == 1
@@ -136,7 +136,7 @@ def test_a_report_has_prediction_and_sizes(tmp_path):
     assert {"scale-losses.png", "scale-differences.png"} <= {file.name for file in files}
     page = (tmp_path / "report" / "comparison.html").read_text()
     assert "Does the difference survive scale?" in page
-    assert "not fitted" in page
+    assert "is not in the laws that predict it" in page
     damaged = replace(record, scale={"sizes": [{"label": "dim=64"}]})
     with pytest.raises(Exception, match="its list of sizes is damaged"):
         scale_runs.answer_scale(tmp_path, damaged, "loss", "last")

@@ -7,6 +7,7 @@ import math
 from zoo.compare import prose
 from zoo.compare.charts import SMALL, WIDTH, Chart, Look, clip_name, new_axes, pad_range, series_look, write_end_labels
 from zoo.compare.scale_result import ScaleResult, VariantScaling
+from zoo.compare.scale_table import format_compute
 from zoo.compare.verdict import Answer
 from zoo.palette import LIGHT
 
@@ -35,7 +36,10 @@ def _draw_losses(answer: Answer, result: ScaleResult, looks: dict[str, Look]) ->
         computes = [point.compute for one in result.variants for point in one.points]
         axes.set_xlim(min(computes) / 1.1, max(computes) * 1.1)
         axes.set_ylim(pad_range([p.mean for one in result.variants for p in one.points if math.isfinite(p.mean)]))
-        axes.set(xlabel="FLOPs of training", ylabel=f"validation {prose.goal(answer)}{prose.unit(answer)}")
+        axes.set(xlabel="FLOPs of training", ylabel=f"validation {prose.goal(answer)}{_unit(answer)}")
+        ticks = [point.compute for point in result.variants[0].points]
+        axes.set_xticks(ticks, [format_compute(compute) for compute in ticks])
+        axes.minorticks_off()
         axes.grid(axis="y", linewidth=1)
         for one in result.variants:
             look = looks[one.variant]
@@ -70,7 +74,7 @@ def _draw_differences(answer: Answer, result: ScaleResult, looks: dict[str, Look
         axes.set_xlim(-0.5, len(result.sizes) - 0.5)
         axes.set_xticks(range(len(result.sizes)), [clip_name(size) for size in result.sizes])
         axes.axhline(0.0, color=LIGHT["ink"], linewidth=1.2)
-        axes.set_ylabel(f"difference from {clip_name(result.variants[0].label)}{prose.unit(answer)}")
+        axes.set_ylabel(f"difference from the baseline{_unit(answer)}")
         axes.grid(axis="y", linewidth=1)
         values = [0.0, *(value for one in variants for value in _heights(one))]
         axes.set_ylim(pad_range(values))
@@ -98,6 +102,11 @@ def _draw_differences(answer: Answer, result: ScaleResult, looks: dict[str, Look
         "with the interval for the mean of as many seeds."
     )
     return Chart("scale-differences", "Differences by size", caption, figure)
+
+
+def _unit(answer: Answer) -> str:
+    unit = prose.unit(answer).strip()
+    return f" ({unit})" if unit else ""
 
 
 def _heights(one: VariantScaling) -> list[float]:

@@ -25,11 +25,11 @@ class Section:
 
 
 def sections(answer: Answer) -> list[Section]:
-    """What --scale adds to an answer: prediction and check, then differences by size; nothing without it."""
+    """What --scale adds to an answer: prediction and check, laws, differences by size; nothing without it."""
     result = answer.scaling
     if result is None:
         return []
-    return [_prediction(answer, result), _by_size(answer, result)]
+    return [_prediction(answer, result), *([_laws(result)] if result.irreducible else []), _by_size(answer, result)]
 
 
 def as_data(answer: Answer) -> dict[str, Any] | None:
@@ -60,76 +60,77 @@ def crossing_text(crossing: Crossing) -> str:
 
 def sentences(answer: Answer, result: ScaleResult) -> list[str]:
     """Whether each difference survives scale, as the largest size shows."""
-    largest, words = result.sizes[-1], {row.variant: row.verdict.word for row in answer.rows}
+    largest, verdicts = result.sizes[-1], {row.variant: row.verdict.word for row in answer.rows}
     lines = [f"Sizes {join_words(result.sizes[:-1], 8)} were fitted; {largest} was predicted from them and measured."]
     for one in result.variants[1:]:
         if one.reason or one.expected is None:
             lines.append(f"{one.label}: no law ({one.reason}).")
             continue
-        check = {True: "as predicted", False: "not as predicted", None: "without an interval"}[one.as_predicted]
-        lines.append(
-            f"{one.label} was predicted to be {one.predicted_word(answer.lower_is_better)} at {largest}, and is "
-            f"{words.get(one.variant, 'not measured')}; its difference is {check}."
-        )
+        words = (one.predicted_word(answer.lower_is_better), verdicts.get(one.variant, "not measured"))
+        check = {True: "; the difference is inside of its prediction", False: "; the difference is outside of its "
+                 "prediction", None: ""}[one.as_predicted]  # fmt: skip
+        lines.append(f"{one.label}: predicted {words[0]}, measured {words[1]}{check}.")
     return lines + list(result.notes)
 
 
 def _prediction(answer: Answer, result: ScaleResult) -> Section:
     places = prose.places(answer)
-    trend = any(one.by_doubling for one in result.variants)
-    headings = ["variant", f"predicted at {result.sizes[-1]}", "measured", "check", "exponent", "curves cross at FLOPs"]
-    headings[-1:-1] = ["per doubling of steps"] if trend else []
-    rows = []
-    for one in result.variants:
-        check = {True: "inside", False: "outside", None: ""}[one.as_predicted]
-        cells = [
-            one.label, _interval(one.expected, places), format_fixed(one.measured, places, sign=True), check,
-            _interval(one.exponent, 3, sign=False),
-        ]  # fmt: skip
-        cells += [_slope(one, places)] if trend else []
-        rows.append([*cells, crossing_text(one.crossing) if one.crossing else one.reason])
-    return Section("Does the difference survive scale?", " ".join([*sentences(answer, result), *_legend(result)]),
-                   headings, rows)  # fmt: skip
+    rows = [
+        [
+            one.label, _interval(one.expected, places), format_fixed(one.measured, places, sign=True),
+            {True: "inside", False: "outside", None: one.reason}[one.as_predicted], _slope(one, places),
+        ]
+        for one in result.variants[1:]
+    ]  # fmt: skip
+    text = " ".join(sentences(answer, result))
+    if any(one.by_doubling for one in result.variants):
+        text += (
+            " Per doubling: how the difference changes with each doubling of the steps, in the second half of training."
+        )
+    headings = ["variant", "predicted", "measured", "check", "per doubling"]
+    return Section("Does the difference survive scale?", text, headings, rows)
 
 
-def _legend(result: ScaleResult) -> list[str]:
-    """What the laws and their intervals are."""
-    text = []
-    if result.irreducible is not None:
-        floor = result.irreducible
-        bound = math.isnan(floor.low) or floor.low <= 0 or floor.value <= 0
-        text.append(
-            "Law: E + A·C^-α with training FLOPs C, one E for all variants, which these sizes do not identify"
-            f" (from 0 to {min(floor.high, result.lowest_loss):.3g} fits)."
-            if bound
-            else f"Law: E + A·C^-α with training FLOPs C, one E for all variants: {floor.value:.3g} "
-            f"({floor.low:.3g} to {min(floor.high, result.lowest_loss):.3g})."
-        )
-        seeds = len(result.seeds)
-        text.append(
-            f"95 % intervals hold for all variants together: {SAMPLES:,} bootstrap samples of what the {seeds} seeds "
-            "deviate from the mean of their size, variants of a seed together, widened by Student's t; that of "
-            "'predicted' is for a mean over as many seeds. Exponents and crossings are of all sizes."
-            if seeds > 1
-            else "One seed: no intervals."
-        )
-    return text
+def _laws(result: ScaleResult) -> Section:
+    """Exponents, crossings, and what the laws and their intervals are."""
+    floor, seeds = result.irreducible, len(result.seeds)
+    assert floor is not None
+    text, high = "L = E + A·C^-α for loss L and training FLOPs C, with one E for all variants", min(
+        floor.high, result.lowest_loss
+    )  # fmt: skip
+    if math.isnan(floor.low) or floor.low <= 0 or floor.value <= 0:
+        text += f", which these sizes do not identify{'' if math.isnan(high) else f': 0 to {high:.3g} fits'}."
+    else:
+        text += f": {floor.value:.3g} ({floor.low:.3g} to {high:.3g})."
+    text += (
+        f" 95 % intervals hold for all variants together: {SAMPLES:,} bootstrap samples of what the {seeds} seeds "
+        "deviate from the mean of their size, variants of a seed together, widened by Student's t. Those of "
+        "predictions are for a mean of as many seeds; exponents and crossings are of all sizes."
+        if seeds > 1
+        else " One seed: no intervals."
+    )
+    rows = [
+        [one.label, _interval(one.exponent, 3, sign=False), crossing_text(one.crossing) if one.crossing else one.reason]
+        for one in result.variants
+    ]
+    return Section("Laws of loss and compute", text, ["variant", "exponent α", "crosses the baseline at FLOPs"], rows)
 
 
 def _by_size(answer: Answer, result: ScaleResult) -> Section:
     places, rows = prose.places(answer), []
-    for index, size in enumerate(result.sizes):
+    for size in result.sizes:
         for one in result.variants:
             point = next((point for point in one.points if point.size == size), None)
             if point is None:
                 continue
-            cells = ("", "") if point.pair is None else prose.difference_and_interval(answer, point.pair)
-            held_out = "not fitted" if index == len(result.sizes) - 1 else ""
-            rows.append([
-                size, one.label, format_compute(point.compute), format_fixed(point.mean, places), *cells, held_out,
-            ])  # fmt: skip
-    headings = ["size", "variant", "FLOPs", prose.goal(answer), "difference", prose.BETWEEN, "law"]
-    text = "Differences are paired by seed at each size, and their intervals are for each size alone."
+            pair = () if point.pair is None else prose.difference_and_interval(answer, point.pair)
+            figure = format_fixed(point.mean, places)
+            rows.append([size, one.label, format_compute(point.compute), figure, " ".join(pair)])
+    headings = ["size", "variant", "FLOPs", prose.goal(answer), f"difference, {prose.BETWEEN}"]
+    text = (
+        f"Differences are paired by seed at each size, and their intervals are for each size alone; {result.sizes[-1]} "
+        "is not in the laws that predict it."
+    )
     return Section("Differences by size", text, headings, rows)
 
 
