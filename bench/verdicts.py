@@ -2,8 +2,8 @@
 
     python -m bench.verdicts [TABLE ...] [--count 10000]
 
-Simulated figures of runs go through the functions that `zoo compare` calls: compare_samples, judge_all, p_values, Looks
-and Series. A rate of 5 % in 10,000 comparisons scatters by 0.2 %.
+Simulated figures of runs go through the functions that `zoo compare` calls: compare_samples, judge_all, p_values,
+Looks, Series and LawBootstrap. A rate of 5 % in 10,000 comparisons scatters by 0.2 %.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from zoo.compare import sequential
 from zoo.compare.looks import DECISIONS, UNTIL, Looks, Question
 from zoo.compare.paired_tests import PairedTestPlan, compare_samples, judge_all
+from zoo.compare.scaling_law import LawBootstrap
 from zoo.compare.series import Series
 from zoo.compare.statistics import ALPHA, paired_t_test, power, seeds_needed
 
@@ -243,6 +244,81 @@ def search(figures: Floats, budget: Series | None) -> bool:
     return claimed
 
 
+@dataclass(frozen=True)
+class TwoLaws:
+    """Two laws E + A C^-α that cross at ``crossing`` times the smallest compute, where the losses are then equal.
+
+    Seeds scatter by ``deviation`` nats, half of its variance shared by variant and baseline; ``growth`` is how many
+    times larger it is at the largest size than at the smallest.
+    """
+
+    title: str
+    irreducible: float = 2.0
+    exponents: tuple[float, float] = (0.3, 0.2)  # of variant and baseline
+    crossing: float = 3.0
+    deviation: float = 0.03
+    growth: float = 1.0
+    seeds: int = 3
+
+    def loss(self, curve: int, compute: Floats) -> Floats:
+        """Losses of the variant (0) or the baseline (1); the baseline has 3.5 nats at the smallest compute."""
+        at_crossing = (3.5 - self.irreducible) * self.crossing ** -self.exponents[1]
+        return np.asarray(self.irreducible + at_crossing * (compute / self.crossing) ** -self.exponents[curve])
+
+    def sample(self, rng: np.random.Generator, compute: Floats) -> Floats:
+        """Losses of runs, (2, sizes, seeds)."""
+        means = np.stack([self.loss(curve, compute) for curve in range(2)])
+        shape = (len(compute), self.seeds)
+        noise = (rng.standard_normal((1, *shape)) + rng.standard_normal((2, *shape))) / math.sqrt(2)
+        scale = self.deviation * np.geomspace(1, self.growth, len(compute))
+        return np.asarray(means[..., None] + scale[:, None] * noise)
+
+
+COMPUTE = np.array([1.0, 2.1, 3.6, 7.8])  # of dim=64,96,128,192 at equal tokens, in units of the smallest
+LAWS = (
+    TwoLaws("crossing between the sizes"),
+    TwoLaws("the same, 5 seeds", seeds=5),
+    TwoLaws("the same, deviation 0.01", deviation=0.01),
+    TwoLaws("crossing at twice the largest", crossing=15.0),
+    TwoLaws("crossing below the smallest", crossing=0.5),
+    TwoLaws("exponents 0.22 and 0.2", exponents=(0.22, 0.2)),
+    TwoLaws("exponents 0.6 and 0.4", exponents=(0.6, 0.4)),
+    TwoLaws("no irreducible loss, 0.09 and 0.06", irreducible=0.0, exponents=(0.09, 0.06)),
+    TwoLaws("deviation 0.1", deviation=0.1),
+    TwoLaws("deviation 3 times larger at the largest size", growth=3.0),
+    TwoLaws("deviation 3 times smaller at the largest size", growth=1 / 3),
+)
+
+
+def scales(count: int, rng: np.random.Generator, samples: int = 400) -> list[list[str]]:
+    """Coverage of the interval of a crossing point, and of the prediction of the largest size, nominally 95 %.
+
+    At most 1,000 comparisons for every row, with 400 bootstrap samples each.
+    """
+    rows = [["laws", "crossing inside its interval", "bounded on both sides", "its width, median",
+             "largest size inside its prediction", "half-width of it / true difference"]]  # fmt: skip
+    largest, compute = (float(COMPUTE[-1]), float(COMPUTE[-1])), np.stack([COMPUTE, COMPUTE])
+    for laws in LAWS:
+        inside, bounded, widths, predicted, halves = [], [], [], [], []
+        for _ in range(min(count, 1000)):
+            losses = laws.sample(rng, COMPUTE)
+            crossing = LawBootstrap(compute, losses, samples=samples).crossing(0, 1)
+            inside.append(crossing.possible and (crossing.low or 0) <= laws.crossing <= (crossing.high or math.inf))
+            bounded.append(crossing.low is not None and crossing.high is not None)
+            if crossing.low is not None and crossing.high is not None:
+                widths.append(crossing.high / crossing.low)
+            smaller = LawBootstrap(compute[:, :-1], losses[:, :-1], samples=samples)
+            expected = smaller.measured_difference(0, 1, largest)
+            predicted.append(expected.holds(float((losses[0, -1] - losses[1, -1]).mean())))
+            halves.append((expected.high - expected.low) / 2)
+        effect = abs(float(laws.loss(0, COMPUTE[-1:])[0] - laws.loss(1, COMPUTE[-1:])[0]))
+        rows.append([
+            laws.title, percent(inside), percent(bounded), f"x {np.median(widths):.2g}" if widths else "–",
+            percent(predicted), f"{np.median(halves) / effect:.2g}",
+        ])  # fmt: skip
+    return rows
+
+
 def percent(hits: object) -> str:
     """A rate or the mean of truth values, in percent."""
     return f"{100 * float(np.mean(hits)):.1f} %"  # type: ignore[arg-type]
@@ -256,6 +332,7 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 TABLES: Mapping[str, Callable[[int, np.random.Generator], list[list[str]]]] = {
     "false": false_verdicts, "power": power_and_seeds, "margin": margins, "families": families, "series": series,
+    "scales": scales,
 }  # fmt: skip
 
 

@@ -70,6 +70,23 @@ def test_moderated_variances_find_more_and_err_no_more():
         assert power > power_t
 
 
+def test_crossings_and_largest_sizes_lie_in_their_intervals(monkeypatch):
+    """Of 95 % intervals, in 40 comparisons each; the command's table has 1,000."""
+    monkeypatch.setattr(verdicts, "LAWS", [law for law in verdicts.LAWS if "deviation" not in law.title][:3])
+    (_, *rows) = verdicts.scales(40, np.random.default_rng(17), samples=150)
+    for _, inside, _, _, predicted, _ in rows:
+        for cell in (inside, predicted):
+            assert 40 - 40 * float(cell.removesuffix(" %")) / 100 <= most(40) + 0.1
+
+
+def test_two_laws_cross_where_they_say():
+    for laws in verdicts.LAWS:
+        at = np.array([laws.crossing])
+        assert laws.loss(0, at) == pytest.approx(laws.loss(1, at))
+        assert laws.loss(1, np.ones(1)) == pytest.approx(3.5)
+        assert laws.loss(0, 2 * at) < laws.loss(1, 2 * at)
+
+
 def test_the_command_prints_a_table(capsys):
     verdicts.main(["power", "--count", "50"])
     lines = capsys.readouterr().out.splitlines()

@@ -11,7 +11,7 @@ from tests.compare.fake_compare import how
 from tests.compare.fake_compare import jobs as toys
 from tests.compare.fake_zoo import Costs, Fits
 from zoo.cli import compare_fits
-from zoo.compare import comparison_folder, matched_sizes, plan, prepare_runs, run_records, tuning_runs
+from zoo.compare import comparison_folder, matched_sizes, plan, prepare_runs, run_records
 from zoo.compare.execute import execute
 from zoo.compare.plan import Comparison
 from zoo.compare.prepare_runs import prepare
@@ -252,65 +252,6 @@ def test_solving(count, target, usual, width):
     assert result == width
     assert result == usual or count(result) != count(result - 1)  # the smallest of those with its count
     assert len(widths) == len(set(widths)) <= 20  # a model is built for each
-
-
-# tuning
-
-
-def swept(fits, losses, sweep="model.lr=0.1,0.2,0.3", goal=None, **more):
-    """Prepare with a sweep whose runs end with the losses given by variant."""
-
-    def run(arms, seeds):
-        assert seeds == [0]
-        for arm in arms:
-            loss = losses[arm.name]
-            if loss is not None:
-                finish(arm.point.folder(0), best={"loss": loss, "acc": -loss}, last={"loss": loss, "acc": -loss},
-                       goals={"loss": "min", "acc": "max"})  # fmt: skip
-
-    return prepare(request(tune=sweep, goal=goal, **more), fits, Costs(), run)
-
-
-LOSSES = {
-    "default": 3.0, "lr=0.2": 2.0, "lr=0.3": 2.5,
-    "position=alibi": 5.0, "lr=0.2,position=alibi": 4.0, "lr=0.3,position=alibi": 1.0,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("goal", [None, "loss", "acc"])
-def test_each_variant_gets_the_rate_that_is_best_for_it(fits, goal):
-    result = swept(fits, LOSSES, goal=goal)
-    assert names(result) == ["lr=0.2", "lr=0.3,position=alibi"]
-    assert result.tuned == {
-        "lr=0.2": "lr 0.2, best of 3 on validation",
-        "lr=0.3,position=alibi": "lr 0.3, best of 3 on validation, at the edge of the sweep",
-    }
-
-
-def test_a_rate_that_failed_is_not_chosen(fits):
-    result = swept(fits, {**LOSSES, "lr=0.2": None, "lr=0.3,position=alibi": None})
-    assert names(result) == ["lr=0.3", "lr=0.2,position=alibi"]
-    assert "best of 2" in result.tuned["lr=0.3"]
-    with pytest.raises(ZooError, match=r"--tune model\.lr: no run of position=alibi ended"):
-        swept(Fits(fits.root / "x"), {name: None if "alibi" in name else 1.0 for name in LOSSES})
-
-
-def test_a_rate_at_which_training_diverged_is_not_chosen(fits):
-    arm = plan.Arm((), ("toy",), fits.point(("toy",)))
-    finish(arm.point.folder(0), best={"loss": 0.5}, last={"loss": None})
-    assert tuning_runs.score(arm, 0) is None
-
-
-def test_the_seed_of_tuning_is_none_of_the_compared():
-    assert tuning_runs.tuning_seed((1, 2, 3)) == 0
-    assert tuning_runs.tuning_seed((0, 4)) == 5
-
-
-def test_what_varies_cannot_be_tuned():
-    with pytest.raises(UsageError, match=r"--tune model\.position: it is a varied option"):
-        prepare_runs.check_comparison(request(tune="model.position=rope,t5"))
-    with pytest.raises(UsageError, match="--tune 'lr' is not OPTION=VALUE"):
-        prepare_runs.check_comparison(request(tune="lr"))
 
 
 # runs

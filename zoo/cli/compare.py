@@ -20,12 +20,12 @@ from zoo.errors import UsageError
 from zoo.registry import suggest
 
 FILE_KEYS = (
-    "recipe", "vary", "seeds", "until", "baseline", "design", "budget", "match", "tune", "probe", "goal", "at",
-    "margin", "options",
+    "recipe", "vary", "seeds", "until", "baseline", "design", "budget", "match", "tune", "tune_seeds", "scale",
+    "probe", "goal", "at", "margin", "options",
 )  # fmt: skip
 MOST_UNTIL_DECIDED = 30  # seeds of --until decided
 # options for new runs
-RUN_OPTIONS = ("seeds", "until", "design", "budget", "match", "tune", "jobs", "shard", "probe")
+RUN_OPTIONS = ("seeds", "until", "design", "budget", "match", "tune", "tune_seeds", "scale", "jobs", "shard", "probe")
 
 
 def run(options: ParsedOptions) -> int:
@@ -54,9 +54,9 @@ def run(options: ParsedOptions) -> int:
         from zoo.cli import compare_recipes
 
         return compare_recipes.run(options, comparison)
-    from zoo.cli import compare_run
+    from zoo.cli import compare_run, compare_scale
 
-    return compare_run.compare(options, comparison)
+    return compare_scale.run(options, comparison) if comparison.scale else compare_run.compare(options, comparison)
 
 
 def _answer_folders(options: ParsedOptions) -> int:
@@ -115,6 +115,11 @@ def _with_options(comparison: Comparison, values: Mapping[str, Any]) -> Comparis
         for name in ("baseline", "design", "budget", "match", "tune", "probe", "goal", "at", "until")
         if name in values
     }
+    if "tune_seeds" in values:
+        fields["tune_seeds"] = _parse_count(values["tune_seeds"])
+    if "scale" in values:
+        scale = values["scale"]
+        fields["scale"] = tuple(scale if isinstance(scale, list) else variants.split_values(scale))
     if "margin" in values:
         fields["margin"] = _parse_margin(values["margin"])
     if fields.get("until") not in (None, "decided"):
@@ -124,6 +129,13 @@ def _with_options(comparison: Comparison, values: Mapping[str, Any]) -> Comparis
     elif "until" in fields:
         fields["seeds"] = variants.parse_seeds(str(MOST_UNTIL_DECIDED))
     return replace(comparison, **fields)
+
+
+def _parse_count(value: object) -> int:
+    """A number of seeds of a command line or a file. Raises UsageError unless it is a whole number above zero."""
+    if not str(value).isdecimal() or int(str(value)) < 1:
+        raise UsageError(f"--tune-seeds {value!r:.40} is not a whole number above zero.")
+    return int(str(value))
 
 
 def _parse_margin(value: object) -> float:

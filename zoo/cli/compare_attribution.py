@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from zoo.compare.charts import Chart
 
 INCOMPATIBLE = (
-    "vary", "baseline", "design", "budget", "match", "tune", "probe", "until", "margin", "test", "series",
+    "vary", "baseline", "design", "budget", "match", "tune", "probe", "until", "margin", "test", "series", "scale",
+    "tune_seeds",
 )  # fmt: skip
 
 

@@ -133,6 +133,7 @@ def compare(options: ParsedOptions, comparison: Comparison, finish: Finish | Non
         comparison.at,
         comparison.margin,
         comparison.until,
+        ready.tuning,
     )
     point = arms[0].point
     place = comparison_folder.comparison_path(point.root, point.recipe, comparison.title)
@@ -452,6 +453,8 @@ def look_and_record(record: comparison_folder.Record, options: ParsedOptions, ho
 
     Raises UsageError if there is no run.
     """
+    from zoo.compare.scale_runs import answer_scale
+
     ledgers = comparison_folder.read_ledgers(record.folders, record.budget)
     if not ledgers:
         raise UsageError("all runs of this comparison have been removed.")
@@ -468,7 +471,10 @@ def look_and_record(record: comparison_folder.Record, options: ParsedOptions, ho
     late = journal.choices_after_looking(events, question)
     gaps = journal.describe_gaps(home, earlier_looks)
     flags = (*answer.flags, *([Flag(gaps, about="journal")] if gaps else []))
-    answer = replace(answer, late_choices=None if late is None else late + changes, flags=flags)
+    answer = replace(
+        answer, late_choices=None if late is None else late + changes, flags=flags, tuning=record.tuning,
+        scaling=answer_scale(home, record, answer.goal, answer.at),
+    )  # fmt: skip
     ended_runs = sum(len(row.figures) for row in answer.rows)
     details = {"verdicts": {row.variant: row.verdict.word for row in answer.rows}, "runs": figures}
     save_or_warn(home, lambda: journal.append_event(home, journal.Event(journal.LOOK, question, ended_runs, details)))

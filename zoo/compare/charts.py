@@ -109,7 +109,7 @@ def draw_curves(answer: Answer) -> Chart:
     ends = []
     with style():
         figure = new_figure(WIDTH, 400)
-        axes = _axes(figure, 74, 14, WIDTH - _room(figure, names.values()), 346)
+        axes = new_axes(figure, 74, 14, WIDTH - _room(figure, names.values()), 346)
         axes.set(xlim=(0.0, end), ylim=_range_after_warmup(every, end), ylabel=_axis(answer))
         axes.set_xlabel(f"{answer.unit}s seen")
         _prefix_ticks(axes)
@@ -128,7 +128,7 @@ def draw_curves(answer: Answer) -> Chart:
                     y = min(last[1], axes.get_ylim()[1])
                     axes.plot(last[0], y, "x", color=colour, markersize=9, markeredgewidth=2.2, clip_on=False, zorder=5)
             ends.append((names[row.variant], looks[row.variant], _last(mean) or (end, math.nan)))
-        _end_labels(axes, ends)
+        write_end_labels(axes, ends)
     caption = (
         "Thick: mean over seeds; the band is one standard deviation; each thin line is a seed. "
         "A cross: the run failed; the others of its variant are a selection, whose mean is not drawn."
@@ -195,7 +195,7 @@ def draw_pareto(answer: Answer, cost: str = "flops") -> Chart | None:
     looks = variant_looks(answer)
     with style():
         figure = new_figure(WIDTH, 380)
-        axes = _axes(figure, 74, 14, WIDTH - 24, 326)
+        axes = new_axes(figure, 74, 14, WIDTH - 24, 326)
         heights = [mean + side * sd for mean, sd in zip(heights_of, sds, strict=True) for side in (-1, 1)]
         axes.set(xlim=pad_range(costs, 0.14), ylim=pad_range(heights, 0.12), ylabel=_axis(answer))
         axes.set_xlabel(measure.axis.replace("token", answer.unit))
@@ -249,7 +249,7 @@ def draw_lines(
     ends = []
     with style():
         figure = new_figure(WIDTH, 386 + strip)
-        axes = _axes(figure, 74, 14, WIDTH - _room(figure, names.values()), 330)
+        axes = new_axes(figure, 74, 14, WIDTH - _room(figure, names.values()), 330)
         axes.set_xscale("log")
         axes.set_xlim((xs[0], xs[-1]) if len(xs) > 1 else (xs[0] / 2, xs[0] * 2))
         axes.set_ylim(pad_range([y for points in series.values() for y in points.values() if y is not None]))
@@ -277,7 +277,7 @@ def draw_lines(
                     below = -18 * (undefined.index(name) + 0.5)
                     _cross_below(axes, point[0], below, colour)
             ends.append((names[name], look, _last(points) or (xs[-1], math.nan)))
-        _end_labels(axes, ends)
+        write_end_labels(axes, ends)
     return Chart("lengths", title, caption, figure)
 
 
@@ -398,7 +398,7 @@ def spread_labels(places: Sequence[float], apart: float, low: float, high: float
     return [moved[order.index(index)] for index in range(len(places))]
 
 
-def _axes(figure: Figure, left: float, top: float, right: float, bottom: float) -> Axes:
+def new_axes(figure: Figure, left: float, top: float, right: float, bottom: float) -> Axes:
     """Axes between these edges, in units from the upper left corner of the figure."""
     from matplotlib.ticker import MaxNLocator
 
@@ -417,7 +417,7 @@ def _axes(figure: Figure, left: float, top: float, right: float, bottom: float) 
 
 def _rows(figure: Figure, names: Sequence[str], left: float, top: float, right: float) -> Axes:
     """Axes with a row per name, the first on top, and vertical hairlines at signed numbers."""
-    axes = _axes(figure, left, top, right, top + ROW * len(names))
+    axes = new_axes(figure, left, top, right, top + ROW * len(names))
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(axis="y", labelsize=13, labelcolor=LIGHT["ink"], pad=12)
@@ -500,7 +500,7 @@ def _whisker(axes: Axes, ends: Range, y: float, colour: str) -> None:
         axes.plot(place, y, marker=marker, color=colour, markersize=size, markeredgewidth=2, clip_on=False)
 
 
-def _end_labels(axes: Axes, ends: Sequence[tuple[str, Look, Point]]) -> None:
+def write_end_labels(axes: Axes, ends: Sequence[tuple[str, Look, Point]]) -> None:
     """Write the name of each line at its right end, moved apart, with a thin line to the end of the line."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     height = axes.get_window_extent().height * 72 / axes.figure.dpi

@@ -30,6 +30,8 @@ class Record:
     at: str | None = None  # when the decisive figure is taken; None: the default
     margin: float | None = None
     until: str | None = None
+    tuning: Mapping[str, Any] = field(default_factory=dict)  # `tuning_runs.Tuning.as_data`
+    scale: Mapping[str, Any] = field(default_factory=dict)  # `scale_runs.ScalePlan.as_data`
 
 
 def comparison_path(root: Path, recipe: str, title: str) -> Path:
@@ -52,6 +54,8 @@ def save_record(home: Path, record: Record) -> None:
         "at": record.at,
         "margin": record.margin,
         "until": record.until,
+        "tuning": dict(record.tuning),
+        "scale": dict(record.scale),
     }
     atomic_files.write_json(home / FILE, content, end="\n")
 
@@ -69,8 +73,8 @@ def load_record(home: Path) -> Record | None:
         fields |= {name: content.get(name) for name in ("margin", "until")}  # comparisons of version 0.1 have none
         varied = content.get("varied")
         return Record(
-            folders, tuned=tuned, varied=None if varied is None else tuple(map(str, varied)), at=content.get("at"),
-            **fields,
+            folders, tuned=tuned, tuning=dict(content.get("tuning") or {}), scale=dict(content.get("scale") or {}),
+            varied=None if varied is None else tuple(map(str, varied)), at=content.get("at"), **fields,
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} is damaged: {error!r:.80}. Run the comparison again: it repeats no run.") from error

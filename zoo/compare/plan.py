@@ -33,6 +33,8 @@ class Comparison:
     budget: str | None = None
     match: str | None = None
     tune: str | None = None
+    tune_seeds: int = 2
+    scale: tuple[str, ...] = ()  # options and their values by size, such as dim=64,96,128
     probe: str | None = None
     goal: str | None = None
     at: str = run_records.DECISIVE

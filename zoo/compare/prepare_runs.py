@@ -33,6 +33,7 @@ class PreparedRuns:
     invalid: tuple[InvalidVariant, ...] = ()
     tuned: Mapping[str, str] = field(default_factory=dict)
     goal: str | None = None  # the metric that decides, where it is not the first of each run
+    tuning: Mapping[str, Any] = field(default_factory=dict)  # `tuning_runs.Tuning` as data
 
     @property
     def notes(self) -> list[str]:
@@ -96,7 +97,7 @@ def prepare(comparison: Comparison, fits: Fits, meter: Meter, execute: Execute) 
     comparison = replace(comparison, goal=decisive_metric(arms, comparison.goal, meter))
     if comparison.probe:
         length_probe.check_config(arms[0].point.config)
-    seed = tuning_runs.tuning_seed(comparison.seeds)
+    (seed,) = tuning_runs.tuning_seeds(comparison.seeds)
     if comparison.match:
         arms = matched_sizes.match_size(arms, cast(matched_sizes.SizeKind, comparison.match), fits, meter)
     if comparison.budget:
@@ -106,13 +107,19 @@ def prepare(comparison: Comparison, fits: Fits, meter: Meter, execute: Execute) 
         else:
             arms = matched_sizes.within_budget(arms, comparison, fits, meter)
     tuned: dict[str, str] = {}
+    tuning: dict[str, Any] = {}
     if comparison.tune:
         sweep = tuning_runs.sweep_rates(comparison.tune, comparison.vary)
-        arms, tuned = tuning_runs.tune_variants(arms, sweep, seed, fits, execute, comparison.goal)
+        seeds = tuning_runs.tuning_seeds(comparison.seeds, comparison.tune_seeds)
+        arms, sweep_result = tuning_runs.tune_variants(
+            arms, sweep, seeds, fits, execute, comparison.goal, comparison.at
+        )
+        tuned, tuning = sweep_result.sentences, sweep_result.as_data()
     settings = {arm.name: "; ".join(filter(None, (arm.solved, tuned.get(arm.name)))) for arm in arms}
     return PreparedRuns(
         tuple(arms),
         tuple(invalid),
         {name: sentence for name, sentence in settings.items() if sentence},
         comparison.goal,
+        tuning,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from zoo.compare import learning_rates
 from zoo.compare.number_format import UNITS, decimal_places, format_fixed, format_probability, format_short, join_words
 from zoo.compare.outcomes import failure_text
 from zoo.compare.paired_tests import ASSUMPTIONS
@@ -77,9 +78,7 @@ def legend(answer: Answer) -> list[str]:
             "is then of how runs ended: twice the smaller of Fisher's exact test on diverged runs and the sign test "
             "over seeds, a diverged run being worse than any figure."
         )
-    if len(answer.rows) > 1 and not all("lr" in row.tuned.split() or "lr" in row.choices for row in answer.rows):
-        result.append("The learning rate was chosen for the recipe, not for each variant: --tune model.lr=… does that.")
-    return result + late_choices(answer)
+    return result + learning_rates.notes(answer) + late_choices(answer)
 
 
 def late_choices(answer: Answer) -> list[str]:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from zoo.compare import prose, provenance, table
+from zoo.compare import prose, provenance, scale_table, table
 from zoo.compare.charts import Chart, draw_charts
 from zoo.compare.number_format import format_duration, format_fixed, format_short
 from zoo.compare.run_records import RunRecord, number
+from zoo.compare.scale_chart import draw_scaling
 from zoo.compare.verdict import Answer, describe_values
 from zoo.console import printable
 from zoo.errors import UsageError
@@ -34,7 +35,7 @@ def write_report(answer: Answer, folder: str | Path, more: Sequence[Chart] = ())
 
     ``more`` are additional charts, such as those of probes. Raises UsageError if the folder cannot be written to.
     """
-    all_charts = [*draw_charts(answer), *more]
+    all_charts = [*draw_scaling(answer), *draw_charts(answer), *more]
     content: dict[str, bytes] = {
         "comparison.md": printable(table.as_markdown(answer), lines=True).encode(),
         "comparison.csv": printable(table.as_csv(answer), lines=True).encode(),
@@ -74,6 +75,7 @@ def page(answer: Answer, charts: Sequence[Chart] = ()) -> str:
         equal=provenance.held_equal(answer),
         total_time=format_duration(provenance.training_time(answer)),
         common=_common(answer),
+        sections=scale_table.sections(answer),
         version=_setting(answer, "zoo"),
         tests=TEST_NAMES,
     )

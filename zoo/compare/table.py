@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from zoo import console
-from zoo.compare import outcome, prose
+from zoo.compare import learning_rates, outcome, prose, scale_table
 from zoo.compare.factorial import grid_effects
 from zoo.compare.number_format import NONE, format_duration, format_memory, format_probability, format_short
 from zoo.compare.paired_tests import ASSUMPTIONS
@@ -41,6 +41,8 @@ def as_text(answer: Answer, width: int = WIDTH, colour: bool = False) -> str:
     lines += [*align_columns(headings, narrow, width, styles), ""]
     if effects := grid(answer):
         lines += [*align_columns(*effects, width), ""]
+    for section in scale_table.sections(answer):
+        lines += [*wrap_text(section.text, width), "", *align_columns(section.headings, section.rows, width), ""]
     lines += [*align_columns(*costs(answer), width), ""]
     for row in answer.rows:
         lines += wrap_text(f"{row.label}: {row.tuned}", width) if row.tuned else []
@@ -57,6 +59,8 @@ def as_markdown(answer: Answer) -> str:
     parts += [markdown_table(*verdicts(answer)), "\n".join(prose.legend(answer))]
     if effects := grid(answer):
         parts += ["## Main effects and interactions", markdown_table(*effects), prose.grid_legend()]
+    for section in scale_table.sections(answer):
+        parts += [f"## {section.title}", section.text, markdown_table(section.headings, section.rows)]
     parts += ["## Cost", markdown_table(*costs(answer))]
     if others := goals(answer):
         parts += ["## Other figures", markdown_table(*others)]
@@ -117,6 +121,8 @@ def as_json(answer: Answer) -> str:
             | {"verdict": effect.verdict.word, **asdict(effect.tested.pair)}
             for effect in grid_effects(answer)
         ],
+        "tuning": answer.tuning,
+        "scale": scale_table.as_data(answer),
     }
     content["variants"] = [
         record(answer, row)
@@ -126,6 +132,7 @@ def as_json(answer: Answer) -> str:
             "figures": row.figures,
             "unfinished": row.unfinished,
             "left_out": row.unpaired,
+            "rate_of_baseline": learning_rates.has_rate_of_baseline(answer, row),
         }
         | {"failures": row.failures, "outcome": asdict(row.outcome) | {"p": row.outcome.p} if row.outcome else None}
         | {"others": {goal: {"mean": mean, "sd": sd} for goal, (mean, sd) in (row.others or {}).items()}}

@@ -1,21 +1,30 @@
-"""Preparatory runs: tune an option per variant on a separate seed, and measure the speed for a time budget."""
+"""Preparatory runs: tune an option per variant on seeds of their own, and measure the speed for a time budget."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from zoo.compare import matched_sizes, run_records
+from zoo.compare.number_format import format_duration, join_words
 from zoo.compare.plan import Arm, Fits
-from zoo.compare.variants import Choice, Factor, parse_factor
+from zoo.compare.run_records import DECISIVE, RunRecord, number
+from zoo.compare.variants import MOST_SEEDS, Choice, Factor, parse_factor
 from zoo.errors import UsageError, ZooError
 
 PROBE = ("--trainer.max_steps=100", "--trainer.log_every_n_steps=10", "--trainer.limit_val_batches=1")
 Execute = Callable[[Sequence[Arm], Sequence[int]], object]  # runs variants with seeds
 
 
-def tuning_seed(seeds: Sequence[int]) -> int:
-    """A seed that is not compared: tuned values must not be judged by the runs that selected them."""
-    return next(number for number in (0, *range(max(seeds) + 1, max(seeds) + 2)) if number not in seeds)
+def tuning_seeds(seeds: Sequence[int], count: int = 1) -> list[int]:
+    """Seeds that are not compared, because tuned values must not be judged by the runs that selected them.
+
+    They are 0 and those beyond what `--seeds N` can mean, so that more seeds of the comparison change no tuned value.
+    """
+    candidates = (0, *range(MOST_SEEDS + 1, MOST_SEEDS + 1 + count + len(seeds)))
+    return [seed for seed in candidates if seed not in seeds][:count]
 
 
 def sweep_rates(text: str, varied: Sequence[Factor]) -> Factor:
@@ -34,42 +43,139 @@ def trials(arm: Arm, sweep: Factor, fits: Fits) -> list[tuple[Choice, Arm]]:
     return [(choice, arm.with_options(fits, choice.word)) for choice in sweep.choices()]
 
 
-def tune_variants(
-    arms: Sequence[Arm], sweep: Factor, seed: int, fits: Fits, execute: Execute, goal: str | None = None
-) -> tuple[list[Arm], dict[str, str]]:
-    """Every variant with the value that was best on validation, and by new variant name a sentence about it.
+@dataclass(frozen=True)
+class Cost:
+    """What tuning took: runs, their optimizer steps, and their seconds of training without validation."""
 
-    Raises ZooError if all values of a variant failed.
+    runs: int
+    steps: int
+    seconds: float
+
+    def __str__(self) -> str:
+        time = f", {format_duration(self.seconds)} of training" if math.isfinite(self.seconds) else ""
+        return f"{self.runs} runs, {self.steps:,} steps{time}"
+
+
+@dataclass(frozen=True)
+class TunedVariant:
+    """The value that was best for a variant, the mean figure of each value, and how many seeds failed with it."""
+
+    value: str
+    figures: Mapping[str, float]  # NaN where all seeds failed
+    failures: Mapping[str, int]
+    edge: bool  # whether it is the smallest or the largest of several numbers
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The result of a sweep: an option, the seeds of its runs, and by new variant name what was best."""
+
+    option: str
+    seeds: tuple[int, ...]
+    variants: Mapping[str, TunedVariant]
+
+    @property
+    def sentences(self) -> dict[str, str]:
+        """By new variant name a sentence about its value; it begins with the option's name."""
+        return {name: self._sentence(one) for name, one in self.variants.items()}
+
+    def _sentence(self, one: TunedVariant) -> str:
+        seeds = f"seed{'s' * (len(self.seeds) > 1)} {join_words([*map(str, self.seeds)])}"
+        failing = [f"{value} ({count} of {len(self.seeds)})" for value, count in one.failures.items() if count]
+        pieces = [
+            f"{self.option.rpartition('.')[2]} {one.value}, best of {len(one.figures)} on validation with {seeds}",
+            *(["at the edge of the grid (a better one may lie beyond)"] if one.edge else []),
+            *([f"runs failed with {join_words(failing)}"] if failing else []),
+            f"found in {one.cost}",
+        ]
+        return ", ".join(pieces)
+
+    def as_data(self) -> dict[str, Any]:
+        """As a JSON document; a figure that does not exist is null."""
+        variants = {
+            name: asdict(one) | {"figures": {v: f if math.isfinite(f) else None for v, f in one.figures.items()}}
+            for name, one in self.variants.items()
+        }
+        return {"option": self.option, "seeds": list(self.seeds), "variants": variants}
+
+
+def total_cost(tuning: Mapping[str, Any]) -> Cost | None:
+    """The cost of a sweep in the form of `Tuning.as_data`, over all variants; None for none."""
+    costs = [one["cost"] for one in tuning.get("variants", {}).values()]
+    names = ("runs", "steps", "seconds")
+    return Cost(*(sum(cost[name] for cost in costs) for name in names)) if costs else None
+
+
+def tune_variants(
+    arms: Sequence[Arm], sweep: Factor, seeds: Sequence[int], fits: Fits, execute: Execute,
+    goal: str | None = None, at: str = DECISIVE,
+) -> tuple[list[Arm], Tuning]:  # fmt: skip
+    """Every variant, the baseline too, with the value whose mean validation figure over ``seeds`` was best.
+
+    A value with which fewer seeds failed goes before any other. ``at`` is when the figure is taken; the test split is
+    left alone. Raises ZooError if all runs of a variant failed.
     """
     sweeps = [(arm, trials(arm, sweep, fits)) for arm in arms]
-    execute([trial for _, several in sweeps for _, trial in several], [seed])
-    winners, sentences = [], {}
+    execute([trial for _, several in sweeps for _, trial in several], seeds)
+    winners, variants = [], {}
     for arm, several in sweeps:
-        scores = {choice: score(trial, seed, goal) for choice, trial in several}
-        finite = {choice: value for choice, value in scores.items() if value is not None}
-        if not finite:
+        records = {
+            choice.value: [run_records.parse_record(trial.point.folder(seed) / run_records.LEDGER) for seed in seeds]
+            for choice, trial in several
+        }
+        scores = {
+            value: [score(run, goal, "last" if at == "test" else at) for run in runs] for value, runs in records.items()
+        }
+        failures = {value: sum(map(math.isnan, each)) for value, each in scores.items()}
+        means = {value: _mean(each) for value, each in scores.items()}
+        best = min(means, key=lambda value: (failures[value], math.isnan(means[value]), means[value]))
+        if math.isnan(means[best]):
             raise ZooError(
                 f"--tune {sweep.key}: no run of {arm.name} ended with a figure. See the logs beside the runs."
             )
-        best = min(finite, key=lambda choice: finite[choice])
-        winner = next(trial for choice, trial in several if choice == best)
+        winner = next(trial for choice, trial in several if choice.value == best)
         winners.append(winner)
-        edge = ", at the edge of the sweep" if len(finite) > 2 and best in (several[0][0], several[-1][0]) else ""
-        sentences[winner.name] = (
-            f"{best.key.rpartition('.')[2]} {best.value}, best of {len(finite)} on validation{edge}"
-        )
-    return winners, sentences
+        runs = [run for each in records.values() for run in each]
+        first = next((run for run in runs if run.goals), runs[0])
+        sign = -1 if first.goals.get(_goal(first, goal)) == "max" else 1
+        variants[winner.name] = TunedVariant(
+            best, {value: sign * mean for value, mean in means.items()}, failures, is_at_edge(best, list(means)),
+            Cost(len(runs), sum(run.steps for run in runs), _sum([number(run.cost.get("seconds")) for run in runs])),
+        )  # fmt: skip
+    return winners, Tuning(sweep.key, tuple(seeds), variants)
 
 
-def score(arm: Arm, seed: int, goal: str | None = None) -> float | None:
-    """The best validation figure of a run, negated if higher is better; None if there is none or the run diverged."""
-    record = run_records.read_record(arm.point.folder(seed))
-    goals = record.get("goals") or {}
-    name = goal if goal in goals else next(iter(goals), "")
-    best, last = (record.get(part, {}).get(name) for part in ("best", "last"))
-    if not record.get("finished") or not isinstance(best, (int, float)) or not isinstance(last, (int, float)):
-        return None
-    return float(best) if goals[name] == "min" else -float(best)
+def is_at_edge(value: str, values: Sequence[str]) -> bool:
+    """Whether a value is the smallest or the largest of several numbers; False for values that are no numbers."""
+    try:
+        numbers = [float(each) for each in values]
+    except ValueError:
+        return False
+    return len(set(numbers)) > 1 and float(value) in (min(numbers), max(numbers))
+
+
+def score(run: RunRecord, goal: str | None = None, at: str = DECISIVE) -> float:
+    """The validation figure of a run, negated if higher is better; NaN if it failed or has none."""
+    name = _goal(run, goal)
+    figure = run.figure(name, at) if name else None
+    if figure is None:
+        return math.nan
+    return -figure if run.goals[name] == "max" else figure
+
+
+def _goal(run: RunRecord, goal: str | None) -> str:
+    name = (goal or "").removeprefix("val/")
+    return name if name in run.goals else next(iter(run.goals), "")
+
+
+def _mean(values: Sequence[float]) -> float:
+    finite = [value for value in values if not math.isnan(value)]
+    return sum(finite) / len(finite) if finite else math.nan
+
+
+def _sum(values: Sequence[float]) -> float:
+    return sum(value for value in values if not math.isnan(value))
 
 
 def steps_within_time(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from zoo.compare.fairness import (
     Flag,
@@ -39,6 +40,9 @@ from zoo.compare.variant_names import match_variant, short_names
 from zoo.errors import UsageError
 from zoo.logging.cost_measures import MEASURES
 from zoo.registry import suggest
+
+if TYPE_CHECKING:
+    from zoo.compare.scale_result import ScaleResult
 
 Seeds = Mapping[int, RunRecord]
 
@@ -120,6 +124,8 @@ class Answer:
     plan: PairedTestPlan = T_TEST  # how differences were tested
     looks: tuple[Look, ...] = ()  # those of this comparison so far, this one included
     look_number: int = 0  # which of them this is, from 1 on; 0 for none
+    tuning: Mapping[str, Any] = field(default_factory=dict)  # `tuning_runs.Tuning.as_data`, empty without --tune
+    scaling: ScaleResult | None = None  # of --scale; the rows are then those of the largest size
 
     @property
     def base(self) -> Row:

@@ -1,0 +1,130 @@
+"""Tuning: each variant gets the value that is best for it over seeds that are not compared, and the cost is counted."""
+
+import json
+import math
+
+import pytest
+
+from tests.compare.fake_zoo import Costs, Fits
+from zoo.compare import prepare_runs, tuning_runs
+from zoo.compare.plan import Comparison
+from zoo.compare.prepare_runs import prepare
+from zoo.compare.variants import parse_factors
+from zoo.errors import UsageError, ZooError
+
+LOSSES = {
+    "default": 3.0, "lr=0.2": 2.0, "lr=0.3": 2.5,
+    "position=alibi": 5.0, "lr=0.2,position=alibi": 4.0, "lr=0.3,position=alibi": 1.0,
+}  # fmt: skip
+
+
+def request(*vary, **more):
+    return Comparison("toy", parse_factors(vary or ["model.position=rope,alibi"]), **more)
+
+
+@pytest.fixture
+def fits(tmp_path):
+    return Fits(tmp_path)
+
+
+def finish(folder, loss, best=None, seconds=2.0):
+    """The record of a run that ended with a loss; None: it diverged."""
+    figures = {"loss": loss, "acc": None if loss is None else -loss}
+    best_figures = figures if best is None else {"loss": best, "acc": -best}
+    record = {
+        "format": 1, "recipe": "toy", "variant": folder.parent.name, "seed": int(folder.name[1:]),
+        "goals": {"loss": "min", "acc": "max"}, "tokens": 10, "steps": 100, "finished": loss is not None,
+        "diverged": loss is None, "last": figures, "best": best_figures, "validations": [figures],
+        "cost": {"seconds": seconds},
+    }  # fmt: skip
+    folder.mkdir(parents=True)
+    (folder / "ledger.json").write_text(json.dumps(record))
+    (folder / "finished.json").write_text("{}")
+
+
+def tune(fits, loss, sweep="model.lr=0.1,0.2,0.3", seeds=(0, 1001), **more):
+    """Prepare with a sweep whose runs end with ``loss(variant, seed)``."""
+
+    def run(arms, each):
+        assert tuple(each) == seeds
+        for arm in arms:
+            for seed in each:
+                finish(arm.point.folder(seed), loss(arm.name, seed))
+
+    return prepare(request(tune=sweep, **more), fits, Costs(), run)
+
+
+def names(design):
+    return [arm.name for arm in design.arms]
+
+
+@pytest.mark.parametrize("goal", [None, "loss", "acc", "val/acc"])
+def test_each_variant_gets_the_rate_that_is_best_for_it(fits, goal):
+    result = tune(fits, lambda name, seed: LOSSES[name], goal=goal)
+    assert names(result) == ["lr=0.2", "lr=0.3,position=alibi"]
+    start, cost = "best of 3 on validation with seeds 0 and 1001", "found in 6 runs, 600 steps, 12 s of training"
+    assert result.tuned == {
+        "lr=0.2": f"lr 0.2, {start}, {cost}",
+        "lr=0.3,position=alibi": f"lr 0.3, {start}, at the edge of the grid (a better one may lie beyond), {cost}",
+    }
+    figures = result.tuning["variants"]["lr=0.2"]["figures"]
+    assert (
+        figures == {"0.1": 3.0, "0.2": 2.0, "0.3": 2.5}
+        if goal in (None, "loss")
+        else {"0.1": -3.0}.items() <= (figures.items())
+    )
+    assert tuning_runs.total_cost(result.tuning) == tuning_runs.Cost(12, 1200, 24.0)
+
+
+def test_the_mean_over_seeds_decides_and_not_one_of_them(fits):
+    lucky = {("lr=0.3", 0): 0.5, ("lr=0.3", 1001): 9.0}
+    result = tune(fits, lambda name, seed: lucky.get((name, seed), LOSSES[name]))
+    assert names(result)[0] == "lr=0.2"
+
+
+def test_a_rate_with_a_failed_seed_is_behind_all_others(fits):
+    result = tune(fits, lambda name, seed: None if (name, seed) == ("lr=0.2", 1001) else LOSSES[name])
+    assert names(result) == ["lr=0.3", "lr=0.3,position=alibi"]
+    assert "runs failed with 0.2 (1 of 2)" in result.tuned["lr=0.3"]
+    assert result.tuning["variants"]["lr=0.3"]["failures"] == {"0.1": 0, "0.2": 1, "0.3": 0}
+    with pytest.raises(ZooError, match=r"--tune model\.lr: no run of position=alibi ended"):
+        tune(Fits(fits.root / "x"), lambda name, seed: None if "alibi" in name else 1.0)
+
+
+def test_the_figure_is_taken_when_that_of_the_verdict_is(fits):
+    folder = fits.root / "toy" / "a" / "s0"
+    finish(folder, 3.0, best=1.0)
+    run = tuning_runs.run_records.parse_record(folder / "ledger.json")
+    assert [tuning_runs.score(run, "loss", at) for at in ("last", "best")] == [3.0, 1.0]
+    assert tuning_runs.score(run, "acc") == 3.0
+    finish(fits.root / "toy" / "a" / "s1", None)
+    run = tuning_runs.run_records.parse_record(fits.root / "toy" / "a" / "s1" / "ledger.json")
+    assert math.isnan(tuning_runs.score(run))
+
+
+@pytest.mark.parametrize(
+    ("value", "values", "edge"),
+    [("1e-3", ["1e-3", "1e-4", "1e-2"], False), ("1e-2", ["1e-3", "1e-4", "1e-2"], True), ("1", ["1", "2"], True),
+     ("1", ["1"], False), ("a", ["a", "b"], False)],
+)  # fmt: skip
+def test_an_edge_is_the_smallest_or_largest_number(value, values, edge):
+    assert tuning_runs.is_at_edge(value, values) is edge
+
+
+def test_seeds_of_tuning_are_none_of_the_compared():
+    assert tuning_runs.tuning_seeds((1, 2, 3)) == [0]
+    assert tuning_runs.tuning_seeds((0, 4)) == [1001]
+    assert tuning_runs.tuning_seeds((0, 1002), 3) == [1001, 1003, 1004]
+    assert tuning_runs.tuning_seeds(range(1, 6), 3) == tuning_runs.tuning_seeds(range(1, 31), 3)  # stay with more seeds
+
+
+def test_one_seed_of_tuning(fits):
+    result = tune(fits, lambda name, seed: LOSSES[name], seeds=(0,), tune_seeds=1)
+    assert "best of 3 on validation with seed 0," in result.tuned["lr=0.2"]
+
+
+def test_what_varies_cannot_be_tuned():
+    with pytest.raises(UsageError, match=r"--tune model\.position: it is a varied option"):
+        prepare_runs.check_comparison(request(tune="model.position=rope,t5"))
+    with pytest.raises(UsageError, match="--tune 'lr' is not OPTION=VALUE"):
+        prepare_runs.check_comparison(request(tune="lr"))

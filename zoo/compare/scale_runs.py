@@ -1,0 +1,217 @@
+"""The sizes of a comparison over sizes: parse --scale, the options of each size, and equal compute within a size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from zoo.compare import matched_sizes, variants
+from zoo.compare.comparison_folder import Record, read_ledgers
+from zoo.compare.plan import Arm, Comparison, Fits, Point
+from zoo.compare.prepare_runs import PreparedRuns
+from zoo.compare.scale_result import LEAST_SIZES, ScaleResult, SizeAnswer, scale_result
+from zoo.compare.tuning_runs import Cost, total_cost
+from zoo.compare.verdict import answer
+from zoo.errors import UsageError
+
+EQUAL_FLOPS = "flops"  # --budget without an amount: what the baseline of a size takes
+
+
+@dataclass(frozen=True)
+class Size:
+    """One size: its label ``dim=64``, and its options for `zoo fit`."""
+
+    label: str
+    words: tuple[str, ...]
+
+
+def parse_scale(texts: Sequence[str], varied: Sequence[variants.Factor]) -> list[Size]:
+    """The sizes of ``--scale dim=64,96,128``; of several options their first values are one size, and so on.
+
+    An option without a section is the model's. Raises UsageError for fewer than three sizes, unequal numbers of values,
+    and options that vary.
+    """
+    factors = []
+    for text in texts:
+        key, equals, values = text.partition("=")
+        pieces = variants.split_values(values)
+        if not equals or not key or len(pieces) < LEAST_SIZES:
+            raise UsageError(
+                f"--scale {text!r} is not OPTION=VALUE,VALUE,VALUE: two sizes to fit and one to predict, or more, such "
+                "as --scale dim=64,96,128,192"
+            )
+        name = key.removeprefix("--")
+        factors.append(variants.make_factor(name if "." in name else f"model.{name}", pieces))
+        if len(factors[-1].values) < len(pieces):
+            raise UsageError(f"--scale {text!r}: a value occurs twice.")
+    keys = [factor.key for factor in factors]
+    for factor in factors:
+        if factor.key in [other.key for other in varied] or keys.count(factor.key) > 1:
+            raise UsageError(f"--scale {factor.key}: an option either varies or makes the size, and once.")
+        if len(factor.values) != len(factors[0].values):
+            raise UsageError(
+                f"--scale: {factors[0].key} has {len(factors[0].values)} values and {factor.key} has "
+                f"{len(factor.values)}. A size takes one of each."
+            )
+    sizes = []
+    for choices in zip(*(factor.choices() for factor in factors), strict=True):
+        sizes.append(Size(",".join(map(str, choices)), tuple(choice.word for choice in choices)))
+    return sizes
+
+
+def check_scale(comparison: Comparison) -> list[Size]:
+    """The sizes of a comparison. Raises UsageError for options that do not go with --scale."""
+    sizes = parse_scale(comparison.scale, comparison.vary)
+    for name, value in (("until", comparison.until), ("probe", comparison.probe)):
+        if value:
+            raise UsageError(f"--{name} does not go with --scale: compare at one size with it.")
+    what = (comparison.budget or "").partition("=")[0]
+    if what == "time" or (what == EQUAL_FLOPS and comparison.budget != EQUAL_FLOPS):
+        raise UsageError(
+            f"--budget {comparison.budget} gives all sizes the same, and a law of compute needs different ones.\n"
+            "--budget flops gives the variants of each size what the baseline of that size takes."
+        )
+    return sizes
+
+
+def draft_at(comparison: Comparison, size: Size) -> Comparison:
+    """The comparison at one size as far as no model is needed: without a budget of FLOPs and without muP's heads."""
+    budget = None if comparison.budget == EQUAL_FLOPS else comparison.budget
+    return replace(comparison, options=(*comparison.options, *size.words), budget=budget, scale=())
+
+
+def comparison_at(comparison: Comparison, size: Size, fits: Fits, costs: matched_sizes.Costs) -> Comparison:
+    """The comparison at one size. Raises UsageError as `zoo fit` does."""
+    words, budget = (*comparison.options, *size.words), comparison.budget
+    base = variants.parse_baseline(comparison.base, comparison.vary) if comparison.base else ()
+    choices = tuple(choice.word for choice in base)
+    recipe = fits.point((comparison.recipe, *comparison.options, *choices))
+    words = (*words, *heads_of_one_width(recipe, fits.point((comparison.recipe, *words, *choices)), words))
+    if budget == EQUAL_FLOPS:
+        point = fits.point((comparison.recipe, *words, *choices))
+        steps = point.config["trainer"].get("max_steps")
+        if not isinstance(steps, int) or steps < 1:
+            raise UsageError("--budget flops counts the baseline's steps: give --trainer.max_steps.")
+        tokens = costs.tokens_per_step(point.config) * steps
+        budget = f"flops={matched_sizes.BACKWARD * costs.cost(point.config).flops * tokens:.6g}"
+    return replace(comparison, options=words, budget=budget, scale=())
+
+
+def heads_of_one_width(recipe: Point, point: Point, words: Sequence[str]) -> tuple[str, ...]:
+    """``--model.heads=N`` that keeps the recipe's width of a head, which muP needs; nothing for other models.
+
+    Raises UsageError where a width is no multiple of it.
+    """
+    one, other = (each.config["model"].get("init_args", {}) for each in (recipe, point))
+    if not uses_mup(point) or any(word.startswith("--model.heads=") for word in words):
+        return ()
+    sizes = [each.get(name) for each in (one, other) for name in ("dim", "heads")]
+    if not all(isinstance(each, int) and each > 0 for each in sizes) or one["dim"] == other["dim"]:
+        return ()
+    width = one["dim"] // one["heads"]
+    if other["dim"] % width:
+        raise UsageError(
+            f"--scale: with muP all heads have one width, {width} in this recipe, and dim={other['dim']} is no "
+            "multiple of it.\nTake multiples, or name the heads: --scale heads=2,3,4"
+        )
+    return (f"--model.heads={other['dim'] // width}",)
+
+
+def uses_mup(point: Point) -> bool:
+    """Whether a configuration initialises by muP, so that one learning rate serves all widths."""
+    init = point.config["model"].get("init_args", {}).get("init")
+    path = init.get("class_path", "") if isinstance(init, Mapping) else init
+    return str(path).rpartition(".")[2].lower() == "mup"
+
+
+def rate_notes(comparison: Comparison, arms: Sequence[Arm], sizes: Sequence[Size]) -> list[str]:
+    """What to know about the learning rates of different sizes; ``arms`` are those of one size."""
+    if comparison.tune and ".lr=" in comparison.tune:
+        return ["The learning rate was chosen for each variant at each size."]
+    if all(uses_mup(arm.point) for arm in arms):
+        return ["One learning rate for all sizes, by muP, which keeps the best one about the same at any width."]
+    rate = arms[0].point.config["model"].get("init_args", {}).get("lr")
+    return [
+        f"All sizes have one learning rate{'' if rate is None else f', {rate:g}'}, which suits one of them: use "
+        "--model.init MuP --model.tie false, or --tune model.lr=…"
+    ]
+
+
+def align_variants(prepared: Sequence[PreparedRuns]) -> tuple[list[list[Arm]], list[str]]:
+    """The variants of each size that all sizes have, in one order, and those that some size lacks.
+
+    Raises UsageError if the baseline alone remains.
+    """
+    by_size = [{variants.variant_text(arm.variant): arm for arm in one.arms} for one in prepared]
+    first, *others = by_size
+    common = [name for name in first if all(name in other for other in others)]
+    missing = sorted({name for size in by_size for name in size} - set(common))
+    if len(common) < 2:
+        raise UsageError(f"no variant can be built at all sizes: {', '.join(missing)} cannot at some.")
+    return [[size[name] for name in common] for size in by_size], missing
+
+
+def as_data(
+    home: Path, sizes: Sequence[tuple[str, Sequence[Arm], PreparedRuns, str | None]], seeds: Sequence[int],
+    notes: Sequence[str],
+) -> dict[str, Any]:  # fmt: skip
+    """What runs.json of a comparison records of its sizes; folders are relative to it.
+
+    A size has its label, its variants, what was prepared for them, and its budget.
+    """
+    return {
+        "notes": list(notes),
+        "sizes": [
+            {
+                "label": label,
+                "budget": budget,
+                "variants": [arm.name for arm in arms],
+                "tuned": dict(prepared.tuned),
+                "tuning": dict(prepared.tuning),
+                "runs": [os.path.relpath(arm.point.folder(seed), home) for seed in seeds for arm in arms],
+            }
+            for label, arms, prepared, budget in sizes
+        ],
+    }
+
+
+def size_records(home: Path, record: Record) -> list[tuple[str, tuple[str, ...], Record]]:
+    """Label, variants and record of every size of a comparison. Raises UsageError if runs.json is damaged."""
+    try:
+        return [
+            (
+                str(size["label"]), tuple(map(str, size["variants"])),
+                replace(
+                    record, folders=tuple(Path(os.path.normpath(home / run)) for run in size["runs"]),
+                    baseline=str(size["variants"][0]), budget=size["budget"],
+                    tuned={str(name): str(text) for name, text in size["tuned"].items()},
+                    tuning=dict(size["tuning"]), scale={},
+                ),
+            )
+            for size in record.scale["sizes"]
+        ]  # fmt: skip
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise UsageError(f"{home}: its list of sizes is damaged: {error!r:.80}. Run the comparison again.") from error
+
+
+def answer_scale(home: Path, record: Record, goal: str, at: str) -> ScaleResult | None:
+    """What the finished runs of all sizes say; None for a comparison at one size. Raises UsageError for no runs."""
+    if not record.scale:
+        return None
+    sizes = []
+    for label, names, each in size_records(home, record):
+        ledgers = read_ledgers(each.folders, each.budget)
+        sizes.append(SizeAnswer(label, answer(ledgers, each.baseline, goal, at, each.tuned, (), each.varied), names))
+    return scale_result(sizes, [*map(str, record.scale.get("notes", ())), *_tuning_notes(record)])
+
+
+def _tuning_notes(record: Record) -> list[str]:
+    """What tuning took at all sizes together."""
+    costs = [cost for size in record.scale["sizes"] if (cost := total_cost(size.get("tuning") or {})) is not None]
+    if not costs:
+        return []
+    total = Cost(sum(c.runs for c in costs), sum(c.steps for c in costs), sum(c.seconds for c in costs))
+    return [f"Tuning at all sizes took {total}."]

@@ -1,0 +1,146 @@
+"""The result of a comparison at several sizes in words, tables and JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zoo.compare import prose
+from zoo.compare.number_format import NONE, format_fixed, join_words
+from zoo.compare.scale_result import ScaleResult, VariantScaling
+from zoo.compare.scaling_law import SAMPLES, Crossing, Interval
+from zoo.compare.verdict import Answer
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a report: a title, a paragraph, and a table."""
+
+    title: str
+    text: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def sections(answer: Answer) -> list[Section]:
+    """What --scale adds to an answer: prediction and check, laws, differences by size; nothing without it."""
+    result = answer.scaling
+    if result is None:
+        return []
+    return [_prediction(answer, result), *([_laws(result)] if result.irreducible else []), _by_size(answer, result)]
+
+
+def as_data(answer: Answer) -> dict[str, Any] | None:
+    """The same for --json, with all digits; None without --scale."""
+    return None if answer.scaling is None else answer.scaling.as_data()
+
+
+def format_compute(flops: float) -> str:
+    """``1.25e13``: FLOPs of training."""
+    return f"{flops:.2e}".replace("e+", "e") if math.isfinite(flops) else NONE
+
+
+def crossing_text(crossing: Crossing) -> str:
+    """``1.2e13 (8.0e12 to 4.1e13)``, ``none between 1e11 and 1e14``."""
+    low, high = map(format_compute, crossing.searched)
+    if not crossing.possible:
+        return f"none from {low} to {high}"
+    if crossing.low is None and crossing.high is None:
+        bounds = "anywhere, or none"
+    else:
+        start, end = (NONE if bound is None else format_compute(bound) for bound in (crossing.low, crossing.high))
+        bounds = (
+            f"{end} or below, or none" if crossing.low is None
+            else f"{start} or beyond, or none" if crossing.high is None else f"{start} to {end}"
+        )  # fmt: skip
+    return f"{format_compute(crossing.value)} ({bounds})" if crossing.value is not None else bounds
+
+
+def sentences(answer: Answer, result: ScaleResult) -> list[str]:
+    """Whether each difference survives scale, as the largest size shows."""
+    largest, verdicts = result.sizes[-1], {row.variant: row.verdict.word for row in answer.rows}
+    lines = [f"Sizes {join_words(result.sizes[:-1], 8)} were fitted; {largest} was predicted from them and measured."]
+    for one in result.variants[1:]:
+        if one.reason or one.expected is None:
+            lines.append(f"{one.label}: no law ({one.reason}).")
+            continue
+        words = (one.predicted_word(answer.lower_is_better), verdicts.get(one.variant, "not measured"))
+        check = {True: "; the difference is inside of its prediction", False: "; the difference is outside of its "
+                 "prediction", None: ""}[one.as_predicted]  # fmt: skip
+        lines.append(f"{one.label}: predicted {words[0]}, measured {words[1]}{check}.")
+    return lines + list(result.notes)
+
+
+def _prediction(answer: Answer, result: ScaleResult) -> Section:
+    places = prose.places(answer)
+    rows = [
+        [
+            one.label, _interval(one.expected, places), format_fixed(one.measured, places, sign=True),
+            {True: "inside", False: "outside", None: one.reason}[one.as_predicted], _slope(one, places),
+        ]
+        for one in result.variants[1:]
+    ]  # fmt: skip
+    text = " ".join(sentences(answer, result))
+    if any(one.by_doubling for one in result.variants):
+        text += (
+            " Per doubling: how the difference changes with each doubling of the steps, in the second half of training."
+        )
+    headings = ["variant", "predicted", "measured", "check", "per doubling"]
+    return Section("Does the difference survive scale?", text, headings, rows)
+
+
+def _laws(result: ScaleResult) -> Section:
+    """Exponents, crossings, and what the laws and their intervals are."""
+    floor, seeds = result.irreducible, len(result.seeds)
+    assert floor is not None
+    text, high = "L = E + A·C^-α for loss L and training FLOPs C, with one E for all variants", min(
+        floor.high, result.lowest_loss
+    )  # fmt: skip
+    if math.isnan(floor.low) or floor.low <= 0 or floor.value <= 0:
+        text += f", which these sizes do not identify{'' if math.isnan(high) else f': 0 to {high:.3g} fits'}."
+    else:
+        text += f": {floor.value:.3g} ({floor.low:.3g} to {high:.3g})."
+    text += (
+        f" 95 % intervals hold for all variants together: {SAMPLES:,} bootstrap samples of what the {seeds} seeds "
+        "deviate from the mean of their size, variants of a seed together, widened by Student's t. Those of "
+        "predictions are for a mean of as many seeds; exponents and crossings are of all sizes."
+        if seeds > 1
+        else " One seed: no intervals."
+    )
+    rows = [
+        [one.label, _interval(one.exponent, 3, sign=False), crossing_text(one.crossing) if one.crossing else one.reason]
+        for one in result.variants
+    ]
+    return Section("Laws of loss and compute", text, ["variant", "exponent α", "crosses the baseline at FLOPs"], rows)
+
+
+def _by_size(answer: Answer, result: ScaleResult) -> Section:
+    places, rows = prose.places(answer), []
+    for size in result.sizes:
+        for one in result.variants:
+            point = next((point for point in one.points if point.size == size), None)
+            if point is None:
+                continue
+            pair = () if point.pair is None else prose.difference_and_interval(answer, point.pair)
+            figure = format_fixed(point.mean, places)
+            rows.append([size, one.label, format_compute(point.compute), figure, " ".join(pair)])
+    headings = ["size", "variant", "FLOPs", prose.goal(answer), f"difference, {prose.BETWEEN}"]
+    text = (
+        f"Differences are paired by seed at each size, and their intervals are for each size alone; {result.sizes[-1]} "
+        "is not in the laws that predict it."
+    )
+    return Section("Differences by size", text, headings, rows)
+
+
+def _interval(interval: Interval | None, places: int, sign: bool = True) -> str:
+    if interval is None:
+        return ""
+    value, low, high = (format_fixed(each, places, sign) for each in (interval.value, interval.low, interval.high))
+    return value if math.isnan(interval.low) else f"{value} [{low}, {high}]"
+
+
+def _slope(one: VariantScaling, places: int) -> str:
+    pair = one.by_doubling
+    return "" if pair is None else _interval(Interval(pair.mean, pair.low, pair.high), places)
