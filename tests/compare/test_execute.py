@@ -197,6 +197,7 @@ def test_kill_9_of_real_runs_at_random_moments_gives_the_same_table(tmp_path):
         duration = time.monotonic() - started
         for victim in ("everything", "comparison", "everything", "run", "everything"):
             processes = [subprocess.Popen(words, cwd=sites[1], **options) for _ in range(2)]
+            until(lambda: any(owner["child"] for owner in holding(sites[1])), 600.0)
             time.sleep(draw.uniform(0.0, duration / 2))
             children = [owner["child"] for owner in holding(sites[1]) if owner["child"]]
             doomed = children if victim == "run" else [processes[0].pid]
@@ -213,6 +214,35 @@ def test_kill_9_of_real_runs_at_random_moments_gives_the_same_table(tmp_path):
                 shutil.rmtree(sites[1] / "runs")
         assert subprocess.run(words, cwd=sites[1], timeout=1200, **options).returncode == 0
     assert read_table(sites[1], 2) == read_table(sites[0], 2)
+
+
+def can_make_namespaces():
+    try:
+        return subprocess.run([*CONTAINER, "true"], capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc")
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(not can_make_namespaces(), reason="unshare cannot make process namespaces here")
+def test_two_containers_of_one_host_name_do_every_run_once(tmp_path):
+    """Each has process numbers of its own, which say nothing to the other."""
+    site = make_site(tmp_path / "site")
+    words = [*CONTAINER, sys.executable, "-m", "zoo", "compare", "./toy.yaml", "--vary", "model.norm=RMSNorm,LayerNorm",
+             "--seeds", "1"]  # fmt: skip
+    logs, processes = [tmp_path / "one.txt", tmp_path / "other.txt"], []
+    for log in logs:
+        with log.open("wb") as file:
+            processes.append(subprocess.Popen(words, cwd=site, stdout=file, stderr=file))
+        time.sleep(1.0)
+    assert [process.wait(1800) for process in processes] == [0, 0], [log.read_text() for log in logs]
+    attempts = [path.read_text().count("$ ") for path in site.glob("runs/toy/*/s1.log")]
+    assert attempts == [1, 1]
+    assert all("verdict" in log.read_text() for log in logs)
 
 
 def test_four_processes_at_once_do_every_run_once(tmp_path, undisturbed):

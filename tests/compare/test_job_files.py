@@ -25,7 +25,7 @@ ZOO = r"""#!/bin/bash
 printf '%s\0' "GPU=${CUDA_VISIBLE_DEVICES-none}" "$@" >"calls/$(date +%s%N)-$$"
 if [ -e hang ]; then
     trap 'echo saved >>signals; exit 143' USR1 TERM
-    while :; do sleep 0.05; done
+    for _ in {1..600}; do sleep 0.05; done
 fi
 """
 
