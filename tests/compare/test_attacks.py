@@ -9,7 +9,6 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -451,38 +450,6 @@ def test_a_live_lock_of_another_machine_of_this_name_is_respected(bench, monkeyp
     finally:
         for lock in foreign_locks:
             lock.path.unlink()
-
-
-def can_make_namespaces():
-    try:
-        return (
-            subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", "true"], capture_output=True).returncode == 0
-        )
-    except OSError:
-        return False
-
-
-@pytest.mark.campaign
-@pytest.mark.timeout(900)
-@pytest.mark.skipif(not can_make_namespaces(), reason="unshare cannot make process namespaces here")
-def test_two_containers_of_one_host_name_do_every_run_once(bench, tmp_path):
-    """Each has process numbers of its own, which say nothing to the other."""
-    words = [sys.executable, "-m", "zoo", "compare", "./toy.yaml", "--vary", "model.ffn=mlp,swiglu", "--seeds=2",
-             f"--runs={tmp_path}", "--trainer.max_steps=40"]  # fmt: skip
-    container = ["unshare", "--pid", "--fork", "--mount-proc"]
-    logs = [tmp_path / "one.txt", tmp_path / "other.txt"]
-    processes = []
-    for log in logs:
-        with log.open("wb") as file:
-            processes.append(subprocess.Popen([*container, *words], cwd=bench.folder, stdout=file, stderr=file))
-        time.sleep(1.0)
-    assert [process.wait(600) for process in processes] == [0, 0], [log.read_text() for log in logs]
-    attempts = {path: path.read_text().count("$ ") for path in tmp_path.glob("toy/*/s*.log")}
-    assert len(attempts) == 4
-    assert set(attempts.values()) == {1}
-    tables = [log.read_text().partition("verdict")[2].partition("report")[0] for log in logs]
-    assert tables[0].splitlines()[:3] == tables[1].splitlines()[:3]
-    assert tables[0]
 
 
 # 10, 11: seeds of one side, and costs

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.compare.fake_compare import how, jobs
+from tests.compare.toy_site import make_site, read_table
 from zoo.compare import comparison_folder, run_records
 from zoo.compare import execute as execution
 from zoo.compare.execute import FailedRun, execute, exit_code, last_log_lines, threads_per_run
@@ -177,6 +179,70 @@ def test_kill_9_at_any_moment_loses_and_repeats_no_run(tmp_path, undisturbed):
     for name, result in ledgers(tmp_path).items():
         expected = undisturbed[name]
         assert all(result[key] == expected[key] for key in ("best", "last", "batches", "steps", "finished")), name
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(3600)
+def test_kill_9_of_real_runs_at_random_moments_gives_the_same_table(tmp_path):
+    """Of a comparison, of a run, or of everything."""
+    draw = random.Random(int(os.environ.get("KILL_SEED", "18")))
+    words = [sys.executable, "-m", "zoo", "compare", "./toy.yaml", "--vary", "model.norm=RMSNorm,LayerNorm", "--seeds",
+             "2", "--jobs", "2"]  # fmt: skip
+    options = {"env": {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}, "start_new_session": True}
+    sites = [make_site(tmp_path / name) for name in ("undisturbed", "killed")]
+    with (tmp_path / "log").open("ab") as log:
+        options |= {"stdout": log, "stderr": log}
+        started = time.monotonic()
+        assert subprocess.run(words, cwd=sites[0], timeout=1200, **options).returncode == 0
+        duration = time.monotonic() - started
+        for victim in ("everything", "comparison", "everything", "run", "everything"):
+            processes = [subprocess.Popen(words, cwd=sites[1], **options) for _ in range(2)]
+            until(lambda: any(owner["child"] for owner in holding(sites[1])), 600.0)
+            time.sleep(draw.uniform(0.0, duration / 2))
+            children = [owner["child"] for owner in holding(sites[1]) if owner["child"]]
+            doomed = children if victim == "run" else [processes[0].pid]
+            if victim == "everything":
+                doomed = [*(process.pid for process in processes), *children]
+            for number in doomed:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(number, signal.SIGKILL)
+            codes = [process.wait(1200) for process in processes]
+            until(lambda children=children: not any(start_time(child) for child in children), 60.0)
+            if victim != "everything" or 0 in codes:  # to its end, and begin again
+                assert subprocess.run(words, cwd=sites[1], timeout=1200, **options).returncode == 0
+                assert read_table(sites[1], 2) == read_table(sites[0], 2)
+                shutil.rmtree(sites[1] / "runs")
+        assert subprocess.run(words, cwd=sites[1], timeout=1200, **options).returncode == 0
+    assert read_table(sites[1], 2) == read_table(sites[0], 2)
+
+
+def can_make_namespaces():
+    try:
+        return subprocess.run([*CONTAINER, "true"], capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc")
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(not can_make_namespaces(), reason="unshare cannot make process namespaces here")
+def test_two_containers_of_one_host_name_do_every_run_once(tmp_path):
+    """Each has process numbers of its own, which say nothing to the other."""
+    site = make_site(tmp_path / "site")
+    words = [*CONTAINER, sys.executable, "-m", "zoo", "compare", "./toy.yaml", "--vary", "model.norm=RMSNorm,LayerNorm",
+             "--seeds", "1"]  # fmt: skip
+    logs, processes = [tmp_path / "one.txt", tmp_path / "other.txt"], []
+    for log in logs:
+        with log.open("wb") as file:
+            processes.append(subprocess.Popen(words, cwd=site, stdout=file, stderr=file))
+        time.sleep(1.0)
+    assert [process.wait(1800) for process in processes] == [0, 0], [log.read_text() for log in logs]
+    attempts = [path.read_text().count("$ ") for path in site.glob("runs/toy/*/s1.log")]
+    assert attempts == [1, 1]
+    assert all("verdict" in log.read_text() for log in logs)
 
 
 def test_four_processes_at_once_do_every_run_once(tmp_path, undisturbed):
@@ -351,6 +417,16 @@ def test_a_process_number_of_another_machine_of_the_same_name_says_nothing(tmp_p
     write_lock(path, Owner(host, number, since, machine=machine), age)
     local = host == socket.gethostname() and machine in ("", HERE)
     assert (Lock(path).holder() is not None) is (living if local else age < 300)
+
+
+@pytest.mark.parametrize(("node", "expected"), [(0x0242AC110002, "0242ac110002"), (0x0342AC110002, "")])
+def test_without_proc_the_network_hardware_identifies_a_machine(monkeypatch, node, expected):
+    def fail(path):
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(locks.os, "readlink", fail)
+    monkeypatch.setattr(locks.uuid, "getnode", lambda: node)
+    assert locks.machine_id() == expected
 
 
 @pytest.mark.parametrize(("boot", "holds"), [(locks._boot(), False), ("other000", True)])

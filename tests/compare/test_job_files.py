@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests.compare import one_node_slurm
+from tests.compare.toy_site import make_site, read_table
 from zoo.compare import job_files
 from zoo.compare.job_files import ShardedCommand, count_shards, file_name, parse_resources, render, time_limit
 from zoo.errors import UsageError
@@ -24,7 +25,7 @@ ZOO = r"""#!/bin/bash
 printf '%s\0' "GPU=${CUDA_VISIBLE_DEVICES-none}" "$@" >"calls/$(date +%s%N)-$$"
 if [ -e hang ]; then
     trap 'echo saved >>signals; exit 143' USR1 TERM
-    while :; do sleep 0.05; done
+    for _ in {1..600}; do sleep 0.05; done
 fi
 """
 
@@ -231,35 +232,7 @@ def test_titles_need_no_quotes_in_file_names(title, name):
 
 # SLURM itself
 
-RECIPE = """\
-model:
-  class_path: CausalLM
-  init_args: {dim: 8, depth: 1, heads: 2, lr: 1e-2}
-data:
-  class_path: TextFiles
-  init_args: {path: text.txt, val_path: val.txt, max_length: 16, batch_size: 4, tokenizer: bytes}
-trainer: {max_steps: STEPS, val_check_interval: 20, check_val_every_n_epoch: null, accelerator: cpu, logger: false,
-          enable_progress_bar: false}
-"""
-STEPS = 60
 COMPARE = ("compare", "./toy.yaml", "--vary", "model.norm=RMSNorm,LayerNorm", "--seeds", "8")
-
-
-def make_site(folder):
-    folder.mkdir()
-    (folder / "toy.yaml").write_text(RECIPE.replace("STEPS", str(STEPS)))
-    for name in ("text", "val"):
-        (folder / f"{name}.txt").write_text(f"all {name} and no play makes a dull toy " * 40)
-    return folder
-
-
-def figures(folder):
-    """What the table of a comparison says but for what a clock measures, and the outcome."""
-    content = json.loads((folder / "runs/toy/compare/norm/comparison.json").read_text())
-    names = ("variant", "figures", "mean", "sd", "difference", "interval", "p", "verdict", "differences")
-    rows = [{name: row[name] for name in names if name in row} for row in content["variants"]]
-    assert all(len(row["figures"]) == 8 for row in rows)
-    return content["outcome"], rows, [flag for flag in content["flags"] if flag["about"] not in ("speed", "machine")]
 
 
 def journal_of_starts(folder):
@@ -304,9 +277,9 @@ def test_an_array_of_eight_shards_of_which_some_are_killed_gives_one_table(tmp_p
         wait_for(lambda: not cluster.call("squeue", "--noheader").strip(), 2400)
     logs = {path.name: path.read_text() for path in (site / "norm-slurm").glob("*.log")}
     assert "verdict" in logs["table.log"], logs
-    log = (site / f"runs/toy/default/s{trained}.log").read_text()
-    assert "--resume" in log  # it went on from the state that it saved
-    assert figures(site) == figures(undisturbed)
+    logs_of_seed = [path.read_text() for path in site.glob(f"runs/toy/*/s{trained}.log")]
+    assert any("--resume" in log for log in logs_of_seed)  # it went on from the state that it saved
+    assert read_table(site, 8) == read_table(undisturbed, 8)
     attempts = journal_of_starts(site)
     assert len(attempts) == 16
     assert sum(attempts.values()) >= 18  # both disturbed runs were started again, and at most their neighbours

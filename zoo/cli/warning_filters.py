@@ -26,6 +26,7 @@ MESSAGES = (
     r".*No device id is provided via `init_process_group`.*",  # lightning's own call
     r".*torch.distributed.nn.functional.all_gather is deprecated.*",  # lightning 2.6 against torch 2.15
     r".*It is recommended to use `self.log\('.*sync_dist.*",  # every process computes the same figure, on purpose
+    r".*The `srun` command is available on your system but is not used.*",  # a run of one process needs no srun
     r".*instantiate_classes.* was deprecated.*",  # lightning 2.6 calls jsonargparse's old name
 )
 

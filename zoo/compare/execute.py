@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from zoo.compare import device_shares, run_records
 from zoo.errors import StorageError, ZooError
+from zoo.io import atomic_files
 from zoo.io.locks import REFRESH, Lock
 
 POLL, GRACE = 0.1, 60.0  # seconds between two polls; and for a run to save its state when it is stopped
@@ -162,9 +163,7 @@ class _Worker:
     def _spawn(self, job: Job, lock: Lock) -> None:
         try:
             words = [*self.options.command, "fit", *job.words, *run_records.resume_options(job.folder)]
-            log = run_records.path_beside(job.folder, ".log").open("ab")
-            log.write(f"$ {shlex.join(words)}\n".encode())
-            log.flush()
+            log = _open_log(run_records.path_beside(job.folder, ".log"), words)
             parent, cores = os.getpid(), threads_per_run(self.options.jobs)
             environment = {**os.environ, "OMP_NUM_THREADS": str(cores), **self.options.environment}
             devices = self.free_devices[0] if self.free_devices else None
@@ -272,6 +271,16 @@ def describe_outcome(record: Mapping[str, Any]) -> str:
     """How a run ended without a figure: ``diverged at step 12``."""
     outcome = record.get("outcome") or {}
     return f"{outcome.get('state')} at step {outcome.get('step')}"
+
+
+def _open_log(path: Path, words: Sequence[str]) -> IO[bytes]:
+    """The log of a run, with the command that writes it. Raises StorageError if it cannot be written."""
+    try:
+        with path.open("ab") as file:
+            file.write(f"$ {shlex.join(words)}\n".encode())
+        return path.open("ab")
+    except OSError as error:
+        raise StorageError(f"the log of a run cannot be written: {atomic_files.reason(error, path)}") from error
 
 
 def last_log_lines(log: Path, since: int, count: int = TAIL) -> list[str]:

@@ -16,6 +16,7 @@ import platform
 import socket
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -93,11 +94,15 @@ def this_process() -> Owner:
 
 
 def machine_id() -> str:
-    """An identifier that other machines of this host name do not have: the kernel's start and its process namespace."""
+    """An identifier that other machines of this host name do not have: the kernel's start and its process namespace.
+
+    Without /proc that of the network hardware; empty where there is none.
+    """
     try:
         return f"{_boot()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        return ""
+        node = uuid.getnode()
+        return "" if node >> 40 & 1 else f"{node:012x}"  # with this bit it is a random number, new in every process
 
 
 def is_local(owner: Owner) -> bool:
