@@ -32,8 +32,8 @@ class DeclaredAttributes(Plugin):
         owner, _, name = fullname.rpartition(".")
         if owner != MODULE:
             return None
-        found = self.lookup_fully_qualified(MODULE)
-        declared = found is not None and isinstance(found.node, TypeInfo) and found.node.get(name) is not None
+        symbol = self.lookup_fully_qualified(MODULE)
+        declared = symbol is not None and isinstance(symbol.node, TypeInfo) and symbol.node.get(name) is not None
         return None if declared else partial(undeclared, name)
 
 

@@ -377,8 +377,8 @@ class ScalableSoftmax(MultiHead):
         query = pattern.offset + torch.arange(q.size(2), device=q.device)
         mask = pattern.mask(query, pattern.start + torch.arange(k.size(2), device=q.device))
         wide = torch.promote_types(q.dtype, torch.float32)
-        seen = torch.tensor([float(k.size(2))], device=q.device) if mask is None else mask.sum(-1).clamp(min=1)
-        factor = self.sharpness.to(wide)[:, None] * seen.to(wide).log()
+        visible = torch.tensor([float(k.size(2))], device=q.device) if mask is None else mask.sum(-1).clamp(min=1)
+        factor = self.sharpness.to(wide)[:, None] * visible.to(wide).log()
         return (q.to(wide) * factor[..., None]).to(q.dtype)
 
     def attend(self, q, k, v, pattern):

@@ -277,3 +277,18 @@ def test_a_tokenizer_that_does_not_fit_is_refused(tmp_path, file):
         UsageError, match=r"'bpee': it must be chars, bytes, bpe, .* no such file .* Did you mean 'bpe'"
     ):
         TextFiles(str(file), tokenizer="bpee")
+
+
+def test_the_names_of_a_published_tokenizer_go_into_the_run(tmp_path):
+    texts, published, run = (tmp_path / name for name in ("texts", "published", "run"))
+    for folder in (texts, published, run):
+        folder.mkdir()
+    for name in "ab":
+        (texts / f"{name}.txt").write_text("words and other words\n" * 20)
+    Tokenizer.bytes(["<|end|>"]).save(published / "tokenizer.json")
+    (published / "special_tokens_map.json").write_text('{"eos_token": "<|end|>"}')
+    options = {"tokenizer": str(published), "max_length": 8, "val_fraction": 0.3, "seed": 0}
+    for data in (TextFiles(str(texts), **options), TextFiles(str(texts), **options)):  # the second from the cache
+        data.save(run)
+        assert (np.asarray(data.datasets["train"].tokens) == 256).sum() == 1
+        assert Tokenizer.load(run / "tokenizer.json").eos == data.tokenizer.eos == 256

@@ -145,7 +145,7 @@ def test_a_part_that_enlarges_rounding_of_its_inputs_is_not_named(tmp_path):
             super().__init__()
             self.add, self.part = Add(), part
 
-        def forward(self, x, *rest):
+        def forward(self, x, *others):
             return self.part(self.add(x))
 
     class Add(torch.nn.Module):

@@ -130,13 +130,13 @@ def rounding_sensitivity(layer: nn.Module, x: Tensor, dtype: torch.dtype) -> flo
     """By how much a float64 layer's output on x (B, T, dim) changes at most when its parameters and x are changed at
     random by as much as ``dtype`` rounds: the scale of errors that a right part of this steepness has in ``dtype``.
     """
-    changed, unit, worst = copy.deepcopy(layer), torch.finfo(dtype).eps / 2, 0.0
+    other, unit, worst = copy.deepcopy(layer), torch.finfo(dtype).eps / 2, 0.0
     with torch.random.fork_rng([]), torch.no_grad():
         expected = layer(x)
         for _ in range(TRIALS):
-            for parameter, exact in zip(changed.parameters(), layer.parameters(), strict=True):
+            for parameter, exact in zip(other.parameters(), layer.parameters(), strict=True):
                 parameter.copy_(exact * (1 + unit * (2 * torch.rand_like(exact) - 1)))
-            worst = max(worst, difference(changed(x * (1 + unit * (2 * torch.rand_like(x) - 1))), expected))
+            worst = max(worst, difference(other(x * (1 + unit * (2 * torch.rand_like(x) - 1))), expected))
     return worst
 
 

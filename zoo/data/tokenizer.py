@@ -14,7 +14,19 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
 
 from zoo.data.native import native_call, refuse_surrogates
-from zoo.data.tokenfile import BOS, CHARACTER, CLS, EOS, IDEOGRAPH, MASK, PAD, SEP, check_tokenizer, published_names
+from zoo.data.tokenfile import (
+    BOS,
+    CHARACTER,
+    CLS,
+    EOS,
+    IDEOGRAPH,
+    MASK,
+    NAMES,
+    PAD,
+    SEP,
+    check_tokenizer,
+    published_names,
+)
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 
@@ -141,8 +153,14 @@ class Tokenizer:
         return cls.load(here / "tokenizer.json" if here.is_dir() else here)
 
     def save(self, path: Path | str) -> None:
-        """Write a tokenizer.json that any user of the library can load."""
-        atomic_files.write_bytes(Path(path), self.to_json().encode())
+        """Write a tokenizer.json that any user of the library can load, and beside it how a published tokenizer calls
+        its special tokens.
+        """
+        path = Path(path)
+        atomic_files.write_bytes(path, self.to_json().encode())
+        if self.names:
+            content = {f"{ours.strip('<>')}_token": theirs for ours, theirs in self.names.items()}
+            atomic_files.write_json(path.with_name(path.name.replace("tokenizer.json", NAMES)), content)
 
     def to_json(self) -> str:
         """The content of tokenizer.json."""

@@ -126,13 +126,13 @@ def relative_error(value: Tensor, exact: Tensor) -> float:
     return float((value.double() - exact).abs().max()) / (float(exact.abs().max()) or 1.0)
 
 
-def own_error(exact: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], value: Tensor) -> float:
+def own_error(exact: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], value: Tensor) -> float:
     """The relative error of ``value``, of any shape, from what a module in float64 gives for the same rounded inputs;
     infinite where it gives nothing comparable outside of its model.
     """
     try:
         with torch.no_grad():
-            output = exact(*arguments, **named)
+            output = exact(*arguments, **keywords)
     except Exception:
         return float("inf")
     first = next((one for _, one in tensors(output) if one.is_floating_point()), None)
@@ -144,9 +144,9 @@ def module_inputs(task: Task, batch: Any, names: list[str]) -> dict[str, tuple[t
     inputs: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
 
     def keep(name: str) -> Any:
-        def hook(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        def hook(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
             if name not in inputs:
-                inputs[name] = in_float64(arguments), in_float64(named)
+                inputs[name] = in_float64(arguments), in_float64(keywords)
 
         return hook
 
