@@ -6,7 +6,18 @@ import importlib
 
 from bench.study import Study
 
-NAMES = ("attention", "curves", "operations", "overhead", "startup", "loading", "mixers", "exercises", "widths")
+NAMES = (
+    "attention",
+    "curves",
+    "operations",
+    "bounds",
+    "overhead",
+    "startup",
+    "loading",
+    "mixers",
+    "exercises",
+    "widths",
+)
 
 
 def study(name: str) -> Study:
