@@ -119,7 +119,7 @@ def highest(one: Ceilings, other: Ceilings) -> Ceilings:
 
 
 def this_machine(again: bool = False) -> Ceilings:
-    """The ceilings of this machine, from the cache where they were measured before; ``again`` measures and raises them."""
+    """The ceilings of this machine, from the cache after the first time; ``again`` measures and raises them."""
     machine = [VERSION, platform.node(), processor(), torch.__version__, torch.get_num_threads()]
     try:
         path: Path | None = cache_root() / f"ceilings-{digest(machine)[:24]}.json"
