@@ -44,7 +44,7 @@ def test_a_step_of_a_recipe_takes_what_is_said(name, monkeypatch):
 
     for variable, value in {**RETURN_MEMORY, "OMP_NUM_THREADS": "1"}.items():
         monkeypatch.setenv(variable, value)
-    done = subprocess.run([sys.executable, "-c", PROBE, name], capture_output=True, text=True, timeout=400)
+    done = subprocess.run([sys.executable, "-c", PROBE, name], capture_output=True, text=True, timeout=590)
     assert done.returncode == 0, done.stderr
     estimate, peak = map(int, done.stdout.split()[-2:])
     assert estimate == pytest.approx(peak, rel=TOLERANCE)
