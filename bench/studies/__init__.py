@@ -10,6 +10,7 @@ NAMES = (
     "attention",
     "curves",
     "operations",
+    "bounds",
     "overhead",
     "startup",
     "loading",

@@ -50,3 +50,13 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "file" / "below"))
     monkeypatch.setattr(ceilings, "measure", lambda: MACHINE)
     assert this_machine() == MACHINE
+
+
+def test_measuring_again_raises_a_ceiling_and_never_lowers_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path))
+    results = [MACHINE, Ceilings(200.0, 5.0, {"gelu": 0.5, "exp": 2.0}), Ceilings(1.0, 1.0)]
+    monkeypatch.setattr(ceilings, "measure", lambda: results.pop(0))
+    this_machine()
+    expected = Ceilings(200.0, 10.0, {"gelu": 1.0, "exp": 2.0})
+    assert this_machine(again=True) == this_machine(again=True) == this_machine() == expected
+    assert not results
