@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from zoo.lessons import page, render, source
+from zoo.lessons.events import Event
 
 FOLDER = Path(__file__).parent / "golden"
 MARKED = re.compile(rf"\s*([{render.MEASURED}{render.TIMED}])(-?[\d,]+(?:\.\d+)?(?:e[+-]?\d+)?)")
@@ -15,7 +16,7 @@ def run(name: str) -> page.Page:
     return page.run_lesson(lesson, source.parse_inputs(lesson, []))
 
 
-def text_of(events: list[page.Event], language: str) -> str:
+def text_of(events: list[Event], language: str) -> str:
     return "\n".join(render.render(event, language) for event in events) + "\n"
 
 

@@ -9,6 +9,7 @@ from zoo import recipe_files, registry
 from zoo.cli import commands
 from zoo.config.option_parser import Argument, CommandSpec, Option, ParsedOptions
 from zoo.errors import UsageError
+from zoo.lessons.source import lesson_names
 
 
 def run(options: ParsedOptions) -> int:
@@ -43,6 +44,7 @@ def argument_words(argument: Argument) -> list[str]:
         "part": [part.name.lower() for kind in registry.KINDS for part in registry.parts(kind)],
         "command": list(commands.COMMANDS),
         "shell": list(SCRIPTS),
+        "lesson": lesson_names(),
     }
     return words.get(argument.completes, [])
 

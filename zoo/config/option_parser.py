@@ -81,7 +81,7 @@ class Argument:
     help: str = ""
     required: bool = True
     repeats: bool = False
-    completes: str = ""  # what a shell offers: recipe, comparison, kind, part, command, shell; else files
+    completes: str = ""  # what a shell offers: recipe, comparison, kind, part, command, shell, lesson; else files
 
 
 HELP = Option("help", "show this help", bool, short="-h")

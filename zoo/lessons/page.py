@@ -13,24 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zoo.errors import UsageError
+from zoo.lessons.events import Event, Pair, as_lists, both, flatten
+from zoo.lessons.render import render
 from zoo.lessons.source import LANGUAGES, Lesson, Text, parse_value
 
-Pair = tuple[str, str]  # a text in English and in Chinese
 _active: list[Page] = []
-
-
-@dataclass(frozen=True)
-class Event:
-    """One thing that a page has reported.
-
-    ``fields`` hold texts, values and numbers by name, ``rows`` the examples of the course that it is about.
-    ``measured``: numbers come from a measurement or a training, and differ a little on another machine.
-    """
-
-    kind: str  # text, code, value, comparison, claim, table, bars, heat, exercise
-    fields: Mapping[str, Any]
-    rows: tuple[str, ...] = ()
-    measured: bool = False
 
 
 @dataclass(frozen=True)
@@ -179,27 +166,10 @@ class Page:
         self.report("exercise", number=exercise.number, question=exercise.question)
 
 
-def both(text: Pair | str) -> Text:
-    """A text by language, or the same for all."""
-    return text if isinstance(text, str) else dict(zip(LANGUAGES, text, strict=True))
-
-
-def as_lists(value: Any) -> Any:
-    """A tensor as nested lists of numbers; anything else as it is."""
-    return value.tolist() if hasattr(value, "tolist") else list(value) if isinstance(value, tuple) else value
-
-
-def flatten(value: Any) -> list[Any]:
-    """The items of nested lists in order."""
-    return [item for one in value for item in flatten(one)] if isinstance(value, list) else [value]
-
-
 def open_page(facts: Mapping[str, Any]) -> Page:
     """The page that runs; for a script that runs by itself, one with the default inputs that prints in English."""
     if _active:
         return _active[-1]
-    from zoo.lessons.render import render
-
     return Page(
         {name: one["default"] for name, one in facts["inputs"].items()},
         listen=lambda event: print(render(event, LANGUAGES[0])),

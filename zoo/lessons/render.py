@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
-from zoo.lessons.page import Event, flatten
+from zoo.lessons.events import Event, flatten
 from zoo.lessons.source import LANGUAGES, Text
 
 WIDTH = 100
 BAR = 40  # characters of the longest bar
+BETWEEN_CHINESE = re.compile(r"(?<=[\u2e80-\uffff])\s*\n\s*(?=[\u2018-\u201d\u2e80-\uffff])")  # needs no space
 SHADES = " ░▒▓█"
 MEASURED, TIMED = "≈", "~"  # in front of a number that differs a little, or much, between machines
 WORDS = {
@@ -84,11 +86,12 @@ def display_width(text: str) -> int:
 def wrap(text: str, indent: str = "") -> list[str]:
     """Lines of at most WIDTH columns, broken at spaces and beside Chinese characters."""
     pieces: list[str] = []
-    for letter in " ".join(text.split()):
+    for letter in " ".join(BETWEEN_CHINESE.sub("", text).split()):
         wide = unicodedata.east_asian_width(letter) in "WF"
         ideograph = wide and unicodedata.category(letter)[0] == "L"
         behind_wide = bool(pieces) and not wide and display_width(pieces[-1][-1]) == 2
-        if not pieces or letter == " " or pieces[-1].endswith(" ") or ideograph or behind_wide:
+        opened = bool(pieces) and pieces[-1][-1] in "“（"
+        if not pieces or letter == " " or pieces[-1].endswith(" ") or ((ideograph or behind_wide) and not opened):
             pieces.append(letter)
         else:
             pieces[-1] += letter

@@ -99,6 +99,11 @@ def lessons() -> dict[str, Lesson]:
     return {lesson.name: lesson for lesson in sorted(pages, key=lambda lesson: lesson.facts["order"])}
 
 
+def lesson_names() -> list[str]:
+    """The names of all lessons, without reading them."""
+    return sorted(path.stem for path in FOLDER.glob("*.py"))
+
+
 def get_lesson(name: str) -> Lesson:
     """The lesson of a name. Raises UsageError for an unknown one."""
     every = lessons()

@@ -364,8 +364,8 @@ class Products(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.addmm):
-            left, right = args[-2:]
-            self.shapes.append((list(left.shape), list(right.shape)))
+            first, second = args[-2:]
+            self.shapes.append((list(first.shape), list(second.shape)))
         return func(*args, **(kwargs or {}))
 
 
@@ -392,12 +392,12 @@ x = torch.zeros(1, length, width)
 shapes = products_of(block, x)
 names_of_products = ["Q K V", "Q Kᵀ", "A V", "W_O", "W_1", "W_2"]
 lines = []
-for name, (left, right) in zip(names_of_products, shapes, strict=True):
-    rows_, inner_, columns = left[-2], left[-1], right[-1]
-    count = left[0] if len(left) == 3 else 1
+for name, (first, second) in zip(names_of_products, shapes, strict=True):
+    rows_, inner_, columns = first[-2], first[-1], second[-1]
+    count = first[0] if len(first) == 3 else 1
     flops = 2 * count * rows_ * inner_ * columns
     moved_bytes = 4 * count * (rows_ * inner_ + inner_ * columns + rows_ * columns)
-    lines.append([name, "×".join(map(str, left)), "×".join(map(str, right)), flops, round(flops / moved_bytes, 1)])
+    lines.append([name, "×".join(map(str, first)), "×".join(map(str, second)), flops, round(flops / moved_bytes, 1)])
 page.table(
     [("product", "矩阵乘"), ("left", "左"), ("right", "右"), ("operations", "运算次数"), ("per byte", "每字节")],
     lines,
@@ -436,7 +436,7 @@ page.exercise(
     ),
     LayerNorm(4)(torch.tensor([1.0, 3.0, 5.0, 7.0])).detach(),
     (
-        "Subtract the mean first. Then divide by the root of the mean of the squares of what is left.",
+        "Subtract the mean first. Then divide by the root of the mean of the squares of these differences.",
         "先减去均值，再除以“剩下的数的平方的均值”的平方根。",
     ),
     tolerance=0.006,
