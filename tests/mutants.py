@@ -524,6 +524,18 @@ MUTANTS = [
         ("parts/position.py", "base**-exponent", "base**exponent", "parts/test_position.py"),
         ("parts/derivatives.py", "if need and x is not None]\n", "if x is not None]\n", "parts/test_derivatives.py"),
         ("parts/autotune.py", "training = dropout > 0 or", "training = dropout > 0 and", "parts/test_autotune.py"),
+        (
+            "system/kernel_choice.py",
+            "< (1 - MARGIN) * seconds[plain]",
+            "< (1 + MARGIN) * seconds[plain]",
+            "system/test_kernel_choice.py",
+        ),
+        (
+            "models/speculation.py",
+            "remainder = (target - draft)",
+            "remainder = (target + 0 * draft)",
+            "models/test_speculation.py",
+        ),
         # plugins, pretrained
         ("plugins/diagnosis.py", "if applies and not", "if not applies and not", "test_registry.py"),
         (

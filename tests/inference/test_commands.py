@@ -17,6 +17,7 @@ from tests import forks
 from zoo.cli import main
 from zoo.cli.commands import parse
 from zoo.errors import UsageError
+from zoo.models import speculation
 
 
 def zoo_process(*words, stdin="", code=0):
@@ -124,6 +125,35 @@ def test_generate_writes_with_matrices_in_eight_bits(runs, model):
     assert after == pytest.approx(before, rel=0.3)
     _, err = zoo(*words, "--int8", "--device", "meta", code=2)
     assert "--device cpu" in err
+
+
+def test_generate_with_guesses_prints_what_it_prints_without(runs, capsys, monkeypatch):
+    guesses = []
+    for kind in (speculation.PromptLookup, speculation.DraftModel):
+        guess = kind.guess
+        monkeypatch.setattr(
+            kind, "guess", lambda *call, guess=guess: guesses.append((guess(*call), type(call[0]))) or guesses[-1][0]
+        )
+    folder = next(runs.glob("*/rope/s1"))
+    words = ["generate", folder, "--length", 24, "--prompt", "the quick the quick", "--json"]
+    for way in (["--temperature", 0], ["--temperature", 0, "--stop", "dog"]):
+        plain = json.loads(zoo(*words, *way)[0])
+        for draft in ("lookup", folder):
+            guesses.clear()
+            line = json.loads(zoo(*words, *way, "--speculate", draft)[0])
+            assert line.pop("score") == pytest.approx(plain["score"], abs=1e-3)
+            assert line == {name: value for name, value in plain.items() if name != "score"}
+            assert guesses[0][1] is (speculation.PromptLookup if draft == "lookup" else speculation.DraftModel)
+            assert any(guess.tokens for guess, _ in guesses)
+    sampled = [zoo(*words, "--seed", seed, "--speculate", "lookup")[0] for seed in (3, 3, 4)]
+    assert sampled[0] == sampled[1] != sampled[2]
+    assert "--speculate and --beams exclude each other" in refused(
+        capsys, *words, "--speculate", "lookup", "--beams", 2
+    )
+    other, pairs = next(runs.glob("*/learned/s1")), next(runs.glob("*/pairs/s1"))
+    assert f"the draft {other} has another tokenizer than {folder}" in refused(capsys, *words, "--speculate", other)
+    assert "cannot be a draft: use a language model" in refused(capsys, *words, "--speculate", pairs)
+    assert "no run, checkpoint or recipe 'lookupp'" in refused(capsys, *words, "--speculate", "lookupp")
 
 
 def test_beginners_mistakes_are_answered(runs, capsys, tmp_path):

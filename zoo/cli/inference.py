@@ -43,6 +43,12 @@ def load_trained(options: ParsedOptions, bare: bool = False) -> Any:
     getattr(model, options.command)
     if options.values.get("int8"):
         model.quantise()
+    if draft := options.values.get("speculate"):
+        if options.get("beams") not in (None, 1):
+            raise UsageError("--speculate and --beams exclude each other: beam search verifies no guesses.")
+        if draft != "lookup":
+            draft = load(draft, options.get("device"), runs=options.get("runs"), allow=allow)
+        model.speculate(draft)
     return model
 
 

@@ -17,11 +17,13 @@ from zoo.inference.stop_strings import Stopping, cut_at_stop
 from zoo.inference.trained_model import Gap, GeneratedText, Score, Trained, as_list
 from zoo.models.decoding_state import State
 from zoo.models.generation import GenerationConfig, generate
+from zoo.models.speculation import Draft, DraftModel, PromptLookup, check_state, generate_speculatively
 from zoo.tasks.task import Task
 
 log = logging.getLogger(__name__)
 
 Prompt = str | Gap
+LOOKUP = "lookup"
 LENGTH = 128  # generated tokens by default
 ROWS = 64  # prompts per batch
 NUMBERS = 2**24  # logits per batch while scoring: 128 MB
@@ -32,6 +34,7 @@ class TrainedLanguageModel(Trained):
 
     files = ("tokenizer.json",)
     warned_of_length = False  # a warning is said once
+    draft: TrainedLanguageModel | str | None = None  # of speculative decoding
 
     def __init__(self, task: Task, place: ModelLocation) -> None:
         super().__init__(task, place)
@@ -75,6 +78,28 @@ class TrainedLanguageModel(Trained):
         )  # fmt: skip
         return [one for every in self.candidates(texts, search, as_list(stop)) for one in every]
 
+    def speculate(self, draft: TrainedLanguageModel | str | None) -> None:
+        """Generate speculatively from now on: a draft guesses tokens, of which the model verifies several in one step.
+
+        ``draft`` is a model with the same tokenizer, "lookup", which guesses that a text goes on as where its last
+        tokens stood before, or None. Greedy texts and the distribution of samples are those without. Raises
+        UsageError for a draft with another tokenizer and for a model that cannot be decoded so.
+        """
+        if isinstance(draft, str) and draft != LOOKUP:
+            raise UsageError(f"speculate={draft!r}: give {LOOKUP!r}, or a language model with the same tokenizer.")
+        check_state(self.net.begin(1), f"the model of {self.place.folder}")
+        if isinstance(draft, TrainedLanguageModel):
+            check_state(draft.net.begin(1), f"the draft {draft.place.folder}")
+            same = draft.tokenizer.to_json() == self.tokenizer.to_json()
+            if not same or draft.net.vocab_size != self.net.vocab_size:
+                raise UsageError(
+                    f"the draft {draft.place.folder} has another tokenizer than {self.place.folder}: its tokens mean "
+                    "something else. Use a draft trained on the same data."
+                )
+        elif draft is not None and draft != LOOKUP:
+            raise UsageError(f"{type(draft).__name__} cannot be a draft: use a language model, or {LOOKUP!r}.")
+        self.draft = draft
+
     def candidates(
         self, prompts: Sequence[Prompt], search: GenerationConfig, stops: Sequence[str] = ()
     ) -> list[list[GeneratedText]]:
@@ -91,6 +116,8 @@ class TrainedLanguageModel(Trained):
                 longest, self.net.max_length,
             )  # fmt: skip
             self.warned_of_length = True
+        if self.draft is not None:
+            return [[self._generate_speculatively(tokens, search, stops)] for tokens in ids]
         candidates: list[list[GeneratedText]] = [[] for _ in ids]
         for rows in self._batches([len(row) for row in ids]):
             for row, texts in zip(rows, self._generate([ids[row] for row in rows], search, stops), strict=True):
@@ -159,6 +186,21 @@ class TrainedLanguageModel(Trained):
             state = Stopping(state, self.tokenizer.decode, stops, end)
         hypotheses = generate(state, first, end, search)
         return [[self._text(*one, stops) for one in every] for every in hypotheses]
+
+    def _generate_speculatively(
+        self, tokens: list[int], search: GenerationConfig, stops: Sequence[str]
+    ) -> GeneratedText:
+        capacity = len(tokens) + search.max_length
+        draft: Draft = PromptLookup()
+        if isinstance(self.draft, TrainedLanguageModel):
+            draft = DraftModel(self.draft.net.begin(capacity), search, self.draft.limit)
+        longest = max((len(stop.encode()) for stop in stops), default=0) + 1  # a token has at least one byte
+
+        def is_stopped(generated: list[int]) -> bool:
+            return bool(stops) and cut_at_stop(text := self.tokenizer.decode(generated[-longest:]), stops) != text
+
+        state = self.net.begin(capacity)
+        return self._text(*generate_speculatively(state, tokens, self.tokenizer.eos, search, draft, is_stopped), stops)
 
     def _text(self, tokens: list[int], score: float, ended: bool, stops: Sequence[str]) -> GeneratedText:
         whole = self.tokenizer.decode(tokens)

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from zoo.parts.block import Memory
-from zoo.parts.cache import Caches
+from zoo.parts.cache import Cache, Caches
 from zoo.parts.few_row_linear import Linear, Packed, linear, packs
+
+VERIFIED = 8  # rows that matrices are packed for where several tokens are verified at once
 
 
 class State(Protocol):
@@ -71,8 +73,13 @@ class PackedWeights:
     def ready(self, tokens: Tensor) -> None:
         """Called before each step with its tokens (B, T); packs at the first one that has one token per row."""
         if self.packed is None and tokens.size(1) == 1:
+            self.pack(len(tokens))
+
+    def pack(self, rows: int) -> None:
+        """Pack for products of so many rows, unless it was done."""
+        if self.packed is None:
             linears = [module.weight for module in self.stack.modules() if isinstance(module, Linear)]
-            self.packed = packs([*linears, self.output()], len(tokens))
+            self.packed = packs([*linears, self.output()], rows)
 
 
 class LanguageState:
@@ -90,6 +97,36 @@ class LanguageState:
         if self.valid is not None and self.caches.length:
             self.valid = torch.cat([self.valid, self.valid.new_ones(tokens.shape)], 1)
         return linear(self.model.states(tokens, self.valid, self.caches)[:, -1], self.model.output)
+
+    def logits(self, tokens: Tensor, last: int) -> Tensor:
+        """The next tokens (B, T), without padding, to the logits (B, last, V) behind each of the last of them."""
+        if self.caches.length:
+            self.matrices.pack(VERIFIED)
+        return linear(self.model.states(tokens, None, self.caches)[:, -last:], self.model.output)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return self.model.output.device
+
+    @property
+    def can_cut(self) -> bool:
+        """Whether all that is remembered are keys and values of all tokens, so that ``cut`` can forget the last."""
+        return all(type(layer.own) is Cache and layer.own.window is None and not layer.block for layer in self.caches)
+
+    def cut(self, length: int) -> None:
+        """Forget all tokens but the first ``length``; only where ``can_cut``."""
+        self.caches.length = length
+        for layer in self.caches:
+            layer.own.length = length  # type: ignore[attr-defined]
+
+    def snapshot(self) -> Caches:
+        """What is remembered now, unchanged by later steps. Raises UsageError that names a part without snapshots."""
+        return self.caches.snapshot()
+
+    def restore(self, snapshot: Caches) -> None:
+        """Go on from a snapshot, which is used up."""
+        self.caches = snapshot
 
     def select(self, rows: Tensor) -> None:
         """Go on with these rows of the batch, (rows,), in this order."""

@@ -104,10 +104,10 @@ def _single(
         try:
             next_tokens = allowed.argmax(-1) if generator is None else sample_token(allowed, search, generator)
         except RuntimeError as error:  # torch draws from no distribution that holds nan
-            _check_numbers(float(log_probs.sum()), error)
+            check_numbers(float(log_probs.sum()), error)
             raise
         gained = log_probs.gather(1, next_tokens[:, None])[:, 0].tolist()
-        _check_numbers(sum(gained))
+        check_numbers(sum(gained))
         going = []
         for place, (row, token) in enumerate(zip(rows, next_tokens.tolist(), strict=True)):
             score[row] += gained[place]
@@ -126,7 +126,7 @@ def _single(
     return [Hypothesis(*parts) for parts in zip(out, score, ended, strict=True)]
 
 
-def _check_numbers(total: float, cause: Exception | None = None) -> None:
+def check_numbers(total: float, cause: Exception | None = None) -> None:
     """Raise NonFiniteError where a sum of log-probabilities is not a number."""
     if math.isnan(total):
         raise NonFiniteError(
@@ -135,9 +135,14 @@ def _check_numbers(total: float, cause: Exception | None = None) -> None:
         ) from cause
 
 
-def sample_token(logits: Tensor, search: GenerationConfig, generator: torch.Generator) -> Tensor:
+def sample_token(log_probs: Tensor, search: GenerationConfig, generator: torch.Generator) -> Tensor:
     """A token per row, (B,), of log-probabilities (B, V), by temperature, top-k and top-p."""
-    logits = logits / search.temperature
+    return torch.multinomial(sampling_distribution(log_probs, search), 1, generator=generator)[:, 0]
+
+
+def sampling_distribution(log_probs: Tensor, search: GenerationConfig) -> Tensor:
+    """The probabilities (B, V) that tokens are drawn with, by temperature, top-k and top-p, of (B, V) logarithms."""
+    logits = log_probs / search.temperature
     if search.top_k is not None and search.top_k < logits.size(-1):
         least = logits.topk(search.top_k, -1).values[:, -1:]
         logits = logits.masked_fill(logits < least, float("-inf"))
@@ -145,7 +150,7 @@ def sample_token(logits: Tensor, search: GenerationConfig, generator: torch.Gene
         ordered, place = logits.softmax(-1).sort(-1, descending=True)
         outside = ordered.cumsum(-1) - ordered >= search.top_p  # the likeliest token is always inside
         logits = logits.masked_fill(outside.gather(-1, place.argsort(-1)), float("-inf"))
-    return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
+    return logits.softmax(-1)
 
 
 class _Row:
@@ -186,7 +191,7 @@ def _beam(
         vocabulary = total.size(-1)
         # of the best 2 * width at most width can end, so that width are left to go on
         best, place = total.flatten(1).topk(min(2 * width, width * vocabulary), -1)
-        _check_numbers(sum(best[:, 0].tolist()))  # nan sorts above every number
+        check_numbers(sum(best[:, 0].tolist()))  # nan sorts above every number
         going, parents, tokens, beam_scores, beam_texts = [], [], [], [], []
         for number, row in enumerate(rows):
             alive: list[tuple[float, int, int]] = []

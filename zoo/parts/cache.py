@@ -1,10 +1,15 @@
 """What parts remember between the steps of decoding: keys and values, or a state of their own."""
 
+from __future__ import annotations
+
+import copy
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from zoo.errors import UsageError
 
 
 class PartState:
@@ -23,6 +28,24 @@ class PartState:
                 setattr(self, name, value[rows])
             elif isinstance(value, PartState):
                 value.select(rows)
+
+    def snapshot(self) -> Self:
+        """A copy that later steps leave unchanged.
+
+        Raises UsageError for a subclass with attributes that it would share: that defines a ``snapshot`` of its own.
+        """
+        twin = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(twin, name, value.clone())
+            elif isinstance(value, PartState):
+                setattr(twin, name, value.snapshot())
+            elif not isinstance(value, SHARED):
+                raise UsageError(
+                    f"the state {type(self).__name__} holds {name}, a {type(value).__name__}, and has no snapshot() "
+                    "that copies it: its part cannot be decoded speculatively."
+                )
+        return twin
 
 
 class Cache(PartState):
@@ -158,6 +181,13 @@ class MemoryCache(PartState):
         if self.projected is not None:
             self.projected = self.projected[0][rows], self.projected[1][rows]
 
+    def snapshot(self) -> Self:
+        """A copy; the projections are never changed, so that it shares them."""
+        return copy.copy(self)
+
+
+SHARED = (bool, int, float, str, torch.dtype, torch.device, torch.Size, type(None), nn.Module)  # never changed in place
+
 
 class LayerCache(NamedTuple):
     """What one block remembers between the steps of decoding."""
@@ -172,6 +202,11 @@ class LayerCache(NamedTuple):
             if state is not None:
                 state.select(rows)
 
+    def snapshot(self) -> LayerCache:
+        """A copy that later steps leave unchanged."""
+        block = None if self.block is None else self.block.snapshot()
+        return LayerCache(self.own.snapshot(), self.memory.snapshot(), block)
+
 
 class Caches(list[LayerCache]):
     """What all blocks of a stack remember, and the number of tokens that they were shown."""
@@ -182,3 +217,9 @@ class Caches(list[LayerCache]):
         """Keep these rows of the batch, (rows,), in this order."""
         for layer in self:
             layer.select(rows)
+
+    def snapshot(self) -> Caches:
+        """A copy that later steps leave unchanged."""
+        twin = Caches(layer.snapshot() for layer in self)
+        twin.length = self.length
+        return twin
