@@ -453,7 +453,8 @@ def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, mor
 
     Returns 1 where the figures are not comparable, else 0; with --exit-code that of the outcome.
     """
-    from zoo.compare import outcome, table
+    from zoo.compare import table
+    from zoo.compare.verdict import EXIT_CODES, best_outcome
 
     if options.get("json"):
         print(table.as_json(answer))
@@ -463,7 +464,7 @@ def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, mor
     if place is not None:
         write_report(answer, options, Path(options.get("out") or place), more)
     if options.get("exit_code"):
-        return outcome.EXIT_CODES[outcome.outcome(answer)]
+        return EXIT_CODES[best_outcome(answer)]
     return 1 if answer.comparability_errors else 0
 
 

@@ -12,11 +12,11 @@ from dataclasses import asdict
 from typing import Any
 
 from zoo import console
-from zoo.compare import outcome, prose
+from zoo.compare import prose
 from zoo.compare.factorial import grid_effects
 from zoo.compare.number_format import NONE, format_duration, format_memory, format_probability, format_short
 from zoo.compare.paired_tests import ASSUMPTIONS
-from zoo.compare.verdict import Answer, Row
+from zoo.compare.verdict import EXIT_CODES, Answer, Row, best_outcome
 from zoo.console import printable
 from zoo.logging.cost_measures import MEASURES
 
@@ -99,8 +99,8 @@ def as_json(answer: Answer) -> str:
         "late_choices": answer.late_choices,
         "flags": [asdict(flag) for flag in answer.flags],
         "commands": answer.commands,
-        "outcome": outcome.outcome(answer),
-        "exit_code": outcome.EXIT_CODES[outcome.outcome(answer)],
+        "outcome": best_outcome(answer),
+        "exit_code": EXIT_CODES[best_outcome(answer)],
         "test": {
             "name": answer.plan.test,
             "assumes": ASSUMPTIONS[answer.plan.test],

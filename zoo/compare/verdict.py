@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from zoo.compare.fairness import (
     Flag,
@@ -41,6 +42,11 @@ from zoo.logging.cost_measures import MEASURES
 from zoo.registry import suggest
 
 Seeds = Mapping[int, RunRecord]
+# what a comparison has shown, for scripts: in one word, and as an exit code
+Outcome = Literal["better", "worse", "as good as", "undecided", "not comparable"]
+EXIT_CODES: dict[Outcome, int] = {
+    "better": 10, "worse": 11, "as good as": 12, "undecided": 13, "not comparable": 14,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -134,6 +140,21 @@ class Answer:
     def seeds(self) -> int:
         """The largest number of seeds of a variant."""
         return max(len(row.figures) for row in self.rows)
+
+
+def best_outcome(answer: Answer) -> Outcome:
+    """The best that is shown of any variant: better, as good as; else undecided, if any is; else worse.
+
+    "not comparable" if no variant may be compared, or there is none.
+    """
+    words = [row.verdict.word for row in answer.rows[1:] if row.verdict.word != "not comparable"]
+    if not words:
+        return "not comparable"
+    if "better" in words:
+        return "better"
+    if "as good as" in words:
+        return "as good as"
+    return "worse" if set(words) == {"worse"} else "undecided"
 
 
 def answer(
