@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import forks
 from tests.chaos import moments, toys
 from zoo.inference import checkpoint_manifest
 
@@ -23,9 +24,11 @@ def work(tmp_path):
 
 
 def start(work, *words):
+    """The first of two processes is forked; Lightning starts the second as it does for users."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "ZOO_CACHE": str(work / "cache")}
     command = [sys.executable, "-m", "zoo", "fit", "lm.yaml", *TWO, *words]
-    return subprocess.Popen(command, cwd=work, env=env, stderr=subprocess.PIPE, text=True, stdout=subprocess.DEVNULL)
+    with (work / "stderr").open("w") as err:
+        return forks.Process(command, cwd=work, env=env, stderr=err)
 
 
 def trained(run, step):
@@ -58,7 +61,8 @@ def test_a_signal_to_the_second_process_saves_and_ends_both(work):
     trained(run, 3)
     other = second(process)
     os.kill(other, signal.SIGUSR1)
-    err = process.communicate(timeout=120)[1]
+    process.wait(120)
+    err = (work / "stderr").read_text()
     assert process.returncode == 143, err
     assert "is saved. Continue: the same command with --resume" in err
     assert len(err.splitlines()) == 1
@@ -73,13 +77,14 @@ def test_a_signal_to_the_second_process_saves_and_ends_both(work):
 @pytest.mark.parametrize("delay", [0.0, 0.05])
 def test_a_signal_to_a_second_process_that_has_just_been_started_ends_both(work, delay):
     """Before it has imported anything: the signal waits for its handler, and that for the first batch."""
-    process = moments.start(work, ["fit", "lm.yaml", *TWO], work / "log")
+    process = start(work)
     other = moments.further_process(process)
     time.sleep(delay)
     os.kill(other, signal.SIGUSR1)
-    assert process.wait(300) == 143, (work / "log").read_text()
-    assert "interrupted by SIGUSR1" in (work / "log").read_text()
-    assert "Traceback" not in (work / "log").read_text()
+    code, err = process.wait(300), (work / "stderr").read_text()
+    assert code == 143, err
+    assert "interrupted by SIGUSR1" in err
+    assert "Traceback" not in err
 
 
 def test_a_death_ends_the_job_with_a_line_and_leaves_a_checkpoint(work):
@@ -88,7 +93,8 @@ def test_a_death_ends_the_job_with_a_line_and_leaves_a_checkpoint(work):
     trained(run, 3)
     os.kill(second(process), signal.SIGKILL)
     start_time = time.monotonic()
-    err = process.communicate(timeout=120)[1]
+    process.wait(120)
+    err = (work / "stderr").read_text()
     assert time.monotonic() - start_time < 60
     assert process.returncode == 1
     assert err.strip().splitlines()[-1].startswith("error: process 1 of 2 was ended by SIGKILL")

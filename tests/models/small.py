@@ -2,6 +2,7 @@
 
 import itertools
 
+import pytest
 import torch
 
 from tests.covering import covering
@@ -41,9 +42,18 @@ def ours(kind):
     return [part.name for part in registry.parts(kind) if part.distribution == registry.BUILTIN]
 
 
-def covering_rows(model, *kinds, **choices):
-    """{kind: name} of built-in parts, in which all triples of choices occur that are not refused in this model."""
-    return covering({kind: ours(kind) for kind in kinds} | choices, accepted=lambda row: not refused(model, row))
+def covering_rows(model, *kinds, strength=2, **choices):
+    """{kind: name} of built-in parts, in which all pairs of choices occur that are not refused in this model."""
+    factors = {kind: ours(kind) for kind in kinds} | choices
+    return covering(factors, strength, accepted=lambda row: not refused(model, row))
+
+
+def covering_cases(model, *kinds, **choices):
+    """covering_rows as cases of a test, and as cases of a campaign the rows in which all triples occur."""
+    pairs = covering_rows(model, *kinds, **choices)
+    triples = [row for row in covering_rows(model, *kinds, strength=3, **choices) if row not in pairs]
+    campaign = [pytest.param(row, marks=pytest.mark.campaign) for row in triples]
+    return [*(pytest.param(row) for row in pairs), *campaign]
 
 
 def part_options(parts):

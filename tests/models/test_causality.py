@@ -9,7 +9,7 @@ from small import (
     WORDS,
     build_model,
     combinations,
-    covering_rows,
+    covering_cases,
     language,
     names,
     part_options,
@@ -35,9 +35,9 @@ def label(parts):
 
 
 def rows(model):
-    """Parametrise over parts in which all triples occur that do not refuse each other: see test_compatibility.py."""
-    accepted = covering_rows(model, "position", "backend", "attention", window=[None, 2])
-    return pytest.mark.parametrize("parts", accepted, ids=label)
+    """Parametrise over parts in which all pairs occur that do not refuse each other: see test_compatibility.py."""
+    cases = covering_cases(model, "position", "backend", "attention", window=[None, 2])
+    return pytest.mark.parametrize("parts", cases, ids=label)
 
 
 def model_of(build, parts, **options):

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 import yaml
-from small import covering_rows, part_options
+from small import covering_cases, part_options
 
 from tests.conformance.published import GatedConvolution, Retention, TokenShift
 from tests.test_recipes import RECIPES, build
@@ -111,9 +111,9 @@ def check_translation(model, vocabulary):
 
 
 def rows(model):
-    """Parts of a model in which all triples occur that do not refuse each other."""
-    accepted = covering_rows(model, "position", "attention", "backend", window=[None, 3])
-    return pytest.mark.parametrize("parts", accepted, ids=lambda row: "-".join(map(str, row.values())))
+    """Parts of a model in which all pairs occur that do not refuse each other."""
+    cases = covering_cases(model, "position", "attention", "backend", window=[None, 3])
+    return pytest.mark.parametrize("parts", cases, ids=lambda row: "-".join(map(str, row.values())))
 
 
 def sizes_and_classes(parts):

@@ -9,7 +9,7 @@ from small import (
     SIZES,
     build_model,
     combinations,
-    covering_rows,
+    covering_cases,
     language,
     names,
     part_options,
@@ -32,8 +32,7 @@ from zoo.parts.position import ALiBi, Extent, Learned, NoPosition
 
 pytestmark = pytest.mark.usefixtures("double")
 same = partial(assert_close, atol=1e-10, rtol=0)
-SCORES = covering_rows("ViT", "position", "backend", "attention")
-LOW = combinations("norm", "ffn") + SCORES
+LOW = [*combinations("norm", "ffn"), *covering_cases("ViT", "position", "backend", "attention")]
 
 
 def label(parts):

@@ -2,13 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests import forks
 from tests.tasks.training import build, train
 from zoo.parts.ffn import MoE
 
@@ -70,11 +70,10 @@ def test_padding_does_not_change_the_loss_even_of_a_mixture_of_experts(tmp_path)
 @pytest.mark.parametrize("task", TASKS)
 def test_two_processes_equal_one_with_twice_the_batch(task, tmp_path):
     one = train(task, 8, tmp_path)
-    script = Path(__file__).parent / "training.py"
     root = Path(__file__).parents[2]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
-    command = [sys.executable, str(script), task, "4", str(tmp_path), "2"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    command = [sys.executable, "-m", "tests.tasks.training", task, "4", str(tmp_path), "2"]
+    done = forks.run(command, env=env, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     lines, weights = json.loads((tmp_path / f"{task}-2.json").read_text())
     assert [line[:2] for line in lines] == [list(line[:2]) for line in one.lines]
