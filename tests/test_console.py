@@ -94,7 +94,7 @@ class Carriers:
     def search(self):
         self.plugin()
         self.zoo("search", "foreign")
-        for number in range(len(HOSTILE)):
+        for number in range(0, len(HOSTILE), 4):  # each reads all descriptions
             self.zoo("search", f"H{number}")
         self.zoo("search", "norm", "--json")
         self.each("search")

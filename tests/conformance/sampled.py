@@ -1,8 +1,8 @@
 """The contract of a part at a fraction of its cost, for the default run; campaigns run `zoo.conformance.checks`.
 
 Every check runs on the part as it is. Of the other situations in which it is tried (the part with another value of
-each option, the part in a stack that looks at a memory) it meets one: the checks of a part take its situations in
-turn, so that each situation meets some checks, and each check other situations from part to part.
+each option, the part in a stack that looks at a memory) every third check meets one: these checks of a part take its
+situations in turn, so that each situation meets some checks, and each check other situations from part to part.
 """
 
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ from zoo.conformance.check import SITUATIONS
 from zoo.conformance.subject import Subject
 
 Situation = tuple[str, Subject]
+EVERY = 3  # one check in so many meets another situation
 
 
 class Situations:
@@ -37,18 +38,20 @@ class Situations:
 
 @dataclass(frozen=True)
 class SampledCheck(Check):
-    """A check of the part as it is, and in one other situation: that of number ``turn``."""
+    """A check of the part as it is, and, where ``turn`` is a multiple of ``EVERY``, in one other situation."""
 
     situations: Situations | None = None
     turn: int = 0
 
     def _situations(self) -> Iterator[Situation]:
         yield "", self.subject
+        if self.turn % EVERY:
+            return
         assert self.situations is not None
         kinds = [kind for kind in SITUATIONS if kind in getattr(self.promise, "situations", SITUATIONS)]
         others = [situation for kind in kinds for situation in self.situations.of(kind)]
         if others:
-            yield others[self.turn % len(others)]
+            yield others[self.turn // EVERY % len(others)]
 
 
 def sampled_checks(part: type, first: int = 0, **options: Any) -> list[Check]:

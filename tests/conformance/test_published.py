@@ -1,16 +1,19 @@
-"""Published parts pass, declaring what their papers say of them and no failure."""
+"""Published parts pass, declaring what their papers say of them and no failure.
+
+In the default run each check meets every third part, and each part every third check; built-in parts meet all of them.
+"""
 
 import published
 import pytest
-from sampled import sampled_checks
+from sampled import EVERY, sampled_checks
 
 from zoo.conformance import checks
 
 SAMPLED = [
     pytest.param(check, id=f"{part.__name__}-{check}")
     for number, part in enumerate(published.PUBLISHED)
-    for check in sampled_checks(part, number)
-    if check.name != "compiles"
+    for place, check in enumerate(sampled_checks(part, number))
+    if check.name != "compiles" and (place + number) % EVERY == 0
 ]
 WHOLE = [pytest.param(check, id=f"{part.__name__}-{check}") for part in published.PUBLISHED for check in checks(part)]
 

@@ -173,6 +173,15 @@ def wide(monkeypatch, dtype):
             torch.set_default_dtype(float32)
 
 
+def in_both_types(cases):
+    """Parametrise ``case`` and ``dtype``: every case in float64, the first in float32, and in a campaign all."""
+    parameters = [pytest.param(case, torch.float64, id=f"{name}-float64") for name, case in cases.items()]
+    for number, (name, case) in enumerate(cases.items()):
+        marks = [pytest.mark.campaign] if number else []
+        parameters.append(pytest.param(case, torch.float32, id=f"{name}-float32", marks=marks))
+    return pytest.mark.parametrize(("case", "dtype"), parameters)
+
+
 def build_peer(case, dtype=torch.float32):
     """A random model with every parameter away from zero and one, where they would hide."""
     name, config, options = case

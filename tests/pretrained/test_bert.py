@@ -16,7 +16,6 @@ from zoo.pretrained.lookup import family_of
 
 DTYPES = {torch.float32: 1e-5, torch.float64: 1e-10}
 LENGTH = 37  # beyond the reach of every table of distances
-cases = pytest.mark.parametrize("case", peers.ENCODERS.values(), ids=peers.ENCODERS)
 
 
 def logits(model, **inputs):
@@ -27,8 +26,7 @@ def logits(model, **inputs):
 
 
 @torch.no_grad()
-@cases
-@pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "float64"])
+@peers.in_both_types(peers.ENCODERS)
 def test_an_encoder_and_its_import_agree_and_its_export_is_the_encoder(case, dtype, tmp_path, monkeypatch):
     with peers.wide(monkeypatch, dtype):
         model = peers.build_peer(case, dtype)

@@ -13,13 +13,8 @@ DTYPES = {torch.float32: 1e-5, torch.float64: 1e-10}
 cases = pytest.mark.parametrize("case", peers.LANGUAGE.values(), ids=peers.LANGUAGE)
 
 
-@pytest.fixture(params=DTYPES, ids=["float32", "float64"])
-def dtype(request):
-    return request.param
-
-
 @torch.no_grad()
-@cases
+@peers.in_both_types(peers.LANGUAGE)
 def test_a_decoder_and_its_import_agree_and_its_export_is_the_decoder(case, dtype, tmp_path, monkeypatch):
     with peers.wide(monkeypatch, dtype):
         model = peers.build_peer(case, dtype)

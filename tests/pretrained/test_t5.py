@@ -16,8 +16,7 @@ cases = pytest.mark.parametrize("case", peers.PAIRS.values(), ids=peers.PAIRS)
 
 
 @torch.no_grad()
-@cases
-@pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "float64"])
+@peers.in_both_types(peers.PAIRS)
 def test_a_pair_and_its_import_agree_and_its_export_is_the_pair(case, dtype, tmp_path, monkeypatch):
     with peers.wide(monkeypatch, dtype):
         model = peers.build_peer(case, dtype)
