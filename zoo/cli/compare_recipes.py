@@ -180,13 +180,14 @@ def write_reports(
 ) -> None:
     """Write the scoreboard's report and its part of TensorBoard, and print where all reports are."""
     from zoo.cli.tensorboard import link
+    from zoo.compare import scoreboard_events
 
     out = compare_run.output_stream(options)
     files = scoreboard_folder.write_report(board, reports, place)
-    scoreboard_folder.write_summary(home, board)
+    scoreboard_events.write_summary(home, board)
     page = next(file for file in files if file.suffix == ".html")
     print(f"\nreport  {page}", file=out)
     for recipe, folder in reports.items():
         print(f"        {recipe}: {folder / 'comparison.html'}", file=out)
     print(f"look    zoo tensorboard {home}", file=out)
-    print(f"        {link(pinned=scoreboard_folder.pinned_tags(board))}", file=out)
+    print(f"        {link(pinned=scoreboard_events.pinned_tags(board))}", file=out)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,6 @@ from zoo.compare import comparison_folder, scoreboard
 from zoo.compare.charts import Chart, IntervalRow, clip_name, draw_intervals
 from zoo.compare.report import render
 from zoo.compare.scoreboard import Scoreboard
-from zoo.compare.tensorboard_summary import MOST, NAME, SCOREBOARD_TAGS, wrap_markdown
 from zoo.config.run_folder import slug
 from zoo.console import printable
 from zoo.errors import UsageError
@@ -22,7 +20,6 @@ from zoo.io import atomic_files, limits
 
 FILE, FORMAT = "recipes.json", 1
 TEMPLATE = "scoreboard.html"
-TAG = "scoreboard"
 
 
 @dataclass(frozen=True)
@@ -120,39 +117,3 @@ def draw_charts(board: Scoreboard) -> list[Chart]:
             1.0, None, "Small: a run. Large: the mean of the runs of a task. A failed run scores 0.",
         ))  # fmt: skip
     return charts
-
-
-def write_summary(home: Path, board: Scoreboard) -> Path:
-    """Write the scoreboard for TensorBoard: its table as text, and a run per variant with its scores as scalars and
-    its name as hyperparameter, so that Scalars and HParams show a row per variant and a column per task.
-    """
-    from tensorboard.plugins.hparams import summary_v2
-
-    from zoo.logging.event_files import Events
-
-    folder = home / NAME
-    shutil.rmtree(folder, ignore_errors=True)  # an earlier answer of the same comparison
-    writer = Events(str(folder))
-    writer.add_text(TAG, wrap_markdown(printable(scoreboard.as_markdown(board), lines=True)), 0)
-    writer.close()
-    for row in board.rows:
-        writer = Events(str(folder / (slug(row.name) or "variant")))
-        writer.add_summary(summary_v2.hparams_pb({"variant": row.name}, trial_id=row.name))
-        for name, value in scalars(board, row).items():
-            writer.add_scalar(f"{TAG}/{name}", value, 0)
-        writer.close()
-    return folder
-
-
-def scalars(board: Scoreboard, row: scoreboard.OverallRow) -> dict[str, float]:
-    """The figures of a variant by what they are: the mean score in every task, the score over all, P(improvement)."""
-    means = {recipe: sum(each.values()) / len(each) for recipe, each in row.scores.items() if each}
-    improvement = 0.5 if row.name == board.baseline else row.improvement.value
-    values = {**means, "all tasks": row.score.value, "P(improvement)": improvement}
-    return {name: value for name, value in values.items() if math.isfinite(value)}
-
-
-def pinned_tags(board: Scoreboard) -> tuple[str, ...]:
-    """The charts that the link pins: the score over all tasks, P(improvement), then the figure of every task."""
-    goals = dict.fromkeys(f"val/{task.answer.goal}" for task in board.tasks)
-    return (*SCOREBOARD_TAGS, *goals)[:MOST]
