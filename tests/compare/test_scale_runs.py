@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.compare.fake_zoo import Costs, Fits
+from zoo.cli import commands, compare
 from zoo.compare import scale_runs
 from zoo.compare.plan import Arm, Comparison, Point
 from zoo.compare.variants import parse_factors
@@ -87,3 +88,16 @@ def test_variants_that_some_size_lacks_are_left_out(tmp_path):
     assert missing == ["position=alibi"]
     with pytest.raises(UsageError, match="no variant can be built at all sizes"):
         scale_runs.align_variants([SimpleNamespace(arms=[arms["rope"]]), SimpleNamespace(arms=[arms["rope"]])])
+
+
+def test_a_file_says_sizes_as_a_command_line_does(tmp_path):
+    path = tmp_path / "sizes.yaml"
+    path.write_text(
+        "recipe: lm-tiny\nvary: {model.norm: [rmsnorm, layernorm]}\n"
+        "scale: {dim: [64, 96, 128], trainer.max_steps: [10, 20, 30]}\ntune_seeds: 3\n"
+    )
+    comparison = compare.read_comparison(commands.parse("compare", [str(path)]))
+    assert comparison.scale == ("dim=64,96,128", "trainer.max_steps=10,20,30")
+    assert comparison.tune_seeds == 3
+    words = ["lm-tiny", "--vary", "model.norm=a,b", "--scale", "dim=1,2,3", "--scale", "heads=1,2,3"]
+    assert compare.read_comparison(commands.parse("compare", words)).scale == ("dim=1,2,3", "heads=1,2,3")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -119,7 +120,7 @@ def _with_options(comparison: Comparison, values: Mapping[str, Any]) -> Comparis
         fields["tune_seeds"] = _parse_count(values["tune_seeds"])
     if "scale" in values:
         scale = values["scale"]
-        fields["scale"] = tuple(scale if isinstance(scale, list) else variants.split_values(scale))
+        fields["scale"] = tuple(scale if isinstance(scale, list) else re.split(r",(?=[\w.]+=)", scale))
     if "margin" in values:
         fields["margin"] = _parse_margin(values["margin"])
     if fields.get("until") not in (None, "decided"):
