@@ -8,6 +8,7 @@ from zoo.lessons.events import Event
 
 FOLDER = Path(__file__).parent / "golden"
 MARKED = re.compile(rf"\s*([{render.MEASURED}{render.TIMED}])(-?[\d,]+(?:\.\d+)?(?:e[+-]?\d+)?)")
+SHADED = re.compile("[░▒▓█]")
 
 
 def run(name: str) -> page.Page:
@@ -26,7 +27,7 @@ def difference(golden: str, text: str) -> str:
     if len(lines) != len(others):
         return f"{len(lines)} lines, now {len(others)}"
     for line, other in zip(lines, others, strict=True):
-        same = line == other
+        same = line == other or (not SHADED.search(line) and line.split() == other.split())  # columns grow with times
         if MARKED.search(line):
             frames = [" ".join(MARKED.sub(" #", one).replace("█", " ").split()) for one in (line, other)]
             pairs = zip(MARKED.findall(line), MARKED.findall(other), strict=False)

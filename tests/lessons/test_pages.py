@@ -62,6 +62,8 @@ def test_a_lesson_says_what_it_said(name, language):
 
 def test_the_golden_comparison_refuses_other_numbers_and_forgives_measured_ones():
     assert not golden_text.difference("a ≈0.50 ██ ~3\n", "a ≈0.55 ███ ~900\n")
+    assert not golden_text.difference("layer  ms\n  ~9\n", "layer   ms\n  ~10\n")
+    assert golden_text.difference("cat █ █\n", "cat █  █\n")
     assert golden_text.difference("a ≈0.50\n", "a ≈0.90\n")
     assert golden_text.difference("a 0.50\n", "a 0.51\n")
     assert golden_text.difference("a ≈0.50\n", "b ≈0.50\n")
