@@ -526,8 +526,8 @@ MUTANTS = [
         ("parts/autotune.py", "training = dropout > 0 or", "training = dropout > 0 and", "parts/test_autotune.py"),
         (
             "system/kernel_choice.py",
-            "< (1 - MARGIN) * seconds[plain]",
-            "< (1 + MARGIN) * seconds[plain]",
+            "< (1 - MARGIN) * seconds[torch_kernel]",
+            "< (1 + MARGIN) * seconds[torch_kernel]",
             "system/test_kernel_choice.py",
         ),
         (
@@ -536,6 +536,10 @@ MUTANTS = [
             "remainder = (target + 0 * draft)",
             "models/test_speculation.py",
         ),
+        # explain, lessons
+        ("explain/trace.py", "return self.read + self.write", "return self.read", "explain/test_trace.py"),
+        ("explain/costs.py", "            end = start + 1", "            end = start + 2", "explain/test_costs.py"),
+        ("lessons/page.py", "abs(one - other) <= self.tolerance", "abs(one - other) >= 0", "lessons/test_pages.py"),
         # plugins, pretrained
         ("plugins/diagnosis.py", "if applies and not", "if not applies and not", "test_registry.py"),
         (

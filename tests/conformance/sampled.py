@@ -1,10 +1,11 @@
 """The contract of a part at a fraction of its cost, for the default run; campaigns run `zoo.conformance.checks`.
 
 Every check runs on the part as it is. Of the other situations in which it is tried (the part with another value of
-each option, the part in a stack that looks at a memory) every third check meets one: these checks of a part take its
+each option, the part in a stack that looks at a memory) every second check meets one: these checks of a part take its
 situations in turn, so that each situation meets some checks, and each check other situations from part to part.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from zoo.conformance.check import SITUATIONS
 from zoo.conformance.subject import Subject
 
 Situation = tuple[str, Subject]
-EVERY = 3  # one check in so many meets another situation
+EVERY = 2  # one check in so many meets another situation
 
 
 class Situations:
@@ -48,17 +49,25 @@ class SampledCheck(Check):
         if self.turn % EVERY:
             return
         assert self.situations is not None
-        kinds = [kind for kind in SITUATIONS if kind in getattr(self.promise, "situations", SITUATIONS)]
-        others = [situation for kind in kinds for situation in self.situations.of(kind)]
+        others = [situation for kind in kinds_of_situations(self) for situation in self.situations.of(kind)]
         if others:
             yield others[self.turn // EVERY % len(others)]
+
+
+def kinds_of_situations(check: Check) -> tuple[str, ...]:
+    """The kinds of other situations that a check is made for."""
+    return tuple(kind for kind in SITUATIONS if kind in getattr(check.promise, "situations", SITUATIONS))
 
 
 def sampled_checks(part: type, first: int = 0, **options: Any) -> list[Check]:
     """The checks of the contract of a part with these options; the first takes the situation of number ``first``."""
     whole = checks(part, **options)
     situations = Situations(whole[0].subject)
-    return [
-        SampledCheck(check.promise, check.subject, check.known_failure, situations, first + number)
-        for number, check in enumerate(whole)
-    ]
+    numbers: Counter[tuple[str, ...]] = Counter()  # of checks so far, by the kinds of situations that they meet
+    result: list[Check] = []
+    for check in whole:
+        kinds = kinds_of_situations(check)
+        turn = first + numbers[kinds]
+        numbers[kinds] += 1
+        result.append(SampledCheck(check.promise, check.subject, check.known_failure, situations, turn))
+    return result

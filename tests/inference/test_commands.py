@@ -137,12 +137,12 @@ def test_generate_with_guesses_prints_what_it_prints_without(runs, capsys, monke
     folder = next(runs.glob("*/rope/s1"))
     words = ["generate", folder, "--length", 24, "--prompt", "the quick the quick", "--json"]
     for way in (["--temperature", 0], ["--temperature", 0, "--stop", "dog"]):
-        plain = json.loads(zoo(*words, *way)[0])
+        expected = json.loads(zoo(*words, *way)[0])
         for draft in ("lookup", folder):
             guesses.clear()
             line = json.loads(zoo(*words, *way, "--speculate", draft)[0])
-            assert line.pop("score") == pytest.approx(plain["score"], abs=1e-3)
-            assert line == {name: value for name, value in plain.items() if name != "score"}
+            assert line.pop("score") == pytest.approx(expected["score"], abs=1e-3)
+            assert line == {name: value for name, value in expected.items() if name != "score"}
             assert guesses[0][1] is (speculation.PromptLookup if draft == "lookup" else speculation.DraftModel)
             assert any(guess.tokens for guess, _ in guesses)
     sampled = [zoo(*words, "--seed", seed, "--speculate", "lookup")[0] for seed in (3, 3, 4)]

@@ -45,19 +45,19 @@ def check_speculation(model, vocabulary, length=20, own_draft=None):
     """Raises unless greedy text and score are those of plain decoding, whatever is guessed."""
     prompt = torch.randint(vocabulary, (12,)).tolist()
     search = GenerationConfig(max_length=length)
-    ((plain,),) = generate(model.begin(40), torch.tensor([prompt]), None, search)
-    end = plain.tokens[-3]
+    ((expected,),) = generate(model.begin(40), torch.tensor([prompt]), None, search)
+    end = expected.tokens[-3]
     ((ended,),) = generate(model.begin(40), torch.tensor([prompt]), end, search)
     other = sharpen(LanguageModel(vocabulary, 40, dim=8, depth=1, heads=1))
-    for draft, expected, last in (
-        (Oracle(plain.tokens, vocabulary, len(prompt)), plain, None),
-        (Oracle(plain.tokens, vocabulary, len(prompt)), ended, end),
-        (PromptLookup(), plain, None),
-        (DraftModel((other if own_draft is None else own_draft).begin(40), search), plain, None),
+    for draft, right, last in (
+        (Oracle(expected.tokens, vocabulary, len(prompt)), expected, None),
+        (Oracle(expected.tokens, vocabulary, len(prompt)), ended, end),
+        (PromptLookup(), expected, None),
+        (DraftModel((other if own_draft is None else own_draft).begin(40), search), expected, None),
     ):
         result = generate_speculatively(model.begin(40), prompt, last, search, draft)
-        assert (result.tokens, result.ended) == (expected.tokens, expected.ended)
-        assert result.score == pytest.approx(expected.score)
+        assert (result.tokens, result.ended) == (right.tokens, right.ended)
+        assert result.score == pytest.approx(right.score)
 
 
 @rows("LanguageModel")
@@ -70,7 +70,7 @@ def test_greedy_text_is_that_of_plain_decoding_for_parts_of_a_language_model(par
 @torch.no_grad()
 def test_greedy_text_is_that_of_plain_decoding_for_parts_with_states_of_their_own(parts):
     model = sharpen(LanguageModel(V, 40, dim=16, depth=2, heads=2, **parts))
-    assert not model.begin(40).can_cut
+    assert not model.begin(40).can_truncate
     check_speculation(model, V, own_draft=model)
 
 
@@ -86,12 +86,12 @@ class Table:
     """The state of a toy whose next token depends on the last one only."""
 
     def __init__(self, logits):
-        self.table, self.device, self.can_cut = logits, torch.device("cpu"), True
+        self.table, self.device, self.can_truncate = logits, torch.device("cpu"), True
 
     def logits(self, tokens, last):
         return self.table[tokens[:, -last:]]
 
-    def cut(self, length):
+    def truncate(self, length):
         pass
 
 
@@ -124,9 +124,9 @@ def test_samples_are_distributed_as_in_plain_decoding(kind, options):
     likely = [text for text in expected if expected[text] * count >= 5]
     observed = [counts[text] for text in likely]
     frequencies = [expected[text] * count for text in likely]
-    rest = count - sum(frequencies)
-    if rest > 5:
-        observed, frequencies = [*observed, count - sum(observed)], [*frequencies, rest]
+    unlikely = count - sum(frequencies)
+    if unlikely > 5:
+        observed, frequencies = [*observed, count - sum(observed)], [*frequencies, unlikely]
     frequencies = [one * sum(observed) / sum(frequencies) for one in frequencies]
     assert stats.chisquare(observed, frequencies).pvalue > 1e-3
 
@@ -171,9 +171,9 @@ def test_min_length_and_stops_and_limits_are_those_of_plain_decoding():
     ((free,),) = generate(model.begin(60), torch.tensor([prompt]), None, GenerationConfig(max_length=20))
     end = free.tokens[0]
     search = GenerationConfig(max_length=20, min_length=6)
-    ((plain,),) = generate(model.begin(60), torch.tensor([prompt]), end, search)
+    ((expected,),) = generate(model.begin(60), torch.tensor([prompt]), end, search)
     result = generate_speculatively(model.begin(60), prompt, end, search, PromptLookup())
-    assert (result.tokens, result.ended) == (plain.tokens, plain.ended)
+    assert (result.tokens, result.ended) == (expected.tokens, expected.ended)
     assert len(result.tokens) >= 6
     stopped = generate_speculatively(
         model.begin(60), prompt, None, search, PromptLookup(), lambda tokens: tokens[-1] == free.tokens[4]
@@ -189,13 +189,13 @@ def test_min_length_and_stops_and_limits_are_those_of_plain_decoding():
 def test_states_that_cannot_be_copied_are_refused_by_name():
     class Remembers(PartState):
         def __init__(self):
-            self.seen = [torch.ones(1)]
+            self.tensors = [torch.ones(1)]
 
     model = LanguageModel(V, 8, dim=8, depth=1, heads=1)
     state = model.begin(8)
     assert check_state(state, "a model") is state
     state.caches[0] = state.caches[0]._replace(own=Remembers())
-    with pytest.raises(UsageError, match="the state Remembers holds seen, a list, and has no snapshot"):
+    with pytest.raises(UsageError, match="the state Remembers holds tensors, a list, and has no snapshot"):
         check_state(state, "a model")
     with pytest.raises(UsageError, match="a model cannot be decoded speculatively"):
         check_state(Seq2Seq(V, V, 8, dim=8, depth=1, heads=1).begin(torch.ones(1, 2, dtype=torch.long), None, 8),

@@ -208,11 +208,11 @@ def test_measuring_takes_turns_and_the_median_of_ratios(monkeypatch):
 
 def test_a_measurement_does_not_disturb_the_process_and_is_not_disturbed():
     """Random numbers go on as before; gradients are enabled in it, and autocast and inference mode are not."""
-    seen = []
+    modes = []
 
     def look():
         torch.rand(3)
-        seen.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")))
+        modes.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")))
 
     torch.manual_seed(3)
     expected = torch.rand(2)
@@ -220,7 +220,7 @@ def test_a_measurement_does_not_disturb_the_process_and_is_not_disturbed():
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
         choose(CALL, NAMES, lambda: dict.fromkeys(NAMES, look))
     assert torch.equal(torch.rand(2), expected)
-    assert set(seen) == {(True, False, False)}
+    assert set(modes) == {(True, False, False)}
     with contextlib.suppress(AssertionError):
         kernel_choice.forget()
         kernel_choice.choice_file().unlink()

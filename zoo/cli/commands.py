@@ -81,7 +81,8 @@ COMPARE_OPTIONS = (
     _for_runs("dry-run", "show the runs, their state and an estimate of the time, and stop", type=bool),
     _for_runs("runs", RUNS.help, metavar="DIR", default="runs"),
     *(_for_runs(one.name, one.help, type=one.type, metavar=one.metavar, repeats=one.repeats, short=one.short,
-                key=one.key) for one in (COMPILE, CONFIG, ALLOW_IMPORT, TRUST)),
+                key=one.key) for one in (CONFIG, ALLOW_IMPORT, TRUST)),
+    Option(COMPILE.name, COMPILE.help, COMPILE.type, heading=""),  # as any other option of zoo fit
     Option("goal", "the figure that decides; the task's first unless named", metavar="NAME", heading=ANSWER),
     Option("at", "last (the default), last:3 (mean of three), test (untouched split), best",
            metavar="WHEN", heading=ANSWER),
@@ -121,15 +122,14 @@ _TABLE = (
     CommandSpec(
         "compare", "learn whether a swap helped: variants with several seeds, one answer", COMPARE,
         "compare",
-        (Argument("RECIPE", "recipes with --vary, a comparison's file or name, two recipes with "
-                  "--attribute, or folders of finished runs", repeats=True, completes="comparison"),),
+        (Argument("RECIPE", "recipes, a comparison's file or name, or folders of finished runs", repeats=True,
+                  completes="comparison"),),
         (*COMPARE_OPTIONS, Option("model.dim", "any other option of zoo fit, for every run", metavar="64, …",
                                   key="model.dim", heading=FIXED), *HIDDEN_SETTINGS, *REFUSED),
         open_options=OPEN_OPTIONS,
         usages=(
             "RECIPE --vary OPTION=VALUE,VALUE ... [options]     run what is missing, then compare",
             "RECIPE RECIPE ... --vary OPTION=VALUE,VALUE        the same in each, and one scoreboard over all",
-            "FILE.yaml [options]                                the same, as the file says",
             "RECIPE RECIPE --attribute [options]                contribution of each option",
             "FOLDER ... [--baseline V] [--goal G] [--json]      read finished runs, fast",
         ),
@@ -137,7 +137,6 @@ _TABLE = (
             "zoo compare lm-tiny --vary model.position=rope,alibi --seeds 5",
             "zoo compare lm-tiny translation-tiny vit-tiny --vary model.norm=layernorm,rmsnorm",
             'zoo compare lm-tiny --vary "model.position=none,{class_path: RoPE, init_args: {base: 500}}" --jobs 2',
-            "zoo compare runs/lm-tiny --json",
         ),
         description="The same command again goes on where it stopped; finished runs are never repeated.",
         notes="help:comparison_names",
@@ -360,7 +359,7 @@ _TABLE = (
             Option("code", "show the code of each step too", bool),
             _json("one JSON document"),
         ),
-        examples=("zoo lesson", "zoo lesson cat --lang zh", "zoo lesson cat --set cat=1,2,3,4",
+        examples=("zoo lesson cat --lang zh", "zoo lesson cat --set cat=1,2,3,4",
                   "zoo lesson cat --exercise 1 --answer 3.58"),
         description="Printed numbers of course notes stand beside the computed ones, with a reason where they differ.\n"
         "≈ marks what is measured or trained, ~ a time.",

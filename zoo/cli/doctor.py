@@ -139,9 +139,9 @@ def show_kernels(as_json: bool) -> int:
     print(f"kernels    {mode} ({kernel_choice.SWITCH}), stored in {printable(str(path))}; delete it to measure again")
     rows = []
     for words, seconds in times.items():
-        plain, *rivals = seconds
-        share = [f"{name} {seconds[name] * 1e6:,.0f} us ({seconds[name] / seconds[plain]:.2f})" for name in rivals]
-        rows.append([words, kernels[words], f"{plain} {seconds[plain] * 1e6:,.0f} us", ", ".join(share)])
+        (torch_kernel, base), *rivals = seconds.items()
+        share = [f"{name} {time * 1e6:,.0f} us ({time / base:.2f})" for name, time in rivals]
+        rows.append([words, kernels[words], f"{torch_kernel} {base * 1e6:,.0f} us", ", ".join(share)])
     tables.table(["calls", "kernel", "torch's own", "instead"], rows)
     return 0
 

@@ -56,8 +56,8 @@ def interquartile_mean(scores: Floats) -> Floats:
     side.
     """
     runs = scores.shape[-1]
-    cut = int(TRIM * runs)
-    return np.asarray(np.sort(scores, axis=-1)[..., cut : runs - cut].mean(-1))
+    tail = int(TRIM * runs)
+    return np.asarray(np.sort(scores, axis=-1)[..., tail : runs - tail].mean(-1))
 
 
 def mean_over_tasks(

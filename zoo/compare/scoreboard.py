@@ -184,7 +184,8 @@ def _overall_row(
     complete = len(pairs) == len(tasks) and all(len(ours) for ours, _ in pairs)
     improvement = score = NO_ESTIMATE
     if complete and verdict.word != "baseline":
-        improvement = across_tasks.bootstrap_improvement(*map(list, zip(*pairs, strict=True)))
+        ours, theirs = zip(*pairs, strict=True)
+        improvement = across_tasks.bootstrap_improvement(ours, theirs)
     if complete and all(scores.values()):
         score = across_tasks.bootstrap_interquartile_mean([np.array(list(each.values())) for each in scores.values()])
     return OverallRow(name, improvement, score, p, adjusted, verdict, scores, sum(len(o) for o, _ in pairs), failed)

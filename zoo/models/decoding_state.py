@@ -110,15 +110,15 @@ class LanguageState:
         return self.model.output.device
 
     @property
-    def can_cut(self) -> bool:
-        """Whether all that is remembered are keys and values of all tokens, so that ``cut`` can forget the last."""
+    def can_truncate(self) -> bool:
+        """Whether all that is remembered are keys and values of all tokens, which ``truncate`` can forget."""
         return all(type(layer.own) is Cache and layer.own.window is None and not layer.block for layer in self.caches)
 
-    def cut(self, length: int) -> None:
-        """Forget all tokens but the first ``length``; only where ``can_cut``."""
+    def truncate(self, length: int) -> None:
+        """Forget all tokens but the first ``length``; only where ``can_truncate``."""
         self.caches.length = length
         for layer in self.caches:
-            layer.own.length = length  # type: ignore[attr-defined]
+            layer.own.length = length
 
     def snapshot(self) -> Caches:
         """What is remembered now, unchanged by later steps. Raises UsageError that names a part without snapshots."""

@@ -107,21 +107,21 @@ class Reader:
         place = min(first, len(self.read) if same is None else same, len(tokens))
         if place < len(self.read):
             self._go_back(place)
-        if first - len(self.read) > CATCH_UP and not self.state.can_cut:
+        if first - len(self.read) > CATCH_UP and not self.state.can_truncate:
             self._show(tokens[len(self.read) : first], 1)
         return self._show(tokens[len(self.read) :], len(tokens) - first)
 
     def _show(self, tokens: list[int], last: int) -> Tensor:
         """Logits (last, V) behind the last of further tokens."""
-        if not self.state.can_cut:
+        if not self.state.can_truncate:
             self.snapshots.append((len(self.read), self.state.snapshot()))
         self.read = self.read + tokens
         return self.state.logits(torch.tensor([tokens], device=self.state.device), last)[0]
 
     def _go_back(self, place: int) -> None:
         """Forget at least all tokens from a place on."""
-        if self.state.can_cut:
-            self.state.cut(place)
+        if self.state.can_truncate:
+            self.state.truncate(place)
         else:
             while self.snapshots[-1][0] > place:
                 self.snapshots.pop()

@@ -107,9 +107,9 @@ def stored() -> dict[str, dict[str, float]]:
 
 def fastest(seconds: Mapping[str, float]) -> str:
     """The kernel to use by the seconds of each, torch's own first: the fastest, if it saves more than ``MARGIN``."""
-    plain, *_ = seconds
+    torch_kernel, *_ = seconds
     best = min(seconds, key=lambda kernel: seconds[kernel])
-    return best if seconds[best] < (1 - MARGIN) * seconds[plain] else plain
+    return best if seconds[best] < (1 - MARGIN) * seconds[torch_kernel] else torch_kernel
 
 
 def measure(kernels: Mapping[str, Callable[[], object]]) -> dict[str, float]:
@@ -117,17 +117,17 @@ def measure(kernels: Mapping[str, Callable[[], object]]) -> dict[str, float]:
 
     With one thread it is the time of the processor, which other processes disturb less.
     """
-    plain, *_ = kernels
+    torch_kernel, *_ = kernels
     samples: dict[str, list[float]] = {name: [] for name in kernels}
     with torch.random.fork_rng(), torch.enable_grad():
         repeats = {name: _repeats(call) for name, call in kernels.items()}
         for number in range(ROUNDS):
             for name in list(kernels)[:: -1 if number % 2 else 1]:
                 samples[name].append(_seconds(kernels[name], repeats[name]))
-    own = min(samples[plain])
+    own = min(samples[torch_kernel])
     ratios = {
-        name: statistics.median(one / other for one, other in zip(taken, samples[plain], strict=True))
-        for name, taken in samples.items()
+        name: statistics.median(one / other for one, other in zip(times, samples[torch_kernel], strict=True))
+        for name, times in samples.items()
     }
     return {name: own * ratio for name, ratio in ratios.items()}
 

@@ -1,6 +1,8 @@
 # %%
 """The cat: one token from its row of the embedding to its new vector, number by number."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -49,7 +51,7 @@ LESSON = {
     },
 }
 page = open_page(LESSON)
-near = {"digits": 5}
+near: dict[str, Any] = {"digits": 5}
 
 # %% [markdown] lang="en"
 # # One token, number by number
@@ -254,7 +256,7 @@ head = torch.tensor([0.0316, 0.0723])
 page.compare(
     ("cat + two equal heads", "猫 + 两个相同的头"),
     "0.5316 1.2723 -0.2684 0.8723",
-    torch.tensor(LESSON["inputs"]["cat"]["default"]) + head.repeat(2),
+    torch.tensor(LESSON["inputs"]["cat"]["default"]) + head.repeat(2),  # type: ignore[index]
     rows="W25",
 )
 page.show(
@@ -299,7 +301,7 @@ page.compare("ReLU", "0.2 0 1.3 0.8 0 0.4 0.9 0.2", inner.relu(), rows="W27")
 stream = torch.tensor([0.5316, 1.2723, -0.2684, 0.8723])
 output = torch.tensor([0.4, 0.9, -0.2, 0.7])
 net = Stack(Extent((1,)), dim=4, depth=1, heads=2, block=PreNorm, norm=LayerNorm, ffn=MLP, position=NoPosition).eval()
-for matrix in (net.blocks[0].attend.part.out, net.blocks[0].ffn.part.down):
+for matrix in (net.blocks[0].attend.part.out, net.blocks[0].ffn.part.down):  # type: ignore[attr-defined]
     torch.nn.init.zeros_(matrix.weight)
     torch.nn.init.zeros_(matrix.bias)
 results: list[torch.Tensor] = []
@@ -370,6 +372,7 @@ class Products(TorchDispatchMode):
 
 
 def products_of(module: torch.nn.Module, x: torch.Tensor, **options: object) -> list[tuple[list[int], list[int]]]:
+    """The shapes of both factors of each matrix product that ``module(x)`` computes."""
     with Products() as counter, torch.no_grad():
         module(x, **options)
     return counter.shapes

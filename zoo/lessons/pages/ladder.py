@@ -73,10 +73,12 @@ starts = Counter(corpus)
 
 
 def bigram(word: str, after: str) -> float:
+    """P(word | after) with one added to each count (Laplace)."""
     return (pairs[after, word] + 1) / (starts[after] + len(starts))
 
 
 def chain(sentence: str) -> list[float]:
+    """The probability of each word of a sentence after the word before it."""
     words = [".", *sentence.split()]
     return [bigram(word, after) for after, word in itertools.pairwise(words)]
 
@@ -371,6 +373,7 @@ class WindowModel(nn.Module):
         self.rows, self.hidden, self.output = nn.Embedding(27, 16), nn.Linear(64, 96), nn.Linear(96, 27)
 
     def forward(self, letters: torch.Tensor) -> torch.Tensor:
+        """Letters (B, T) to scores (B, T - 3, 27) of the letters after the fourth and later ones."""
         windows = self.rows(letters).unfold(1, 4, 1).transpose(2, 3).flatten(2)
         return self.output(torch.tanh(self.hidden(windows)))
 
@@ -387,6 +390,7 @@ class RecurrentModel(nn.Module):
         )
 
     def forward(self, letters: torch.Tensor) -> torch.Tensor:
+        """Letters (B, T) to scores (B, T - 3, 27) of the letters after the fourth and later ones."""
         return self.output(self.cells(self.rows(letters)))[:, 3:]
 
 
@@ -394,6 +398,7 @@ class AttentionModel(LanguageModel):
     """zoo's language model, scored from the fourth letter on as the others."""
 
     def forward(self, letters: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        """Letters (B, T) to scores (B, T - 3, 27) of the letters after the fourth and later ones."""
         return super().forward(letters)[:, 3:]
 
 

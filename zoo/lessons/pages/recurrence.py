@@ -4,6 +4,7 @@
 import math
 import time
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -95,15 +96,17 @@ width = 16
 
 
 def recurrent(cell: str, factor: float = 1.0, gate: float = 0.0) -> Encoder:
+    """A recurrent encoder whose matrix W_hh is multiplied, and whose forget gates are biased."""
     encoder = Encoder(False, dim=width, cell=cell, depth=1).double()  # type: ignore[arg-type]
     with torch.no_grad():
-        encoder.layers.weight_hh_l0 *= factor  # type: ignore[operator]
+        encoder.layers.get_parameter("weight_hh_l0").mul_(factor)
         if cell == "lstm":
-            encoder.layers.bias_hh_l0[width : 2 * width] += gate  # type: ignore[index]
+            encoder.layers.get_parameter("bias_hh_l0")[width : 2 * width] += gate
     return encoder
 
 
 def gradient_ratio(network: nn.Module, length: int, **options: object) -> float:
+    """The gradient of the last output at the first token, divided by that at the last one."""
     x = (0.3 * torch.randn(16, length, width, dtype=torch.float64)).requires_grad_()
     network(x, **options)[:, -1].square().sum().backward()
     assert x.grad is not None
@@ -221,6 +224,7 @@ class Largest(TorchDispatchMode):
 
 
 def largest_tensor(network: nn.Module, length: int, dim: int, **options: object) -> int:
+    """The number of elements of the largest tensor that a network computes for one text."""
     x = torch.zeros(1, length, dim)
     with Largest() as largest, torch.no_grad():
         network(x, **options)
@@ -258,16 +262,19 @@ class Convolution(nn.Module):
         self.layer = nn.Conv1d(64, 64, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, T, 64) to (B, T, 64)."""
         return self.layer(x.mT).mT
 
 
 def operations(network: nn.Module, length: int, **options: object) -> int:
+    """The FLOPs of a forward pass over one text."""
     with FlopCounterMode(display=False) as counter, torch.no_grad(), torch.device("meta"):
         network.to("meta")(torch.empty(1, length, 64), **options)
     return int(counter.get_total_flops())
 
 
 def seconds(network: nn.Module, length: int, **options: object) -> float:
+    """The seconds of a forward pass over one text."""
     x = torch.randn(1, length, 64)
     with torch.no_grad():
         network(x, **options)
@@ -335,6 +342,7 @@ page.show(
 
 
 def parameters(module: nn.Module) -> int:
+    """The number of parameters of a module."""
     return sum(one.numel() for one in module.parameters())
 
 
@@ -357,6 +365,7 @@ page.show("8D/3", round(8 * 4096 / 3, 1), digits=1, rows="W8")
 
 
 def cost(module: nn.Module, dim: int, length: int = 64) -> tuple[int, int]:
+    """Parameters, and FLOPs of a forward pass over one text."""
     with torch.device("meta"), FlopCounterMode(display=False) as counter, torch.no_grad():
         module.to("meta").eval()(torch.empty(1, length, dim))
     return parameters(module), int(counter.get_total_flops())
@@ -430,7 +439,7 @@ page.compare(
     ),
 )
 page.show(("12 blocks as zoo builds them, millions", "zoo 搭出的 12 个块，百万"), twelve / 1e6, digits=1)
-GPT: dict[str, object] = {"norm": LayerNorm, "ffn": MLP, "position": Learned}
+GPT: dict[str, Any] = {"norm": LayerNorm, "ffn": MLP, "position": Learned}
 with torch.device("meta"):
     gpt2 = parameters(LanguageModel(50_257, 1024, dim=1600, depth=48, heads=25, **GPT))
     gpt3 = parameters(LanguageModel(50_257, 2048, dim=12288, depth=96, heads=96, **GPT))

@@ -180,6 +180,7 @@ class Reverser(nn.Module):
         self.output = nn.Linear(32, 10)
 
     def forward(self, letters: torch.Tensor) -> torch.Tensor:
+        """Letters (B, T) to scores (B, T, 10) of the reversed letters."""
         length = letters.size(1)
         wide = 16 if self.join == "concatenated" else 32
         half = Sinusoidal(wide // 2, 1, Extent((64,)))
@@ -238,12 +239,12 @@ page.table(
 # %%
 with torch.device("meta"):
     attentions = {heads: MultiHead(width, heads, Naive(), bias=False) for heads in (1, 8)}
-    q, _, _ = attentions[8].project(torch.empty(1, 10, width), None, Pattern(), None, None)
+    heads_of_q = attentions[8].project(torch.empty(1, 10, width), None, Pattern(), None, None)[0]
     four = attentions[1].project(torch.empty(1, 4, width), None, Pattern(), None, None)[0]
     inner = MLP(width, 4 * width).up(torch.empty(4, width))
 page.show(("Q of four tokens, one head", "4 个词、1 个头的 Q"), list(four.shape[2:]), rows="W43")
 page.show(("ten tokens", "10 个词"), [10, width], rows="W43")
-page.show(("their heads: number, tokens, width", "它们的头：个数、词数、宽度"), list(q.shape[1:]), rows="W43")
+page.show(("their heads: number, tokens, width", "它们的头：个数、词数、宽度"), list(heads_of_q.shape[1:]), rows="W43")
 page.show(("inside of the feed-forward, four tokens", "4 个词在前馈网络里面"), list(inner.shape), rows="W43")
 totals = {heads: sum(one.numel() for one in part.parameters()) for heads, part in attentions.items()}
 for heads, total in totals.items():
@@ -367,23 +368,28 @@ def encoder_block(dim: int, hidden: int = 0) -> int:
     return 4 * dim**2 + 4 * dim + 2 * dim * hidden + hidden + dim + 4 * dim
 
 
-def original(dim: int, vocabulary: int) -> int:
+def original_transformer(dim: int, vocabulary: int) -> int:
+    """Encoder and decoder of six blocks each, with one embedding for all (Vaswani et al., 2017)."""
     return vocabulary * dim + 6 * (12 * dim**2 + 9 * dim) + 6 * (16 * dim**2 + 11 * dim)
 
 
 def gpt(dim: int, depth: int, vocabulary: int = 50_257, places: int = 1024, last_norm: bool = True) -> int:
+    """A decoder with learned positions whose embedding is also its output (Radford et al., 2019)."""
     return (vocabulary + places) * dim + depth * encoder_block(dim) + (2 * dim if last_norm else 0)
 
 
 def bert(dim: int, depth: int, vocabulary: int = 30_522, places: int = 512, segments: int = 2) -> int:
+    """An encoder with positions, segments and a pooler (Devlin et al., 2019)."""
     return (vocabulary + places + segments + 2) * dim + depth * encoder_block(dim) + dim**2 + dim
 
 
 def deberta(dim: int, depth: int) -> int:
+    """An encoder with projected relative positions in each block (He et al., 2021)."""
     return (50_265 + 2 + 2 * 512) * dim + depth * (14 * dim**2 + 13 * dim)
 
 
 def t5(dim: int, depth: int, heads: int, hidden: int, vocabulary: int = 32_128, gated: bool = False) -> int:
+    """An encoder and a decoder without biases, with relative positions (Raffel et al., 2020)."""
     inside = 64 * heads
     feed = (3 if gated else 2) * dim * hidden
     encoder = depth * (4 * dim * inside + feed + 2 * dim)
@@ -392,23 +398,28 @@ def t5(dim: int, depth: int, heads: int, hidden: int, vocabulary: int = 32_128, 
 
 
 def bart(dim: int, depth: int) -> int:
+    """An encoder and a decoder of half the depth each, with biases (Lewis et al., 2020)."""
     return (50_265 + 2 * 1026 + 4) * dim + depth * (encoder_block(dim) + 16 * dim**2 + 19 * dim)
 
 
 def llama(dim: int, depth: int, hidden: int) -> int:
+    """A decoder with RMSNorm and SwiGLU, without biases (Touvron et al., 2023)."""
     return 2 * 32_000 * dim + depth * (4 * dim**2 + 3 * dim * hidden + 2 * dim) + dim
 
 
 def palm(dim: int, depth: int, heads: int) -> int:
+    """A decoder with one head of keys and values and parallel blocks (Chowdhery et al., 2022)."""
     return 256_000 * dim + depth * (dim * (2 * 256 * heads + 2 * 256) + 12 * dim**2 + dim) + dim
 
 
 def vit(dim: int, depth: int, class_token: bool = True) -> int:
+    """An encoder of 196 patches (Dosovitskiy et al., 2021)."""
     tokens = 197 if class_token else 196
     return 768 * dim + dim + tokens * dim + class_token * dim + depth * encoder_block(dim) + 2 * dim + 1000 * dim + 1000
 
 
 def swin(dim: int, depths: tuple[int, ...], heads: tuple[int, ...]) -> int:
+    """Four levels of windows, each half as long and twice as wide (Liu et al., 2021)."""
     total = 48 * dim + dim + 2 * dim
     for level, (depth, count) in enumerate(zip(depths, heads, strict=True)):
         wide = dim * 2**level
@@ -418,6 +429,7 @@ def swin(dim: int, depths: tuple[int, ...], heads: tuple[int, ...]) -> int:
 
 
 def clip() -> int:
+    """An image and a text encoder with a projection each (Radford et al., 2021)."""
     image = 3 * 32**2 * 768 + 51 * 768 + 4 * 768 + 12 * encoder_block(768) + 768 * 512
     text = (49_408 + 77) * 512 + 12 * encoder_block(512) + 2 * 512 + 512**2
     return image + text + 1
@@ -425,7 +437,7 @@ def clip() -> int:
 
 page.show(
     ("Transformer base and big (37,000 words), millions", "Transformer base 与 big（37000 词），百万"),
-    [original(512, 37_000) / 1e6, original(1024, 37_000) / 1e6],
+    [original_transformer(512, 37_000) / 1e6, original_transformer(1024, 37_000) / 1e6],
     digits=2,
     rows="anchors",
 )
