@@ -76,16 +76,16 @@ class Flex(Backend):
         shared = q.size(1) != k.size(1)
         options: dict[str, Any] = {"score_mod": score, "block_mask": block, "scale": scale, "enable_gqa": shared}
         options["return_aux"] = AuxRequest(lse=True) if lse else None
+        wide = torch.promote_types(q.dtype, torch.float32)  # of scores; a bias may be wider
         if not self._fuses(q):  # it would round weights to q's dtype in front of their sum
-            wide = torch.promote_types(q.dtype, torch.float32)
             with warnings.catch_warnings():  # that it is not fused is what was asked for
                 warnings.filterwarnings("ignore", message="flex_attention called without")
                 out, sums = split(flex_attention(q.to(wide), k.to(wide), v.to(wide), **options))
-            return out.to(v.dtype), sums
+            return out.to(v.dtype), sums.to(wide)
         padded = (F.pad(x, (0, max(0, NARROWEST - x.size(-1)))) for x in (q, k, v))
         with torch._dynamo.config.patch(recompile_limit=KERNELS):
             out, sums = split(_fused()(*padded, **options))
-        return out[..., : v.size(-1)], sums
+        return out[..., : v.size(-1)], sums.to(wide)
 
     def _fuses(self, q: Tensor) -> bool:
         return self.compile and q.is_cuda
