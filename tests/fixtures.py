@@ -1,14 +1,11 @@
 """Toy parts, packages on sys.path and a folder to train in, for every test of the command line."""
 
 import importlib
-import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
 
-from tests import forks
 from zoo import recipe_files, registry
 from zoo.config import fit_options, yaml_source
 from zoo.config.class_names import ClassFinder
@@ -93,16 +90,6 @@ def zoo(capsys):
         return code, captured.out, captured.err
 
     return run
-
-
-@pytest.fixture
-def forked_checks(monkeypatch):
-    """`zoo check` forks its children from a process that has imported torch."""
-    from zoo.cli import check_process
-
-    names = types.SimpleNamespace(**{name: getattr(subprocess, name) for name in ("PIPE", "TimeoutExpired")})
-    monkeypatch.setattr(check_process, "subprocess", names)
-    names.Popen = forks.Process
 
 
 @pytest.fixture(scope="session")

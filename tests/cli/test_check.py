@@ -303,13 +303,13 @@ def test_the_real_checks_of_a_class_in_the_current_folder(mine):
     assert not list(mine.rglob("runs"))
 
 
-def test_a_failing_check_says_what_to_do(mine, forked_checks, zoo):
+def test_a_failing_check_says_what_to_do(mine, zoo):
     code, out, _ = zoo("check", "norm", "mine.Mine", "--mode", "widen", "--only", "dtypes")
     assert code == 1
     assert "came back as torch.float32: end with .to(x.dtype)" in out
 
 
-def test_a_recipe_trains_one_batch_and_leaves_nothing(forked_checks, zoo, tmp_path, monkeypatch):
+def test_a_recipe_trains_one_batch_and_leaves_nothing(zoo, tmp_path, monkeypatch):
     (tmp_path / "mine.yaml").write_text(
         "model: {class_path: CausalLM, init_args: {dim: 16, depth: 1, heads: 2}}\n"
         "data: {class_path: TextFiles, init_args: {path: a.txt, max_length: 8, batch_size: 2}}\n"

@@ -46,11 +46,8 @@ def test_every_part_is_listed_with_its_package_and_nothing_is_wrong_with_it(home
     for package in PACKAGES:
         for kind, name in points(package):
             assert re.search(rf"^\W*{kind}\s+{name}\b.*{package.name} ", output, re.M), (kind, name)
-    assert re.search(r"^ffn +OwnFFN .* zoo-own-norm 0\.1\.0$", output, re.M)  # a second part, of `zoo new --in`
     doctor = home.run("zoo doctor")
     assert doctor.returncode == 0, doctor.stdout
-    assert "zoo-own-norm 0.1.0: nothing to update (written for norm v1, ffn v1)" in doctor.stdout
-    assert "advice" not in doctor.stdout
 
 
 @pytest.mark.parametrize(
@@ -90,11 +87,7 @@ def test_the_five_minutes_of_the_first_page(home, tmp_path, recipes):
     assert len(fits) == 3
     for line in [line for line in lines if line not in fits[recipes:]]:
         line = line.partition("#")[0].strip()
-        if line.startswith("zoo fit"):
-            done = home.zoo(f"{line.removeprefix('zoo ')} {' '.join(SHORT)}", tmp_path)
-            assert done.returncode == 0, done.stderr
-        else:
-            home.fine(line, tmp_path)
+        home.fine(f"{line} {' '.join(SHORT)}" if line.startswith("zoo fit") else line, tmp_path)
     own = (tmp_path / "zoo-my-norm").rglob("src/*/__init__.py")
     (source,) = (path.read_text() for path in own)
     code = [line for line in source.splitlines() if line.strip() and not line.strip().startswith(("#", '"""'))]
