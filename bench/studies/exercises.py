@@ -103,8 +103,8 @@ def build(
     )  # fmt: skip
 
 
-def state_size(task: Any) -> int:
-    """Numbers that the mixer remembers of one text of ``STATE_LENGTH`` tokens."""
+def state_size(task: Any, length: int = STATE_LENGTH) -> int:
+    """Numbers that the mixer remembers of one text of ``length`` tokens."""
     import torch
     from torch import Tensor
 
@@ -114,6 +114,6 @@ def state_size(task: Any) -> int:
 
     task.eval()
     with torch.no_grad():
-        caches = task.net.stack.caches(STATE_LENGTH)
-        task.net(torch.zeros(1, min(STATE_LENGTH, task.net.max_length), dtype=torch.long), caches=caches)
+        caches = task.net.stack.caches(length)
+        task.net(torch.zeros(1, min(length, task.net.max_length), dtype=torch.long), caches=caches)
     return tensors(caches[1].own)

@@ -53,6 +53,6 @@ def measure(mixer: str, sizes: dict[str, int], pairs: int) -> tuple[int, float]:
     data.ready()
     torch.manual_seed(SEED)
     task = exercises.build(mixer, sizes, data.sizes(), RATE, DIM, depth=3)
-    state = exercises.state_size(task)
+    state = exercises.state_size(task, data.sizes()["max_length"])
     train(task, data, STEPS)
     return state, validate(task, data)["accuracy"]
