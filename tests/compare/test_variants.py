@@ -214,7 +214,8 @@ def test_a_packaged_comparison_is_short_explained_and_well_formed(one):
         (["vit-tiny", "--vary", "model.norm=a,b", "--resume"], "--resume is for one run"),
         (["vit-tiny", "--vary", "model.norm=a,b", "--name", "x"], "--name is for one run"),
         (["vit-tiny", "--vary", "model.norm=a,b", "--lr", "3"], "Did you mean '--model.lr'?"),
-        (["vit-tiny", "lm-tiny", "--vary", "model.norm=a,b"], "Values of --vary are separated by commas"),
+        (["vit-tiny", "b", "--vary", "model.norm=a,"], "Values of --vary are separated by commas"),
+        (["vit-tiny", "lm-tiny", "--vary", "model.norm=a,b"], "unknown norm 'a'. Available: "),
         (
             ["vit-tiny", "--vary", "model.norm=a,b", "--jobs", "0"],
             "'--jobs' must be a whole number above 0",

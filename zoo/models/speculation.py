@@ -8,6 +8,7 @@ rounding may be exchanged.
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
@@ -143,7 +144,9 @@ def generator_of(search: GenerationConfig, stream: int = 0) -> torch.Generator |
     if not search.temperature:
         return None
     seed = torch.initial_seed() if search.seed is None else search.seed
-    return torch.Generator().manual_seed((seed + stream * 2**32) % 2**63)
+    if stream:  # by a digest, since a generator on a CPU keeps only 32 bits of its seed
+        seed = int.from_bytes(hashlib.sha256(f"{seed} {stream}".encode()).digest()[:4], "big")
+    return torch.Generator().manual_seed(seed % 2**63)
 
 
 @torch.no_grad()

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from zoo.lessons.page import open_page
@@ -17,6 +16,7 @@ from zoo.parts.ffn import MLP
 from zoo.parts.norm import LayerNorm
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Extent, NoPosition, Sinusoidal
+from zoo.system.torch_internals import TorchDispatchMode
 
 LESSON = {
     "order": 3,

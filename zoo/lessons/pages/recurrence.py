@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from zoo.lessons.page import open_page
@@ -23,6 +22,7 @@ from zoo.parts.ffn import MLP, MoE, SwiGLU
 from zoo.parts.norm import LayerNorm, RMSNorm
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Extent, Learned, Sinusoidal
+from zoo.system.torch_internals import TorchDispatchMode
 
 LESSON = {
     "order": 1,
