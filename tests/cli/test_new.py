@@ -295,7 +295,7 @@ def test_a_project_that_cannot_be_extended_stays(zoo, tmp_path, monkeypatch, tex
     assert len(err.splitlines()) <= 4
 
 
-def test_recipes(forked_checks, zoo, tmp_path, monkeypatch):
+def test_recipes(zoo, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out, _ = zoo("new", "recipe", "mine")
     assert (code, out.splitlines()[0]) == (0, "mine.yaml")
