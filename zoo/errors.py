@@ -30,6 +30,12 @@ class NonFiniteError(ZooError):
     everywhere = False  # whether every process of the job raises it: then only the first one prints it
 
 
+class ImpreciseError(ZooError):
+    """A part computes something else than its formula, by more than rounding explains."""
+
+    code = 4
+
+
 class CheckpointError(ZooError):
     """A checkpoint is damaged, incomplete, or of another model."""
 

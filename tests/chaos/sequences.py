@@ -483,9 +483,9 @@ def outcome(run: Path) -> dict[str, Any]:
         name: [step for step, _ in values] if name in CLOCKS else values for name, values in events.items()
     }
     files = [path for path in run.iterdir() if path.suffix in (".json", ".yaml")]
-    result["files"] = {
-        path.name: path.read_text() for path in files if path.name not in ("ledger.json", "finished.json")
-    }
+    # numerics.json is about the first batch alone: where its write failed, no resume writes it
+    elsewhere = ("ledger.json", "finished.json", "numerics.json")
+    result["files"] = {path.name: path.read_text() for path in files if path.name not in elsewhere}
     result["drafts"] = [path.name for path in run.rglob("*.partial")]
     return result
 

@@ -137,3 +137,14 @@ def test_words_are_one_subject_or_two():
     assert split_words(["x", "model.norm=a", "model.ffn=b"]) == (["x"], ["model.norm=a", "model.ffn=b"])
     with pytest.raises(UsageError):
         split_words(["norm", "a", "ffn", "b"])
+
+
+def test_a_run_names_the_part_farthest_from_its_formula(recipes, capsys):  # noqa: F811
+    assert main(["fit", "lm.yaml", "--trainer.accelerator", "cpu"]) == 0
+    capsys.readouterr()
+    value = json.loads(zoo(capsys, "runs/lm/default/s1", "--json").out)
+    rows = {row["name"]: row for row in value["numerics"]}
+    assert {"position", "attend", "ffn", "norm"} <= {part for name in rows for part in name.split(".")}
+    worst = max(rows.values(), key=lambda row: row["error"] / row["tolerance"])
+    assert 0 < worst["error"] < worst["tolerance"]
+    assert worst["name"] in " ".join(value["notes"])

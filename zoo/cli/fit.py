@@ -292,8 +292,9 @@ def make_logger_and_callbacks(task: Any, home: Path, plan: Plan, facts: dict[str
     if run_folder.first_rank():
         print(fit_summary.header(plan, task, model_cost), flush=True)
     checkpoint_options = CheckpointOptions(
-        plan.command.save_every, plan.command.on_nonfinite, facts, resume.logged_positions(plan)
-    )
+        plan.command.save_every, plan.command.on_nonfinite, facts, resume.logged_positions(plan),
+        plan.command.on_imprecise,
+    )  # fmt: skip
     return make_logger_and_callbacks(
         task, model_cost, home, plan.config["model"], plan.config["data"], checkpoint_options, identity(plan)
     )

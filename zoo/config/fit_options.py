@@ -79,6 +79,8 @@ OPTIONS = (
            default=0, above=0, most=999_999_999, heading=RUN),
     Option("on-nonfinite", "what to do about a loss or gradient that is not finite", default="stop",
            choices=POLICIES, heading=RUN),
+    Option("on-imprecise", "what to do about a part that differs from its formula on the first batch", default="stop",
+           choices=("stop", "warn"), heading=RUN),
     COMPILE,
     Option("overwrite", "delete the earlier run of the same name", bool, heading=RUN),
     Option("ckpt_path", "start from a checkpoint, or evaluate it", metavar="FILE", key="ckpt_path", heading=RUN),
@@ -105,6 +107,7 @@ class Command:
     runs: str = "runs"
     save_every: int = 0  # steps
     on_nonfinite: str = "stop"
+    on_imprecise: str = "stop"
 
     @property
     def debug(self) -> bool:
@@ -137,6 +140,7 @@ def from_parsed(parsed: ParsedOptions) -> Command:
         runs=parsed.get("runs"),
         save_every=parsed.get("save_every"),
         on_nonfinite=parsed.get("on_nonfinite"),
+        on_imprecise=parsed.get("on_imprecise"),
     )
 
 

@@ -217,6 +217,7 @@ def as_values(explanation: Explanation, inside: Inside | None = None) -> dict[st
         "memory": None if memory is None else {**memory._asdict(), "total": memory.total, "rows": subject.rows},
         "options": [one._asdict() for one in subject.options],
         "notes": subject.notes,
+        "numerics": [one._asdict() for one in subject.numerics],
     }  # fmt: skip
     if inside is not None:
         value["inside"] = {

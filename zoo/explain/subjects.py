@@ -25,6 +25,8 @@ from zoo.inference.trained_tasks import use
 from zoo.plugins import diagnosis
 from zoo.tasks.task import Task
 from zoo.training.memory_estimate import rows
+from zoo.training.part_numerics import FILE as NUMERICS
+from zoo.training.part_numerics import PartError, read_parts
 
 DEFAULT = "default"  # the origin of an option that neither a file nor a command line sets
 PART_SIZES: dict[str, Any] = {"vocab_size": 256, "max_length": 256, "dim": 512, "depth": 1, "heads": 8}
@@ -49,6 +51,7 @@ class Subject:
     trained: bool
     open: Callable[[ExitStack, str], Trained] | None = None
     notes: list[str] = field(default_factory=list)
+    numerics: list[PartError] = field(default_factory=list)  # of the first batch of training
 
 
 def find_subject(words: Sequence[str], settings: Sequence[Any] = (), where: Mapping[str, Any] | None = None) -> Subject:
@@ -120,7 +123,15 @@ def trained_subject(name: str, runs: str, allow: Sequence[str]) -> Subject:
 
     count = rows(task, (place.config.get("data") or {}).get("init_args") or {})
     kind = "export" if place.source.name == EXPORT else "run"
-    return Subject(f"{kind} {name}", task, values, count, True, open_model)
+    dtype, numerics = read_parts(place.source.parent / NUMERICS)
+    notes = []
+    if numerics:
+        worst = max(numerics, key=lambda one: one.share)
+        notes.append(
+            f"on the first batch of training, in {dtype}, the part farthest from its float64 formula was {worst.name}, "
+            f"{worst.part}: {worst.error:.1e} of the largest value; rounding explains {worst.tolerance:.1e}"
+        )
+    return Subject(f"{kind} {name}", task, values, count, True, open_model, notes, numerics)
 
 
 def part_subject(kind: str, name: str) -> Subject:

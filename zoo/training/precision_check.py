@@ -1,4 +1,4 @@
-"""Before the first step: each part's output against float64 on the first batch, and parameters that nothing uses."""
+"""Before the first step: each part against float64 on the first batch, and parameters that nothing uses."""
 
 from __future__ import annotations
 
@@ -6,35 +6,48 @@ import copy
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
-from zoo.errors import UsageError
+from zoo.errors import ImpreciseError, UsageError
 from zoo.logging.attention_maps import evaluation
 from zoo.logging.run_record import tensors
 from zoo.parts.ffn import aux_losses
 from zoo.tasks.task import Task
-from zoo.training import rng_state
+from zoo.training import part_numerics, rng_state
+from zoo.training.part_numerics import PartError
 
 LARGEST = 100_000_000  # parameters: above this a copy in float64 is a burden
 BOUNDS = {torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.05}  # relative errors that are no rounding
 COARSE = 5e-3  # the first of these where matrix products may round to TF32
+MATMUL_EPS = {"highest": 2.0**-23, "high": 2.0**-10, "medium": 2.0**-8}  # of float32 products, by torch's setting
 
 
 class PrecisionCheck(Callback):
     """Runs the first batch of a fresh run once more, in float64 and backward, on a copy of the net.
 
-    The largest difference of each part's output, relative to the largest value in it, goes to the log as
-    ``numerics/<part>``; one that no rounding explains is a warning: neither the part's own, nor that of its inputs,
-    which a norm of values near zero makes larger. Neither weights, nor generators, nor order are
-    touched. Raises UsageError where DDP would wait for the gradient of a parameter that nothing uses.
+    - Each part on its own inputs against its formula: a part that is farther from it than rounding explains ends the
+      run with ImpreciseError, or is a warning where the policy is ``warn``. ``part_numerics/<part>`` in the log is the
+      error in units of what rounding explains, and ``numerics.json`` in the folder has both.
+    - Each part's output in the whole net, relative to the largest value in it: ``numerics/<part>`` in the log. One
+      that no rounding explains is a warning: neither the part's own, nor that of its inputs, which a norm of values
+      near zero makes larger.
+
+    Neither weights, nor generators, nor order are touched. Raises UsageError where DDP would wait for the gradient of
+    a parameter that nothing uses.
     """
 
+    def __init__(self, folder: Path | None = None, policy: str = "stop") -> None:
+        self.folder, self.policy = folder, policy
+
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Compare the first batch of a fresh run. Raises UsageError for an unused parameter under DDP."""
+        """Compare the first batch of a fresh run. Raises ImpreciseError for a wrong part, UsageError for an unused
+        parameter under DDP.
+        """
         if trainer.global_step or batch_idx or trainer.current_epoch or not isinstance(pl_module, Task):
             return
         if not trainer.is_global_zero or sum(p.numel() for p in pl_module.net.parameters()) > LARGEST:
@@ -48,24 +61,49 @@ class PrecisionCheck(Callback):
             return
         finally:
             rng_state.restore(before, pl_module.device)
+        if self.folder is not None:
+            part_numerics.write_parts(self.folder / part_numerics.FILE, dtype_of(trainer), comparison.parts)
         report_errors(trainer, comparison)
+        self._judge(trainer, comparison.parts)
+
+    def _judge(self, trainer: Trainer, parts: list[PartError]) -> None:
+        """Warn of parts that are wrong by more than rounding, or raise ImpreciseError."""
+        wrong = [part for part in parts if not part.share <= 1]
+        if not wrong:
+            return
+        first = wrong[0]
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        sentence = (
+            f"{first.name}, {first.part}, differs from its formula in float64 by {first.error:.1e} of the largest value"
+            f"{more}; rounding to {str(dtype_of(trainer))[6:]} explains {first.tolerance:.1e}"
+        )
+        if self.policy == "warn":
+            print(f"warning: {sentence}", file=sys.stderr, flush=True)
+            return
+        raise ImpreciseError(
+            f"{sentence}.\nIts code computes something else, or in too low a precision; try: zoo check {first.part}\n"
+            "Train nevertheless: --on-imprecise warn"
+        )
 
 
 class Comparison(NamedTuple):
     """Relative error of each module's output by name, in the order of computation; of those ``wrong`` by more than
-    rounding what they do to exact inputs; and the parameters that nothing uses.
+    rounding what they do to exact inputs; the parameters that nothing uses; and each part's error on its own inputs.
     """
 
     errors: dict[str, float]
     wrong: dict[str, float]
     unused: list[str]
+    parts: list[PartError]
 
 
 def report_errors(trainer: Trainer, comparison: Comparison) -> None:
     """Log and warn. Raises UsageError where DDP would wait for the gradient of an unused parameter."""
-    errors, wrong, unused = comparison
+    errors, wrong, unused, parts = comparison
+    scalars = {f"numerics/{name}": value for name, value in errors.items()}
+    scalars |= {f"part_numerics/{part.name}": part.share for part in parts}
     for logger in trainer.loggers:
-        logger.log_metrics({f"numerics/{name}": value for name, value in errors.items()}, trainer.global_step)
+        logger.log_metrics(scalars, trainer.global_step)
     if wrong:
         name = next(iter(wrong))
         more = f" (and {len(wrong) - 1} parts after it)" if len(wrong) > 1 else ""
@@ -93,7 +131,10 @@ def dtype_of(trainer: Trainer) -> torch.dtype:
 def compare_with_float64(trainer: Trainer, task: Task, batch: Any) -> Comparison:
     """Each module's output on a batch, in the precision of training, with that of a copy in float64."""
     state = rng_state.capture(task.device)
-    with evaluation(task.net), trainer.precision_plugin.forward_context():
+    with (
+        evaluation(task.net), trainer.precision_plugin.forward_context(),
+        part_numerics.record_calls(task.net) as calls,
+    ):  # fmt: skip
         results = module_outputs(task, task.net, batch)
     exact = copy.deepcopy(task.net).double().eval()
     rng_state.restore(state, task.device)
@@ -118,7 +159,9 @@ def compare_with_float64(trainer: Trainer, task: Task, batch: Any) -> Comparison
         inputs = module_inputs(task, batch, suspects)
     own = {name: own_error(exact.get_submodule(name), *inputs[name], results[name]) for name in suspects}
     wrong = {name: errors[name] for name, error in own.items() if not error <= bound}
-    return Comparison(errors, wrong, [f"net.{name}" for name in unused])
+    eps = torch.finfo(dtype).eps if dtype != torch.float32 else MATMUL_EPS[torch.get_float32_matmul_precision()]
+    parts = part_numerics.measure(task.net, exact, calls, dtype, eps)
+    return Comparison(errors, wrong, [f"net.{name}" for name in unused], parts)
 
 
 def relative_error(value: Tensor, exact: Tensor) -> float:

@@ -35,6 +35,7 @@ class CheckpointOptions:
     policy: str = "stop"  # about a step that is not finite
     facts: Mapping[str, Any] = field(default_factory=dict)  # of the run, for the manifests
     logged: dict[str, int] | None = None  # bytes of each event file at the checkpoint that is resumed
+    on_imprecise: str = "stop"  # about a part that differs from its formula on the first batch
 
 
 def make_logger_and_callbacks(
@@ -56,7 +57,7 @@ def make_logger_and_callbacks(
     logger = RunLogger(folder, f"{variant} ({recipe})", option_values(model), saving.logged)
     callbacks: list[Callback] = [
         CheckpointSaver(folder / "checkpoints", next(iter(task.monitored_metrics.items())), saving.every, saving.facts),
-        PrecisionCheck(),
+        PrecisionCheck(folder, saving.on_imprecise),
         NonFiniteGuard(folder, saving.policy),
         CostMeter(cost),
         EndsWithValidation(),

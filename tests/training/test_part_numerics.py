@@ -1,0 +1,130 @@
+"""Parts that compute in too low a precision, or something else than their formula, are noticed on the first batch."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.models.small import covering_rows
+from tests.tasks.training import build, text_file, train
+from zoo import registry
+from zoo.data.text import TextFiles
+from zoo.errors import ImpreciseError, UsageError
+from zoo.parts import position
+from zoo.parts.backend import SDPA
+from zoo.parts.norm import LayerNorm
+from zoo.tasks.lm import CausalLM
+from zoo.training.part_numerics import FILE, read_parts
+from zoo.training.precision_check import PrecisionCheck, compare_with_float64
+
+KINDS = ("position", "backend", "attention", "norm", "ffn", "block")
+PRECISIONS = ("32-true", "bf16-mixed")
+ROWS = [
+    (task, row)
+    for task, model in (("lm", "LanguageModel"), ("translation", "Seq2Seq"), ("vit", "ViT"))
+    for row in covering_rows(model, *KINDS, precision=PRECISIONS)
+]
+
+
+def trainer(precision):
+    """What the comparison reads of a Trainer."""
+
+    def forward_context():
+        return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed")
+
+    plugin = SimpleNamespace(forward_context=forward_context)
+    return SimpleNamespace(precision=precision, precision_plugin=plugin)
+
+
+def measure(task, data, precision):
+    """The errors of parts on the first batch."""
+    data.setup()
+    task.train()
+    return compare_with_float64(trainer(precision), task, next(iter(data.train_dataloader()))).parts
+
+
+@pytest.mark.parametrize(("task", "row"), ROWS, ids=[f"{task}-{'-'.join(row.values())}" for task, row in ROWS])
+def test_no_built_in_part_is_wrong(tmp_path, task, row):
+    parts = {kind: registry.get(kind, row[kind]) for kind in KINDS}
+    try:
+        module, data = build(task, 4, tmp_path, depth=2, **parts)
+        errors = measure(module, data, row["precision"])
+    except UsageError as error:
+        pytest.skip(str(error).splitlines()[0])
+    assert {one.part.split()[0] for one in errors} >= {"norm", "ffn"}
+    assert [one for one in errors if not one.share <= 1] == []
+
+
+def longer(folder, **options):
+    """A language model of 64 tokens, in which the angles of RoPE reach 63."""
+    data = TextFiles(text_file(folder), max_length=64, batch_size=4)
+    torch.manual_seed(3)
+    return CausalLM(**data.sizes(), max_length=64, dim=32, depth=2, heads=2, position=position.RoPE, **options), data
+
+
+def angles_in_the_type_of_the_heads(pos, width, base, dtype):
+    exponent = torch.arange(0, width, 2, dtype=dtype) / width
+    return pos[..., None].to(dtype) * base**-exponent
+
+
+def plant(monkeypatch, fault):
+    if fault == "phases":
+        monkeypatch.setattr(position, "angles", angles_in_the_type_of_the_heads)
+    elif fault == "norm":
+        centred = LayerNorm.forward
+        monkeypatch.setattr(LayerNorm, "forward", lambda self, x: centred(self, x) + x.mean(-1, keepdim=True))
+    elif fault == "norm in half precision":
+        exact = LayerNorm.forward
+        monkeypatch.setattr(
+            LayerNorm,
+            "forward",
+            lambda self, x: exact(self, x.half().to(x.dtype)) if x.dtype is torch.float32 else exact(self, x),
+        )
+    elif fault == "scale":
+        backend = SDPA.fused
+        monkeypatch.setattr(
+            SDPA,
+            "fused",
+            lambda self, q, k, v, pattern, dropout=0.0, scale=None: backend(self, q, k, v, pattern, dropout, 1.0),
+        )
+
+
+@pytest.mark.parametrize(
+    ("fault", "precision", "part"),
+    [
+        ("phases", "bf16-mixed", "position RoPE"),
+        ("norm", "32-true", "norm LayerNorm"), ("norm", "bf16-mixed", "norm LayerNorm"),
+        ("norm in half precision", "32-true", "norm LayerNorm"),
+        ("scale", "32-true", "attention MultiHead"), ("scale", "bf16-mixed", "attention MultiHead"),
+    ],
+)  # fmt: skip
+def test_a_fault_is_noticed_and_its_part_named(tmp_path, monkeypatch, fault, precision, part):
+    assert all(one.share <= 1 for one in measure(*longer(tmp_path), precision))
+    plant(monkeypatch, fault)
+    wrong = {one.part for one in measure(*longer(tmp_path), precision) if not one.share <= 1}
+    assert wrong == {part}
+
+
+def test_a_wrong_part_ends_the_run_or_is_a_warning(tmp_path, monkeypatch, capsys):
+    plant(monkeypatch, "norm")
+    with pytest.raises(ImpreciseError) as caught:
+        train("lm", 4, tmp_path, callbacks=[PrecisionCheck(tmp_path)], max_steps=1)
+    assert caught.value.code == 4
+    message = str(caught.value)
+    assert message.startswith("stack.blocks.0.attend.norm, norm LayerNorm, differs from its formula in float64 by ")
+    assert "zoo check norm LayerNorm" in message
+    assert len(message.splitlines()) <= 4
+    dtype, parts = read_parts(tmp_path / FILE)
+    assert dtype == "float32"
+    assert {one.part for one in parts if one.share > 1} == {"norm LayerNorm"}
+    diary = train("lm", 4, tmp_path, callbacks=[PrecisionCheck(tmp_path, "warn")], max_steps=1)
+    assert "warning: stack.blocks.0.attend.norm, norm LayerNorm, differs" in capsys.readouterr().err
+    assert max(value for _, name, value in diary.lines if name.startswith("part_numerics/")) > 1
+
+
+def test_nothing_of_the_net_stays_changed(tmp_path):
+    module, data = longer(tmp_path)
+    before = {name: dict(part.__dict__) for name, part in module.net.named_modules()}
+    measure(module, data, "32-true")
+    assert all(set(part.__dict__) == set(before[name]) for name, part in module.net.named_modules())
+    assert not any(part._forward_hooks for part in module.net.modules())
