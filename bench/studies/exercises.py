@@ -14,7 +14,7 @@ from bench.study import Options, Table
 
 DIM, HEADS, RATES = 32, 2, (3e-3, 1e-2)
 SIZES = {"GatedDeltaNet": [{}, {"heads": 8}], "Mamba2": [{}, {"state_dim": 8}], "SlidingWindow": [{"width": 8}]}
-ORDERLESS = {"Additive", "Disentangled"}  # take no rotary positions: the layer in front tells neighbours apart
+ORDERLESS = {"Additive", "Disentangled", "Shaw"}  # take no rotary positions: the layer in front tells neighbours apart
 # name: class of zoo.data.synthetic, its options, and training steps
 TASKS: dict[str, tuple[str, dict[str, int], int]] = {
     "recall, 8 pairs": ("MultiQueryRecall", {"pairs": 8, "vocab_size": 32}, 300),

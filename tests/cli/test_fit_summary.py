@@ -127,7 +127,7 @@ def test_the_command_line_beats_the_recipe(zoo, plugin):
         ("[{ffn: {class_path: MoE, init_args: {exprts: 3}}}]", "'MoE' has no option 'exprts'. Did you mean 'experts'"),
         ("[{window: 3}, {windw: 3}]", "unknown key 'model.overrides[1].windw'. Did you mean"),
         ("[{window: wide}]", "'model.overrides[0].window' must be a whole number"),
-        ("[{attention: SDPA}]", "Available: Additive, Disentangled, Gaussian, MultiHead"),
+        ("[{attention: SDPA}]", "Available: Additive, Disentangled, Gaussian, MultiHead, Shaw, TokenQueries"),
         ("[{ffn: os.system}]", "the class path 'os.system' is not imported"),
         ("[{ffn: {class_path: os.system}}]", "the class path 'os.system' is not imported"),
         ("[moe]", "'model.overrides' must be a list of mappings, each with some of first, step, last, layers"),

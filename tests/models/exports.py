@@ -34,6 +34,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "Additive": {"attention": part("attention.Additive"), "position": part("position.Learned")},
     "Gaussian": {"attention": part("attention.Gaussian")},
     "Disentangled": {"attention": part("disentangled.Disentangled"), "position": part("position.Learned")},
+    "Shaw": {"attention": part("shaw.Shaw"), "position": part("position.NoPosition")},
+    "TokenQueries": {"attention": part("attention.TokenQueries")},
     "groups": {"attention": part("attention.MultiHead", kv_heads=2)},
     **{name: {"ffn": part(f"ffn.{name}")} for name in "SwiGLU GEGLU ReGLU Bilinear MoE".split()},
     **{name: {"block": part(f"block.{name}")} for name in ("PostNorm", "Sandwich", "Parallel")},

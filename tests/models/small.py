@@ -33,7 +33,7 @@ def refused(model, parts):
     return (
         (attention == "Additive" and (backend != "Naive" or position == "RoPE"))
         or (backend == "Flash" and (position in ("ALiBi", "T5") or model == "Seq2Seq" or bool(parts.get("window"))))
-        or (attention == "Disentangled" and (backend == "Flash" or position == "RoPE"))
+        or (attention in ("Disentangled", "Shaw") and (backend == "Flash" or position == "RoPE"))
     )
 
 

@@ -197,3 +197,23 @@ def disentangled(q, k, keys, queries, span, reach=None):
             score += dot(key, queries[row]) if queries is not None else 0
             scores[i][j] = score / math.sqrt(terms * len(query))
     return scores
+
+
+def shaw(q, k, v, keys, values, most, visible):
+    """Shaw et al. (2018), equations 3 and 4, for one head: weights and results of lists of vectors.
+
+    ``visible(i, j)`` says which keys a query sees; ``values`` is None where distances have keys alone.
+    """
+    weights, results = [[0.0] * len(k) for _ in q], [[0.0] * len(v[0]) for _ in q]
+    for i, query in enumerate(q):
+        places = [j for j in range(len(k)) if visible(i, j)]
+        rows = [max(-most, min(most, j - i)) + most for j in places]
+        scores = [
+            sum(x * (y + a) for x, y, a in zip(query, k[j], keys[row], strict=True)) / math.sqrt(len(query))
+            for j, row in zip(places, rows, strict=True)
+        ]
+        for j, row, share in zip(places, rows, softmax(scores) if places else [], strict=True):
+            weights[i][j] = share
+            for d, number in enumerate(v[j]):
+                results[i][d] += share * (number + (0.0 if values is None else values[row][d]))
+    return weights, results

@@ -9,8 +9,10 @@ import torch
 from torch.testing import assert_close
 
 from zoo.errors import UsageError
+from zoo.models.layer_overrides import Override
+from zoo.models.stack import Stack
 from zoo.parts import attention
-from zoo.parts.attention import Additive, Gaussian, MultiHead
+from zoo.parts.attention import Additive, Gaussian, MultiHead, TokenQueries
 from zoo.parts.backend import SDPA, Flash, Naive, Tiled
 from zoo.parts.cache import Cache, MemoryCache
 from zoo.parts.norm import RMSNorm
@@ -22,6 +24,7 @@ ATTENTIONS = {
     "MultiHead": MultiHead, "grouped": partial(MultiHead, kv_heads=2), "one group": partial(MultiHead, kv_heads=1),
     "wide heads": partial(MultiHead, head_dim=6, kv_heads=2), "no bias": partial(MultiHead, bias=False),
     "normed heads": partial(MultiHead, qk_norm=RMSNorm, kv_heads=2),
+    "tokens as queries": partial(TokenQueries, kv_heads=2),
     "Gaussian": Gaussian, "narrow": partial(Gaussian, sigma=0.6, kv_heads=2, bias=False),
     "Additive": Additive, "grouped additive": partial(Additive, kv_heads=2, bias=False),
 }  # fmt: skip
@@ -50,12 +53,14 @@ def linear(weight, bias, x):
 def definition(part, x, memory=None, first=0, causal=False, window=None, valid=None, bias=None, turn=None):
     """Rows ``first`` and later of the layer, from projections to output, and its weights."""
     source, D = (x if memory is None else memory), part.head_dim
-    cuts = [part.heads * D, part.kv_heads * D, part.kv_heads * D]
+    cuts = [part.heads * D if part.query_matrix else 0, part.kv_heads * D, part.kv_heads * D]
     weights = part.qkv.weight.detach().split(cuts)
     biases = (None,) * 3 if part.qkv.bias is None else part.qkv.bias.detach().split(cuts)
     inputs = x[:, first:], source, source
     q, k, v = (linear(w, b, y).unflatten(-1, (-1, D)).transpose(1, 2)
                for w, b, y in zip(weights, biases, inputs, strict=True))  # fmt: skip
+    if not part.query_matrix:
+        q = inputs[0].unflatten(-1, (-1, D)).transpose(1, 2).clone()
     for rows, norm in ((q, part.query_norm), (k, part.key_norm)):
         if isinstance(norm, RMSNorm):
             for b, h, i in itertools.product(*map(range, rows.shape[:3])):
@@ -67,6 +72,7 @@ def definition(part, x, memory=None, first=0, causal=False, window=None, valid=N
                 rows[b, h, i] = torch.tensor(turn(rows[b, h, i].tolist(), i + start))
     score = {
         MultiHead: lambda: oracle.dot(D**-0.5),
+        TokenQueries: lambda: oracle.dot(D**-0.5),
         Gaussian: lambda: oracle.kernel(part.sigma),
         Additive: lambda: oracle.additive(part.score.detach()),
     }[type(part)]()
@@ -206,6 +212,26 @@ def test_gradients_are_those_of_the_function(name):
 @pytest.mark.parametrize("heads", [1, 8])
 def test_multi_head_has_as_many_parameters_with_one_head_as_with_eight(heads):
     assert sum(p.numel() for p in MultiHead(512, heads, bias=False).parameters()) == 1_048_576
+
+
+def test_the_first_attention_layer_learns_keys_and_values_alone():
+    """Queries (N_Q, D) are given, keys and values are X W_K and X W_V: D_X (D_Q + D_V) parameters in front of W_O."""
+    part = TokenQueries(DIM, 1, bias=False)
+    queries, data = torch.randn(1, 3, DIM), torch.randn(1, 5, DIM)
+    w_k, w_v = part.qkv.weight.detach().split(DIM)
+    weights = (queries @ (data @ w_k.T).mT / DIM**0.5).softmax(-1)
+    expected = weights @ (data @ w_v.T) @ part.out.weight.T
+    assert_close(part(queries, data, pattern=Pattern()), expected, atol=1e-12, rtol=0)
+    assert sum(p.numel() for p in part.qkv.parameters()) == DIM * (DIM + DIM)
+
+
+def test_a_layer_of_a_stack_may_lack_the_query_matrix():
+    first = Override(layers="first", attention=TokenQueries)
+    stack = Stack(Extent((LENGTH,), causal=True), dim=DIM, depth=2, heads=HEADS, overrides=[first])
+    whole = Stack(Extent((LENGTH,), causal=True), dim=DIM, depth=2, heads=HEADS)
+    sizes = [sum(p.numel() for p in one.blocks[i].parameters()) for one in (whole, stack) for i in range(2)]
+    assert sizes[0] - sizes[2] == DIM * DIM + DIM
+    assert sizes[1] == sizes[3]
 
 
 def test_a_wide_kernel_averages_and_a_narrow_one_finds_the_nearest():

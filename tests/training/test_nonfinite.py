@@ -125,8 +125,10 @@ def test_a_part_that_is_wrong_by_more_than_rounding_is_named(tmp_path, capsys):
             pl_module.net.stack.blocks[0].ffn.part.register_forward_hook(coarse)
             super().on_train_batch_start(trainer, pl_module, *args)
 
-    train("lm", 4, tmp_path, {}, callbacks=[Spoil()], max_steps=1)
-    assert "warning: stack.blocks.0.ffn.part differs from float64 by" in capsys.readouterr().err
+    train("lm", 4, tmp_path, {}, callbacks=[Spoil(policy="warn")], max_steps=1)
+    errors = capsys.readouterr().err
+    assert "warning: stack.blocks.0.ffn.part differs from float64 by" in errors
+    assert "warning: stack.blocks.0.ffn.part, ffn MLP, differs from its formula in float64 by" in errors
 
 
 def test_a_part_that_enlarges_rounding_of_its_inputs_is_not_named(tmp_path):

@@ -16,7 +16,9 @@ from zoo.registry import parts
 # the kind of data by the sizes that a data module provides or a task needs; the first match counts
 KINDS = (
     ({"image_size", "vocab_size"}, "images with texts"),
+    ({"image_size", "frames"}, "clips"),
     ({"image_size"}, "images"),
+    ({"sample_rate"}, "sounds with texts"),
     ({"source_vocab_size"}, "pairs of texts, a source and its target"),
     ({"vocab_size", "mask_token"}, "texts with hidden tokens"),
     ({"vocab_size", "num_classes"}, "texts with classes"),
@@ -24,6 +26,8 @@ KINDS = (
 )
 EXAMPLES = {
     "images": ("Glyphs", "ImageFolder"),
+    "clips": ("MovingCharacters",),
+    "sounds with texts": ("SpokenLetters",),
     "pairs of texts, a source and its target": ("Phrasebook", "ParallelFiles"),
     "texts with hidden tokens": ("MaskedText",),
     "texts with classes": ("DocTopics", "LabelledFiles"),

@@ -63,6 +63,8 @@ def free(part: Attention) -> Pattern:
 def weights_times_values(subject: AttentionSubject) -> None:
     """What ``attend`` gives is what ``weigh`` says: weights times values, for every combination of features."""
     part = weighing(subject).double()
+    if part.adds_to_values:
+        raise Inapplicable("it declares adds_to_values = True: heads give more than weights times values")
     supports = part.supports & part.backend.supports
     for call in calls(supports, heads=HEADS, width=part.head_dim):
         k, v = (y[:, : part.kv_heads] if y.size(1) > part.kv_heads else y for y in (call.k, call.v))

@@ -170,7 +170,7 @@ def moments(pixels: Pixels) -> tuple[list[float], list[float]]:
     counts = np.zeros((pixels.channels, 256))
     for part in np.array_split(pixels.sample(), -(-pixels.count // 256)):
         images = pixels.fetch(part).numpy()
-        counts += [np.bincount(images[:, c].ravel(), minlength=256) for c in range(pixels.channels)]
+        counts += [np.bincount(images[..., c, :, :].ravel(), minlength=256) for c in range(pixels.channels)]
     share, values = counts / counts.sum(1, keepdims=True), np.arange(256) / 255
     mean = share @ values
     std = np.sqrt(np.maximum(share @ values**2 - mean**2, 0))

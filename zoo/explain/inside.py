@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
-from zoo.inference.classification import TrainedClassification
+from zoo.inference.classification import TrainedClassification, TrainedClips
 from zoo.inference.labelling import TrainedLabelling
 from zoo.inference.language import TrainedLanguageModel
 from zoo.inference.masked import BLANK, TrainedMaskedLM
@@ -145,6 +145,8 @@ def _translation(model: TrainedTranslation, text: str | None, image: str | None)
 def _image(model: TrainedClassification, text: str | None, image: str | None) -> Inputs:
     if image is None:
         raise UsageError(f"a {type(model.task).__name__} reads images: --image FILE.")
+    if isinstance(model, TrainedClips):
+        raise UsageError("a clip's attention is not shown yet: zoo explain without --image counts its operations.")
     from PIL import Image
 
     pixels = model.pixels(image)

@@ -16,7 +16,7 @@ from zoo.parts.few_row_linear import Linear
 from zoo.parts.int8 import quantize
 from zoo.tasks.task import Task
 
-ABILITIES = ("generate", "translate", "classify", "score", "fill", "tag")
+ABILITIES = ("generate", "translate", "classify", "score", "fill", "tag", "transcribe")
 
 
 class GeneratedText(NamedTuple):

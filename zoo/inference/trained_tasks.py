@@ -6,20 +6,22 @@ import functools
 import inspect
 
 from zoo.errors import UsageError
-from zoo.inference.classification import TrainedClassification
+from zoo.inference.classification import TrainedClassification, TrainedClips
 from zoo.inference.find_run import ModelLocation
 from zoo.inference.labelling import TrainedSequenceClassification, TrainedTokenClassification
 from zoo.inference.language import TrainedInfill, TrainedLanguageModel
 from zoo.inference.masked import TrainedMaskedLM
 from zoo.inference.trained_model import Trained
+from zoo.inference.transcription import TrainedTranscription
 from zoo.inference.translation import TrainedTranslation
-from zoo.tasks.classification import ImageTask
+from zoo.tasks.classification import ClipClassification, ImageTask
 from zoo.tasks.infill import FIM
 from zoo.tasks.labelling import SequenceClassification, TokenClassification
 from zoo.tasks.lm import LanguageTask
 from zoo.tasks.masked import MaskedLM
 from zoo.tasks.preference import DPO
 from zoo.tasks.task import Task
+from zoo.tasks.transcription import Transcription
 
 
 @functools.singledispatch
@@ -40,6 +42,8 @@ use.register(LanguageTask, TrainedLanguageModel)
 use.register(FIM, TrainedInfill)
 use.register(DPO, TrainedLanguageModel)
 use.register(ImageTask, TrainedClassification)
+use.register(ClipClassification, TrainedClips)
+use.register(Transcription, TrainedTranscription)
 use.register(MaskedLM, TrainedMaskedLM)
 use.register(SequenceClassification, TrainedSequenceClassification)
 use.register(TokenClassification, TrainedTokenClassification)

@@ -19,7 +19,54 @@ from zoo.value_checks import at_least
 Tie: TypeAlias = Literal["none", "output", "inputs", "all"]
 
 
-class Seq2Seq(nn.Module):
+class EncoderDecoder(nn.Module):
+    """What encoder-decoders of text share, whatever their sources are: a subclass builds the modules and encodes."""
+
+    max_length: int
+    decoder: Stack
+    target_embedding: nn.Embedding
+    head: nn.Linear | None
+    bias: "TokenBias | None"
+    scale: float  # factor on embeddings
+    out_scale: float  # factor on what the output reads
+
+    def encode(self, source: Tensor, valid: Tensor | None = None) -> Memory:
+        """Sources (B, S, ...), real where ``valid`` (B, S), to what a decoder looks at."""
+        raise NotImplementedError
+
+    def decode(self, target: Tensor, memory: Memory, caches: Caches | None = None) -> Tensor:
+        """Target tokens (B, T), after those in the caches, to logits (B, T, target_vocab_size)."""
+        x = self.decoder(self.target_embedding(target) * self.scale, memory=memory, caches=caches) * self.out_scale
+        logits = linear(x, self.output)
+        return logits if self.bias is None else self.bias(logits)
+
+    @property
+    def output(self) -> Tensor:
+        """The matrix (target_vocab_size, dim) that turns states into logits."""
+        return self.target_embedding.weight if self.head is None else self.head.weight
+
+    def states(
+        self, source: Tensor, target: Tensor, source_valid: Tensor | None, packing: Packing | None = None
+    ) -> Tensor:
+        """What ``output``, and ``bias`` where there is one, turn into logits: (B, T, dim), or (1, N, dim) by a
+        ``packing`` of the target.
+
+        The target's padding stands on the right, where causality hides it from the tokens.
+        """
+        memory = self.encode(source, source_valid)
+        x = self.decoder(self.target_embedding(target) * self.scale, memory=memory, packing=packing)
+        return x * self.out_scale
+
+    def begin(self, source: Tensor, valid: Tensor | None, capacity: int) -> Seq2SeqState:
+        """A state for writing up to ``capacity`` tokens for sources (B, S), which are encoded here, once."""
+        return Seq2SeqState(self, self.encode(source, valid), capacity)
+
+    def forward(self, source: Tensor, target: Tensor, source_valid: Tensor | None = None) -> Tensor:
+        """Source (B, S) and target (B, T) to logits (B, T, target_vocab_size)."""
+        return self.decode(target, self.encode(source, source_valid))
+
+
+class Seq2Seq(EncoderDecoder):
     """Logits of the next target token, from a source and the target so far (Vaswani et al., 2017)."""
 
     def __init__(
@@ -78,37 +125,6 @@ class Seq2Seq(nn.Module):
         """Source tokens (B, S) to what a decoder looks at."""
         packing = Packing.of(valid) if self.training else None
         return Memory(self.encoder(self.source_embedding(source) * self.scale, valid, packing=packing), valid, packing)
-
-    def decode(self, target: Tensor, memory: Memory, caches: Caches | None = None) -> Tensor:
-        """Target tokens (B, T), after those in the caches, to logits (B, T, target_vocab_size)."""
-        x = self.decoder(self.target_embedding(target) * self.scale, memory=memory, caches=caches) * self.out_scale
-        logits = linear(x, self.output)
-        return logits if self.bias is None else self.bias(logits)
-
-    @property
-    def output(self) -> Tensor:
-        """The matrix (target_vocab_size, dim) that turns states into logits."""
-        return self.target_embedding.weight if self.head is None else self.head.weight
-
-    def states(
-        self, source: Tensor, target: Tensor, source_valid: Tensor | None, packing: Packing | None = None
-    ) -> Tensor:
-        """What ``output``, and ``bias`` where there is one, turn into logits: (B, T, dim), or (1, N, dim) by a
-        ``packing`` of the target.
-
-        The target's padding stands on the right, where causality hides it from the tokens.
-        """
-        memory = self.encode(source, source_valid)
-        x = self.decoder(self.target_embedding(target) * self.scale, memory=memory, packing=packing)
-        return x * self.out_scale
-
-    def begin(self, source: Tensor, valid: Tensor | None, capacity: int) -> Seq2SeqState:
-        """A state for writing up to ``capacity`` tokens for sources (B, S), which are encoded here, once."""
-        return Seq2SeqState(self, self.encode(source, valid), capacity)
-
-    def forward(self, source: Tensor, target: Tensor, source_valid: Tensor | None = None) -> Tensor:
-        """Source (B, S) and target (B, T) to logits (B, T, target_vocab_size)."""
-        return self.decode(target, self.encode(source, source_valid))
 
 
 class TokenBias(nn.Module):

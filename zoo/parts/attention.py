@@ -44,6 +44,8 @@ class Attention(RenamedOptions, nn.Module):
     memory: Literal["linear", "quadratic"] = "quadratic"  # in length, of what training keeps
     decoding_memory: Literal["constant", "linear"] = "linear"  # in length, of the decoding state
     shared: tuple[str, ...] = ()  # names of modules that all layers of a stack have in common
+    adds_to_values = False  # a head gives more than its weights times the values
+    query_matrix = True  # queries are made by a matrix; without it a token, cut into heads, is its own query
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class Attention(RenamedOptions, nn.Module):
             )
         self.backend = backend or self.own_backend()
         self.head_dim = head_dim or dim // heads
-        self.qkv = Linear(dim, (heads + 2 * kv_heads) * self.head_dim, bias=bias)
+        self.qkv = Linear(dim, (heads * self.query_matrix + 2 * kv_heads) * self.head_dim, bias=bias)
         self.out = Linear(heads * self.head_dim, dim, bias=bias if out_bias is None else out_bias)
         self.query_norm, self.key_norm = nn.Identity(), nn.Identity()  # of each head, in front of what turns it
 
@@ -184,7 +186,8 @@ class Attention(RenamedOptions, nn.Module):
             q = self.query_norm(self._heads(x, 0, self.heads))
             k, v = cache.once(lambda: self._keys(memory)) if isinstance(cache, MemoryCache) else self._keys(memory)
             return spread(q, pattern.queries), spread(k, pattern.keys), spread(v, pattern.keys)
-        fused = spread(self.qkv(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2), pattern.queries)
+        fused = self.qkv(x) if self.query_matrix else torch.cat([x, self.qkv(x)], -1)
+        fused = spread(fused.unflatten(-1, (-1, self.head_dim)).transpose(1, 2), pattern.queries)
         turned, v = fused.split([self.heads + self.kv_heads, self.kv_heads], 1)
         if not isinstance(self.query_norm, nn.Identity):
             q, k = turned.split([self.heads, self.kv_heads], 1)
@@ -202,7 +205,14 @@ class Attention(RenamedOptions, nn.Module):
         return q, k, v
 
     def _heads(self, x: Tensor, first: int, count: int) -> Tensor:
-        """Project to ``count`` heads of the fused matrix, from number ``first`` on: (B, count, T, D)."""
+        """Project to ``count`` heads of the fused matrix, from number ``first`` on: (B, count, T, D).
+
+        Number 0 is the first query, ``heads`` the first key.
+        """
+        if not self.query_matrix:
+            if not first:
+                return x.unflatten(-1, (count, -1)).transpose(1, 2)
+            first -= self.heads
         rows = slice(first * self.head_dim, (first + count) * self.head_dim)
         bias = None if self.qkv.bias is None else self.qkv.bias[rows]
         return linear(x, self.qkv.weight[rows], bias).unflatten(-1, (count, -1)).transpose(1, 2)
@@ -325,6 +335,38 @@ class MultiHead(Attention):
     def weigh(self, q, k, pattern):
         """Queries (B, H, T, D) and keys (B, kv_heads, S, D) to weights (B, H, T, S), in at least float32."""
         return Naive().weights(q, k, pattern, self.scale)
+
+
+class TokenQueries(MultiHead):
+    """Attention without W_Q: softmax(x_h k_h' / sqrt(D)) v_h, where x_h is a slice of the token that looks.
+
+    The first layer of a lecture on attention, whose queries are given and which learns W_K and W_V alone, D_X (D_Q +
+    D_V) numbers; here with heads, and in front of W_O.
+    """
+
+    query_matrix = False
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        backend: Backend | None = None,
+        dropout: float = 0.0,
+        kv_heads: int | None = None,
+        bias: bool = True,
+        scale: float | None = None,
+    ):
+        """
+        Args:
+            dim: width of a token.
+            heads: number of heads of queries.
+            backend: how it is computed.
+            dropout: rate on the attention weights.
+            kv_heads: number of heads of keys and values, a divisor of heads; as many as heads unless given.
+            bias: give keys, values and the output a bias.
+            scale: factor on the dot products; 1 / sqrt(head_dim) unless given.
+        """
+        super().__init__(dim, heads, backend, dropout, kv_heads, bias=bias, scale=scale)
 
 
 class Gaussian(Attention):

@@ -1,4 +1,4 @@
-"""Image classification."""
+"""Classification of images and of clips."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -10,7 +10,7 @@ from torch.optim import AdamW
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
-from zoo.models.vit import ViT
+from zoo.models.vit import ClipTransformer, ViT
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
 from zoo.value_checks import a_rate
@@ -132,6 +132,61 @@ class Classification(ImageTask):
     def small_sizes(cls, options: Mapping[str, Any]) -> dict[str, int]:
         """Images of two patches a side."""
         return {**cls.data_sizes, "image_size": 2 * int(options.get("patch_size") or 16)}
+
+
+class ClipClassification(ImageTask):
+    """Name the class of a clip, a few frames; reports loss (nats per clip), top-1 and top-5 accuracy."""
+
+    unit = "clip"
+    data_sizes: ClassVar = {"num_classes": 10, "frames": 4, "image_size": 32, "channels": 1}
+    in_matrix = False  # its stack is used as Classification's is
+    net: ClipTransformer
+
+    def __init__(
+        self,
+        num_classes: int | None = None,
+        frames: int | None = None,
+        image_size: int | None = None,
+        channels: int | None = None,
+        label_smoothing: float = 0.0,
+        lr: float = 1e-3,
+        optimizer: OptimizerFactory = AdamW,
+        schedule: ScheduleFactory = Cosine,
+        **model,
+    ):
+        """
+        Args:
+            num_classes: number of classes; what the data has unless given.
+            frames: number of frames of a clip; what the data has unless given.
+            image_size: height and width in pixels; what the data has unless given.
+            channels: 1 for grey, 3 for colour; what the data has unless given.
+            label_smoothing: share of the target spread over all classes.
+            lr: learning rate at its peak.
+            optimizer: the optimiser; matrices decay, gains and biases never.
+            schedule: how the learning rate moves.
+        """
+        classes, length = required_size(num_classes, "num_classes"), required_size(frames, "frames")
+        size, depth = required_size(image_size, "image_size"), required_size(channels, "channels")
+        net = ClipTransformer(classes, length, image_size=size, channels=depth, seed=torch.initial_seed(), **model)
+        super().__init__(net, classes, label_smoothing, "none", lr, optimizer, schedule)
+
+    @classmethod
+    def small_sizes(cls, options: Mapping[str, Any]) -> dict[str, int]:
+        """Frames of two patches a side."""
+        return {**cls.data_sizes, "image_size": 2 * int(options.get("patch_size") or 16)}
+
+    def sample(self, rows: int) -> dict[str, Tensor]:
+        """Random clips (rows, F, C, H, W) and labels (rows,)."""
+        size = self.net.image_size
+        return {
+            "images": torch.randn(rows, self.net.frames, self.net.channels, size, size),
+            "labels": torch.randint(self.num_classes, (rows,)),
+        }
+
+    def example(self) -> tuple[tuple[Tensor, ...], int]:
+        """One clip (1, F, C, H, W) on the meta device, and 1."""
+        size = self.net.image_size
+        return (torch.zeros(1, self.net.frames, self.net.channels, size, size, device="meta"),), 1
 
 
 def mixer(mix: str, classes: int):

@@ -129,7 +129,7 @@ class TranslationTask(Task):
         # an untrained model never stops: twice the source and a few is more than any real translation needs
         longest = (2 * valid.sum(1) + 10).clamp(max=self.translator.max_length)
         state = self.translator.begin(source, valid, int(longest.max()))
-        first = source.new_full((len(source), 1), data.target_tokenizer.bos)
+        first = torch.full((len(source), 1), data.target_tokenizer.bos, device=source.device)
         search = GenerationConfig(max_length=self.translator.max_length)
         hypotheses = generate(state, first, data.target_tokenizer.eos, search, longest)
         return [data.detokenize(best.tokens) for best, *_ in hypotheses]
@@ -139,11 +139,15 @@ class TranslationTask(Task):
         hypotheses = self.translate(batch["source"][rows], batch["source_valid"][rows])
         references = [batch["text"][row] for row in rows.tolist()]
         kinds = [batch["type"][row] for row in rows.tolist()]
-        self.text_metrics.update(hypotheses, [[text] for text in references])
+        self.update_text_metrics(hypotheses, references)
         for hypothesis, text, kind in zip(hypotheses, references, kinds, strict=True):
             self.metrics["exact"].update(float(hypothesis == text))
             if kind:
                 self.exact_by_type.setdefault(kind, []).append(float(hypothesis == text))
+
+    def update_text_metrics(self, hypotheses: list[str], references: list[str]) -> None:
+        """Compare decoded texts with the true ones."""
+        self.text_metrics.update(hypotheses, [[text] for text in references])
 
     def compute_metrics(self, loss: float) -> dict[str, float]:
         """Perplexity, accuracy, alignment, and where sentences were decoded exact, BLEU and chrF in percent."""
