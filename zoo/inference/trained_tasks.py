@@ -15,7 +15,7 @@ from zoo.inference.trained_model import Trained
 from zoo.inference.translation import TrainedTranslation
 from zoo.tasks.classification import ImageTask
 from zoo.tasks.infill import FIM
-from zoo.tasks.labelling import SequenceClassification, TokenClassification
+from zoo.tasks.labelling import TextClassification, TokenClassification
 from zoo.tasks.lm import LanguageTask
 from zoo.tasks.masked import MaskedLM
 from zoo.tasks.preference import DPO
@@ -41,5 +41,5 @@ use.register(FIM, TrainedInfill)
 use.register(DPO, TrainedLanguageModel)
 use.register(ImageTask, TrainedClassification)
 use.register(MaskedLM, TrainedMaskedLM)
-use.register(SequenceClassification, TrainedSequenceClassification)
+use.register(TextClassification, TrainedSequenceClassification)
 use.register(TokenClassification, TrainedTokenClassification)
