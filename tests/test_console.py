@@ -181,6 +181,15 @@ class Carriers:
         self.zoo("generate", "x", "--prompt", "p", "--json")
         return HOSTILE
 
+    def chat(self):
+        waiting = iter(HOSTILE * 2)
+        self.model("chat", chat=lambda turns, **_: GeneratedText(next(waiting), 0.0, True))
+        for more in ([], ["--json"]):
+            lines = io.TextIOWrapper(io.BytesIO(b"a\n" * len(HOSTILE)))
+            self.monkeypatch.setattr(sys, "stdin", lines)
+            self.zoo("chat", "x", *more)
+        return HOSTILE
+
     def translate(self):
         def stream(lines, *_, **__):
             for text, _ in zip(HOSTILE, lines, strict=True):

@@ -7,7 +7,7 @@ from babel.dates import format_date
 
 from zoo.data import cldr, phrasebook
 from zoo.data.cldr import Book, locale
-from zoo.data.phrasebook import Phrasebook
+from zoo.data.phrasebook import MultilingualPhrasebook, Phrasebook
 from zoo.errors import UsageError
 
 TARGETS = ["de", "zh", "fr", "ja", "ru", "ar", "vi", "hu"]
@@ -144,3 +144,40 @@ def test_kinds_are_checked():
         Phrasebook(kinds=[])
     with pytest.raises(UsageError, match="different sentences, 3000 are needed"):
         Phrasebook(kinds=["relative_time"], size=1000, seed=0).setup()
+
+
+def test_sources_begin_with_the_token_of_their_language_and_no_source_is_in_two_splits():
+    data = MultilingualPhrasebook(targets=["de", "ja", "fr"], size=1000, vocab_size=700, seed=0)
+    corpus = data.corpus()
+    counts = {split: [sum(pair.language == one for pair in pairs) for one in ("de", "ja", "fr")]
+              for split, pairs in corpus.items()}  # fmt: skip
+    assert counts == {"train": [334, 333, 333], "val": [334, 333, 333], "test": [334, 333, 333]}
+    sources = {split: {pair.source for pair in pairs} for split, pairs in corpus.items()}
+    assert not sources["train"] & sources["val"] | sources["train"] & sources["test"] | sources["val"] & sources["test"]
+    data.ready()
+    numbers = data.source_tokenizer.languages()
+    assert list(numbers) == ["de", "ja", "fr"]
+    locales = set()
+    for batch in data.val_dataloader():
+        for row, kind in enumerate(batch["type"]):
+            ids = batch["source"][row][batch["source_valid"][row]].tolist()
+            assert ids == [
+                numbers[kind],
+                *data.source_tokenizer.encode(batch["source_text"][row]),
+                data.source_tokenizer.eos,
+            ]
+            locales.add(kind)
+        for row, s0, s1, *_ in batch["slots"].tolist():
+            field = data.source_tokenizer.decode(batch["source"][row, s0:s1].tolist()).strip(" ,.")
+            assert field in batch["source_text"][row]
+            assert s0 > 0  # the token of the language is no part of a date
+    assert locales == {"de", "ja", "fr"}
+
+
+def test_languages_that_cannot_be_are_refused(monkeypatch):
+    for targets in (["de"], ["de", "de"], []):
+        with pytest.raises(UsageError, match="two or more different locales"):
+            MultilingualPhrasebook(targets=targets)
+    monkeypatch.setattr(phrasebook, "TRIES", 1)
+    with pytest.raises(UsageError, match="en and de have too few different phrases for size=1000"):
+        MultilingualPhrasebook(targets=["de", "fr"], size=1000).corpus()

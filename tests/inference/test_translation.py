@@ -1,13 +1,16 @@
 """A trained translator keeps order, memory and count, whatever it is made of."""
 
+import io
 import itertools
 import random
+import sys
 import tracemalloc
 
 import pytest
 import torch
 
 import zoo
+from zoo.cli import main
 from zoo.errors import UsageError
 from zoo.inference.translation import TrainedTranslation, buckets
 from zoo.models.generation import generate
@@ -145,3 +148,31 @@ def test_tokenizers_without_ends_are_refused(model, tmp_path, runs):
     (folder / "source-tokenizer.json").write_bytes(tokens.read_bytes())
     with pytest.raises(UsageError, match="lack <bos> or <eos>"):
         zoo.load(folder)
+
+
+def test_a_language_is_chosen_by_its_token(tmp_path, monkeypatch, capsys, model):
+    words = ["--data.size", "300", "--data.vocab_size", "400", "--data.eval_limit", "2", "--data.max_tokens", "600"]
+    words += ["--model.dim", "16", "--model.depth", "1", "--model.heads", "2", "--trainer.logger", "false"]
+    words += ["--trainer.max_steps", "2", "--trainer.val_check_interval", "2", "--trainer.accelerator", "cpu"]
+    assert main(["fit", "multilingual-tiny", "--runs", str(tmp_path), *words]) == 0
+    run = next(tmp_path.glob("*/*/s1"))
+    several, sources = zoo.load(run), []
+    begin = several.net.begin
+    monkeypatch.setattr(several.net, "begin", lambda source, *more: sources.append(source) or begin(source, *more))
+    with pytest.raises(UsageError, match=r"translates into de, fr, es, it: name one with --to"):
+        several.translate("5 hours")
+    tokenizer = several.source_tokenizer
+    for locale in ("it", "de"):
+        several.set_language(locale)
+        several.translate("5 hours", max_length=4)
+        expected = [tokenizer.specials[f"<2{locale}>"], *tokenizer.encode("5 hours"), tokenizer.eos]
+        assert sources[-1][0].tolist() == expected
+    with pytest.raises(UsageError, match="and not into 'ru'"):
+        several.set_language("ru")
+    with pytest.raises(UsageError, match="has one target language, and not into 'de'"):
+        model("pairs").set_language("de")
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"5 hours\n")))
+    assert main(["translate", str(run), "--to", "it", "--max-length", "4"]) == 0
+    several.set_language("it")
+    assert capsys.readouterr().out.rstrip("\n") == several.translate("5 hours", max_length=4)[0].text.replace("\n", " ")

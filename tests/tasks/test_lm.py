@@ -67,3 +67,15 @@ def test_the_gradient_is_that_of_all_answers_of_a_step_however_they_are_spread()
     sizes = [int((whole["targets"][part] >= 0).sum()) for part in (slice(0, 4), slice(4, 12))]
     assert sizes[0] * 2 != sizes[1]
     torch.testing.assert_close(gradient([slice(0, 4), slice(4, 12)]), gradient([slice(0, 12)]))
+
+
+def test_an_answer_is_exact_where_every_token_of_it_is_right():
+    task = Repeats()
+    tokens = torch.tensor([[1, 2, 3, 4, 3], [1, 2, 3, 4, 3]])
+    answers = torch.tensor([[1, 1, 0, 2, 2], [0, 1, 1, 1, 0]])
+    targets = torch.tensor([[1, 2, -100, 4, 0], [-100, 2, 3, 4, -100]])
+    task.evaluate({"inputs": tokens, "targets": targets, "answers": answers, "bytes": torch.ones(2)})
+    measured = task.compute_metrics(0.0)
+    assert measured["exact"] == pytest.approx(2 / 3)  # the second answer of the first row has a wrong token
+    assert measured["accuracy"] == pytest.approx(6 / 7)
+    assert math.isnan(task.compute_metrics(0.0)["exact"])

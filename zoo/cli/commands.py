@@ -198,8 +198,24 @@ _TABLE = (
         only_prints=True,
     ),
     CommandSpec(
+        "chat", "answer line after line, with the turns before", USE, "inference", (MODEL,),
+        (
+            Option("max-tokens", "longest answer in tokens (64)", int, metavar="N"),
+            Option("temperature", "0 takes the likeliest token (0)", float, metavar="T"),
+            Option("top-k", "sample from the N likeliest tokens", int, metavar="N"),
+            Option("top-p", "sample from the likeliest tokens of this probability together", float, metavar="P"),
+            Option("seed", "of the samples (1)", int, metavar="N"),
+            _json("one JSON object per turn: turn, user, assistant, ended"), *WHERE,
+        ),
+        examples=("zoo chat dialogue-tiny", "zoo chat runs/dialogue-tiny/default/s1 --json < questions.txt"),
+        description="Read what the user says, a line for each turn, from a terminal or a pipe, and answer each. An "
+        "empty line begins\na new conversation. RUN was trained on dialogues: data LibraryDialogues or DialogueFiles.",
+        only_prints=True,
+    ),
+    CommandSpec(
         "translate", "a line for each line", USE, "inference", (MODEL,),
         (
+            Option("to", "the language, of a model that translates into several", metavar="LOCALE"),
             Option("beams", "beam search with so many beams", int, metavar="N", default=1),
             Option("n-best", "how many translations of a line, with --json", int, metavar="N", default=1),
             LENGTH_PENALTY,

@@ -1,4 +1,4 @@
-"""generate, translate, classify, fill, tag, export: use a trained model from the command line."""
+"""generate, chat, translate, classify, fill, tag, export: use a trained model from the command line."""
 
 from __future__ import annotations
 
@@ -71,11 +71,34 @@ def generate(options: ParsedOptions) -> None:
             print(("\n" if number or rank else "") + prompt + one.text + (suffix or ""), flush=True)
 
 
+def chat(options: ParsedOptions) -> None:
+    """`zoo chat`: an answer to each line, with the turns before; an empty line begins a new conversation."""
+    model = load_trained(options)
+    from zoo.data.dialogue import Turn
+
+    settings = options.subset("max_tokens", "temperature", "top_k", "top_p", "seed")
+    turns: list[Turn] = []
+    for line in _typed_lines():
+        if not line.strip():
+            turns.clear()
+            continue
+        turns.append(Turn("user", line))
+        answer = model.chat(turns, **settings)
+        turns.append(Turn("assistant", answer.text))
+        if options.get("json"):
+            _line({"turn": len(turns) // 2, "user": line, "assistant": answer.text, "ended": answer.ended})
+        else:
+            # one line per line, whatever the model generates
+            print(answer.text.replace("\r", " ").replace("\n", " "), flush=True)
+
+
 def translate(options: ParsedOptions) -> None:
     """`zoo translate`: lines to lines, in windows that are sorted by length."""
     if options.get("n_best") > 1 and not options.get("json"):
         raise UsageError("--n-best above 1 gives several translations of a line: add --json, which says whose.")
     model = load_trained(options)
+    if options.get("to"):
+        model.set_language(options.get("to"))
     search = model.search(*(options.get(name) for name in ("beams", "length_penalty", "n_best", "max_length")))
     settings = options.subset("batch_tokens", "too_long")
     if sys.stdin.isatty():
@@ -105,7 +128,7 @@ def draw(model: Any, source: str, target: str, path: str) -> None:
     from zoo.logging.attention_maps import align_tokens
 
     tokens = [model.start, *model.target_tokenizer.encode(target), model.end]
-    source_ids = [*model.source_tokenizer.encode(source), model.source_end]
+    source_ids = [*model.lead, *model.source_tokenizer.encode(source), model.source_end]
     ids = torch.tensor(source_ids, device=model.device), torch.tensor(tokens, device=model.device)
     image = align_tokens(model.net, ids, (model.source_tokenizer, model.target_tokenizer))
     if image is None:
@@ -200,7 +223,7 @@ def export(options: ParsedOptions) -> None:
 
 
 FUNCTIONS: dict[str, Callable[[ParsedOptions], None]] = {
-    "generate": generate, "translate": translate, "classify": classify, "fill": fill, "tag": tag,
+    "generate": generate, "chat": chat, "translate": translate, "classify": classify, "fill": fill, "tag": tag,
     "export": export,
 }  # fmt: skip
 
@@ -214,6 +237,18 @@ def _standard_input() -> str:
     if sys.stdin.isatty():
         return ""
     return "\n".join(_stdin_lines())
+
+
+def _typed_lines() -> Iterator[str]:
+    """The lines of standard input, each after a prompt on standard error where a terminal is read."""
+    lines, is_terminal = _stdin_lines(), sys.stdin.isatty()
+    while True:
+        if is_terminal:
+            print("> ", end="", file=sys.stderr, flush=True)
+        line = next(lines, None)
+        if line is None:
+            return
+        yield line
 
 
 def _stdin_lines() -> Iterator[str]:

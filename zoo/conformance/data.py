@@ -156,7 +156,8 @@ def splits_are_apart(subject: DataSubject) -> None:
         train, allowed = first_samples(data, MOST), data.twins
     else:
         train = samples(data.datasets["train"], MOST)
-        allowed = data.twins * min(1.0, MOST / len(data.datasets["train"]))  # of fewer samples fewer are found
+        searched_share = min(1.0, MOST / len(data.datasets["train"]))  # of fewer samples fewer are found
+        allowed = data.twins * searched_share if data.twins < 1 else 1.0
     for split in ("val", "test"):
         if split not in data.datasets or (split == "test" and data.datasets["test"] is data.datasets["val"]):
             continue

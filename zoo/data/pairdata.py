@@ -18,7 +18,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from zoo.data.batches import BatchDataset, Plan, TokenPlan, round_up
 from zoo.data.cache import cached_entry, map_array, write_array, write_json
 from zoo.data.data import Data, at_least
-from zoo.data.tokenizer import BOS, EOS, PAD, Tokenizer
+from zoo.data.tokenizer import BOS, EOS, PAD, Tokenizer, language_token
 from zoo.errors import UsageError
 
 log = logging.getLogger(__name__)
@@ -29,12 +29,16 @@ TooLong: TypeAlias = Literal["error", "skip"]
 
 @dataclass(frozen=True)
 class Pair:
-    """A sentence, its translation, what kind of pair it is, and which of their characters say the same."""
+    """A sentence, its translation, what kind of pair it is, and which of their characters say the same.
+
+    ``language``, if any, is that of the translation, whose token then begins the source.
+    """
 
     source: str
     target: str
     kind: str = ""
     slots: tuple[tuple[Span, Span], ...] = ()
+    language: str = ""
 
 
 class Side:
@@ -135,6 +139,7 @@ class PairData(Data):
     shared = True
     split_digits = False
     split_ideographs = False
+    target_languages: tuple[str, ...] = ()  # each with a special token of the source, where there are several
     too_long: TooLong = "skip"
 
     def __init__(
@@ -197,10 +202,12 @@ class PairData(Data):
         source, target = self._train(corpus["train"])
         content = hashlib.sha256((self.maker() + source.to_json() + target.to_json()).encode())
         for split, pairs in sorted(corpus.items()):
-            Side.save(folder, f"{split}.source", source.encode_batch([pair.source for pair in pairs]))
+            sources = source.encode_batch([pair.source for pair in pairs])
+            leads = [_lead(pair, source) for pair in pairs]
+            Side.save(folder, f"{split}.source", [lead + ids for lead, ids in zip(leads, sources, strict=True)])
             Side.save(folder, f"{split}.target", target.encode_batch([pair.target for pair in pairs]))
             for pair in pairs:
-                content.update(json.dumps([split, pair.source, pair.target]).encode())
+                content.update(json.dumps([split, pair.source, pair.target, *filter(None, [pair.language])]).encode())
             if split != "train":
                 texts = {"source": [p.source for p in pairs], "target": [p.target for p in pairs]}
                 slots = [token_slots(pair, source, target) for pair in pairs]
@@ -211,7 +218,8 @@ class PairData(Data):
 
     def _train(self, pairs: list[Pair]) -> tuple[Tokenizer, Tokenizer]:
         def learn(texts: list[str]) -> Tokenizer:
-            return Tokenizer.bpe(texts, self.vocab_size, SPECIALS, self.split_digits, self.split_ideographs)
+            specials = (*SPECIALS, *map(language_token, self.target_languages))
+            return Tokenizer.bpe(texts, self.vocab_size, specials, self.split_digits, self.split_ideographs)
 
         source, target = [pair.source for pair in pairs], [pair.target for pair in pairs]
         if self.shared:
@@ -281,8 +289,14 @@ def token_slots(pair: Pair, source: Tokenizer, target: Tokenizer) -> list[list[i
     """A pair's slots as [s0, s1, t0, t1]: the tokens that hold at least one character of the slot."""
     if not pair.slots:
         return []
-    source_offsets, target_offsets = source.offsets(pair.source)[1], target.offsets(pair.target)[1]
+    lead: list[Span] = [(0, 0) for _ in _lead(pair, source)]
+    source_offsets, target_offsets = lead + source.offsets(pair.source)[1], target.offsets(pair.target)[1]
     return [[*_tokens(source_offsets, ours), *_tokens(target_offsets, theirs)] for ours, theirs in pair.slots]
+
+
+def _lead(pair: Pair, source: Tokenizer) -> list[int]:
+    """The token of the pair's target language, in front of its source."""
+    return [source.specials[language_token(pair.language)]] if pair.language else []
 
 
 def _tokens(offsets: list[Span], span: Span) -> Span:

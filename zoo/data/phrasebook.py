@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from zoo.data.pairdata import Pair, PairData
@@ -63,18 +66,11 @@ class Phrasebook(PairData):
         at_least(1, size=size)
         at_most(MOST_SAMPLES, size=size)
         self.languages, self.size = (source, target), size
-        self.kinds = list(KINDS if kinds is None else kinds)
-        if not self.kinds:
-            raise UsageError(f"kinds is empty: choose from {', '.join(KINDS)}")
-        for kind in self.kinds:
-            if kind not in KINDS:
-                raise UsageError(f"unknown kind {kind!r}.{suggest(kind, KINDS)} Available: {', '.join(KINDS)}")
+        self.kinds = check_kinds(kinds)
 
     def maker(self) -> str:
         """The package and the version that make the phrases."""
-        import babel
-
-        return f"babel {babel.__version__}"
+        return babel_version()
 
     def origin(self) -> dict[str, Any]:
         """The maker and all options that change phrases."""
@@ -111,3 +107,102 @@ class Phrasebook(PairData):
             "val": pairs[EVALUATION_SIZE : 2 * EVALUATION_SIZE],
             "train": pairs[2 * EVALUATION_SIZE :],
         }
+
+
+class MultilingualPhrasebook(PairData):
+    """The phrases of Phrasebook in one source and several target languages, for one model of all of them.
+
+    A source begins with the token of its target language, such as ``<2fr>`` (Johnson et al., "Google's Multilingual
+    Neural Machine Translation System", 2017). The languages have equal shares of `size` training, 1,000 validation and
+    1,000 test pairs. A hash of the source sentence decides its split, in every language. Evaluation reports exact
+    translations by language.
+    """
+
+    corpus_seed = 20170612
+    split_digits = True
+    split_ideographs = True
+
+    def __init__(
+        self,
+        source: str = "en",
+        targets: Sequence[str] = ("de", "fr", "es", "it"),
+        size: int = 20000,
+        vocab_size: int = 2000,
+        max_tokens: int = 2048,
+        max_length: int = 96,
+        eval_limit: int = 200,
+        num_workers: int = 0,
+        seed: int | None = None,
+    ) -> None:
+        """
+        Args:
+            source: locale of the sources.
+            targets: locales of the targets, two or more.
+            size: number of training pairs, all languages together.
+        """
+        super().__init__(vocab_size, max_tokens, max_length, eval_limit, num_workers, seed)
+        if len(set(targets)) != len(targets) or len(targets) < 2:
+            raise UsageError(f"targets is {list(targets)}: it must name two or more different locales")
+        at_least(len(targets), size=size)
+        at_most(MOST_SAMPLES, size=size)
+        self.source, self.target_languages, self.size = source, tuple(targets), size
+
+    def maker(self) -> str:
+        """The package and the version that make the phrases."""
+        return babel_version()
+
+    def origin(self) -> dict[str, Any]:
+        """The maker and all options that change phrases."""
+        languages = [self.source, *self.target_languages]
+        return {"maker": self.maker(), "multilingual": languages, "size": self.size, "seed": self.corpus_seed}
+
+    def corpus(self) -> dict[str, list[Pair]]:
+        """Generate the pairs. Raises UsageError if a language has fewer different sentences than requested."""
+        from zoo.data.cldr import Book
+
+        sizes = {"train": self.size, "val": EVALUATION_SIZE, "test": EVALUATION_SIZE}
+        corpus: dict[str, list[Pair]] = {split: [] for split in sizes}
+        for number, target in enumerate(self.target_languages):
+            book = Book(self.source, target, self.corpus_seed + number)
+            # what does not divide by the number of languages goes to the first ones
+            quotas = {split: len(range(number, size, len(self.target_languages))) for split, size in sizes.items()}
+            unique: dict[str, dict[str, Pair]] = {split: {} for split in sizes}
+            for _ in range(TRIES * sum(quotas.values())):
+                pair = book.pair(book.random.choice(KINDS))
+                if pair is not None and len(unique[split := _split_of(pair.source)]) < quotas[split]:
+                    unique[split].setdefault(pair.source, replace(pair, kind=target, language=target))
+                    if all(len(unique[split]) == quotas[split] for split in sizes):
+                        break
+            else:
+                raise UsageError(
+                    f"{self.source} and {target} have too few different phrases for size={self.size}: choose a smaller "
+                    "one."
+                )
+            for split, pairs in unique.items():
+                corpus[split] += pairs.values()
+        return corpus
+
+
+def _split_of(sentence: str) -> str:
+    """The split of a source sentence, by a hash: 80 % train, 10 % validate and 10 % test."""
+    place = hashlib.sha256(sentence.encode()).digest()[0]
+    return "val" if place < 26 else "test" if place < 52 else "train"
+
+
+def check_kinds(kinds: list[str] | None) -> list[str]:
+    """The kinds of phrases, all for None. Raises UsageError for none and for an unknown one."""
+    if kinds is None:
+        return list(KINDS)
+    if not kinds:
+        raise UsageError(f"kinds is empty: choose from {', '.join(KINDS)}")
+    for kind in kinds:
+        if kind not in KINDS:
+            raise UsageError(f"unknown kind {kind!r}.{suggest(kind, KINDS)} Available: {', '.join(KINDS)}")
+    return list(kinds)
+
+
+def babel_version() -> str:
+    """The package and the version that make the phrases."""
+    import babel
+
+    return f"babel {babel.__version__}"

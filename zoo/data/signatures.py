@@ -106,13 +106,14 @@ def signatures_of(source: bytes) -> Iterator[Signature]:
         return  # the library ships a few files that are wrong on purpose
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            defaults = _parameters(node.args)
+            defaults = parameters_of(node.args)
             text = f"{node.name}({', '.join(_parameter_text(*one) for one in defaults.items())})"
             if LEAST <= len(defaults) <= MOST and len(text) <= LONGEST and text.isascii() and "\n" not in text:
                 yield Signature(text, defaults)
 
 
-def _parameters(args: ast.arguments) -> dict[str, str | None]:
+def parameters_of(args: ast.arguments) -> dict[str, str | None]:
+    """The parameters of a function by name, with stars, and their defaults; without ``self`` and ``cls``."""
     positional = [*args.posonlyargs, *args.args]
     first = len(positional) - len(args.defaults)
     defaults = {

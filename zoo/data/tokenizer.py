@@ -33,7 +33,7 @@ from zoo.io import atomic_files, limits
 # Forked loader workers would each print a warning, although they never tokenize.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-__all__ = ["BOS", "CLS", "EOS", "MASK", "PAD", "SEP", "Tokenizer", "byte_of"]
+__all__ = ["BOS", "CLS", "EOS", "MASK", "PAD", "SEP", "Tokenizer", "byte_of", "language_token"]
 ALPHABET_SIZE = 256
 
 
@@ -175,6 +175,11 @@ class Tokenizer:
         """The number of a special token by zoo's name, such as <cls>; None if the tokenizer lacks it."""
         return self.specials.get(self.names.get(name, name))
 
+    def languages(self) -> dict[str, int]:
+        """The numbers of its language tokens, by locale."""
+        matches = {re.fullmatch(r"<2(\w+)>", token): number for token, number in self.specials.items()}
+        return {match[1]: number for match, number in matches.items() if match}
+
     def lead(self) -> list[int]:
         """The special tokens that a published tokenizer puts before a text; empty for zoo's own tokenizers."""
         with native_call(self.source, (), self.foreign):
@@ -250,6 +255,11 @@ class Tokenizer:
         table = np.full(max(numbers, default=0) + 2, -1, dtype=np.int64)  # the last place stands for all above
         table[list(numbers)] = list(numbers.values())
         return table
+
+
+def language_token(locale: str) -> str:
+    """The special token that asks a translation model of several languages for this one (Johnson et al., 2017)."""
+    return f"<2{locale}>"
 
 
 def _byte_level(model: models.Model, split: list[pre_tokenizers.PreTokenizer]) -> tokenizers.Tokenizer:

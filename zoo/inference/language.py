@@ -9,6 +9,7 @@ from typing import cast, overload
 import torch
 from torch import Tensor
 
+from zoo.data.dialogue import Conversation, Turn, chat_tokens, has_chat_template
 from zoo.data.infill import MIDDLE, PREFIX, SUFFIX, Marks, prompt_tokens
 from zoo.data.tokenizer import EOS, Tokenizer
 from zoo.errors import UsageError
@@ -22,9 +23,10 @@ from zoo.tasks.task import Task
 
 log = logging.getLogger(__name__)
 
-Prompt = str | Gap
+Prompt = str | Gap | Conversation
 LOOKUP = "lookup"
 LENGTH = 128  # generated tokens by default
+ANSWER = 64  # tokens of an answer by default
 ROWS = 64  # prompts per batch
 NUMBERS = 2**24  # logits per batch while scoring: 128 MB
 
@@ -63,7 +65,7 @@ class TrainedLanguageModel(Trained):
         between its prefix and its suffix. Raises UsageError for more tokens than the model has positions, for an empty
         prompt without <eos>, and for a Gap where the model cannot fill in.
         """
-        texts = [prompts] if isinstance(prompts, (str, Gap)) else list(prompts)
+        texts = [prompts] if isinstance(prompts, (str, Gap, Conversation)) else list(prompts)
         default_temperature = 0.8 if beams == 1 else 0.0
         if length is None:
             room = (
@@ -77,6 +79,43 @@ class TrainedLanguageModel(Trained):
             top_k=top_k, top_p=top_p, seed=seed, beams=beams, length_penalty=length_penalty, n_best=n_best,
         )  # fmt: skip
         return [one for every in self.candidates(texts, search, as_list(stop)) for one in every]
+
+    @property
+    def abilities(self) -> list[str]:
+        """Those of the class; ``chat`` where the tokenizer has a chat template."""
+        return [one for one in super().abilities if one != "chat" or has_chat_template(self.tokenizer)]
+
+    def chat(
+        self,
+        turns: Sequence[Turn],
+        *,
+        max_tokens: int | None = None,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = 1,
+    ) -> GeneratedText:
+        """The assistant's answer of at most ``max_tokens`` tokens to the user's last turn.
+
+        Turns that do not fit into the model's max_length together with the answer are left out, the oldest first.
+        ``max_tokens`` defaults to 64, or half of max_length where that is less. Temperature 0 is greedy. Raises
+        UsageError for a model that was not trained on dialogues, and where the last turn is not the user's or does not
+        fit alone.
+        """
+        if not has_chat_template(self.tokenizer):
+            raise UsageError(
+                f"{self.place.folder} was not trained on dialogues: its tokenizer has no <user> and <assistant>.\n"
+                "Train one that was: zoo fit dialogue-tiny"
+            )
+        recent = Conversation(turns)
+        if not recent or recent[-1].role != "user":
+            raise UsageError("the last turn must be the user's: the assistant answers it.")
+        length = min(ANSWER, self.net.max_length // 2) if max_tokens is None else max_tokens
+        while len(recent) > 1 and len(self._start(recent)) + length - 1 > self.net.max_length:
+            following = next(place for place, turn in enumerate(recent) if place and turn.role == "user")
+            recent = Conversation(recent[following:])
+        (answer,) = self.generate(recent, length=length, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        return answer
 
     def speculate(self, draft: TrainedLanguageModel | str | None) -> None:
         """Generate speculatively from now on: a draft guesses tokens, of which the model verifies several in one step.
@@ -132,6 +171,8 @@ class TrainedLanguageModel(Trained):
 
     def _start(self, prompt: Prompt) -> list[int]:
         """The tokens of a prompt; <eos>, which starts a document, for an empty one. Raises UsageError for a Gap."""
+        if isinstance(prompt, Conversation):
+            return chat_tokens(self.tokenizer, prompt)[0]
         if isinstance(prompt, Gap):
             name = type(self.task).__name__
             raise UsageError(

@@ -16,7 +16,7 @@ from zoo.parts.few_row_linear import Linear
 from zoo.parts.int8 import quantize
 from zoo.tasks.task import Task
 
-ABILITIES = ("generate", "translate", "classify", "score", "fill", "tag", "transcribe")
+ABILITIES = ("generate", "translate", "classify", "score", "fill", "tag", "transcribe", "chat")
 
 
 class GeneratedText(NamedTuple):
@@ -69,9 +69,14 @@ class Trained:
 
     def __getattr__(self, name: str) -> Any:
         if name in ABILITIES:
-            own = ", ".join(one for one in ABILITIES if hasattr(type(self), one))
+            own = ", ".join(self.abilities)
             raise CannotError(f"{self.place.folder} is a {type(self.task).__name__}: it can {own}, and cannot {name}.")
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+
+    @property
+    def abilities(self) -> list[str]:
+        """The methods among ABILITIES that it supports."""
+        return [one for one in ABILITIES if hasattr(type(self), one)]
 
     @property
     def net(self) -> Any:

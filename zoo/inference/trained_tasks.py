@@ -16,7 +16,7 @@ from zoo.inference.transcription import TrainedTranscription
 from zoo.inference.translation import TrainedTranslation
 from zoo.tasks.classification import ClipClassification, ImageTask
 from zoo.tasks.infill import FIM
-from zoo.tasks.labelling import SequenceClassification, TokenClassification
+from zoo.tasks.labelling import TextClassification, TokenClassification
 from zoo.tasks.lm import LanguageTask
 from zoo.tasks.masked import MaskedLM
 from zoo.tasks.preference import DPO
@@ -45,5 +45,5 @@ use.register(ImageTask, TrainedClassification)
 use.register(ClipClassification, TrainedClips)
 use.register(Transcription, TrainedTranscription)
 use.register(MaskedLM, TrainedMaskedLM)
-use.register(SequenceClassification, TrainedSequenceClassification)
+use.register(TextClassification, TrainedSequenceClassification)
 use.register(TokenClassification, TrainedTokenClassification)

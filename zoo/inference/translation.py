@@ -17,6 +17,7 @@ from zoo.errors import UsageError
 from zoo.inference.find_run import ModelLocation
 from zoo.inference.trained_model import GeneratedText, Score, Trained, as_list
 from zoo.models.generation import GenerationConfig, generate
+from zoo.registry import suggest
 from zoo.tasks.task import Task
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,15 @@ class TrainedTranslation(Trained):
             raise UsageError(f"the tokenizers in {place.folder} lack <bos> or <eos>, which a translation needs.")
         self.source_end, self.start, self.end = (int(end) for end in ends if end is not None)
         forced = self.target_tokenizer.special(FORCED)
+        self.languages = self.source_tokenizer.languages()
         self.lead, self.forced = self.source_tokenizer.lead(), [] if forced is None else [forced]
+
+    def set_language(self, locale: str) -> None:
+        """Translate into this language from now on, with a model of several. Raises UsageError for one it lacks."""
+        if locale not in self.languages:
+            names = f"translates into {', '.join(self.languages)}" if self.languages else "has one target language"
+            raise UsageError(f"{self.place.folder} {names}, and not into {locale!r}.{suggest(locale, self.languages)}")
+        self.lead = [self.languages[locale]]
 
     def translate(
         self,
@@ -133,6 +142,9 @@ class TrainedTranslation(Trained):
 
     def _fit(self, line: int, ids: list[int], too_long: TooLong) -> list[int] | None:
         """A source with <eos>, and the prefix of a published tokenizer; None to skip it."""
+        if self.languages and not self.lead:
+            names = ", ".join(self.languages)
+            raise UsageError(f"{self.place.folder} translates into {names}: name one with --to, or set_language().")
         most = self.net.max_length - len(self.lead)
         if len(ids) < most:
             return [*self.lead, *ids, self.source_end]

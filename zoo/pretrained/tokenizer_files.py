@@ -9,6 +9,7 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+from zoo.data.dialogue import CHAT_TEMPLATE, has_chat_template
 from zoo.data.native import native_call
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
@@ -113,7 +114,9 @@ def _tokenizer_files(source: Path, folder: Path, task: str, facts: Mapping[str, 
         about = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
-            **({"split_special_tokens": True} if own else {}),  # "<eos>" in a text is five characters
+            # "<eos>" in a text is five characters, but a rendered chat template spells its special tokens
+            **({"split_special_tokens": True} if own and not has_chat_template(tokenizer) else {}),
+            **({"chat_template": CHAT_TEMPLATE} if has_chat_template(tokenizer) else {}),
             **{f"{word}_token": token for word, token in tokens.items()},
         }
         atomic_files.write_json(folder / TOKENIZER, about)

@@ -11,6 +11,7 @@ from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
 from zoo.models.encoder import TextClassifier, TextEncoder, TokenClassifier
+from zoo.models.hierarchical import HierarchicalClassifier
 from zoo.tasks.schedule import Linear
 from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
 from zoo.value_checks import a_rate
@@ -23,6 +24,7 @@ class Labelling(Task):
 
     kind = "task"  # a base, as Task is: it has no network of its own
     data_sizes: ClassVar = {"vocab_size": 64, "num_classes": 5, "max_length": 64}
+    sample_length: ClassVar[int] = 16  # most tokens of a text of ``sample``
     in_matrix = False  # its stack is used as Translation's encoder is
     monitored_metrics: ClassVar[Directions] = {"accuracy": "max", "f1": "max", "loss": "min"}
     net: TextEncoder
@@ -76,7 +78,7 @@ class Labelling(Task):
 
     def sample(self, rows: int) -> dict[str, Tensor]:
         """Random tokens (rows, T), of which ``valid`` (rows, T) are real, and labels."""
-        length = min(self.net.max_length, 16)
+        length = min(self.net.max_length, self.sample_length)
         valid = torch.arange(length) < torch.randint(2, length + 1, (rows, 1))
         return {
             "tokens": torch.randint(self.net.vocab_size, (rows, length)), "valid": valid,
@@ -89,10 +91,24 @@ class Labelling(Task):
         return (torch.zeros(1, length, dtype=torch.long, device="meta"),), 1 if self.unit == "text" else length
 
 
-class SequenceClassification(Labelling):
+class TextClassification(Labelling):
+    """What tasks share that name the class of a text, by any ``net`` of tokens (B, T) and ``valid`` (B, T)."""
+
+    kind = "task"  # a base of its own: plugins derive tasks from it
+    unit = "text"
+    net: Any
+
+    def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> list[dict[str, Any]]:
+        """Per text its likeliest class, that one's probability, and its label."""
+        logits = self(batch["tokens"], batch["valid"], batch.get("segments")).float()
+        probability, classes = logits.softmax(-1).max(-1)
+        rows = zip(classes.tolist(), probability.tolist(), batch["labels"].tolist(), strict=True)
+        return [{"class": guess, "probability": chance, "label": label} for guess, chance, label in rows]
+
+
+class SequenceClassification(TextClassification):
     """Name the class of a text; reports accuracy, F1 (mean over classes) and loss (nats per text)."""
 
-    unit = "text"
     net: TextClassifier
 
     def __init__(
@@ -122,12 +138,40 @@ class SequenceClassification(Labelling):
         )
         super().__init__(net, classes, label_smoothing, lr, optimizer, schedule)
 
-    def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> list[dict[str, Any]]:
-        """Per text its likeliest class, that one's probability, and its label."""
-        logits = self(batch["tokens"], batch["valid"], batch.get("segments")).float()
-        probability, classes = logits.softmax(-1).max(-1)
-        rows = zip(classes.tolist(), probability.tolist(), batch["labels"].tolist(), strict=True)
-        return [{"class": guess, "probability": chance, "label": label} for guess, chance, label in rows]
+
+class HierarchicalClassification(TextClassification):
+    """Name the class of a long text, whose blocks are encoded one by one; reports as SequenceClassification does."""
+
+    data_sizes: ClassVar = {"vocab_size": 64, "num_classes": 5, "max_length": 128}  # two blocks
+    sample_length = 128
+    net: HierarchicalClassifier
+
+    def __init__(
+        self,
+        vocab_size: int | None = None,
+        num_classes: int | None = None,
+        max_length: int | None = None,
+        label_smoothing: float = 0.0,
+        lr: float = 1e-3,
+        optimizer: OptimizerFactory = AdamW,
+        schedule: ScheduleFactory = Linear,
+        **model,
+    ):
+        """
+        Args:
+            vocab_size: number of tokens; what the data has unless given.
+            num_classes: number of classes; what the data has unless given.
+            max_length: longest text in tokens; what the data has unless given.
+            label_smoothing: share of the target spread over all classes.
+            lr: learning rate at its peak.
+            optimizer: the optimiser; matrices decay, gains and biases never.
+            schedule: how the learning rate moves.
+        """
+        classes, words = required_size(num_classes, "num_classes"), required_size(vocab_size, "vocab_size")
+        net = HierarchicalClassifier(
+            words, classes, required_size(max_length, "max_length"), seed=torch.initial_seed(), **model
+        )
+        super().__init__(net, classes, label_smoothing, lr, optimizer, schedule)
 
 
 class TokenClassification(Labelling):

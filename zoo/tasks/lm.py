@@ -20,16 +20,23 @@ class LanguageTask(Task):
 
     Reports loss (nats per token), perplexity, and bits per byte of the text itself, which do not depend on how the text
     was cut into tokens, so they compare across tokenizers. Where only answers are predicted, as in synthetic data, also
-    the share of them that is right, ``accuracy``. ``net`` has vocab_size, max_length and ``begin``.
+    the share of their tokens that is right, ``accuracy``, and, of dialogues, the share of answers that are right from
+    the first token to the last, ``exact``. ``net`` has vocab_size, max_length and ``begin``.
     """
 
     kind = "task"  # a base of its own: plugins derive tasks from it
     prediction = "the next token"
     data_sizes: ClassVar = {"vocab_size": 64, "max_length": 64}
     monitored_metrics: ClassVar[Directions] = {
-        "loss": "min", "bits_per_byte": "min", "accuracy": "max", "accuracy_longer": "max"
+        "loss": "min", "bits_per_byte": "min", "accuracy": "max", "accuracy_longer": "max",
+        "exact": "max",
     }  # fmt: skip
-    mean_metrics: ClassVar[tuple[str, ...]] = ("bits_per_byte", "accuracy", "accuracy_longer")  # besides the loss
+    mean_metrics: ClassVar[tuple[str, ...]] = (
+        "bits_per_byte",
+        "accuracy",
+        "accuracy_longer",
+        "exact",
+    )  # besides the loss
     net: Any
 
     def __init__(self, net: nn.Module, lr: float, optimizer: OptimizerFactory, schedule: ScheduleFactory):
@@ -50,8 +57,11 @@ class LanguageTask(Task):
         """The same, after updating bits per byte; ``bytes`` (B,) is the length of each text.
 
         Where there is ``longer`` (B,), texts longer than those of training, accuracy is measured, theirs as
-        ``accuracy_longer``; the loss leaves them out.
+        ``accuracy_longer``; the loss leaves them out. Where there are ``answers`` (B, T), the number of the answer that
+        each target belongs to, whole answers are measured as ``exact``: those that greedy decoding gives.
         """
+        if "answers" in batch:
+            self._score_whole_answers(batch)
         if "longer" in batch:
             batch = batch | {"targets": self._score_answers(batch)}
         return self.update_bits_per_byte(self.loss(batch), batch)
@@ -71,6 +81,17 @@ class LanguageTask(Task):
             if answers > 0:
                 self.metrics[name].update(right[rows].sum() / answers, answers)
         return targets.masked_fill(longer[:, None], IGNORED)
+
+    def _score_whole_answers(self, batch: dict[str, Tensor]) -> None:
+        answers, targets = batch["answers"], batch["targets"]
+        right = self(batch["inputs"]).argmax(-1) == targets
+        counts = answers.new_zeros(len(answers), int(answers.max()) + 1)
+        tokens = counts.scatter_add(1, answers, torch.ones_like(answers))[:, 1:]
+        hits = counts.scatter_add(1, answers, right.long())[:, 1:]
+        real = tokens > 0
+        if real.any():
+            self.metrics["exact"].update((hits == tokens)[real].float())
+            self.metrics["accuracy"].update(right[answers > 0].float())
 
     def compute_metrics(self, loss: float) -> dict[str, float]:
         """Perplexity exp(loss), and bits per byte."""

@@ -1,8 +1,10 @@
 """Every task and the data module keep the contract of their kind."""
 
 import pytest
+from zoo_classic.classifiers import FastText, TextCNN
 from zoo_classic.convolutional import ConvolutionalLM
 from zoo_classic.elmo import ELMo
+from zoo_classic.glove import GloVe
 from zoo_classic.ngram import NGram
 from zoo_classic.nnlm import NNLM
 from zoo_classic.recurrent import RecurrentLM
@@ -18,6 +20,9 @@ PARTS = [
     (ConvolutionalLM, {}),
     *((Word2Vec, {"objective": o, "output": s}) for o in ("skipgram", "cbow") for s in ("negative", "softmax")),
     *((ELMo, {"input": read}) for read in ("tokens", "letters")),
+    (GloVe, {}),
+    (TextCNN, {}),
+    *((FastText, {"ngrams": ngrams}) for ngrams in (1, 2)),
     (Sentences, {"size": 400}),
 ]
 ONCE = ("clean_import", "documentation")  # whatever the options are

@@ -119,10 +119,10 @@ def table(run: str, data: object) -> Tensor:
     from zoo.inference.load import load
 
     model = load(Path(run) if Path(run).exists() else run)
-    weight = getattr(getattr(model.net, "embedding", None), "weight", None)
+    weight = getattr(model.net, "vectors", getattr(getattr(model.net, "embedding", None), "weight", None))
     if weight is None:
         raise UsageError(f"model.vectors: {run} is a {type(model.task).__name__}, which has no vectors of tokens.")
     theirs, ours = (getattr(one, "tokenizer", None) for one in (model, data))
     if theirs is None or ours is None or theirs.tokens != ours.tokens:
         raise UsageError(f"model.vectors: {run} has another tokenizer than the data: its vectors mean other tokens.")
-    return weight
+    return weight.detach()

@@ -26,7 +26,7 @@ class Near(NamedTuple):
 
 
 class TrainedVectors(Trained):
-    """Word2Vec's vectors with their tokenizer."""
+    """The vectors of Word2Vec or GloVe with their tokenizer."""
 
     files = ("tokenizer.json",)
 
@@ -37,7 +37,7 @@ class TrainedVectors(Trained):
     def vector(self, word: str) -> Tensor:
         """The vector (dim,) of a word as it stands after a space; the mean where it is several tokens."""
         ids = self.tokenizer.encode(f" {word}")
-        return self.net.embedding.weight[ids].mean(0)
+        return self.net.vectors[ids].mean(0)
 
     def similarity(self, one: str, two: str) -> float:
         """The cosine between two words."""
@@ -47,7 +47,7 @@ class TrainedVectors(Trained):
         """The tokens nearest to a word or a vector, by cosine; special ones and the word itself are left out."""
         words = [word_or_vector, *without] if isinstance(word_or_vector, str) else list(without)
         vector = self.vector(word_or_vector) if isinstance(word_or_vector, str) else word_or_vector
-        cosines = F.cosine_similarity(self.net.embedding.weight, vector[None])
+        cosines = F.cosine_similarity(self.net.vectors, vector[None])
         hidden = [*self.tokenizer.specials.values(), *(n for word in words for n in self.tokenizer.encode(f" {word}"))]
         cosines[hidden] = -2.0
         best = cosines.topk(min(count, len(cosines) - len(set(hidden))))

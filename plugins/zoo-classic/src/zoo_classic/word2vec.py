@@ -72,6 +72,11 @@ class Vectors(nn.Module):
             initialize(self, seed)
         self.register_buffer("frequency", torch.full((vocab_size,), 1.0 / vocab_size))
 
+    @property
+    def vectors(self) -> Tensor:
+        """v (V, dim)."""
+        return self.embedding.weight
+
     def forward(self, tokens: Tensor) -> Tensor:
         """Tokens (B, T) to the scores (B, T, vocab_size) of every token as a neighbour of each."""
         return F.linear(self.embedding(tokens), self.output.weight)

@@ -1,0 +1,274 @@
+"""Dialogue data: conversations of users and an assistant, of which only the answers are learned."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast, get_args
+
+import numpy as np
+import torch
+
+from zoo.data.batches import BatchDataset, Plan, TokenPlan, generator, round_up, sample_sentence
+from zoo.data.data import Data, at_least, log_once, require_fraction
+from zoo.data.read import raw_lines
+from zoo.data.text import IGNORE
+from zoo.data.tokenizer import EOS, Tokenizer
+from zoo.errors import UsageError
+from zoo.io import atomic_files, limits
+
+Role = Literal["user", "assistant"]
+USER, ASSISTANT = "<user>", "<assistant>"
+SPECIALS = (EOS, USER, ASSISTANT)
+RECIPES = "dialogue-tiny"
+# as transformers writes it: the same tokens as `chat_tokens`
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<' + message['role'] + '>' + message['content'] }}"
+    "{% if message['role'] == 'assistant' %}{{ '<eos>' }}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}"
+)
+
+
+class Turn(NamedTuple):
+    """What the user or the assistant says."""
+
+    role: Role
+    text: str
+
+
+class Conversation(tuple[Turn, ...]):
+    """The turns of a dialogue, from the first to the last."""
+
+    __slots__ = ()
+
+
+def has_chat_template(tokenizer: Tokenizer) -> bool:
+    """Whether a tokenizer has the special tokens of turns."""
+    return all(tokenizer.special(name) is not None for name in SPECIALS)
+
+
+def chat_tokens(tokenizer: Tokenizer, turns: Sequence[Turn]) -> tuple[list[int], list[int]]:
+    """``<user> question <assistant> answer <eos> …`` as T tokens, and for each the number of its answer, 0 for none.
+
+    The <eos> behind an answer belongs to it. Where the last turn is the user's, <assistant> follows, which a model
+    continues with its answer. Special tokens that a text spells stay text. Raises UsageError for a tokenizer without
+    the special tokens.
+    """
+    if not has_chat_template(tokenizer):
+        raise UsageError(f"the tokenizer {tokenizer.source} lacks {USER}, {ASSISTANT} or {EOS}: it knows no turns.")
+    marks = {name: cast(int, tokenizer.special(f"<{name}>")) for name in get_args(Role)}
+    tokens: list[int] = []
+    answers: list[int] = []
+    count = 0
+    for turn in turns:
+        own = tokenizer.encode(turn.text)
+        is_answer = turn.role == "assistant"
+        count += is_answer
+        tokens += [marks[turn.role], *own, *([tokenizer.end_of_document()] if is_answer else [])]
+        answers += [0, *([count] * (len(own) + 1) if is_answer else [0] * len(own))]
+    if turns and turns[-1].role == "user":
+        tokens.append(marks["assistant"])
+        answers.append(0)
+    return tokens, answers
+
+
+class DialogueRows(BatchDataset):
+    """Rows of a conversation each, with the answers as targets."""
+
+    def __init__(self, rows: list[tuple[list[int], list[int]]], byte_lengths: np.ndarray, max_length: int) -> None:
+        self.rows, self.byte_lengths, self.max_length = rows, byte_lengths, max_length
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The inputs of each row."""
+        return np.array([len(tokens) - 1 for tokens, _ in self.rows])
+
+    def batch(self, indices: np.ndarray, epoch: int) -> dict[str, Any]:
+        """``inputs`` and ``targets`` (B, T), -100 where no answer is predicted, ``answers`` (B, T): the number of the
+        answer that a target belongs to, 0 for none, and ``bytes`` (B,) of answers.
+        """
+        rows = [self.rows[index] for index in indices]
+        width = int(round_up(max(len(tokens) for tokens, _ in rows) - 1, self.max_length))
+        inputs, answers = (np.zeros((len(rows), width), np.int64) for _ in range(2))
+        targets = np.full((len(rows), width), IGNORE)
+        for row, (tokens, numbers) in enumerate(rows):
+            size = len(tokens) - 1
+            inputs[row, :size], answers[row, :size] = tokens[:-1], numbers[1:]
+            targets[row, :size] = np.where(answers[row, :size] > 0, tokens[1:], IGNORE)
+        sizes = (self.byte_lengths[np.maximum(targets, 0)] * (targets >= 0)).sum(1)
+        columns = {"inputs": inputs, "targets": targets, "answers": answers, "bytes": sizes}
+        return {name: torch.from_numpy(value) for name, value in columns.items()}
+
+
+class Dialogues(Data):
+    """Conversations in batches of like length; a language model learns the answers, and not the questions.
+
+    The tokenizer is byte-level BPE learned from the training conversations, with ``<user>`` and ``<assistant>`` in
+    front of turns and ``<eos>`` behind answers; or that of ``tokenizer``, which gets those that it lacks. A
+    conversation of more than ``max_length`` tokens is left out.
+    """
+
+    def __init__(
+        self,
+        tokenizer: str | None,
+        vocab_size: int,
+        max_tokens: int,
+        max_length: int,
+        num_workers: int,
+        seed: int | None,
+    ) -> None:
+        """
+        Args:
+            tokenizer: a run's folder or a tokenizer.json whose tokenizer is used, instead of one that
+                is learned here.
+            vocab_size: size of the byte-level BPE vocabulary that is learned from the training conversations.
+            max_tokens: tokens of a batch per process, padding included.
+            max_length: most tokens of a conversation.
+            num_workers: processes that load batches; 0 loads in the training process.
+            seed: of the order; the run's unless given.
+        """
+        super().__init__(1, num_workers, seed)
+        at_least(2, max_length=max_length)
+        at_least(int(round_up(max_length)), max_tokens=max_tokens)
+        self.tokenizer_path, self.vocab_size = tokenizer, vocab_size
+        self.max_tokens, self.max_length = max_tokens, max_length
+
+    tokenizer: Tokenizer
+
+    @abstractmethod
+    def conversations(self) -> dict[str, list[Conversation]]:
+        """The conversations of "train", "val" and perhaps "test"."""
+
+    def load(self) -> None:
+        """Read the conversations, train the tokenizer, and encode the splits. Raises UsageError for an empty split."""
+        splits = self.conversations()
+        self.tokenizer = self._tokenizer([turn.text for one in splits["train"] for turn in one])
+        sizes = self.tokenizer.byte_lengths()
+        content = hashlib.sha256(json.dumps([self.tokenizer.to_json(), self.max_length]).encode())
+        rows: dict[str, BatchDataset] = {}
+        for split, members in sorted(splits.items()):
+            content.update(json.dumps([split, members]).encode())
+            encoded = [chat_tokens(self.tokenizer, one) for one in members]
+            fitting = [row for row in encoded if len(row[0]) <= self.max_length]
+            if not fitting:
+                raise UsageError(
+                    f"the {split} split has no conversation of at most max_length={self.max_length} tokens."
+                )
+            if len(fitting) < len(encoded):
+                log_once(
+                    f"{len(encoded) - len(fitting)} of {len(encoded)} {split} conversations have more than "
+                    f"max_length={self.max_length} tokens and are left out"
+                )
+            rows[split] = DialogueRows(fitting, sizes, self.max_length)
+        self._fingerprint = content.hexdigest()
+        self.datasets = {"test": rows["val"], **rows}
+
+    def _tokenizer(self, texts: list[str]) -> Tokenizer:
+        if self.tokenizer_path is None:
+            return Tokenizer.bpe(texts, self.vocab_size, SPECIALS)
+        return Tokenizer.of_run(self.tokenizer_path).extended(SPECIALS)
+
+    def plan(self, split: str, world: int, seed: int | None) -> Plan:
+        """Batches of conversations of similar lengths, up to ``max_tokens`` tokens each."""
+        rows = cast(DialogueRows, self.datasets[split])
+        return TokenPlan(rows.lengths, self.max_tokens * world, world, seed)
+
+    def sizes(self) -> dict[str, int]:
+        """The size of the vocabulary."""
+        self.ready()
+        return {"vocab_size": self.tokenizer.vocab_size}
+
+    def fingerprint(self) -> str:
+        """SHA-256 of tokenizer and conversations."""
+        self.ready()
+        return self._fingerprint
+
+    def save(self, folder: Path) -> None:
+        """Write the tokenizer, whose special tokens are the chat template, into a folder."""
+        self.ready()
+        self.tokenizer.save(folder / "tokenizer.json")
+
+
+class DialogueFiles(Dialogues):
+    """Conversations from a file of JSON lines, ``{"messages": [{"role": "user", "content": …}, …]}`` each.
+
+    Roles are ``user`` and ``assistant``, in turn, and the last turn is the assistant's. The test split is the
+    validation split.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        val_path: str | None = None,
+        val_fraction: float = 0.1,
+        tokenizer: str | None = None,
+        vocab_size: int = 8000,
+        max_tokens: int = 4096,
+        max_length: int = 256,
+        num_workers: int = 0,
+        seed: int | None = None,
+    ) -> None:
+        """
+        Args:
+            path: a file of JSON lines.
+            val_path: a file that validates, instead of a share of the conversations.
+            val_fraction: share of the conversations, the last ones, that validates.
+        """
+        super().__init__(tokenizer, vocab_size, max_tokens, max_length, num_workers, seed)
+        require_fraction(val_fraction=val_fraction)
+        self.paths, self.val_fraction = {"train": path, "val": val_path}, val_fraction
+
+    @classmethod
+    def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
+        """Write a file of random conversations per split; the options that read them."""
+        for number, split in enumerate(("train", "val")):
+            lines = []
+            for row in range(60):
+                draw = generator(seed, number, row)
+                roles = ("user", "assistant") * int(draw.integers(1, 4))
+                messages = [{"role": role, "content": sample_sentence(draw, 8)} for role in roles]
+                lines.append(json.dumps({"messages": messages}))
+            atomic_files.write_text(folder / f"{split}.jsonl", "\n".join(lines) + "\n")
+        return {"path": str(folder / "train.jsonl"), "val_path": str(folder / "val.jsonl")}
+
+    def conversations(self) -> dict[str, list[Conversation]]:
+        """Those of the files. Raises UsageError that names the first line which is none."""
+        splits = {split: read_conversations(Path(path).expanduser()) for split, path in self.paths.items() if path}
+        if "val" not in splits:
+            size = max(1, round(len(splits["train"]) * self.val_fraction))
+            splits = {"train": splits["train"][:-size], "val": splits["train"][-size:]}
+        if not splits["train"]:
+            raise UsageError(f"{self.paths['train']} has a single conversation: none is left to learn from.")
+        return splits
+
+
+def read_conversations(path: Path) -> list[Conversation]:
+    """The conversation of every line. Raises UsageError that names a line which holds none."""
+    conversations = []
+    for number, line in enumerate(raw_lines(path, RECIPES), 1):
+        place = f"{path}:{number}"
+        try:
+            content = limits.parse_json(line.decode("utf-8"), place)
+        except ValueError as error:
+            raise UsageError(f"{place} is no JSON in UTF-8: {error}") from error
+        messages = content.get("messages") if isinstance(content, dict) else None
+        try:
+            turns = Conversation(Turn(one["role"], one["content"]) for one in cast(Any, messages))
+        except (TypeError, KeyError) as error:
+            raise UsageError(f"{place} must be an object with messages, each with role and content.") from error
+        if not all(isinstance(turn.text, str) for turn in turns):
+            raise UsageError(f"{place}: the content of a message must be a text.")
+        if [turn.role for turn in turns] != ["user", "assistant"] * (len(turns) // 2) or not turns:
+            raise UsageError(f"{place}: user and assistant must take turns, and the assistant must have the last one.")
+        conversations.append(turns)
+    if not conversations:
+        raise UsageError(f"{path} is empty: it must hold a conversation per line.")
+    return conversations
