@@ -92,6 +92,17 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
+def uses_torch_kernel(rows: int, weight: Tensor) -> bool:
+    """Whether ``linear`` computes products of so many rows with a matrix (out, in) by torch's own kernel, as long as
+    the matrix is not packed; without gradients.
+    """
+    if id(weight) in _packed:
+        return False
+    if rows > COLUMNS or not can_serve(weight):
+        return True
+    return fastest_kernel(rows, weight) != "columns"
+
+
 def product_by_columns(x: Tensor, weight: Tensor) -> Tensor:
     """x W^T (rows, out) as the transpose of W x^T, for x (rows, in) and W (out, in); one row is read as two columns."""
     if len(x) == 1:  # repeat takes seven times as long

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -34,6 +34,23 @@ def change_count(tensor: Tensor) -> int:
 def function_transforms_active() -> bool:
     """Whether torch.func (grad, vmap, jvp) or forward-mode derivatives run: there is no public name for either."""
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def call_is_altered(module: nn.Module) -> bool:
+    """Whether calling a module does something else than its class's ``forward``: hooks, a compiled call, an own method.
+
+    `_forward_hooks` and `_forward_pre_hooks` of the module and of all modules, and `_compiled_call_impl`; torch has no
+    public question for any of them.
+    """
+    every = torch.nn.modules.module
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or every._global_forward_hooks
+        or every._global_forward_pre_hooks
+        or module._compiled_call_impl is not None
+        or "forward" in vars(module)
+    )
 
 
 def is_view(operation: Any) -> bool:
