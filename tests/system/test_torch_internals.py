@@ -29,6 +29,7 @@ CANARIES = [
     Canary("torch", torch.ops.aten, "_softmax_backward_data"),
     Canary("torch", torch.ops.mkldnn, "_reorder_linear_weight"),
     Canary("torch", torch.ops.mkldnn, "_linear_pointwise"),
+    Canary("torch", torch.ops.mkldnn, "_is_mkldnn_bf16_supported"),
 ]
 WRITER = Canary("torch", SummaryWriter, "_get_file_writer", ("self",))
 EVENT_FILES = "zoo/logging/event_files.py"  # beside the module: TensorBoard is imported only where a run logs

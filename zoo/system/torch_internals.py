@@ -66,14 +66,19 @@ def softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
     return torch.ops.aten._softmax_backward_data(grad, weights, -1, weights.dtype)
 
 
-def can_reorder_weights() -> bool:
-    """Whether this torch has oneDNN's products with reordered weights."""
+def can_reorder_weights(dtype: torch.dtype = torch.float32) -> bool:
+    """Whether this torch has oneDNN's products with reordered weights of a type on this processor.
+
+    `mkldnn::_is_mkldnn_bf16_supported`: oneDNN refuses bfloat16 on processors that torch itself multiplies it on.
+    """
     ops = torch.ops.mkldnn
-    return torch.backends.mkldnn.is_available() and hasattr(ops, "_reorder_linear_weight")
+    if not torch.backends.mkldnn.is_available() or not hasattr(ops, "_reorder_linear_weight"):
+        return False
+    return dtype is not torch.bfloat16 or ops._is_mkldnn_bf16_supported()
 
 
 def reorder_weight(weight: Tensor) -> Tensor:
-    """A float32 weight (out, in) in oneDNN's own layout, as `reordered_linear` reads it.
+    """A float32 or bfloat16 weight (out, in) in oneDNN's own layout, as `reordered_linear` reads it.
 
     `mkldnn::_reorder_linear_weight`; torch.compile reaches it when it freezes weights, and no public function does.
     """
