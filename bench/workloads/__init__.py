@@ -84,6 +84,15 @@ def _all() -> list[Workload]:
         result.append(
             Workload(f"generation-int8-{rows}", f"{what}, and int8", contest, 2.0, agree=None, work=_work("writing"))
         )
+        ours = {"zoo, bf16": {"precision": "bf16"}, "zoo": {}}
+        contest = _contest(WRITING, ours, {"transformers": "transformers", "litgpt": "litgpt"}, rows=rows)
+        what = what.replace(", fp32", ", ours also in bf16, peers in fp32")
+        result.append(Workload(f"generation-bf16-{rows}", what, contest, 2.0, agree=None, work=_work("writing")))
+        peers = {"transformers": "transformers", "litgpt": "litgpt"}
+        contest = _contest(WRITING, {"zoo": {}}, peers, rows=rows, precision="bf16")
+        what = what.replace("ours also in bf16, peers in fp32", "all in bf16")
+        work = _work("writing", precision="bf16")
+        result.append(Workload(f"generation-all-bf16-{rows}", what, contest, agree=None, work=work))
     ours = Entrant("part of a plugin", f"{INDIRECTION}plugged", ours=True)
     contest = (ours, Entrant("the same code inlined", f"{INDIRECTION}inlined"))
     result.append(Workload("plugin", "a training step with a norm from a plugin package", contest, 0.98))

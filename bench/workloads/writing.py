@@ -11,6 +11,7 @@ from bench.work import Work
 from bench.workloads import language
 
 PROMPT, NEW = 32, 128
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def shrink() -> None:
@@ -21,16 +22,16 @@ def shrink() -> None:
     language.LENGTH = PROMPT + NEW
 
 
-def work() -> Work:
-    """Of one text: each new token has every matrix read once, in float32."""
-    return Work(bytes=4.0 * NEW * language.weights("gpt2", 8192))
+def work(precision: str = "fp32") -> Work:
+    """Of one text: each new token has every matrix read once."""
+    return Work(bytes=float(TYPES[precision].itemsize) * NEW * language.weights("gpt2", 8192))
 
 
 def prompt(rows: int) -> torch.Tensor:
     return torch.randint(8192, (rows, PROMPT), generator=torch.Generator().manual_seed(2))
 
 
-def zoo(rows: int, int8: bool = False) -> Callable[[int], None]:
+def zoo(rows: int, int8: bool = False, precision: str = "fp32") -> Callable[[int], None]:
     from zoo.models import LanguageModel
     from zoo.models.generation import GenerationConfig, generate
     from zoo.parts.few_row_linear import Linear
@@ -41,6 +42,7 @@ def zoo(rows: int, int8: bool = False) -> Callable[[int], None]:
         8192, language.LENGTH, dim=language.DIM, depth=language.DEPTH, heads=language.HEADS, position=Learned
     ).eval()
     same_start(net)
+    net.to(TYPES[precision])
     tokens = prompt(rows)
     linears = [part.weight for part in net.modules() if isinstance(part, Linear)]
     packed = quantize([*linears, net.output]) if int8 else None
@@ -53,8 +55,8 @@ def zoo(rows: int, int8: bool = False) -> Callable[[int], None]:
     return step
 
 
-def transformers(rows: int) -> Callable[[int], None]:
-    net = language.transformers("gpt2", 8192).net.eval()
+def transformers(rows: int, precision: str = "fp32") -> Callable[[int], None]:
+    net = language.transformers("gpt2", 8192).net.eval().to(TYPES[precision])
     net.config.use_cache = net.generation_config.use_cache = True
     tokens = prompt(rows)
 
@@ -69,10 +71,10 @@ def transformers(rows: int) -> Callable[[int], None]:
     return step
 
 
-def litgpt(rows: int) -> Callable[[int], None]:
-    net = language.litgpt("gpt2", 8192).net.eval()
+def litgpt(rows: int, precision: str = "fp32") -> Callable[[int], None]:
+    net = language.litgpt("gpt2", 8192).net.eval().to(TYPES[precision])
     net.transformer.wte = net.transformer.wte.tokens  # its table would stand at position 0 in every step
-    net.set_kv_cache(batch_size=rows, max_seq_length=PROMPT + NEW)
+    net.set_kv_cache(batch_size=rows, max_seq_length=PROMPT + NEW, dtype=TYPES[precision])
     tokens = prompt(rows)
 
     @torch.no_grad()

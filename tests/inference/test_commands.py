@@ -16,7 +16,9 @@ from PIL import Image
 from tests import forks
 from zoo.cli import main
 from zoo.cli.commands import parse
+from zoo.config import precision
 from zoo.errors import UsageError
+from zoo.inference.load import load
 from zoo.models import speculation
 
 
@@ -125,6 +127,29 @@ def test_generate_writes_with_matrices_in_eight_bits(runs, model):
     assert after == pytest.approx(before, rel=0.3)
     _, err = zoo(*words, "--int8", "--device", "meta", code=2)
     assert "--device cpu" in err
+
+
+def test_generate_with_weights_in_bf16_equals_a_converted_model(runs, capsys, monkeypatch):
+    monkeypatch.setattr(precision, "has_bf16", lambda place: place == "cpu")
+    folder = next(runs.glob("*/rope/s1"))
+    words = ["generate", folder, "--length", 12, "--prompt", "the", "--temperature", 0, "--json"]
+    (full, _), (same, _), (half, _) = (zoo(*words, *more) for more in ([], ["--dtype", "fp32"], ["--dtype", "bf16"]))
+    reference = load(folder)
+    reference.net.to(torch.bfloat16)
+    (expected,) = reference.generate("the", length=12, temperature=0)
+    assert json.loads(half) == {"prompt": "the", **expected._asdict()}
+    assert full == same
+    assert json.loads(half)["score"] != json.loads(full)["score"]
+    assert "--dtype bf16 and --int8 exclude each other" in refused(capsys, *words, "--dtype", "bf16", "--int8")
+    monkeypatch.setattr(precision, "has_bf16", lambda place: False)
+    assert "no bfloat16 instructions on cpu" in refused(capsys, *words, "--dtype", "bf16")
+    rounded = load(folder)
+    rounded.rounded = [1]
+    with pytest.raises(UsageError, match="8 bits"):
+        rounded.use_bf16()
+    monkeypatch.setattr(reference.task, "net", torch.nn.Identity())
+    with pytest.raises(UsageError, match="Identity has no weights"):
+        reference.use_bf16()
 
 
 def test_generate_with_guesses_prints_what_it_prints_without(runs, capsys, monkeypatch):

@@ -79,11 +79,49 @@ def test_a_packed_matrix_serves_while_it_is_held_and_not_changed():
     assert id(weight) not in module._packed
 
 
+@pytest.mark.skipif(not torch_internals.can_reorder_weights(torch.bfloat16), reason="oneDNN refuses bfloat16 here")
+@pytest.mark.parametrize("rows", [1, 2, 8, FEW])
+@torch.no_grad()
+def test_matrices_in_bfloat16_are_packed_for_any_few_rows(rows, monkeypatch):
+    monkeypatch.setattr(module, "fastest_kernel", lambda rows, weight: "packed")
+    products, product = [], Packed.product
+    monkeypatch.setattr(Packed, "product", lambda *call: products.append(1) or product(*call))
+    x, weight, bias = (torch.randn(*sizes).bfloat16() for sizes in ((rows, 48), (40, 48), (40,)))
+    exact = F.linear(x.double(), weight.double(), bias.double())
+    packed = packs([weight], rows)
+    result = linear(x, weight, bias)
+    assert (len(packed), len(products), result.dtype) == (1, 1, torch.bfloat16)
+    torch.testing.assert_close(result.double(), exact, atol=0.05, rtol=0.01)
+    weight.data.mul_(2)
+    torch.testing.assert_close(linear(x, weight, bias), F.linear(x, weight, bias))
+    assert len(products) == 1, "the matrix was changed behind torch's back"
+
+
+@torch.no_grad()
+def test_kernels_of_each_type_are_measured_apart(monkeypatch):
+    monkeypatch.undo()
+    classes = []
+    monkeypatch.setattr(module.kernel_choice, "choose", lambda call, kernels, prepare: classes.append((call, kernels)))
+    for dtype in (torch.float32, torch.bfloat16):
+        module.fastest_kernel(1, torch.empty(40, 48, dtype=dtype))
+    assert classes == [
+        (("products", 1, 48, 40), ("linear", "columns")),
+        (("bf16 products", 1, 48, 40), ("linear", "packed")),
+    ]
+    kernels = module._examples(2, 48, 40, "packed", torch.bfloat16)
+    assert list(kernels) == ["linear", "packed"]
+    for kernel in kernels.values():
+        kernel()
+
+
 @torch.no_grad()
 def test_nothing_is_packed_where_it_would_not_serve(monkeypatch):
     weight = torch.randn(40, 48)
     assert packs([weight], 1) == packs([weight], 2) == packs([weight], FEW + 1) == []
-    assert packs([weight.double()], 8) == packs([weight.to(torch.bfloat16)], 8) == []
+    assert packs([weight.double()], 8) == packs([weight.half()], 8) == []
+    with monkeypatch.context() as patch:
+        patch.setattr(torch_internals, "can_reorder_weights", lambda dtype: dtype is torch.float32)
+        assert packs([weight.to(torch.bfloat16)], 8) == []
     monkeypatch.setattr(module, "LARGEST", weight.nbytes - 1)
     assert packs([weight], 8) == []
     with torch.enable_grad():

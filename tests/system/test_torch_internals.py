@@ -20,10 +20,16 @@ CANARIES = [
     Canary("torch", torch, "_C"),
     Canary("torch", torch._C, "_are_functorch_transforms_active"),
     Canary("torch", forward_ad, "_current_level"),
+    Canary("torch", torch.nn.Module(), "_forward_hooks"),
+    Canary("torch", torch.nn.Module(), "_forward_pre_hooks"),
+    Canary("torch", torch.nn.Module(), "_compiled_call_impl"),
+    Canary("torch", torch.nn.modules.module, "_global_forward_hooks"),
+    Canary("torch", torch.nn.modules.module, "_global_forward_pre_hooks"),
     Canary("torch", torch.ops.aten.view.default, "_schema"),
     Canary("torch", torch.ops.aten, "_softmax_backward_data"),
     Canary("torch", torch.ops.mkldnn, "_reorder_linear_weight"),
     Canary("torch", torch.ops.mkldnn, "_linear_pointwise"),
+    Canary("torch", torch.ops.mkldnn, "_is_mkldnn_bf16_supported"),
 ]
 WRITER = Canary("torch", SummaryWriter, "_get_file_writer", ("self",))
 EVENT_FILES = "zoo/logging/event_files.py"  # beside the module: TensorBoard is imported only where a run logs

@@ -41,6 +41,8 @@ def load_trained(options: ParsedOptions, bare: bool = False) -> Any:
     allow = (*options.get("allow_import"), *(["*"] if options.get("trust") else []))
     model = load(options.words[0], options.get("device"), runs=options.get("runs"), allow=allow, bare=bare)
     getattr(model, options.command)
+    if options.values.get("dtype") == "bf16":
+        convert_to_bf16(model, options)
     if options.values.get("int8"):
         model.quantise()
     if draft := options.values.get("speculate"):
@@ -48,8 +50,24 @@ def load_trained(options: ParsedOptions, bare: bool = False) -> Any:
             raise UsageError("--speculate and --beams exclude each other: beam search verifies no guesses.")
         if draft != "lookup":
             draft = load(draft, options.get("device"), runs=options.get("runs"), allow=allow)
+            if options.values.get("dtype") == "bf16":
+                draft.use_bf16()
         model.speculate(draft)
     return model
+
+
+def convert_to_bf16(model: Any, options: ParsedOptions) -> None:
+    """Round the weights of a model to bfloat16. Raises UsageError where the device does not multiply in it."""
+    from zoo.config.precision import has_bf16
+
+    if options.values.get("int8"):
+        raise UsageError("--dtype bf16 and --int8 exclude each other: 8 bits serve float32.")
+    if not has_bf16(model.device.type):
+        raise UsageError(
+            f"--dtype bf16: this machine has no bfloat16 instructions on {model.device.type}: it would be slower than "
+            "float32. Leave it out."
+        )
+    model.use_bf16()
 
 
 def generate(options: ParsedOptions) -> None:

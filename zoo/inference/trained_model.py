@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from zoo.errors import CheckpointError, NonFiniteError, UsageError
 from zoo.inference.find_run import ModelLocation
-from zoo.parts.few_row_linear import Linear
+from zoo.parts.few_row_linear import Linear, Packed
 from zoo.parts.int8 import quantize
 from zoo.tasks.task import Task
 
@@ -59,6 +59,7 @@ class CannotError(UsageError, AttributeError):
 class Trained:
     """A task with its trained weights and files; subclasses add methods such as ``generate`` and ``classify``."""
 
+    rounded: Sequence[Packed] = ()  # matrices in 8 bits, which are used while they are referenced
     files: tuple[str, ...] = ()  # files of the run folder that inference needs, such as tokenizer.json
 
     def __init__(self, task: Task, place: ModelLocation) -> None:
@@ -87,6 +88,17 @@ class Trained:
     def device(self) -> torch.device:
         """The device of the weights."""
         return self.task.device  # not that of the first parameter: n-gram models have none
+
+    def use_bf16(self) -> None:
+        """Hold all weights in bfloat16 from now on, half the bytes, and compute in it.
+
+        Raises UsageError for a model without weights, or with 8-bit products.
+        """
+        if self.rounded:
+            raise UsageError("bf16: this model computes in 8 bits, which serve float32. Use one of the two.")
+        if not any(weight.is_floating_point() for weight in self.net.parameters()):
+            raise UsageError(f"bf16: {type(self.net).__name__} has no weights to round. Leave --dtype bf16 out.")
+        self.net.to(torch.bfloat16)
 
     def quantise(self) -> None:
         """Use 8-bit matrix products from now on, on a CPU. Raises UsageError if that is not possible."""

@@ -18,6 +18,7 @@ from zoo.models.compatibility import (
     required_features,
     too_long,
 )  # fmt: skip
+from zoo.models.decoding_step import step_of
 from zoo.models.initialization import Init
 from zoo.models.layer_overrides import (
     Layer,
@@ -279,7 +280,12 @@ class Stack(nn.Module):
             self.check_training(x.device)
         offset = caches.length if caches else 0
         added = x.size(1)
-        self._check_length(offset + added)
+        alone = valid is None and memory is None and packing is None
+        if caches and offset and added == 1 and alone and self.causal and type(self) is Stack:
+            step = step_of(self, x, caches)
+            if step is not None:
+                return step(x, caches)
+        self.check_length(offset + added)
         # a block that mixes the tokens of a row would mix several sentences: it has to declare that it does not
         packs = packing is not None and all(declares_packs(type(block)) for block in self.blocks)
         x = self.embed(x, valid, offset)
@@ -360,7 +366,8 @@ class Stack(nn.Module):
                 attention.backend.check_training(device)
             self._trains_on = device
 
-    def _check_length(self, length: int) -> None:
+    def check_length(self, length: int) -> None:
+        """Raise UsageError for more tokens than a position scheme has positions for."""
         for position in cast(list[Position], [self.position, *self.other_positions]):
             limit = position.limit
             if limit is not None and length > limit + position.extent.special:

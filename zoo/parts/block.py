@@ -12,6 +12,7 @@ from zoo.parts.norm import Norm
 from zoo.parts.packing import Packing
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Position
+from zoo.system.torch_internals import call_is_altered
 
 
 class Memory(NamedTuple):
@@ -64,6 +65,11 @@ class Context(NamedTuple):
 
 
 Call = Callable[[Context, nn.Module, Tensor], Tensor]
+
+
+def is_altered(module: nn.Module) -> bool:
+    """Whether a call of a module does something else than its class's ``forward``: hooks, an own method."""
+    return call_is_altered(module)
 
 
 class Branch(nn.Module):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import NamedTuple, Self
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -213,6 +213,10 @@ class Caches(list[LayerCache]):
 
     length: int = 0
 
+    def __init__(self, layers: Iterable[LayerCache] = ()) -> None:
+        super().__init__(layers)
+        self.steps: dict[Any, Callable[[Tensor, Caches], Tensor] | None] = {}  # of zoo.models.decoding_step
+
     def select(self, rows: Tensor) -> None:
         """Keep these rows of the batch, (rows,), in this order."""
         for layer in self:
@@ -221,5 +225,5 @@ class Caches(list[LayerCache]):
     def snapshot(self) -> Caches:
         """A copy that later steps leave unchanged."""
         twin = Caches(layer.snapshot() for layer in self)
-        twin.length = self.length
+        twin.length, twin.steps = self.length, self.steps
         return twin

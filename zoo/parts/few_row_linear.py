@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from zoo.parts.derivatives import transformed
 from zoo.system import kernel_choice, torch_internals
 
+TYPES = (torch.float32, torch.bfloat16)
 FEW = 32  # rows; with more the ordinary kernels are as good
 COLUMNS = 2  # rows up to which W x^T may be the fastest
 EXAMPLE = 2**23  # bytes of the matrices that a measurement reads in turns: more than a core's cache holds
@@ -46,7 +47,9 @@ class Packed:
         self.weight, self.version = weight, torch_internals.change_count(weight)
         self.place = weight.data_ptr()
         # torch counts no changes through .data, by which callbacks swap weights: a sample of the numbers is compared
-        flat = weight.detach().view(-1).numpy() if weight.is_contiguous() else None
+        flat = weight.detach().view(-1) if weight.is_contiguous() else None
+        if flat is not None:
+            flat = (flat.view(torch.int16) if flat.dtype is torch.bfloat16 else flat).numpy()
         self.sample = None if flat is None else flat[:: max(1, len(flat) // SAMPLE) | 1]
         self.before = None if self.sample is None else self.sample.tobytes()
         self.matrix = self.lay(weight.detach())
@@ -62,7 +65,7 @@ class Packed:
 
     def serves(self, rows: int) -> bool:
         """Whether its product is used for so many rows."""
-        return COLUMNS < rows <= FEW and fastest_kernel(rows, self.weight) == "packed"
+        return least_rows(self.weight) <= rows <= FEW and fastest_kernel(rows, self.weight) == "packed"
 
     @property
     def current(self) -> bool:
@@ -81,15 +84,31 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if torch.compiler.is_compiling():
         return F.linear(x, weight, bias)
     rows = x.numel() // x.size(-1) if x.size(-1) else 0
-    if not rows or (rows > FEW and not _packed) or not is_float32_inference(x, weight):
+    if not rows or (rows > FEW and not _packed) or not is_inference(x, weight):
         return F.linear(x, weight, bias)
     packed = _packed.get(id(weight))
     if packed is not None and packed.serves(rows) and packed.current:
         return packed.product(x, bias)
-    if rows <= COLUMNS and fastest_kernel(rows, weight) == "columns":
+    if rows < least_rows(weight) and fastest_kernel(rows, weight) == "columns":
         out = product_by_columns(x.reshape(rows, -1), weight)
         return (out if bias is None else out.add_(bias)).view(*x.shape[:-1], -1)
     return F.linear(x, weight, bias)
+
+
+def uses_torch_kernel(rows: int, weight: Tensor) -> bool:
+    """Whether ``linear`` computes products of so many rows with a matrix (out, in) by torch's own kernel, as long as
+    the matrix is not packed; without gradients.
+    """
+    if id(weight) in _packed:
+        return False
+    if rows >= least_rows(weight) or not can_serve(weight):
+        return True
+    return fastest_kernel(rows, weight) != "columns"
+
+
+def least_rows(weight: Tensor) -> int:
+    """The rows from which products with a matrix may be faster packed: fewer of float32 may be faster as W x^T."""
+    return COLUMNS + 1 if weight.dtype is torch.float32 else 1
 
 
 def product_by_columns(x: Tensor, weight: Tensor) -> Tensor:
@@ -104,10 +123,11 @@ def fastest_kernel(rows: int, weight: Tensor) -> str:
     "columns" (W x^T) or "packed" (oneDNN). From eight rows on classes end at powers of two.
     """
     rows = rows if rows <= 8 else 1 << (rows - 1).bit_length()
-    rival = "columns" if rows <= COLUMNS else "packed"
+    rival = "columns" if rows < least_rows(weight) else "packed"
     out, width = weight.shape
+    what = "products" if weight.dtype is torch.float32 else "bf16 products"
     return kernel_choice.choose(
-        ("products", rows, width, out), ("linear", rival), lambda: _examples(rows, width, out, rival)
+        (what, rows, width, out), ("linear", rival), lambda: _examples(rows, width, out, rival, weight.dtype)
     )
 
 
@@ -118,13 +138,16 @@ def measure_common() -> None:
             fastest_kernel(rows, torch.empty(out, width, device="meta"))
 
 
-def _examples(rows: int, width: int, out: int, rival: str) -> dict[str, Callable[[], object]]:
+def _examples(
+    rows: int, width: int, out: int, rival: str, dtype: torch.dtype = torch.float32
+) -> dict[str, Callable[[], object]]:
     """Products with as many matrices (out, in) as a core's cache does not hold, by torch's kernel and by its rival."""
-    out = max(1, min(out, EXAMPLE // (4 * width)))
+    row = width * dtype.itemsize
+    out = max(1, min(out, EXAMPLE // row))
     numbers = torch.Generator().manual_seed(0)
-    x = torch.randn(rows, width, generator=numbers, dtype=torch.float32)
-    count = max(1, EXAMPLE // (4 * width * out))
-    weights = [torch.randn(out, width, generator=numbers, dtype=torch.float32) for _ in range(min(count, 64))]
+    x = torch.randn(rows, width, generator=numbers, dtype=torch.float32).to(dtype)
+    count = max(1, EXAMPLE // (row * out))
+    weights = [torch.randn(out, width, generator=numbers, dtype=torch.float32).to(dtype) for _ in range(min(count, 64))]
     packed = [] if rival == "columns" else [torch_internals.reorder_weight(weight) for weight in weights]
 
     @torch.no_grad()
@@ -145,10 +168,11 @@ def _examples(rows: int, width: int, out: int, rival: str) -> dict[str, Callable
     return {"linear": linear, rival: columns if rival == "columns" else packed_products}
 
 
-def is_float32_inference(x: Tensor, weight: Tensor) -> bool:
-    """Whether the product is of float32 on a CPU and needs no gradient."""
+def is_inference(x: Tensor, weight: Tensor) -> bool:
+    """Whether the product is of float32 or bfloat16 on a CPU and needs no gradient."""
     return (
-        x.dtype is weight.dtype is torch.float32
+        x.dtype is weight.dtype
+        and x.dtype in TYPES
         and not torch.is_grad_enabled()
         and x.device.type == weight.device.type == "cpu"
         and not torch.is_autocast_enabled("cpu")
@@ -163,15 +187,20 @@ def packs(weights: Iterable[Tensor], rows: int) -> list[Packed]:
     Nothing is done where it does not help: few or many rows, other devices and types, more than ``LARGEST`` bytes,
     matrices for which torch's own kernel is as fast.
     """
-    if not COLUMNS < rows <= FEW or not torch_internals.can_reorder_weights():
-        return []
-    served = [weight for weight in weights if can_serve(weight) and fastest_kernel(rows, weight) == "packed"]
+    served = [
+        weight
+        for weight in weights
+        if can_serve(weight)
+        and least_rows(weight) <= rows <= FEW
+        and torch_internals.can_reorder_weights(weight.dtype)
+        and fastest_kernel(rows, weight) == "packed"
+    ]
     return [] if sum(weight.nbytes for weight in served) > LARGEST else [pack_once(weight, Packed) for weight in served]
 
 
 def can_serve(weight: Tensor) -> bool:
     """Whether a matrix can be reordered, and changes of it noticed."""
-    return weight.dim() == 2 and is_float32_inference(weight.detach(), weight) and not weight.is_inference()
+    return weight.dim() == 2 and is_inference(weight.detach(), weight) and not weight.is_inference()
 
 
 def pack_once(weight: Tensor, kind: type[Packed]) -> Packed:

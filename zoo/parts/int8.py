@@ -64,7 +64,7 @@ def quantize(weights: Iterable[Tensor]) -> list[Packed]:
     if ENGINE not in torch.backends.quantized.supported_engines or not hasattr(torch.ops.quantized, "linear_dynamic"):
         raise UsageError("int8: this build of torch has no 8-bit products (fbgemm, on x86 CPUs). Leave --int8 out.")
     for weight in every:
-        if not can_serve(weight):
+        if not can_serve(weight) or weight.dtype is not torch.float32:
             dtype, device = str(weight.dtype).removeprefix("torch."), weight.device.type
             raise UsageError(f"int8: it serves float32 on a CPU, and the model is {dtype} on {device}: --device cpu")
         if not bool(weight.isfinite().all()):

@@ -230,10 +230,20 @@ class RoPE(Position):
 
     def rotate(self, x: Tensor, pos: Tensor) -> Tensor:
         """x (B, H, T, D) turned by the angles of pos, (T,) or (B, 1, T); shaped like x."""
-        axes, width = self.extent.axes(pos), int(x.size(-1) * self.fraction)
-        turn = torch.cat([self._turn(axis, width // len(axes), x.dtype) for axis in axes], -1)
-        cos, sin = turn.cos(), turn.sin()
-        first, second = x[..., :width].to(turn.dtype).chunk(2, -1)
+        return self.turn(x, *self.waves(pos, x.size(-1), x.dtype))
+
+    def waves(self, pos: Tensor, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of the angles of pos, (T,) or (B, 1, T), for heads of a width and type: each
+        (..., T, head_dim * fraction / 2), in at least float32.
+        """
+        axes, width = self.extent.axes(pos), int(head_dim * self.fraction)
+        turn = torch.cat([self._turn(axis, width // len(axes), dtype) for axis in axes], -1)
+        return turn.cos(), turn.sin()
+
+    def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """x (B, H, T, D) turned by the angles with these cosines and sines, as ``waves`` gives them; shaped like x."""
+        width = int(x.size(-1) * self.fraction)
+        first, second = x[..., :width].to(cos.dtype).chunk(2, -1)
         turned = torch.cat([first * cos - second * sin, first * sin + second * cos], -1).to(x.dtype)
         return turned if width == x.size(-1) else torch.cat([turned, x[..., width:]], -1)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -36,6 +36,23 @@ def function_transforms_active() -> bool:
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
+def call_is_altered(module: nn.Module) -> bool:
+    """Whether calling a module does something else than its class's ``forward``: hooks, a compiled call, an own method.
+
+    `_forward_hooks` and `_forward_pre_hooks` of the module and of all modules, and `_compiled_call_impl`; torch has no
+    public question for any of them.
+    """
+    every = torch.nn.modules.module
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or every._global_forward_hooks
+        or every._global_forward_pre_hooks
+        or module._compiled_call_impl is not None
+        or "forward" in vars(module)
+    )
+
+
 def is_view(operation: Any) -> bool:
     """Whether an operation (OpOverload) returns views of its arguments: from its `_schema`."""
     return any(one.alias_info is not None and not one.alias_info.is_write for one in operation._schema.arguments)
@@ -49,14 +66,19 @@ def softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
     return torch.ops.aten._softmax_backward_data(grad, weights, -1, weights.dtype)
 
 
-def can_reorder_weights() -> bool:
-    """Whether this torch has oneDNN's products with reordered weights."""
+def can_reorder_weights(dtype: torch.dtype = torch.float32) -> bool:
+    """Whether this torch has oneDNN's products with reordered weights of a type on this processor.
+
+    `mkldnn::_is_mkldnn_bf16_supported`: oneDNN refuses bfloat16 on processors that torch itself multiplies it on.
+    """
     ops = torch.ops.mkldnn
-    return torch.backends.mkldnn.is_available() and hasattr(ops, "_reorder_linear_weight")
+    if not torch.backends.mkldnn.is_available() or not hasattr(ops, "_reorder_linear_weight"):
+        return False
+    return dtype is not torch.bfloat16 or ops._is_mkldnn_bf16_supported()
 
 
 def reorder_weight(weight: Tensor) -> Tensor:
-    """A float32 weight (out, in) in oneDNN's own layout, as `reordered_linear` reads it.
+    """A float32 or bfloat16 weight (out, in) in oneDNN's own layout, as `reordered_linear` reads it.
 
     `mkldnn::_reorder_linear_weight`; torch.compile reaches it when it freezes weights, and no public function does.
     """

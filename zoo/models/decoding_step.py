@@ -1,0 +1,184 @@
+"""A decoding step of one token per text, for stacks of common parts, without what only other calls need.
+
+A step reads all weights once, which leaves no cache for the interpreter: looking up modules, patterns and options takes
+as long as a third of the products do. Here they are looked up once per text. The operations and their order are those
+of ``Stack.forward``, and so are the numbers; a stack with any other part takes that way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from zoo.parts.attention import MultiHead
+from zoo.parts.backend import SDPA
+from zoo.parts.block import Branch, PreNorm, is_altered
+from zoo.parts.cache import Cache, Caches, PartState
+from zoo.parts.derivatives import transformed
+from zoo.parts.few_row_linear import Linear, linear, uses_torch_kernel
+from zoo.parts.ffn import ACTIVATIONS, MLP, Gated
+from zoo.parts.norm import LayerNorm, RMSNorm
+from zoo.parts.position import Position, RoPE
+
+if TYPE_CHECKING:
+    from zoo.models.stack import Stack
+
+Function = Callable[[Tensor], Tensor]
+Step = Callable[[Tensor, Caches], Tensor]
+Layer = Callable[[Tensor, PartState, list[Any]], Tensor]
+
+
+def step_of(stack: Stack, x: Tensor, caches: Caches) -> Step | None:
+    """The function that takes embeddings x (B, 1, dim) and the caches of a stack to its states (B, 1, dim), or None
+    where ``Stack.forward`` has to compute them. It is made once for each number of rows of a text's caches.
+    """
+    if (
+        torch.compiler.is_compiling()
+        or torch.is_grad_enabled()
+        or torch.is_autocast_enabled(x.device.type)
+        or type(x) is not Tensor
+        or stack.training
+        or transformed()
+    ):
+        return None
+    key = len(x), x.dtype, x.device
+    if key not in caches.steps:
+        caches.steps[key] = _make_step(stack, x, caches)
+    return caches.steps[key]
+
+
+def _make_step(stack: Stack, x: Tensor, caches: Caches) -> Step | None:
+    """A step for x (B, 1, dim) through blocks of common parts alone, otherwise None."""
+    if any(module.training or is_altered(module) for module in stack.modules()):
+        return None
+    if any(one.dtype != x.dtype or one.device != x.device for one in stack.parameters()):
+        return None
+    schemes = list(dict.fromkeys(stack.positions))
+    optional = [
+        _layer(block, scheme, schemes.index(scheme), cache.own, len(x))
+        for block, scheme, cache in zip(stack.blocks, stack.positions, caches, strict=True)
+        if cache.block is None
+    ]
+    layers = [layer for layer in optional if layer is not None]
+    if len(layers) < len(stack.blocks):
+        return None
+    position, special = stack.position, stack.position.extent.special
+    entry = None if type(stack.entry) is nn.Identity else _norm(stack.entry)
+    last = _norm(stack.norm)
+
+    def step(x: Tensor, caches: Caches) -> Tensor:
+        offset = caches.length
+        stack.check_length(offset + 1)
+        place = torch.arange(offset - special, offset - special + 1, device=x.device)
+        x = position.embed(x, place)
+        if entry is not None:
+            x = entry(x)
+        shared: list[Any] = [place] * len(schemes)  # by layers with one scheme: the place, or its cosines and sines
+        for layer, cache in zip(layers, caches, strict=True):
+            x = layer(x, cache.own, shared)
+        caches.length = offset + 1
+        return last(x)
+
+    return step
+
+
+def _layer(block: nn.Module, scheme: Position, number: int, cache: PartState, rows: int) -> Layer | None:
+    """x + attention(norm(x)), and the same with the feed-forward: of a block of common parts, None for any other."""
+    if type(block) is not PreNorm or type(cache) is not Cache or block.cross is not None:
+        return None
+    if not isinstance(block.attend, Branch) or not isinstance(block.ffn, Branch):
+        return None
+    attend = _attention(block.attend.part, scheme, number, rows)
+    if attend is None:
+        return None
+    first, second, feed = _norm(block.attend.norm), _norm(block.ffn.norm), _feed(block.ffn.part, rows)
+
+    def layer(x: Tensor, cache: PartState, shared: list[Any]) -> Tensor:
+        x = x + attend(first(x), cache, shared)
+        return x + feed(second(x))
+
+    return layer
+
+
+def _attention(part: nn.Module, scheme: Position, number: int, rows: int) -> Layer | None:
+    """Attention of one new token to all tokens in a cache."""
+    if type(part) is not MultiHead or type(part.backend) is not SDPA or scheme.biases:
+        return None
+    if any(type(norm) is not nn.Identity for norm in (part.query_norm, part.key_norm)):
+        return None
+    if type(scheme).rotate_keys is not Position.rotate_keys:
+        return None
+    rotate = _rotation(scheme, number)
+    fused, out = _product(part.qkv, rows), _product(part.out, rows)
+    heads, groups, width = part.heads, part.kv_heads, part.head_dim
+    shape, sizes = (rows, 1, heads + 2 * groups, width), [heads, groups, groups]
+    options: dict[str, Any] = {"scale": part.scale, "enable_gqa": heads != groups}
+
+    def attend(x: Tensor, cache: PartState, shared: list[Any]) -> Tensor:
+        projected = fused(x).view(shape).transpose(1, 2)
+        if rotate is None:
+            q, k, v = projected.split(sizes, 1)
+        else:
+            turned, v = projected.split([heads + groups, groups], 1)
+            q, k = rotate(turned, shared).split([heads, groups], 1)
+        k, v = cast(Cache, cache).extend(k, v)
+        mixed = F.scaled_dot_product_attention(q, k, v, **options)
+        return out(mixed.transpose(1, 2).reshape(rows, 1, heads * width))
+
+    return attend
+
+
+def _rotation(scheme: Position, number: int) -> Callable[[Tensor, list[Any]], Tensor] | None:
+    """What turns queries and keys (B, H, 1, D); layers with one RoPE share its cosines and sines."""
+    if not scheme.rotates:
+        return None
+    if type(scheme).rotate is not RoPE.rotate:
+        return lambda x, shared: scheme.rotate(x, shared[number])
+    rope = cast(RoPE, scheme)
+
+    def rotate(x: Tensor, shared: list[Any]) -> Tensor:
+        if type(shared[number]) is Tensor:
+            shared[number] = rope.waves(shared[number], x.size(-1), x.dtype)
+        return rope.turn(x, *shared[number])
+
+    return rotate
+
+
+def _norm(part: nn.Module) -> Function:
+    """A norm of x (..., dim), or what stands in its place."""
+    if type(part) is LayerNorm:
+        shape, weight, bias, eps = (part.dim,), part.weight, part.bias, part.eps
+        return lambda x: F.layer_norm(x, shape, weight, bias, eps)
+    if type(part) is RMSNorm and part.weight.dtype is torch.float32:
+        shape, weight, eps = (part.dim,), part.weight, part.eps
+        return lambda x: F.rms_norm(x, shape, weight, eps)
+    return part.forward
+
+
+def _feed(part: nn.Module, rows: int) -> Function:
+    """A feed-forward of x (B, 1, dim)."""
+    if type(part) is MLP:
+        up, down, act = _product(part.up, rows), _product(part.down, rows), ACTIVATIONS[part.activation]
+        return lambda x: down(act(up(x)))
+    if isinstance(part, Gated) and type(part).forward is Gated.forward:
+        both, down, gate = _product(part.up, rows), _product(part.down, rows), part.gate
+
+        def feed(x: Tensor) -> Tensor:
+            first, second = both(x).chunk(2, -1)
+            return down(gate(first) * second)
+
+        return feed
+    return part.forward
+
+
+def _product(part: nn.Module, rows: int) -> Function:
+    """The product of a linear layer for x (B, 1, in)."""
+    if type(part) is not Linear:
+        return part.forward
+    weight, bias = part.weight, part.bias
+    kernel = F.linear if uses_torch_kernel(rows, weight) else linear
+    return lambda x: kernel(x, weight, bias)
