@@ -33,8 +33,8 @@ for pattern in ("first", "last 2", "every 4th", "5 of 6", "0, 3, 6-8", "all but 
 
 with torch.no_grad(), record_weights(model.eval(), attention_layers(model)) as recorded:
     model(torch.randint(100, (1, 24)))
-picture = head_grid([weights[0, :1] for weights in recorded.values()], title="The first head of four layers")
-# Attention weights of four layers: three bands of width four below the diagonal, and one full lower triangle
+picture = head_grid([weights[0] for weights in recorded.values()], title="Four heads of four layers")
+# Attention weights of four layers: three have a band of width four below the diagonal, and the last a full triangle
 picture
 
 # %%

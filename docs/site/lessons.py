@@ -72,7 +72,7 @@ def page(lesson: source.Lesson, events: list[Event], language: str) -> str:
         if kind == RESULT:
             blocks.append(fenced("text", "\n".join(render(event, language) for event in group)))
         elif kind == STATEMENT:
-            blocks.append("\n".join(statement(event, language) for event in group))
+            blocks.append("{.statements}\n" + "\n".join(statement(event, language) for event in group))
         else:
             blocks += [MARKDOWN[kind](event, language) for event in group]
     link = f"[{lesson.facts['title'][other]}](../{other}/{lesson.name}.md)"

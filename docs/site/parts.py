@@ -21,7 +21,8 @@ def write_pages(folder: Path, lengths: bool = True) -> None:
     paths = docs.page_paths(parts)
     with cache_lookups():
         pages = {paths[part]: docs.page(part, None) + (cost_section(part) if lengths else "") for part in parts}
-    pages[docs.INDEX] = docs.index_page(paths, {}) + toctree("", paths.values())
+    entries = [f"{part.kind} {part.name} <{path}>" for part, path in paths.items()]
+    pages[docs.INDEX] = docs.index_page(paths, {}) + toctree("", entries)
     for path, text in pages.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
