@@ -539,6 +539,13 @@ MUTANTS = [
         # explain, lessons
         ("explain/trace.py", "return self.read + self.write", "return self.read", "explain/test_trace.py"),
         ("explain/costs.py", "            end = start + 1", "            end = start + 2", "explain/test_costs.py"),
+        (
+            "explain/probe.py",
+            "dtype=torch.bool, device=tokens.device).tril(-1)",
+            "dtype=torch.bool, device=tokens.device).tril(0)",
+            "explain/test_probe.py",
+        ),
+        ("explain/probe.py", "torch.linalg.svdvals(x - x.mean(0))", "torch.linalg.svdvals(x)", "explain/test_probe.py"),
         ("lessons/page.py", "abs(one - other) <= self.tolerance", "abs(one - other) >= 0", "lessons/test_pages.py"),
         # plugins, pretrained
         ("plugins/diagnosis.py", "if applies and not", "if not applies and not", "test_registry.py"),

@@ -60,8 +60,8 @@ def row(name: str, sizes: dict[str, int]) -> tuple[int, list[str], list[str]]:
     """Numbers in a decoding state of the mixer, its accuracy in each task, and chance."""
     import torch
 
-    from bench.short_runs import train, validate
     from zoo.data import synthetic
+    from zoo.training.short_runs import train, validate
 
     results, chances, state = [], [], 0
     for kind, options, steps in TASKS.values():
@@ -87,7 +87,7 @@ def build(
     """A language model with the mixer in all layers but the first one."""
     from functools import partial
 
-    from bench.short_runs import language_parts
+    from bench.language_parts import language_parts
     from zoo import registry
     from zoo.models.layer_overrides import Override
     from zoo.parts.attention import MultiHead

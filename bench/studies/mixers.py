@@ -53,7 +53,7 @@ def steps(names: list[str], turns: int, clock: str) -> dict[str, list[float]]:
     """Seconds of training steps of a language model by mixer, in turns."""
     import torch
 
-    from bench.short_runs import language_parts
+    from bench.language_parts import language_parts
     from zoo import registry
     from zoo.tasks.lm import CausalLM
 

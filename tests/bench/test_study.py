@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from bench import __main__ as program
-from bench import short_runs, studies, study
+from bench import studies, study
 from bench.study import RETURN_MEMORY, Options, Table, exponent, fresh
-from zoo.data.synthetic import Copying
-from zoo.tasks.lm import CausalLM
 
 HOME = "tests.bench.test_study:"
 
@@ -107,17 +105,6 @@ def test_recall_measures_a_state_and_the_values_of_as_many_pairs(monkeypatch):
     state, accuracy = recall.measure("MultiHead", {"heads": 4}, 4)
     assert state == 2 * (4 * 4 - 1) * recall.DIM  # keys and values of all tokens but the last
     assert 0 <= accuracy <= 1
-
-
-def test_short_runs_go_on_over_epochs_and_report_what_tasks_measure():
-    data = Copying(length=6, letters=5, size=8, eval_size=4, batch_size=4, seed=1)
-    data.ready()
-    task = CausalLM(**data.sizes(), dim=8, depth=1, heads=2, lr=1e-2)
-    before = short_runs.validate(task, data)
-    assert short_runs.train(task, data, 25) < before["loss"]
-    after = short_runs.validate(task, data)
-    assert after["loss"] < before["loss"]
-    assert 0 <= after["accuracy_longer"] <= 1
 
 
 def test_the_best_rate_lies_at_the_bottom_of_a_parabola():

@@ -293,6 +293,21 @@ _TABLE = (
         only_prints=True,
     ),
     CommandSpec(
+        "probe", "a scorecard: recall, copying, induction, parity; heads, rank of the stream, experts, gradients", USE,
+        "probe",
+        (Argument("RECIPE|RUN", "a recipe's name or file, whose parts are trained in small models; or a run's folder, "
+                  "a checkpoint, an export", completes="recipe"),),
+        (
+            Option("steps", "of each training of a recipe's parts (300)", int, metavar="N", above=0),
+            _json("one JSON document"), *WHERE, *(replace(one, heading="") for one in SETTINGS),
+        ),
+        open_options=OPEN_OPTIONS,
+        examples=("zoo probe runs/induction-tiny/default/s1", "zoo probe lm-tiny --model.position alibi --steps 600"),
+        description="A recipe's name means its parts, in models of two layers that are trained on four tasks, about "
+        "four minutes;\na run's folder means its trained model.",
+        only_prints=True,
+    ),
+    CommandSpec(
         "export", "safetensors, config.json and tokenizer, which every command takes as RUN", USE, "inference",
         (MODEL, Argument("DIR", "the folder to write into")),
         (

@@ -52,6 +52,7 @@ class Subject:
     open: Callable[[ExitStack, str], Trained] | None = None
     notes: list[str] = field(default_factory=list)
     numerics: list[PartError] = field(default_factory=list)  # of the first batch of training
+    config: Mapping[str, Any] = field(default_factory=dict)  # sections model, data, trainer; none of a part
 
 
 def find_subject(words: Sequence[str], settings: Sequence[Any] = (), where: Mapping[str, Any] | None = None) -> Subject:
@@ -95,7 +96,7 @@ def recipe_subject(name: str, settings: Sequence[Any], allow: Sequence[str] = ()
         if missing and notes and notes[-1].startswith("sizes"):
             raise UsageError(f"the data of {name} cannot be prepared, so there is no tokenizer. {notes[-1]}")
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zoo-explain-")))
-        _load_data(meter, config).save(folder)
+        load_data(meter, config).save(folder)
         model_task = rebuild_task({"model": model}, source, tuple(allow)).eval().requires_grad_(False).to(device)
         return use(model_task, ModelLocation(folder, folder / WEIGHTS, full, source))
 
@@ -103,7 +104,7 @@ def recipe_subject(name: str, settings: Sequence[Any], allow: Sequence[str] = ()
     values = [OptionValue(key, _text(value), _short(origins.get(key, DEFAULT))) for key, value in flat.items()]
     count = rows(task, (config.get("data") or {}).get("init_args") or {})
     title = f"recipe {recipe_files.find_recipe(name).stem}" + "".join(f" {text}" for _, _, text in settings)
-    return Subject(title, task, values, count, False, open_model, notes)
+    return Subject(title, task, values, count, False, open_model, notes, full)
 
 
 def trained_subject(name: str, runs: str, allow: Sequence[str]) -> Subject:
@@ -131,7 +132,7 @@ def trained_subject(name: str, runs: str, allow: Sequence[str]) -> Subject:
             f"on the first batch of training, in {dtype}, the part farthest from its float64 formula was {worst.name}, "
             f"{worst.part}: {worst.error:.1e} of the largest value; rounding explains {worst.tolerance:.1e}"
         )
-    return Subject(f"{kind} {name}", task, values, count, True, open_model, notes, numerics)
+    return Subject(f"{kind} {name}", task, values, count, True, open_model, notes, numerics, place.config)
 
 
 def part_subject(kind: str, name: str) -> Subject:
@@ -175,7 +176,7 @@ def _sizes_of_data(
 ) -> tuple[dict[str, int], str]:
     """The sizes that the data sets, or small ones and a sentence that says so where the data cannot be prepared."""
     try:
-        data = _load_data(meter, config)
+        data = load_data(meter, config)
         filled = dict(options)
         return data_sizes.fill_sizes(cls, filled, data.sizes(), getattr(data, "max_length", None)), ""
     except (UsageError, StorageError, OSError) as error:
@@ -186,7 +187,8 @@ def _sizes_of_data(
         return small, f"sizes that the data would set are small ones ({sizes}): {reason}"
 
 
-def _load_data(meter: CostMeter, config: Mapping[str, Any]) -> Any:
+def load_data(meter: CostMeter, config: Mapping[str, Any]) -> Any:
+    """The data of a configuration, ready to be read. Raises UsageError where it has none."""
     if not config.get("data"):
         raise UsageError("no data is chosen")
     return meter.data(config)

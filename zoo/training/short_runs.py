@@ -1,4 +1,4 @@
-"""Training in this process without a Trainer, for tables of many short runs: a start of torch costs seconds."""
+"""Training without a Trainer, for many short runs in one process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def train(task: Task, data: Data, steps: int, bf16: bool = False) -> float:
     """Train for so many batches of ``data``, by the optimiser and the schedule of ``task``; the last loss."""
     optimizer = task.make_optimizer()
     schedule = LambdaLR(optimizer, task.schedule_factory(steps))
-    loader, step, loss = data.train_dataloader(), 0, float("nan")
+    loader: Any = data.train_dataloader()
+    step, loss = 0, float("nan")
     task.train()
     while step < steps:
         for batch in islice(loader, steps - step):
@@ -43,19 +44,3 @@ def validate(task: Task, data: Data, batches: int | None = None) -> dict[str, fl
     loss = float(task.eval_loss.compute())
     task.eval_loss.reset()
     return {"loss": loss, **task.compute_metrics(loss)}
-
-
-def language_parts() -> dict[str, Any]:
-    """The options of recipe lm-tiny that say which parts a model has and how it is optimised."""
-    from functools import partial
-
-    from zoo.parts.ffn import SwiGLU
-    from zoo.parts.norm import RMSNorm
-    from zoo.parts.position import RoPE
-    from zoo.tasks.schedule import Cosine
-
-    return {
-        "position": RoPE, "norm": RMSNorm, "ffn": SwiGLU,
-        "optimizer": partial(torch.optim.AdamW, betas=(0.9, 0.99), weight_decay=0.1),
-        "schedule": partial(Cosine, warmup=40, floor=0.05),
-    }  # fmt: skip
