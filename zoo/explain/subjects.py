@@ -104,7 +104,7 @@ def recipe_subject(name: str, settings: Sequence[Any], allow: Sequence[str] = ()
     values = [OptionValue(key, _text(value), _short(origins.get(key, DEFAULT))) for key, value in flat.items()]
     count = rows(task, (config.get("data") or {}).get("init_args") or {})
     title = f"recipe {recipe_files.find_recipe(name).stem}" + "".join(f" {text}" for _, _, text in settings)
-    return Subject(title, task, values, count, False, open_model, notes, full)
+    return Subject(title, task, values, count, False, open_model, notes, config=full)
 
 
 def trained_subject(name: str, runs: str, allow: Sequence[str]) -> Subject:
