@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from docs.site import build, hooks, lessons, links, pictures, sources
+from docs.site import build, hooks, lessons, links, parts, pictures, sources
 from zoo import registry
+from zoo.cli.check import Report
 from zoo.lessons import source
 
 ROOT = Path(__file__).parents[1]
@@ -43,8 +44,8 @@ def test_every_page_of_the_repository_and_every_part_is_in_the_navigation(staged
     ]
     assert len(entries_of_all) == len(set(entries_of_all)), "a page is there twice"
     assert set(entries_of_all) == pages - {(staged / "index").resolve()}
-    parts = [part for kind in registry.KINDS for part in registry.parts(kind)]
-    assert len(list((staged / "parts").glob("*/*.md"))) == len(parts)
+    every = [part for kind in registry.KINDS for part in registry.parts(kind)]
+    assert len(list((staged / "parts").glob("*/*.md"))) == len(every)
     assert {path.stem for path in (staged / "lessons" / "zh").glob("*.md")} == {"index", *source.lessons()}
 
 
@@ -130,6 +131,33 @@ def test_a_lesson_is_a_page_with_results_tables_and_folded_code():
         assert len(re.findall(r"^```", page, re.M)) % 2 == 0
         assert "**Exercise 3.**" in page or "**练习 3.**" in page
     assert re.search(r"^\| ?-+:? \|", english, re.M) or "|---" in english or "| ---" in english
+
+
+@pytest.mark.parametrize("length", [64, 1024])
+def test_the_cost_of_a_part_is_that_of_the_formula(length):
+    (rope,) = (part for part in registry.parts("position") if part.name == "RoPE" and part.builtin)
+    flops, traffic = parts.trace_cost("position", rope.load(), length)
+    assert flops == 24 * 512**2 + 2 * 512 * 256 + 4 * length * 512  # layer, output matrix, scores and values
+    assert traffic > 0
+    rows = parts.cost_section(rope).splitlines()
+    assert sum(row.startswith(f"| {length:,} | {flops:,.0f} | 1 × |") for row in rows) == 1
+
+
+def test_a_part_outside_of_stacks_and_one_that_cannot_be_built_have_no_table_of_costs():
+    (adam,) = (part for part in registry.parts("optimizer") if part.name == "Adam")
+    assert parts.cost_section(adam) == ""
+    assert parts.trace_cost("norm", lambda dim, needed: None, 64) is None
+
+
+def test_the_result_of_a_contract_is_on_the_page_of_the_part(tmp_path, monkeypatch):
+    (norm,) = (part for part in registry.parts("norm") if part.name == "RMSNorm" and part.builtin)
+    monkeypatch.setattr(parts.docs, "selected_parts", lambda packages: [norm])
+    outcomes = [{"name": "shapes", "status": "ok", "sentence": "", "seconds": 0.1}]
+    report = Report("norm", "RMSNorm", norm.origin, ("shapes",), outcomes)
+    monkeypatch.setattr(parts.docs, "contract", lambda part, timeout, debug: report)
+    parts.write_pages(tmp_path, lengths=False, check=True)
+    assert "1 check passed" in (tmp_path / "norm" / "rmsnorm.md").read_text(encoding="utf-8")
+    assert "1 check passed" in (tmp_path / "index.md").read_text(encoding="utf-8")
 
 
 def test_a_folder_of_others_is_not_emptied(tmp_path, capsys):

@@ -20,13 +20,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m docs", description=__doc__)
     parser.add_argument("folder", metavar="DIR", nargs="?", type=Path, default=ROOT / "build" / "site")
     parser.add_argument("--draft", action="store_true", help="quickly: examples and lessons do not run, no API")
+    parser.add_argument("--check", action="store_true", help="test every part's contract for its page, for hours")
     options = parser.parse_args(arguments)
     folder = options.folder.resolve()
     if folder.exists() and any(folder.iterdir()) and not (folder / MARKER).exists():
         print(f"error: {folder} exists and was not written by python -m docs. Name another folder.", file=sys.stderr)
         return 2
     start = time.monotonic()
-    pages = build(folder, options.draft)
+    pages = build(folder, options.draft, options.check)
     if pages is None:
         return 1
     problems = links.check(pages)
@@ -37,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if problems else 0
 
 
-def build(folder: Path, draft: bool = False) -> Path | None:
+def build(folder: Path, draft: bool = False, check: bool = False) -> Path | None:
     """The folder of HTML pages, made from nothing; None where Sphinx has warned or failed."""
     try:
         from sphinx.cmd.build import build_main
@@ -49,7 +50,7 @@ def build(folder: Path, draft: bool = False) -> Path | None:
     source, html = folder / "source", folder / "html"
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # small models: several threads would wait for each other
     print("collecting pages", flush=True)
-    sources.collect(ROOT, source, draft)
+    sources.collect(ROOT, source, draft, check)
     print("running examples, writing pages", flush=True)
     os.environ["ZOO_SITE_DRAFT"] = "1" if draft else ""  # conf.py reads it
     words = ["-q", "-W", "--keep-going", "-b", "html", "-c", str(Path(__file__).parent), "-d", str(folder / "doctrees")]

@@ -15,14 +15,26 @@ from zoo.registry import Part
 LENGTHS = (64, 256, 1024, 4096)
 
 
-def write_pages(folder: Path, lengths: bool = True) -> None:
-    """Write the index and the pages of all parts; with ``lengths``, what they cost by the length of a text."""
+CHECK_SECONDS = 600.0  # the longest that the contract of a part may take
+
+
+def write_pages(folder: Path, lengths: bool = True, check: bool = False) -> None:
+    """Write the index and the pages of all parts.
+
+    Args:
+        folder: where.
+        lengths: what a part costs by the length of a text.
+        check: run the contract of each part, and put its result on its page.
+    """
     parts = docs.selected_parts([])
+    reports = {part: docs.contract(part, CHECK_SECONDS, False) for part in parts} if check else {}
     paths = docs.page_paths(parts)
     with cache_lookups():
-        pages = {paths[part]: docs.page(part, None) + (cost_section(part) if lengths else "") for part in parts}
+        pages = {
+            paths[part]: docs.page(part, reports.get(part)) + (cost_section(part) if lengths else "") for part in parts
+        }
     entries = [f"{part.kind} {part.name} <{path}>" for part, path in paths.items()]
-    pages[docs.INDEX] = docs.index_page(paths, {}) + toctree("", entries)
+    pages[docs.INDEX] = docs.index_page(paths, reports) + toctree("", entries)
     for path, text in pages.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")

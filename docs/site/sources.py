@@ -29,13 +29,13 @@ SITE = """
 """
 
 
-def collect(root: Path, target: Path, draft: bool = False) -> None:
-    """Write all pages below ``target``. A draft has neither executed lessons nor API."""
+def collect(root: Path, target: Path, draft: bool = False, check: bool = False) -> None:
+    """Write all pages below ``target``. A draft has neither executed lessons nor API; ``check`` runs contracts."""
     from docs.site import api, lessons, parts
 
     pages = copy_pages(root, target)
     write_index(root, target, pages)
-    parts.write_pages(target / "parts", lengths=not draft)
+    parts.write_pages(target / "parts", lengths=not draft, check=check)
     lessons.write_pages(target / "lessons", execute=not draft)
     api.write_pages(target / "api", draft)
 
