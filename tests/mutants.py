@@ -546,6 +546,18 @@ MUTANTS = [
             "explain/test_probe.py",
         ),
         ("explain/probe.py", "torch.linalg.svdvals(x - x.mean(0))", "torch.linalg.svdvals(x)", "explain/test_probe.py"),
+        (
+            "explain/activations.py",
+            "if not any(differences.values()):",
+            "if not differences:",
+            "explain/test_activations.py",
+        ),
+        (
+            "explain/activations.py",
+            "result[tuple(place)] = stored[tuple(place)]",
+            "result = stored",
+            "explain/test_activations.py",
+        ),
         ("lessons/page.py", "abs(one - other) <= self.tolerance", "abs(one - other) >= 0", "lessons/test_pages.py"),
         # plugins, pretrained
         ("plugins/diagnosis.py", "if applies and not", "if not applies and not", "test_registry.py"),

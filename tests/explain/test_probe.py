@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.explain.induction_head import PLACES, TOKENS, one_hot_model
 from zoo.data.synthetic import Induction
 from zoo.errors import UsageError
 from zoo.explain.probe import (
@@ -27,45 +28,8 @@ from zoo.explain.probe import (
 )
 from zoo.explain.probe_recipe import DEEPEST, small_model, train_once
 from zoo.explain.subjects import find_subject
-from zoo.parts.ffn import MLP, MoE
-from zoo.parts.position import Learned
+from zoo.parts.ffn import MoE
 from zoo.tasks.lm import CausalLM
-
-TOKENS, PLACES = 6, 16
-
-
-def one_hot_model(depth=2):
-    """A model of one head whose first layer copies the token before to a slot of its own, and whose second one looks
-    for its own token in that slot, and writes the token there to a slot that the output reads: an induction head.
-
-    The stream: the token, the token before, the answer (6 numbers each), the place (16).
-    """
-    dim = 3 * TOKENS + PLACES
-    task = CausalLM(
-        vocab_size=TOKENS, max_length=PLACES, dim=dim, depth=depth, heads=1, ffn=MLP, position=Learned, tie=False
-    )
-    token, before, answer = (slice(start, start + TOKENS) for start in range(0, 3 * TOKENS, TOKENS))
-    place, net = slice(3 * TOKENS, dim), task.net
-    with torch.no_grad():
-        for name, p in net.named_parameters():
-            if "norm" not in name:
-                p.zero_()
-        net.embedding.weight[:, token] = torch.eye(TOKENS)
-        net.stack.position.table.weight[:PLACES, place] = torch.eye(PLACES)
-        first, *others = (block.attend.part for block in net.stack.blocks)
-        sharp, eye = 30.0, torch.eye(TOKENS)
-        first.qkv.weight[place, place] = sharp * torch.eye(PLACES).roll(-1, 0)  # the query at t is the key at t - 1
-        first.qkv.weight[dim : 2 * dim][place, place] = sharp * torch.eye(PLACES)
-        first.qkv.weight[2 * dim :][token, token] = eye
-        first.out.weight[before, token] = eye
-        for second in others:
-            second.qkv.weight[token, token] = sharp * eye
-            second.qkv.weight[dim : 2 * dim][token, before] = sharp * eye
-            second.qkv.weight[dim : 2 * dim][token, place.start] = -sharp  # nothing stands before the first token
-            second.qkv.weight[2 * dim :][token, token] = eye
-            second.out.weight[answer, token] = eye
-        net.head.weight[:, answer] = eye
-    return task.eval()
 
 
 def refuse(rows):

@@ -170,13 +170,24 @@ def look_inside(model: Trained, text: str | None = None, image: str | None = Non
     heads = [_heads(name, weights[0].float().cpu(), inputs) for name, weights in recorded.items()]
     result = Inside(inputs.tokens, heads, inputs.positions, picture=inputs.picture, notes=list(inputs.notes))
     if isinstance(inputs.stack, Stack):
-        for depth in range(len(inputs.stack.blocks)):
-            with evaluation(net), first_blocks(inputs.stack, depth):
-                result.layers.append(_guesses(net(*inputs.arguments), inputs))
+        earlier = logit_lens(net, inputs.stack, *inputs.arguments)[:-1]
+        result.layers += [_guesses(one, inputs) for one in earlier]
     else:
         result.notes.append("this model is no stack of layers: only its last prediction is shown")
     result.layers.append(_guesses(logits, inputs))
     return result
+
+
+def logit_lens(net: nn.Module, stack: Stack, *arguments: Tensor) -> list[Tensor]:
+    """The outputs of a net, of any shape, with the first 0, 1, … blocks of its stack alone; the last one has all.
+
+    The first blocks go through the stack's norm and the net's head (nostalgebraist, 2020, "interpreting GPT").
+    """
+    outputs = []
+    for depth in range(len(stack.blocks) + 1):
+        with evaluation(net), first_blocks(stack, depth):
+            outputs.append(net(*arguments))
+    return outputs
 
 
 @contextmanager
