@@ -13,7 +13,7 @@ from zoo.errors import UsageError
 SMALL = {"dim": 8, "depth": 1, "heads": 2}
 TASKS = {
     "CausalLM": SMALL, "MaskedLM": SMALL, "SequenceClassification": SMALL, "TokenClassification": SMALL,
-    "FIM": SMALL, "DPO": SMALL,
+    "FIM": SMALL, "DPO": SMALL, "HierarchicalClassification": {**SMALL, "block_length": 8},
     "Translation": SMALL, "RNNSeq2Seq": {"dim": 8}, "Classification": {**SMALL, "patch_size": 2},
     "ClipClassification": {**SMALL, "dim": 12, "patch_size": 2}, "Transcription": SMALL,
 }  # fmt: skip
@@ -29,12 +29,15 @@ DATA = {
     "MaskedText": ({"text": lambda: stdlib_docs()}, {"MaskedLM"}),
     "InfillText": ({"text": lambda: stdlib_docs()}, {"CausalLM", "FIM"}),
     "Preferences": ({"text": lambda: stdlib_docs()}, {"DPO"}),
-    "DocTopics": (TEXT, {"SequenceClassification"}),
+    "DocTopics": (TEXT, {"SequenceClassification", "HierarchicalClassification"}),
+    "SourceTopics": ({**TEXT, "pieces": 8}, {"SequenceClassification", "HierarchicalClassification"}),
+    "LibraryDialogues": ({"size": 60, "vocab_size": 300, "max_tokens": 128}, {"CausalLM"}),
     "PythonRoles": ({**TEXT, "pieces": 20}, {"TokenClassification"}),
     "MultiQueryRecall": ({}, {"CausalLM"}),
     "Parity": ({}, {"CausalLM"}),
     "Reversal": ({"size": 60, "max_tokens": 64}, {"Translation", "RNNSeq2Seq"}),
     "Phrasebook": ({**PAIRS, "size": 60}, {"Translation", "RNNSeq2Seq"}),
+    "MultilingualPhrasebook": ({**PAIRS, "size": 60}, {"Translation", "RNNSeq2Seq"}),
 }
 
 

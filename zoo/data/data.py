@@ -30,7 +30,7 @@ class Data(RenamedOptions, LightningDataModule, ABC):
     """
 
     kind: ClassVar[str] = "data"
-    # share of the validation and test samples that may stand in the training data, as repeated texts do
+    # share of the validation and test samples that may stand in the training data, as repeated texts do; 1: all of them
     twins: ClassVar[float] = 0.05
 
     def __init__(self, batch_size: int = 1, num_workers: int = 0, seed: int | None = None) -> None:

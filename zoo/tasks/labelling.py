@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import AdamW
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
@@ -31,7 +31,7 @@ class Labelling(Task):
 
     def __init__(
         self,
-        net: TextEncoder,
+        net: nn.Module,
         num_classes: int,
         label_smoothing: float,
         lr: float,

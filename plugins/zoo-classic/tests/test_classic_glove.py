@@ -33,7 +33,7 @@ def test_counts_are_a_loop_over_all_pairs():
             expected[tokens[i], tokens[j]] += 1 / abs(i - j)
     cells = cooccurrences(tokens, 4, 6, 0)
     counts = np.zeros((6, 6))
-    counts[cells.row, cells.column] = cells.count
+    counts[cells.row, cells.column] = cells.counts
     assert np.allclose(counts, expected)
 
 

@@ -24,7 +24,7 @@ class Cells(NamedTuple):
 
     row: Tensor
     column: Tensor
-    count: Tensor
+    counts: Tensor
 
 
 def cooccurrences(tokens: np.ndarray, window: int, vocab_size: int, separator: int) -> Cells:
@@ -43,9 +43,7 @@ def cooccurrences(tokens: np.ndarray, window: int, vocab_size: int, separator: i
         weights += [np.full(len(one_side), 1 / distance)] * 2
     cells, place = np.unique(np.concatenate(keys) if keys else np.zeros(0, np.int64), return_inverse=True)
     counts = np.bincount(place, np.concatenate(weights) if weights else None, len(cells))
-    return Cells(
-        *(torch.from_numpy(one) for one in (cells // vocab_size, cells % vocab_size)), torch.from_numpy(counts)
-    )
+    return Cells(*(torch.from_numpy(one) for one in (cells // vocab_size, cells % vocab_size, counts)))
 
 
 class GloVeVectors(nn.Module):
@@ -83,7 +81,7 @@ class GloVeVectors(nn.Module):
 
     def errors(self, cells: Cells, most: float, power: float) -> Tensor:
         """f(X_ij) (w_i u_j + b_i + c_j - log X_ij)² of each entry, (N,), with f(x) = min(1, x / most)^power."""
-        count = cells.count.to(self.embedding.weight.dtype)
+        count = cells.counts.to(self.embedding.weight.dtype)
         weight = (count / most).clamp(max=1) ** power
         return weight * (self.score(cells.row, cells.column) - count.log()) ** 2
 
@@ -155,7 +153,7 @@ class GloVe(Task):
             keys, own_keys = (one.row * self.net.vocab_size + one.column for one in (self.table, own))
             place = torch.searchsorted(keys, own_keys).clamp(max=max(0, len(keys) - 1))
             both = keys[place] == own_keys if len(keys) else torch.zeros(len(own_keys), dtype=torch.bool)
-            own = Cells(own.row[both], own.column[both], self.table.count[place[both]])
+            own = Cells(own.row[both], own.column[both], self.table.counts[place[both]])
         return Cells(*(one.to(tokens.device) for one in own))
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
