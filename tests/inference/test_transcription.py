@@ -1,0 +1,89 @@
+"""A trained model of sounds and one of clips read files, and refuse what they cannot read."""
+
+import wave
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import zoo
+from zoo.cli import main
+from zoo.errors import UsageError
+
+TINY = ["--trainer.max_steps", "2", "--trainer.precision", "32-true", "--model.dim", "12", "--model.heads", "2"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("media")
+
+
+def train(folder, recipe, *options):
+    assert main(["fit", recipe, *TINY, "--runs", str(folder / "runs"), "--name", "tiny", *options]) == 0
+    return zoo.load(str(folder / "runs" / recipe / "tiny" / "s1"))
+
+
+@pytest.fixture(scope="module")
+def speech(folder):
+    return train(folder, "spell-tiny", "--data.size", "20", "--data.characters", "ab12", "--data.length", "6")
+
+
+@pytest.fixture(scope="module")
+def clips(folder):
+    return train(folder, "clips-tiny", "--data.size", "20")
+
+
+def write_wav(path, samples, rate=8000, channels=1):
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes((samples * 32767).astype("<i2").tobytes())
+    return path
+
+
+def test_files_and_samples_say_the_same_alone_and_beside_others(speech, folder):
+    draw = np.random.default_rng(0)
+    sounds = [(draw.standard_normal(count) * 0.1).clip(-1, 1) for count in (3000, 5000, 800)]
+    paths = [write_wav(folder / f"{number}.wav", sound) for number, sound in enumerate(sounds)]
+    read = [np.round(sound * 32767).astype(np.float32) / 32768 for sound in sounds]
+    texts = speech.transcribe(paths)
+    assert [one.text for one in texts] == [speech.transcribe(sound)[0].text for sound in read]
+    assert [one.score for one in texts] == pytest.approx([speech.transcribe(p)[0].score for p in paths], rel=0.02)
+    assert len(speech.transcribe(paths, beams=2)) == 3
+
+
+def test_sounds_that_it_cannot_read_are_named(speech, folder):
+    (folder / "text.wav").write_text("no sound")
+    wrong = [
+        (folder / "text.wav", "cannot be read as a WAV file"),
+        (folder / "none.wav", "cannot be read as a WAV file"),
+        (write_wav(folder / "fast.wav", np.zeros(100), rate=16000), "16,000 samples per second"),
+        (write_wav(folder / "stereo.wav", np.zeros(100), channels=2), "2 channels of 16 bits"),
+        (write_wav(folder / "long.wav", np.zeros(80000)), "takes at most"),
+        (np.zeros(0), "samples .N,. are right"),
+        (np.zeros((2, 5)), "samples .N,. are right"),
+        (np.array([0.1, np.nan]), "not finite"),
+    ]
+    for sound, message in wrong:
+        with pytest.raises(UsageError, match=message):
+            speech.transcribe(sound)
+    with pytest.raises(UsageError, match="it can transcribe, and cannot translate"):
+        speech.translate("hello")
+
+
+def test_an_animated_picture_gets_the_probabilities_of_evaluation(clips, folder):
+    frames = np.random.default_rng(0).integers(0, 255, (6, 16, 16), np.uint8)
+    images = [Image.fromarray(frame) for frame in frames]
+    path = folder / "clip.png"
+    images[0].save(path, save_all=True, append_images=images[1:])
+    batch = clips.normal(torch.from_numpy(frames)[None, :, None])
+    with torch.no_grad():
+        expected = clips.net(batch).double().softmax(-1)[0]
+    (guesses,) = clips.classify(path, top=6)
+    assert [guess.probability for guess in guesses] == pytest.approx(expected.sort(descending=True).values.tolist())
+    assert {guess.label for guess in guesses} == set(clips.names)
+    images[0].save(folder / "one.png")
+    with pytest.raises(UsageError, match=r"one\.png has 1 frame, and this model needs 6"):
+        clips.classify(folder / "one.png")
