@@ -188,7 +188,7 @@ _TABLE = (
             Option("dtype", "type of the weights: bf16 is faster where tokens wait for memory, slightly worse (fp32)",
                    choices=("fp32", "bf16")),
             Option("int8", "matrices and what they multiply in 8 bits: faster on a CPU, slightly worse", bool),
-            Option("speculate", "guess tokens from earlier text (lookup) or by a smaller model; faster if most are right",
+            Option("speculate", "guess tokens from earlier text (lookup) or by a smaller model: faster if most fit",
                    metavar="lookup|RUN"),
             _json("one JSON object per text: prompt, text, score, ended"), *WHERE,
         ),
