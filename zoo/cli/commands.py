@@ -185,7 +185,7 @@ _TABLE = (
             Option("n-best", "how many of its texts", int, metavar="N"),
             LENGTH_PENALTY,
             Option("stop", "end in front of this text, any number of times", metavar="TEXT", repeats=True),
-            Option("dtype", "type of the weights: bf16 is faster where tokens wait for memory, slightly worse (fp32)",
+            Option("dtype", "type of the weights: bf16 takes half the memory, slightly worse (fp32)",
                    choices=("fp32", "bf16")),
             Option("int8", "matrices and what they multiply in 8 bits: faster on a CPU, slightly worse", bool),
             Option("speculate", "guess tokens from earlier text (lookup) or by a smaller model: faster if most fit",
