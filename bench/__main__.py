@@ -3,6 +3,7 @@
     python -m bench                              # every workload, then every study
     python -m bench gpt2-fp32 generation-1 --turns 9 --out performance.md --json performance.json
     python -m bench attention startup overhead --turns 5
+    python -m bench --gate v0.1.0 --clock cpu                           # has zoo become slower since?
 
 Peers that are not installed are reported as failed: pip install -e '.[bench]', then
 pip install --no-deps litgpt joeynmt, whose own bounds contradict what zoo needs.
@@ -16,6 +17,7 @@ import os
 import sys
 from pathlib import Path
 
+from bench import gate
 from bench.arena import CLOCKS, compete
 from bench.ceilings import machine
 from bench.report import head, markdown, verdict
@@ -38,12 +40,20 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="a Markdown file; printed unless given")
     parser.add_argument("--json", type=Path, help="a file for all figures, each turn's included")
     parser.add_argument("--figures", type=Path, help="a folder for the figures of studies; none are drawn unless given")
+    against = "ten short contests against a revision, folder or wheel; the last tag unless given"
+    parser.add_argument("--gate", nargs="?", const="", metavar="RELEASE", help=against)
     arguments = parser.parse_args(argv)
     unknown = [name for name in arguments.workloads if name not in WORKLOADS and name not in NAMES]
     if unknown:
         parser.error(f"unknown workload {unknown[0]!r}: choose from {', '.join([*WORKLOADS, *NAMES])}")
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
     os.environ["ZOO_BF16"] = "0"  # precision is named
+    if arguments.gate is not None:
+        try:
+            release = arguments.gate or gate.last_tag()
+            return gate.run(release, machine(), turns=arguments.turns, clock=arguments.clock)
+        except ValueError as error:
+            parser.error(str(error))
     about, results, turns, tables = machine(), [], {}, []
     text = [head(about, arguments.clock, arguments.first, arguments.turns)]
     for name in arguments.workloads or [*WORKLOADS, *NAMES]:

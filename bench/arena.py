@@ -6,6 +6,7 @@ import importlib
 import multiprocessing
 import os
 import resource
+import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -31,6 +32,7 @@ class Entrant:
     ours: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     keep: bool = False  # whether freed memory is kept, as `zoo fit` does
+    release: str = ""  # a folder with another version's package zoo, and perhaps its bench
 
 
 @dataclass
@@ -141,7 +143,20 @@ def _serve(pipe: Connection, entrant: Entrant, clock: str) -> None:
             pipe.send(("failed", f"{type(error).__name__}: {error}".splitlines()[0][:300] + "\n" + "".join(lines[-2:])))
 
 
+def use_release(folder: str) -> None:
+    """Import zoo, and bench where it is there, from a folder from now on, whatever was imported before."""
+    for name in list(sys.modules):
+        if name.partition(".")[0] == "zoo" or name.startswith(("bench.workloads", "bench.training", "bench.work")):
+            del sys.modules[name]
+    sys.path.insert(0, folder)
+    own = os.path.join(folder, "bench")
+    if os.path.isdir(own):
+        sys.modules[__package__].__path__ = [own]
+
+
 def _build(entrant: Entrant) -> tuple[int, Callable[[int], float | None]]:
+    if entrant.release:
+        use_release(entrant.release)
     if entrant.keep:
         from zoo.system.malloc import keep_freed_memory
 

@@ -48,15 +48,40 @@ class Step:
         make = optimizer or (lambda parameters: torch.optim.AdamW(parameters, lr=RATE))
         self.optimizer = make(net.parameters())
         self.parameters = sum(parameter.numel() for parameter in net.parameters())
+        self.device = "cpu"
+
+    def to(self, device: str) -> Step:
+        """The same step with its model and batches on another device type."""
+        self.device = device
+        self.net.to(device)
+        self.batches = [_moved(batch, device) for batch in self.batches]
+        return self
 
     def __call__(self, number: int) -> float:
-        batch = self.batches[number % len(self.batches)]
-        with torch.autocast("cpu", dtype=self.dtype or torch.bfloat16, enabled=self.dtype is not None):
-            loss = self.loss(batch)
-        loss.backward()
+        return self.run(number).item()
+
+    def run(self, number: int) -> Tensor:
+        """A step, and its loss as a tensor, for which a GPU need not be waited for."""
+        loss = self.gradients(number)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return loss.item()
+        return loss
+
+    def gradients(self, number: int) -> Tensor:
+        """The loss of a batch, after its gradients were added to those of the parameters."""
+        batch = self.batches[number % len(self.batches)]
+        with torch.autocast(self.device, dtype=self.dtype or torch.bfloat16, enabled=self.dtype is not None):
+            loss = self.loss(batch)
+        loss.backward()
+        return loss.detach()
+
+
+def _moved(batch: Any, device: str) -> Any:
+    if isinstance(batch, dict):
+        return {name: _moved(value, device) for name, value in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(_moved(value, device) for value in batch)
+    return batch.to(device) if isinstance(batch, Tensor) else batch
 
 
 def ours(task: Any) -> Callable[[Any], Tensor]:

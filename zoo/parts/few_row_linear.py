@@ -47,9 +47,8 @@ class Packed:
         self.weight, self.version = weight, torch_internals.change_count(weight)
         self.place = weight.data_ptr()
         # torch counts no changes through .data, by which callbacks swap weights: a sample of the numbers is compared
-        flat = weight.detach().view(-1) if weight.is_contiguous() else None
-        if flat is not None:
-            flat = (flat.view(torch.int16) if flat.dtype is torch.bfloat16 else flat).numpy()
+        bits = weight.detach().view(torch.int16) if weight.dtype is torch.bfloat16 else weight.detach()  # for numpy
+        flat = bits.view(-1).numpy() if weight.is_contiguous() else None
         self.sample = None if flat is None else flat[:: max(1, len(flat) // SAMPLE) | 1]
         self.before = None if self.sample is None else self.sample.tobytes()
         self.matrix = self.lay(weight.detach())
