@@ -123,7 +123,7 @@ def test_a_lesson_is_a_page_with_results_tables_and_folded_code():
     lesson = source.get_lesson("cat")
     events = lessons.run(lesson)
     english, chinese = (lessons.page(lesson, events, language) for language in source.LANGUAGES)
-    assert english.startswith("# One token, number by number\n\n*[一个词的旅程](../zh/cat.md)*")
+    assert english.startswith("# One token, number by number\n\n[一个词的旅程](../zh/cat.md)")
     assert "- ✗ V: printed [0.0546 0.0728], computed [-0.1091 -0.1091]" in english
     assert "- ✗ V: 讲义 [0.0546 0.0728], 计算 [-0.1091 -0.1091]" in chinese
     for page in (english, chinese):

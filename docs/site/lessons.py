@@ -80,7 +80,7 @@ def page(lesson: source.Lesson, events: list[Event], language: str) -> str:
     while not first.startswith("# "):  # code in front of the title
         rest.append(first)
         first, *rest = rest
-    return "\n\n".join([first.partition("\n")[0], f"*{link}*", first.partition("\n")[2].strip(), *rest]) + "\n"
+    return "\n\n".join([first.partition("\n")[0], link, first.partition("\n")[2].strip(), *rest]) + "\n"
 
 
 def fenced(language: str, text: str) -> str:

@@ -58,7 +58,7 @@ def cost_section(part: Part) -> str:
             "The forward of a language model of one layer of width 512 with 8 heads, per token, and as a multiple of "
             f"the model's with the default {part.kind}. FLOPs are of matrix products; bytes are those that operations "
             "read and write without fusion ([explained](../../docs/explain.md)).",
-            "", "| length | FLOPs | | bytes | |", "|---:|---:|---:|---:|---:|", *rows, "",
+            "", "| length | FLOPs | to default | bytes | to default |", "|---:|---:|---:|---:|---:|", *rows, "",
         ]
     )  # fmt: skip
 
