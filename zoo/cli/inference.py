@@ -43,7 +43,8 @@ def load_trained(options: ParsedOptions, bare: bool = False) -> Any:
     getattr(model, options.command)
     if options.values.get("int8"):
         model.quantise()
-    if draft := options.values.get("speculate"):
+    draft = options.values.get("speculate")
+    if draft is not None:
         if options.get("beams") not in (None, 1):
             raise UsageError("--speculate and --beams exclude each other: beam search verifies no guesses.")
         if draft != "lookup":

@@ -45,6 +45,10 @@ class GenerationConfig:
             (self.temperature >= 0, f"temperature must be 0 (greedy) or above, got {self.temperature}."),
             (self.top_k is None or self.top_k >= 1, f"top_k must be at least 1, got {self.top_k}."),
             (self.top_p is None or 0 < self.top_p <= 1, f"top_p must lie in (0, 1], got {self.top_p}."),
+            (
+                self.seed is None or -(2**63) <= self.seed < 2**64,
+                f"seed must lie between -2**63 and 2**64 - 1, got {self.seed}.",
+            ),
             (self.beams >= 1, f"beams must be at least 1, got {self.beams}."),
             (1 <= self.n_best <= self.beams, f"n_best={self.n_best} needs as many beams, got beams={self.beams}."),
             (math.isfinite(self.temperature), f"temperature must be a finite number, got {self.temperature}."),
