@@ -84,5 +84,9 @@ def test_the_kernels_of_this_machine_are_shown_with_their_times(tmp_path, monkey
             "kernel": "columns", "seconds": {"linear": 2e-4, "columns": 1e-4},
         }  # fmt: skip
         assert "bf16 attention training 64 x 64 x 64" in report["choices"]
+        monkeypatch.setenv(kernel_choice.SWITCH, "plain")  # torch's own are used, whatever was measured
+        assert main(["doctor", "--kernels", "--json"]) == 0
+        choices = json.loads(capsys.readouterr().out)["choices"]
+        assert [one["kernel"] for one in choices.values()] == [next(iter(one["seconds"])) for one in choices.values()]
     finally:
         kernel_choice.forget()

@@ -45,6 +45,22 @@ def test_ceilings_are_measured_once_and_again_when_the_file_is_damaged(tmp_path,
     assert len(calls) == 6
 
 
+@pytest.mark.parametrize("value", [0, 0.0, -1.0, "1", None, True, [], {}, float("nan"), float("inf")])
+@pytest.mark.parametrize("key", ["flops", "bandwidth", "gelu", "rates"])
+def test_a_ceiling_in_the_file_that_is_no_positive_number_is_measured_again(tmp_path, monkeypatch, key, value):
+    if key == "rates" and value == {}:
+        pytest.skip("a machine without further rates")
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path))
+    monkeypatch.setattr(ceilings, "measure", lambda: MACHINE)
+    this_machine()
+    (file,) = tmp_path.glob("ceilings-*.json")
+    content = json.loads(file.read_text())
+    (content["rates"] if key == "gelu" else content)[key] = value
+    file.write_text(json.dumps(content))
+    assert this_machine() == MACHINE
+    assert this_machine().balance == 10.0
+
+
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "file" / "below"))

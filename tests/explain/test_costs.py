@@ -74,16 +74,14 @@ def test_a_part_that_only_one_model_has_is_a_difference(ceilings):
 @pytest.mark.parametrize("kind", ["position", "attention", "norm", "ffn", "block", "backend"])
 def test_every_builtin_part_of_a_stack_can_be_explained(kind, ceilings):
     from zoo import registry
-    from zoo.errors import UsageError
 
-    explained = 0
-    for part in registry.parts(kind):
-        if not part.builtin:
-            continue
-        try:
-            subject = find_subject([kind, part.name])
-        except UsageError:  # it needs an option, or another part beside it
-            continue
-        assert costs.explain(subject, ceilings).total.flops > 0
-        explained += 1
-    assert explained > 1
+    builtin = [part for part in registry.parts(kind) if part.builtin]
+    assert len(builtin) > 1
+    for part in builtin:  # also those that do not go with the default position
+        assert costs.explain(find_subject([kind, part.name]), ceilings).total.flops > 0
+
+
+def test_a_part_that_does_not_go_with_the_default_position_is_explained_without_and_a_note_says_so():
+    subject = find_subject(["attention", "disentangled"])
+    assert subject.notes[1].startswith("position none")
+    assert len(find_subject(["attention", "multihead"]).notes) == 1

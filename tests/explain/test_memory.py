@@ -35,6 +35,32 @@ peak = max(peak_above(lambda: step(batch)) for batch in batches[1:])
 print(memory.total, peak + memory.weights + memory.states)
 """
 
+WRAPPED = """\
+model:
+  class_path: MaskedLM
+  init_args: {dim: 16, depth: 1, heads: 2}
+data:
+  class_path: MaskedText
+  init_args:
+    text: {class_path: TextFiles, init_args: {path: corpus.txt, tokenizer: chars, max_length: 16, batch_size: 4}}
+trainer: {max_steps: 2}
+"""
+
+
+@pytest.mark.parametrize("recipe", ["lm.yaml", "vit.yaml", "reverse.yaml", "wrapped.yaml"])
+@pytest.mark.parametrize("key", ["trainer.precision=bf16-mixed", "trainer.precision=16-mixed", "model.recompute=true"])
+def test_the_memory_of_every_recipe_is_estimated_and_a_note_says_what_the_estimate_leaves_out(recipe, key, recipes):
+    from zoo.explain.costs import _memory
+    from zoo.explain.subjects import find_subject, with_options
+
+    (recipes / "wrapped.yaml").write_text(WRAPPED)
+    in_float32 = find_subject([recipe], with_options(["trainer.precision=32-true"]))
+    assert _memory(in_float32).total > 0
+    assert not in_float32.notes
+    changed = find_subject([recipe], with_options([key]))
+    assert changed.rows == in_float32.rows
+    assert "the memory of a step is that of float32" in " ".join(changed.notes)
+
 
 @pytest.mark.campaign
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak of a process can be set back on Linux only")

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from zoo.errors import UsageError
+from zoo.inference import language
 from zoo.models.generation import GenerationConfig, generate
 
 PROMPTS = ["the quick", "t", "dog, and the", "over", "the lazy d", "a"]
@@ -124,6 +125,23 @@ def test_a_stop_string_ends_a_text_and_is_cut_off(model):
             assert answer.score == pytest.approx(expected, abs=1e-4)
     with pytest.raises(UsageError, match="a stop string is empty"):
         model("rope").generate("x", stop="")
+
+
+@pytest.mark.parametrize("draft", [None, "lookup", "model"])
+@pytest.mark.parametrize("name", FLAVOURS)
+def test_the_same_prompt_again_in_one_call_is_drawn_independently(model, name, draft, monkeypatch):
+    monkeypatch.setattr(language, "ROWS", 4)
+    trained = model(name)
+    trained.speculate(trained if draft == "model" else draft)
+    try:
+        texts = [one.text for one in trained.generate(["the"] * 10, length=12, temperature=2.0)]
+        again = [one.text for one in trained.generate(["the"] * 10, length=12, temperature=2.0)]
+        alone = trained.generate("the", length=12, temperature=2.0)[0].text
+    finally:
+        trained.speculate(None)
+    assert len(set(texts)) == 10
+    assert texts == again
+    assert draft is None or texts[0] == alone
 
 
 def test_drawing_is_repeated_by_its_seed(model):

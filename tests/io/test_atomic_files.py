@@ -298,3 +298,29 @@ def test_a_draft_that_is_a_link_is_removed_and_what_it_points_to_stays(tmp_path)
     assert atomic_files.remove_drafts(folder) == 1
     assert not list(folder.iterdir())
     assert (other / "data").read_text() == "x"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize("link", [False, True])
+def test_a_pipe_or_a_device_is_refused_and_stays(tmp_path, link):
+    """As root a rename would replace /dev/null by a file, for every process of the machine."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    target = tmp_path / "link" if link else path
+    if link:
+        target.symlink_to(path)
+    for write in (
+        lambda: atomic_files.write_bytes(target, b"x"),
+        lambda: atomic_files.replace_file(target).__enter__(),
+    ):
+        with pytest.raises(OSError, match="a device or a pipe"):
+            write()
+    assert path.is_fifo()
+    assert target.is_symlink() == link
+    assert sorted(one.name for one in tmp_path.iterdir()) == (["link", "pipe"] if link else ["pipe"])
+
+
+@pytest.mark.parametrize("name", [".", "/"])
+def test_a_folder_without_a_name_is_refused_as_a_folder(name):
+    with pytest.raises(IsADirectoryError):
+        atomic_files.write_bytes(Path(name), b"x")

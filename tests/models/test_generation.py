@@ -12,7 +12,7 @@ from tests.test_recipes import RECIPES, build
 from zoo import recipe_files
 from zoo.errors import UsageError
 from zoo.models import LanguageModel, Seq2Seq
-from zoo.models.generation import GenerationConfig, generate, sample_token
+from zoo.models.generation import GenerationConfig, generate, independent_search, sample_token
 from zoo.models.layer_overrides import Override
 
 V, BEGIN, END = 13, 1, 2
@@ -259,11 +259,20 @@ def test_lengths_are_bounded_by_row_and_the_end_comes_not_before_the_least():
         {"beams": 0},
         {"n_best": 2},
         {"beams": 2, "temperature": 1.0},
+        {"seed": 2**64},
+        {"seed": -(2**63) - 1},
     ],
 )
 def test_impossible_searches_are_refused(options):
     with pytest.raises(UsageError):
         GenerationConfig(**options)
+
+
+@pytest.mark.parametrize("seed", [2**64 - 1, -(2**63), 0])
+def test_every_seed_that_is_accepted_can_be_drawn_with(seed):
+    search = GenerationConfig(max_length=1, temperature=1.0, seed=seed)
+    for number in (0, 1, 2**40):
+        torch.Generator().manual_seed(independent_search(search, number).seed)
 
 
 def test_embeddings_are_scaled_by_the_root_of_the_width_where_asked_and_only_there():

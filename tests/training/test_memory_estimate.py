@@ -79,6 +79,9 @@ def test_rows_come_from_the_options_of_the_data():
     assert rows(task, {"batch_size": 12}) == 12
     assert rows(task, {"max_tokens": 80}) == 10
     assert rows(task, {}) == 0
+    assert rows(task, {"rate": 0.5, "text": {"class_path": "TextFiles", "init_args": {"batch_size": 7}}}) == 7
+    assert rows(task, {"batch_size": 12, "text": {"init_args": {"batch_size": 7}}}) == 12
+    assert rows(task, {"text": "column"}) == rows(task, {"text": {"class_path": "TextFiles"}}) == 0
 
 
 def test_the_memory_of_a_machine_is_the_least_limit(monkeypatch, tmp_path):

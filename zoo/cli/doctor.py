@@ -128,7 +128,10 @@ def show_kernels(as_json: bool) -> int:
         few_row_linear.measure_common()
         cpu_attention.measure_common()
     path, times = kernel_choice.choice_file(), kernel_choice.stored()
-    kernels = {words: kernel_choice.fastest(seconds) for words, seconds in times.items()}
+    kernels = {
+        words: next(iter(seconds)) if mode == "plain" else kernel_choice.fastest(seconds)
+        for words, seconds in times.items()
+    }  # plain uses torch's own, the first, whatever was measured
     if as_json:
         tables.as_json({
             "processor": kernel_choice.processor_name(), "mode": mode, "file": str(path),

@@ -32,7 +32,10 @@ def explain_error(error: BaseException) -> ZooError | None:
     """An error with a message for the user, for a fault of the machine or the input; None for a possible bug."""
     for one in _causes(error):
         explanation = (
-            _explain_memory(one) or _explain_text(one) or (_explain_system(one) if isinstance(one, OSError) else None)
+            _explain_memory(one)
+            or _explain_home(one)
+            or _explain_text(one)
+            or (_explain_system(one) if isinstance(one, OSError) else None)
         )
         if explanation is not None:
             return explanation
@@ -100,6 +103,12 @@ def _limit(name: str, command: str) -> str:
         return ""
     amount = f"{soft / 2**20:,.0f} MB" if name == "AS" else str(soft)
     return f" Its limit is {amount} ({command})."
+
+
+def _explain_home(error: BaseException) -> ZooError | None:
+    if isinstance(error, RuntimeError) and str(error) == "Could not determine home directory.":  # Path.expanduser's
+        return UsageError("a path begins with ~ and the name of a user who has no home folder here. Write it out.")
+    return None
 
 
 def _explain_text(error: BaseException) -> ZooError | None:

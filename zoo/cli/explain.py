@@ -35,7 +35,7 @@ def run(options: ParsedOptions) -> int:
     machine = ceilings.this_machine(options.get("measure"))
     explained = [costs.explain(subject, machine) for subject in subjects]
     inside = _look_inside(options, subjects[-1])
-    if options.get("html"):
+    if options.get("html") is not None:
         _write(options.get("html"), report.page(explained, inside))
     if options.get("json"):
         values: dict[str, Any] = report.as_values(explained[0], inside if len(explained) == 1 else None)

@@ -101,12 +101,11 @@ def memory_of(task: Task, plan: Plan) -> str:
     """About how much memory a step takes; empty where it cannot be estimated."""
     import torch
 
-    from zoo.training.memory_estimate import device_memory, estimate, rows
+    from zoo.training.memory_estimate import device_memory, estimate, reason_against, rows
 
-    trainer, model, data = (plan.config[name] for name in ("trainer", "model", "data"))
-    can_estimate = str(trainer.get("precision") or 32).startswith("32") and not model["init_args"].get("recompute")
+    trainer, data = plan.config["trainer"], plan.config["data"]
     try:
-        count = rows(task, data.get("init_args") or {}) if can_estimate else 0
+        count = 0 if reason_against(plan.config) else rows(task, data.get("init_args") or {})
         need = estimate(task, count) if count else None
     except Exception:  # the net of a plugin may need real values, which an estimate on the meta device lacks
         return ""

@@ -45,7 +45,8 @@ def load_trained(options: ParsedOptions, bare: bool = False) -> Any:
         convert_to_bf16(model, options)
     if options.values.get("int8"):
         model.quantise()
-    if draft := options.values.get("speculate"):
+    draft = options.values.get("speculate")
+    if draft is not None:
         if options.get("beams") not in (None, 1):
             raise UsageError("--speculate and --beams exclude each other: beam search verifies no guesses.")
         if draft != "lookup":

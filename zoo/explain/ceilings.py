@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import platform
 import time
 from collections.abc import Callable
@@ -46,6 +47,11 @@ class Ceilings:
     flops: float
     bandwidth: float
     rates: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        values = (self.flops, self.bandwidth, *self.rates.values())
+        if not all(isinstance(value, float) and 0 < value < math.inf for value in values):
+            raise ValueError(f"ceilings are positive numbers, got {values}")
 
     @property
     def balance(self) -> float:
@@ -131,7 +137,9 @@ def this_machine(again: bool = False) -> Ceilings:
         path = None
     before = None
     if path is not None:
-        with contextlib.suppress(OSError, ValueError, TypeError):  # not measured yet, or damaged
+        with contextlib.suppress(
+            OSError, ValueError, TypeError, AttributeError, RecursionError
+        ):  # not measured yet, or damaged
             before = Ceilings(**json.loads(path.read_text("utf-8")))
     if before is not None and not again:
         return before

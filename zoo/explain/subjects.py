@@ -22,9 +22,10 @@ from zoo.inference.load import load
 from zoo.inference.rebuild_task import rebuild_task
 from zoo.inference.trained_model import Trained
 from zoo.inference.trained_tasks import use
+from zoo.parts.position import NoPosition
 from zoo.plugins import diagnosis
 from zoo.tasks.task import Task
-from zoo.training.memory_estimate import rows
+from zoo.training.memory_estimate import reason_against, rows
 from zoo.training.part_numerics import FILE as NUMERICS
 from zoo.training.part_numerics import PartError, read_parts
 
@@ -102,7 +103,7 @@ def recipe_subject(name: str, settings: Sequence[Any], allow: Sequence[str] = ()
 
     flat = run_config.flatten({key: full[key] for key in ("model", "data", "trainer") if key in full})
     values = [OptionValue(key, _text(value), _short(origins.get(key, DEFAULT))) for key, value in flat.items()]
-    count = rows(task, (config.get("data") or {}).get("init_args") or {})
+    count = _rows(task, config, notes)
     title = f"recipe {recipe_files.find_recipe(name).stem}" + "".join(f" {text}" for _, _, text in settings)
     return Subject(title, task, values, count, False, open_model, notes, config=full)
 
@@ -122,10 +123,10 @@ def trained_subject(name: str, runs: str, allow: Sequence[str]) -> Subject:
     def open_model(stack: ExitStack, device: str) -> Trained:
         return load(name, device, runs=runs, allow=tuple(allow))
 
-    count = rows(task, (place.config.get("data") or {}).get("init_args") or {})
+    notes: list[str] = []
+    count = _rows(task, place.config, notes)
     kind = "export" if place.source.name == EXPORT else "run"
     dtype, numerics = read_parts(place.source.parent / NUMERICS)
-    notes = []
     if numerics:
         worst = max(numerics, key=lambda one: one.share)
         notes.append(
@@ -133,6 +134,15 @@ def trained_subject(name: str, runs: str, allow: Sequence[str]) -> Subject:
             f"{worst.part}: {worst.error:.1e} of the largest value; rounding explains {worst.tolerance:.1e}"
         )
     return Subject(f"{kind} {name}", task, values, count, True, open_model, notes, numerics, place.config)
+
+
+def _rows(task: Task, config: Mapping[str, Any], notes: list[str]) -> int:
+    """Samples of a training step, 0 where nothing says so; with a note where a step differs from the estimate's."""
+    count = rows(task, (config.get("data") or {}).get("init_args") or {})
+    reason = "with fine-tuning options" if config.get("tune") else reason_against(config)
+    if count and reason:
+        notes.append(f"this model trains {reason}; the memory of a step is that of float32 without such options")
+    return count
 
 
 def part_subject(kind: str, name: str) -> Subject:
@@ -148,9 +158,16 @@ def part_subject(kind: str, name: str) -> Subject:
         )
     part = diagnosis.choose_part(kind, name)
     cls = part.load()
+    options: dict[str, Any] = {kind: cls}
     try:
         with torch.device("meta"):
-            task = CausalLM(**(PART_SIZES | {kind: cls}))
+            try:
+                task = CausalLM(**(PART_SIZES | options))
+            except UsageError:  # such as an attention that does not go with the default position
+                if kind == "position":
+                    raise
+                task = CausalLM(**(PART_SIZES | options | {"position": NoPosition}))
+                options["position"] = NoPosition
     except (ZooError, TypeError, ValueError, NotImplementedError, RuntimeError) as error:
         if isinstance(error, ZooError) and not isinstance(error, UsageError):
             raise
@@ -160,7 +177,10 @@ def part_subject(kind: str, name: str) -> Subject:
     values = [OptionValue(f"{kind}", part.name, part.origin)]
     values += [OptionValue(f"{kind}.{one.name}", _text(one.default), DEFAULT) for one in own]
     sizes = ", ".join(f"{key} {value}" for key, value in PART_SIZES.items())
-    return Subject(f"{kind} {part.name}", task, values, 0, False, None, [f"in a language model of {sizes}"])
+    notes = [f"in a language model of {sizes}"]
+    if "position" in options and kind != "position":
+        notes.append(f"position none: {kind} {part.name} does not combine with the default position")
+    return Subject(f"{kind} {part.name}", task, values, 0, False, None, notes)
 
 
 def with_options(words: Sequence[str]) -> list[tuple[str, str, str]] | None:

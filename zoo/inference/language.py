@@ -17,7 +17,7 @@ from zoo.inference.find_run import ModelLocation
 from zoo.inference.stop_strings import Stopping, cut_at_stop
 from zoo.inference.trained_model import Gap, GeneratedText, Score, Trained, as_list
 from zoo.models.decoding_state import State
-from zoo.models.generation import GenerationConfig, generate
+from zoo.models.generation import GenerationConfig, generate, independent_search
 from zoo.models.speculation import Draft, DraftModel, PromptLookup, check_state, generate_speculatively
 from zoo.tasks.task import Task
 
@@ -156,10 +156,14 @@ class TrainedLanguageModel(Trained):
             )  # fmt: skip
             self.warned_of_length = True
         if self.draft is not None:
-            return [[self._generate_speculatively(tokens, search, stops)] for tokens in ids]
+            return [
+                [self._generate_speculatively(tokens, independent_search(search, number), stops)]
+                for number, tokens in enumerate(ids)
+            ]
         candidates: list[list[GeneratedText]] = [[] for _ in ids]
-        for rows in self._batches([len(row) for row in ids]):
-            for row, texts in zip(rows, self._generate([ids[row] for row in rows], search, stops), strict=True):
+        for number, rows in enumerate(self._batches([len(row) for row in ids])):
+            own = independent_search(search, number)
+            for row, texts in zip(rows, self._generate([ids[row] for row in rows], own, stops), strict=True):
                 candidates[row] = texts
         return candidates
 

@@ -64,7 +64,14 @@ class HashingFile:
 
 
 def draft_of(path: Path) -> Path:
-    """The path of the draft of a file or folder, different for each process of each machine."""
+    """The path of the draft of a file or folder, different for each process of each machine.
+
+    Raises OSError for a folder without a name, and for a device or pipe, which a rename would replace by a file.
+    """
+    if not path.name:  # "." and "/"
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise FileExistsError(errno.EEXIST, "this is a device or a pipe, not a file", str(path))
     return path.with_name(f".{path.name}.{os.getpid()}{zlib.crc32(platform.node().encode()):010d}{PARTIAL}")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -20,7 +21,8 @@ class GenerationConfig:
     ``temperature`` 0 takes the likeliest token; above it tokens are sampled, from the ``top_k`` likeliest or from the
     smallest set that holds ``top_p`` of the probability (Holtzman et al., 2020) where these are given. ``beams`` above
     1 keeps that many sequences at once; finished ones compete by log-probability / length^``length_penalty``.
-    ``n_best`` are returned. Lengths count generated tokens, the end token included.
+    ``n_best`` are returned. Lengths count generated tokens, the end token included. The same ``seed`` draws the same
+    tokens; None means torch's seed, that of the last `torch.manual_seed`.
     """
 
     max_length: int = 128
@@ -43,6 +45,10 @@ class GenerationConfig:
             (self.temperature >= 0, f"temperature must be 0 (greedy) or above, got {self.temperature}."),
             (self.top_k is None or self.top_k >= 1, f"top_k must be at least 1, got {self.top_k}."),
             (self.top_p is None or 0 < self.top_p <= 1, f"top_p must lie in (0, 1], got {self.top_p}."),
+            (
+                self.seed is None or -(2**63) <= self.seed < 2**64,
+                f"seed must lie between -2**63 and 2**64 - 1, got {self.seed}.",
+            ),
             (self.beams >= 1, f"beams must be at least 1, got {self.beams}."),
             (1 <= self.n_best <= self.beams, f"n_best={self.n_best} needs as many beams, got beams={self.beams}."),
             (math.isfinite(self.temperature), f"temperature must be a finite number, got {self.temperature}."),
@@ -52,6 +58,15 @@ class GenerationConfig:
         for fine, sentence in rules:
             if not fine:
                 raise UsageError(sentence)
+
+
+def independent_search(search: GenerationConfig, number: int) -> GenerationConfig:
+    """The search for batch or text ``number`` of one call, whose draws are independent of the others'; 0: itself."""
+    if not number or not search.temperature:
+        return search
+    seed = torch.initial_seed() if search.seed is None else search.seed
+    digest = hashlib.sha256(f"{seed} batch {number}".encode()).digest()
+    return replace(search, seed=int.from_bytes(digest[:4], "big"))  # a generator on a CPU keeps 32 bits of its seed
 
 
 class Hypothesis(NamedTuple):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from zoo.models.loss import ROWS
 from zoo.system.torch_internals import fake_tensors
+from zoo.tasks.preference import DPO
 from zoo.tasks.task import Task
 
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -95,7 +96,26 @@ def saved_for_backward(task: Task, rows: int) -> int:
 
 
 def rows(task: Task, data: Mapping[str, Any]) -> int:
-    """Samples of the greatest length in a batch of these options of the data; 0 where they set none."""
+    """Samples of the greatest length in a batch of these options of the data; 0 where they set none.
+
+    Data that are made of the samples of others, such as masked text, have batches of as many. A DPO's samples are
+    pairs, which a reference model reads too: 0.
+    """
+    if isinstance(task, DPO):
+        return 0
     if data.get("max_tokens"):
         return max(1, int(data["max_tokens"]) // max(1, task.example()[1]))
+    nested = data.get("text")
+    if not data.get("batch_size") and isinstance(nested, Mapping):
+        return rows(task, nested.get("init_args") or {})
     return int(data.get("batch_size") or 0)
+
+
+def reason_against(config: Mapping[str, Any]) -> str:
+    """What a step of this configuration does otherwise than the estimate, which is of float32; empty for nothing."""
+    model, trainer = (config.get(name) or {} for name in ("model", "trainer"))
+    if not str(trainer.get("precision") or 32).startswith("32"):
+        return f"with precision {trainer['precision']}"
+    if (model.get("init_args") or {}).get("recompute"):
+        return "with recompute"
+    return ""
