@@ -134,7 +134,7 @@ def measure(
 
 def compare_call(exact: nn.Module, call: Call, eps: float) -> tuple[float, float] | None:
     """Error and tolerance of a recorded call; None where the part has nothing to compare with."""
-    formula = heads_by_weights if isinstance(exact, Attention) else tokens_by_formula
+    formula: Callable[..., Tensor] = heads_by_weights if isinstance(exact, Attention) else tokens_by_formula
     *tensors, pattern = call.arguments if isinstance(exact, Attention) else (*call.arguments, None)
     inputs = [value.double() for value in tensors]
     if isinstance(exact, Norm):  # no matrix product: what comes out in float32 was not rounded to less
