@@ -58,6 +58,15 @@ def test_the_front_end_is_its_formulas(samples):
         assert_close(result, torch.tensor(log_mel(row.tolist()), dtype=torch.float64), atol=1e-5, rtol=0)
 
 
+def test_what_is_loud_behind_the_end_is_not_the_peak():
+    torch.manual_seed(0)
+    sound = torch.randn(1, 200, dtype=torch.float64)
+    sound[:, 100:] *= 1e6
+    front, valid = LogMel(RATE, WIDTH, HOP, MELS), torch.arange(10)[None] < 4
+    assert_close(front(sound, valid)[:, :4], front(sound[:, :100])[:, :4])
+    assert not torch.allclose(front(sound)[:, :4], front(sound[:, :100])[:, :4])
+
+
 def test_silence_is_the_lowest_loudness():
     assert_close(LogMel(RATE, WIDTH, HOP, MELS)(torch.zeros(1, 40)), torch.full((1, 2, MELS), -1.5).double())
 

@@ -227,8 +227,8 @@ class SpokenLetters(Data):
     def __init__(
         self,
         characters: str = "0123456789abcdefghijklmnopqrstuvwxyz",
-        length: int = 5,
-        size: int = 4000,
+        length: int = 3,
+        size: int = 2000,
         noise: float = 0.05,
         silent: bool = False,
         max_seconds: float = 64.0,
