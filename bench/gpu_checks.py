@@ -138,20 +138,20 @@ def contracts(sizes: Sizes) -> dict[str, Any]:
     """The contract of every backend of a plugin; of one of zoo's own at toy size."""
 
     own = {name: make for name, make in backends(sizes).items() if not make.__module__.startswith("zoo.")}
-    figures, broken = {}, []
+    figures, failures = {}, []
     for name, part in (own if sizes.plugins else {"SDPA": backends(sizes)["SDPA"]}).items():
-        passed = refused = 0
+        passed = inapplicable = 0
         for check in checks(part)[: None if sizes.plugins else 2]:
             try:
                 check()
                 passed += 1
             except Inapplicable:
-                refused += 1
+                inapplicable += 1
             except Exception as error:
-                broken.append(f"{name} {check}: {type(error).__name__}: {error}"[:300])
-        figures[name] = f"{passed} passed, {refused} not applicable"
-    if broken:
-        raise AssertionError("\n".join(broken))
+                failures.append(f"{name} {check}: {type(error).__name__}: {error}"[:300])
+        figures[name] = f"{passed} passed, {inapplicable} not applicable"
+    if failures:
+        raise AssertionError("\n".join(failures))
     if not figures:
         raise AssertionError("no plugin with a backend is installed: pip install plugins/zoo-flash plugins/zoo-flex")
     return figures

@@ -54,7 +54,7 @@ class Step:
         """The same step with its model and batches on another device type."""
         self.device = device
         self.net.to(device)
-        self.batches = [_moved(batch, device) for batch in self.batches]
+        self.batches = [_to_device(batch, device) for batch in self.batches]
         return self
 
     def __call__(self, number: int) -> float:
@@ -76,11 +76,11 @@ class Step:
         return loss.detach()
 
 
-def _moved(batch: Any, device: str) -> Any:
+def _to_device(batch: Any, device: str) -> Any:
     if isinstance(batch, dict):
-        return {name: _moved(value, device) for name, value in batch.items()}
+        return {name: _to_device(value, device) for name, value in batch.items()}
     if isinstance(batch, (tuple, list)):
-        return type(batch)(_moved(value, device) for value in batch)
+        return type(batch)(_to_device(value, device) for value in batch)
     return batch.to(device) if isinstance(batch, Tensor) else batch
 
 
