@@ -102,6 +102,7 @@ def test_the_effective_rank_counts_directions():
     basis = torch.linalg.svd(x[:, :3], full_matrices=False)[0]
     x[:, :3] = basis
     assert effective_rank(x) == pytest.approx(3, rel=1e-3)
+    assert effective_rank(x + torch.arange(7.0)) == pytest.approx(3, rel=1e-3)  # the mean is left out
     assert effective_rank(torch.ones(5, 4)) == pytest.approx(1)
     line = torch.arange(5.0)[:, None] * torch.ones(1, 4)
     assert effective_rank(line) == pytest.approx(1, rel=1e-6)
