@@ -28,7 +28,7 @@ from bench.workloads import IMAGES, LANGUAGE, WRITING
 MARGIN = 0.03  # a loss that a run may hide
 RESULTS = Path(__file__).parent / "results"
 ROOT = Path(__file__).parents[1]
-RELEASE, PLAIN = "the release", "plain torch"
+RELEASE, PLAIN_TORCH = "the release", "plain torch"
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Contest:
     def entrants(self, release: str) -> list[Entrant]:
         """Ours and the other one; the zoo of the folder ``release`` is imported for the latter."""
         ours = Entrant("zoo", self.factory, self.options, ours=True, keep=True)
-        if self.other == PLAIN:
-            return [ours, Entrant(PLAIN, self.other_factory, self.options)]
+        if self.other == PLAIN_TORCH:
+            return [ours, Entrant(PLAIN_TORCH, self.other_factory, self.options)]
         return [ours, Entrant(RELEASE, self.factory, self.options, keep=True, release=release)]
 
 
@@ -61,9 +61,9 @@ CONTESTS = (
     Contest("vit-bf16", f"{IMAGES}zoo", {"precision": "bf16"}),
     Contest("generation-1", f"{WRITING}zoo", {"rows": 1}),
     Contest("generation-8", f"{WRITING}zoo", {"rows": 8}),
-    Contest("gpt2-fp32-plain", f"{LANGUAGE}zoo", _step("gpt2", "fp32"), PLAIN, f"{LANGUAGE}torch_nn"),
-    Contest("gpt2-bf16-plain", f"{LANGUAGE}zoo", _step("gpt2", "bf16"), PLAIN, f"{LANGUAGE}torch_nn"),
-    Contest("gpt2-50k-plain", f"{LANGUAGE}zoo", _step("gpt2", "bf16", 50257), PLAIN, f"{LANGUAGE}torch_nn"),
+    Contest("gpt2-fp32-plain", f"{LANGUAGE}zoo", _step("gpt2", "fp32"), PLAIN_TORCH, f"{LANGUAGE}torch_nn"),
+    Contest("gpt2-bf16-plain", f"{LANGUAGE}zoo", _step("gpt2", "bf16"), PLAIN_TORCH, f"{LANGUAGE}torch_nn"),
+    Contest("gpt2-50k-plain", f"{LANGUAGE}zoo", _step("gpt2", "bf16", 50257), PLAIN_TORCH, f"{LANGUAGE}torch_nn"),
 )
 
 

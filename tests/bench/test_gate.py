@@ -11,7 +11,7 @@ import pytest
 from bench import __main__ as program
 from bench import arena, gate
 from bench.arena import Entrant, Record
-from bench.gate import CONTESTS, PLAIN
+from bench.gate import CONTESTS, PLAIN_TORCH
 from bench.gpu import run_apart
 
 ABOUT = {"processor": "Some (R) CPU, amx", "load": "1.0"}
@@ -54,7 +54,7 @@ def test_verdicts_come_from_intervals_of_paired_turns(factor, noise, verdict, co
     assert one["ratio"] == pytest.approx(factor, rel=0.06)
     assert calls[0] == ["", str(release)]
     assert calls[-1] == ["", ""], "plain torch"
-    assert f"| gpt2-bf16-plain | {PLAIN} |" in (tmp_path / "some-r-cpu-amx.md").read_text()
+    assert f"| gpt2-bf16-plain | {PLAIN_TORCH} |" in (tmp_path / "some-r-cpu-amx.md").read_text()
 
 
 def test_the_interval_is_that_of_students_t_on_logarithms():
