@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from zoo.cli import compare_run, main
+from zoo.cli import compare_run, compare_scale, main
 from zoo.compare.plan import Point
+from zoo.errors import UsageError
 
 Cost = namedtuple("Cost", "parameters flops")
 PREFIX = "--model."
@@ -170,3 +171,9 @@ def test_a_shard_has_all_sizes_of_its_seeds(compare):
     assert len(started) == 8
     assert {run.rpartition(" ")[2] for run in started} == {"s2"}
     assert "8 of 24 runs are finished" in out
+
+
+def test_sizes_of_equal_compute_are_refused_before_training():
+    compare_scale.check_compute(["dim=8", "dim=16", "dim=24"], [1.0, 2.0, 3.0])
+    with pytest.raises(UsageError, match=r"dropout=0\.1 and dropout=0\.2 take the same FLOPs, 2"):
+        compare_scale.check_compute(["dropout=0", "dropout=0.1", "dropout=0.2"], [1.0, 2.0, 2.0])

@@ -172,3 +172,27 @@ def test_the_cost_of_tuning_is_counted():
         "Tuning of all variants took 6 runs, 600 steps, 12 s of training more, with seeds 0 and 1001, which are not "
         "compared."
     )
+
+
+def test_sizes_of_equal_compute_have_no_law():
+    """The regression over the logarithm of compute divided by zero."""
+    result = scale_result([size(dim, width) for dim, width in zip(DIMS, (1.0, 1.0, 2.0, 4.0), strict=True)])
+    assert result.irreducible is None
+    assert "takes no more FLOPs than dim=" in result.variants[1].reason
+
+
+@pytest.mark.parametrize("failed", [0, 1, 2])
+def test_sizes_keep_their_order_where_all_runs_of_the_baseline_failed(failed):
+    """Their compute is not a number, by which nothing can be sorted."""
+    each = sizes()
+    runs = [
+        replace(run, finished=False, outcome={"state": "diverged", "step": 1}, last={"loss": math.nan})
+        if run.variant == f"dim={DIMS[failed]}" else run
+        for run in runs_of_size(DIMS[failed], WIDTHS[failed])
+    ]  # fmt: skip
+    varied = answer(runs, f"dim={DIMS[failed]}", varied=("model.position",))
+    each[failed] = SizeAnswer(each[failed].label, varied, each[failed].variants)
+    result = scale_result(each[::-1])
+    assert result.sizes == tuple(f"dim={dim}" for dim in DIMS)
+    assert "runs failed" in result.variants[0].reason
+    assert result.variants[1].expected is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from zoo.compare import comparison_folder, journal, plan, prepare_runs, run_reco
 from zoo.compare.execute import exit_code
 from zoo.compare.matched_sizes import BACKWARD
 from zoo.compare.plan import Arm, Comparison
+from zoo.compare.scale_result import LEAST_RATIO
 from zoo.config.option_parser import ParsedOptions
 from zoo.errors import UsageError
 
@@ -34,6 +36,7 @@ def run(options: ParsedOptions, comparison: Comparison) -> int:
     order = sorted(range(len(sizes)), key=lambda index: _compute(arms[index][0], meter))
     sizes, arms = [sizes[index] for index in order], [arms[index] for index in order]
     prepared, budgets = [prepared[index] for index in order], [budgets[index] for index in order]
+    check_compute([size.label for size in sizes], [_compute(each[0], meter) for each in arms])
     check_loss(meter, arms[0][0], prepared[0].goal or comparison.goal)
     runner.goal = prepared[-1].goal
     jobs = [job for each in arms for job in runner.jobs(each, comparison.seeds)]
@@ -88,6 +91,16 @@ def measure_test_figures(jobs: Sequence[plan.Job], options: ParsedOptions, runne
 
     folders = [job.folder for job in jobs]
     figures_on_test_split.measure_test_figures(folders, options.get("allow_import"), runner.print_progress)
+
+
+def check_compute(labels: Sequence[str], computes: Sequence[float]) -> None:
+    """Raise UsageError, before anything is run, for two sizes of equal training FLOPs; ``computes`` are sorted."""
+    for index, (smaller, larger) in enumerate(itertools.pairwise(computes)):
+        if larger <= LEAST_RATIO * smaller:
+            raise UsageError(
+                f"--scale: {labels[index]} and {labels[index + 1]} take the same FLOPs, {larger:.3g}, and a law of "
+                "loss and compute needs sizes that differ.\nScale what costs compute, such as dim=64,96,128."
+            )
 
 
 def check_loss(meter: Any, arm: Arm, goal: str | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -72,11 +73,19 @@ def load_record(home: Path) -> Record | None:
         fields = {name: content[name] for name in ("baseline", "goal", "budget", "command")}
         fields |= {name: content.get(name) for name in ("margin", "until")}  # comparisons of version 0.1 have none
         varied = content.get("varied")
+        fields["at"] = content.get("at")
+        margin = fields["margin"]
+        wrong = [name for name, value in fields.items() if name != "margin" and not isinstance(value, str | None)]
+        if margin is not None and not (type(margin) in (int, float) and 0 < margin < math.inf):
+            wrong.append("margin")
+        if wrong:
+            raise ValueError(f"no valid {', '.join(wrong)}")
+        fields["command"] = fields["command"] or ""
         return Record(
             folders, tuned=tuned, tuning=dict(content.get("tuning") or {}), scale=dict(content.get("scale") or {}),
-            varied=None if varied is None else tuple(map(str, varied)), at=content.get("at"), **fields,
+            varied=None if varied is None else tuple(map(str, varied)), **fields,
         )  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise UsageError(f"{path} is damaged: {error!r:.80}. Run the comparison again: it repeats no run.") from error
 
 

@@ -82,7 +82,7 @@ def read_events(home: Path) -> list[Event]:
     except (OSError, UsageError):
         return []
     for line in lines:
-        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError):
             content = json.loads(line)
             question = Question(
                 str(content.pop("goal")), str(content.pop("at")), str(content.pop("baseline")),
@@ -90,8 +90,17 @@ def read_events(home: Path) -> list[Event]:
                 tuple(str(name) for name in content.pop("variants", ())), content.pop("margin", None),
                 str(content.pop("test", "t")),
             )  # fmt: skip
-            events.append(Event(str(content.pop("event")), question, int(content.pop("ended_runs")), content))
+            event = Event(str(content.pop("event")), question, int(content.pop("ended_runs")), content)
+            if _has_valid_details(event):
+                events.append(event)
     return events
+
+
+def _has_valid_details(event: Event) -> bool:
+    """Whether the runs of a look are figures or null by path, and its verdicts words by variant."""
+    runs, verdicts = event.details.get("runs") or {}, event.details.get("verdicts") or {}
+    figures_valid = all(figure is None or type(figure) in (int, float) for figure in runs.values())
+    return figures_valid and all(isinstance(word, str) for word in verdicts.values())
 
 
 def count_damaged_lines(home: Path) -> int:

@@ -151,7 +151,7 @@ def load_looks(folder: Path, variants: Collection[str], alpha: float = ALPHA) ->
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']!r}")
         looks = list(map(_parse_look, content["looks"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise UsageError(
             f"{path} is damaged: {error!r:.80}.\nIt records what earlier looks have tested. Restore it, or begin a "
             "comparison with other seeds: --runs DIR"
@@ -168,6 +168,8 @@ def _parse_look(content: Mapping[str, Any]) -> Look:
         raise ValueError(f"test {content['test']!r:.20}")
     seeds = {str(name): tuple(int(seed) for seed in numbers) for name, numbers in content["seeds"].items()}
     level, spent, budget = (float(content[name]) for name in ("level", "spent", "budget"))
+    if not (0 <= spent <= level <= ALPHA and 0 < budget <= ALPHA * (1 + 1e-9)):  # a larger level decides by chance
+        raise ValueError(f"level {level:g}, of which {spent:g} spent, of a budget of {budget:g}")
     return Look(question, seeds, content["test"], level, spent, budget, dict(content["verdicts"]))
 
 

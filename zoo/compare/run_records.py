@@ -19,6 +19,7 @@ from zoo.console import LOG
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 
+LARGEST_SEED = 2**32 - 1  # of numpy
 LEDGER, CONFIG, FORMAT = "ledger.json", "config.yaml", 1
 BETTER = {"min": min, "max": max}
 State = Literal["finished", "diverged", "continue", "started", "missing"]
@@ -209,6 +210,13 @@ def parse_record(path: Path) -> RunRecord:
         return invalid(f"{path} is damaged: no valid {', '.join([*missing, *wrong]) or 'goals'}")
     if not all(isinstance(each, dict) for each in content.get("validations", ())):
         return invalid(f"{path} is damaged: no valid validations")
+    inner = {
+        "batches": isinstance((content.get("batches") or {}).get("first", []), list),
+        "code": all(isinstance(each, dict) for each in (content.get("code") or {}).values()),
+        "seed": 0 <= content["seed"] <= LARGEST_SEED,
+    }
+    if not all(inner.values()):
+        return invalid(f"{path} is damaged: no valid {', '.join(name for name, valid in inner.items() if not valid)}")
     if "choices" in content:
         content["choices"] = renames.new_choices(content["choices"])
     if not content["finished"] and (crash := read_crash(path.parent)):

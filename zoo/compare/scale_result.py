@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 LEAST_SIZES = 3  # two to fit, one to predict
+LEAST_RATIO = 1.001  # of the compute of a size to that of the one below it: equal ones determine no law
 LATE = 0.5  # share of training from which on validations tell how the difference goes on
 
 
@@ -115,7 +117,7 @@ def scale_result(sizes: Sequence[SizeAnswer], notes: Sequence[str] = ()) -> Scal
 
     Seeds are those that all sizes have. A variant with failed runs or without a verdict at any size is left out.
     """
-    ordered = sorted(sizes, key=lambda size: _compute(size, 0))
+    ordered = sorted(sizes, key=_size_compute)
     last = ordered[-1]
     reasons = [_why_not(ordered, index) for index in range(len(last.variants))]
     fitted = [index for index, reason in enumerate(reasons) if not reason]
@@ -179,6 +181,12 @@ def _compute(size: SizeAnswer, index: int) -> float:
     return sum(spent) / len(spent) if spent else math.nan
 
 
+def _size_compute(size: SizeAnswer) -> float:
+    """The training FLOPs of the first variant that has finished runs, of the baseline unless all of its runs failed."""
+    computes = (_compute(size, index) for index in range(len(size.variants)))
+    return next((compute for compute in computes if math.isfinite(compute)), math.inf)
+
+
 def _why_not(sizes: Sequence[SizeAnswer], index: int) -> str:
     """Why a variant has no law; empty if it has one."""
     for size in sizes:
@@ -193,6 +201,9 @@ def _why_not(sizes: Sequence[SizeAnswer], index: int) -> str:
             return f"a figure at {size.label} is not above zero"
         if not math.isfinite(_compute(size, index)) or _compute(size, index) <= 0:
             return f"no record of its FLOPs at {size.label}"
+    for smaller, larger in itertools.pairwise(sizes):
+        if not _compute(larger, index) > LEAST_RATIO * _compute(smaller, index):
+            return f"{larger.label} takes no more FLOPs than {smaller.label}"
     return ""
 
 

@@ -83,15 +83,24 @@ def load_series(path: Path, tries: int | None = None) -> Series:
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']!r}")
         entries = tuple(
-            Entry(str(one["comparison"]), tuple(one["variants"]), float(one["level"]), tuple(one["decided"]))
+            Entry(str(one["comparison"]), _names(one["variants"]), float(one["level"]), _names(one["decided"]))
             for one in content["entries"]
         )
         series = Series(int(content["tries"]), entries)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if not 0 <= series.used <= series.tries or not all(0 < entry.level <= ALPHA * (1 + 1e-9) for entry in entries):
+            raise ValueError(f"{series.used} of {series.tries} tries, levels {[entry.level for entry in entries]}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise UsageError(f"--series {path} is damaged, or no series of zoo: {error!r:.80}") from error
     if tries is not None and tries != series.tries:
         raise UsageError(f"--series {path} was begun with {series.tries} tries, which --tries {tries} cannot change.")
     return series
+
+
+def _names(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of variants. Raises ValueError for anything else."""
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{names!r:.40} are no names of variants")
+    return tuple(names)
 
 
 def save_series(path: Path, series: Series) -> None:
