@@ -128,3 +128,18 @@ def test_what_cannot_be_an_answer_is_refused(answer, capsys):
     assert "the answer to exercise 1 must be" in output.err
     assert "\x1b" not in output.err
     assert len(output.err.splitlines()) <= 4
+
+
+@pytest.mark.parametrize("form", [str, lambda text: text.replace(",", "，"), lambda text: text.replace(",", "、"),
+                                  lambda text: "".join(chr(ord(one) + 0xFEE0) if one != "、" else one for one in text)],
+                         ids=["ascii", "chinese comma", "list comma", "full width"])  # fmt: skip
+def test_numbers_may_be_typed_as_chinese_keyboards_write_them(form, capsys):
+    text = form(RIGHT["cat"][1])
+    words = ["lesson", "cat", "--exercise", "2", "--json"]
+    assert main([*words, f"--answer={text}"]) == 0
+    assert json.loads(capsys.readouterr().out)["right"] is True
+    assert main([*words, f"--answer={NEAR_MISSES['cat'][1]}"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert (document["right"], bool(document["hint"])) == (False, True)
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["question"]

@@ -44,7 +44,7 @@ def run(options: ParsedOptions) -> int:
 
     doctor.check_torch()
     if exercise is not None:
-        return _check_answer(lesson, inputs, exercise, answer, language)
+        return _check_answer(lesson, inputs, exercise, answer, language, options.get("json"))
     return _read(lesson, inputs, language, options.get("code"), options.get("json"))
 
 
@@ -84,18 +84,25 @@ def _read(lesson: Lesson, inputs: dict[str, Any], language: str, code: bool, as_
     return 0
 
 
-def _check_answer(lesson: Lesson, inputs: dict[str, Any], number: int, answer: str | None, language: str) -> int:
+def _check_answer(
+    lesson: Lesson, inputs: dict[str, Any], number: int, answer: str | None, language: str, as_json: bool
+) -> int:
     """Compare an answer with the computed one: exit code 0 where it is right, 1 with a hint where it is not."""
     from zoo.lessons import page
     from zoo.lessons.render import in_language, wrap
 
     exercise = page.run_lesson(lesson, inputs, slow=False).exercises[number - 1]
-    if answer is None:
-        print("\n".join(wrap(in_language(exercise.question, language))))
+    question, hint = in_language(exercise.question, language), in_language(exercise.hint, language)
+    right = None if answer is None else exercise.accepts(answer)
+    if as_json:
+        document = {"lesson": lesson.name, "exercise": number, "question": question, "answer": answer, "right": right}
+        print(console.as_json(document | ({"hint": hint} if right is False else {}), indent=2))
+        return int(right is False)
+    if right is None:
+        print("\n".join(wrap(question)))
         return 0
-    if exercise.accepts(answer):
+    if right:
         print(RIGHT[language])
         return 0
-    hint = in_language(exercise.hint, language)
     print("\n".join(wrap(WRONG[language].format(hint=hint))), file=sys.stderr)
     return 1

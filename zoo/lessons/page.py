@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,11 @@ from zoo.lessons.render import render
 from zoo.lessons.source import LANGUAGES, Lesson, Text, parse_value
 
 _active: list[Page] = []
+
+
+def plain(text: str) -> str:
+    """A typed answer with the digits, commas and minus signs of ASCII, however a keyboard writes them."""
+    return unicodedata.normalize("NFKC", text).replace("、", ",").replace("−", "-").strip()
 
 
 @dataclass(frozen=True)
@@ -34,10 +40,10 @@ class Exercise:
     def accepts(self, text: str) -> bool:
         """Whether an answer is right. Raises UsageError for one that cannot be an answer."""
         if isinstance(self.answer, str):
-            return text.strip().lower() in {self.answer.lower(), *(one.lower() for one in self.synonyms)}
+            return plain(text).lower() in {self.answer.lower(), *(one.lower() for one in self.synonyms)}
         many = isinstance(self.answer, list)
         default: Any = [0.0] * len(self.answer) if many else 0.0
-        value = parse_value(f"the answer to exercise {self.number}", text.replace("−", "-"), {"default": default})
+        value = parse_value(f"the answer to exercise {self.number}", plain(text), {"default": default})
         values, answers = (value, self.answer) if many else ([value], [self.answer])
         if not all(map(math.isfinite, values)):
             raise UsageError(f"the answer to exercise {self.number} must be finite, got {text!r}.")
