@@ -61,7 +61,7 @@ class PrecisionCheck(Callback):
             return
         finally:
             rng_state.restore(before, pl_module.device)
-        if self.folder is not None:
+        if self.folder is not None and self.folder.is_dir():  # there is none in a trial run of a few batches
             part_numerics.write_parts(self.folder / part_numerics.FILE, dtype_of(trainer), comparison.parts)
         report_errors(trainer, comparison)
         self._judge(trainer, comparison.parts)
