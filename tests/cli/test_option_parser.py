@@ -115,7 +115,8 @@ def test_typing_errors_and_abbreviations_are_refused_with_a_suggestion(command, 
         assert f"zoo {command.name} has no option '--{short}'." in text
     whole = option.name[:-1]
     if f"--{whole}" not in declared and not command.accepts(whole):
-        assert f"--{option.name}'" in refusal(command, f"--{whole}")
+        elsewhere = f"'--{whole}': it belongs to zoo "  # a shorter name may be an option of another command
+        assert any(text in refusal(command, f"--{whole}") for text in (f"--{option.name}'", elsewhere))
 
 
 @pytest.mark.parametrize(("command", "option"), VALUED)

@@ -11,6 +11,7 @@ from zoo import registry
 from zoo.data.text import TextFiles
 from zoo.errors import ImpreciseError
 from zoo.parts import position
+from zoo.parts.attention import MultiHead
 from zoo.parts.backend import SDPA
 from zoo.parts.norm import LayerNorm
 from zoo.tasks.lm import CausalLM
@@ -117,6 +118,24 @@ def test_a_wrong_part_ends_the_run_or_is_a_warning(tmp_path, monkeypatch, capsys
     diary = train("lm", 4, tmp_path, callbacks=[PrecisionCheck(tmp_path, "warn")], max_steps=1)
     assert "warning: stack.blocks.0.attend.norm, norm LayerNorm, differs" in capsys.readouterr().err
     assert max(value for _, name, value in diary.lines if name.startswith("part_numerics/")) > 1
+
+
+class Twice(LayerNorm):
+    """Inherits the formula of another norm."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class Reversed(MultiHead):
+    """Inherits the weights of another attention."""
+
+    def attend(self, q, k, v, pattern):
+        return super().attend(q, k, v.flip(-1), pattern)
+
+
+def test_a_subclass_with_a_method_of_its_own_is_not_held_to_the_formula_of_its_base(tmp_path):
+    assert all(one.share <= 1 for one in measure(*longer(tmp_path, norm=Twice, attention=Reversed), "32-true"))
 
 
 def test_nothing_of_the_net_stays_changed(tmp_path):

@@ -150,7 +150,6 @@ _TABLE = (
     fit_options.spec(
         "fit", summary="train; `lightning fit` and `python -m zoo fit` are the same", group=TRAIN, module="train",
         examples=(
-            "zoo fit lm-tiny",
             "zoo fit lm-tiny --model.position alibi --model.norm rmsnorm --seed 2",
             "zoo fit my.yaml --trainer.max_steps=500 --data.path=corpus.txt",
         ),
@@ -271,7 +270,7 @@ _TABLE = (
         surplus="a text is written with --text", only_prints=True,
     ),
     CommandSpec(
-        "explain", "what a model or part computes: costs by part and operation, attention, predictions by layer", USE,
+        "explain", "what a model or part computes: costs, attention, predictions by layer", USE,
         "explain",
         (Argument("RECIPE|RUN|KIND PART", "a recipe's name or file, a run's folder, a checkpoint, an export; or a kind "
                   "and a part; then another to compare with, or OPTION=VALUE", repeats=True, completes="recipe"),),

@@ -91,13 +91,14 @@ def _check_name(kind: str, node: Node, records: list[part_versions.Record]) -> N
         part_versions.require_packages(
             one for one in records if (one["kind"], one["name"].lower()) == (kind, name.lower())
         )
-        elsewhere = [
-            f". {part.name} is a {part.kind}: --model.{part.kind} {part.name}"
+        similar = [
+            part
             for other in KINDS_OF_PARTS
             for part in registry.parts(other)
-            if other != kind and difflib.get_close_matches(name.lower(), [part.name.lower()], 1, cutoff=0.75)
+            if difflib.get_close_matches(name.lower(), [part.name.lower()], 1, cutoff=0.75)
         ]
-        hint = elsewhere[0] if elsewhere and "Did you mean" not in str(error) else ""
+        elsewhere = [f". {part.name} is a {part.kind}: --model.{part.kind} {part.name}" for part in similar]
+        hint = elsewhere[0] if similar and all(part.kind != kind for part in similar) else ""
         raise PartError(f"{error}{hint}{where(node.origin)}") from error
 
 

@@ -66,7 +66,7 @@ def find_model(run: str | Path, runs: str | Path = "runs") -> ModelLocation:
     if path.is_file():
         refuse_published(path.parent)
         return _from_export(path.parent) if path.name in (WEIGHTS, EXPORT) else _from_checkpoint(path)
-    if not path.is_dir():
+    if not str(run) or not path.is_dir():  # an empty path is the current folder to pathlib
         path = root / _recipe_folder(str(run), root)
     refuse_published(path)
     if (path / WEIGHTS).is_file():
