@@ -37,7 +37,8 @@ def step_of(stack: Stack, x: Tensor, caches: Caches) -> Step | None:
     where ``Stack.forward`` has to compute them. It is made once for each number of rows of a text's caches.
     """
     if (
-        torch.compiler.is_compiling()
+        x.is_meta  # which has no autocast to ask for
+        or torch.compiler.is_compiling()
         or torch.is_grad_enabled()
         or torch.is_autocast_enabled(x.device.type)
         or type(x) is not Tensor
