@@ -21,7 +21,7 @@ from zoo.lessons.source import LANGUAGES, Lesson, Text, parse_value
 _active: list[Page] = []
 
 
-def plain(text: str) -> str:
+def normalize_answer(text: str) -> str:
     """A typed answer with the digits, commas and minus signs of ASCII, however a keyboard writes them."""
     return unicodedata.normalize("NFKC", text).replace("、", ",").replace("−", "-").strip()
 
@@ -40,10 +40,10 @@ class Exercise:
     def accepts(self, text: str) -> bool:
         """Whether an answer is right. Raises UsageError for one that cannot be an answer."""
         if isinstance(self.answer, str):
-            return plain(text).lower() in {self.answer.lower(), *(one.lower() for one in self.synonyms)}
+            return normalize_answer(text).lower() in {self.answer.lower(), *(one.lower() for one in self.synonyms)}
         many = isinstance(self.answer, list)
         default: Any = [0.0] * len(self.answer) if many else 0.0
-        value = parse_value(f"the answer to exercise {self.number}", plain(text), {"default": default})
+        value = parse_value(f"the answer to exercise {self.number}", normalize_answer(text), {"default": default})
         values, answers = (value, self.answer) if many else ([value], [self.answer])
         if not all(map(math.isfinite, values)):
             raise UsageError(f"the answer to exercise {self.number} must be finite, got {text!r}.")
