@@ -24,6 +24,7 @@ from bench.report import head, markdown, verdict
 from bench.studies import NAMES, study
 from bench.study import Options
 from bench.workloads import WORKLOADS
+from zoo.errors import UsageError
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -40,6 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="a Markdown file; printed unless given")
     parser.add_argument("--json", type=Path, help="a file for all figures, each turn's included")
     parser.add_argument("--figures", type=Path, help="a folder for the figures of studies; none are drawn unless given")
+    parser.add_argument("--parts", help="A,B: only these mixers in the studies recall and exercises")
     against = "ten short contests against a revision, folder or wheel; the last tag unless given"
     parser.add_argument("--gate", nargs="?", const="", metavar="RELEASE", help=against)
     arguments = parser.parse_args(argv)
@@ -58,8 +60,14 @@ def main(argv: list[str] | None = None) -> int:
     text = [head(about, arguments.clock, arguments.first, arguments.turns)]
     for name in arguments.workloads or [*WORKLOADS, *NAMES]:
         if name in NAMES:
-            options = Options(arguments.turns, arguments.clock, arguments.longest, arguments.threads, arguments.figures)
-            study_tables = study(name)(options)
+            parts = arguments.parts.split(",") if arguments.parts else ()
+            options = Options(
+                arguments.turns, arguments.clock, arguments.longest, arguments.threads, arguments.figures, parts
+            )
+            try:
+                study_tables = study(name)(options)
+            except UsageError as error:
+                parser.error(str(error))
             tables += [table.as_dict() for table in study_tables]
             text += [table.markdown() for table in study_tables]
             print("\n\n".join(table.markdown() for table in study_tables), flush=True)

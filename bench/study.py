@@ -19,7 +19,7 @@ SHARE = 0.6  # of the memory that is free, which a point may be expected to take
 @dataclass(frozen=True)
 class Options:
     """How much is measured: ``longest`` bounds sizes, ``turns`` repetitions; ``clock`` is "wall" or "cpu"; ``figures``
-    is a folder for pictures, none unless given.
+    is a folder for pictures, none unless given; ``parts`` names the rows of tables of mixers, all unless given.
     """
 
     turns: int = 7
@@ -27,6 +27,7 @@ class Options:
     longest: int = 16384
     threads: int = 1
     figures: Path | None = None
+    parts: Sequence[str] = ()
 
 
 @dataclass

@@ -8,6 +8,7 @@ accuracy counts: install plugins to see theirs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from bench.study import Options, Table
@@ -29,7 +30,6 @@ STATE_LENGTH = 64  # tokens after which a decoding state is counted
 
 def study(options: Options) -> list[Table]:
     """Accuracy of answers by mixer, in percent, of trained and of longer texts."""
-    from zoo import registry
     from zoo.errors import UsageError
 
     table = Table(
@@ -37,8 +37,7 @@ def study(options: Options) -> list[Table]:
         ["mixer", f"state after {STATE_LENGTH} tokens", *TASKS],
     )
     chances: list[str] = []
-    names = [part.name for part in registry.parts("attention")]
-    for mixer in sorted(names, key=lambda name: (name != "MultiHead", name not in SIZES, name)):
+    for mixer in mixer_names(options.parts):
         for sizes in SIZES.get(mixer, [{}]):
             label = mixer + "".join(f", {name} {value}" for name, value in sizes.items())
             try:
@@ -54,6 +53,17 @@ def study(options: Options) -> list[Table]:
         f"Steps of {ROWS} texts: {steps}; the better of peak learning rates {RATES[0]:g} and {RATES[1]:g}, seed {SEED}."
     )
     return [table]
+
+
+def mixer_names(parts: Sequence[str]) -> list[str]:
+    """Attentions of the registry in the order of a table's rows; only ``parts`` where there are any. UsageError if one
+    of them is unknown.
+    """
+    from zoo import registry
+
+    available = [part.name for part in registry.parts("attention")]
+    names = [registry.find("attention", name).name for name in parts] or available
+    return sorted(names, key=lambda name: (name != "MultiHead", name not in SIZES, name))
 
 
 def row(name: str, sizes: dict[str, int]) -> tuple[int, list[str], list[str]]:

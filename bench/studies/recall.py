@@ -17,15 +17,13 @@ SIZES = exercises.SIZES | {"MultiHead": [{}, {"heads": 16}], "GatedDeltaNet": [{
 
 def study(options: Options) -> list[Table]:
     """Accuracy of recalled values in percent, by mixer, size of its state and number of pairs."""
-    from zoo import registry
     from zoo.errors import UsageError
 
     table = Table(
         f"Recalled values in percent (two layers of the mixer, {DIM} wide)",
         ["mixer", "numbers in a layer's state", *(f"{pairs} pairs" for pairs in PAIRS)],
     )
-    names = [part.name for part in registry.parts("attention")]
-    for mixer in sorted(names, key=lambda name: (name != "MultiHead", name not in SIZES, name)):
+    for mixer in exercises.mixer_names(options.parts):
         for sizes in SIZES.get(mixer, [{}]):
             label = mixer + "".join(f", {name} {value}" for name, value in sizes.items())
             try:

@@ -107,6 +107,15 @@ def test_recall_measures_a_state_and_the_values_of_as_many_pairs(monkeypatch):
     assert 0 <= accuracy <= 1
 
 
+def test_rows_of_mixers_may_be_named(capsys):
+    names = importlib.import_module("bench.studies.exercises").mixer_names
+    assert names(("shaw", "MultiHead")) == ["MultiHead", "Shaw"]
+    assert {"MultiHead", "Shaw", "Additive"} <= set(names(()))
+    with pytest.raises(SystemExit):
+        importlib.import_module("bench.__main__").main(["recall", "--parts", "Shav"])
+    assert "unknown attention 'Shav'" in capsys.readouterr().err
+
+
 def test_the_best_rate_lies_at_the_bottom_of_a_parabola():
     widths = importlib.import_module("bench.studies.widths")
     bottom = 1.3  # in doublings beyond the second rate
