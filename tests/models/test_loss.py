@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from zoo.models.loss import cross_entropy
+import zoo.models.loss
+from zoo.models.loss import cross_entropy, rows_in_cache
 
 TOKENS, DIM, VOCAB = 37, 12, 53
 
@@ -39,7 +40,9 @@ def both(tensors, **options):
 @pytest.mark.parametrize("rows", [1, 8, 37, 64])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("biased", [False, True])
-def test_equals_the_plain_loss_and_its_gradients(rows, smoothing, biased):
+@pytest.mark.parametrize("few", [1, 3, TOKENS])
+def test_equals_the_plain_loss_and_its_gradients(rows, smoothing, biased, few, monkeypatch):
+    monkeypatch.setattr(zoo.models.loss, "rows_in_cache", lambda logits: few)
     (loss, grads), (target, expected) = both(start(), rows=rows, smoothing=smoothing, biased=biased)
     torch.testing.assert_close(loss, target, rtol=1e-12, atol=1e-12)
     for got, want in zip(grads, expected, strict=True):
@@ -120,6 +123,25 @@ def test_no_more_than_a_chunk_of_logits_is_ever_alive():
     with Watch():
         cross_entropy(states, weight, targets, rows=8).backward()
     assert largest <= max(8 * VOCAB, VOCAB * DIM, TOKENS * DIM)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_how_many_rows_stay_in_the_cache_changes_no_digit(autocast, monkeypatch):
+    states, weight, _, targets = start(torch.float32)
+    targets[::5] = -100
+    results = []
+    for size in (4 * VOCAB, 4 * 3 * VOCAB, 2**20):
+        monkeypatch.setattr(zoo.models.loss, "CACHE", size)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = cross_entropy(states, weight, targets, smoothing=0.1, rows=8)
+        results.append((loss, *torch.autograd.grad(loss, (states, weight))))
+    assert rows_in_cache(torch.empty(8, VOCAB)) == 2**20 // (4 * VOCAB)
+    for other in results[1:]:
+        assert all(torch.equal(*pair) for pair in zip(results[0], other, strict=True))
+
+
+def test_a_row_longer_than_the_cache_is_taken_alone():
+    assert rows_in_cache(torch.empty(1, 2**20).expand(8, -1)) == 1
 
 
 def test_without_gradients_none_are_computed():

@@ -13,6 +13,7 @@ from zoo.parts.derivatives import differentiable_gradients, transformed
 
 IGNORED = -100
 ROWS = 512  # tokens whose logits exist at the same time
+CACHE = 2**20  # bytes of float32 weights that stay in a core's cache between the passes over them
 
 
 def cross_entropy(
@@ -59,6 +60,15 @@ def full_cross_entropy(
     return torch.where(real, loss, 0.0).sum()
 
 
+def rows_in_cache(logits: Tensor) -> int:
+    """How many of the rows of logits (N, V) to take through softmax, loss and slope at a time: as many as stay in the
+    cache of a core, at least one; all of them on other devices, and where a compiler fuses the passes anyway.
+    """
+    if logits.device.type != "cpu" or torch.compiler.is_compiling():
+        return len(logits)
+    return max(1, CACHE // (4 * logits.size(1)))
+
+
 class _Chunked(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states, output_weight, output_bias, targets, smoothing, rows, needed, dtype):
@@ -78,21 +88,30 @@ class _Chunked(torch.autograd.Function):
             # a row of padding may hold anything, and inf * 0 is nan
             inputs = torch.where(real, x[part], 0.0)
             logits = F.linear(inputs, weight, bias)
-            slope = F.softmax(logits, -1, dtype=wide)
-            # the largest weight is at least 1 / V: its logarithm, unlike that of the target's, is always finite
-            lse = logits.amax(-1, keepdim=True).to(wide) - slope.amax(-1, keepdim=True).log()
-            loss = (lse - logits.gather(1, place)) * (1.0 - smoothing)
-            if smoothing:
-                loss = loss + (lse - logits.mean(-1, keepdim=True, dtype=wide)) * smoothing
-            total = total + torch.where(real, loss, 0.0).sum()
+            losses = x.new_empty((len(inputs), 1), dtype=wide)
+            step = len(inputs) if db is not None else rows_in_cache(logits)
+            for start in range(0, len(inputs), step):
+                few = slice(start, start + step)
+                scores, target = logits[few], place[few]
+                slope = F.softmax(scores, -1, dtype=wide)
+                # the largest weight is at least 1 / V: its logarithm, unlike that of the target's, is always finite
+                lse = scores.amax(-1, keepdim=True).to(wide) - slope.amax(-1, keepdim=True).log()
+                loss = (lse - scores.gather(1, target)) * (1.0 - smoothing)
+                if smoothing:
+                    loss = loss + (lse - scores.mean(-1, keepdim=True, dtype=wide)) * smoothing
+                losses[few] = torch.where(real[few], loss, 0.0)
+                if not any(needed):
+                    continue
+                if smoothing:
+                    slope.sub_(spread)
+                slope.scatter_add_(1, target, slope.new_full(target.shape, smoothing - 1.0))
+                if db is not None:
+                    db += torch.where(real, slope, 0.0).sum(0)
+                scores.copy_(slope)  # in the place of logits, which nothing reads any more
+            total = total + losses.sum()
             if not any(needed):
                 continue
-            if smoothing:
-                slope.sub_(spread)
-            slope.scatter_add_(1, place, slope.new_full(place.shape, smoothing - 1.0))
-            if db is not None:
-                db += torch.where(real, slope, 0.0).sum(0)
-            slope = slope.to(x.dtype)
+            slope = logits
             if dx is not None:
                 dx[part] = torch.where(real, slope @ weight, 0.0)
             if dw is None:

@@ -43,12 +43,12 @@ def estimate(task: Task, rows: int) -> Estimate:
 
     What autograd keeps is added up over a forward of tensors that have shapes and no memory. Padding that is removed,
     recomputation and what kernels need while they run are not known. Where a loss goes over a vocabulary, its slice of
-    logits with softmax and slope, and the gradient of its matrix, are counted.
+    logits, which becomes that of their slope, and the gradient of its matrix, are counted.
     """
     weights = sum(p.nbytes for p in task.net.parameters())
     gradients = sum(p.nbytes for p in task.net.parameters() if p.requires_grad)
     output = getattr(task.net, "output", None)
-    logits = 3 * ROWS * output.size(0) * 4 + output.nbytes if isinstance(output, Tensor) else 0
+    logits = ROWS * output.size(0) * 4 + output.nbytes if isinstance(output, Tensor) else 0
     return Estimate(weights, gradients, STATES * gradients, saved_for_backward(task, rows) + logits)
 
 
