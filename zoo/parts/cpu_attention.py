@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,7 @@ from zoo.system import kernel_choice
 from zoo.system.torch_internals import softmax_backward
 
 LARGEST = 2**28  # bytes of float32 scores of one call: the weights are kept for the backward pass
+CACHE = 2**21  # bytes of float32 scores that stay in a core's caches between the passes over them
 EXAMPLE, HEADS = 2**18, 64  # scores and heads of a measurement, at most
 COMMON_LENGTHS = (64, 256, 1024)
 
@@ -95,7 +96,7 @@ def attention(
 
     k and v may have fewer heads. A query that may see no key gets zeros.
     """
-    k, v = (x.repeat_interleave(q.size(1) // x.size(1), dim=1) for x in (k, v))
+    k, v = (x if x.size(1) == q.size(1) else x.repeat_interleave(q.size(1) // x.size(1), dim=1) for x in (k, v))
     mask, bias = pattern.dense(q.size(1), q.size(2), k.size(2), q.device)
     wide = torch.promote_types(q.dtype, torch.float32)
     bias = None if bias is None else bias.to(wide)
@@ -108,33 +109,72 @@ def attention(
     rows, keys, values = (x.flatten(0, 1) for x in (q, k, v))
     with torch.autocast(q.device.type, enabled=False):
         if transformed():
-            weights = F.dropout(weights_of(rows, keys, bias, mask, dead, q.shape[:2], scale), dropout)
+            weights = F.dropout(weights_of(rows, keys, additive(bias, mask, wide), dead, q.shape[:2], scale), dropout)
             return torch.bmm(weights, values).unflatten(0, q.shape[:2])
         return _Products.apply(rows, keys, values, bias, mask, dead, q.shape[:2], dropout, scale)
 
 
+def additive(bias: Tensor | None, mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """A bias and a mask (True where a query may look) as one term of the scores, all broadcast to (B, H, T, S)."""
+    if mask is None:
+        return bias
+    # the lowest number, not -inf: softmax over nothing but -inf is nan
+    lowest = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=mask.device)
+    return torch.where(mask, lowest.new_zeros(()) if bias is None else bias, lowest)
+
+
 def weights_of(
-    q: Tensor,
-    k: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    dead: Tensor | None,
-    heads: Sequence[int],
-    scale: float,
+    q: Tensor, k: Tensor, term: Tensor | None, dead: Tensor | None, heads: Sequence[int], scale: float
 ) -> Tensor:
-    """softmax(q k' scale + bias), (B H, T, S), from q (B H, T, D) and k (B H, S, D), in the type of q."""
+    """softmax(q k' scale + term), (B H, T, S), from q (B H, T, D) and k (B H, S, D), in the type of q."""
     wide = torch.promote_types(q.dtype, torch.float32)
     scores = torch.bmm(q.to(wide) * scale, k.to(wide).mT).unflatten(0, heads)
-    if mask is not None:
-        # the lowest number, not -inf: softmax over nothing but -inf is nan
-        lowest = torch.full((), torch.finfo(wide).min, dtype=wide, device=q.device)
-        bias = torch.where(mask, lowest.new_zeros(()) if bias is None else bias, lowest)
-    if bias is not None:
-        scores = scores + bias if torch.is_grad_enabled() or transformed() else scores.add_(bias)
+    if term is not None:
+        scores = scores + term if torch.is_grad_enabled() or transformed() else scores.add_(term)
     weights = scores.softmax(-1).to(q.dtype)
     if dead is not None:
         weights = weights.masked_fill(dead, 0.0)
     return weights.flatten(0, 1)
+
+
+class Group(NamedTuple):
+    """Some heads of some texts: their rows among all B H, and their places in (B, H)."""
+
+    rows: slice
+    texts: slice
+    heads: slice
+    shape: tuple[int, int]
+
+    def of(self, term: Tensor | None) -> Tensor | None:
+        """What belongs to them of a term that broadcasts to (B, H, T, S); a view."""
+        if term is None:
+            return None
+        term = term[(None,) * (4 - term.dim())]
+        return term[self.texts if term.size(0) > 1 else slice(None), self.heads if term.size(1) > 1 else slice(None)]
+
+
+def groups_in_cache(heads: Sequence[int], queries: int, keys: int) -> list[Group]:
+    """All B x H heads in groups whose scores stay in the cache of a core: whole texts, or some heads of one text."""
+    texts, count = heads
+    fit = max(1, CACHE // (4 * max(1, queries * keys)))
+    if torch.compiler.is_compiling() or fit >= texts * count:
+        return [Group(slice(0, texts * count), slice(0, texts), slice(0, count), (texts, count))]
+    groups = []
+    more, some = max(1, fit // count), min(count, fit)
+    for text in range(0, texts, more):
+        last = min(text + more, texts)
+        for head in range(0, count, some):
+            end = min(head + some, count)
+            rows = slice(text * count + head, (last - 1) * count + end)
+            groups.append(Group(rows, slice(text, last), slice(head, end), (last - text, end - head)))
+    return groups
+
+
+def multiply(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+    """a b, (N, T, D), written to ``out`` of that shape; N x T x S by N x S x D."""
+    if torch.compiler.is_compiling():
+        return out.copy_(torch.bmm(a, b))
+    return torch.bmm(a, b, out=out)
 
 
 def share_of(dropout: float) -> float:
@@ -145,13 +185,18 @@ def share_of(dropout: float) -> float:
 class _Products(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q, k, v, bias, mask, dead, heads, dropout, scale):
-        weights = weights_of(q, k, bias, mask, dead, heads, scale)
-        shares, dropped = weights, None
-        if dropout:
-            shares, dropped = torch.native_dropout(weights, dropout, True)
+        term = additive(bias, mask, torch.promote_types(q.dtype, torch.float32))
+        weights, out = q.new_empty((*q.shape[:2], k.size(1))), q.new_empty((*q.shape[:2], v.size(2)))
+        dropped = torch.empty_like(weights, dtype=torch.bool) if dropout else None
+        for group in groups_in_cache(heads, q.size(1), k.size(1)):
+            rows = group.rows
+            shares = weights[rows] = weights_of(q[rows], k[rows], group.of(term), group.of(dead), group.shape, scale)
+            if dropped is not None:
+                shares, dropped[rows] = torch.native_dropout(shares, dropout, True)
+            multiply(shares, v[rows], out[rows])
         ctx.save_for_backward(q, k, v, bias, mask, dead, weights, dropped)
         ctx.dropout, ctx.scale, ctx.heads = dropout, scale, heads
-        return torch.bmm(shares, v).unflatten(0, heads)
+        return out.unflatten(0, heads)
 
     @staticmethod
     def backward(ctx: Any, grad):
@@ -166,28 +211,34 @@ class _Products(torch.autograd.Function):
         if torch.is_grad_enabled():  # second derivatives, by autograd
 
             def formula(q, k, v, bias):
-                shares = weights_of(q, k, bias, mask, dead, ctx.heads, ctx.scale)
+                term = additive(bias, mask, torch.promote_types(q.dtype, torch.float32))
+                shares = weights_of(q, k, term, dead, ctx.heads, ctx.scale)
                 shares = shares if dropped is None else shares * dropped * share_of(ctx.dropout)
                 return torch.bmm(shares, v).unflatten(0, ctx.heads)
 
             return *differentiable_gradients(formula, (q, k, v, bias), need[:4], grad), None, None, None, None, None
         grad = grad.flatten(0, 1)
-        dq = dk = dv = dbias = None
-        shares = weights
-        if dropped is not None:
-            share = share_of(ctx.dropout)
-            shares = torch.ops.aten.native_dropout_backward(weights, dropped, share)
-        if need[2]:
-            dv = torch.bmm(shares.mT, grad)
-        if need[0] or need[1] or need[3]:
-            slope = torch.bmm(grad, v.mT)
+        dq, dk, dv = (torch.empty_like(one) if needed else None for one, needed in zip((q, k, v), need, strict=False))
+        dbias = torch.zeros_like(bias) if need[3] else None
+        for group in groups_in_cache(ctx.heads, q.size(1), k.size(1)):
+            rows, share = group.rows, share_of(ctx.dropout)
+            shares = weights[rows]
+            if dv is not None:
+                if dropped is not None:
+                    shares = torch.ops.aten.native_dropout_backward(shares, dropped[rows], share)
+                multiply(shares.mT, grad[rows], dv[rows])
+            if dq is None and dk is None and dbias is None:
+                continue
+            slope = torch.bmm(grad[rows], v[rows].mT)
             if dropped is not None:
-                slope = torch.ops.aten.native_dropout_backward(slope, dropped, share)
-            slope = softmax_backward(slope, weights)
-            if need[3]:
-                dbias = slope.unflatten(0, ctx.heads).to(bias.dtype).sum_to_size(bias.shape)
-            if need[0]:
-                dq = torch.bmm(slope, k).mul_(ctx.scale)
-            if need[1]:
-                dk = torch.bmm(slope.mT, q).mul_(ctx.scale)
+                slope = torch.ops.aten.native_dropout_backward(slope, dropped[rows], share)
+            slope = softmax_backward(slope, weights[rows])
+            if dbias is not None:
+                part = group.of(dbias)
+                assert part is not None
+                part += slope.unflatten(0, group.shape).to(bias.dtype).sum_to_size(part.shape)
+            if dq is not None:
+                multiply(slope, k[rows], dq[rows]).mul_(ctx.scale)
+            if dk is not None:
+                multiply(slope.mT, q[rows], dk[rows]).mul_(ctx.scale)
         return dq, dk, dv, dbias, None, None, None, None, None
