@@ -1,4 +1,4 @@
-"""The step of one token gives the numbers of ``Stack.forward``, bit by bit, and serves common parts alone."""
+"""The step of a few tokens gives the numbers of ``Stack.forward``, bit by bit, and serves common parts alone."""
 
 from functools import partial
 
@@ -85,6 +85,41 @@ def test_numbers_are_those_of_the_whole_stack(parts, rows, dtype, steps, monkeyp
     assert steps == [True] * 19
     monkeypatch.setattr(stack, "step_of", lambda *arguments: None)
     assert all(torch.equal(one, other) for one, other in zip(result, logits(model, rows), strict=True))
+
+
+@torch.no_grad()
+def logits_of_guesses(model, rows):
+    """Logits behind all tokens of guesses of several lengths; where keys can be forgotten, some are, and read again."""
+    state, out = model.begin(LENGTH), []
+    torch.manual_seed(3)
+    state.step(torch.randint(V, (rows, 4)))
+    for count in (3, 1, 5, 3, 9):
+        tokens = torch.randint(V, (rows, count))
+        out.append(state.logits(tokens, count))
+        if count == 3 and state.can_truncate:
+            state.truncate(state.caches.length - 2)
+            out.append(state.logits(tokens[:, :2], 2))
+    return out
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("parts", SERVED.values(), ids=SERVED)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_several_tokens_have_the_numbers_of_the_whole_stack(parts, rows, dtype, steps, monkeypatch):
+    model = language_model(dtype, **parts)
+    result = logits_of_guesses(model, rows)
+    assert len(steps) == len(result)
+    assert all(steps)
+    monkeypatch.setattr(stack, "step_of", lambda *arguments: None)
+    assert all(torch.equal(one, other) for one, other in zip(result, logits_of_guesses(model, rows), strict=True))
+
+
+@torch.no_grad()
+def test_many_tokens_take_the_ordinary_way(steps):
+    state = language_model().begin(LENGTH)
+    for tokens in (1, 11, 10):
+        state.step(torch.zeros(3, tokens, dtype=torch.long))
+    assert steps == [False, True]
 
 
 @pytest.mark.parametrize("parts", REFUSED.values(), ids=REFUSED)

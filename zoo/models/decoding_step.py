@@ -1,4 +1,4 @@
-"""A decoding step of one token per text, for stacks of common parts, without what only other calls need.
+"""A decoding step of a few tokens, for stacks of common parts, without what only other calls need.
 
 A step reads all weights once, which leaves no cache for the interpreter: looking up modules, patterns and options takes
 as long as a third of the products do. Here they are looked up once per text. The operations and their order are those
@@ -19,9 +19,10 @@ from zoo.parts.backend import SDPA
 from zoo.parts.block import Branch, PreNorm, is_altered
 from zoo.parts.cache import Cache, Caches, PartState
 from zoo.parts.derivatives import transformed
-from zoo.parts.few_row_linear import Linear, linear, uses_torch_kernel
+from zoo.parts.few_row_linear import FEW, Linear, linear, uses_torch_kernel
 from zoo.parts.ffn import ACTIVATIONS, MLP, Gated
 from zoo.parts.norm import LayerNorm, RMSNorm
+from zoo.parts.pattern import Pattern
 from zoo.parts.position import Position, RoPE
 
 if TYPE_CHECKING:
@@ -29,15 +30,16 @@ if TYPE_CHECKING:
 
 Function = Callable[[Tensor], Tensor]
 Step = Callable[[Tensor, Caches], Tensor]
-Layer = Callable[[Tensor, PartState, list[Any]], Tensor]
+Layer = Callable[[Tensor, PartState, list[Any], Pattern | None], Tensor]
 
 
 def step_of(stack: Stack, x: Tensor, caches: Caches) -> Step | None:
-    """The function that takes embeddings x (B, 1, dim) and the caches of a stack to its states (B, 1, dim), or None
-    where ``Stack.forward`` has to compute them. It is made once for each number of rows of a text's caches.
+    """The function that takes embeddings x (B, T, dim) and the caches of a stack to its states (B, T, dim), or None
+    where ``Stack.forward`` has to compute them. It is made once for each B and T of a text's caches.
     """
     if (
-        x.is_meta  # which has no autocast to ask for
+        x.size(0) * x.size(1) > FEW
+        or x.is_meta  # which has no autocast to ask for
         or torch.compiler.is_compiling()
         or torch.is_grad_enabled()
         or torch.is_autocast_enabled(x.device.type)
@@ -46,21 +48,21 @@ def step_of(stack: Stack, x: Tensor, caches: Caches) -> Step | None:
         or transformed()
     ):
         return None
-    key = len(x), x.dtype, x.device
+    key = *x.shape[:2], x.dtype, x.device
     if key not in caches.steps:
         caches.steps[key] = _make_step(stack, x, caches)
     return caches.steps[key]
 
 
 def _make_step(stack: Stack, x: Tensor, caches: Caches) -> Step | None:
-    """A step for x (B, 1, dim) through blocks of common parts alone, otherwise None."""
+    """A step for x (B, T, dim) through blocks of common parts alone, otherwise None."""
     if any(module.training or is_altered(module) for module in stack.modules()):
         return None
     if any(one.dtype != x.dtype or one.device != x.device for one in stack.parameters()):
         return None
-    schemes = list(dict.fromkeys(stack.positions))
+    schemes, tokens = list(dict.fromkeys(stack.positions)), x.size(1)
     optional = [
-        _layer(block, scheme, schemes.index(scheme), cache.own, len(x))
+        _layer(block, scheme, schemes.index(scheme), cache.own, len(x), tokens)
         for block, scheme, cache in zip(stack.blocks, stack.positions, caches, strict=True)
         if cache.block is None
     ]
@@ -73,40 +75,46 @@ def _make_step(stack: Stack, x: Tensor, caches: Caches) -> Step | None:
 
     def step(x: Tensor, caches: Caches) -> Tensor:
         offset = caches.length
-        stack.check_length(offset + 1)
-        place = torch.arange(offset - special, offset - special + 1, device=x.device)
+        stack.check_length(offset + tokens)
+        place = torch.arange(offset - special, offset - special + tokens, device=x.device)
         x = position.embed(x, place)
         if entry is not None:
             x = entry(x)
         shared: list[Any] = [place] * len(schemes)  # by layers with one scheme: the place, or its cosines and sines
-        for layer, cache in zip(layers, caches, strict=True):
-            x = layer(x, cache.own, shared)
-        caches.length = offset + 1
+        patterns: dict[Any, Pattern | None] = {}  # equal ones are shared; a single token sees all that is cached
+        for layer, cache, window, scheme in zip(layers, caches, stack.windows, stack.positions, strict=True):
+            view = cache.own.start, window, scheme
+            if view not in patterns:
+                patterns[view] = None if tokens == 1 else stack.pattern(None, offset, *view[:2], None, scheme)
+            x = layer(x, cache.own, shared, patterns[view])
+        caches.length = offset + tokens
         return last(x)
 
     return step
 
 
-def _layer(block: nn.Module, scheme: Position, number: int, cache: PartState, rows: int) -> Layer | None:
+def _layer(
+    block: nn.Module, scheme: Position, number: int, cache: PartState, texts: int, tokens: int
+) -> Layer | None:
     """x + attention(norm(x)), and the same with the feed-forward: of a block of common parts, None for any other."""
     if type(block) is not PreNorm or type(cache) is not Cache or block.cross is not None:
         return None
     if not isinstance(block.attend, Branch) or not isinstance(block.ffn, Branch):
         return None
-    attend = _attention(block.attend.part, scheme, number, rows)
+    attend = _attention(block.attend.part, scheme, number, texts, tokens)
     if attend is None:
         return None
-    first, second, feed = _norm(block.attend.norm), _norm(block.ffn.norm), _feed(block.ffn.part, rows)
+    first, second, feed = _norm(block.attend.norm), _norm(block.ffn.norm), _feed(block.ffn.part, texts * tokens)
 
-    def layer(x: Tensor, cache: PartState, shared: list[Any]) -> Tensor:
-        x = x + attend(first(x), cache, shared)
+    def layer(x: Tensor, cache: PartState, shared: list[Any], pattern: Pattern | None) -> Tensor:
+        x = x + attend(first(x), cache, shared, pattern)
         return x + feed(second(x))
 
     return layer
 
 
-def _attention(part: nn.Module, scheme: Position, number: int, rows: int) -> Layer | None:
-    """Attention of one new token to all tokens in a cache."""
+def _attention(part: nn.Module, scheme: Position, number: int, texts: int, tokens: int) -> Layer | None:
+    """Attention of new tokens, some in each text, to all tokens in a cache."""
     if type(part) is not MultiHead or type(part.backend) is not SDPA or scheme.biases:
         return None
     if any(type(norm) is not nn.Identity for norm in (part.query_norm, part.key_norm)):
@@ -114,12 +122,13 @@ def _attention(part: nn.Module, scheme: Position, number: int, rows: int) -> Lay
     if type(scheme).rotate_keys is not Position.rotate_keys:
         return None
     rotate = _rotation(scheme, number)
-    fused, out = _product(part.qkv, rows), _product(part.out, rows)
+    fused, out = (_product(matrix, texts * tokens) for matrix in (part.qkv, part.out))
     heads, groups, width = part.heads, part.kv_heads, part.head_dim
-    shape, sizes = (rows, 1, heads + 2 * groups, width), [heads, groups, groups]
-    options: dict[str, Any] = {"scale": part.scale, "enable_gqa": heads != groups}
+    shape, sizes = (texts, tokens, heads + 2 * groups, width), [heads, groups, groups]
+    backend, scale = part.backend, part.scale
+    options: dict[str, Any] = {"scale": scale, "enable_gqa": heads != groups}
 
-    def attend(x: Tensor, cache: PartState, shared: list[Any]) -> Tensor:
+    def attend(x: Tensor, cache: PartState, shared: list[Any], pattern: Pattern | None) -> Tensor:
         projected = fused(x).view(shape).transpose(1, 2)
         if rotate is None:
             q, k, v = projected.split(sizes, 1)
@@ -127,14 +136,17 @@ def _attention(part: nn.Module, scheme: Position, number: int, rows: int) -> Lay
             turned, v = projected.split([heads + groups, groups], 1)
             q, k = rotate(turned, shared).split([heads, groups], 1)
         k, v = cast(Cache, cache).extend(k, v)
-        mixed = F.scaled_dot_product_attention(q, k, v, **options)
-        return out(mixed.transpose(1, 2).reshape(rows, 1, heads * width))
+        if pattern is None:
+            mixed = F.scaled_dot_product_attention(q, k, v, **options)
+        else:
+            mixed = backend(q, k, v, pattern, scale=scale)
+        return out(mixed.transpose(1, 2).reshape(texts, tokens, heads * width))
 
     return attend
 
 
 def _rotation(scheme: Position, number: int) -> Callable[[Tensor, list[Any]], Tensor] | None:
-    """What turns queries and keys (B, H, 1, D); layers with one RoPE share its cosines and sines."""
+    """What turns queries and keys (B, H, T, D); layers with one RoPE share its cosines and sines."""
     if not scheme.rotates:
         return None
     if type(scheme).rotate is not RoPE.rotate:
@@ -161,7 +173,7 @@ def _norm(part: nn.Module) -> Function:
 
 
 def _feed(part: nn.Module, rows: int) -> Function:
-    """A feed-forward of x (B, 1, dim)."""
+    """A feed-forward of x (B, T, dim), B T rows."""
     if type(part) is MLP:
         up, down, act = _product(part.up, rows), _product(part.down, rows), ACTIVATIONS[part.activation]
         return lambda x: down(act(up(x)))
@@ -177,7 +189,7 @@ def _feed(part: nn.Module, rows: int) -> Function:
 
 
 def _product(part: nn.Module, rows: int) -> Function:
-    """The product of a linear layer for x (B, 1, in)."""
+    """The product of a linear layer for x (B, T, in), B T rows."""
     if type(part) is not Linear:
         return part.forward
     weight, bias = part.weight, part.bias

@@ -281,7 +281,7 @@ class Stack(nn.Module):
         offset = caches.length if caches else 0
         added = x.size(1)
         alone = valid is None and memory is None and packing is None
-        if caches and offset and added == 1 and alone and self.causal and type(self) is Stack:
+        if caches and offset and alone and self.causal and type(self) is Stack:
             step = step_of(self, x, caches)
             if step is not None:
                 return step(x, caches)
