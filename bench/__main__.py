@@ -42,18 +42,21 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="a file for all figures, each turn's included")
     parser.add_argument("--figures", type=Path, help="a folder for the figures of studies; none are drawn unless given")
     parser.add_argument("--parts", help="A,B: only these mixers in the studies recall and exercises")
-    against = "ten short contests against a revision, folder or wheel; the last tag unless given"
+    against = "ten short contests, or those named, against a revision, folder or wheel; the last tag unless given"
     parser.add_argument("--gate", nargs="?", const="", metavar="RELEASE", help=against)
     arguments = parser.parse_args(argv)
-    unknown = [name for name in arguments.workloads if name not in WORKLOADS and name not in NAMES]
+    names = [*WORKLOADS, *NAMES] if arguments.gate is None else [contest.name for contest in gate.CONTESTS]
+    unknown = [name for name in arguments.workloads if name not in names]
     if unknown:
-        parser.error(f"unknown workload {unknown[0]!r}: choose from {', '.join([*WORKLOADS, *NAMES])}")
+        kind = "workload" if arguments.gate is None else "contest of the gate"
+        parser.error(f"unknown {kind} {unknown[0]!r}: choose from {', '.join(names)}")
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
     os.environ["ZOO_BF16"] = "0"  # precision is named
     if arguments.gate is not None:
         try:
             release = arguments.gate or gate.last_tag()
-            return gate.run(release, machine(), turns=arguments.turns, clock=arguments.clock)
+            named = arguments.workloads or None
+            return gate.run(release, machine(), turns=arguments.turns, clock=arguments.clock, names=named)
         except ValueError as error:
             parser.error(str(error))
     about, results, turns, tables = machine(), [], {}, []

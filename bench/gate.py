@@ -67,8 +67,17 @@ CONTESTS = (
 )
 
 
-def run(against: str, about: dict[str, Any], *, turns: int, clock: str, results: Path = RESULTS) -> int:
-    """Run all contests against a revision, a folder or a wheel; 1 if one was lost or failed, else 0.
+def run(
+    against: str,
+    about: dict[str, Any],
+    *,
+    turns: int,
+    clock: str,
+    results: Path = RESULTS,
+    names: Sequence[str] | None = None,
+) -> int:
+    """Run the contests of these names, all unless given, against a revision, a folder or a wheel; 1 if one was lost or
+    failed, else 0.
 
     ``about`` describes the machine; its entry goes to a file of its processor in ``results``, after each contest.
     Raises ValueError for fewer than two turns, and what ``unpack`` raises.
@@ -84,6 +93,8 @@ def run(against: str, about: dict[str, Any], *, turns: int, clock: str, results:
         "machine": about, "contests": {},
     }  # fmt: skip
     for contest in CONTESTS:
+        if names is not None and contest.name not in names:
+            continue
         entry["contests"][contest.name] = judge(
             contest, *compete(contest.entrants(str(release)), first=2, turns=turns, steps=1, clock=clock)
         )

@@ -57,6 +57,21 @@ def test_verdicts_come_from_intervals_of_paired_turns(factor, noise, verdict, co
     assert f"| gpt2-bf16-plain | {PLAIN_TORCH} |" in (tmp_path / "some-r-cpu-amx.md").read_text()
 
 
+def test_contests_can_be_named(tmp_path, monkeypatch, release, capsys):
+    times(monkeypatch, 1.0)
+    names = ["generation-1", "gpt2-bf16-plain"]
+    monkeypatch.setattr(gate, "RESULTS", tmp_path)
+    monkeypatch.setattr(program, "machine", lambda: ABOUT)
+    run = gate.run
+    monkeypatch.setattr(gate, "run", lambda *call, **options: run(*call, **options, results=tmp_path))
+    assert program.main(["--gate", str(release), *names, "--turns", "3"]) == 0
+    (entry,) = json.loads((tmp_path / "some-r-cpu-amx.json").read_text())
+    assert list(entry["contests"]) == names
+    with pytest.raises(SystemExit):
+        program.main(["--gate", str(release), "recall"])
+    assert "unknown contest of the gate 'recall'" in capsys.readouterr().err
+
+
 def test_the_interval_is_that_of_students_t_on_logarithms():
     ratio, low, high = gate.paired_ratio([1.0, 1.0, 1.0], [1.0, 2.0, 4.0])
     assert ratio == pytest.approx(2.0)
@@ -124,7 +139,7 @@ def test_the_command_hands_its_release_over(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(program, "machine", lambda: ABOUT)
     monkeypatch.setattr(gate, "run", lambda *call, **options: calls.append((call, options)) or 1)
     assert program.main(["--gate", "v0.1.0", "--turns", "4", "--clock", "cpu"]) == 1
-    assert calls == [(("v0.1.0", ABOUT), {"turns": 4, "clock": "cpu"})]
+    assert calls == [(("v0.1.0", ABOUT), {"turns": 4, "clock": "cpu", "names": None})]
     with monkeypatch.context() as patch:
         patch.setattr(gate, "last_tag", lambda: "v0.2.0")
         program.main(["--gate"])

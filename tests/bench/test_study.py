@@ -132,6 +132,20 @@ def test_turns_alternate():
     assert {name: len(times) for name, times in seconds.items()} == {"a": 3, "b": 3}
 
 
+def test_speculation_is_compared_with_plain_decoding_of_the_same_model(monkeypatch):
+    speculation = importlib.import_module("bench.studies.speculation")
+    for name, value in {"SHAPE": {"dim": 16, "depth": 1, "heads": 2}, "STEPS": 1, "ROWS": 2, "CONTEXT": 32,
+                        "REPEATED": 1, "UNREPEATED": 1, "WRITTEN": 12}.items():  # fmt: skip
+        monkeypatch.setattr(speculation, name, value)
+    (table,) = speculation.study(Options(turns=2, clock="cpu"))
+    assert [row[0].partition(":")[0] for row in table.rows] == ["repeated", "not repeated"]
+    assert [row[-1] for row in table.rows] == ["True", "True"]
+    assert all(1 <= row[-2] <= 12 for row in table.rows)
+    train, test = speculation.lines()
+    assert not set(train) & set(test)
+    assert len(train) > 1000
+
+
 @pytest.mark.parametrize("name", studies.NAMES)
 def test_every_study_is_there(name):
     assert callable(studies.study(name))

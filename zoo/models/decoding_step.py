@@ -93,9 +93,7 @@ def _make_step(stack: Stack, x: Tensor, caches: Caches) -> Step | None:
     return step
 
 
-def _layer(
-    block: nn.Module, scheme: Position, number: int, cache: PartState, texts: int, tokens: int
-) -> Layer | None:
+def _layer(block: nn.Module, scheme: Position, number: int, cache: PartState, texts: int, tokens: int) -> Layer | None:
     """x + attention(norm(x)), and the same with the feed-forward: of a block of common parts, None for any other."""
     if type(block) is not PreNorm or type(cache) is not Cache or block.cross is not None:
         return None
