@@ -75,8 +75,17 @@ def arm(home: Path, first: int, last: int, number: int, record: Path | None = No
     assert library().faults_arm(folders.encode(), first, last, number, handle) == 0
 
 
-def live(command: Command, home: Path, words: Sequence[str], log: Path, prologue: Callable[[], None]) -> int | None:
-    """One process that runs the command to its end, with all that happens when a program exits; its code."""
+def live(
+    command: Command,
+    home: Path,
+    words: Sequence[str],
+    log: Path,
+    prologue: Callable[[], None],
+    patience: float = 120.0,
+) -> int | None:
+    """One process that runs the command to its end, with all that happens when a program exits; its code, or None
+    where it has not ended in ``patience`` seconds.
+    """
     from tests.chaos import lives
 
     def first() -> None:
@@ -101,7 +110,7 @@ def live(command: Command, home: Path, words: Sequence[str], log: Path, prologue
         prologue()
 
     child = lives.born(list(words), home / "site", log, first)
-    code = lives.ended(child, 120.0)
+    code = lives.ended(child, patience)
     if code is None:
         lives.kill(child)
     return code
@@ -204,27 +213,37 @@ def fit(task: str) -> Command:
     )  # fmt: skip
 
 
-def compared(home: Path) -> dict[str, str]:
+MEASURED = ("tokens_per_s", "peak_memory_bytes", "seconds")  # of a variant: other ones each time
+COMPARE = ["compare", "lm.yaml", "--vary", "model.norm=RMSNorm,LayerNorm", "--trainer.max_steps=2"]
+
+
+def compared(home: Path, recipe: str = "lm") -> dict[str, str]:
     """Of the runs of a comparison, and what it says of them but for speed."""
     from tests.chaos import toys
     from zoo.compare.charts import COSTS
 
     result = {}
-    for run in sorted((home / "site/runs/lm").glob("*/s*")):
+    for run in sorted((home / "site/runs" / recipe).glob("*/s*")):
         if run.is_dir() and run.parent.name != "compare":
-            result |= {f"{run.parent.name} {name}": value for name, value in toys.outcome(run).items()}
-    report = next((home / "site/runs/lm/compare").iterdir())
+            result |= {f"{recipe} {run.parent.name} {name}": value for name, value in toys.outcome(run).items()}
+    report = next((home / "site/runs" / recipe / "compare").iterdir())
     answer = json.loads((report / "comparison.json").read_text())
-    rows = answer.get("rows", answer.get("variants", []))
-    losses = [(row.get("variant"), row.get("values"), row.get("mean")) for row in rows]
-    result["answer"] = toys.digest(losses)
+    variants = [without(row, MEASURED) for row in answer["variants"]]
+    assert all(len(row["figures"]) == row["seeds"] > 0 for row in variants)
+    result[f"{recipe} answer"] = toys.digest(without(answer, ("flags", "variants")) | {"variants": variants})
     measured = {f"{cost}.png" for cost in COSTS}  # drawn only where the variants differ in it, which time decides
-    names = {path.name for path in report.iterdir() if path.is_file() and not path.name.startswith(".")}  # no locks
-    result["files"] = toys.digest(sorted(names - measured))
+    result[f"{recipe} files"] = toys.digest(sorted(set(names(report)) - measured))
     return result
 
 
-COMPARE = ["compare", "lm.yaml", "--vary", "model.norm=RMSNorm,LayerNorm", "--trainer.max_steps=2"]
+def without(record: dict, keys: Sequence[str]) -> dict:
+    """A record without some of its keys."""
+    return {key: value for key, value in record.items() if key not in keys}
+
+
+def names(report: Path) -> list[str]:
+    """Of the files of a report, without locks."""
+    return [path.name for path in report.iterdir() if path.is_file() and not path.name.startswith(".")]
 
 
 def compare() -> Command:
@@ -247,18 +266,59 @@ def spent(home: Path) -> dict[str, str]:
     return compared(home) | {"looks": toys.digest(looks), "tries": toys.digest(tries)}
 
 
+def compare_tasks() -> Command:
+    """A comparison in two tasks at once, with two seeds, whose runs are finished, and its scoreboard."""
+    words = [COMPARE[0], "lm.yaml", "vit.yaml", *COMPARE[2:], "--seeds", "2"]
+    return Command(words, lambda home: finished(home, compare_tasks()), scored, inside=forks)
+
+
+def scored(home: Path) -> dict[str, str]:
+    """Of the comparisons of both tasks, and of what the scoreboard says of them but for speed."""
+    from tests.chaos import toys
+
+    board = next((home / "site/runs/compare/lm+vit").iterdir())
+    answer = json.loads((board / "scoreboard.json").read_text())
+    looks = json.loads((board / "looks.json").read_text())
+    assert all(set(row["scores"]) == {"lm", "vit"} for row in answer["variants"])
+    own = {
+        "board": toys.digest(without(answer, ("recipes",))),
+        "board's looks": toys.digest(looks),
+        "board's files": toys.digest(sorted(names(board))),
+    }
+    return compared(home) | compared(home, "vit") | own
+
+
+def compare_attribute() -> Command:
+    """What each of two options contributes to the difference of two recipes, with two seeds, of finished runs."""
+    words = ["compare", "lm.yaml", "other.yaml", "--attribute", "--trainer.max_steps=2", "--seeds", "2"]
+    return Command(words, lambda home: finished(home, compare_attribute()), attributed, inside=forks)
+
+
+def attributed(home: Path) -> dict[str, str]:
+    """Of an attribution: its comparison, and the table of shares in its report."""
+    from tests.chaos import toys
+
+    report = next((home / "site/runs/lm/compare").iterdir())
+    page = (report / "comparison.html").read_text()
+    assert "Contribution of each option" in page
+    return compared(home) | {"shares": toys.digest(page.count("Contribution of each option"))}
+
+
 def finished(home: Path, command: Command | None = None) -> None:
     """A comparison whose runs are finished, made once, in ``site``; its answer is still to be given."""
     done = home / "finished"
     command = command or compare()
     if not done.is_dir():
         recipes(home)
-        code = live(command, home, command.words, home / "finished.log", lambda: None)
+        other = (home / "site/lm.yaml").read_text().replace("dropout: 0.1", "dropout: 0.1, norm: RMSNorm, ffn: SwiGLU")
+        (home / "site/other.yaml").write_text(other)
+        code = live(command, home, command.words, home / "finished.log", lambda: None, 1200.0)
         assert code == 0, (home / "finished.log").read_text()[-2000:]
         shutil.copytree(home / "site", done)
     shutil.rmtree(home / "site", ignore_errors=True)
     shutil.copytree(done, home / "site")
-    shutil.rmtree(home / "site/runs/lm/compare")
+    for reports in [*(home / "site/runs").glob("*/compare"), home / "site/runs/compare"]:
+        shutil.rmtree(reports, ignore_errors=True)
     (home / "site/tries.json").unlink(missing_ok=True)
 
 
@@ -328,6 +388,8 @@ def commands() -> dict[str, Callable[[], Command]]:
     }
     constructors["compare"] = compare
     constructors["compare series"] = compare_in_series
+    constructors["compare tasks"] = compare_tasks
+    constructors["compare attribute"] = compare_attribute
     constructors["compare finished"] = lambda: replace(compare(), prepare=finished)
     return {**constructors, **{name: lambda n=name: outs[n] for name in outs}}
 
