@@ -19,6 +19,7 @@ NAMES = (
     "recall",
     "widths",
     "speculation",
+    "busy",
 )
 
 

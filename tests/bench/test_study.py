@@ -3,6 +3,7 @@
 import importlib
 import json
 import re
+import sys
 
 import pytest
 import torch
@@ -144,6 +145,37 @@ def test_speculation_is_compared_with_plain_decoding_of_the_same_model(monkeypat
     train, test = speculation.lines()
     assert not set(train) & set(test)
     assert len(train) > 1000
+
+
+def test_a_step_beside_other_work_is_timed_in_every_situation(monkeypatch):
+    busy = importlib.import_module("bench.studies.busy")
+    calls = []
+
+    def measure(threads, way, situation):
+        calls.append((threads, way, situation))
+        return {"alone": 0.01, "two at once": 0.03}.get(situation, 0.02) * (2 if way == "spinning" else 1)
+
+    monkeypatch.setattr(busy, "measure", measure)
+    (table,) = busy.study(Options(turns=2))
+    assert len(calls) == 2 * 3 * 3
+    assert table.rows[:2] == [[2, "spinning", 20.0, 40.0, 60.0], [2, "passive", 10.0, 20.0, 30.0]]
+    assert table.notes[0].endswith("2.00 beside a busy process, 3.00 two at once, relative to alone.")
+
+
+def test_two_trainings_are_timed_at_once(monkeypatch):
+    busy = importlib.import_module("bench.studies.busy")
+    words = "import os; print(float(os.environ['OMP_NUM_THREADS']) + (os.environ.get('OMP_WAIT_POLICY') == 'PASSIVE'))"
+    started, popen = [], busy.subprocess.Popen
+
+    def start(command, **options):
+        started.append(command)
+        return popen([sys.executable, "-c", words if "step" in command[-1] else "while True: pass"], **options)
+
+    monkeypatch.setattr(busy.subprocess, "Popen", start)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    assert busy.measure(2, "passive", "two at once") == 3.0
+    assert busy.measure(2, "spinning", "beside a busy process") == 2.0
+    assert len(started) == 4
 
 
 @pytest.mark.parametrize("name", studies.NAMES)
