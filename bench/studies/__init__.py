@@ -20,6 +20,7 @@ NAMES = (
     "widths",
     "speculation",
     "busy",
+    "compilation",
 )
 
 

@@ -162,6 +162,28 @@ def test_a_step_beside_other_work_is_timed_in_every_situation(monkeypatch):
     assert table.notes[0].endswith("2.00 beside a busy process, 3.00 two at once, relative to alone.")
 
 
+def test_first_steps_and_later_ones_are_timed_by_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    compilation = importlib.import_module("bench.studies.compilation")
+    monkeypatch.setattr(compilation, "SIZES", {"small": (16, 1, 2)})
+    caches = []
+
+    def start(sizes, cache, threads, turns):
+        assert sizes == (16, 1, 2)
+        caches.append((cache, turns))
+        return (30.0 if len(caches) == 1 else 3.0), 0.02, 0.01
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compilation, "start", start)
+        (table,) = compilation.study(Options(turns=3))
+    assert table.rows == [["small", 30.0, 3.0, 20.0, 10.0, 2.0]]
+    assert [turns for _, turns in caches] == [1, 3]
+    assert caches[0][0] == caches[1][0]
+    monkeypatch.setattr("torch.compile", lambda function: function)
+    monkeypatch.setattr(compilation, "STEPS", 1)
+    assert all(seconds > 0 for seconds in compilation.time_steps((16, 1, 2), 2))
+
+
 def test_two_trainings_are_timed_at_once(monkeypatch):
     busy = importlib.import_module("bench.studies.busy")
     words = "import os; print(float(os.environ['OMP_NUM_THREADS']) + (os.environ.get('OMP_WAIT_POLICY') == 'PASSIVE'))"
