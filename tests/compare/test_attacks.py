@@ -422,13 +422,14 @@ def test_who_follows_the_number_of_seeds_needed_spends_what_is_left(in_process):
         levels.append((report["test"]["name"], report["test"]["level"]))
         assert variant["verdict"] == "not distinguishable"
         needed, fewest, most = (variant[f"seeds_needed{end}"] for end in ("", "_low", "_high"))
-        assert fewest < (needed or 1001) <= (most or 1001)
+        assert (fewest or 1001) <= (needed or 1001) <= (most or 1001)
         count = min(max(needed or MOST_SEEDS, count + 1), count + 4)
         text = " ".join(in_process(*words, f"--seeds={count}").split())
         reports.append(home / f"seeds=1-{count}")
         assert f"Look {len(reports)} at this comparison" in text
         assert f"seeds, of which added 4 to {count} after {len(reports) - 1} look" in text
-        assert re.search(r"about [\d,]+ \(\d+ to (more than 1,000|[\d,]+)\) would be needed", text)
+        advised = r"(about [\d,]+ \([\d,]+ to .*\)|more than 1,000.*) would be needed"
+        assert re.search(advised, text)
     assert levels == [("t", pytest.approx(FIRST * ALPHA)), ("sequential", pytest.approx(FIRST * (1 - FIRST) * ALPHA))]
     assert sum(look.spent for look in load_looks(home, ["default", "norm=two"]).looks) < ALPHA
 

@@ -7,7 +7,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from zoo.registry import suggest
 
 if TYPE_CHECKING:
     from zoo.compare.charts import Chart
+    from zoo.compare.looks import Alternatives
     from zoo.compare.paired_tests import PairedTestPlan
     from zoo.compare.run_records import RunRecord
     from zoo.compare.verdict import Answer
@@ -359,7 +360,7 @@ def answer_folders(folders: Sequence[Path], options: ParsedOptions) -> int:
 
 def answer_records(
     ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record,
-    test_plan: PairedTestPlan | None = None,
+    test_plan: PairedTestPlan | None = None, refusals: Sequence[Flag] = (),
 ) -> Answer:  # fmt: skip
     """The verdict over finished runs, with the goal and the moment of the command line."""
     from zoo.compare.paired_tests import T_TEST
@@ -368,13 +369,16 @@ def answer_records(
     at = options.get("at") or record.at or run_records.DECISIVE
     commands = [record.command] if record.command else []
     goal = record.goal or options.get("goal")
-    return answer(ledgers, record.baseline, goal, at, record.tuned, commands, record.varied, test_plan or T_TEST)
+    return answer(
+        ledgers, record.baseline, goal, at, record.tuned, commands, record.varied, test_plan or T_TEST, refusals
+    )
 
 
 def look_at_comparison(
     ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record, home: Path
 ) -> Answer:
     """The verdict over a comparison's finished runs, with what earlier looks have left to spend; records the look."""
+    from zoo.compare.digests import run_digest
     from zoo.compare.looks import DECISIONS, Question, load_looks, save_looks
     from zoo.compare.series import load_series, save_series
     from zoo.compare.statistics import ALPHA
@@ -397,15 +401,45 @@ def look_at_comparison(
         if series is not None:
             looks.check_budget(alpha)
         question = Question(first.goal, first.baseline, first.at, record.margin, options.get("test") or "t")
-        look = looks.next_look(question, seeds, bool(record.until))
-        answer = answer_records(ledgers, options, record, looks.plan(look))
+        refusals = refuse_left_out_seeds(looks.left_out(seeds), [first.baseline, *variants])
+        refused = {name for flag in refusals for name in flag.variants}
+        tested = {name: numbers for name, numbers in seeds.items() if name not in refused}
+        runs = {name: {seed: run_digest(first.runs[name][seed]) for seed in tested[name]} for name in tested}
+        look = looks.next_look(question, tested, bool(record.until), runs, count_alternatives(first))
+        answer = answer_records(ledgers, options, record, looks.plan(look), refusals)
         verdicts = {row.variant: row.verdict.word for row in answer.rows[1:]}
-        new = looks.with_look(look, verdicts)
+        new = looks.with_look(look, {name: word for name, word in verdicts.items() if name not in refused})
         if new != looks:
             save_or_warn(home, lambda: save_looks(home, new))
         if series is not None:
             save_series(path, series.with_entry(entry, [name for name in verdicts if verdicts[name] in DECISIONS[:2]]))
-    return replace(answer, looks=new.looks, look_number=new.number(look))
+    return replace(answer, looks=new.looks, look_number=new.number(look), look=look, looks_elsewhere=len(new.elsewhere))
+
+
+def refuse_left_out_seeds(left_out: Mapping[str, Sequence[int]], variants: Sequence[str]) -> list[Flag]:
+    """Flags that refuse a verdict on variants, the baseline first, of which seeds are left out that were looked at.
+
+    Whoever leaves out seeds after a look chooses the difference.
+    """
+    result = []
+    for name, numbers in left_out.items():
+        seeds = journal.list_seeds(sorted(numbers))
+        sentence = (
+            f"{name}: seeds were left out that a look at this comparison has had, {seeds}; a verdict needs all that "
+            "were looked at, or the first ones of them"
+        )
+        result.append(Flag(sentence, True, "seeds left out", tuple(variants[1:]) if name == variants[0] else (name,)))
+    return result
+
+
+def count_alternatives(answer: Answer) -> Alternatives:
+    """How many figures could decide, and how many moments of runs."""
+    from zoo.compare.looks import Alternatives
+
+    runs = [run for seeds in answer.runs.values() for run in seeds.values() if run.finished]
+    validations = min((len(run.validations) for run in runs), default=1)
+    moments = validations + (validations > 1) + all(run.test for run in runs)  # last, last:2 and so on, best, test
+    return Alternatives(1 + len(answer.base.others or {}), max(1, moments))
 
 
 def save_or_warn(home: Path, save: Callable[[], object]) -> None:

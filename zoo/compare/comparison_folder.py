@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from zoo.compare.digests import check_digest, with_digest
 from zoo.compare.run_records import LEDGER, RunRecord, parse_record, read_crash, read_records
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 
-FILE, FORMAT = "runs.json", 1
+FILE, FORMAT = "runs.json", 2
 FOLDER = "compare"
 
 
@@ -58,7 +59,7 @@ def save_record(home: Path, record: Record) -> None:
         "tuning": dict(record.tuning),
         "scale": dict(record.scale),
     }
-    atomic_files.write_json(home / FILE, content, end="\n")
+    atomic_files.write_json(home / FILE, with_digest(content), end="\n")
 
 
 def load_record(home: Path) -> Record | None:
@@ -68,6 +69,8 @@ def load_record(home: Path) -> Record | None:
         return None
     try:
         content: Any = limits.read_json(path)
+        if content.get("format") not in (None, 1):  # those of earlier versions have no digest
+            check_digest(content)
         folders = tuple(Path(os.path.normpath(home / run)) for run in content["runs"])
         tuned = {str(name): str(sentence) for name, sentence in content["tuned"].items()}
         fields = {name: content[name] for name in ("baseline", "goal", "budget", "command")}
