@@ -232,10 +232,11 @@ def check_series(options: ParsedOptions, place: Path, variants: Sequence[str]) -
     Raises UsageError if there are none left, if the file is damaged, and if the comparison was looked at before.
     """
     from zoo.compare.looks import load_looks
-    from zoo.compare.series import load_series, save_series
+    from zoo.compare.series import check_series_file, load_series, save_series
 
     if options.get("series"):
         path = Path(options.get("series"))
+        check_series_file(path)
         with hold_lock(path):
             series = load_series(path, options.get("tries"))
             entry = series.entry(series_key(options, place), variants)
@@ -380,13 +381,15 @@ def look_at_comparison(
     """The verdict over a comparison's finished runs, with what earlier looks have left to spend; records the look."""
     from zoo.compare.digests import run_digest
     from zoo.compare.looks import DECISIONS, Question, load_looks, save_looks
-    from zoo.compare.series import load_series, save_series
+    from zoo.compare.series import check_series_file, load_series, save_series
     from zoo.compare.statistics import ALPHA
 
     first = answer_records(ledgers, options, record)
     seeds = {row.variant: tuple(row.figures) for row in first.rows}
     variants = [row.variant for row in first.rows[1:]]
     alpha, path = ALPHA, Path(options.get("series") or "")
+    if options.get("series"):
+        check_series_file(path)
     with hold_lock(path) if options.get("series") else nullcontext(), hold_lock(home / LOOKS):
         series = load_series(path, options.get("tries")) if options.get("series") and variants else None
         if series is not None:
