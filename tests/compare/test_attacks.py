@@ -478,6 +478,50 @@ def test_what_is_chosen_after_a_look_is_said_and_no_report_is_lost(in_process):
     assert json.loads((home / "runs.json").read_text())["varied"] == ["model.ffn"]
 
 
+def test_what_is_chosen_after_a_look_spends_and_is_said(in_process):
+    """The figure, the baseline, the seeds, another name for the same comparison; and records that were exchanged."""
+    words = ["compare", "./noisy.yaml", "--vary", "model.norm=noisy.One,noisy.Two", "--allow-import=noisy",
+             "--runs=choices"]  # fmt: skip
+    home = in_process.folder / "choices" / "noisy" / "compare" / "norm"
+
+    def look(*more, code=0, folder=""):
+        text = " ".join(in_process(*words, *more, code=code).split())
+        return text, json.loads((home / folder / "comparison.json").read_text())["test"]["level"]
+
+    _, first = look("--seeds=3")
+    left = ALPHA - first
+    text, level = look("--seeds=3", "--goal=bits_per_byte", folder="goal=bits_per_byte")
+    candidates = int(re.search(r"Its question is one of (\d+) that could be chosen after a look", text)[1])
+    assert candidates > 1
+    assert level == pytest.approx(FIRST * left / candidates)
+    assert "Chosen after looking at runs of this comparison: the goal bits_per_byte instead of loss" in text
+    left -= FIRST * left
+    _, level = look("--seeds=3", "--baseline=norm=noisy.Two", folder="baseline=norm_two")
+    assert level == pytest.approx(FIRST * left)  # with two variants there is one other baseline
+    text = " ".join(in_process(*words, "--seeds=2,3", code=1).split())
+    assert "seeds were left out that a look at this comparison has had, 1;" in text
+    assert "not comparable: seeds left out" in text
+
+    (in_process.folder / "again.yaml").write_text(
+        "recipe: ./noisy.yaml\nvary: {model.norm: [noisy.One, noisy.Two]}\nseeds: 3\n"
+    )
+    text = " ".join(in_process("compare", "./again.yaml", "--allow-import=noisy", "--runs=choices").split())
+    assert re.search(r"\d looks at the same runs by other comparisons of noisy count too", text)
+    assert "the comparison itself, when 6 of its runs had ended" in text
+
+    runs, original = home / "runs.json", (home / "runs.json").read_text()
+    runs.write_text(original.replace('"margin": null', '"margin": 5.0'))
+    assert "it was changed after zoo wrote it" in in_process("compare", str(home), code=2)
+    runs.write_text(original)
+    for source, target in (("norm=two/s1", "norm=two/s2"), ("default/s3", "norm=two/s3")):
+        path = home.parents[1] / target / "ledger.json"
+        content = path.read_text()
+        path.write_text((home.parents[1] / source / "ledger.json").read_text())
+        assert "is the record of another run" in in_process("compare", str(home), code=2)
+        path.write_text(content)
+    in_process("compare", str(home), code=1)  # of seeds 2 and 3, as before
+
+
 def test_attribution_has_a_journal(in_process):
     words = ["compare", "./toy.yaml", "./other.yaml", "--attribute", "--runs=parts", "--seeds=1"]
     assert "Chosen after looking" not in in_process(*words)

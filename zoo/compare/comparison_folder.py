@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from zoo.compare.digests import check_digest, with_digest
-from zoo.compare.run_records import LEDGER, RunRecord, parse_record, read_crash, read_records
+from zoo.compare.run_records import LEDGER, OTHER_SEED, RunRecord, parse_record, read_crash, read_records
+from zoo.compare.variant_names import pieces
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 
@@ -93,13 +94,25 @@ def load_record(home: Path) -> Record | None:
 
 
 def read_ledgers(folders: Sequence[Path], budget: str | None = None) -> list[RunRecord]:
-    """The records of those of ``folders`` that have one; ``budget`` is added to their settings."""
+    """The records of those of ``folders`` that have one; ``budget`` is added to their settings.
+
+    Raises UsageError for a record that belongs to the run of another folder.
+    """
     ledgers: list[RunRecord] = []
     for folder in folders:
         try:
             ledgers += read_records(folder)
         except UsageError:  # not started, or no record yet
             ledgers += [parse_record(folder / LEDGER)] if read_crash(folder) else []
+    for ledger in ledgers:
+        folder = ledger.path.parent
+        copied = sorted(pieces(ledger.variant)) != sorted(pieces(folder.parent.name))
+        if OTHER_SEED in ledger.problem or (copied and not ledger.problem):
+            whose = "" if ledger.problem else f": {ledger.name}"
+            raise UsageError(
+                f"{ledger.path} is the record of another run{whose}.\nRestore it, or remove {folder} and run the "
+                "comparison again."
+            )
     if budget is None:
         return ledgers
     return [replace(ledger, setting={**ledger.setting, "budget": budget}) for ledger in ledgers]
