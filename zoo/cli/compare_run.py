@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -323,15 +324,29 @@ def probe(
     }
     losses = length_probe.probe(folders, factors, place, allow, runner.print_progress)
     failures = {row.label: failure_text(row.failures, len(row.figures)) for row in answer.rows if row.failures}
-    rows = length_probe.table(losses, failures)
-    for row in rows:
-        widths = [max(len(other[i]) for other in rows) for i in range(len(row))]
-        runner.print_progress("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    differences = length_probe.length_differences(losses, answer.base.label, failures)
+    tables = [length_probe.table(losses, failures)]
+    tables += [length_probe.differences_table(differences)] if differences else []
+    for rows in tables:
+        for row in rows:
+            widths = [max(len(other[i]) for other in rows) for i in range(len(row))]
+            line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            runner.print_progress(line.rstrip())
+        runner.print_progress("")
+    length_probe.save_differences(place, differences)
+    legend = length_probe.differences_legend(answer.base.label, differences)
+    for line in textwrap.wrap(legend, 100):
+        runner.print_progress(line)
     ticks = [f"{factor}×" for factor in factors]
     title = "Loss in the last quarter of texts longer than in training"
     caption = "Mean over seeds of each run's best checkpoint on the validation text."
     if failures:
         caption += f" Without a mean: {', '.join(f'{label} ({text})' for label, text in failures.items())}."
+    if legend:
+        rows = length_probe.differences_table(differences)
+        texts = [f"{row[0]} {', '.join(f'{cell} at {head}' for head, cell in zip(rows[0][1:], row[1:], strict=True))}"
+                 for row in rows[1:]]  # fmt: skip
+        caption += f" {legend} {'; '.join(texts)}."
     axis_labels = ("length, in training lengths", "nats per token")
     losses = {label: each for label, each in losses.items() if label not in failures} or losses
     return draw_lines(title, length_probe.mean_losses(losses), axis_labels, ticks, caption=caption, looks=looks)
