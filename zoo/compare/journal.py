@@ -7,6 +7,7 @@ Each line has a digest of itself and of the line before, so that one that was ch
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -208,21 +209,17 @@ def has_tested(events: Sequence[Event], variants: Collection[str]) -> bool:
     return any(set(each.values()) & set(TESTED) and len(set(each) & set(variants)) > 1 for each in words)
 
 
-def plans_before_runs(events: Sequence[Event]) -> list[Question]:
-    """The questions that were asked before any run had ended, and so before any look."""
-    result = []
-    for event in events:
-        if event.ended_runs:
-            break
-        result.append(event.question)
-    return result
+def plans_before_runs(events: Sequence[Event]) -> list[Event]:
+    """What was asked before any run had ended, and so before any look."""
+    return list(itertools.takewhile(lambda event: not event.ended_runs, events))
 
 
 def choices_after_looking(events: Sequence[Event], question: Question) -> tuple[str, ...] | None:
     """What of a question was chosen when runs had ended already, as phrases; None without a journal."""
     if not events:
         return None
-    plans = plans_before_runs(events)
+    early_events = plans_before_runs(events)
+    plans = [event.question for event in early_events]
     if not plans:
         return (f"the comparison itself, when {events[0].ended_runs} of its runs had ended",)
     looks = sum(event.what == LOOK and event.ended_runs > 0 for event in events)
@@ -242,7 +239,10 @@ def choices_after_looking(events: Sequence[Event], question: Question) -> tuple[
                (("added", added_variants), ("left out", removed_variants)) if names]  # fmt: skip
     if changes:
         phrases.append(f"variants, of which {' and '.join(changes)} {often}")
-    if set(question.seeds) not in [set(plan.seeds) for plan in plans]:
+    until_decided = [event.question.seeds for event in early_events if event.details.get("until")]
+    as_planned = any(set(question.seeds) == set(plan.seeds) for plan in plans)
+    # how many of them there are is no choice: the test decided, or could not within them
+    if not as_planned and not any(set(question.seeds) == set(seeds[: len(question.seeds)]) for seeds in until_decided):
         planned = max((set(plan.seeds) for plan in plans), key=len)
         added, removed = sorted(set(question.seeds) - planned), sorted(planned - set(question.seeds))
         changes = [f"{verb} {list_seeds(seeds)}" for verb, seeds in (("added", added), ("left out", removed)) if seeds]

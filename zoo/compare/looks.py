@@ -163,7 +163,7 @@ class Looks:
             return earlier
         grown = any(look.seeds.get(name, numbers) != numbers for look in self.history for name, numbers in now.items())
         test: TestName = "sequential" if until_decided or grown else question.test
-        candidates = self._count_candidates(new, alternatives or Alternatives())
+        candidates = self._count_candidates(new, alternatives or Alternatives(), test)
         for look in self.history:  # another one of the same candidates
             paid = candidates > 1 and look.candidates == candidates and look.spent > 0 and look.test == test
             alike = self._changes(look.question) == self._changes(question) and set(look.seeds) == set(now)
@@ -192,13 +192,16 @@ class Looks:
         """What of a question differs from the first one."""
         return question.changes(self.history[0].question) if self.history else frozenset()
 
-    def _count_candidates(self, new: Look, alternatives: Alternatives) -> int:
-        """The number of questions that change what this one changes of the first one, seeds and variants included."""
+    def _count_candidates(self, new: Look, alternatives: Alternatives, test: TestName) -> int:
+        """The number of questions that change what this one changes of the first one, seeds and variants included.
+
+        A sequential test holds after any number of the seeds that were looked at.
+        """
         counts = {**asdict(alternatives), "baseline": len(new.seeds)}
         result = math.prod(max(1, counts.get(name, 2) - 1) for name in self._changes(new.question))
         past = [look.seeds for look in self.history]
         largest = all(set(each.get(name, ())) <= set(numbers) for each in past for name, numbers in new.seeds.items())
-        if not largest:
+        if not largest and test != "sequential":
             result *= len([each for index, each in enumerate(past) if each not in past[:index]])
         wider = max((len(look.seeds) - 1 for look in self.history if set(look.seeds) > set(new.seeds)), default=1)
         return result * wider
