@@ -457,7 +457,8 @@ def count_alternatives(answer: Answer) -> Alternatives:
     runs = [run for seeds in answer.runs.values() for run in seeds.values() if run.finished]
     validations = min((len(run.validations) for run in runs), default=1)
     moments = validations + (validations > 1) + all(run.test for run in runs)  # last, last:2 and so on, best, test
-    return Alternatives(1 + len(answer.base.others or {}), max(1, moments))
+    others = [mean for mean, _ in (answer.base.others or {}).values() if math.isfinite(mean)]
+    return Alternatives(1 + len(others), max(1, moments))
 
 
 def save_or_warn(home: Path, save: Callable[[], object]) -> None:

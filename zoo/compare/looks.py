@@ -241,18 +241,22 @@ class Looks:
         return same[0] if same else 0
 
 
-def load_looks(folder: Path, variants: Collection[str], alpha: float = ALPHA) -> Looks:
+def load_looks(
+    folder: Path, variants: Collection[str], alpha: float = ALPHA, beside: Collection[Path] | None = None
+) -> Looks:
     """The looks at the comparison of some variants in a folder: those at one or more of them, so that who tries one
     variant after another spends.
 
-    Looks at two or more of them in folders beside it count too, because they were at the same runs. They may spend
-    ``alpha``, or less if they were begun with less. Raises UsageError for a damaged file: to begin again would spend
+    Looks at two or more of them in the folders ``beside`` it, by default all, count too, because they were at the same
+    runs. They may spend ``alpha``, or less if they were begun with less. Raises UsageError for a damaged file: to begin again would spend
     ALPHA twice.
     """
     looks = _read_looks(folder)
     related = tuple(look for look in looks if set(look.seeds) & set(variants))
     unrelated = tuple(look for look in looks if look not in related)
-    others = sorted(path.parent for path in folder.parent.glob(f"*/{FILE}") if path.parent != folder)
+    if beside is None:
+        beside = [path.parent for path in folder.parent.glob(f"*/{FILE}")]
+    others = sorted(path for path in beside if path.resolve() != folder.resolve())
     elsewhere = tuple(
         look for other in others for look in _read_looks(other) if len(set(look.seeds) & set(variants)) > 1
     )
