@@ -248,8 +248,8 @@ def load_looks(
     variant after another spends.
 
     Looks at two or more of them in the folders ``beside`` it, by default all, count too, because they were at the same
-    runs. They may spend ``alpha``, or less if they were begun with less. Raises UsageError for a damaged file: to begin again would spend
-    ALPHA twice.
+    runs. They may spend ``alpha``, or less if they were begun with less. Raises UsageError for a damaged file: to begin
+    again would spend ALPHA twice.
     """
     looks = _read_looks(folder)
     related = tuple(look for look in looks if set(look.seeds) & set(variants))
