@@ -211,3 +211,14 @@ def test_no_other_module_reads_a_command_line_word_by_word():
 def test_argparse_is_used_in_one_module():
     users = [path.name for path in READERS if "argparse.ArgumentParser" in path.read_text()]
     assert users == ["option_parser.py"]
+
+
+NAMED = [one for one in VALUED if one.values[1].type is str and not one.values[1].key
+         and not one.values[1].choices and one.values[1].metavar not in ("", "TEXT")]  # fmt: skip
+
+
+@pytest.mark.parametrize("empty", ["", " ", "\t"])
+@pytest.mark.parametrize(("command", "option"), NAMED)
+def test_a_name_or_a_path_is_not_empty(command, option, empty):
+    """``--name ''`` of a script whose variable is not set was taken for no name at all."""
+    assert "got an empty value" in refusal(command, f"{option.strings[0]}={empty}")

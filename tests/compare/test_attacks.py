@@ -6,17 +6,23 @@ All runs are real, of three steps, and made in this process.
 import importlib
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from bench.verdicts import FIXED, PATIENCE, follow_advice
 from zoo.cli import compare_fits, compare_run, main
 from zoo.compare import figures_on_test_split, journal, prose, run_records
+from zoo.compare.looks import FIRST, load_looks
+from zoo.compare.paired_tests import PairedTestPlan, compare_samples, judge_all
 from zoo.compare.plan import verify_runs
 from zoo.compare.run_records import parse_record, read_records, read_state
+from zoo.compare.statistics import ALPHA
 from zoo.compare.verdict import answer
 from zoo.errors import UsageError
 from zoo.io import locks
@@ -65,6 +71,26 @@ class Slow(LayerNorm):
         time.sleep(0.1 * (self.training and not x.is_meta))
         return super().forward(x)
 """
+# two norms whose runs differ by a random number of one distribution alone, so that neither is better
+NOISY = """
+import random
+
+import torch
+from zoo.parts.norm import LayerNorm
+
+class One(LayerNorm):
+    number = 1
+
+    def __init__(self, dim: int):
+        super().__init__(dim)
+        self.scale = 1.0 + random.Random(f"{torch.initial_seed()} {self.number}").uniform(-0.5, 0.5)
+
+    def forward(self, x):
+        return super().forward(x) * self.scale
+
+class Two(One):
+    number = 2
+"""
 SEEDS = (1, 2, 3)
 
 
@@ -100,6 +126,10 @@ def finished_runs(tmp_path_factory):
         "fragile.py": FRAGILE,
         "own.py": OWN,
         "slow.py": SLOW,
+        "noisy.py": NOISY,
+        "noisy.yaml": RECIPE.replace("LayerNorm", "noisy.One").replace(
+            "max_steps: 4, val_check_interval: 4", "max_steps: 2, val_check_interval: 2"
+        ),
     }.items():
         (folder / name).write_text(content)
     for name in ("text", "val", "test"):
@@ -363,6 +393,60 @@ def test_the_test_split_may_decide(in_process, monkeypatch):
     assert "--at 'worst'" in in_process(*words, "--at=worst", code=2)
 
 
+# 6: the number of seeds that would be needed
+
+FIRST_SEEDS, MOST_SEEDS, DRAWS = 3, 12, 2000
+
+
+def follow_advice_uncorrected(ours, theirs):
+    """The last word of a t test at 5 % that is made again with as many seeds as it says would be needed."""
+    count, plan = FIXED, PairedTestPlan()
+    while True:
+        verdict = judge_all(compare_samples({"v": (ours[:count], theirs[:count])}, plan), True, plan)["v"]
+        needed = max(verdict.needed or PATIENCE + 1, count + 1)
+        if verdict.word != "not distinguishable" or needed > PATIENCE:
+            return verdict.word
+        count = needed
+
+
+def test_who_follows_the_number_of_seeds_needed_spends_what_is_left(in_process):
+    """Of two variants without a difference, the t test of each advised number of seeds called 8.5 % different."""
+    words = ["compare", "./noisy.yaml", "--vary", "model.norm=noisy.One,noisy.Two", "--allow-import=noisy",
+             "--runs=advice"]  # fmt: skip
+    home, levels, count = in_process.folder / "advice" / "noisy" / "compare" / "norm", [], FIRST_SEEDS
+    in_process(*words, f"--seeds={FIRST_SEEDS}")
+    reports = [home]
+    for _ in range(2):
+        report = json.loads((reports[-1] / "comparison.json").read_text())
+        variant = report["variants"][1]
+        levels.append((report["test"]["name"], report["test"]["level"]))
+        assert variant["verdict"] == "not distinguishable"
+        needed, fewest, most = (variant[f"seeds_needed{end}"] for end in ("", "_low", "_high"))
+        assert (fewest or 1001) <= (needed or 1001) <= (most or 1001)
+        count = min(max(needed or MOST_SEEDS, count + 1), count + 4)
+        text = " ".join(in_process(*words, f"--seeds={count}").split())
+        reports.append(home / f"seeds=1-{count}")
+        assert f"Look {len(reports)} at this comparison" in text
+        assert f"seeds, of which added 4 to {count} after {len(reports) - 1} look" in text
+        advised = r"(about [\d,]+ \([\d,]+ to .*\)|more than 1,000.*) would be needed"
+        assert re.search(advised, text)
+    assert levels == [("t", pytest.approx(FIRST * ALPHA)), ("sequential", pytest.approx(FIRST * (1 - FIRST) * ALPHA))]
+    assert sum(look.spent for look in load_looks(home, ["default", "norm=two"]).looks) < ALPHA
+
+    in_process(*words, f"--seeds={MOST_SEEDS}")
+    report = json.loads((home / f"seeds=1-{MOST_SEEDS}" / "comparison.json").read_text())
+    figures = [np.array([*variant["figures"].values()]) for variant in report["variants"]]
+    rng, false_words = np.random.default_rng(6), [0, 0]
+    for _ in range(DRAWS):
+        pair = np.stack([rng.choice(each, PATIENCE) for each in figures])
+        pair = np.where(rng.random(PATIENCE) < 0.5, pair, pair[::-1])  # either run may be the variant's
+        for index, follow in enumerate((follow_advice_uncorrected, follow_advice)):
+            false_words[index] += follow(*pair.tolist()) in ("better", "worse")
+    uncorrected, corrected = (words / DRAWS for words in false_words)
+    assert corrected <= ALPHA
+    assert uncorrected > 1.5 * corrected, (uncorrected, corrected)
+
+
 # 7: the journal
 
 
@@ -392,6 +476,50 @@ def test_what_is_chosen_after_a_look_is_said_and_no_report_is_lost(in_process):
     in_process("compare", str(home))
     assert len(journal.read_events(home)) == 9
     assert json.loads((home / "runs.json").read_text())["varied"] == ["model.ffn"]
+
+
+def test_what_is_chosen_after_a_look_spends_and_is_said(in_process):
+    """The figure, the baseline, the seeds, another name for the same comparison; and records that were exchanged."""
+    words = ["compare", "./noisy.yaml", "--vary", "model.norm=noisy.One,noisy.Two", "--allow-import=noisy",
+             "--runs=choices"]  # fmt: skip
+    home = in_process.folder / "choices" / "noisy" / "compare" / "norm"
+
+    def look(*more, code=0, folder=""):
+        text = " ".join(in_process(*words, *more, code=code).split())
+        return text, json.loads((home / folder / "comparison.json").read_text())["test"]["level"]
+
+    _, first = look("--seeds=3")
+    left = ALPHA - first
+    text, level = look("--seeds=3", "--goal=bits_per_byte", folder="goal=bits_per_byte")
+    candidates = int(re.search(r"Its question is one of (\d+) that could be chosen after a look", text)[1])
+    assert candidates > 1
+    assert level == pytest.approx(FIRST * left / candidates)
+    assert "Chosen after looking at runs of this comparison: the goal bits_per_byte instead of loss" in text
+    left -= FIRST * left
+    _, level = look("--seeds=3", "--baseline=norm=noisy.Two", folder="baseline=norm_two")
+    assert level == pytest.approx(FIRST * left)  # with two variants there is one other baseline
+    text = " ".join(in_process(*words, "--seeds=2,3", code=1).split())
+    assert "seeds were left out that a look at this comparison has had, 1;" in text
+    assert "not comparable: seeds left out" in text
+
+    (in_process.folder / "again.yaml").write_text(
+        "recipe: ./noisy.yaml\nvary: {model.norm: [noisy.One, noisy.Two]}\nseeds: 3\n"
+    )
+    text = " ".join(in_process("compare", "./again.yaml", "--allow-import=noisy", "--runs=choices").split())
+    assert re.search(r"\d looks at the same runs by other comparisons of noisy count too", text)
+    assert "the comparison itself, when 6 of its runs had ended" in text
+
+    runs, original = home / "runs.json", (home / "runs.json").read_text()
+    runs.write_text(original.replace('"margin": null', '"margin": 5.0'))
+    assert "it was changed after zoo wrote it" in in_process("compare", str(home), code=2)
+    runs.write_text(original)
+    for source, target in (("norm=two/s1", "norm=two/s2"), ("default/s3", "norm=two/s3")):
+        path = home.parents[1] / target / "ledger.json"
+        content = path.read_text()
+        path.write_text((home.parents[1] / source / "ledger.json").read_text())
+        assert "is the record of another run" in in_process("compare", str(home), code=2)
+        path.write_text(content)
+    in_process("compare", str(home), code=1)  # of seeds 2 and 3, as before
 
 
 def test_attribution_has_a_journal(in_process):

@@ -22,6 +22,7 @@ from zoo.compare.attribute import (
     subsets,
 )
 from zoo.compare.measure_model import CostMeter
+from zoo.compare.paired_tests import PairedTestPlan
 from zoo.compare.plan import Arm
 from zoo.compare.run_records import RunRecord
 from zoo.compare.variants import Choice
@@ -177,6 +178,15 @@ def test_shares_are_paired_by_seed_and_sorted_by_size():
     assert by["c"].verdict.word == "worse"
     assert by["b"].verdict.word == "not distinguishable"
     assert compute_shares(four("abc"), additive({"a": -0.1, "b": 0.0, "c": 0.4}), False)[0].verdict.word == "better"
+
+
+def test_shares_of_a_later_look_are_tested_as_that_look_may():
+    """Each look at an attribution tested at 5 %, however many there were."""
+    figures = additive({"a": -0.1, "b": 0.0, "c": 0.4})
+    later = compute_shares(four("abc"), figures, True, PairedTestPlan("sequential", 0.008))
+    assert {share.verdict.word for share in later} == {"not distinguishable"}  # it needs more than three seeds
+    strict = compute_shares(four("abc"), figures, True, PairedTestPlan("t", 1e-9))
+    assert {share.verdict.word for share in strict} == {"not distinguishable"}
 
 
 def test_shares_add_up_to_the_difference_of_the_recipes_for_every_interaction():

@@ -1,5 +1,6 @@
 """What a comparison was asked, and when: lines that are appended, read again after a kill, and judged."""
 
+import json
 import multiprocessing
 
 import pytest
@@ -135,4 +136,45 @@ def test_lines_that_are_no_events_are_counted(tmp_path):
     with (tmp_path / FILE).open("ab") as file:
         file.write(b'{"event": "look"}\n\n[1]\n')
     assert count_damaged_lines(tmp_path) == 2
-    assert "2 of 3 lines cannot be read" in describe_gaps(tmp_path, False)
+    assert "2 of 3 lines cannot be read or were changed" in describe_gaps(tmp_path, False)
+
+
+@pytest.mark.parametrize("change", ["edited", "removed", "exchanged", "of another journal"])
+def test_lines_that_were_changed_by_hand_are_counted(tmp_path, change):
+    for ended_runs in (0, 4, 8, 12):
+        append_event(tmp_path, plan(ended_runs=ended_runs))
+    assert count_damaged_lines(tmp_path) == 0
+    lines = (tmp_path / FILE).read_text().splitlines()
+    if change == "edited":
+        lines[1] = lines[1].replace('"ended_runs": 4', '"ended_runs": 0')
+    elif change == "removed":
+        del lines[1]
+    elif change == "exchanged":
+        lines[1:3] = lines[2:0:-1]
+    else:
+        append_event(tmp_path / "other", plan(ended_runs=4))
+        lines[1] = (tmp_path / "other" / FILE).read_text().strip()
+    (tmp_path / FILE).write_text("\n".join(lines) + "\n")
+    assert count_damaged_lines(tmp_path) > 0
+    before = count_damaged_lines(tmp_path)
+    append_event(tmp_path, plan(ended_runs=16))
+    assert count_damaged_lines(tmp_path) == before  # later lines are whole
+
+
+def test_a_journal_of_an_earlier_version_without_digests_is_read_and_goes_on(tmp_path):
+    append_event(tmp_path, plan())
+    line = json.loads((tmp_path / FILE).read_text())
+    del line["digest"]
+    (tmp_path / FILE).write_text(json.dumps(line) + "\n")
+    append_event(tmp_path, look())
+    assert (len(read_events(tmp_path)), count_damaged_lines(tmp_path)) == (2, 0)
+    with (tmp_path / FILE).open("a") as file:
+        file.write(json.dumps(line) + "\n")  # without a digest after one that has one
+    assert count_damaged_lines(tmp_path) == 1
+
+
+@pytest.mark.parametrize(("seeds", "said"), [((1, 2), False), ((1, 2, 3), False), ((1, 3), True), ((1, 2, 3, 4), True)])
+def test_how_many_seeds_a_test_until_decided_took_is_no_choice(seeds, said):
+    """A variant that was decided or hopeless after six of thirty seeds had "left out" the others."""
+    event = Event(PLAN, Question("loss", "last", "default", (1, 2, 3)), 0, {"until": "decided"})
+    assert bool(choices_after_looking([event], Question("loss", "last", "default", seeds))) is said

@@ -8,12 +8,23 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy import stats
 from torch import nn
 
 from tests.tasks.training import text_file
-from zoo.cli import main
-from zoo.compare import length_probe
-from zoo.compare.length_probe import Loss, mean_losses, parse_factors, probe, table, window_losses
+from zoo.cli import compare_run, main
+from zoo.compare import length_probe, run_records
+from zoo.compare.length_probe import (
+    Loss,
+    differences_legend,
+    differences_table,
+    length_differences,
+    mean_losses,
+    parse_factors,
+    probe,
+    table,
+    window_losses,
+)
 from zoo.data.text import TextFiles
 from zoo.errors import UsageError
 
@@ -181,3 +192,78 @@ def test_a_recipe_without_lengths_is_refused_before_it_is_trained(recipe, tmp_pa
     assert main(["compare", recipe, "--vary", "model.position=rope,alibi", "--probe", "length=1,2"]) == 2
     assert "--probe length is for language models on text, and this is a " in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+# differences from the baseline
+
+
+def probed(**figures):
+    """Losses of seeds from 1 on at lengths 1 and 2, None for a length that a run cannot read."""
+    return {
+        variant: {seed: [Loss(factor, 8 * factor, value, value, 10) for factor, value in zip((1, 2), pair, strict=True)]
+                  for seed, pair in enumerate(zip(*by_length, strict=True), 1)}
+        for variant, by_length in figures.items()
+    }  # fmt: skip
+
+
+def test_differences_and_intervals_are_those_of_scipy():
+    rng = np.random.default_rng(3)
+    figures = {name: rng.normal(2.0, 0.1, (2, 4)).tolist() for name in ("base", "a", "b")}
+    differences = {(one.variant, one.factor): one.pair for one in length_differences(probed(**figures), "base")}
+    assert list(differences) == [("a", 1), ("b", 1), ("a", 2), ("b", 2)]
+    for (name, factor), pair in differences.items():
+        ours, theirs = figures[name][factor - 1], figures["base"][factor - 1]
+        expected = stats.ttest_rel(ours, theirs)
+        interval = expected.confidence_interval(1 - 0.05 / 2)  # of two variants together
+        assert pair.mean == pytest.approx(np.mean(ours) - np.mean(theirs))
+        assert (pair.low, pair.high) == pytest.approx((interval.low, interval.high))
+        assert pair.p == pytest.approx(expected.pvalue)
+
+
+def test_a_length_that_a_run_cannot_read_and_failed_runs_have_no_difference():
+    losses = probed(base=[[1.0, 1.2], [2.0, 2.2]], a=[[1.1, 1.0], [None, None]], b=[[1.0, 1.0], [1.0, 1.0]])
+    del losses["a"][2]  # a seed of one side counts in no difference
+    rows = differences_table(length_differences(losses, "base", {"b": "1 of 3 diverged"}))
+    assert rows == [
+        ["difference, 95 % interval", "1×", "2×"],
+        ["a", "+0.100, one seed", "undefined"],
+        ["b", "1 of 3 diverged", "1 of 3 diverged"],
+    ]
+    swapped = length_differences(losses, "a")
+    assert [one.reason for one in swapped if one.factor == 2] == ["undefined for the baseline"] * 2
+    assert differences_legend("base", [one for one in swapped if one.reason]) == ""
+    assert differences_table(length_differences(probed(base=[[1.0], [2.0]]), "base"))[1:] == []
+
+
+def test_a_comparison_prints_and_saves_differences_by_length(folders, tmp_path, monkeypatch, capsys):
+    """On real runs: two seeds of two schemes, of which one knows no more positions."""
+
+    def execute(jobs, options):
+        for job in jobs:
+            if run_records.read_state(job.folder) != "finished":
+                assert main(["fit", *job.words, "--trainer.enable_progress_bar=false"]) == 0
+        return []
+
+    monkeypatch.setattr(compare_run, "execute", execute)
+    words = ["compare", "./toy.yaml", "--vary", "model.position=alibi,learned,none", "--baseline=position=alibi"]
+    assert main([*words, "--seeds=2", "--probe=length=1,2"]) == 0
+    text = capsys.readouterr().out
+    home = Path("runs/toy/compare/position")
+    saved = json.loads((home / "lengths.json").read_text())
+    late = {key.split("/")[-2:][0]: [] for key in saved["runs"]}
+    for key, entry in sorted(saved["runs"].items()):
+        late[key.split("/")[-2]].append([Loss(*each).last_quarter for each in entry["losses"]])
+    figures = {name: np.array(each, dtype=float) for name, each in late.items()}
+    for one in saved["differences"]:
+        name = {"Learned": "position=learned", "NoPosition": "position=noposition"}[one["variant"]]
+        if (one["variant"], one["factor"]) == ("Learned", 2):
+            assert one["reason"] == "undefined"
+            continue
+        column = one["factor"] - 1
+        expected = stats.ttest_rel(figures[name][:, column], figures["position=alibi"][:, column])
+        interval = expected.confidence_interval(1 - 0.05 / (2 if column == 0 else 1))
+        assert (one["low"], one["high"]) == pytest.approx((interval.low, interval.high))
+        printed = f"{one['mean']:+.3f} [{one['low']:+.3f}, {one['high']:+.3f}]".replace("-", "−")
+        assert printed in text
+    assert "They are no verdicts" in text
+    assert "Differences from ALiBi in the last quarter, paired over 2 seeds" in (home / "comparison.html").read_text()

@@ -1,11 +1,14 @@
 """Looks are recorded, and however many there are they spend 5 % together."""
 
 import json
+import math
 
 import numpy as np
 import pytest
 
-from zoo.compare.looks import FIRST, UNTIL, Looks, Question, load_looks, save_looks
+from zoo.compare import sequential
+from zoo.compare.looks import FIRST, UNTIL, Alternatives, Looks, Question, load_looks, save_looks
+from zoo.compare.paired_tests import compare_samples, judge_all
 from zoo.compare.statistics import ALPHA
 from zoo.errors import UsageError
 
@@ -94,18 +97,45 @@ def test_looks_survive_on_disk(tmp_path):
     assert load_looks(tmp_path, ["default", "a=1"]) == Looks()
 
 
-def test_comparisons_of_other_variants_in_one_folder_have_budgets_of_their_own(tmp_path):
+def test_who_tries_one_variant_after_another_spends_and_other_comparisons_in_one_folder_do_not(tmp_path):
     _, first = look_at(Looks(), LOSS, seeds(5))
     save_looks(tmp_path, first)
-    other = load_looks(tmp_path, ["default", "a=2"])
+    other = load_looks(tmp_path, ["b=1", "b=2"])
     assert (other.remaining, other.looks, other.unrelated) == (ALPHA, (), first.looks)
-    _, other = look_at(other, LOSS, seeds(5, "a=2"))
-    save_looks(tmp_path, other)
-    assert load_looks(tmp_path, ["default", "a=1"]).looks == first.looks
+    second = load_looks(tmp_path, ["default", "a=2"])
+    look, second = look_at(second, LOSS, seeds(5, "a=2"))
+    assert (look.test, look.level) == ("t", pytest.approx(FIRST * (1 - FIRST) * ALPHA))
+    save_looks(tmp_path, second)
     assert len(load_looks(tmp_path, ["default", "a=1", "a=2"]).looks) == 2
 
 
-@pytest.mark.parametrize("change", [{"format": 2}, {"looks": [{}]}, {"looks": 3}])
+def test_a_comparison_of_the_same_runs_under_another_name_spends_too(tmp_path):
+    _, first = look_at(Looks(), LOSS, seeds(5))
+    save_looks(tmp_path / "one", first)
+    same = load_looks(tmp_path / "other", ["default", "a=1", "a=2"])
+    assert (same.looks, same.elsewhere) == ((), first.looks)
+    look, same = look_at(same, LOSS, seeds(5, "a=1", "a=2"))
+    assert look.level == pytest.approx(FIRST * (1 - FIRST) * ALPHA)
+    save_looks(tmp_path / "other", same)
+    assert load_looks(tmp_path / "other", ["default", "a=1"]).looks == same.looks  # its own alone are written
+    assert load_looks(tmp_path / "other", ["default", "b=1"]).elsewhere == ()  # the baseline's runs alone are shared
+
+
+@pytest.mark.parametrize("place", [("level",), ("spent",), ("seeds", "default"), ("question", "goal"), ("verdicts",)])
+def test_a_record_that_was_changed_by_hand_is_refused(tmp_path, place):
+    _, looks = look_at(Looks(), LOSS, seeds(5), **{"a=1": "worse"})
+    save_looks(tmp_path, looks)
+    content = json.loads((tmp_path / "looks.json").read_text())
+    inner = content["looks"][0]
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = {"level": 0.01, "spent": 0.01, "default": [1, 2], "goal": "other", "verdicts": {}}[place[-1]]
+    (tmp_path / "looks.json").write_text(json.dumps(content))
+    with pytest.raises(UsageError, match="it was changed after zoo wrote it"):
+        load_looks(tmp_path, ["default", "a=1"])
+
+
+@pytest.mark.parametrize("change", [{"format": 3}, {"looks": [{}]}, {"looks": 3}, {"format": 1, "looks": 3}])
 def test_a_damaged_record_is_not_begun_again(tmp_path, change):
     save_looks(tmp_path, Looks())
     file = tmp_path / "looks.json"
@@ -124,3 +154,117 @@ def test_a_variant_that_joins_a_sequential_test_spends_a_level_of_its_own():
     joined = looks.next_look(question, {**seeds, "b": range(1, 8)}, until_decided=True)
     assert (more.spent, more.level) == (0.0, first.level)
     assert joined.spent == joined.level == pytest.approx((ALPHA - first.spent) * 0.9)
+
+
+# what is chosen after a look
+
+
+def test_seeds_that_were_looked_at_cannot_be_left_out_but_the_first_ones_and_those_of_a_look_may_be_asked_about():
+    _, looks = look_at(Looks(), LOSS, seeds(5))
+    _, looks = look_at(looks, LOSS, seeds(12))
+    kept = (1, 2, 4, 5, 6, 8, 9, 11)
+    assert looks.left_out({"default": kept, "a=1": kept}) == {"default": [3, 7, 10, 12], "a=1": [3, 7, 10, 12]}
+    assert looks.left_out({"default": (1, 2, 3, 4, 5, 6, 20), "a=1": tuple(range(1, 13))}).keys() == {"default"}
+    assert looks.left_out({"default": tuple(range(1, 8)), "b=1": (3, 5)}) == {}
+    assert looks.left_out(seeds(5)) == looks.left_out(seeds(30)) == {}
+    earlier, _ = look_at(looks, LOSS, seeds(8))
+    assert (earlier.test, earlier.spent) == ("sequential", 0.0)  # a point on the path of the sequential test
+
+
+def test_a_run_that_was_made_again_with_another_result_is_another_look():
+    runs = {"default": {1: "a", 2: "b"}, "a=1": {1: "c", 2: "d"}}
+    first = Looks().next_look(LOSS, seeds(2), runs=runs)
+    looks = Looks().with_look(first, {"a=1": "better"})
+    again = looks.next_look(LOSS, seeds(2), runs=runs)
+    assert (again.level, again.spent, looks.number(again)) == (first.level, 0.0, 1)
+    changed = looks.next_look(LOSS, seeds(2), runs={**runs, "a=1": {1: "c", 2: "e"}})
+    assert changed.spent == changed.level == pytest.approx(FIRST * (1 - FIRST) * ALPHA)
+    assert looks.plan(changed).earlier == {}
+    assert len(looks.with_look(changed, {}).looks) == 2
+    crashed = {**runs, "a=1": {1: "c", 2: ""}}  # nobody has seen its figure
+    looks = Looks().with_look(Looks().next_look(LOSS, seeds(2), runs=crashed), {})
+    assert looks.next_look(LOSS, seeds(2), runs=runs).spent == 0.0
+
+
+def test_a_question_that_is_chosen_after_a_look_shares_what_is_spent_with_the_others():
+    _, looks = look_at(Looks(), LOSS, seeds(5, "a", "b", "c"))
+    share, known = FIRST * (1 - FIRST) * ALPHA, Alternatives(goal=5, at=4)
+    for question, candidates in [
+        (Question("accuracy", "default"), 4), (Question("loss", "a"), 3), (Question("loss", "default", "last"), 3),
+        (Question("accuracy", "a"), 12), (Question("loss", "default", margin=0.1), 1),
+        (Question("loss", "default", test="permutation"), 2),
+    ]:  # fmt: skip
+        look = looks.next_look(question, seeds(5, "a", "b", "c"), alternatives=known)
+        assert (look.candidates, look.spent) == (candidates, pytest.approx(share))
+        assert look.level == pytest.approx(share / candidates)
+    first = looks.next_look(Question("accuracy", "default"), seeds(5, "a", "b", "c"), alternatives=known)
+    looks = looks.with_look(first, {})
+    second = looks.next_look(Question("perplexity", "default"), seeds(5, "a", "b", "c"), alternatives=known)
+    assert (second.level, second.spent) == (first.level, 0.0)  # paid for, as one of the four
+
+
+def test_of_fewer_variants_each_is_one_of_those_that_were_looked_at():
+    first, looks = look_at(Looks(), LOSS, seeds(5, "a", "b", "c"))
+    best = looks.next_look(LOSS, seeds(5, "b"))
+    assert (best.test, best.spent, best.level) == ("t", 0.0, pytest.approx(first.level / 3))
+    more = looks.next_look(LOSS, seeds(9, "b"))
+    assert (more.test, more.candidates) == ("sequential", 3)
+    until, looks = look_at(Looks(), LOSS, seeds(9, "a", "b"), True)
+    assert looks.next_look(LOSS, seeds(12, "b"), True).level == pytest.approx(until.level / 2)
+
+
+class Searcher:
+    """Somebody who looks at figures without any effect, and then asks whatever looks best."""
+
+    def __init__(self, rng, seeds=16, variants=3, goals=4):
+        self.figures = rng.standard_normal((goals, 1 + variants, seeds)) + rng.standard_normal((1, 1 + variants, seeds))
+        self.looks, self.claims = Looks(), 0
+
+    def ask(self, goal, variants, numbers, baseline=0):
+        numbers, names = list(numbers), [f"v{each}" for each in variants]
+        question = Question(f"g{goal}", f"v{baseline}")
+        every = dict.fromkeys([*names, f"v{baseline}"], numbers)
+        if self.looks.left_out(every):
+            return
+        look = self.looks.next_look(question, every, alternatives=Alternatives(goal=len(self.figures)))
+        plan = self.looks.plan(look)
+        order = [seed - 1 for seed in plan.sort_seeds(numbers)]
+        samples = {
+            name: (self.figures[goal, each, order].tolist(), self.figures[goal, baseline, order].tolist())
+            for name, each in zip(names, variants, strict=True)
+        }
+        verdicts = judge_all(compare_samples(samples, plan), True, plan)
+        words = {name: verdict.word for name, verdict in verdicts.items()}
+        self.looks = self.looks.with_look(look, words)
+        self.claims += any(word in ("better", "worse") for word in words.values())
+
+    def differences(self, count):
+        figures = self.figures[:, :, :count]
+        pairs = figures[:, :, None] - figures[:, None]  # (goals, variants, baselines, seeds)
+        with np.errstate(all="ignore"):
+            return np.nan_to_num(np.abs(pairs.mean(-1) / pairs.std(-1, ddof=1)))
+
+    def search(self, count=5):
+        """Look as planned, then at the goal, the baseline, the variant and the seeds that look best."""
+        self.ask(0, (1, 2, 3), range(1, count + 1))
+        sizes = self.differences(count)
+        best_goal = int(sizes[:, 1:, 0].max(axis=1).argmax())
+        self.ask(best_goal, (1, 2, 3), range(1, count + 1))
+        best_baseline = int(sizes[0].max(axis=0).argmax())
+        self.ask(0, [each for each in range(4) if each != best_baseline], range(1, count + 1), best_baseline)
+        goal, variant, baseline = np.unravel_index(sizes.argmax(), sizes.shape)
+        self.ask(int(goal), [int(variant)], range(1, count + 1), int(baseline))
+        self.ask(0, [1 + int(sizes[0, 1:, 0].argmax())], range(1, count + 1))
+        for more in (8, 12, 16):
+            self.ask(0, (1, 2, 3), range(1, more + 1))
+        difference = self.figures[0, 1] - self.figures[0, 0]
+        self.ask(0, (1,), [1 + int(seed) for seed in np.argsort(difference)[:12]])
+        return self.claims > 0
+
+
+def test_who_looks_and_chooses_goal_baseline_variants_and_seeds_makes_no_more_false_claims(monkeypatch):
+    monkeypatch.setattr(sequential, "confidence_sequence", lambda *_: (math.nan, math.nan))  # slow, and decides nothing
+    monkeypatch.setattr(sequential, "seeds_needed_sequentially", lambda *_: None)
+    rng = np.random.default_rng(7)
+    rate = np.mean([Searcher(rng).search() for _ in range(1000)])
+    assert 0.02 < rate <= ALPHA

@@ -158,3 +158,19 @@ def test_text_csv_and_json_say_the_same():
     of_one = [float(row["score"]) for row in rows if (row["recipe"], row["variant"]) == ("vit-tiny", "RMSNorm")]
     assert of_one == list(result.rows[1].scores["vit-tiny"].values())
     assert "| RMSNorm |" in scoreboard.as_markdown(result)
+
+
+def test_where_all_runs_of_both_failed_nothing_is_identical():
+    def fail_all(run):
+        for variant in ("default", "norm=rmsnorm"):
+            for seed in range(1, 6):
+                run = fail(variant, seed)(run)
+        return run
+
+    tasks = [task("lm-tiny", -0.1, edit=fail_all), task("vit-tiny", -0.1, edit=fail_all)]
+    result = make_scoreboard(tasks)
+    assert result.rows[1].verdict.word == "no verdict"
+    assert scoreboard.sentences(result)[0] == "These runs cannot tell."
+    assert scoreboard.sentences(result)[1].startswith("RMSNorm: all runs of both failed: no verdict")
+    one = make_scoreboard([task("lm-tiny", -0.1, edit=fail_all), task("vit-tiny", -0.1)])
+    assert one.rows[1].verdict.word != "no verdict"

@@ -74,3 +74,17 @@ def test_a_damaged_record_is_refused(tmp_path, content):
     with pytest.raises(UsageError, match="is damaged"):
         load_members(tmp_path)
     assert load_members(tmp_path / "none") is None
+
+
+def test_the_order_in_which_recipes_are_named_makes_no_other_scoreboard(tmp_path):
+    places = {}
+    for recipes in (["a", "b"], ["b", "a"], ["a", "b", "c"], ["a", "c"]):
+        members = [Member(tmp_path / recipe / "compare" / "norm", {"default": "x"}) for recipe in recipes]
+        places["".join(recipes)] = scoreboard_path(tmp_path, recipes, "norm")
+        save_members(places["".join(recipes)], members, "zoo compare")
+    again = scoreboard_path(tmp_path, ["a", "b"], "again")
+    save_members(again, [Member(tmp_path / each / "compare" / "again", {}) for each in ("a", "b")], "zoo compare")
+    assert scoreboard_folder.same_recipes(places["ab"]) == sorted([places["ab"], places["ba"], again])
+    (places["ba"] / scoreboard_folder.FILE).write_text("{")
+    assert scoreboard_folder.same_recipes(places["ab"]) == sorted([places["ab"], again])
+    assert scoreboard_folder.same_recipes(tmp_path / "compare" / "other" / "norm") == []

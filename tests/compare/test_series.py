@@ -1,12 +1,13 @@
 """A series of tries has one budget, which decided tries pass on."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from zoo.compare.series import Series, load_series, save_series
+from zoo.compare.series import Series, check_series_file, load_series, save_series
 from zoo.compare.statistics import ALPHA
-from zoo.errors import UsageError
+from zoo.errors import StorageError, UsageError
 
 
 def test_every_try_has_its_share_and_a_decided_one_passes_it_on():
@@ -56,3 +57,23 @@ def test_a_series_survives_on_disk(tmp_path):
             load_series(path)
     with pytest.raises(UsageError, match="cannot write --series"):
         save_series(path / "inside", series)
+
+
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [
+        (".", UsageError), ("/", UsageError), ("folder", UsageError), ("file/below.json", UsageError),
+        ("/dev/null", UsageError), ("x" * 300, UsageError), ("/proc/tries", StorageError),
+        ("new/tries.json", None), ("file", None),
+    ],
+)  # fmt: skip
+def test_a_place_where_no_series_can_be_is_refused_in_a_sentence(tmp_path, monkeypatch, path, error):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    if error is None:
+        check_series_file(Path(path))
+        assert not (tmp_path / "new" / "tries.json").exists()
+    else:
+        with pytest.raises(error, match="--series"):
+            check_series_file(Path(path))

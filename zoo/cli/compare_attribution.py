@@ -78,7 +78,10 @@ def run(options: ParsedOptions) -> int:
     answer, folder = compare_run.look_and_record(record, options, place)
     ledgers = [run for runs in answer.runs.values() for run in runs.values()]
     shares = attribute.compute_shares(
-        differences, attribute.hybrid_figures(hybrids, ledgers, answer.goal, answer.at), answer.lower_is_better
+        differences,
+        attribute.hybrid_figures(hybrids, ledgers, answer.goal, answer.at),
+        answer.lower_is_better,
+        answer.plan,
     )
     code = compare_run.print_answer(
         answer, options, folder, [shares_chart(shares, answer.goal, answer.lower_is_better)]

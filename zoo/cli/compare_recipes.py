@@ -161,7 +161,7 @@ def look_at_scoreboard(tasks: Sequence[Task], home: Path, command: str) -> Score
     seeds = {row.name: _seeds(tasks, row.name) for row in first.rows}
     goal = ", ".join(f"{task.recipe} {task.answer.goal}" for task in tasks)
     with compare_run.hold_lock(home / looks.FILE):
-        past = looks.load_looks(home, seeds)
+        past = looks.load_looks(home, seeds, beside=scoreboard_folder.same_recipes(home))
         question = looks.Question(goal, first.baseline, tasks[0].answer.at, None, "permutation")
         look = past.next_look(question, seeds)
         board = scoreboard.make_scoreboard(tasks, past.plan(look), [command])

@@ -7,7 +7,8 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from zoo.registry import suggest
 
 if TYPE_CHECKING:
     from zoo.compare.charts import Chart
+    from zoo.compare.looks import Alternatives
     from zoo.compare.paired_tests import PairedTestPlan
     from zoo.compare.run_records import RunRecord
     from zoo.compare.verdict import Answer
@@ -231,10 +233,11 @@ def check_series(options: ParsedOptions, place: Path, variants: Sequence[str]) -
     Raises UsageError if there are none left, if the file is damaged, and if the comparison was looked at before.
     """
     from zoo.compare.looks import load_looks
-    from zoo.compare.series import load_series, save_series
+    from zoo.compare.series import check_series_file, load_series, save_series
 
     if options.get("series"):
         path = Path(options.get("series"))
+        check_series_file(path)
         with hold_lock(path):
             series = load_series(path, options.get("tries"))
             entry = series.entry(series_key(options, place), variants)
@@ -321,15 +324,29 @@ def probe(
     }
     losses = length_probe.probe(folders, factors, place, allow, runner.print_progress)
     failures = {row.label: failure_text(row.failures, len(row.figures)) for row in answer.rows if row.failures}
-    rows = length_probe.table(losses, failures)
-    for row in rows:
-        widths = [max(len(other[i]) for other in rows) for i in range(len(row))]
-        runner.print_progress("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    differences = length_probe.length_differences(losses, answer.base.label, failures)
+    tables = [length_probe.table(losses, failures)]
+    tables += [length_probe.differences_table(differences)] if differences else []
+    for rows in tables:
+        for row in rows:
+            widths = [max(len(other[i]) for other in rows) for i in range(len(row))]
+            line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            runner.print_progress(line.rstrip())
+        runner.print_progress("")
+    length_probe.save_differences(place, differences)
+    legend = length_probe.differences_legend(answer.base.label, differences)
+    for line in textwrap.wrap(legend, 100):
+        runner.print_progress(line)
     ticks = [f"{factor}×" for factor in factors]
     title = "Loss in the last quarter of texts longer than in training"
     caption = "Mean over seeds of each run's best checkpoint on the validation text."
     if failures:
         caption += f" Without a mean: {', '.join(f'{label} ({text})' for label, text in failures.items())}."
+    if legend:
+        rows = length_probe.differences_table(differences)
+        texts = [f"{row[0]} {', '.join(f'{cell} at {head}' for head, cell in zip(rows[0][1:], row[1:], strict=True))}"
+                 for row in rows[1:]]  # fmt: skip
+        caption += f" {legend} {'; '.join(texts)}."
     axis_labels = ("length, in training lengths", "nats per token")
     losses = {label: each for label, each in losses.items() if label not in failures} or losses
     return draw_lines(title, length_probe.mean_losses(losses), axis_labels, ticks, caption=caption, looks=looks)
@@ -359,7 +376,7 @@ def answer_folders(folders: Sequence[Path], options: ParsedOptions) -> int:
 
 def answer_records(
     ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record,
-    test_plan: PairedTestPlan | None = None,
+    test_plan: PairedTestPlan | None = None, refusals: Sequence[Flag] = (),
 ) -> Answer:  # fmt: skip
     """The verdict over finished runs, with the goal and the moment of the command line."""
     from zoo.compare.paired_tests import T_TEST
@@ -368,21 +385,26 @@ def answer_records(
     at = options.get("at") or record.at or run_records.DECISIVE
     commands = [record.command] if record.command else []
     goal = record.goal or options.get("goal")
-    return answer(ledgers, record.baseline, goal, at, record.tuned, commands, record.varied, test_plan or T_TEST)
+    return answer(
+        ledgers, record.baseline, goal, at, record.tuned, commands, record.varied, test_plan or T_TEST, refusals
+    )
 
 
 def look_at_comparison(
     ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record, home: Path
 ) -> Answer:
     """The verdict over a comparison's finished runs, with what earlier looks have left to spend; records the look."""
+    from zoo.compare.digests import run_digest
     from zoo.compare.looks import DECISIONS, Question, load_looks, save_looks
-    from zoo.compare.series import load_series, save_series
+    from zoo.compare.series import check_series_file, load_series, save_series
     from zoo.compare.statistics import ALPHA
 
     first = answer_records(ledgers, options, record)
     seeds = {row.variant: tuple(row.figures) for row in first.rows}
     variants = [row.variant for row in first.rows[1:]]
     alpha, path = ALPHA, Path(options.get("series") or "")
+    if options.get("series"):
+        check_series_file(path)
     with hold_lock(path) if options.get("series") else nullcontext(), hold_lock(home / LOOKS):
         series = load_series(path, options.get("tries")) if options.get("series") and variants else None
         if series is not None:
@@ -397,15 +419,46 @@ def look_at_comparison(
         if series is not None:
             looks.check_budget(alpha)
         question = Question(first.goal, first.baseline, first.at, record.margin, options.get("test") or "t")
-        look = looks.next_look(question, seeds, bool(record.until))
-        answer = answer_records(ledgers, options, record, looks.plan(look))
+        refusals = refuse_left_out_seeds(looks.left_out(seeds), [first.baseline, *variants])
+        refused = {name for flag in refusals for name in flag.variants}
+        tested = {name: numbers for name, numbers in seeds.items() if name not in refused}
+        runs = {name: {seed: run_digest(first.runs[name][seed]) for seed in tested[name]} for name in tested}
+        look = looks.next_look(question, tested, bool(record.until), runs, count_alternatives(first))
+        answer = answer_records(ledgers, options, record, looks.plan(look), refusals)
         verdicts = {row.variant: row.verdict.word for row in answer.rows[1:]}
-        new = looks.with_look(look, verdicts)
+        new = looks.with_look(look, {name: word for name, word in verdicts.items() if name not in refused})
         if new != looks:
             save_or_warn(home, lambda: save_looks(home, new))
         if series is not None:
             save_series(path, series.with_entry(entry, [name for name in verdicts if verdicts[name] in DECISIONS[:2]]))
-    return replace(answer, looks=new.looks, look_number=new.number(look))
+    return replace(answer, looks=new.looks, look_number=new.number(look), look=look, looks_elsewhere=len(new.elsewhere))
+
+
+def refuse_left_out_seeds(left_out: Mapping[str, Sequence[int]], variants: Sequence[str]) -> list[Flag]:
+    """Flags that refuse a verdict on variants, the baseline first, of which seeds are left out that were looked at.
+
+    Whoever leaves out seeds after a look chooses the difference.
+    """
+    result = []
+    for name, numbers in left_out.items():
+        seeds = journal.list_seeds(sorted(numbers))
+        sentence = (
+            f"{name}: seeds were left out that a look at this comparison has had, {seeds}; a verdict needs all that "
+            "were looked at, or the first ones of them"
+        )
+        result.append(Flag(sentence, True, "seeds left out", tuple(variants[1:]) if name == variants[0] else (name,)))
+    return result
+
+
+def count_alternatives(answer: Answer) -> Alternatives:
+    """How many figures could decide, and how many moments of runs."""
+    from zoo.compare.looks import Alternatives
+
+    runs = [run for seeds in answer.runs.values() for run in seeds.values() if run.finished]
+    validations = min((len(run.validations) for run in runs), default=1)
+    moments = validations + (validations > 1) + all(run.test for run in runs)  # last, last:2 and so on, best, test
+    others = [mean for mean, _ in (answer.base.others or {}).values() if math.isfinite(mean)]
+    return Alternatives(1 + len(others), max(1, moments))
 
 
 def save_or_warn(home: Path, save: Callable[[], object]) -> None:

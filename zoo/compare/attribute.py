@@ -12,9 +12,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from zoo import registry
+from zoo.compare.paired_tests import T_TEST, PairedTestPlan
 from zoo.compare.plan import Arm, Fits, Point
 from zoo.compare.run_records import DECISIVE, RunRecord, number
+from zoo.compare.sequential import last_p
 from zoo.compare.statistics import Paired, Verdict, holm_adjust, judge, paired_t_test, round_count
 from zoo.compare.variants import Choice
 from zoo.errors import UsageError
@@ -165,15 +169,18 @@ def shapley_values(names: Sequence[str], value: Mapping[Subset, float]) -> dict[
 
 
 def compute_shares(
-    differences: Sequence[Difference], figures: Mapping[Subset, Mapping[int, float]], lower_is_better: bool
-) -> list[Share]:
+    differences: Sequence[Difference], figures: Mapping[Subset, Mapping[int, float]], lower_is_better: bool,
+    plan: PairedTestPlan = T_TEST,
+) -> list[Share]:  # fmt: skip
     """The share of each option over the seeds that every hybrid has, the largest effect first.
+
+    ``plan`` has the level that this look may spend, and says whether it is one of several.
 
     Where a run failed (NaN), no difference of figures exists: the shares are then of the rate of failed runs, without
     interval and verdict. Raises UsageError if the hybrids have no ended seed in common.
     """
     names = [one.name for one in differences]
-    common = sorted(set.intersection(*(set(each) for each in figures.values())))
+    common = plan.sort_seeds(sorted(set.intersection(*(set(each) for each in figures.values()))))
     if not common:
         raise UsageError("no seed is finished in all hybrids: run the same command again.")
     at = {subset: [each[seed] for seed in common] for subset, each in figures.items()}
@@ -199,9 +206,16 @@ def compute_shares(
         ]
         return sorted(result, key=lambda share: -abs((share.shapley or share.alone).mean))
     tests = [split or alone for _, split, alone, _ in drafts]
-    adjusted = holm_adjust([pair.p for pair in tests])
+    p_values = [pair.p for pair in tests]
+    if plan.test == "sequential":
+        samples = [
+            [each[one.name] for each in by_seed] if full
+            else np.subtract(at[frozenset({one.name})], at[nothing]).tolist() for one in differences
+        ]  # fmt: skip
+        p_values = [last_p(np.asarray(each)) for each in samples]
+    adjusted = holm_adjust(p_values)
     result = [
-        Share(one, split, alone, last, judge(pair, p, len(differences), lower_is_better))
+        Share(one, split, alone, last, judge(pair, p, len(differences), lower_is_better, plan.level))
         for (one, split, alone, last), pair, p in zip(drafts, tests, adjusted, strict=True)
     ]
     return sorted(result, key=lambda share: -abs((share.shapley or share.alone).mean))

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from zoo.compare.run_records import LEDGER, RunRecord, parse_record, read_crash, read_records
+from zoo.compare.digests import check_digest, with_digest
+from zoo.compare.run_records import LEDGER, OTHER_SEED, RunRecord, parse_record, read_crash, read_records
+from zoo.compare.variant_names import pieces
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 
-FILE, FORMAT = "runs.json", 1
+FILE, FORMAT = "runs.json", 2
 FOLDER = "compare"
 
 
@@ -58,7 +60,7 @@ def save_record(home: Path, record: Record) -> None:
         "tuning": dict(record.tuning),
         "scale": dict(record.scale),
     }
-    atomic_files.write_json(home / FILE, content, end="\n")
+    atomic_files.write_json(home / FILE, with_digest(content), end="\n")
 
 
 def load_record(home: Path) -> Record | None:
@@ -68,6 +70,8 @@ def load_record(home: Path) -> Record | None:
         return None
     try:
         content: Any = limits.read_json(path)
+        if content.get("format") not in (None, 1):  # those of earlier versions have no digest
+            check_digest(content)
         folders = tuple(Path(os.path.normpath(home / run)) for run in content["runs"])
         tuned = {str(name): str(sentence) for name, sentence in content["tuned"].items()}
         fields = {name: content[name] for name in ("baseline", "goal", "budget", "command")}
@@ -90,13 +94,25 @@ def load_record(home: Path) -> Record | None:
 
 
 def read_ledgers(folders: Sequence[Path], budget: str | None = None) -> list[RunRecord]:
-    """The records of those of ``folders`` that have one; ``budget`` is added to their settings."""
+    """The records of those of ``folders`` that have one; ``budget`` is added to their settings.
+
+    Raises UsageError for a record that belongs to the run of another folder.
+    """
     ledgers: list[RunRecord] = []
     for folder in folders:
         try:
             ledgers += read_records(folder)
         except UsageError:  # not started, or no record yet
             ledgers += [parse_record(folder / LEDGER)] if read_crash(folder) else []
+    for ledger in ledgers:
+        folder = ledger.path.parent
+        copied = sorted(pieces(ledger.variant)) != sorted(pieces(folder.parent.name))
+        if OTHER_SEED in ledger.problem or (copied and not ledger.problem):
+            whose = "" if ledger.problem else f": {ledger.name}"
+            raise UsageError(
+                f"{ledger.path} is the record of another run{whose}.\nRestore it, or remove {folder} and run the "
+                "comparison again."
+            )
     if budget is None:
         return ledgers
     return [replace(ledger, setting={**ledger.setting, "budget": budget}) for ledger in ledgers]

@@ -1,11 +1,13 @@
 """The journal of a comparison, journal.jsonl in its folder: what was asked before its runs, and every look at them.
 
 One line of JSON per event, appended and never changed, so that a choice made after a look can be told from one before.
+Each line has a digest of itself and of the line before, so that one that was changed or removed is noticed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
+from zoo.compare.digests import KEY, content_digest
 from zoo.compare.number_format import join_words
 from zoo.config.run_folder import slug
 from zoo.errors import StorageError, UsageError
@@ -57,7 +60,7 @@ class Event:
 
 def append_event(home: Path, event: Event) -> None:
     """Append an event, and wait until it is on disk. Raises StorageError where that fails."""
-    line = {
+    line: dict[str, Any] = {
         "event": event.what, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **asdict(event.question),
         "ended_runs": event.ended_runs, **event.details,
     }  # fmt: skip
@@ -65,7 +68,10 @@ def append_event(home: Path, event: Event) -> None:
     try:
         home.mkdir(parents=True, exist_ok=True)
         with FileLock(home / ".journal.lock"), path.open("ab") as file:
-            whole = not file.tell() or path.read_bytes().endswith(b"\n")  # a kill may have cut the last line short
+            before = path.read_bytes() if file.tell() else b""
+            digests = [digest for each in before.splitlines() if (digest := _parse_line(each).get(KEY))]
+            line[KEY] = content_digest(json.loads(json.dumps(line)), str(digests[-1]) if digests else "")
+            whole = not before or before.endswith(b"\n")  # a kill may have cut the last line short
             file.write(b"" if whole else b"\n")
             file.write(json.dumps(line).encode() + b"\n")
             file.flush()
@@ -74,26 +80,60 @@ def append_event(home: Path, event: Event) -> None:
         raise StorageError(f"the journal of the comparison cannot be written: {atomic_files.reason(error)}") from error
 
 
+def _parse_line(line: str | bytes) -> dict[str, Any]:
+    """The JSON object of a line; empty for anything else."""
+    try:
+        content = json.loads(line)
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def read_events(home: Path) -> list[Event]:
     """The events of a journal, the first one first; a line that a kill has cut short is left out."""
-    events = []
+    return _read_all(home)[0]
+
+
+def _read_lines(home: Path) -> list[str]:
+    """The lines of a journal; none if it cannot be read."""
     try:
-        lines = limits.read_text(home / FILE, limits.JSON_BYTES).splitlines()
+        return limits.read_text(home / FILE, limits.JSON_BYTES).splitlines()
     except (OSError, UsageError):
         return []
-    for line in lines:
-        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError):
-            content = json.loads(line)
-            question = Question(
-                str(content.pop("goal")), str(content.pop("at")), str(content.pop("baseline")),
-                tuple(int(seed) for seed in content.pop("seeds")),
-                tuple(str(name) for name in content.pop("variants", ())), content.pop("margin", None),
-                str(content.pop("test", "t")),
-            )  # fmt: skip
-            event = Event(str(content.pop("event")), question, int(content.pop("ended_runs")), content)
-            if _has_valid_details(event):
-                events.append(event)
-    return events
+
+
+def _read_all(home: Path) -> tuple[list[Event], int]:
+    """The events of a journal, and the number of its lines that are none, were changed, or follow one that is gone."""
+    events: list[Event] = []
+    if not (home / FILE).exists():
+        return events, 0
+    lines = _read_lines(home)
+    if not lines:
+        return events, 1
+    damaged, previous = 0, ""
+    for line in filter(str.strip, lines):
+        content = _parse_line(line)
+        # lines of earlier versions, which have no digest, are the first ones
+        fits = content.get(KEY) == content_digest(content, previous) if previous or KEY in content else True
+        previous = str(content.get(KEY) or previous)
+        event = _parse_event(content)
+        events += [event] if event else []
+        damaged += not (event and fits)
+    return events, damaged
+
+
+def _parse_event(content: dict[str, Any]) -> Event | None:
+    """The event of a line; None for a line that is no event."""
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        question = Question(
+            str(content.pop("goal")), str(content.pop("at")), str(content.pop("baseline")),
+            tuple(int(seed) for seed in content.pop("seeds")),
+            tuple(str(name) for name in content.pop("variants", ())), content.pop("margin", None),
+            str(content.pop("test", "t")),
+        )  # fmt: skip
+        event = Event(str(content.pop("event")), question, int(content.pop("ended_runs")), content)
+        return event if _has_valid_details(event) else None
+    return None
 
 
 def _has_valid_details(event: Event) -> bool:
@@ -104,14 +144,10 @@ def _has_valid_details(event: Event) -> bool:
 
 
 def count_damaged_lines(home: Path) -> int:
-    """The number of lines of a journal that are no events, such as those that a kill has cut short."""
-    try:
-        lines = limits.read_text(home / FILE, limits.JSON_BYTES).splitlines()
-    except FileNotFoundError:
-        return 0
-    except (OSError, UsageError):
-        return 1
-    return sum(bool(line.strip()) for line in lines) - len(read_events(home))
+    """The number of lines of a journal that are no events, such as those that a kill has cut short, were changed, or
+    follow lines that were removed.
+    """
+    return _read_all(home)[1]
 
 
 def describe_gaps(home: Path, looked: bool) -> str:
@@ -121,8 +157,11 @@ def describe_gaps(home: Path, looked: bool) -> str:
     """
     unknown = "what was chosen after a look is not certain"
     if damaged := count_damaged_lines(home):
-        readable = len(read_events(home))
-        return f"{home / FILE}: {damaged} of {damaged + readable} lines cannot be read, so that {unknown}"
+        lines = max(damaged, sum(bool(line.strip()) for line in _read_lines(home)))
+        return (
+            f"{home / FILE}: {damaged} of {lines} lines cannot be read or were changed, or the line before is gone, so "
+            f"that {unknown}"
+        )
     if looked and not (home / FILE).exists():
         return f"{home / FILE} is gone, and looks were recorded beside it, so that {unknown}"
     return ""
@@ -170,21 +209,17 @@ def has_tested(events: Sequence[Event], variants: Collection[str]) -> bool:
     return any(set(each.values()) & set(TESTED) and len(set(each) & set(variants)) > 1 for each in words)
 
 
-def plans_before_runs(events: Sequence[Event]) -> list[Question]:
-    """The questions that were asked before any run had ended, and so before any look."""
-    result = []
-    for event in events:
-        if event.ended_runs:
-            break
-        result.append(event.question)
-    return result
+def plans_before_runs(events: Sequence[Event]) -> list[Event]:
+    """What was asked before any run had ended, and so before any look."""
+    return list(itertools.takewhile(lambda event: not event.ended_runs, events))
 
 
 def choices_after_looking(events: Sequence[Event], question: Question) -> tuple[str, ...] | None:
     """What of a question was chosen when runs had ended already, as phrases; None without a journal."""
     if not events:
         return None
-    plans = plans_before_runs(events)
+    early_events = plans_before_runs(events)
+    plans = [event.question for event in early_events]
     if not plans:
         return (f"the comparison itself, when {events[0].ended_runs} of its runs had ended",)
     looks = sum(event.what == LOOK and event.ended_runs > 0 for event in events)
@@ -204,7 +239,10 @@ def choices_after_looking(events: Sequence[Event], question: Question) -> tuple[
                (("added", added_variants), ("left out", removed_variants)) if names]  # fmt: skip
     if changes:
         phrases.append(f"variants, of which {' and '.join(changes)} {often}")
-    if set(question.seeds) not in [set(plan.seeds) for plan in plans]:
+    until_decided = [event.question.seeds for event in early_events if event.details.get("until")]
+    as_planned = any(set(question.seeds) == set(plan.seeds) for plan in plans)
+    # how many of them there are is no choice: the test decided, or could not within them
+    if not as_planned and not any(set(question.seeds) == set(seeds[: len(question.seeds)]) for seeds in until_decided):
         planned = max((set(plan.seeds) for plan in plans), key=len)
         added, removed = sorted(set(question.seeds) - planned), sorted(planned - set(question.seeds))
         changes = [f"{verb} {list_seeds(seeds)}" for verb, seeds in (("added", added), ("left out", removed)) if seeds]

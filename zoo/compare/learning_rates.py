@@ -40,6 +40,11 @@ def notes(answer: Answer) -> list[str]:
         )
     cost = tuning_runs.total_cost(answer.tuning)
     if cost is not None:
-        seeds = join_words([*map(str, answer.tuning["seeds"])])
-        result.append(f"Tuning of all variants took {cost} more, with seeds {seeds}, which are not compared.")
+        numbers = answer.tuning["seeds"]
+        seeds = (
+            f"seeds {join_words([*map(str, numbers)])}, which are"
+            if len(numbers) > 1
+            else f"seed {numbers[0]}, which is"
+        )
+        result.append(f"Tuning of all variants took {cost} more, with {seeds} not compared.")
     return result

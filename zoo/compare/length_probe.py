@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from zoo.compare import run_records
+from zoo.compare.number_format import format_fixed
+from zoo.compare.paired_tests import NOT_TESTED, T_TEST, Sample, compare_samples
+from zoo.compare.statistics import Paired
 from zoo.errors import UsageError
 from zoo.io import limits
 from zoo.registry import suggest
@@ -174,6 +178,115 @@ def table(
         rows += [] if variant in names else [[variant, *["–"] * len(columns)]]
         next(row for row in rows if row[0] == variant)[0] = f"{variant} ({text})"
     return rows
+
+
+@dataclass(frozen=True)
+class LengthDifference:
+    """A variant's paired difference from the baseline at ``factor`` times the training length, in nats per token.
+
+    The interval of ``pair`` holds for all variants of this length together. ``reason`` says why there is no difference:
+    a length that a run cannot read, runs that failed.
+    """
+
+    variant: str
+    factor: int
+    late: bool
+    pair: Paired
+    reason: str = ""
+
+
+def length_differences(
+    losses: Mapping[str, Mapping[int, Sequence[Loss]]],
+    baseline: str,
+    failures: Mapping[str, str] | None = None,
+    late: bool = True,
+) -> list[LengthDifference]:
+    """Every variant against the baseline at every length, paired by seed, over the last quarter (``late``) or all.
+
+    Student's t of each length alone. They are no verdicts: neither lengths nor looks are corrected for.
+    """
+    factors = sorted({loss.factor for seeds in losses.values() for each in seeds.values() for loss in each})
+    result = []
+    for factor in factors:
+        values = {
+            variant: {seed: (loss.last_quarter if late else loss.overall) for seed, each in seeds.items()
+                      for loss in each if loss.factor == factor}
+            for variant, seeds in losses.items()
+        }  # fmt: skip
+        reasons = {variant: _no_difference(variant, baseline, values, failures or {}) for variant in values}
+        samples = {
+            variant: _paired(of_seed, values[baseline]) for variant, of_seed in values.items()
+            if variant != baseline and not reasons[variant]
+        }  # fmt: skip
+        tested = compare_samples(samples, T_TEST)
+        result += [
+            LengthDifference(variant, factor, late, tested.get(variant, NOT_TESTED).pair, reasons[variant])
+            for variant in values if variant != baseline
+        ]  # fmt: skip
+    return result
+
+
+def _paired(ours: Mapping[int, float | None], theirs: Mapping[int, float | None]) -> Sample:
+    """The losses of the seeds that both have."""
+    pairs = [(value, other) for seed, value in sorted(ours.items())
+             if value is not None and (other := theirs.get(seed)) is not None]  # fmt: skip
+    return [value for value, _ in pairs], [other for _, other in pairs]
+
+
+def _no_difference(
+    variant: str, baseline: str, values: Mapping[str, Mapping[int, float | None]], failures: Mapping[str, str]
+) -> str:
+    """Why a variant has no difference from the baseline at a length; empty where it has one."""
+    for name in (variant, baseline):
+        if name in failures:
+            return failures[name]
+        if name not in values or any(value is None for value in values[name].values()):
+            return "undefined" if name == variant else "undefined for the baseline"
+    return "" if set(values[variant]) & set(values[baseline]) else "no seed in common"
+
+
+def differences_table(differences: Sequence[LengthDifference]) -> list[list[str]]:
+    """A heading and a row per variant: difference from the baseline and its interval at every length."""
+    factors = sorted({one.factor for one in differences})
+    rows = [["difference, 95 % interval", *(f"{factor}×" for factor in factors)]]
+    for variant in dict.fromkeys(one.variant for one in differences):
+        cells = {one.factor: _difference_cell(one) for one in differences if one.variant == variant}
+        rows.append([variant, *(cells.get(factor, "–") for factor in factors)])
+    return rows
+
+
+def _difference_cell(one: LengthDifference) -> str:
+    """``−0.045 [−0.072, −0.017]``."""
+    pair = one.pair
+    if one.reason:
+        return one.reason
+    mean, low, high = (format_fixed(value, 3, sign=True) for value in (pair.mean, pair.low, pair.high))
+    return f"{mean} [{low}, {high}]" if pair.n > 1 else f"{mean}, one seed"
+
+
+def differences_legend(baseline: str, differences: Sequence[LengthDifference]) -> str:
+    """How to read the differences by length; empty without any."""
+    seeds = sorted({one.pair.n for one in differences if not one.reason})
+    if not seeds:
+        return ""
+    many = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    return (
+        f"Differences from {baseline} in the last quarter, paired over {many} seed{'s' * (seeds != [1])}; an interval "
+        "holds for all variants of its length. They are no verdicts: neither lengths nor looks are corrected for."
+    )
+
+
+def save_differences(home: Path, differences: Sequence[LengthDifference]) -> None:
+    """Add the differences to the losses that `probe` has saved in a folder."""
+    from zoo.logging.run_record import write_json
+
+    names = ("n", "mean", "sd", "low", "high", "p")
+    content = [
+        {"variant": one.variant, "factor": one.factor, "reason": one.reason}
+        | {name: value if math.isfinite(value := getattr(one.pair, name)) else None for name in names}
+        for one in differences
+    ]
+    write_json(home / FILE, {MARK: 1, "runs": _read_saved(home / FILE), "differences": content})
 
 
 def _cell(late: float | None, overall: float | None) -> str:

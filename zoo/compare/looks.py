@@ -1,23 +1,27 @@
 """The looks at a comparison, in looks.json of its folder: what each tested, and how much of ALPHA it spent.
 
-However often and for whatever reason seeds are added or other questions are asked, P(any false verdict) <= ALPHA: the
-levels of all looks sum to at most that. A first look has a fixed number of seeds and spends FIRST of it. Looks at more
-seeds depend on what was seen before, and use the sequential test, which pays once for any number of them.
+However often and for whatever reason seeds are added or other questions are asked, P(any false verdict) <= ALPHA: what
+all looks spend sums to at most that. A first look has a fixed number of seeds and spends FIRST of it. Looks at more
+seeds depend on what was seen before, and use the sequential test, which pays once for any number of them. A question
+that is chosen after a look is one of several that could have been: its level is a share of what it spends, so that all
+of them together are false no more often.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from zoo.compare.digests import check_digest, with_digest
 from zoo.compare.paired_tests import TESTS, PairedTestPlan, TestName
 from zoo.compare.statistics import ALPHA
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 
-FILE, FORMAT = "looks.json", 1
+FILE, FORMAT = "looks.json", 2
 FIRST, UNTIL = 0.8, 0.9  # share of what is left for a look at a fixed number of seeds, and for a test until decided
 DECISIONS = ("better", "worse", "as good as")
 
@@ -36,12 +40,30 @@ class Question:
         """Whether both ask the same, by whatever test."""
         return replace(self, test=other.test) == other
 
+    def changes(self, other: Question) -> frozenset[str]:
+        """The names of what differs from another question."""
+        return frozenset(name for name, value in asdict(self).items() if value != getattr(other, name))
+
+
+@dataclass(frozen=True)
+class Alternatives:
+    """How many values a later question could have: of the goal, of --at, and of --test.
+
+    Of the baseline it is the number of variants. A margin is free, because an interval holds for all margins at once.
+    """
+
+    goal: int = 1
+    at: int = 1
+    test: int = 3
+
 
 @dataclass(frozen=True)
 class Look:
     """One look: the seeds of every variant, the test and its level, how much it spent, and what it decided.
 
     A sequential test spends its level at its first look alone. ``budget`` is what all looks together may spend.
+    ``candidates`` is the number of questions among which this one was chosen after a look: they share what it spent.
+    ``runs`` has the digests of the runs by variant and seed, see `digests.run_digest`.
     """
 
     question: Question
@@ -51,6 +73,8 @@ class Look:
     spent: float
     budget: float = ALPHA
     verdicts: Mapping[str, str] = field(default_factory=dict)
+    candidates: int = 1
+    runs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def pairs(self) -> int:
@@ -59,48 +83,128 @@ class Look:
         return max((len(base & set(seeds)) for name, seeds in self.seeds.items() if name != self.question.baseline),
                    default=0)  # fmt: skip
 
+    def same_runs(self, runs: Mapping[str, Mapping[str, str]]) -> bool:
+        """Whether no run of this look has been made again with another result."""
+        return all(
+            not digest or not before or digest == before
+            for name, digests in runs.items()
+            for seed, digest in digests.items()
+            for before in [self.runs.get(name, {}).get(seed, "")]
+        )
+
+    def is_nested(self, seeds: Mapping[str, tuple[int, ...]]) -> bool:
+        """Whether every variant has all seeds of this look, or some of them, as on the path of one sequential test."""
+        return all(
+            set(numbers) <= set(self.seeds[name]) or set(self.seeds[name]) <= set(numbers)
+            for name, numbers in seeds.items()
+        )
+
 
 @dataclass(frozen=True)
 class Looks:
     """All looks at a comparison, in their order; together they may spend ``alpha``.
 
-    ``unrelated`` are those of other comparisons in the same folder.
+    ``elsewhere`` are looks at the same runs by other comparisons of the recipe, which spend too. ``unrelated`` are
+    those of other comparisons in the same folder.
     """
 
     alpha: float = ALPHA
     looks: tuple[Look, ...] = ()
     unrelated: tuple[Look, ...] = ()
+    elsewhere: tuple[Look, ...] = ()
+
+    @property
+    def history(self) -> tuple[Look, ...]:
+        """All looks that spend."""
+        return (*self.elsewhere, *self.looks)
 
     @property
     def remaining(self) -> float:
         """What later looks may spend."""
-        return max(0.0, self.alpha - sum(look.spent for look in self.looks))
+        return max(0.0, self.alpha - sum(look.spent for look in self.history))
 
     @property
     def order(self) -> tuple[int, ...]:
         """All seeds, in the order in which looks had them."""
-        return tuple(dict.fromkeys(seed for look in self.looks for seeds in look.seeds.values() for seed in seeds))
+        return tuple(
+            dict.fromkeys(seed for look in self.history for seeds in look.seeds.values() for seed in sorted(seeds))
+        )
 
-    def next_look(self, question: Question, seeds: Mapping[str, Sequence[int]], until_decided: bool = False) -> Look:
-        """The test and level of a look at these seeds.
+    def left_out(self, seeds: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+        """By variant the seeds that were looked at and are left out of ``seeds``, which no test allows for.
+
+        The seeds of an earlier look may be asked about again, and so may the first ones of those that were looked at.
+        """
+        result = {}
+        for name, numbers in seeds.items():
+            before = [seed for seed in self.order if any(seed in look.seeds.get(name, ()) for look in self.history)]
+            common = [seed for seed in before if seed in numbers]
+            first_ones = common == before[: len(common)] and len(common) == len(numbers)
+            again = any(set(look.seeds.get(name, ())) == set(numbers) for look in self.history)
+            if len(common) < len(before) and not first_ones and not again:
+                result[name] = [seed for seed in before if seed not in numbers]
+        return result
+
+    def next_look(
+        self, question: Question, seeds: Mapping[str, Sequence[int]], until_decided: bool = False,
+        runs: Mapping[str, Mapping[int, str]] | None = None, alternatives: Alternatives | None = None,
+    ) -> Look:  # fmt: skip
+        """The test and level of a look at these seeds, of runs with these digests.
 
         A look that was made before has the level that it had. More seeds of the same question continue its sequential
-        test, or begin one. Another question at the same seeds takes its share of what is left, and may use any test.
+        test, or begin one. Another question takes its share of what is left, and divides it by the number of questions
+        that could have been chosen.
         """
         now = {name: tuple(sorted(numbers)) for name, numbers in seeds.items()}
-        for look in self.looks:
-            if look.question == question and look.seeds == now and (look.test == "sequential" or not until_decided):
-                return replace(look, spent=0.0, verdicts={})
-        for look in self.looks:
-            same = look.question.same_hypotheses(question) and set(now) <= set(
-                look.seeds
-            )  # a new variant is a new test
-            if look.test == "sequential" and same:
-                return Look(question, now, "sequential", look.level, 0.0, self.alpha)
-        grown = any(look.seeds.get(name, numbers) != numbers for look in self.looks for name, numbers in now.items())
+        digests = {name: {str(seed): digest for seed, digest in each.items()} for name, each in (runs or {}).items()}
+        new = Look(question, now, question.test, 0.0, 0.0, self.alpha, runs=digests)
+        earlier = self._same_question(new, until_decided)
+        if earlier is not None:
+            return earlier
+        grown = any(look.seeds.get(name, numbers) != numbers for look in self.history for name, numbers in now.items())
         test: TestName = "sequential" if until_decided or grown else question.test
-        level = self.remaining * (UNTIL if test == "sequential" and until_decided else FIRST)
-        return Look(question, now, test, level, level, self.alpha)
+        candidates = self._count_candidates(new, alternatives or Alternatives(), test)
+        for look in self.history:  # another one of the same candidates
+            paid = candidates > 1 and look.candidates == candidates and look.spent > 0 and look.test == test
+            alike = self._changes(look.question) == self._changes(question) and set(look.seeds) == set(now)
+            same_seeds = look.is_nested(now) if alike and test == "sequential" else look.seeds == now
+            if paid and alike and same_seeds and look.same_runs(digests):
+                return replace(new, test=test, level=look.level, candidates=candidates)
+        spent = self.remaining * (UNTIL if test == "sequential" and until_decided else FIRST)
+        return replace(new, test=test, level=spent / candidates, spent=spent, candidates=candidates)
+
+    def _same_question(self, new: Look, until_decided: bool) -> Look | None:
+        """A look that was made before, or goes on with its sequential test; None for a question that was not asked."""
+        now = new.seeds
+        past = [look for look in self.history if set(now) <= set(look.seeds) and look.same_runs(new.runs)]
+        for look in past:
+            if look.question == new.question and look.seeds == now and (look.test == "sequential" or not until_decided):
+                return replace(look, spent=0.0, verdicts={}, runs=new.runs)
+        for look in past:
+            fewer = len(look.seeds) - 1 if set(now) < set(look.seeds) else 1  # a choice among all variants of that look
+            goes_on = look.test == "sequential" and look.question.same_hypotheses(new.question) and look.is_nested(now)
+            subset = look.question == new.question and all(look.seeds[name] == now[name] for name in now)
+            if goes_on or (subset and not until_decided):
+                return replace(new, test=look.test, level=look.level / fewer, candidates=look.candidates * fewer)
+        return None
+
+    def _changes(self, question: Question) -> frozenset[str]:
+        """What of a question differs from the first one."""
+        return question.changes(self.history[0].question) if self.history else frozenset()
+
+    def _count_candidates(self, new: Look, alternatives: Alternatives, test: TestName) -> int:
+        """The number of questions that change what this one changes of the first one, seeds and variants included.
+
+        A sequential test holds after any number of the seeds that were looked at.
+        """
+        counts = {**asdict(alternatives), "baseline": len(new.seeds)}
+        result = math.prod(max(1, counts.get(name, 2) - 1) for name in self._changes(new.question))
+        past = [look.seeds for look in self.history]
+        largest = all(set(each.get(name, ())) <= set(numbers) for each in past for name, numbers in new.seeds.items())
+        if not largest and test != "sequential":
+            result *= len([each for index, each in enumerate(past) if each not in past[:index]])
+        wider = max((len(look.seeds) - 1 for look in self.history if set(look.seeds) > set(new.seeds)), default=1)
+        return result * wider
 
     def check_budget(self, level: float) -> None:
         """Raise UsageError if an earlier look was granted more than ``level``, what a series grants."""
@@ -115,8 +219,8 @@ class Looks:
         """How the figures of a look are tested: what was decided before stays decided."""
         earlier = {
             name: (word, past.pairs)
-            for past in reversed(self.looks)
-            if past.question.same_hypotheses(look.question)
+            for past in reversed(self.history)
+            if past.question.same_hypotheses(look.question) and past.same_runs(look.runs)
             for name, word in past.verdicts.items()
             if word in DECISIONS
         }
@@ -132,34 +236,50 @@ class Looks:
 
     def number(self, look: Look) -> int:
         """Which look this one is, from 1 on: that of before where it was made before; 0 where it is not recorded."""
-        same = [index for index, past in enumerate(self.looks, 1)
-                if (past.question, past.seeds, past.test) == (look.question, look.seeds, look.test)]  # fmt: skip
+        same = [index for index, past in enumerate(self.looks, 1) if past.same_runs(look.runs)
+                and (past.question, past.seeds, past.test) == (look.question, look.seeds, look.test)]  # fmt: skip
         return same[0] if same else 0
 
 
-def load_looks(folder: Path, variants: Collection[str], alpha: float = ALPHA) -> Looks:
-    """The looks at the comparison of some variants in a folder: those at two or more of them.
+def load_looks(
+    folder: Path, variants: Collection[str], alpha: float = ALPHA, beside: Collection[Path] | None = None
+) -> Looks:
+    """The looks at the comparison of some variants in a folder: those at one or more of them, so that who tries one
+    variant after another spends.
 
-    They may spend ``alpha``, or less if they were begun with less. Raises UsageError for a damaged file: to begin again
-    would spend ALPHA twice.
+    Looks at two or more of them in the folders ``beside`` it, by default all, count too, because they were at the same
+    runs. They may spend ``alpha``, or less if they were begun with less. Raises UsageError for a damaged file: to begin
+    again would spend ALPHA twice.
     """
+    looks = _read_looks(folder)
+    related = tuple(look for look in looks if set(look.seeds) & set(variants))
+    unrelated = tuple(look for look in looks if look not in related)
+    if beside is None:
+        beside = [path.parent for path in folder.parent.glob(f"*/{FILE}")]
+    others = sorted(path for path in beside if path.resolve() != folder.resolve())
+    elsewhere = tuple(
+        look for other in others for look in _read_looks(other) if len(set(look.seeds) & set(variants)) > 1
+    )
+    return Looks(min((alpha, *(look.budget for look in related))), related, unrelated, elsewhere)
+
+
+def _read_looks(folder: Path) -> list[Look]:
+    """All looks that a folder records. Raises UsageError for a damaged file."""
     path = folder / FILE
     if not path.is_file():
-        return Looks(alpha)
+        return []
     try:
         content: Any = limits.read_json(path)
-        if content["format"] != FORMAT:
+        if content["format"] == FORMAT:
+            check_digest(content)
+        elif content["format"] != 1:  # without digests
             raise ValueError(f"format {content['format']!r}")
-        looks = list(map(_parse_look, content["looks"]))
+        return list(map(_parse_look, content["looks"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise UsageError(
             f"{path} is damaged: {error!r:.80}.\nIt records what earlier looks have tested. Restore it, or begin a "
             "comparison with other seeds: --runs DIR"
         ) from error
-
-    related = tuple(look for look in looks if len(set(look.seeds) & set(variants)) > 1)
-    unrelated = tuple(look for look in looks if look not in related)
-    return Looks(min((alpha, *(look.budget for look in related))), related, unrelated)
 
 
 def _parse_look(content: Mapping[str, Any]) -> Look:
@@ -168,13 +288,19 @@ def _parse_look(content: Mapping[str, Any]) -> Look:
         raise ValueError(f"test {content['test']!r:.20}")
     seeds = {str(name): tuple(int(seed) for seed in numbers) for name, numbers in content["seeds"].items()}
     level, spent, budget = (float(content[name]) for name in ("level", "spent", "budget"))
-    if not (0 <= spent <= level <= ALPHA and 0 < budget <= ALPHA * (1 + 1e-9)):  # a larger level decides by chance
-        raise ValueError(f"level {level:g}, of which {spent:g} spent, of a budget of {budget:g}")
-    return Look(question, seeds, content["test"], level, spent, budget, dict(content["verdicts"]))
+    candidates = int(content.get("candidates", 1))
+    limit = min(level * candidates * (1 + 1e-9), ALPHA)
+    if not (0 <= spent <= limit and 0 <= level <= ALPHA and 0 < budget <= ALPHA * (1 + 1e-9)):
+        raise ValueError(f"level {level:g}, of which {spent:g} spent, of a budget of {budget:g}")  # decides by chance
+    runs = {
+        str(name): {str(seed): str(digest) for seed, digest in each.items()}
+        for name, each in content.get("runs", {}).items()
+    }
+    return Look(question, seeds, content["test"], level, spent, budget, dict(content["verdicts"]), candidates, runs)
 
 
 def save_looks(folder: Path, looks: Looks) -> None:
     """Write looks.json."""
     folder.mkdir(parents=True, exist_ok=True)
     content = {"format": FORMAT, "looks": [asdict(look) for look in (*looks.unrelated, *looks.looks)]}
-    atomic_files.write_json(folder / FILE, content, end="\n")
+    atomic_files.write_json(folder / FILE, with_digest(content), end="\n")

@@ -107,7 +107,23 @@ def _how_tested(answer: Answer) -> list[str]:
         later = "" if plan.later_level is None else f", and looks at more seeds may spend {plan.later_level:.2g}"
         total = f" of {len(answer.looks)}" if answer.look_number < len(answer.looks) else ""
         number = f"Look {answer.look_number}{total} at this comparison"
-        result.append(f"{number}: verdicts are false with a probability of at most {plan.level:.2g}{later}.")
+        result.append(
+            f"{number}: verdicts are false with a probability of at most {plan.level:.2g}{later}.{_look_price(answer)}"
+        )
+    return result
+
+
+def _look_price(answer: Answer) -> str:
+    """Why a look may spend so little: the questions that could have been chosen, and looks of other comparisons."""
+    look, many = answer.look, answer.looks_elsewhere
+    result = ""
+    if look is not None and look.candidates > 1:
+        result += (
+            f" Its question is one of {look.candidates} that could be chosen after a look, and may spend 1 / "
+            f"{look.candidates} of what all of them may."
+        )
+    if many:
+        result += f" {many} look{'s' * (many != 1)} at the same runs by other comparisons of {answer.recipe} count too."
     return result
 
 

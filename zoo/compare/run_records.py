@@ -26,6 +26,7 @@ State = Literal["finished", "diverged", "continue", "started", "missing"]
 END_STATES = ("finished", "diverged")  # states of runs that need not go on: divergence is an outcome
 FAILURES = ("diverged", "out of memory", "crashed")  # outcomes without a figure
 TEST, CRASH = "test.json", ".crash.json"  # figures of the test split; how a run's process died, beside its folder
+OTHER_SEED = "and stands in the folder of another seed"
 DECISIVE = "last"  # the validation that decides unless --at says otherwise
 
 
@@ -217,6 +218,8 @@ def parse_record(path: Path) -> RunRecord:
     }
     if not all(inner.values()):
         return invalid(f"{path} is damaged: no valid {', '.join(name for name, valid in inner.items() if not valid)}")
+    if seed and content["seed"] != int(seed.group(1)):
+        return invalid(f"{path} is the record of seed {content['seed']}, {OTHER_SEED}")
     if "choices" in content:
         content["choices"] = renames.new_choices(content["choices"])
     if not content["finished"] and (crash := read_crash(path.parent)):

@@ -152,6 +152,9 @@ def _refusal(tasks: Sequence[Task], name: str) -> Verdict | None:
             return Verdict("no verdict", f"{task.recipe}: runs {failures}: no verdict")
         if not common_seeds(task, name):
             return Verdict("no verdict", f"{task.recipe}: no seed in common with the baseline: no verdict")
+    rows = [(task, row) for task in tasks if (row := task.row(name)) is not None]
+    if all(set(common_seeds(task, name)) <= {*row.failures} & {*task.answer.base.failures} for task, row in rows):
+        return Verdict("no verdict", "all runs of both failed: no verdict")
     return None
 
 
@@ -211,7 +214,9 @@ def sentences(board: Scoreboard) -> list[str]:
         if row.name != board.baseline:
             chance = f"; P(improvement) {estimate_text(row.improvement, 2)}" if _is_defined(row.improvement) else ""
             failures = f"; {row.failed} of its runs failed" if row.failed else ""
-            result.append(f"{row.name} is {row.verdict.sentence}{chance}{failures}.")
+            no_verdict = row.verdict.word in ("no verdict", "not comparable")
+            verb = ":" if no_verdict else " is"
+            result.append(f"{row.name}{verb} {row.verdict.sentence}{chance}{failures}.")
     return result
 
 

@@ -117,3 +117,19 @@ def draw_charts(board: Scoreboard) -> list[Chart]:
             1.0, None, "Small: a run. Large: the mean of the runs of a task. A failed run scores 0.",
         ))  # fmt: skip
     return charts
+
+
+def same_recipes(home: Path) -> list[Path]:
+    """The folders of scoreboards of the same recipes, in whatever order they were named; this one is among them."""
+    recipes = _recipe_folders(home)
+    folders = sorted(path.parent for path in home.parent.parent.glob(f"*/*/{FILE}"))
+    return [folder for folder in folders if recipes and _recipe_folders(folder) == recipes]
+
+
+def _recipe_folders(home: Path) -> set[Path]:
+    """The folders of a scoreboard's recipes; none for a folder that is no scoreboard, or a damaged one."""
+    try:
+        saved = load_members(home)
+    except UsageError:
+        return set()
+    return {member.folder.resolve().parents[1] for member in saved[0]} if saved else set()

@@ -8,13 +8,15 @@ on each other, as tries against one baseline with the same seeds do.
 
 from __future__ import annotations
 
+import errno
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from zoo.compare.statistics import ALPHA
-from zoo.errors import UsageError
+from zoo.errors import StorageError, UsageError
 from zoo.io import atomic_files, limits
 
 FORMAT, TRIES = 1, 100
@@ -101,6 +103,26 @@ def _names(names: Sequence[str]) -> tuple[str, ...]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{names!r:.40} are no names of variants")
     return tuple(names)
+
+
+def check_series_file(path: Path) -> None:
+    """Raise UsageError for a folder, a device, and a path that no file can have, and StorageError where none can be
+    written. Before anything is locked: a lock in such a place would be waited for.
+    """
+    try:
+        if path.is_dir() or (path.exists() and not path.is_file()):
+            raise UsageError(f"--series {path} is no file. Name one that zoo writes, such as --series tries.json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent, prefix=f".{path.name}"):  # its name, too, must fit
+            pass
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UsageError(f"--series {path}: {path.parent} is no folder.") from error
+    except ValueError as error:
+        raise UsageError(f"--series {str(path)!r}: {error}.") from error
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise UsageError(f"--series {str(path)[:60]}…: the name is too long.") from error
+        raise StorageError(f"--series {path} cannot be written: {error.strerror or error}.") from error
 
 
 def save_series(path: Path, series: Series) -> None:

@@ -124,6 +124,8 @@ class Answer:
     plan: PairedTestPlan = T_TEST  # how differences were tested
     looks: tuple[Look, ...] = ()  # those of this comparison so far, this one included
     look_number: int = 0  # which of them this is, from 1 on; 0 for none
+    look: Look | None = None  # this one; None where nothing records looks
+    looks_elsewhere: int = 0  # looks at the same runs by other comparisons of the recipe, which spend too
     tuning: Mapping[str, Any] = field(default_factory=dict)  # `tuning_runs.Tuning.as_data`, empty without --tune
     scaling: ScaleResult | None = None  # of --scale; the rows are then those of the largest size
 
@@ -152,14 +154,16 @@ def answer(
     commands: Sequence[str] = (),
     varied: Sequence[str] | None = None,
     plan: PairedTestPlan = T_TEST,
+    refusals: Sequence[Flag] = (),
 ) -> Answer:
     """Compare every variant with the baseline, which is by default the variant "default", or else the first.
 
     ``goal`` is the headline figure, by default the task's first; ``at`` selects the "last" or "best" validation, the
     mean of the last three, "last:3", or the "test" split. ``tuned`` has sentences by variant, such as "lr 0.003, best
     of 3 on validation"; ``varied`` are the options that vary on purpose, None if only the runs can tell; ``plan`` says
-    how differences are tested. Where a run failed the verdict is about outcomes. Raises UsageError for an unknown
-    baseline or goal, and if no run is finished.
+    how differences are tested, and ``refusals`` are reasons besides the runs for which variants get no verdict. Where a
+    run failed the verdict is about outcomes. Raises UsageError for an unknown baseline or goal, and if no run is
+    finished.
     """
     everything = list(ledgers)
     groups = group_by_variant(everything)
@@ -176,7 +180,7 @@ def answer(
     lower = direction == "min"
     varied_set = None if varied is None else varied_names(varied) | _tuned_options(tuned or {})
     findings = find_flags(everything, base, varied_set)
-    findings += moment_flags(groups, base, headline, at, lower)
+    findings += [*moment_flags(groups, base, headline, at, lower), *refusals]
     findings.sort(key=lambda flag: not flag.fatal)
     failures = {name: {seed: runs[seed].failure(headline) or "diverged" for seed, f in figures[name].items()
                        if math.isnan(f)} for name, runs in groups.items()}  # fmt: skip

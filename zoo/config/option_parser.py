@@ -225,6 +225,9 @@ def _store(result: ParsedOptions, option: Option | None, destination: str, spell
         result.settings.append((option.key if option else destination, value, text))
         return
     if option.type is not bool:
+        names_something = option.type is str and not option.choices and option.metavar not in ("", "TEXT")
+        if names_something and not str(value).strip():
+            raise UsageError(f"{spelling!r} needs {option.requirement}, and got an empty value.")
         try:
             value = option.convert(value)
         except ValueError as error:
