@@ -18,6 +18,7 @@ NAMES = (
     "exercises",
     "recall",
     "widths",
+    "claims",
 )
 
 

@@ -222,6 +222,7 @@ page.table(
     [("position", "位置"), ("parameters", "参数"), ("12 letters", "12 个字母"), ("24 letters", "24 个字母")],
     reversal_lines,
     digits=2,
+    name="positions",
     rows="W47",
     measured=[2, 3],
 )
@@ -345,6 +346,7 @@ page.table(
     ],
     spread_lines,
     digits=4,
+    name="initial weights",
     measured=range(1, 5),
 )
 page.show(("Xavier's limit at 256 by 256", "256 × 256 的 Xavier 界限"), limit, digits=3)
