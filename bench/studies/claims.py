@@ -1,4 +1,4 @@
-"""What course notes claim and the lessons measure, over several seeds: each measured table of a lesson with intervals.
+"""What course notes claim and the lessons measure, over several seeds: every measured table of a lesson, with intervals.
 
 ``--turns`` is the number of seeds, from 1 on. Nothing but the seed differs from ``zoo lesson NAME``.
 """
@@ -77,10 +77,11 @@ def with_interval(values: Values) -> str:
     return f"{mean:.{digits}f} ± {half:.{digits}f}"
 
 
-def as_factor(values: Values) -> str:
+def as_factor(values: Values, digits: int = 2) -> str:
     """Geometric mean, and the factor to the ends of its interval."""
     mean, half = interval([math.log(value) for value in values])
-    return f"{math.exp(mean):.2g} ×/÷ {math.exp(half):.2f}"
+    factor = f"{math.exp(half):.2f}" if half < math.log(10) else f"{math.exp(half):,.0f}"
+    return f"{math.exp(mean):.{digits}g} ×/÷ {factor}"
 
 
 def gradients_table(tables: Sequence[Mapping[str, Any]]) -> Table:
@@ -92,7 +93,7 @@ def gradients_table(tables: Sequence[Mapping[str, Any]]) -> Table:
     )
     for name, columns in over_seeds(tables).items():
         factors = [slope(lengths, [math.log(one) for one in of_seed]) for of_seed in zip(*columns, strict=True)]
-        result.rows.append([name, *map(as_factor, columns), as_factor([math.exp(one) for one in factors])])
+        result.rows.append([name, *map(as_factor, columns), as_factor([math.exp(one) for one in factors], 3)])
     return result
 
 
@@ -173,11 +174,11 @@ def draw(folder: Path, results: Sequence[Mapping[str, Mapping[str, Any]]]) -> No
     weights = [one["initial weights"] for one in results]
     with style():
         _chart(
-            folder / "claims-gradients.png", "Gradient at the first token", "tokens between", lengths,
+            folder / "claims-gradients.png", "Gradient at the first of n tokens", "n", lengths,
             over_seeds(gradients), geometric=True,
         )  # fmt: skip
         _chart(
-            folder / "claims-sizes.png", "Bits a letter", "parameters", sizes,
+            folder / "claims-sizes.png", "Bits a letter, one block, 120 steps", "parameters", sizes,
             {"one block, 120 steps": [[one[name] for one in losses] for name in losses[0]]},
         )  # fmt: skip
         spreads = {name: columns[:3] for name, columns in over_seeds(weights).items()}
@@ -191,7 +192,7 @@ def _chart(
     from zoo.plotting import new_figure, to_png
 
     figure = new_figure(520, 300)
-    axes = figure.add_axes((0.1, 0.16, 0.56, 0.72))
+    axes = figure.add_axes((0.11, 0.16, 0.55, 0.72))
     transform: Callable[[float], float] = math.log if geometric else float
     back: Callable[[float], float] = math.exp if geometric else float
     for name, columns in series.items():
@@ -205,9 +206,11 @@ def _chart(
     axes.minorticks_off()
     if geometric:
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda value, place: f"{value:.0e}")
     axes.set_xlabel(label, fontsize=9)
     axes.tick_params(labelsize=8)
     axes.grid(axis="y")
     axes.set_title(title, loc="left", fontsize=11, color=LIGHT["ink"])
-    axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), fontsize=8, frameon=False)
+    if len(series) > 1:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), fontsize=8, frameon=False)
     path.write_bytes(to_png(figure))
