@@ -1,4 +1,4 @@
-"""What course notes claim and the lessons measure, over several seeds: every measured table of a lesson, with intervals.
+"""What course notes claim and the lessons measure, over several seeds: every measured table, with intervals.
 
 ``--turns`` is the number of seeds, from 1 on. Nothing but the seed differs from ``zoo lesson NAME``.
 """
@@ -12,7 +12,11 @@ from typing import Any
 
 from bench.study import Options, Table
 
-LESSONS = {"recurrence": ("gradients", "layers"), "attention": ("sizes",), "transformer": ("positions", "initial weights")}
+LESSONS = {
+    "recurrence": ("gradients", "layers"),
+    "attention": ("sizes",),
+    "transformer": ("positions", "initial weights"),
+}
 LEAST_SEEDS = 3
 Values = list[float]  # one of each seed
 
@@ -182,7 +186,9 @@ def draw(folder: Path, results: Sequence[Mapping[str, Mapping[str, Any]]]) -> No
             {"one block, 120 steps": [[one[name] for one in losses] for name in losses[0]]},
         )  # fmt: skip
         spreads = {name: columns[:3] for name, columns in over_seeds(weights).items()}
-        _chart(folder / "claims-weights.png", "Spread of activations", "layer", [1.0, 5.0, 15.0], spreads, geometric=True)
+        _chart(
+            folder / "claims-weights.png", "Spread of activations", "layer", [1.0, 5.0, 15.0], spreads, geometric=True
+        )
 
 
 def _chart(

@@ -38,8 +38,12 @@ VALIDATED = 4  # batches of the validation split
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure what is missing, and write it. Returns 0."""
-    parser = argparse.ArgumentParser(prog="python -m docs.site.part_figures", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--only", nargs="+", metavar="WORD", help="a kind, or a kind and a part, which is measured again")
+    parser = argparse.ArgumentParser(
+        prog="python -m docs.site.part_figures", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument(
+        "--only", nargs="+", metavar="WORD", help="a kind, or a kind and a part, which is measured again"
+    )
     parser.add_argument("--no-probe", action="store_true", help="leave the scorecards out")
     options = parser.parse_args(arguments)
     kind, name = [*(options.only or []), None, None][:2]
