@@ -15,8 +15,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests import test_recipes
 from zoo import recipe_files, registry
+from zoo.errors import UsageError
 from zoo.explain.trace import PRODUCTS, trace
+from zoo.parts.position import NoPosition
 from zoo.tasks.lm import CausalLM
+from zoo.tasks.masked import MaskedLM
+from zoo.tasks.task import Task
 from zoo.training.model_cost import cost, meta_copy
 
 COUNTED = (*PRODUCTS, "softmax", "native_layer_norm", "embedding")
@@ -53,14 +57,15 @@ def check_operations(task) -> int:
     return products
 
 
-def operation_name(event) -> str:
-    """The name of an operation or of an event of the profiler as both are counted; empty for others."""
-    if event.name == "aten::softmax":  # which calls aten::_softmax
-        return ""
-    name = event.name.removeprefix("aten::").strip("_")
-    if name.startswith("scaled_dot_product") and ("flash" in name or "efficient" in name):
-        return "scaled_dot_product"
-    return name if name in COUNTED else ""
+def operation_name(one) -> str:
+    """The name of a traced operation or of an event of the profiler as both are counted; empty for others."""
+    name = one.name
+    if name.startswith("aten::"):
+        name = name.removeprefix("aten::")
+        name = "softmax" if name == "_softmax" else "" if name == "softmax" else name  # the latter calls the former
+    name = "softmax" if name == "safe_softmax" else name
+    fused = ("scaled_dot_product_flash", "scaled_dot_product_efficient")
+    return "scaled_dot_product" if name.strip("_").startswith(fused) else name if name in COUNTED else ""
 
 
 def fill(example: torch.Tensor) -> torch.Tensor:
@@ -70,43 +75,42 @@ def fill(example: torch.Tensor) -> torch.Tensor:
     return torch.randn(example.shape) if example.is_floating_point() else torch.randint(2, 60, example.shape)
 
 
-def part_task(kind: str, cls: type, device: str = "cpu") -> CausalLM:
-    """A small language model with a part, without position encoding where it refuses the default one."""
-    from zoo.errors import UsageError
-    from zoo.parts.position import NoPosition
-
-    with torch.device(device):
+def part_task(kind: str, cls: type, device: str = "cpu") -> Task:
+    """A small model with a part: a language model, without positions or without a mask where the part refuses them."""
+    refusal = None
+    for task, more in ((CausalLM, {}), (CausalLM, {"position": NoPosition}), (MaskedLM, {})):
         try:
-            return CausalLM(**SIZES, **{kind: cls})
-        except UsageError:
-            return CausalLM(**SIZES, **{"position": NoPosition, kind: cls})
+            with torch.device(device):
+                return task(**SIZES, **{**more, kind: cls})
+        except UsageError as error:
+            refusal = refusal or error
+    raise refusal
 
 
 def main() -> int:
     """Check what the installed plugins have."""
     outcomes = {}
     for recipe in (one for one in recipe_files.recipes() if not one.builtin):
-        outcomes[f"recipe {recipe.name}"] = outcome(
-            lambda name=recipe.name: check_flops(test_recipes.build(name, small=True)),
-            lambda name=recipe.name: check_operations(test_recipes.build(name, torch.device("cpu"), small=True)),
-        )
+        name = recipe.name
+        outcomes |= outcomes_of(f"recipe {name}", lambda device, name=name: test_recipes.build(name, device))
     for part in (one for kind in registry.STACK_KINDS for one in registry.parts(kind) if not one.builtin):
-        outcomes[f"{part.kind} {part.name}"] = outcome(
-            lambda part=part: check_flops(part_task(part.kind, part.load(), "meta")),
-            lambda part=part: check_operations(part_task(part.kind, part.load())),
+        outcomes |= outcomes_of(
+            f"{part.kind} {part.name}", lambda device, part=part: part_task(part.kind, part.load(), device)
         )
     json.dump(outcomes, sys.stdout, indent=1)
     return 0
 
 
-def outcome(*checks) -> str:
-    """What the first check that fails says; "agrees" where all hold."""
-    try:
-        for check in checks:
-            check()
-    except Exception as error:
-        return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    return "agrees"
+def outcomes_of(title: str, build) -> dict[str, str]:
+    """What each check of a model says where it fails; "agrees" where it holds. ``build`` takes a device."""
+    result = {}
+    for name, check, device in (("FLOPs", check_flops, "meta"), ("operations", check_operations, "cpu")):
+        try:
+            check(build(torch.device(device)))
+            result[f"{title}: {name}"] = "agrees"
+        except Exception as error:
+            result[f"{title}: {name}"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return result
 
 
 if __name__ == "__main__":

@@ -69,8 +69,14 @@ def test_flops_and_operations_of_every_recipe_and_part_of_a_plugin_are_right(tmp
     assert done.returncode == 0, done.stderr
     outcomes = json.loads(done.stdout)
     assert {name.partition(" ")[0] for name in outcomes} == {"recipe", *registry.STACK_KINDS}
-    assert len(outcomes) > 40
-    assert {name: outcome for name, outcome in outcomes.items() if outcome != "agrees"} == {}
+    assert len(outcomes) > 80
+    differences = {name: outcome for name, outcome in outcomes.items() if outcome != "agrees"}
+    compiled = differences.pop("backend Flex: operations")  # its kernel is compiled: it has no operations to count
+    assert "torch.compile" in compiled
+    if not torch.cuda.is_available():
+        for count in ("FLOPs", "operations"):
+            assert "needs an NVIDIA GPU" in differences.pop(f"backend FlashVarlen: {count}")
+    assert differences == {}
 
 
 @pytest.mark.parametrize(
