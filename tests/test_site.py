@@ -200,11 +200,14 @@ STORED = {
             "lm-tiny": {"mean": 5.5, "deviation": 0.25, "seeds": 3},
             "vit-tiny": {"refused": "no <norm> | here"},
             "probe": {
-                "steps": 100, "scores": {"recall": [0.25, None, 0.125]}, "roles": ["induction", "induction"], "heads": 8,
-                "ranks": [["stack input", 15.4, 64], ["stack.blocks.0", 44.0, 64]], "gradients": [["stack.norm", 0.5]],
+                "steps": 100, "scores": {"recall": [0.25, None, 0.125]}, "heads": 8,
+                "roles": ["induction", "induction"], "ranks": [["stack input", 15.4, 64], ["stack.blocks.0", 44.0, 64]],
+                "gradients": [["stack.norm", 0.5]],
             },
         },
-        "norm LayerNorm zoo-transformers": {"lm-tiny": {"mean": 5.0, "deviation": 0.5, "seeds": 3, "with": "position none"}},
+        "norm LayerNorm zoo-transformers": {
+            "lm-tiny": {"mean": 5.0, "deviation": 0.5, "seeds": 3, "with": "position none"},
+        },
     },
 }  # fmt: skip
 

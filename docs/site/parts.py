@@ -65,8 +65,8 @@ def figures_section(part: Part, stored: Mapping[str, Any]) -> str:
         [
             "", "## On three tasks", "",
             f"Validation loss, mean ± standard deviation over {part_figures.SEEDS} seeds, of short runs: "
-            f"{part_figures.STEPS} steps with smaller models ([all parts](../{SCORECARDS})). They show that a part learns, "
-            "not which is best after a full training: `zoo compare` answers that.",
+            f"{part_figures.STEPS} steps with smaller models ([all parts](../{SCORECARDS})). They show that a part "
+            "learns, not which is best after a full training: `zoo compare` answers that.",
             "", "| recipe | with it | with the recipe's own | unit |", "|---|---:|---:|---|", *rows, "",
         ]
     )  # fmt: skip
@@ -153,8 +153,8 @@ def scorecards_page(paths: Mapping[Part, str], stored: Mapping[str, Any]) -> str
         "```bash", "python -m docs.site.part_figures", "```", "",
         f"- Tasks: smaller models ({sizes}), {part_figures.STEPS} steps; mean ± standard deviation over "
         f"{part_figures.SEEDS} seeds of the loss in nats per token or image.",
-        f"- Scorecard: `zoo probe lm-tiny --steps {part_figures.PROBE_STEPS}` with the part, one seed: right answers in "
-        "recall, copying, induction and parity, and heads with a role. So few steps show what is learned first.",
+        f"- Scorecard: `zoo probe lm-tiny --steps {part_figures.PROBE_STEPS}` with the part, one seed: right answers "
+        "in recall, copying, induction and parity, and heads with a role. So few steps show what is learned first.",
         f"- Measured on {about.get('date', '–')}, {about.get('machine', '–')}, one thread, beside other work.", "",
         "These are short runs of small models. Which part is better for a task of yours is for "
         "[`zoo compare`](../docs/compare.md).", "",

@@ -72,7 +72,7 @@ def fill(example: torch.Tensor) -> torch.Tensor:
     """Numbers in the shape and type of an argument that has none."""
     if example.dtype == torch.bool:
         return torch.ones(example.shape, dtype=torch.bool)
-    return torch.randn(example.shape) if example.is_floating_point() else torch.randint(2, 60, example.shape)
+    return torch.randn(example.shape) if example.is_floating_point() else torch.randint(2, 8, example.shape)
 
 
 def part_task(kind: str, cls: type, device: str = "cpu") -> Task:

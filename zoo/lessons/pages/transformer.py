@@ -37,6 +37,7 @@ LESSON = {
             "default": 512,
             "least": 8,
             "most": 4096,
+            "multiple": 8,
             "en": "of the model, divisible by 8",
             "zh": "模型宽度，8 的倍数",
         },
@@ -57,7 +58,7 @@ LESSON = {
     },
 }
 page = open_page(LESSON)
-width = page["width"] // 8 * 8
+width = page["width"]
 
 # %% [markdown] lang="en"
 # # The Transformer in its sizes
