@@ -27,7 +27,8 @@ from bench.workloads import WORKLOADS
 from zoo.errors import UsageError
 
 
-def main(argv: list[str] | None = None) -> int:
+def parse_arguments(argv: list[str] | None) -> tuple[argparse.Namespace, argparse.ArgumentParser]:
+    """The options, and the parser, which refuses what cannot be run."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("workloads", nargs="*", help=f"of {', '.join([*WORKLOADS, *NAMES])}; all unless given")
     parser.add_argument(
@@ -50,6 +51,11 @@ def main(argv: list[str] | None = None) -> int:
     if unknown:
         kind = "workload" if arguments.gate is None else "contest of the gate"
         parser.error(f"unknown {kind} {unknown[0]!r}: choose from {', '.join(names)}")
+    return arguments, parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments, parser = parse_arguments(argv)
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
     os.environ["ZOO_BF16"] = "0"  # precision is named
     if arguments.gate is not None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.documented_commands import find_problem
+from tests.plugin_paths import write_metadata
 from zoo import registry
 from zoo.cli import main
 from zoo.compare import variants
@@ -129,3 +131,62 @@ def test_every_recipe_and_plugin_that_the_checklist_names_exists():
         assert any(name.startswith(f"{stars}-") for name in names), stars
     for plugin in re.findall(r"\bzoo-(\w+)", page):
         assert (ROOT / "plugins" / f"zoo-{plugin}").is_dir(), plugin
+
+
+def rows(page: str) -> list[list[str]]:
+    """The cells of every row of every table that has a column for commands, with that column's cell first."""
+    result, column = [], None
+    for line in page.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
+        if not cells:
+            column = None
+        elif "command" in cells:
+            column = cells.index("command")
+        elif column is not None and not set("".join(cells)) <= set("-:"):
+            result.append([cells[column], *cells])
+    return result
+
+
+def test_every_row_of_the_checklist_names_commands_and_all_of_them_are_valid(tmp_path):
+    page = (DOCS / "checklist.md").read_text(encoding="utf-8")
+    found = rows(page)
+    topics = re.findall(r"^\| (M\d\d) \|", page, re.M)
+    assert len(topics) == len(set(topics)) == 72
+    assert len(found) == len(topics) + 15 + 13  # the wrong numbers of the notes, and the right ones
+    missing = [row[1:3] for row in found if not re.search(r"`(zoo|python -m) [^`]+`", row[0])]
+    assert not missing, missing
+    commands = list(dict.fromkeys(text for row in found for text in re.findall(r"`([^`]+)`", row[0])))
+    assert validate(commands, tmp_path) == ""
+
+
+def validate(commands: list[str], folder: Path) -> str:
+    """What is wrong with commands, where all plugins of this repository are installed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.documented_commands"], input="\n".join(commands), cwd=ROOT,
+        env=write_metadata(folder / "site"), capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert not done.stderr, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("zoo fitt lm-tiny", "fitt"),
+        ("zoo fit lm-tinny", "lm-tinny"),
+        ("zoo fit lm-tiny --model.positon rope", "positon"),
+        ("zoo fit lm-tiny --model.position rop", "rop"),
+        ("zoo explain lm-tiny model.headz=4", "headz"),
+        ("zoo explain norm layernrm", "layernrm"),
+        ("zoo compare lm-tiny --seeds 3", "nothing is varied"),
+        ("zoo compare lm-tiny --vary model.position=rope,alibbi --seeds 3", "alibbi"),
+        ("zoo check backend tiled --only no_such_check", "no_such_check"),
+        ("zoo lesson kat", "kat"),
+        ("zoo chat dialogue-tinny", "dialogue-tinny"),
+        ("zoo generate lm-tiny --lenght 4", "lenght"),
+        ("python -m bench attentoin", "refused"),
+        ("python -m zoo_classic.picturs", "picturs"),
+    ],
+)
+def test_a_command_that_is_not_valid_is_noticed(command, reason):
+    assert reason in find_problem(command)

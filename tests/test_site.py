@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from docs.site import build, hooks, lessons, links, parts, pictures, sources
+from docs.site import build, hooks, lessons, links, part_figures, parts, pictures, sources
 from zoo import registry
 from zoo.cli.check import Report
+from zoo.errors import UsageError
 from zoo.lessons import source
 
 ROOT = Path(__file__).parents[1]
@@ -190,3 +191,74 @@ def run_notebook(path, folder):
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
     assert any(cell.get("outputs") for cell in notebook.cells), f"{path.name} shows nothing"
+
+
+STORED = {
+    "about": {"date": "2026-11-23", "machine": "a machine"},
+    "parts": {
+        "norm RMSNorm zoo-transformers": {
+            "lm-tiny": {"mean": 5.5, "deviation": 0.25, "seeds": 3},
+            "vit-tiny": {"refused": "no <norm> | here"},
+            "probe": {
+                "steps": 100, "scores": {"recall": [0.25, None, 0.125]}, "heads": 8,
+                "roles": ["induction", "induction"], "ranks": [["stack input", 15.4, 64], ["stack.blocks.0", 44.0, 64]],
+                "gradients": [["stack.norm", 0.5]],
+            },
+        },
+        "norm LayerNorm zoo-transformers": {
+            "lm-tiny": {"mean": 5.0, "deviation": 0.5, "seeds": 3, "with": "position none"},
+        },
+    },
+}  # fmt: skip
+
+
+def test_a_part_has_its_stored_figures_beside_those_of_the_recipe(monkeypatch):
+    rms, layer = (registry.find("norm", name) for name in ("rmsnorm", "layernorm"))
+    assert "| `lm-tiny` | 5.000 ± 0.500 (position none) | 5.500 ± 0.250 | nats" in parts.figures_section(layer, STORED)
+    text = parts.figures_section(rms, STORED) + parts.scorecard_section(rms, STORED)
+    assert "| `vit-tiny` | refused | – |" in text
+    assert "| recall | 0.25 |  | 0.12 |" in text
+    assert "heads with a role, of 8: 2 induction" in text
+    assert "15 of 64 in front of it, 44 of 64 after layer 0" in text
+    assert parts.scorecard_section(layer, STORED) == ""
+    assert parts.figures_section(registry.find("ffn", "mlp"), STORED) == ""
+
+
+def test_scorecards_of_all_parts_stand_on_one_page_with_their_command():
+    paths = {registry.find("norm", name): f"norm/{name}.md" for name in ("rmsnorm", "layernorm")}
+    page = parts.scorecards_page(paths, STORED)
+    assert "| [RMSNorm](norm/rmsnorm.md) | 5.500 ± 0.250 | – | refused | 0.25 | – | – | – | 2 induction |" in page
+    assert "python -m docs.site.part_figures" in page
+    assert "a machine" in page
+    assert "## ffn" not in page
+
+
+def test_what_is_measured_of_a_part_is_stored_and_not_measured_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(part_figures, "FILE", tmp_path / "figures.json")
+    calls = []
+
+    def measure(part, task):
+        calls.append((part.name, task))
+        return {"mean": 1.0, "deviation": 0.0, "seeds": 3}
+
+    monkeypatch.setattr(part_figures, "measure_task", measure)
+    monkeypatch.setattr(part_figures, "measure_probe", lambda part: {"refused": "no"})
+    for _ in range(2):
+        assert part_figures.main(["--only", "norm"]) == 0
+    assert len(calls) == len(set(calls)) == 3 * len(registry.parts("norm"))
+    assert part_figures.main(["--only", "norm", "rmsnorm"]) == 0  # a part that is named is measured again
+    assert calls[-3:] == [("RMSNorm", task) for task in part_figures.TASKS]
+    assert part_figures.read()["parts"]["norm RMSNorm zoo-transformers"]["probe"] == {"refused": "no"}
+
+
+def test_a_part_that_refuses_the_position_of_a_recipe_is_measured_without_one(monkeypatch):
+    def train(part, recipe, seed, more):
+        if not more:
+            raise UsageError("not with this position")
+        return float(seed)
+
+    monkeypatch.setattr(part_figures, "train_once", train)
+    result = part_figures.measure_task(registry.find("attention", "additive"), "lm-tiny")
+    assert result == {"mean": 2.0, "deviation": 1.0, "seeds": 3, "with": "position none"}
+    monkeypatch.setattr(part_figures, "train_once", lambda *_: (_ for _ in ()).throw(UsageError("never")))
+    assert part_figures.measure_task(registry.find("attention", "additive"), "lm-tiny") == {"refused": "never"}

@@ -21,6 +21,7 @@ NAMES = (
     "speculation",
     "busy",
     "compilation",
+    "claims",
 )
 
 

@@ -24,7 +24,8 @@ SITE = """
 |---|---|
 | [Examples](gallery/index.rst) | short programs with output and pictures, to download as scripts or Jupyter notebooks |
 | [Lessons](lessons/en/index.md), [课程](lessons/zh/index.md) | the course of `zoo lesson`, with what it computes |
-| [All parts](parts/index.md) | a page for each part: formula, paper, options, cost against length |
+| [All parts](parts/index.md) | a page for each part: formula, paper, options, cost, figures on three tasks |
+| [Scorecards](parts/scorecards.md) | what a small model with each part learns, on three tasks and in `zoo probe` |
 | [Python](api/index.md) | classes and functions, with the shapes of their arguments and results |
 """
 

@@ -104,6 +104,8 @@ def test_an_exercise_without_an_answer_is_asked_and_the_right_word_may_be_chines
         (["cat", "--set", "sentence=0.5,1,2"], "whole numbers"),
         (["recurrence", "--set", "tokens=1e3"], "a whole number"),
         (["recurrence", "--set", "tokens=-1"], "at least 1"),
+        (["recurrence", "--set", "tokens=100,00"], "a whole number"),
+        (["transformer", "--set", "width=100"], "a multiple of 8"),
         (["ladder", "--set", f"cats={10**30}"], "at most"),
         (["cat", "--exercise", "9", "--answer", "1"], "exercises 1 to 3"),
         (["cat", "--exercise", "0"], "above 0"),
@@ -143,3 +145,23 @@ def test_numbers_may_be_typed_as_chinese_keyboards_write_them(form, capsys):
     assert (document["right"], bool(document["hint"])) == (False, True)
     assert main(words) == 0
     assert json.loads(capsys.readouterr().out)["question"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["Transformer", "--exercise", "1", "--answer", "4,722,432"], 0),  # as the lesson prints numbers
+        (["transformer", "--exercise", "1", "--answer", "4,722,433"], 1),
+        (["transformer", "--exercise", "1", "--answer", "4,72,432"], 2),
+        (["transformer", "--exercise", "1", "--answer", "４，７２２，４３２"], 0),
+        (["cat", "--exercise", "2", "--answer", "-1.34 -0.45 0.45 1.34"], 0),
+        (["cat", "--exercise", "2", "--answer", "[-1.34, -0.45, 0.45, 1.34]"], 0),
+        (["cat", "--exercise", "2", "--answer", "( -1.34 -0.45  0.45, 1.34 )"], 0),
+        (["cat", "--exercise", "2", "--answer", "-1.34 -0.45 0.45"], 2),
+        (["cat", "--exercise", "2", "--answer", "-1.34,,0.45,1.34"], 2),
+        (["recurrence", "--set", "tokens=100,000", "--exercise", "3", "--answer", "50"], 0),
+    ],
+)
+def test_numbers_may_be_typed_as_the_lessons_print_them(words, code, capsys):
+    assert main(["lesson", *words]) == code
+    assert len(capsys.readouterr().err.splitlines()) <= 4

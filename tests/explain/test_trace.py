@@ -1,11 +1,18 @@
 """The operations of a call are those that torch counts, and tracing changes nothing."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.explain.operation_counts import check_flops, check_operations, part_task
+from tests.plugin_paths import write_metadata
 from tests.test_recipes import RECIPES, build
+from zoo import registry
 from zoo.explain.trace import trace
 from zoo.models.stack import Stack
 from zoo.parts.attention import MultiHead
@@ -14,6 +21,8 @@ from zoo.parts.pattern import Pattern
 from zoo.parts.position import Extent
 from zoo.tasks.lm import CausalLM
 from zoo.training.model_cost import cost, meta_copy
+
+BUILTIN_PARTS = [part for kind in registry.STACK_KINDS for part in registry.parts(kind) if part.builtin]
 
 
 def counts_agree(task):
@@ -39,6 +48,35 @@ def test_flops_of_every_recipe_are_those_of_flop_counter_mode(name):
 @pytest.mark.parametrize("name", RECIPES)
 def test_flops_of_every_recipe_at_its_own_size_are_those_of_flop_counter_mode(name):
     counts_agree(build(name))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_operations_of_every_recipe_are_those_that_the_profiler_counts(name):
+    assert check_operations(build(name, torch.device("cpu"), small=True)) > 0
+
+
+@pytest.mark.parametrize("part", BUILTIN_PARTS, ids=str)
+def test_operations_of_every_part_are_those_that_the_profiler_counts(part):
+    check_flops(part_task(part.kind, part.load(), "meta"))
+    check_operations(part_task(part.kind, part.load()))
+
+
+def test_flops_and_operations_of_every_recipe_and_part_of_a_plugin_are_right(tmp_path):
+    env = {**write_metadata(tmp_path / "site"), "KINETO_LOG_LEVEL": "5"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.explain.operation_counts"], env=env, capture_output=True, text=True, timeout=580
+    )
+    assert done.returncode == 0, done.stderr
+    outcomes = json.loads(done.stdout)
+    assert {name.partition(" ")[0] for name in outcomes} == {"recipe", *registry.STACK_KINDS}
+    assert len(outcomes) > 80
+    differences = {name: outcome for name, outcome in outcomes.items() if outcome != "agrees"}
+    compiled = differences.pop("backend Flex: operations")  # its kernel is compiled: it has no operations to count
+    assert "torch.compile" in compiled
+    if not torch.cuda.is_available():
+        for count in ("FLOPs", "operations"):
+            assert "needs an NVIDIA GPU" in differences.pop(f"backend FlashVarlen: {count}")
+    assert differences == {}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.studies.claims import LESSONS
 from tests.lessons import golden_text
 from zoo.lessons import page, render, source
 
@@ -141,6 +142,16 @@ def test_a_larger_model_has_a_lower_loss():
     bits = list(bars.fields["values"].values())
     assert len(bits) == 5
     assert bits == sorted(bits, reverse=True)
+
+
+def test_a_recurrence_has_steps_for_each_token_in_a_row_and_attention_a_few_at_any_length():
+    (table,) = [event for event in run("recurrence").events if event.fields.get("name") == "layers"]
+    assert [line[5] for line in table.fields["lines"]] == [10 * 512 + 3, 1, 8]  # 10 operations a step of a GRU
+
+
+@pytest.mark.parametrize(("name", "names"), LESSONS.items())
+def test_lessons_have_what_is_measured_over_seeds(name, names):
+    assert set(names) <= {event.fields.get("name") for event in run(name).events}
 
 
 def test_gradients_vanish_in_a_recurrence_explode_with_a_large_matrix_and_stay_in_attention():

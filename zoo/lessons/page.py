@@ -126,12 +126,16 @@ class Page:
         digits: int = 4,
         measured: Sequence[int] = (),
         timed: Sequence[int] = (),
+        name: str = "",
     ) -> None:
-        """A table; ``measured`` and ``timed`` number the columns that differ a little, or much, between machines."""
+        """A table; ``measured`` and ``timed`` number the columns that differ a little, or much, between machines.
+
+        ``name`` is for programs that read it.
+        """
         content = [[both(cell) if isinstance(cell, tuple) else as_lists(cell) for cell in line] for line in lines]
         self.report(
             "table", rows, bool(measured or timed), headings=[both(one) for one in headings], lines=content,
-            digits=digits, measured_columns=list(measured), timed_columns=list(timed),
+            digits=digits, measured_columns=list(measured), timed_columns=list(timed), name=name,
         )  # fmt: skip
 
     def bars(
@@ -142,10 +146,14 @@ class Page:
         rows: str = "",
         measured: bool = False,
         log: bool = False,
+        name: str = "",
     ) -> None:
-        """A bar for each value, from zero, or on a logarithmic scale from a thousandth of the smallest one."""
+        """A bar for each value, from zero, or on a logarithmic scale from a thousandth of the smallest one.
+
+        ``name`` is for programs that read it.
+        """
         numbers = {name: float(value) for name, value in values.items()}
-        self.report("bars", rows, measured, label=both(label), values=numbers, digits=digits, log=log)
+        self.report("bars", rows, measured, label=both(label), values=numbers, digits=digits, log=log, name=name)
 
     def heat(
         self,

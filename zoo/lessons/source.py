@@ -71,6 +71,11 @@ class Lesson:
         return self.facts["inputs"]
 
 
+SEPARATOR = re.compile(r"\s*,\s*|\s+")  # of several numbers
+BRACKETS = re.compile(r"[(\[](.*)[)\]]")
+THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?")
+
+
 def split_cells(source: str) -> list[Cell]:
     """The cells of a script in percent format. Raises ValueError for a header that cannot be read."""
     result: list[Cell] = []
@@ -107,6 +112,7 @@ def lesson_names() -> list[str]:
 def get_lesson(name: str) -> Lesson:
     """The lesson of a name. Raises UsageError for an unknown one."""
     every = lessons()
+    name = name if name in every else name.lower()  # as names of recipes and parts
     if name not in every:
         raise UsageError(f"no lesson {name!r}.{suggest(name, every)} Lessons: {', '.join(every)}. See: zoo lesson")
     return every[name]
@@ -133,15 +139,24 @@ def parse_inputs(lesson: Lesson, settings: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_value(label: str, text: str, facts: Mapping[str, Any]) -> Any:
-    """A value like ``facts["default"]`` from its text. Raises UsageError, which begins with ``label``."""
+    """A value like ``facts["default"]`` from its text. Raises UsageError, which begins with ``label``.
+
+    Several numbers may stand in brackets, with spaces in place of commas; one may have commas between thousands.
+    """
     default = facts["default"]
     items = default if isinstance(default, list) else [default]
-    words = [word.strip() for word in text.split(",")] if isinstance(default, list) else [text.strip()]
-    kind = type(items[0])
+    kind, stripped = type(items[0]), text.strip()
+    if isinstance(default, list):
+        words = SEPARATOR.split(BRACKETS.sub(r"\1", stripped).strip())
+    else:
+        words = [stripped.replace(",", "") if THOUSANDS.fullmatch(stripped) else stripped]
     least, most = facts.get("least", -math.inf), facts.get("most", math.inf)
     try:
         values = [kind(word) for word in words]
-        fits = len(values) == len(items) and all(kind is str or least <= value <= most for value in values)
+        fits = len(values) == len(items) and all(
+            kind is str or (least <= value <= most and value % facts.get("multiple", value or 1) == 0)
+            for value in values
+        )
     except ValueError:
         fits = False
     if not fits or "" in words:
@@ -158,5 +173,7 @@ def requirement(facts: Mapping[str, Any]) -> str:
         kind
     ]
     bounds = [f"at {name} {facts[name]:g}" for name in ("least", "most") if name in facts]
+    if "multiple" in facts:
+        bounds.append(f"a multiple of {facts['multiple']}")
     text = f"{len(default)} {plural} with commas" if many else singular
     return f"{text}, {' and '.join(bounds)}" if bounds else text

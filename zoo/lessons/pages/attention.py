@@ -220,7 +220,13 @@ for dim in (4, 8, 16, 32, 64):
     with torch.no_grad():
         final = F.cross_entropy(model(held_out[:, :-1]).flatten(0, 1), held_out[:, 1:].flatten())
     sizes[f"{sum(one.numel() for one in model.parameters()):,}"] = float(final) / math.log(2)
-page.bars(("bits a letter by number of parameters", "每个字母的比特数，按参数个数"), sizes, digits=2, measured=True)
+page.bars(
+    ("bits a letter by number of parameters", "每个字母的比特数，按参数个数"),
+    sizes,
+    digits=2,
+    measured=True,
+    name="sizes",
+)
 
 # %% [markdown] lang="en"
 # ## Exercises

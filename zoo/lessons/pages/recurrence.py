@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from zoo.explain.trace import trace
 from zoo.lessons.page import open_page
 from zoo.models import LanguageModel, Seq2Seq
 from zoo.models.recurrent import Encoder
@@ -126,7 +127,7 @@ lines = [
     [name, *(gradient_ratio(network, length, **options) for length in lengths)]
     for name, (network, options) in networks.items()
 ]
-page.table([("length", "长度"), *map(str, lengths)], lines, digits=3, measured=range(1, 6))
+page.table([("length", "长度"), *map(str, lengths)], lines, digits=3, measured=range(1, 6), name="gradients")
 
 # %% [markdown] lang="en"
 # ## Why scores are divided by √D
@@ -245,14 +246,15 @@ page.table(
 #
 # Width 64, lengths 256 and 512. Operations grow with the exponent given (attention: the products of scores and values
 # alone have exponent 2; its projections have 1). The path is the number of layers or steps between the first and the
-# last word: n − 1 steps of a recurrence, many layers of a convolution of width 3, one layer of attention. Times are
-# of this machine; a recurrence cannot compute its steps at the same time.
+# last word: n − 1 steps of a recurrence, many layers of a convolution of width 3, one layer of attention. "In a row"
+# counts, at length 512, the operations that must follow each other because each reads the result of the one before:
+# a recurrence cannot compute its steps at the same time. Times are of this machine.
 # %% [markdown] lang="zh"
 # ## 三种层
 #
 # 宽度 64，长度 256 与 512。运算次数按所示指数增长（注意力：只有分数与求和这两个乘积的指数是 2，投影是 1）。 “路径”是
-# 第一个词到最后一个词之间的步数或层数：循环是 n − 1 步，宽度 3 的卷积要叠很多层，注意力只要一层。时间是在本机测的；循
-# 环网络的各步不能同时计算。
+# 第一个词到最后一个词之间的步数或层数：循环是 n − 1 步，宽度 3 的卷积要叠很多层，注意力只要一层。“依次执行”是长度 512
+# 时必须一个接一个执行的运算个数（每个都要读前一个的结果）：循环网络的各步不能同时计算。时间是在本机测的。
 # %% tags=["slow"]
 class Convolution(nn.Module):
     """A convolution of width 3 over tokens."""
@@ -271,6 +273,15 @@ def operations(network: nn.Module, length: int, **options: object) -> int:
     with FlopCounterMode(display=False) as counter, torch.no_grad(), torch.device("meta"):
         network.to("meta")(torch.empty(1, length, 64), **options)
     return int(counter.get_total_flops())
+
+
+def longest_chain(network: nn.Module, length: int, **options: object) -> int:
+    """The operations that must follow each other: the longest chain in which each reads the result of the last."""
+    x, chains = torch.empty(1, length, 64, device="meta"), list[int]()
+    network.to("meta")
+    for operation in trace(network, x, call=lambda: network(x, **options)).operations:
+        chains.append(1 + max((chains[number] for number in operation.inputs if number >= 0), default=0))
+    return max(chains)
 
 
 def seconds(network: nn.Module, length: int, **options: object) -> float:
@@ -302,6 +313,7 @@ for label, (build, options, path) in layers.items():
             math.log2(long / short),
             math.log2(elements[1] / elements[0]),
             path,
+            longest_chain(build(), 512, **options),
             1000 * seconds(build(), 512, **options),
         ]
     )
@@ -312,11 +324,13 @@ page.table(
         ("exponent", "指数"),
         ("of memory", "内存指数"),
         ("path", "路径"),
+        ("in a row", "依次执行"),
         ("ms", "毫秒"),
     ],
     layer_lines,
     digits=1,
-    timed=[5],
+    timed=[6],
+    name="layers",
 )
 
 # %% [markdown] lang="en"

@@ -37,6 +37,7 @@ LESSON = {
             "default": 512,
             "least": 8,
             "most": 4096,
+            "multiple": 8,
             "en": "of the model, divisible by 8",
             "zh": "模型宽度，8 的倍数",
         },
@@ -57,7 +58,7 @@ LESSON = {
     },
 }
 page = open_page(LESSON)
-width = page["width"] // 8 * 8
+width = page["width"]
 
 # %% [markdown] lang="en"
 # # The Transformer in its sizes
@@ -222,6 +223,7 @@ page.table(
     [("position", "位置"), ("parameters", "参数"), ("12 letters", "12 个字母"), ("24 letters", "24 个字母")],
     reversal_lines,
     digits=2,
+    name="positions",
     rows="W47",
     measured=[2, 3],
 )
@@ -345,6 +347,7 @@ page.table(
     ],
     spread_lines,
     digits=4,
+    name="initial weights",
     measured=range(1, 5),
 )
 page.show(("Xavier's limit at 256 by 256", "256 × 256 的 Xavier 界限"), limit, digits=3)
