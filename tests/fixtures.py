@@ -1,11 +1,13 @@
 """Toy parts, packages on sys.path and a folder to train in, for every test of the command line."""
 
 import importlib
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import forks
 from zoo import recipe_files, registry
 from zoo.config import fit_options, yaml_source
 from zoo.config.class_names import ClassFinder
@@ -90,6 +92,12 @@ def zoo(capsys):
         return code, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture
+def forked_children(monkeypatch):
+    """The processes of Python that the tested code starts are forks of one that has imported the libraries."""
+    monkeypatch.setattr(subprocess, "Popen", forks.Popen)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@
 import atexit
 import contextlib
 import importlib
+import importlib.util
 import io
 import json
 import os
@@ -37,8 +38,11 @@ def receive(connection: socket.socket) -> tuple[dict, list[int]]:
     return json.loads(content), descriptors
 
 
-def become(request: dict, descriptors: list[int], base: list[str]) -> None:
-    """Turn this fork into what a new process of Python would be: streams, environment, folder, paths, random states."""
+def become(request: dict, descriptors: list[int], base: list[str], address: str) -> None:
+    """Turn this fork into what a new process of Python would be: streams, environment, folder, paths, random states.
+
+    With ``nested``, the processes of Python that it starts are forks by the server at ``address``, too.
+    """
     if request["session"]:
         os.setsid()
     for number, descriptor in enumerate(descriptors):
@@ -64,6 +68,11 @@ def become(request: dict, descriptors: list[int], base: list[str]) -> None:
     sys.path[:] = ["" if request["option"] == "-c" else os.getcwd(), *paths, *base]
     sys.path_importer_cache.clear()
     importlib.invalidate_caches()
+    if request["nested"]:
+        spec = importlib.util.spec_from_file_location("_forks", os.path.join(os.path.dirname(__file__), "forks.py"))
+        forks = sys.modules["_forks"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(forks)
+        forks.inherit(sys.executable, address)
     random.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
@@ -130,7 +139,7 @@ def serve(address: str) -> None:
             os.close(wakeup)
             number = 1
             try:
-                become(request, descriptors, base)
+                become(request, descriptors, base, address)
                 number = execute(request)
                 threading._shutdown()
                 atexit._run_exitfuncs()

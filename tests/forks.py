@@ -4,11 +4,16 @@
 ``[sys.executable, "-c", code, ...]`` and arguments of ``subprocess.run`` and ``subprocess.Popen``. A start of torch and
 Lightning costs seconds, a fork milliseconds. A test of the start itself, of what is imported, of the memory allocator,
 of hash seeds or of the number of threads needs ``subprocess``.
+
+``Popen`` in the place of ``subprocess.Popen`` forks for the commands of Python that the tested code starts itself (the
+fixture ``forked_children``, and ``nested=True`` for a process that is forked). Such a process is a child of the server,
+not of its starter: a test of process groups or of a parent's death needs real ones.
 """
 
 from __future__ import annotations
 
 import atexit
+import inspect
 import json
 import os
 import shutil
@@ -19,12 +24,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any
 
 SERVER = Path(__file__).with_name("fork_server.py")
 PATIENCE = 300.0  # seconds for the start of a server
+START = subprocess.Popen  # whatever takes its place later
 
 
 class Server:
@@ -36,7 +42,7 @@ class Server:
         self.address = f"{self.folder}/socket"
         env = {**(os.environ if env is None else env), "OMP_NUM_THREADS": "1"}
         command = [python, "-P", str(SERVER), self.address]
-        self.process = subprocess.Popen(command, env=env, cwd=self.folder, stdin=subprocess.PIPE)
+        self.process = START(command, env=env, cwd=self.folder, stdin=subprocess.PIPE)
         until = time.monotonic() + PATIENCE
         while not os.path.exists(self.address):
             if self.process.poll() is not None or time.monotonic() > until:
@@ -51,15 +57,105 @@ class Server:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+class Starter:
+    """A server that an ancestor of this process has started."""
+
+    def __init__(self, python: str, address: str) -> None:
+        self.python, self.address = python, address
+
+
 _servers: dict[int, Server] = {}  # by the process that uses it: a fork of a test's process starts its own
+_inherited: Starter | None = None
 
 
-def server() -> Server:
+def server() -> Server | Starter:
     """The server of this process, started when first needed."""
+    if _inherited is not None:
+        return _inherited
     if os.getpid() not in _servers:
         _servers[os.getpid()] = Server()
         atexit.register(_servers[os.getpid()].close)
     return _servers[os.getpid()]
+
+
+def inherit(python: str, address: str) -> None:
+    """In a process that is forked: fork for the commands of Python that it starts, too."""
+    global _inherited
+    _inherited = Starter(python, address)
+    subprocess.Popen = Popen  # type: ignore[misc]
+
+
+def forkable(command: Any, by: Server | Starter | None = None) -> bool:
+    """Whether a command is Python's, with a module or with code."""
+    if not isinstance(command, (list, tuple)) or len(command) < 3:
+        return False
+    return command[0] == (by.python if by else sys.executable) and command[1] in ("-m", "-c")
+
+
+def request(
+    by: Server | Starter,
+    command: Sequence[str],
+    descriptors: Sequence[int],
+    cwd: str | Path | None,
+    env: dict[str, str] | None,
+    session: bool,
+    nested: bool,
+) -> tuple[socket.socket, int]:
+    """Ask a server for a fork: the connection that tells its exit code, and its process id."""
+    _, option, what, *words = map(str, command)
+    fields = {
+        "option": option, "what": what, "words": words, "cwd": str(cwd or os.getcwd()), "session": session,
+        "env": dict(os.environ if env is None else env), "nested": nested,
+    }  # fmt: skip
+    content = json.dumps(fields).encode()
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(by.address)
+    socket.send_fds(connection, [len(content).to_bytes(8, "big")], list(descriptors))
+    connection.sendall(content)
+    return connection, int(b"".join(iter(lambda: connection.recv(1), b"\n")))
+
+
+ARGUMENTS = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
+STREAMS = ("p2cread", "c2pwrite", "errwrite")
+
+
+class Popen(subprocess.Popen):
+    """subprocess.Popen that forks for the commands of the server's Python, and starts others as it does."""
+
+    _connection: socket.socket | None = None
+
+    def _execute_child(self, *values: Any) -> None:
+        names = ARGUMENTS.bind(self, *values).arguments
+        if names["preexec_fn"] or names["pass_fds"] or names["shell"] or not forkable(names["args"]):
+            super()._execute_child(*values)  # type: ignore[misc]
+            return
+        descriptors = [number if (number := names[name]) >= 0 else place for place, name in enumerate(STREAMS)]
+        session = bool(names["start_new_session"])
+        self._connection, self.pid = request(
+            server(), names["args"], descriptors, names["cwd"], names["env"], session, nested=True
+        )
+        self._child_created = True
+        pipes = [names[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")]
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        if self._connection is None:
+            return super()._try_wait(wait_flags)  # type: ignore[misc]
+        self._connection.setblocking(not wait_flags & os.WNOHANG)
+        try:
+            code = int(self._connection.recv(16) or -signal.SIGKILL)  # nothing: its server has ended, and it with it
+        except BlockingIOError:
+            return 0, 0
+        self._connection.close()
+        return self.pid, code << 8 if code >= 0 else -code
+
+    def _internal_poll(self, _deadstate: int | None = None, **others: Any) -> int | None:
+        if self._connection is None:
+            return super()._internal_poll(_deadstate, **others)  # type: ignore[misc]
+        if self.returncode is None:
+            with suppress(subprocess.TimeoutExpired):
+                self._wait(0.0)  # type: ignore[attr-defined]
+        return self.returncode
 
 
 class Process:
@@ -76,10 +172,9 @@ class Process:
         env: dict[str, str] | None = None,
         start_new_session: bool = False,
         by: Server | None = None,
+        nested: bool = False,
     ) -> None:
-        by = by or server()
-        python, option, what, *words = map(str, command)
-        if python != by.python or option not in ("-m", "-c"):
+        if not forkable([str(word) for word in command], by):
             raise ValueError(f"not a command of this server: {command}")
         self.args = command
         self.returncode: int | None = None
@@ -88,23 +183,18 @@ class Process:
             null = files.enter_context(open(os.devnull, "r+b"))
             descriptors = []
             for name, stream in (("stdin", stdin), ("stdout", stdout), ("stderr", stderr)):
-                if stream == subprocess.PIPE:
+                if stream == subprocess.DEVNULL:
+                    stream = null
+                elif stream == subprocess.PIPE:
                     ours, theirs = os.pipe() if name != "stdin" else os.pipe()[::-1]
                     setattr(self, name, os.fdopen(ours, "wb" if name == "stdin" else "rb"))
                     files.callback(os.close, theirs)
                     stream = theirs
                 stream = null if stream is None else stream
                 descriptors.append(stream if isinstance(stream, int) else stream.fileno())
-            request = {
-                "option": option, "what": what, "words": words, "cwd": str(cwd or os.getcwd()),
-                "env": dict(os.environ if env is None else env), "session": start_new_session,
-            }  # fmt: skip
-            content = json.dumps(request).encode()
-            self._connection = socket.socket(socket.AF_UNIX)
-            self._connection.connect(by.address)
-            socket.send_fds(self._connection, [len(content).to_bytes(8, "big")], descriptors)
-            self._connection.sendall(content)
-        self.pid = int(b"".join(iter(lambda: self._connection.recv(1), b"\n")))
+            self._connection, self.pid = request(
+                by or server(), command, descriptors, cwd, env, start_new_session, nested
+            )
 
     def wait(self, timeout: float | None = None) -> int:
         """The exit code, minus the signal's number where one ended it. Raises subprocess.TimeoutExpired."""

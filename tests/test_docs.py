@@ -3,12 +3,12 @@
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import forks
 from tests.documented_commands import find_problem
 from tests.plugin_paths import write_metadata
 from zoo import registry
@@ -42,7 +42,7 @@ def test_the_plugin_of_the_docs_is_found_shown_and_trained(tmp_path):
 
     def zoo(*words: str) -> str:
         command = [sys.executable, "-m", "zoo", *words]
-        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        done = forks.run(command, env=env, cwd=tmp_path, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

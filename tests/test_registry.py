@@ -59,6 +59,7 @@ def test_a_broken_plugin_is_fatal_only_when_named(resolve, with_plugins, tmp_pat
     assert caught.value.code == 3
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_doctor_lists_broken_and_clashing_plugins(with_plugins, zoo):
     with_plugins(part("norm", "Gone", "cli_gone:Gone", "my-norm", "0.1.0"),
                  part("norm", "Twice", "cli_toys:RMS", "a", "1"),
@@ -135,6 +136,7 @@ def test_exit_codes_and_length_of_failures(monkeypatch, capsys):
     assert "Traceback" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_a_disabled_plugin_is_listed_and_not_found(install, resolve, zoo, monkeypatch):
     mine = part("norm", "DyT", "cli_other:DyT", "My.Norm", "0.1.0")
     install(mine, *(part(kind, name, f"cli_toys:{name}", registry.BUILTIN) for kind in TOYS for name in TOYS[kind]))
@@ -302,6 +304,7 @@ def test_an_import_without_standard_output():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_the_doctor_does_not_wait_for_ever(site):
     for name, body in (
         ("Hangs", "import subprocess\nsubprocess.Popen(['sleep', '300'])\nwhile True: pass"),

@@ -48,7 +48,7 @@ class Other:
 
 
 @pytest.fixture
-def acted(monkeypatch, tmp_path):
+def acted(forked_children, monkeypatch, tmp_path):
     """Children that play the checks of cli_checks.py instead of importing torch."""
     code = (
         f"import sys; sys.path[:] = {[str(HERE), *sys.path]!r}; import cli_checks; from zoo.cli import check_worker; "
@@ -303,7 +303,7 @@ def test_the_real_checks_of_a_class_in_the_current_folder(mine):
     assert not list(mine.rglob("runs"))
 
 
-def test_a_failing_check_says_what_to_do(mine, zoo):
+def test_a_failing_check_says_what_to_do(mine, forked_children, zoo):
     code, out, _ = zoo("check", "norm", "mine.Mine", "--mode", "widen", "--only", "dtypes")
     assert code == 1
     assert "came back as torch.float32: end with .to(x.dtype)" in out

@@ -146,3 +146,12 @@ def test_the_contract_is_run_where_it_is_wanted(zoo, tmp_path, monkeypatch):
 
 def test_the_table_of_commands_has_it():
     assert commands.COMMANDS["docs"].module == "docs"
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused_before_the_pages_are_made(zoo, tmp_path, monkeypatch):
+    (tmp_path / "pages").write_text("mine\n")
+    monkeypatch.setattr(docs, "page", lambda *_: pytest.fail("a page was made"))
+    code, out, err = zoo("docs", str(tmp_path / "pages"))
+    assert (code, out) == (2, "")
+    assert f"cannot write into {tmp_path / 'pages'}: Not a directory" in err
+    assert (tmp_path / "pages").read_text() == "mine\n"

@@ -13,9 +13,11 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
+from tests import forks
 from tests.conformance.sampled import sampled_checks
 from zoo import recipe_files, registry
 from zoo.cli import new
+from zoo.conformance.common import import_in_fresh_processes, ready_for
 from zoo.plugins import interfaces
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +38,9 @@ def packages(tmp_path_factory):
     paths = [str(home / kind / "src") for kind in registry.KINDS]
     sys.path += paths
     importlib.invalidate_caches()
+    for ready in {ready_for(kind) for kind in registry.KINDS}:  # the modules of several kinds by one process
+        modules = [f"zoo_fresh_{kind}" for kind in registry.KINDS if ready_for(kind) == ready]
+        import_in_fresh_processes(modules, ready)
     yield home
     for path in paths:
         sys.path.remove(path)
@@ -114,7 +119,7 @@ def test_zoo_lists_shows_and_trains_them(packages, tmp_path):
 
     def zoo(*words, timeout=170):
         command = [sys.executable, "-m", "zoo", *words]
-        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=timeout)
+        done = forks.run(command, env=env, cwd=tmp_path, text=True, timeout=timeout, nested=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -139,7 +144,7 @@ def test_the_test_of_a_package_is_its_contract(packages):
     """pytest finds as many checks as the contract has; a whole run of them is the test above."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(packages / "norm" / "src"), str(ROOT)])}
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "shapes or dtypes"]
-    done = subprocess.run(words, cwd=packages / "norm", env=env, capture_output=True, text=True, timeout=170)
+    done = forks.run(words, cwd=packages / "norm", env=env, text=True, timeout=170, nested=True)
     assert "2 passed" in done.stdout, done.stdout
 
 

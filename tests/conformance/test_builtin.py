@@ -5,11 +5,14 @@ The default run samples the situations of each check, and tries the compiler on 
 """
 
 import pytest
+import torch
 from sampled import sampled_checks
+from shared_data import SharedData
 
 from zoo import registry
 from zoo.conformance import SUBJECTS, checks
 from zoo.conformance.common import import_in_fresh_processes, ready_for
+from zoo.conformance.subject import DataSubject
 
 PARTS = [
     (kind, number, part, part.load())
@@ -36,6 +39,19 @@ def _imports():
         import_in_fresh_processes(sorted(modules), ready)
 
 
+@pytest.fixture(scope="module")
+def shared_data():
+    shared = SharedData()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DataSubject, "build", lambda subject, **options: shared.build(subject, **options))
+        yield shared
+
+
+@pytest.fixture(autouse=True)
+def _data_is_loaded_once(shared_data):
+    shared_data.begin_check()
+
+
 @pytest.mark.parametrize("check", SAMPLED)
 def test_a_built_in_part_keeps_its_contract(check):
     check()
@@ -55,3 +71,31 @@ def test_every_situation_of_a_part_is_sampled():
     there = {name for check in whole for name, _ in list(check._situations())[1:]}
     assert len(there) >= 5
     assert met == there
+
+
+def test_two_that_a_check_builds_are_two_and_the_next_check_shares_them(shared_data):
+    subject = checks(registry.get("data", "Reversal"))[0].subject
+    one, two, other = subject.build(seed=1), subject.build(seed=1), subject.build(seed=2)
+    assert len({id(data) for data in (one, two, other)}) == 3
+    shared_data.begin_check()
+    assert subject.build(seed=1) is one
+    assert subject.build(seed=2) is other
+    assert subject.build(seed=1) is two
+    assert subject.build(seed=1, size=50) is not subject.build(seed=1, size=50)
+
+
+def test_what_a_module_draws_while_it_loads_differs_from_one_to_the_next(shared_data):
+    """A check that compares two must notice it, whichever of them an earlier check has built."""
+
+    class Drawing(registry.get("data", "Reversal")):
+        def load(self):
+            super().load()
+            self.drawn = torch.rand(1)
+
+    subject = checks(Drawing)[0].subject
+    torch.manual_seed(0)
+    one = subject.build(seed=1)
+    shared_data.begin_check()
+    torch.manual_seed(0)
+    assert subject.build(seed=1) is one
+    assert not torch.equal(subject.build(seed=1).drawn, one.drawn)

@@ -6,7 +6,9 @@ import re
 
 import pytest
 
+from zoo.data import librarychat
 from zoo.data.batches import generator
+from zoo.data.dialogue import Turn
 from zoo.data.librarychat import (
     LibraryDialogues,
     LibraryFunction,
@@ -89,3 +91,18 @@ def test_a_dialogue_asks_nothing_twice():
     for number in range(50):
         dialogue = draw_dialogue(functions, 6, generator(number))
         assert len({(one.name, kind) for one, kind in follow(dialogue, by_name)}) == len(dialogue) / 2 == 6
+
+
+def test_dialogues_are_drawn_once_and_stored_for_their_functions(monkeypatch, tmp_path):
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path))
+    options = {"functions": 20, "turns": 2, "size": 50}
+    first = LibraryDialogues(**options).conversations()
+    assert [len(first[split]) for split in ("train", "val", "test")] == [50, 500, 500]
+    available = library_functions()
+    monkeypatch.setattr(librarychat, "draw_dialogue", lambda *_: pytest.fail("a dialogue was drawn"))
+    assert LibraryDialogues(**options).conversations() == first
+    assert all(isinstance(turn, Turn) for one in first["train"] for turn in one)
+    changed = [one._replace(purpose="Nothing") for one in available]  # another version of Python
+    monkeypatch.setattr(librarychat, "library_functions", lambda: changed)
+    with pytest.raises(pytest.fail.Exception, match="was drawn"):
+        LibraryDialogues(**options).conversations()

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from cli_parts import norm, package
 
+from tests import forks
+
 ROOT = Path(__file__).parents[2]
 SOUND = "from zoo.parts.norm import RMSNorm as Base\n\n\nclass {}(Base):\n    'A norm.'\n"
 OLD = "Name: {name}\nVersion: {version}\nRequires-Dist: zoo-transformers<0.1\n"
@@ -69,12 +71,16 @@ def work(tmp_path_factory):
     return home
 
 
-def child(work, *words, code="from zoo.cli import main; sys.exit(main())", **env):
-    """A command in a process of its own, with the packages on its path."""
+def child(work, *words, code="from zoo.cli import main; sys.exit(main())", forked=False, **env):
+    """A command in a process of its own, with the packages on its path.
+
+    A process that is forked has imported torch where no metadata are damaged.
+    """
     command = [sys.executable, "-c", f"import sys; {code}", *words]
     path = os.pathsep.join([str(work / "site"), str(ROOT)])
     env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "ZOO_CACHE": str(work / "cache"), **env}
-    return subprocess.run(command, env=env, cwd=work, capture_output=True, text=True, timeout=240)
+    run = forks.run if forked else subprocess.run
+    return run(command, env=env, cwd=work, capture_output=True, text=True, timeout=240)
 
 
 COMMANDS = ["--help", "--version", "list", "list --json", "list norm", "show norm rmsnorm", "show lm-tiny", "recipes",
@@ -132,7 +138,7 @@ def test_naming_one_says_which_package_and_why(work):
         "    found[name] = code, out.getvalue(), err.getvalue()\n"
         "print(json.dumps(found))"
     )
-    done = child(work, *FAULTY_NAMES, code=f"exec({code!r})")
+    done = child(work, *FAULTY_NAMES, code=f"exec({code!r})", forked=True)
     assert done.stderr == ""
     for name, (code, out, err) in json.loads(done.stdout).items():
         expected_code, package, message = FAULTY_NAMES[name]
@@ -148,7 +154,7 @@ def test_naming_one_says_which_package_and_why(work):
 
 
 def test_what_an_import_prints_stays_out_of_the_output(work):
-    done = child(work, "fit", "lm-tiny", "--model.norm", "loud", "--print_config")
+    done = child(work, "fit", "lm-tiny", "--model.norm", "loud", "--print_config", forked=True)
     assert done.stdout.startswith("# zoo run: lm-tiny/norm=loud\n")
     assert "HELLO" not in done.stdout
     assert "SHELL" not in done.stdout

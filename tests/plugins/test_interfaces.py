@@ -3,13 +3,13 @@
 import copy
 import json
 import logging
-import subprocess
 import sys
 import tomllib
 
 import pytest
 from cli_parts import norm, package
 
+from tests import forks
 from tests.plugins import interface_record
 from tests.plugins.home import PACKAGES, ROOT
 from zoo import registry
@@ -102,6 +102,7 @@ def test_a_part_that_is_too_old_or_too_new_is_refused(plugin, versions, zoo, dec
     assert f"Problem: {REFUSED[declared].partition('0.1.0 ')[2]}" in zoo("show", "norm", "old")[1]
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_the_doctor_says_what_to_update(plugin, versions, zoo):
     plugin("v1")
     versions(FIRST)
@@ -216,7 +217,7 @@ def test_a_built_and_installed_package(home, tmp_path):
         code = RUN.format(site=str(tmp_path / "site"), changes=changes)
         command = [sys.executable, "-c", code, *words]
         env = {**home.env, "PYTHONPATH": str(ROOT)}
-        return subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        return forks.run(command, env=env, cwd=tmp_path, text=True, timeout=300, nested=True)
 
     report = json.loads(zoo([], "doctor", "--json").stdout)
     (item,) = [one for one in report["packages"] if one["distribution"] == "zoo-built"]

@@ -2,26 +2,27 @@
 
 import os
 import re
-import subprocess
 import sys
 
 import pytest
 
+from tests import forks
 from tests.plugins.home import PACKAGES, ROOT
 from zoo import registry
 
 # the suite of `zoo new` is the contract, of which the default run does a few checks
 QUICK = ("zoo-hello",)
 NAMES = ["zoo-own-norm", *(package.name for package in PACKAGES)]
-PYTEST = "python -m pytest -q -p no:cacheprovider -p no:xdist -o addopts= tests"
+PYTEST = "pytest -q -p no:cacheprovider -p no:xdist -o addopts= tests"
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.campaign]) for name in NAMES]
 )
 def test_its_own_tests_pass(home, name):
-    output = home.fine(PYTEST, home.folder / name)
-    assert " passed" in output
+    done = home.fork(PYTEST, home.folder / name)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert " passed" in done.stdout
 
 
 def test_their_tests_are_collected_without_an_error():
@@ -40,9 +41,9 @@ def test_their_tests_are_collected_without_an_error():
         "addopts=",
     ]
     tests = [str(folder / "tests") for folder in PACKAGES]
-    child = subprocess.run(
+    child = forks.run(
         [sys.executable, "-m", "pytest", *words, "--rootdir", str(ROOT / "plugins"), "-c", os.devnull, *tests],
-        env=environment, capture_output=True, text=True, cwd=ROOT / "plugins",
+        env=environment, text=True, cwd=ROOT / "plugins",
     )  # fmt: skip
     assert child.returncode == 0, child.stdout[-3000:] + child.stderr[-3000:]
     for folder in PACKAGES:
@@ -52,12 +53,12 @@ def test_their_tests_are_collected_without_an_error():
 def test_a_new_package_of_two_parts_is_listed_tested_and_checked(home):
     """A norm and a feed-forward of one package: both are found, nothing is advised, and each keeps its contract."""
     assert re.search(r"^ffn +OwnFFN .* zoo-own-norm 0\.1\.0$", home.fine("zoo list"), re.M)
-    doctor = home.run("zoo doctor").stdout
+    doctor = home.fork("zoo doctor").stdout
     assert "zoo-own-norm 0.1.0: nothing to update (written for norm v1, ffn v1)" in doctor
     assert "advice" not in doctor
-    output = home.fine(f"{PYTEST} -k 'shapes or dtypes'", home.folder / "zoo-own-norm")
+    output = home.fork(f"{PYTEST} -k 'shapes or dtypes'", home.folder / "zoo-own-norm").stdout
     assert "4 passed" in output
-    output = home.fine("zoo check zoo-own-norm --only shapes,dtypes --badge own.svg")
+    output = home.fork("zoo check zoo-own-norm --only shapes,dtypes --badge own.svg").stdout
     assert re.findall(r"^2 checks of (\w+ \w+) \(zoo-own-norm 0\.1\.0\): 2 ok", output, re.M) == [
         "norm OwnNorm", "ffn OwnFFN",
     ]  # fmt: skip
@@ -74,7 +75,7 @@ def test_a_new_package_of_each_kind_with_a_second_part(home, kind):
     home.fine(f"zoo new {kind} {first} && zoo new {other} {second} --in {folder}")
     home.fine(f"python -m pip install -q ./{folder}")
     try:
-        assert " passed" in home.fine(PYTEST, home.folder / folder)
+        assert " passed" in home.fine(f"python -m {PYTEST}", home.folder / folder)
         output = home.fine(f"zoo check {folder} --badge contract.svg")
         assert all(f"of {one} " in output for one in (f"{kind} {first}", f"{other} {second}"))
         assert "2 parts of" in (home.folder / "contract.svg").read_text()

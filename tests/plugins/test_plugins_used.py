@@ -46,7 +46,7 @@ def test_every_part_is_listed_with_its_package_and_nothing_is_wrong_with_it(home
     for package in PACKAGES:
         for kind, name in points(package):
             assert re.search(rf"^\W*{kind}\s+{name}\b.*{package.name} ", output, re.M), (kind, name)
-    doctor = home.run("zoo doctor")
+    doctor = home.fork("zoo doctor")
     assert doctor.returncode == 0, doctor.stdout
 
 
@@ -55,7 +55,7 @@ def test_every_part_is_listed_with_its_package_and_nothing_is_wrong_with_it(home
 )
 def test_its_parts_train(home, words):
     recipe, _, option = words.partition(" ")
-    done = home.zoo(f"fit {words} {' '.join(SHORT)} --runs runs-{recipe} --name {option.split()[-1]}")
+    done = home.fork(f"zoo fit {words} {' '.join(SHORT)} --runs runs-{recipe} --name {option.split()[-1]}")
     assert done.returncode == 0, done.stderr
     assert "finished 2 steps" in done.stdout
 
@@ -70,7 +70,7 @@ def test_every_package_is_trained_or_refused():
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_part_that_a_cpu_cannot_train_is_refused_in_a_sentence(home, name):
-    done = home.zoo(f"fit lm-tiny --model.backend {name} {' '.join(SHORT)}")
+    done = home.fork(f"zoo fit lm-tiny --model.backend {name} {' '.join(SHORT)}")
     assert done.returncode == 2
     assert REFUSED[name] in done.stderr
     assert len(done.stderr.splitlines()) <= 4

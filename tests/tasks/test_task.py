@@ -73,7 +73,7 @@ def test_two_processes_equal_one_with_twice_the_batch(task, tmp_path):
     root = Path(__file__).parents[2]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
     command = [sys.executable, "-m", "tests.tasks.training", task, "4", str(tmp_path), "2"]
-    done = forks.run(command, env=env, text=True, timeout=300)
+    done = forks.run(command, env=env, text=True, timeout=300, nested=True)
     assert done.returncode == 0, done.stderr[-3000:]
     lines, weights = json.loads((tmp_path / f"{task}-2.json").read_text())
     assert [line[:2] for line in lines] == [list(line[:2]) for line in one.lines]

@@ -5,6 +5,8 @@ Imports no part and no torch, unless the contracts are run.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -36,6 +38,8 @@ def run(options: ParsedOptions) -> int:
     paths = page_paths(parts)
     for path in (INDEX, *paths.values()):
         _check_target(folder / path)
+    if folder.exists() and not folder.is_dir():  # before minutes of checks and the text of all pages
+        raise UsageError(f"cannot write into {folder}: {os.strerror(errno.ENOTDIR)}")
     reports: dict[Part, Report | str] = {}
     if options.get("check"):
         from zoo.cli import doctor

@@ -119,10 +119,10 @@ def processes_share(subject: DataSubject) -> None:
 @once
 def resumes(subject: DataSubject) -> None:
     """Stopped after some batches and loaded into a new loader, it goes on with the next one."""
-    if subject.build(seed=1).streams:
+    data = subject.build(seed=1)
+    if data.streams:
         check_resume(subject)
-    loader = epoch(subject.build(seed=1).train_dataloader(), 0)
-    whole = batches_of(loader)
+    whole = batches_of(epoch(data.train_dataloader(), 0))
     consumed = min(2, len(whole) - 1)
     loader = epoch(subject.build(seed=1).train_dataloader(), 0)
     running = iter(loader)

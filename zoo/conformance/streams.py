@@ -66,8 +66,11 @@ def check_loaders(subject: DataSubject) -> None:
     data = subject.build(seed=1)
     stream = pickle.loads(pickle.dumps(stream_of(data)))
     alone = [key(batch) for batch in islice(data.train_dataloader(), BATCHES)]
-    data.num_workers = 2
-    away = [key(batch) for batch in islice(data.stream_loader(stream), BATCHES)]
+    workers, data.num_workers = data.num_workers, 2
+    try:
+        away = [key(batch) for batch in islice(data.stream_loader(stream), BATCHES)]
+    finally:
+        data.num_workers = workers
     require(away == alone, "two loading processes give other batches than none.")
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast, get_args
 
@@ -24,6 +25,7 @@ Role = Literal["user", "assistant"]
 USER, ASSISTANT = "<user>", "<assistant>"
 SPECIALS = (EOS, USER, ASSISTANT)
 RECIPES = "dialogue-tiny"
+MOST_TEXTS = 2**16  # turns whose tokens are kept while conversations are encoded
 # as transformers writes it: the same tokens as `chat_tokens`
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -52,12 +54,14 @@ def has_chat_template(tokenizer: Tokenizer) -> bool:
     return all(tokenizer.special(name) is not None for name in SPECIALS)
 
 
-def chat_tokens(tokenizer: Tokenizer, turns: Sequence[Turn]) -> tuple[list[int], list[int]]:
+def chat_tokens(
+    tokenizer: Tokenizer, turns: Sequence[Turn], encode: Callable[[str], list[int]] | None = None
+) -> tuple[list[int], list[int]]:
     """``<user> question <assistant> answer <eos> …`` as T tokens, and for each the number of its answer, 0 for none.
 
     The <eos> behind an answer belongs to it. Where the last turn is the user's, <assistant> follows, which a model
-    continues with its answer. Special tokens that a text spells stay text. Raises UsageError for a tokenizer without
-    the special tokens.
+    continues with its answer. Special tokens that a text spells stay text. ``encode`` gives the tokens of a text as
+    the tokenizer does. Raises UsageError for a tokenizer without the special tokens.
     """
     if not has_chat_template(tokenizer):
         raise UsageError(f"the tokenizer {tokenizer.source} lacks {USER}, {ASSISTANT} or {EOS}: it knows no turns.")
@@ -66,7 +70,7 @@ def chat_tokens(tokenizer: Tokenizer, turns: Sequence[Turn]) -> tuple[list[int],
     answers: list[int] = []
     count = 0
     for turn in turns:
-        own = tokenizer.encode(turn.text)
+        own = (encode or tokenizer.encode)(turn.text)
         is_answer = turn.role == "assistant"
         count += is_answer
         tokens += [marks[turn.role], *own, *([tokenizer.end_of_document()] if is_answer else [])]
@@ -154,9 +158,10 @@ class Dialogues(Data):
         sizes = self.tokenizer.byte_lengths()
         content = hashlib.sha256(json.dumps([self.tokenizer.to_json(), self.max_length]).encode())
         rows: dict[str, BatchDataset] = {}
+        encode = functools.lru_cache(MOST_TEXTS)(self.tokenizer.encode)  # many conversations have turns in common
         for split, members in sorted(splits.items()):
             content.update(json.dumps([split, members]).encode())
-            encoded = [chat_tokens(self.tokenizer, one) for one in members]
+            encoded = [chat_tokens(self.tokenizer, one, encode) for one in members]
             fitting = [row for row in encoded if len(row[0]) <= self.max_length]
             if not fitting:
                 raise UsageError(

@@ -102,6 +102,21 @@ class LibraryDialogues(Dialogues):
         if self.functions > len(available):
             raise UsageError(f"functions is {self.functions}, and the library has {len(available)} that fit.")
         some = [available[i] for i in generator(ORDER).permutation(len(available))[: self.functions]]
+
+        def write(folder: Path) -> None:
+            write_json(folder / "dialogues.json", self._draw(some))
+
+        key = {"format": 1, "functions": some, "turns": self.turns, "size": self.size}
+        content = json.loads((cached_entry("library-dialogues", key, write) / "dialogues.json").read_text("utf-8"))
+        dialogues = [Conversation(Turn(*turn) for turn in one) for one in content]
+        return {
+            "test": dialogues[:EVALUATION_SIZE],
+            "val": dialogues[EVALUATION_SIZE : 2 * EVALUATION_SIZE],
+            "train": dialogues[2 * EVALUATION_SIZE :],
+        }
+
+    def _draw(self, some: list[LibraryFunction]) -> list[Conversation]:
+        """Different dialogues about these functions, as many as all splits hold. Raises UsageError for too few."""
         draw, count = generator(ORDER, self.turns), self.size + 2 * EVALUATION_SIZE
         unique: dict[Conversation, None] = {}
         for _ in range(TRIES * count):
@@ -113,12 +128,7 @@ class LibraryDialogues(Dialogues):
                 f"{self.functions} functions and {self.turns} turns give about {len(unique)} different dialogues, "
                 f"{count} are needed: size and 2 × {EVALUATION_SIZE}.\nChoose a smaller size or more functions."
             )
-        dialogues = [*unique]
-        return {
-            "test": dialogues[:EVALUATION_SIZE],
-            "val": dialogues[EVALUATION_SIZE : 2 * EVALUATION_SIZE],
-            "train": dialogues[2 * EVALUATION_SIZE :],
-        }
+        return [*unique]
 
 
 def draw_dialogue(functions: list[LibraryFunction], turns: int, draw: np.random.Generator) -> Conversation:

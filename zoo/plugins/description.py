@@ -80,7 +80,7 @@ def describe_class(module: str, name: str, skipped: int = 0) -> Description:
     source = _find(module, name)
     if source is None:
         return Description("", ())
-    doc = ast.get_docstring(source.node) or _assigned_docstring(source)
+    doc = _docstring(source.node) or _assigned_docstring(source)
     options = _options(source, MAX_HOPS)
     path = source_file(source.module)
     summary = " ".join(doc.strip().partition("\n\n")[0].split())
@@ -89,6 +89,12 @@ def describe_class(module: str, name: str, skipped: int = 0) -> Description:
         summary.partition(" Paper: ")[0], tuple(options[skipped:]), str(path) if path else None, source.node.lineno,
         doc.strip(), " ".join(paper[1].split()) if paper else "",
     )  # fmt: skip
+
+
+@functools.cache
+def _docstring(node: ast.ClassDef | ast.FunctionDef) -> str | None:
+    """The docstring of a class or function; trees are parsed once, so that a node stands for its text."""
+    return ast.get_docstring(node)
 
 
 def _assigned_docstring(source: _ClassSource) -> str:
@@ -119,21 +125,26 @@ def describe_members(module: str, name: str) -> tuple[Member, ...]:
     members: dict[str, Member] = {}
     source, hops = _find(module, name), MAX_HOPS
     while source is not None and hops:
-        for item in source.node.body:
-            for member in _members_of(item):
-                above = members.setdefault(member.name, member)
-                if not above.text and member.text:  # said where a base declares it
-                    members[member.name] = replace(above, text=member.text)
+        for member in _own_members(source.node):
+            above = members.setdefault(member.name, member)
+            if not above.text and member.text:  # said where a base declares it
+                members[member.name] = replace(above, text=member.text)
         bases = (base.id for base in source.node.bases if isinstance(base, ast.Name))
         owner, hops = source.module, hops - 1
         source = next((parent for base in bases if (parent := _find(owner, base))), None)
     return tuple(members.values())
 
 
+@functools.cache
+def _own_members(node: ast.ClassDef) -> tuple[Member, ...]:
+    """What the body of a class defines itself."""
+    return tuple(member for item in node.body for member in _members_of(item))
+
+
 def _members_of(item: ast.stmt) -> Iterator[Member]:
     if isinstance(item, ast.FunctionDef) and not item.name.startswith("_"):
         result = f" -> {ast.unparse(item.returns)}" if item.returns else ""
-        text = " ".join((ast.get_docstring(item) or "").partition("\n\n")[0].split())
+        text = " ".join((_docstring(item) or "").partition("\n\n")[0].split())
         yield Member(item.name, f"({ast.unparse(item.args)}){result}", text, True)
     elif isinstance(item, ast.Assign | ast.AnnAssign) and item.value is not None:
         target = item.target if isinstance(item, ast.AnnAssign) else item.targets[0]
@@ -291,27 +302,34 @@ def _absolute(module: str, node: ast.ImportFrom) -> str:
 
 def _options(source: _ClassSource, hops: int) -> list[Option]:
     """The constructor parameters of a class or its nearest base that has a constructor, following `**kwargs`."""
-    init = next(
-        (item for item in source.node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"), None
-    )
+    init, own_options = _constructor(source.node)
     if init is None:
         return _inherited_options(source, hops)
+    options = [*own_options]
+    if not all(option.about for option in options):  # said where a base declares it
+        above = {option.name: option.about for option in _inherited_options(source, hops)}
+        options = [replace(option, about=option.about or above.get(option.name, "")) for option in options]
+    if init.args.kwarg and hops:
+        names = {option.name for option in options}
+        options += [
+            option for option in _forwarded_options(source, init, init.args.kwarg.arg, hops) if option.name not in names
+        ]
+    return options
+
+
+@functools.cache
+def _constructor(node: ast.ClassDef) -> tuple[ast.FunctionDef | None, tuple[Option, ...]]:
+    """The constructor that a class defines itself, if it does, and its parameters."""
+    init = next((item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"), None)
+    if init is None:
+        return None, ()
     arguments = init.args
     positional = [*arguments.posonlyargs, *arguments.args][1:]
     defaults: list[ast.expr | None] = [*arguments.defaults]
     padded = [None] * (len(positional) - len(defaults)) + defaults
     pairs = [*zip(positional, padded, strict=False), *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
-    phrases = _phrases(ast.get_docstring(source.node)) | _phrases(ast.get_docstring(init))
-    options = [_option(argument, default, phrases) for argument, default in pairs]
-    if not all(option.about for option in options):  # said where a base declares it
-        above = {option.name: option.about for option in _inherited_options(source, hops)}
-        options = [replace(option, about=option.about or above.get(option.name, "")) for option in options]
-    if arguments.kwarg and hops:
-        names = {option.name for option in options}
-        options += [
-            option for option in _forwarded_options(source, init, arguments.kwarg.arg, hops) if option.name not in names
-        ]
-    return options
+    phrases = _phrases(_docstring(node)) | _phrases(_docstring(init))
+    return init, tuple(_option(argument, default, phrases) for argument, default in pairs)
 
 
 def _inherited_options(source: _ClassSource, hops: int) -> list[Option]:
@@ -347,18 +365,23 @@ def _phrases(docstring: str | None) -> dict[str, str]:
 
 def _forwarded_options(source: _ClassSource, init: ast.FunctionDef, name: str, hops: int) -> list[Option]:
     """The options of the class that receives `**name`, except those that the call sets itself."""
+    call = _forwarding_call(init, name)
+    if call is None:
+        return []
+    options = _target_options(source, call, hops)
+    passed_names = {word.arg for word in call.keywords}
+    return [option for option in options[len(call.args) :] if option.name not in passed_names]
+
+
+@functools.cache
+def _forwarding_call(init: ast.FunctionDef, name: str) -> ast.Call | None:
+    """The first call in a constructor that passes on `**name`."""
     for call in ast.walk(init):
-        if not isinstance(call, ast.Call):
-            continue
-        passes = any(
+        if isinstance(call, ast.Call) and any(
             word.arg is None and isinstance(word.value, ast.Name) and word.value.id == name for word in call.keywords
-        )
-        if not passes:
-            continue
-        options = _target_options(source, call, hops)
-        passed_names = {word.arg for word in call.keywords}
-        return [option for option in options[len(call.args) :] if option.name not in passed_names]
-    return []
+        ):
+            return call
+    return None
 
 
 def _target_options(source: _ClassSource, call: ast.Call, hops: int) -> list[Option]:
