@@ -61,8 +61,8 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.gate is not None:
         try:
             release = arguments.gate or gate.last_tag()
-            named = arguments.workloads or None
-            return gate.run(release, machine(), turns=arguments.turns, clock=arguments.clock, names=named)
+            contests = arguments.workloads or None
+            return gate.run(release, machine(), turns=arguments.turns, clock=arguments.clock, names=contests)
         except ValueError as error:
             parser.error(str(error))
     about, results, turns, tables = machine(), [], {}, []

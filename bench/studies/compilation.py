@@ -49,8 +49,8 @@ def time_steps(sizes: tuple[int, int, int], turns: int) -> tuple[float, float, f
     from zoo.parts.ffn import SwiGLU
     from zoo.parts.norm import RMSNorm
     from zoo.parts.position import RoPE
-    from zoo.tasks.compilation import compile_loss
     from zoo.tasks.lm import CausalLM
+    from zoo.training.compilation import compile_loss
 
     dim, depth, heads = sizes
     tasks = []

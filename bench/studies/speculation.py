@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 SHAPE = {"dim": 256, "depth": 4, "heads": 8}
 CONTEXT, ROWS, STEPS, RATE, SEED = 256, 16, 600, 2e-3, 1
 SHORTEST, LONGEST = 24, 72  # bytes of a line
-REPEATED, UNREPEATED, WRITTEN = 8, 4, 128  # prompts of both kinds, tokens that are written
+REPEATED, UNREPEATED, LENGTH = 8, 4, 128  # prompts of both kinds, tokens that are written
 
 
 class Comparison(NamedTuple):
     """What both ways took for one text: seconds of each turn, steps of the model, and whether the texts are equal."""
 
-    plain: list[float]
+    one_by_one: list[float]
     speculative: list[float]
     steps: int
     equal: bool
@@ -39,20 +39,20 @@ def study(options: Options) -> list[Table]:
     train, test = lines()
     task = trained_model(train)
     numbers = random.Random(SEED)
-    chosen = numbers.sample(test, REPEATED + UNREPEATED)
-    prompts = [("repeated", 2 * line) for line in chosen[:REPEATED]]
-    prompts += [("not repeated", line) for line in chosen[REPEATED:]]
+    sample = numbers.sample(test, REPEATED + UNREPEATED)
+    prompts = [("repeated", 2 * line) for line in sample[:REPEATED]]
+    prompts += [("not repeated", line) for line in sample[REPEATED:]]
     table = Table(
-        f"Greedy decoding of {WRITTEN} bytes by look-up against plain decoding",
+        f"Greedy decoding of {LENGTH} bytes by look-up against plain decoding",
         ["prompt", "plain, ms", "look-up, ms", "ratio", "least and largest ratio", "steps", "same text"],
     )
     clock = time.process_time if options.clock == "cpu" else time.perf_counter
     medians: dict[str, list[float]] = {}
     for kind, prompt in prompts:
         result = compare(task, list(prompt.encode()), max(2, options.turns), clock)
-        ratios = [plain / other for plain, other in zip(result.plain, result.speculative, strict=True)]
+        ratios = [single / other for single, other in zip(result.one_by_one, result.speculative, strict=True)]
         medians.setdefault(kind, []).append(statistics.median(ratios))
-        milliseconds = [1e3 * statistics.median(times) for times in (result.plain, result.speculative)]
+        milliseconds = [1e3 * statistics.median(times) for times in (result.one_by_one, result.speculative)]
         spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
         label = f"{kind}: {prompt[:24].strip()!r}".replace("|", "/")
         table.rows.append([label, *milliseconds, medians[kind][-1], spread, result.steps, str(result.equal)])
@@ -110,16 +110,16 @@ def compare(task: CausalLM, prompt: list[int], turns: int, clock: Callable[[], f
     from zoo.models.generation import GenerationConfig, generate
     from zoo.models.speculation import PromptLookup, generate_speculatively
 
-    search = GenerationConfig(max_length=WRITTEN)
+    search = GenerationConfig(max_length=LENGTH)
     steps = 0
 
     def write_plainly() -> list[int]:
-        state = task.net.begin(len(prompt) + WRITTEN)
+        state = task.net.begin(len(prompt) + LENGTH)
         return list(generate(state, torch.tensor([prompt]), None, search)[0][0].tokens)
 
     def speculate() -> list[int]:
         nonlocal steps
-        state, steps = task.net.begin(len(prompt) + WRITTEN), 0
+        state, steps = task.net.begin(len(prompt) + LENGTH), 0
         compute = state.logits
 
         def count(tokens: torch.Tensor, last: int) -> torch.Tensor:

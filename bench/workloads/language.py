@@ -61,7 +61,7 @@ def zoo(style: str, vocab: int, precision: str = "fp32", compiled: bool = False,
     sizes: dict[str, int] = {"dim": DIM, "depth": DEPTH, "heads": HEADS}
     task = CausalLM(vocab, LENGTH, lr=RATE, tie=style == "gpt2", **{**sizes, **parts, **model})
     if compiled:
-        from zoo.tasks.compilation import compile_loss
+        from zoo.training.compilation import compile_loss
 
         compile_loss(task)
     data = [{"inputs": inputs, "targets": targets} for inputs, targets in batches(vocab)]

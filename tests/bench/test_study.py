@@ -136,7 +136,7 @@ def test_turns_alternate():
 def test_speculation_is_compared_with_plain_decoding_of_the_same_model(monkeypatch):
     speculation = importlib.import_module("bench.studies.speculation")
     for name, value in {"SHAPE": {"dim": 16, "depth": 1, "heads": 2}, "STEPS": 1, "ROWS": 2, "CONTEXT": 32,
-                        "REPEATED": 1, "UNREPEATED": 1, "WRITTEN": 12}.items():  # fmt: skip
+                        "REPEATED": 1, "UNREPEATED": 1, "LENGTH": 12}.items():  # fmt: skip
         monkeypatch.setattr(speculation, name, value)
     (table,) = speculation.study(Options(turns=2, clock="cpu"))
     assert [row[0].partition(":")[0] for row in table.rows] == ["repeated", "not repeated"]

@@ -60,9 +60,9 @@ def test_dropout_in_groups_of_heads_has_the_gradient_of_its_own_noise(monkeypatc
         torch.manual_seed(3)
         return cpu_attention.attention(q, k, v, Pattern(causal=True), dropout=0.4)
 
-    kept = cpu_attention.attention(*tensors[:2], torch.eye(5).expand(2, 4, 5, 5), Pattern(), dropout=0.4) != 0
-    assert kept.double().mean() == pytest.approx(0.6, abs=0.15)
-    assert len({tuple(head.flatten().tolist()) for head in kept.flatten(0, 1)}) == 8  # other noise for each head
+    active = cpu_attention.attention(*tensors[:2], torch.eye(5).expand(2, 4, 5, 5), Pattern(), dropout=0.4) != 0
+    assert active.double().mean() == pytest.approx(0.6, abs=0.15)
+    assert len({tuple(head.flatten().tolist()) for head in active.flatten(0, 1)}) == 8  # other noise for each head
     assert torch.autograd.gradcheck(attend, tensors)
 
 

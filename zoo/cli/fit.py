@@ -35,10 +35,10 @@ from zoo.io.locks import RunLock
 from zoo.logging import progress_bar
 from zoo.system import garbage_collection
 from zoo.system.stop_signals import exit_code
-from zoo.tasks.compilation import compile_loss
 from zoo.training import distributed, out_of_memory
 from zoo.training.callbacks import Provenance
 from zoo.training.checkpoint import CheckpointSaver
+from zoo.training.compilation import compile_loss
 from zoo.training.signals import StopRequested
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import torch
 
 from zoo.parts.ffn import MoE
 from zoo.system import kernel_choice
-from zoo.tasks import compilation
-from zoo.tasks.compilation import compile_loss
 from zoo.tasks.lm import CausalLM
+from zoo.training import compilation
+from zoo.training.compilation import compile_loss
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,7 @@ def test_an_error_of_the_loss_itself_is_not_hidden(monkeypatch):
         task.loss({})
 
 
-def counted(monkeypatch, times):
+def count_calls(monkeypatch, times):
     """Compile by counting calls; let both ways be measured to take such times. The calls of compiled losses."""
     calls = []
 
@@ -109,7 +109,7 @@ def experts():
 
 @pytest.mark.parametrize(("times", "compiles"), [((1.0, 0.9), True), ((1.0, 0.99), False), ((1.0, 3.0), False)])
 def test_steps_are_compiled_where_that_is_faster(times, compiles, monkeypatch, caplog):
-    calls = counted(monkeypatch, times)
+    calls = count_calls(monkeypatch, times)
     task, batch = experts()
     compile_loss(task)
     for _ in range(3):
@@ -122,21 +122,21 @@ def test_steps_are_compiled_where_that_is_faster(times, compiles, monkeypatch, c
 def test_a_measurement_leaves_the_task_and_its_random_numbers_as_they_were(monkeypatch):
     monkeypatch.setenv(kernel_choice.SWITCH, "measured")
     monkeypatch.setattr(torch, "compile", lambda function: function)
-    plain, batch = experts()
+    eager, batch = experts()
     task, _ = experts()
     compile_loss(task)
-    for one in (plain, task):
+    for one in (eager, task):
         one.net.register_buffer("calls", torch.zeros(()))
         one.net.stack.register_forward_hook(lambda module, inputs, output, net=one.net: net.calls.add_(1) and None)
     torch.manual_seed(5)
-    expected = gradients(plain, batch)
+    expected = gradients(eager, batch)
     torch.manual_seed(5)
     assert all(torch.equal(*pair) for pair in zip(gradients(task, batch), expected, strict=True))
-    assert task.net.calls == plain.net.calls == 1
+    assert task.net.calls == eager.net.calls == 1
 
 
 def test_validation_is_not_compiled(monkeypatch):
-    calls = counted(monkeypatch, (1.0, 0.5))
+    calls = count_calls(monkeypatch, (1.0, 0.5))
     task, batch = small()
     compile_loss(task)
     gradients(task, batch)
@@ -148,7 +148,7 @@ def test_validation_is_not_compiled(monkeypatch):
 
 
 def test_a_resumed_run_and_the_next_process_repeat_the_choice(monkeypatch):
-    calls = counted(monkeypatch, (1.0, 0.5))
+    calls = count_calls(monkeypatch, (1.0, 0.5))
     task, batch = small()
     compile_loss(task)
     gradients(task, batch)
@@ -168,7 +168,7 @@ def test_a_resumed_run_and_the_next_process_repeat_the_choice(monkeypatch):
 
 
 def test_another_batch_size_or_precision_is_measured_on_its_own(monkeypatch):
-    counted(monkeypatch, (1.0, 0.5))
+    count_calls(monkeypatch, (1.0, 0.5))
     for size, precision in ((2, torch.float32), (3, torch.float32), (2, torch.bfloat16)):
         task, _ = small()
         compile_loss(task)
@@ -179,7 +179,7 @@ def test_another_batch_size_or_precision_is_measured_on_its_own(monkeypatch):
 
 
 def test_without_a_choice_of_kernels_it_is_always_compiled(monkeypatch):
-    calls = counted(monkeypatch, (1.0, 5.0))
+    calls = count_calls(monkeypatch, (1.0, 5.0))
     monkeypatch.setenv(kernel_choice.SWITCH, "plain")
     task, batch = small()
     compile_loss(task)

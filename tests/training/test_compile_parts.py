@@ -8,8 +8,8 @@ from torch._dynamo.utils import counters
 
 from zoo import registry
 from zoo.parts.position import NoPosition
-from zoo.tasks.compilation import compile_loss
 from zoo.tasks.lm import CausalLM
+from zoo.training.compilation import compile_loss
 
 KINDS = ("position", "attention", "backend", "norm", "ffn", "block")
 PARTS = [(kind, part.name) for kind in KINDS for part in registry.parts(kind) if part.distribution == registry.BUILTIN]
