@@ -515,19 +515,19 @@ def test_what_is_chosen_after_a_look_spends_and_is_said(in_process):
         return text, json.loads((home / folder / "comparison.json").read_text())["test"]["level"]
 
     _, first = look("--seeds=3")
-    left = ALPHA - first
+    budget = ALPHA - first
     folder = "goal=bits_per_byte,test=permutation"
     text, level = look("--seeds=3", "--goal=bits_per_byte", "--test=permutation", folder=folder)
     candidates = int(re.search(r"Its question is one of (\d+) that could be chosen after a look", text)[1])
     assert candidates == 2  # one other figure is finite, and there are two other tests
-    assert level == pytest.approx(FIRST * left / candidates)
+    assert level == pytest.approx(FIRST * budget / candidates)
     assert "Chosen after looking at runs of this comparison: the goal bits_per_byte instead of loss" in text
-    left -= FIRST * left
+    budget -= FIRST * budget
     _, level = look("--seeds=3", "--baseline=norm=noisy.Two", folder="baseline=norm_two")
-    assert level == pytest.approx(FIRST * left)  # with two variants there is one other baseline
+    assert level == pytest.approx(FIRST * budget)  # with two variants there is one other baseline
     text = " ".join(in_process(*words, "--seeds=2,3", code=1).split())
-    assert "seeds were left out that a look at this comparison has had, 1;" in text
-    assert "not comparable: seeds left out" in text
+    assert "seeds were budget out that a look at this comparison has had, 1;" in text
+    assert "not comparable: seeds budget out" in text
 
     (in_process.folder / "again.yaml").write_text(
         "recipe: ./noisy.yaml\nvary: {model.norm: [noisy.One, noisy.Two]}\nseeds: 3\n"

@@ -173,8 +173,10 @@ def test_a_journal_of_an_earlier_version_without_digests_is_read_and_goes_on(tmp
     assert count_damaged_lines(tmp_path) == 1
 
 
-@pytest.mark.parametrize(("seeds", "said"), [((1, 2), False), ((1, 2, 3), False), ((1, 3), True), ((1, 2, 3, 4), True)])
-def test_how_many_seeds_a_test_until_decided_took_is_no_choice(seeds, said):
+@pytest.mark.parametrize(
+    ("seeds", "is_choice"), [((1, 2), False), ((1, 2, 3), False), ((1, 3), True), ((1, 2, 3, 4), True)]
+)
+def test_how_many_seeds_a_test_until_decided_took_is_no_choice(seeds, is_choice):
     """A variant that was decided or hopeless after six of thirty seeds had "left out" the others."""
     event = Event(PLAN, Question("loss", "last", "default", (1, 2, 3)), 0, {"until": "decided"})
-    assert bool(choices_after_looking([event], Question("loss", "last", "default", seeds))) is said
+    assert bool(choices_after_looking([event], Question("loss", "last", "default", seeds))) is is_choice
