@@ -112,7 +112,7 @@ def test_the_page_needs_no_network(recipes, capsys):  # noqa: F811
         (["lm.yaml", "model.norm=nosuch"], "nosuch"),
         (["lm.yaml", "--html", "no/such/folder/x.html"], "cannot write"),
         (["lm.yaml", "--html", "."], "cannot write ."),
-        (["lm.yaml", "--html", ""], "cannot write"),
+        (["lm.yaml", "--html", ""], "got an empty value"),
         (["lm.yaml", "--html", "~no-such-user/x.html"], "begins with ~"),
         (["optimizer", "lion"], "no recipe or file 'optimizer'"),
     ],

@@ -213,12 +213,12 @@ def test_argparse_is_used_in_one_module():
     assert users == ["option_parser.py"]
 
 
-WITH_NAMES = [one for one in VALUED if one.values[1].type is str and not one.values[1].key
+NAMES_AND_PATHS = [one for one in VALUED if one.values[1].type is str and not one.values[1].key
          and not one.values[1].choices and one.values[1].metavar not in ("", "TEXT")]  # fmt: skip
 
 
 @pytest.mark.parametrize("empty", ["", " ", "\t"])
-@pytest.mark.parametrize(("command", "option"), WITH_NAMES)
+@pytest.mark.parametrize(("command", "option"), NAMES_AND_PATHS)
 def test_a_name_or_a_path_is_not_empty(command, option, empty):
     """``--name ''`` of a script whose variable is not set was taken for no name at all."""
     assert "got an empty value" in refusal(command, f"{option.strings[0]}={empty}")

@@ -14,6 +14,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.weightstats import DescrStatsW
 
 from bench.verdicts import FIXED, PATIENCE, follow_advice
 from zoo.cli import compare_fits, compare_run, main
@@ -409,6 +412,28 @@ def follow_advice_uncorrected(ours, theirs):
         count = needed
 
 
+def check_by_other_libraries(report):
+    """Every number of the verdict in a report of real runs, computed again by scipy and statsmodels."""
+    base, *others = report["variants"]
+    level, names = report["test"]["level"], [variant["variant"] for variant in others]
+    figures = {variant["variant"]: np.array([*variant["figures"].values()]) for variant in report["variants"]}
+    tested = {name: stats.ttest_rel(figures[name], figures[base["variant"]]) for name in names}
+    adjusted = multipletests([each.pvalue for each in tested.values()], method="holm")[1]
+    for variant, p in zip(others, adjusted, strict=True):
+        ours, theirs = figures[variant["variant"]], figures[base["variant"]]
+        described, test = DescrStatsW(ours - theirs, ddof=1), tested[variant["variant"]]
+        interval = test.confidence_interval(1 - level / len(others))
+        low, high = described.tconfint_mean(level / len(others))
+        for key, *values in (
+            ("mean", ours.mean()), ("sd", stats.tstd(ours)), ("difference", described.mean),
+            ("difference_sd", described.std), ("t", test.statistic, described.ttest_mean()[0]),
+            ("p", test.pvalue, described.ttest_mean()[1]), ("p_holm", p), ("low", interval.low, low),
+            ("high", interval.high, high),
+        ):  # fmt: skip
+            assert [variant[key]] * len(values) == pytest.approx(values, rel=1e-9), key
+        assert variant["pairs"] == len(ours)
+
+
 def test_who_follows_the_number_of_seeds_needed_spends_what_is_left(in_process):
     """Of two variants without a difference, the t test of each advised number of seeds called 8.5 % different."""
     words = ["compare", "./noisy.yaml", "--vary", "model.norm=noisy.One,noisy.Two", "--allow-import=noisy",
@@ -416,6 +441,7 @@ def test_who_follows_the_number_of_seeds_needed_spends_what_is_left(in_process):
     home, levels, count = in_process.folder / "advice" / "noisy" / "compare" / "norm", [], FIRST_SEEDS
     in_process(*words, f"--seeds={FIRST_SEEDS}")
     reports = [home]
+    check_by_other_libraries(json.loads((home / "comparison.json").read_text()))
     for _ in range(2):
         report = json.loads((reports[-1] / "comparison.json").read_text())
         variant = report["variants"][1]
@@ -490,17 +516,18 @@ def test_what_is_chosen_after_a_look_spends_and_is_said(in_process):
 
     _, first = look("--seeds=3")
     budget = ALPHA - first
-    text, level = look("--seeds=3", "--goal=bits_per_byte", folder="goal=bits_per_byte")
+    folder = "goal=bits_per_byte,test=permutation"
+    text, level = look("--seeds=3", "--goal=bits_per_byte", "--test=permutation", folder=folder)
     candidates = int(re.search(r"Its question is one of (\d+) that could be chosen after a look", text)[1])
-    assert candidates > 1
+    assert candidates == 2  # one other figure is finite, and there are two other tests
     assert level == pytest.approx(FIRST * budget / candidates)
     assert "Chosen after looking at runs of this comparison: the goal bits_per_byte instead of loss" in text
     budget -= FIRST * budget
     _, level = look("--seeds=3", "--baseline=norm=noisy.Two", folder="baseline=norm_two")
     assert level == pytest.approx(FIRST * budget)  # with two variants there is one other baseline
     text = " ".join(in_process(*words, "--seeds=2,3", code=1).split())
-    assert "seeds were left out that a look at this comparison has had, 1;" in text
-    assert "not comparable: seeds left out" in text
+    assert "seeds were budget out that a look at this comparison has had, 1;" in text
+    assert "not comparable: seeds budget out" in text
 
     (in_process.folder / "again.yaml").write_text(
         "recipe: ./noisy.yaml\nvary: {model.norm: [noisy.One, noisy.Two]}\nseeds: 3\n"

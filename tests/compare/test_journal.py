@@ -174,9 +174,9 @@ def test_a_journal_of_an_earlier_version_without_digests_is_read_and_goes_on(tmp
 
 
 @pytest.mark.parametrize(
-    ("seeds", "counts"), [((1, 2), False), ((1, 2, 3), False), ((1, 3), True), ((1, 2, 3, 4), True)]
+    ("seeds", "is_choice"), [((1, 2), False), ((1, 2, 3), False), ((1, 3), True), ((1, 2, 3, 4), True)]
 )
-def test_how_many_seeds_a_test_until_decided_took_is_no_choice(seeds, counts):
+def test_how_many_seeds_a_test_until_decided_took_is_no_choice(seeds, is_choice):
     """A variant that was decided or hopeless after six of thirty seeds had "left out" the others."""
     event = Event(PLAN, Question("loss", "last", "default", (1, 2, 3)), 0, {"until": "decided"})
-    assert bool(choices_after_looking([event], Question("loss", "last", "default", seeds))) is counts
+    assert bool(choices_after_looking([event], Question("loss", "last", "default", seeds))) is is_choice

@@ -163,10 +163,15 @@ def test_seeds_that_were_looked_at_cannot_be_left_out_but_the_first_ones_and_tho
     _, looks = look_at(Looks(), LOSS, seeds(5))
     _, looks = look_at(looks, LOSS, seeds(12))
     some = (1, 2, 4, 5, 6, 8, 9, 11)
-    assert looks.omitted_seeds({"default": some, "a=1": some}) == {"default": [3, 7, 10, 12], "a=1": [3, 7, 10, 12]}
-    assert looks.omitted_seeds({"default": (1, 2, 3, 4, 5, 6, 20), "a=1": tuple(range(1, 13))}).keys() == {"default"}
-    assert looks.omitted_seeds({"default": tuple(range(1, 8)), "b=1": (3, 5)}) == {}
-    assert looks.omitted_seeds(seeds(5)) == looks.omitted_seeds(seeds(30)) == {}
+    assert looks.find_missing_seeds({"default": some, "a=1": some}) == {
+        "default": [3, 7, 10, 12],
+        "a=1": [3, 7, 10, 12],
+    }
+    assert looks.find_missing_seeds({"default": (1, 2, 3, 4, 5, 6, 20), "a=1": tuple(range(1, 13))}).keys() == {
+        "default"
+    }
+    assert looks.find_missing_seeds({"default": tuple(range(1, 8)), "b=1": (3, 5)}) == {}
+    assert looks.find_missing_seeds(seeds(5)) == looks.find_missing_seeds(seeds(30)) == {}
     earlier, _ = look_at(looks, LOSS, seeds(8))
     assert (earlier.test, earlier.spent) == ("sequential", 0.0)  # a point on the path of the sequential test
 
@@ -188,18 +193,18 @@ def test_a_run_that_was_made_again_with_another_result_is_another_look():
 
 def test_a_question_that_is_chosen_after_a_look_shares_what_is_spent_with_the_others():
     _, looks = look_at(Looks(), LOSS, seeds(5, "a", "b", "c"))
-    share, alternatives = FIRST * (1 - FIRST) * ALPHA, Alternatives(goal=5, at=4)
+    share, choices = FIRST * (1 - FIRST) * ALPHA, Alternatives(goal=5, at=4)
     for question, candidates in [
         (Question("accuracy", "default"), 4), (Question("loss", "a"), 3), (Question("loss", "default", "last"), 3),
         (Question("accuracy", "a"), 12), (Question("loss", "default", margin=0.1), 1),
         (Question("loss", "default", test="permutation"), 2),
     ]:  # fmt: skip
-        look = looks.next_look(question, seeds(5, "a", "b", "c"), alternatives=alternatives)
+        look = looks.next_look(question, seeds(5, "a", "b", "c"), alternatives=choices)
         assert (look.candidates, look.spent) == (candidates, pytest.approx(share))
         assert look.level == pytest.approx(share / candidates)
-    first = looks.next_look(Question("accuracy", "default"), seeds(5, "a", "b", "c"), alternatives=alternatives)
+    first = looks.next_look(Question("accuracy", "default"), seeds(5, "a", "b", "c"), alternatives=choices)
     looks = looks.with_look(first, {})
-    second = looks.next_look(Question("perplexity", "default"), seeds(5, "a", "b", "c"), alternatives=alternatives)
+    second = looks.next_look(Question("perplexity", "default"), seeds(5, "a", "b", "c"), alternatives=choices)
     assert (second.level, second.spent) == (first.level, 0.0)  # paid for, as one of the four
 
 
@@ -224,7 +229,7 @@ class Searcher:
         numbers, names = list(numbers), [f"v{each}" for each in variants]
         question = Question(f"g{goal}", f"v{baseline}")
         every = dict.fromkeys([*names, f"v{baseline}"], numbers)
-        if self.looks.omitted_seeds(every):
+        if self.looks.find_missing_seeds(every):
             return
         look = self.looks.next_look(question, every, alternatives=Alternatives(goal=len(self.figures)))
         plan = self.looks.plan(look)

@@ -179,7 +179,7 @@ def test_generate_with_guesses_prints_what_it_prints_without(runs, capsys, monke
     assert f"the draft {other} has another tokenizer than {folder}" in refused(capsys, *words, "--speculate", other)
     assert "cannot be a draft: use a language model" in refused(capsys, *words, "--speculate", pairs)
     assert "no run, checkpoint or recipe 'lookupp'" in refused(capsys, *words, "--speculate", "lookupp")
-    assert "no run, checkpoint or recipe ''" in refused(capsys, *words, "--speculate", "")
+    assert "got an empty value" in refused(capsys, *words, "--speculate", "")
 
 
 def test_beginners_mistakes_are_answered(runs, capsys, tmp_path):

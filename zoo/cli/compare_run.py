@@ -419,7 +419,7 @@ def look_at_comparison(
         if series is not None:
             looks.check_budget(alpha)
         question = Question(first.goal, first.baseline, first.at, record.margin, options.get("test") or "t")
-        refusals = refuse_left_out_seeds(looks.omitted_seeds(seeds), [first.baseline, *variants])
+        refusals = refuse_missing_seeds(looks.find_missing_seeds(seeds), [first.baseline, *variants])
         refused = {name for flag in refusals for name in flag.variants}
         tested = {name: numbers for name, numbers in seeds.items() if name not in refused}
         runs = {name: {seed: run_digest(first.runs[name][seed]) for seed in tested[name]} for name in tested}
@@ -434,13 +434,13 @@ def look_at_comparison(
     return replace(answer, looks=new.looks, look_number=new.number(look), look=look, looks_elsewhere=len(new.elsewhere))
 
 
-def refuse_left_out_seeds(omitted: Mapping[str, Sequence[int]], variants: Sequence[str]) -> list[Flag]:
+def refuse_missing_seeds(missing_seeds: Mapping[str, Sequence[int]], variants: Sequence[str]) -> list[Flag]:
     """Flags that refuse a verdict on variants, the baseline first, of which seeds are left out that were looked at.
 
     Whoever leaves out seeds after a look chooses the difference.
     """
     result = []
-    for name, numbers in omitted.items():
+    for name, numbers in missing_seeds.items():
         seeds = journal.list_seeds(sorted(numbers))
         sentence = (
             f"{name}: seeds were left out that a look at this comparison has had, {seeds}; a verdict needs all that "

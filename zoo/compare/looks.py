@@ -130,7 +130,7 @@ class Looks:
             dict.fromkeys(seed for look in self.history for seeds in look.seeds.values() for seed in sorted(seeds))
         )
 
-    def omitted_seeds(self, seeds: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+    def find_missing_seeds(self, seeds: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
         """By variant the seeds that were looked at and are left out of ``seeds``, which no test allows for.
 
         The seeds of an earlier look may be asked about again, and so may the first ones of those that were looked at.
