@@ -54,6 +54,11 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def pytest_unconfigure():
+    """Modules are taken down at the end as in a process that froze nothing."""
+    gc.unfreeze()
+
+
 @pytest.hookimpl(trylast=True)  # after the plugin that shuffles
 def pytest_collection_modifyitems(items):
     """Files that take long come first, so that no process waits for another's at the end."""
