@@ -90,7 +90,7 @@ def test_what_a_module_draws_while_it_loads_differs_from_one_to_the_next(shared_
     class Drawing(registry.get("data", "Reversal")):
         def load(self):
             super().load()
-            self.drawn = torch.rand(1)
+            self.number = torch.rand(1)
 
     subject = checks(Drawing)[0].subject
     torch.manual_seed(0)
@@ -98,4 +98,4 @@ def test_what_a_module_draws_while_it_loads_differs_from_one_to_the_next(shared_
     shared_data.begin_check()
     torch.manual_seed(0)
     assert subject.build(seed=1) is one
-    assert not torch.equal(subject.build(seed=1).drawn, one.drawn)
+    assert not torch.equal(subject.build(seed=1).number, one.number)
