@@ -1,5 +1,6 @@
 """One thread and one seed for every test; files that take long first, in random order within a file."""
 
+import gc
 import json
 import os
 from collections import defaultdict
@@ -39,6 +40,23 @@ torch.set_num_threads(1)
 torch.ones(1, requires_grad=True).sum().backward()  # before fake tensors: see zoo/conformance/processes.py
 # seconds per file on two cores; rewritten by ZOO_RECORD_DURATIONS=1 pytest
 DURATIONS = Path(__file__).parent / "durations.json"
+
+
+def pytest_collection():
+    """Without the garbage collector, which else looks through all modules and tests again and again."""
+    gc.disable()
+
+
+def pytest_collection_finish():
+    """What is there now stays until the end, and is not looked through again."""
+    gc.enable()
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure():
+    """Modules are taken down at the end as in a process that froze nothing."""
+    gc.unfreeze()
 
 
 @pytest.hookimpl(trylast=True)  # after the plugin that shuffles

@@ -20,7 +20,7 @@ class SharedData:
 
     def __init__(self) -> None:
         self.subject: DataSubject | None = None
-        self.members: dict[int | None, list[Data]] = {}  # by seed
+        self.modules: dict[int | None, list[Data]] = {}  # by seed
         self.counts: Counter[int | None] = Counter()
 
     def begin_check(self) -> None:
@@ -32,9 +32,9 @@ class SharedData:
         if subject.options or set(options) - {"seed"}:
             return BUILD(subject, **options)
         if subject is not self.subject:
-            self.subject, self.members = subject, {}
+            self.subject, self.modules = subject, {}
         seed = options.get("seed")
-        members, number = self.members.setdefault(seed, []), self.counts[seed]
+        members, number = self.modules.setdefault(seed, []), self.counts[seed]
         self.counts[seed] += 1
         if number == len(members):
             with torch.random.fork_rng([]):
