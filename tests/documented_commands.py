@@ -37,13 +37,13 @@ def check_zoo(words: list[str]) -> None:
     """Raise an error for a command of zoo that cannot be run."""
     from zoo.cli import commands
 
-    name, *rest = words
+    name, *arguments = words
     if name not in commands.COMMANDS:
         raise LookupError(f"no command {name}")
     if name in ("fit", "validate", "test", "predict"):
-        check_recipe(rest)
+        check_recipe(arguments)
         return
-    parsed = commands.parse(name, rest)
+    parsed = commands.parse(name, arguments)
     for checked, check in CHECKS.items():
         if name in checked.split():
             check(parsed)

@@ -149,13 +149,13 @@ def rows(page: str) -> list[list[str]]:
 
 def test_every_row_of_the_checklist_names_commands_and_all_of_them_are_valid(tmp_path):
     page = (DOCS / "checklist.md").read_text(encoding="utf-8")
-    found = rows(page)
+    table_rows = rows(page)
     topics = re.findall(r"^\| (M\d\d) \|", page, re.M)
     assert len(topics) == len(set(topics)) == 72
-    assert len(found) == len(topics) + 15 + 13  # the wrong numbers of the notes, and the right ones
-    missing = [row[1:3] for row in found if not re.search(r"`(zoo|python -m) [^`]+`", row[0])]
+    assert len(table_rows) == len(topics) + 15 + 13  # the wrong numbers of the notes, and the right ones
+    missing = [row[1:3] for row in table_rows if not re.search(r"`(zoo|python -m) [^`]+`", row[0])]
     assert not missing, missing
-    commands = list(dict.fromkeys(text for row in found for text in re.findall(r"`([^`]+)`", row[0])))
+    commands = list(dict.fromkeys(text for row in table_rows for text in re.findall(r"`([^`]+)`", row[0])))
     assert validate(commands, tmp_path) == ""
 
 

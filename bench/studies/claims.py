@@ -51,8 +51,8 @@ def run_lessons(seed: int) -> dict[str, Mapping[str, Any]]:
     for name, names in LESSONS.items():
         lesson = source.get_lesson(name)
         events = page.run_lesson(lesson, source.parse_inputs(lesson, [f"seed={seed}"])).events
-        named = {event.fields["name"]: event.fields for event in events if event.fields.get("name")}
-        results |= {one: named[one] for one in names}
+        by_name = {event.fields["name"]: event.fields for event in events if event.fields.get("name")}
+        results |= {one: by_name[one] for one in names}
     return results
 
 
