@@ -150,13 +150,13 @@ def rows(page: str) -> list[list[str]]:
 
 def test_every_row_of_the_checklist_names_commands_and_all_of_them_are_valid(tmp_path):
     page = (DOCS / "checklist.md").read_text(encoding="utf-8")
-    table = rows(page)
+    table_rows = rows(page)
     topics = re.findall(r"^\| (M\d\d) \|", page, re.M)
     assert len(topics) == len(set(topics)) == 71
-    assert len(table) == len(topics) + 15 + 13  # the wrong numbers of the notes, and the right ones
-    missing = [row[1:3] for row in table if not re.search(r"`(zoo|python -m) [^`]+`", row[0])]
+    assert len(table_rows) == len(topics) + 15 + 13  # the wrong numbers of the notes, and the right ones
+    missing = [row[1:3] for row in table_rows if not re.search(r"`(zoo|python -m) [^`]+`", row[0])]
     assert not missing, missing
-    commands = list(dict.fromkeys(text for row in table for text in re.findall(r"`([^`]+)`", row[0])))
+    commands = list(dict.fromkeys(text for row in table_rows for text in re.findall(r"`([^`]+)`", row[0])))
     assert validate(commands, tmp_path) == ""
 
 
@@ -186,6 +186,7 @@ def validate(commands: list[str], folder: Path) -> str:
         ("zoo chat dialogue-tinny", "dialogue-tinny"),
         ("zoo generate lm-tiny --lenght 4", "lenght"),
         ("python -m bench attentoin", "refused"),
+        ("python -m bench.no_such_module", "no_such_module"),
     ],
 )
 def test_a_command_that_is_not_valid_is_noticed(command, reason):

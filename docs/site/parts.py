@@ -96,7 +96,8 @@ def loss_text(result: Mapping[str, Any]) -> str:
         return "refused"
     if not result:
         return "–"
-    return f"{result['mean']:.3f} ± {result['deviation']:.3f}" + (" (position none)" if "with" in result else "")
+    spread = f"{result['mean']:.3f} ± {result['deviation']:.3f}".replace(" ", "\N{NO-BREAK SPACE}")
+    return spread + (" (position none)" if "with" in result else "")
 
 
 def scorecard_section(part: Part, stored: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ from zoo.tasks.masked import MaskedLM
 from zoo.tasks.task import Task
 from zoo.training.model_cost import cost, meta_copy
 
-OPERATIONS = (*PRODUCTS, "softmax", "native_layer_norm", "embedding")
+OPERATION_NAMES = (*PRODUCTS, "softmax", "native_layer_norm", "embedding")
 SIZES = {"vocab_size": 64, "max_length": 16, "dim": 32, "depth": 2, "heads": 4}
 
 
@@ -48,7 +48,7 @@ def check_operations(task) -> int:
     events = Counter(name for name in map(operation_name, profiler.events()) if name)
     traced = trace(task.net, *arguments).operations
     expected = Counter(operation_name(one) for one in traced)
-    for name in OPERATIONS:
+    for name in OPERATION_NAMES:
         assert expected[name] == events[name], f"{name}: {expected[name]} traced, {events[name]} profiled"
     fused = events["scaled_dot_product"]
     assert expected["scaled_dot_product"] == fused, f"fused attention: {expected['scaled_dot_product']} and {fused}"
@@ -65,7 +65,7 @@ def operation_name(one) -> str:
         name = "softmax" if name == "_softmax" else "" if name == "softmax" else name  # the latter calls the former
     name = "softmax" if name == "safe_softmax" else name
     fused = ("scaled_dot_product_flash", "scaled_dot_product_efficient")
-    return "scaled_dot_product" if name.strip("_").startswith(fused) else name if name in OPERATIONS else ""
+    return "scaled_dot_product" if name.strip("_").startswith(fused) else name if name in OPERATION_NAMES else ""
 
 
 def fill(example: torch.Tensor) -> torch.Tensor:

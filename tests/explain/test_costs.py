@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.test_recipes import RECIPES, build
+from zoo import registry
 from zoo.explain import costs
 from zoo.explain.subjects import Subject, find_subject
 from zoo.tasks.lm import CausalLM
@@ -85,3 +86,17 @@ def test_a_part_that_does_not_go_with_the_default_position_is_explained_without_
     subject = find_subject(["attention", "disentangled"])
     assert subject.notes[1].startswith("position none")
     assert len(find_subject(["attention", "multihead"]).notes) == 1
+
+
+def test_an_attention_that_cannot_be_causal_is_explained_in_a_masked_language_model(monkeypatch):
+    from zoo.parts.attention import MultiHead
+
+    class Two(MultiHead):
+        """Refuses what is causal, as Linformer does."""
+
+        supports = MultiHead.supports - {"causal"}
+
+    monkeypatch.setattr(registry.Part, "load", lambda part: Two)
+    subject = find_subject(["attention", "multihead"])
+    assert type(subject.task).__name__ == "MaskedLM"
+    assert subject.notes[1].startswith("a masked language model")

@@ -149,7 +149,6 @@ def part_subject(kind: str, name: str) -> Subject:
     """A part of a stack, in a language model of one layer. Raises UsageError for parts of another kind."""
     from zoo.config.signatures import parameters
     from zoo.plugins.description import CLASS_PARAMETERS
-    from zoo.tasks.lm import CausalLM
 
     if kind not in registry.STACK_KINDS:
         raise UsageError(
@@ -158,16 +157,8 @@ def part_subject(kind: str, name: str) -> Subject:
         )
     part = diagnosis.choose_part(kind, name)
     cls = part.load()
-    options: dict[str, Any] = {kind: cls}
     try:
-        with torch.device("meta"):
-            try:
-                task = CausalLM(**(PART_SIZES | options))
-            except UsageError:  # such as an attention that does not go with the default position
-                if kind == "position":
-                    raise
-                task = CausalLM(**(PART_SIZES | options | {"position": NoPosition}))
-                options["position"] = NoPosition
+        task, note = _model_with(kind, cls)
     except (ZooError, TypeError, ValueError, NotImplementedError, RuntimeError) as error:
         if isinstance(error, ZooError) and not isinstance(error, UsageError):
             raise
@@ -178,9 +169,31 @@ def part_subject(kind: str, name: str) -> Subject:
     values += [OptionValue(f"{kind}.{one.name}", _text(one.default), DEFAULT) for one in own]
     sizes = ", ".join(f"{key} {value}" for key, value in PART_SIZES.items())
     notes = [f"in a language model of {sizes}"]
-    if "position" in options and kind != "position":
-        notes.append(f"position none: {kind} {part.name} does not combine with the default position")
+    notes += [f"{note}: {kind} {part.name} does not combine with the default"] if note else []
     return Subject(f"{kind} {part.name}", task, values, 0, False, None, notes)
+
+
+def _model_with(kind: str, cls: type) -> tuple[Task, str]:
+    """A small model with a part, and what it has in place of the default where the part does not combine with that.
+
+    Raises what the default model raises where no model can be built.
+    """
+    from zoo.tasks.lm import CausalLM
+    from zoo.tasks.masked import MaskedLM
+
+    attempts: list[tuple[type[Task], dict[str, Any], str]] = [
+        (CausalLM, {}, ""), (CausalLM, {"position": NoPosition}, "position none"),
+        (MaskedLM, {}, "a masked language model, whose attention is not causal"),
+    ]  # fmt: skip
+    first: UsageError | None = None
+    for task, more, note in attempts:
+        try:
+            with torch.device("meta"):
+                return task(**(PART_SIZES | more | {kind: cls})), note
+        except UsageError as error:
+            first = first or error
+    assert first is not None
+    raise first
 
 
 def with_options(words: Sequence[str]) -> list[tuple[str, str, str]] | None:
