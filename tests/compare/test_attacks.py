@@ -526,8 +526,8 @@ def test_what_is_chosen_after_a_look_spends_and_is_said(in_process):
     _, level = look("--seeds=3", "--baseline=norm=noisy.Two", folder="baseline=norm_two")
     assert level == pytest.approx(FIRST * budget)  # with two variants there is one other baseline
     text = " ".join(in_process(*words, "--seeds=2,3", code=1).split())
-    assert "seeds were budget out that a look at this comparison has had, 1;" in text
-    assert "not comparable: seeds budget out" in text
+    assert "seeds were left out that a look at this comparison has had, 1;" in text
+    assert "not comparable: seeds left out" in text
 
     (in_process.folder / "again.yaml").write_text(
         "recipe: ./noisy.yaml\nvary: {model.norm: [noisy.One, noisy.Two]}\nseeds: 3\n"
