@@ -96,7 +96,7 @@ def faster_way(task: Task, eager: Callable[[Any], Loss], compiled: Callable[[Any
 
 
 def tensors_of(batch: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """The tensors (...) of a batch of nested mappings and sequences, with their places."""
+    """The tensors of a batch of nested mappings and sequences, with their places; of any shape, mostly (B, T)."""
     if isinstance(batch, Tensor):
         yield name, batch
     elif isinstance(batch, Mapping):
