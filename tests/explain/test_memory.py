@@ -6,7 +6,18 @@ import sys
 import pytest
 
 TOLERANCE = 0.15
-RECIPES = ["lm-tiny", "llama-style-tiny", "mlm-tiny", "topics-tiny", "translation-tiny", "vit-tiny", "copy-tiny"]
+RECIPES = [
+    "lm-tiny",
+    "llama-style-tiny",
+    "mlm-tiny",
+    "topics-tiny",
+    "translation-tiny",
+    "vit-tiny",
+    "copy-tiny",
+    "recall-tiny",
+    "parity-tiny",
+    "induction-tiny",
+]
 PROBE = """
 import sys, torch, warnings
 warnings.simplefilter("ignore")

@@ -77,6 +77,8 @@ def test_tasks_of_every_kind_can_be_estimated_and_batches_count(name):
 def test_rows_come_from_the_options_of_the_data():
     task = CausalLM(31, 8, dim=16, depth=1, heads=2)
     assert rows(task, {"batch_size": 12}) == 12
+    assert rows(task, {"batch_size": 12, "longer": 2}) == 6  # training texts are half as long as the longest
+    assert rows(task, {"batch_size": 3, "longer": 2}) == 2
     assert rows(task, {"max_tokens": 80}) == 10
     assert rows(task, {}) == 0
     assert rows(task, {"rate": 0.5, "text": {"class_path": "TextFiles", "init_args": {"batch_size": 7}}}) == 7

@@ -98,8 +98,9 @@ def saved_for_backward(task: Task, rows: int) -> int:
 def rows(task: Task, data: Mapping[str, Any]) -> int:
     """Samples of the greatest length in a batch of these options of the data; 0 where they set none.
 
-    Data that are made of the samples of others, such as masked text, have batches of as many. A DPO's samples are
-    pairs, which a reference model reads too: 0.
+    Data that are made of the samples of others, such as masked text, have batches of as many. Exercises train on texts
+    of a share of the greatest length, which those of validation have. A DPO's samples are pairs, which a reference
+    model reads too: 0.
     """
     if isinstance(task, DPO):
         return 0
@@ -108,7 +109,8 @@ def rows(task: Task, data: Mapping[str, Any]) -> int:
     nested = data.get("text")
     if not data.get("batch_size") and isinstance(nested, Mapping):
         return rows(task, nested.get("init_args") or {})
-    return int(data.get("batch_size") or 0)
+    batch = int(data.get("batch_size") or 0)
+    return -(-batch // max(1, int(data.get("longer") or 1)))
 
 
 def reason_against(config: Mapping[str, Any]) -> str:
