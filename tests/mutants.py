@@ -461,8 +461,8 @@ MUTANTS = [
         ("parts/backend.py", 'torch.where(mask, bias, float("-inf"))', "bias", "parts/test_backend.py"),
         (
             "parts/cpu_attention.py",
-            "scores = scores + bias if",
-            "scores = scores - bias if",
+            "scores = scores + term if",
+            "scores = scores - term if",
             "parts/test_cpu_attention.py",
         ),
         (

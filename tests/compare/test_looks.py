@@ -94,7 +94,7 @@ def test_looks_survive_on_disk(tmp_path):
         _, looks = look_at(looks, Question("loss", "default", margin=0.1), seeds(count), **{"a=1": "worse"})
     save_looks(tmp_path / "new", looks)
     assert load_looks(tmp_path / "new", ["default", "a=1", "a=2"], 0.05) == looks  # the smaller budget stays
-    assert load_looks(tmp_path, ["default", "a=1"]) == Looks()
+    assert load_looks(tmp_path / "another" / "folder", ["default", "a=1"]) == Looks()
 
 
 def test_who_tries_one_variant_after_another_spends_and_other_comparisons_in_one_folder_do_not(tmp_path):
