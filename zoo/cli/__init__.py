@@ -14,10 +14,8 @@ SYNONYMS = {"-h": "help", "--help": "help", "--version": "version"}
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    from zoo.system import stop_signals, threads
+    from zoo.system import stop_signals
 
-    if argv is None:  # the process is ours
-        threads.wait_passively()
     words = list(sys.argv[1:] if argv is None else argv) or ["help"]
     name = SYNONYMS.get(words[0], words[0])
     if name not in COMMANDS or COMMANDS[name].module != "train":
