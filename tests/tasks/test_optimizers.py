@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import sys
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from zoo.errors import UsageError
 from zoo.models.parameter_roles import parameter_roles
 from zoo.parts.ffn import MoE
 from zoo.parts.position import T5, Learned
+from zoo.tasks.adamw8bit import AdamW8bit
 from zoo.tasks.lion import Lion
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.muon import Muon
@@ -157,7 +159,62 @@ def test_an_optimizer_that_needs_a_closure_is_refused():
         language(optimizer=Searches).make_optimizer()
 
 
-@pytest.mark.parametrize("optimizer", [Muon, Lion])
+def state_bytes(optimizer):
+    """Bytes of the moments of each parameter."""
+    return {
+        p: sum(value.nbytes for name, value in state.items() if name.startswith(("exp_avg", "state", "absmax")))
+        for p, state in optimizer.state.items()
+    }
+
+
+def test_moments_in_8_bits_take_a_quarter_and_steps_are_nearly_adamws():
+    tasks = [language(), language()]
+    optimizers = [AdamW8bit(parameters_of(tasks[0]), 1e-3, smallest=1), optim.AdamW(parameters_of(tasks[1]), 1e-3)]
+    before = [p.detach().clone() for p in tasks[0].parameters()]
+    for task, optimizer in zip(tasks, optimizers, strict=True):
+        make_steps(task, optimizer, 5)
+    narrow, wide = (state_bytes(optimizer) for optimizer in optimizers)
+    for p, q in zip(tasks[0].parameters(), tasks[1].parameters(), strict=True):
+        if p.numel() % 256 == 0:
+            assert narrow[p] == p.numel() * 2 + p.numel() // 256 * 8
+            assert wide[q] == p.numel() * 8
+    ends = [torch.cat([p.detach().flatten() for p in task.parameters()]) for task in tasks]
+    way = ends[1] - torch.cat([old.flatten() for old in before])
+    assert 0 < (ends[0] - ends[1]).norm() < 0.1 * way.norm()  # 0.2 for single vectors, whose blocks are small
+
+
+def parameters_of(task):
+    return list(task.named_parameters())
+
+
+def test_numbers_in_float64_are_stepped_by_torch():
+    double, single = nn.Parameter(torch.ones(8, dtype=torch.float64)), nn.Parameter(torch.ones(8))
+    members = AdamW8bit([{"params": [("a", double), ("b", single)], "weight_decay": 0.0}]).members
+    assert [group["param_names"] for member in members for group in member.param_groups] == [["b"], ["a"]]
+    assert isinstance(members[1], optim.AdamW)
+    assert members[1].param_groups[0]["weight_decay"] == 0
+
+
+def test_without_its_library_the_message_names_the_extra(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"needs the package bitsandbytes: pip install 'zoo-transformers\[eightbit\]'"):
+        language(optimizer=AdamW8bit).make_optimizer()
+
+
+def test_a_library_that_cannot_be_imported_is_a_sentence(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    with pytest.raises(UsageError, match=r"bitsandbytes cannot be imported \(ModuleNotFoundError"):
+        language(optimizer=AdamW8bit).make_optimizer()
+
+
+@pytest.mark.parametrize(("option", "value"), [("betas", (1.0, 0.9)), ("eps", 0.0), ("smallest", 0)])
+def test_an_impossible_option_of_8_bits_is_refused(option, value):
+    with pytest.raises(UsageError, match=f"optimizer.{option}"):
+        AdamW8bit([nn.Parameter(torch.ones(2))], **{option: value})
+
+
+@pytest.mark.parametrize("optimizer", [Muon, Lion, functools.partial(AdamW8bit, smallest=1)])
 def test_a_run_goes_on_bit_for_bit(optimizer, tmp_path, monkeypatch):
     options = {"optimizer": optimizer, "schedule": functools.partial(WSD, warmup=3, decay=0.5)}
     monkeypatch.setattr("tests.training.test_resume.build", functools.partial(build, **options))
