@@ -1,7 +1,8 @@
 """How long every command takes to answer, in processes that were never started before; medians.
 
 ``zoo fit`` is timed up to its first line (what is trained) and up to the line that names the device, behind which the
-first step begins; the yardstick is ``import torch, lightning``.
+first step begins; the yardstick is ``import torch, lightning``. ``zoo generate`` is timed for one token of an export,
+which an earlier process has read, beside the imports that it cannot do without.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ FREE = (
     ["--help"], ["--version"], ["list"], ["show", "position", "rope"], ["recipes"], ["cp", "lm-tiny", "copy.yaml"],
     ["fit", "--help"], ["generate", "--help"], ["compare", "--help"], ["fit", "lm-tny"],
 )  # fmt: skip
-LIMIT, ABOVE = 0.5, 1.5
+LIMIT, ABOVE, TIMES, TOKEN = 0.5, 1.5, 1.2, 2.5
+IMPORTS = ("torch", "torch, lightning")
+SHORT = ["--trainer.max_steps", "1", "--trainer.limit_val_batches", "1", "--trainer.num_sanity_val_steps", "0"]
 
 
 def study(options: Options) -> list[Table]:
@@ -44,17 +47,42 @@ def study(options: Options) -> list[Table]:
             first, device = _lines(folder, options.clock)
             lines["first line"].append(first)
             lines["device line"].append(device)
-    heavy = Table("Start-up of `zoo fit lm-tiny`", ["until", "s", "above the import", "goal"])
+        token = first_token(folder, options)
+    heavy = Table("Start-up of `zoo fit lm-tiny`", ["until", "s", "above the import", "goal", "ratio", "goal of it"])
     base = statistics.median(lines["import torch, lightning"])
     for name, seconds_of_turns in lines.items():
-        above = statistics.median(seconds_of_turns) - base
-        goal = "" if name.startswith("import") else _judged(above, ABOVE)
-        heavy.rows.append([name, statistics.median(seconds_of_turns), above, goal])
-    return [light, heavy]
+        seconds = statistics.median(seconds_of_turns)
+        goals = ["", "", ""]
+        if not name.startswith("import"):
+            ratio = seconds / base
+            goals = [_judged(seconds - base, ABOVE), ratio, _judged(ratio, TIMES, "times")]
+        heavy.rows.append([name, seconds, seconds - base, *goals])
+    return [light, heavy, token]
 
 
-def _judged(seconds: float, limit: float) -> str:
-    return f"{'reached' if seconds <= limit else 'missed'} ({limit} s)"
+def first_token(folder: str, options: Options) -> Table:
+    """Seconds of processes that import libraries, and of one that generates a token with an export of lm-tiny."""
+    table = Table("Start-up of `zoo generate`, one token of an export of lm-tiny", ["process", "s", "goal"])
+    zoo = [sys.executable, "-m", "zoo"]
+    generate = ["generate", "exported", "--prompt", "a", "--length", "1"]  # first reads the export, may measure kernels
+    for words in (["fit", "lm-tiny", "--name", "start", *SHORT], ["export", "lm-tiny", "exported"], generate):
+        done = subprocess.run([*zoo, *words], cwd=folder, capture_output=True, text=True, timeout=300)
+        if done.returncode:
+            raise RuntimeError(f"zoo {' '.join(words)}: {done.stderr[-300:]}")
+    commands = {f"import {modules}": [sys.executable, "-c", f"import {modules}"] for modules in IMPORTS}
+    commands["zoo generate"] = [*zoo, *generate]
+    times: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in range(options.turns):
+        for name, command in commands.items():
+            times[name].append(_whole(command, folder, options.clock))
+    for name, seconds_of_turns in times.items():
+        seconds = statistics.median(seconds_of_turns)
+        table.rows.append([name, seconds, _judged(seconds, TOKEN) if name == "zoo generate" else ""])
+    return table
+
+
+def _judged(value: float, limit: float, unit: str = "s") -> str:
+    return f"{'reached' if value <= limit else 'missed'} ({limit} {unit})"
 
 
 def _whole(command: list[str], folder: str, clock: str) -> float:
@@ -69,7 +97,7 @@ def _whole(command: list[str], folder: str, clock: str) -> float:
 def _lines(folder: str, clock: str) -> tuple[float, float]:
     """Seconds until the first line of a training run, and until the one about the device."""
     command = [sys.executable, "-m", "zoo", "fit", "lm-tiny", "--runs", f"{folder}/runs", "--overwrite"]
-    command += ["--trainer.max_steps", "1", "--trainer.limit_val_batches", "1", "--trainer.num_sanity_val_steps", "0"]
+    command += SHORT
     start, lines = time.perf_counter(), []
     with subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
