@@ -52,7 +52,7 @@ def study(options: Options) -> list[Table]:
     base = statistics.median(lines["import torch, lightning"])
     for name, seconds_of_turns in lines.items():
         seconds = statistics.median(seconds_of_turns)
-        goals = ["", "", ""]
+        goals: list[float | str] = ["", "", ""]
         if not name.startswith("import"):
             ratio = seconds / base
             goals = [_judged(seconds - base, ABOVE), ratio, _judged(ratio, TIMES, "times")]
@@ -98,7 +98,8 @@ def _lines(folder: str, clock: str) -> tuple[float, float]:
     """Seconds until the first line of a training run, and until the one about the device."""
     command = [sys.executable, "-m", "zoo", "fit", "lm-tiny", "--runs", f"{folder}/runs", "--overwrite"]
     command += SHORT
-    start, lines = time.perf_counter(), []
+    lines: list[float] = []
+    start = time.perf_counter()
     with subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},

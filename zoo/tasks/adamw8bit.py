@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import logging
 from typing import Any, ClassVar
@@ -91,8 +92,7 @@ def import_library() -> Any:
         raise UsageError(f"model.optimizer: AdamW8bit needs the package bitsandbytes: {install}")
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of 4-bit kernels, which steps do not use
     try:
-        from bitsandbytes import optim as optimizers
+        return importlib.import_module("bitsandbytes").optim
     except Exception as error:  # of a build for another torch or another driver
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         raise UsageError(f"model.optimizer: bitsandbytes cannot be imported ({reason}). Try: {install}") from error
-    return optimizers
