@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import pickle
 import sys
 
 import pytest
@@ -123,17 +124,23 @@ def test_a_network_without_matrices_or_without_others_has_one_member():
         split_by_role([nn.Parameter(torch.ones(3))])
 
 
-def test_a_copy_of_a_joined_optimizer_steps_by_itself():
-    task = language(optimizer=Muon)
-    optimizer = task.make_optimizer()
-    make_steps(task, optimizer, 1)
-    twin = copy.deepcopy((task.net, optimizer))
-    before = [p.detach().clone() for p in task.parameters()]
-    for p, q in zip(task.net.parameters(), twin[0].parameters(), strict=True):
-        q.grad = torch.ones_like(p)
-    twin[1].step()
-    assert all(torch.equal(a, b) for a, b in zip(before, task.parameters(), strict=True))
-    assert any(not torch.equal(a, b) for a, b in zip(before, twin[0].parameters(), strict=True))
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))], ids=["copy", "pickle"]
+)
+@pytest.mark.parametrize("optimizer", [Muon, Lion, functools.partial(AdamW8bit, smallest=1), optim.AdamW])
+def test_a_copy_of_an_optimizer_steps_by_itself_as_the_original_does(optimizer, copied):
+    task = language(optimizer=optimizer)
+    original = task.make_optimizer()
+    make_steps(task, original, 1)
+    net, twin = copied((task.net, original))
+    before = [p.detach().clone() for p in task.net.parameters()]
+    for p in (*net.parameters(), *task.net.parameters()):
+        p.grad = torch.ones_like(p)
+    twin.step()
+    assert all(torch.equal(a, b) for a, b in zip(before, task.net.parameters(), strict=True))
+    original.step()
+    assert all(torch.equal(a, b) for a, b in zip(net.parameters(), task.net.parameters(), strict=True))
+    assert all(not torch.equal(a, b) for a, b in zip(net.parameters(), before, strict=True))
 
 
 REFUSED = {

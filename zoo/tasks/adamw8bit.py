@@ -48,13 +48,18 @@ class AdamW8bit(JoinedOptimizer):
         if smallest < 1:
             raise UsageError(f"optimizer.smallest must be at least 1, got {smallest}.")
         options: dict[str, Any] = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay}
-        narrow, double = split_double(as_groups(params))
-        members: list[Optimizer] = []
-        if narrow:
-            members.append(import_library().AdamW8bit(narrow, **options, min_8bit_size=smallest))
-        if double:
-            members.append(fuse(optim.AdamW(double, **options)))
-        super().__init__(members)
+        self.smallest = smallest
+        super().__init__(make_members(split_double(as_groups(params)), smallest, options))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "members": None, "smallest": self.smallest}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take groups and state; a copy makes new members, since bitsandbytes leaves out half of itself in copies."""
+        if "members" in state:
+            groups = [{"params": group["params"]} for group in state["param_groups"]]
+            state = {**state, "members": make_members(split_double(groups), state["smallest"], {})}
+        super().__setstate__(state)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take a state as ``state_dict`` gives it; torch alone would make float32 numbers of the 8-bit moments."""
@@ -65,6 +70,19 @@ class AdamW8bit(JoinedOptimizer):
             for name, value in state_dict["state"].get(number, {}).items():
                 if isinstance(value, Tensor):
                     self.state[parameter][name] = value.to(parameter.device, copy=True)
+
+
+def make_members(
+    split: tuple[list[dict[str, Any]], list[dict[str, Any]]], smallest: int, options: dict[str, Any]
+) -> list[Optimizer]:
+    """bitsandbytes' optimiser of the first groups of ``split`` and torch's of the second, where there are any."""
+    narrow, double = split
+    members: list[Optimizer] = []
+    if narrow:
+        members.append(import_library().AdamW8bit(narrow, **options, min_8bit_size=smallest))
+    if double:
+        members.append(fuse(optim.AdamW(double, **options)))
+    return members
 
 
 def split_double(groups: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
