@@ -41,7 +41,18 @@ def die(trainer):
     raise KeyError("as if the power had failed")
 
 
-def fit(task, home, callbacks=(), resume=None, every=4, workers=0, goal=None, other_data=False, **options):
+def fit(
+    task,
+    home,
+    callbacks=(),
+    resume=None,
+    every=4,
+    workers=0,
+    goal=None,
+    other_data=False,
+    other_recipe=False,
+    **options,
+):
     """Train; what is left at the end, and the diary."""
     home.mkdir(parents=True, exist_ok=True)
     seed_everything(3, verbose=False)
@@ -49,7 +60,7 @@ def fit(task, home, callbacks=(), resume=None, every=4, workers=0, goal=None, ot
     data.num_workers = workers
     metric = goal or next(iter(module.monitored_metrics.items()))
     diary, saver = Diary(), CheckpointSaver(home / "checkpoints", metric, every)
-    saver.state.other_data = other_data
+    saver.state.other_data, saver.state.other_recipe = other_data, other_recipe
     trainer = Trainer(
         accelerator="cpu", logger=diary, callbacks=[saver, EndsWithValidation(), *callbacks], max_steps=STEPS,
         log_every_n_steps=3, enable_progress_bar=False,

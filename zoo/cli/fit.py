@@ -195,6 +195,7 @@ class ZooCLI(LightningCLI):
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, CheckpointSaver):
                 callback.state.other_data = other_data
+                callback.state.other_recipe = self.plan.other_recipe
         if run_folder.first_rank():
             self.plan.hold = RunLock(self.run_folder)
         run_folder.claim(self.plan.run, *self.plan.reuse)

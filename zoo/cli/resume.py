@@ -98,6 +98,7 @@ def require_agreement(plan: Plan, origin: Path | None, resume: bool) -> None:
             f"the recipe is not the one that the checkpoint was trained with: {'; '.join(changes[:2])}{more}.\n"
             f"Go on with yours: --{AGREE}"
         )
+    plan.other_recipe = bool(changes)
     before, now = bool(old.get("compile")), bool(plan.config.get("compile"))
     if resume and before != now:  # no other run: its last digits may differ
         changes.append(f"compile: {before} → {now}")

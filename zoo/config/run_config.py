@@ -112,6 +112,7 @@ class Plan:
     source: Path | None = None
     claimed: bool = False  # this process made the run's folder
     manifest: dict[str, Any] = field(default_factory=dict)  # of the checkpoint to resume from
+    other_recipe: bool = False  # the checkpoint's run had another one, and its differences are accepted
     hold: RunLock | None = None  # the lock of the run folder
 
     @property

@@ -27,7 +27,7 @@ from zoo.inference import checkpoint_manifest
 from zoo.inference.find_run import PREVIOUS, STARTING
 from zoo.io import atomic_files
 from zoo.tasks.task import Task
-from zoo.training import loops, rng_state
+from zoo.training import changed_options, loops, rng_state
 from zoo.training.checkpoint_io import AtomicCheckpointIO, collect_state
 from zoo.training.lightning_internals import replace_signal_handlers
 from zoo.training.signals import Agreement, Signals, StopRequested
@@ -50,6 +50,8 @@ class SaverState:
     failures: int = 0  # checkpoints in a row that could not be written
     time: float = field(default_factory=time.monotonic)  # of the newest checkpoint, or attempt
     other_data: bool = False  # the resumed checkpoint was trained with other data, whose best values count no more
+    other_recipe: bool = False  # the resumed checkpoint was trained with other options, which hold no more
+    loaded: dict[str, Any] | None = None  # then: the checkpoint, until the optimiser has taken its state
     unwritten_best: bytes | None = None  # the best state, where the disk refused it
     before_validation: dict[str, Any] | None = None  # the random state when the present validation began
     processes: list[dict[str, Any]] | None = None  # of the checkpoint that is resumed: random state, unreported losses
@@ -122,12 +124,22 @@ class CheckpointSaver(Checkpoint):
         """
         self.state.processes = checkpoint.get("ranks")
         self.state.step, self.state.count = int(checkpoint["global_step"]), int(checkpoint.get("saves", 0))
+        self.state.loaded = checkpoint if self.state.other_recipe and self.replicated else None
         if self.state.other_data:
             if isinstance(pl_module, Task):
                 pl_module.best, pl_module.measured = {}, {}
             for callback in trainer.callbacks:  # type: ignore[attr-defined]
                 if hasattr(callback, "monitor"):
                     checkpoint["callbacks"].pop(callback.state_key, None)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Before Lightning restores optimisers from a checkpoint of another recipe: the options are those of now."""
+        loaded, self.state.loaded = self.state.loaded, None
+        if loaded is not None:
+            schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+            for sentence in changed_options.keep_options(trainer.optimizers, schedulers, loaded):
+                if trainer.is_global_zero:
+                    print(sentence)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore Lightning's metrics after a resume: early stopping and the summary at the end read them."""

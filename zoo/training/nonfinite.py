@@ -21,6 +21,7 @@ from zoo.inference.find_run import CONFIG
 from zoo.io import atomic_files
 from zoo.logging.best_effort import BestEffort
 from zoo.logging.run_record import tensors
+from zoo.training import changed_options
 
 FILE = "nonfinite.json"
 POLICIES = ("stop", "skip", "rewind")
@@ -133,7 +134,8 @@ class NonFiniteGuard(Callback):
         content = torch.load(newest, map_location=task.device, weights_only=True)
         weights = content.get("current_model_state", content["state_dict"])  # the latter are averages, then
         task.load_state_dict({**weights, "tokens_seen": task.state_dict()["tokens_seen"]})
-        optimizer.load_state_dict(content["optimizer_states"][0])
+        state, _ = changed_options.with_options_of(optimizer, content["optimizer_states"][0])
+        optimizer.load_state_dict(state)  # the checkpoint may be older than a change of options by --accept-changes
 
 
 def first_origin(trainer: Trainer, origin: str) -> str:
