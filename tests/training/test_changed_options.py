@@ -72,9 +72,9 @@ def test_every_optimizer_goes_on_after_every_other(before, after):
     expected = [{**group, "lr": group["initial_lr"] * Linear(total=9, warmup=2)(2)} for group in initial]
     assert options_of(optimizer) == expected
     assert scheduler.last_epoch == 2
-    kept = before == after or {before, after} <= SAME_STATE or (before == "SGD" and after != "Muon")  # it keeps none
-    assert bool(sentences) is not kept, sentences
-    assert bool(optimizer.state) is (kept and before != "SGD")
+    same_state = before == after or {before, after} <= SAME_STATE or (before == "SGD" and after != "Muon")  # it keeps none
+    assert bool(sentences) is not same_state, sentences
+    assert bool(optimizer.state) is (same_state and before != "SGD")
     train(task, optimizer, scheduler)
     assert all(p.isfinite().all() for p in task.parameters())
 
@@ -109,9 +109,9 @@ def test_a_resume_with_other_options_trains_with_them(optimizer, tmp_path, monke
     rates, groups = [], []
 
     def record(trainer):
-        found = trainer.optimizers[0].param_groups[0]
-        rates.append((trainer.global_step, found["lr"]))
-        groups.append((found.get("weight_decay"), found.get("betas")))
+        group = trainer.optimizers[0].param_groups[0]
+        rates.append((trainer.global_step, group["lr"]))
+        groups.append((group.get("weight_decay"), group.get("betas")))
 
     watch = At("on_train_batch_end", 1, record)
     fit_with(monkeypatch, OTHER | {"optimizer": optimizer}, tmp_path, callbacks=[watch], resume=True, other_recipe=True)
