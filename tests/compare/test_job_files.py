@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,12 +20,14 @@ from zoo.compare.job_files import ShardedCommand, count_shards, file_name, parse
 from zoo.errors import UsageError
 
 WORDS = ("./my recipe.yaml", "--vary", "model.norm={class_path: 'RMSNorm'},LayerNorm", "--model.text=$(reboot) `x` $$1")
+SHELLS = [name for name in ("sh", "dash", "bash", "ksh") if shutil.which(name)]
 RESOURCES = {"slurm": "gpus=1,cpus=8,memory=16G,time=1-12,partition=gpu-a", "k8s": "image=a/zoo:1,claim=c",
              "sh": "gpus=2"}  # fmt: skip
 ZOO = r"""#!/bin/bash
 printf '%s\0' "GPU=${CUDA_VISIBLE_DEVICES-none}" "$@" >"calls/$(date +%s%N)-$$"
 if [ -e hang ]; then
     trap 'echo saved >>signals; exit 143' USR1 TERM
+    echo ready >>ready
     for _ in {1..600}; do sleep 0.05; done
 fi
 """
@@ -72,9 +75,11 @@ def test_files_are_valid_and_say_nothing_of_this_machine(kind, site):
             assert text.startswith("exec zoo compare './my recipe.yaml'")
             Path(name).with_suffix(".sh").write_text(text)
             name = str(Path(name).with_suffix(".sh"))
-        shell = "bash" if text.startswith("#!/bin/bash") else "sh"
-        result = subprocess.run([shell, "-n", name], capture_output=True, text=True)
-        assert result.returncode == 0, result.stderr
+        if name.endswith(".sh"):
+            assert text.startswith(("#!/bin/sh\n", "exec ")), "what is called by sh is written for it"
+        for shell in ["bash"] if name.endswith(".sbatch") else SHELLS:
+            result = subprocess.run([shell, "-n", name], capture_output=True, text=True)
+            assert result.returncode == 0, result.stderr
     job_files.write_files(files)  # the same again
     Path(next(iter(files))).write_text("mine")
     with pytest.raises(UsageError, match="exists, and is not what this command writes"):
@@ -93,20 +98,43 @@ def test_a_shard_is_called_with_the_words_as_they_were(site):
     assert calls()[1] == ["GPU=none", "compare", *WORDS, "--shard", "2/3"]
 
 
-def test_all_shards_on_one_machine_have_devices_of_their_own_and_then_there_is_a_table(site, monkeypatch):
+@pytest.mark.parametrize("shell", SHELLS)
+def test_all_shards_on_one_machine_have_devices_of_their_own_and_then_there_is_a_table(shell, site, monkeypatch):
     job_files.write_files(files_of("sh"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,GPU-x,GPU-y,9")
-    subprocess.run(["bash", "norm-ffn-sh/run.sh"], check=True)
+    subprocess.run([shell, "norm-ffn-sh/run.sh"], check=True)
     *shards, table = calls()
     assert sorted((each[0], each[-1]) for each in shards) == [
         ("GPU=0,1", "1/3"), ("GPU=2,3", "2/3"), ("GPU=GPU-x,GPU-y", "3/3"),
     ]  # fmt: skip
     assert table[1:] == ["compare", *WORDS]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4")
-    result = subprocess.run(["bash", "norm-ffn-sh/run.sh"], capture_output=True, text=True)
+    result = subprocess.run([shell, "norm-ffn-sh/run.sh"], capture_output=True, text=True)
     assert result.returncode == 2
     assert "3 shards need 6 GPUs here, and there are 5" in result.stderr
     assert len(calls()) == 4
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_stop_of_all_shards_reaches_each_of_them(shell, site):
+    job_files.write_files(files_of("sh", resources=""))
+    Path("hang").touch()
+    process = subprocess.Popen([shell, "norm-ffn-sh/run.sh"])
+    wait_for(lambda: Path("ready").is_file() and Path("ready").read_text() == "ready\n" * 3)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 143
+    assert Path("signals").read_text() == "saved\n" * 3
+    assert len(calls()) == 3  # and there is no table
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shard_that_fails_is_named_and_the_table_follows(shell, site):
+    site("zoo", '#!/bin/sh\ncase "$*" in *--shard*2/3) exit 7 ;; *--shard*) exit 0 ;; *) echo TABLE; exit 13 ;; esac\n')
+    job_files.write_files(files_of("sh", resources=""))
+    result = subprocess.run([shell, "norm-ffn-sh/run.sh"], capture_output=True, text=True)
+    assert result.returncode == 13
+    assert result.stdout == "TABLE\n"
+    assert "a shard ended with exit code 7" in result.stderr
 
 
 def wait_for(condition, seconds=20.0):

@@ -29,7 +29,7 @@ def run(options: ParsedOptions, comparison: Comparison | None) -> int:
     job_files.write_files(files)
     print("\n".join(files))
     first = next(iter(files))
-    print(f"\n{'run' if kind == 'sh' else 'submit'}  {'bash' if kind == 'sh' else 'sh'} {first}")
+    print(f"\n{'run' if kind == 'sh' else 'submit'}  sh {first}")
     return 0
 
 
