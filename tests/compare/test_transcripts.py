@@ -22,7 +22,9 @@ SHORT = [(words, output) for words, output in COMMANDS if "--probe" in words and
 def shape(text):
     """The words of a text with every number as #, and numbers of seeds, which depend on figures, left out."""
     text = re.sub(
-        r"about [\d,]+ \([^)]*\)|more than 1,000( \([^)]*\))?|[~>][\d,]+(?= needed)", "N", text.replace("\n", " ")
+        r"(about [\d,]+|more than 1,000) would be needed(, range [^)]*)?|[~>][\d,]+(?= needed)",
+        "N",
+        text.replace("\n", " "),
     )
     return re.sub(r"[−+-]?[\d][\d.,]*", "#", " ".join(text.split()))
 

@@ -323,6 +323,21 @@ def test_answers_in_words():
     assert prose.sentences(equal)[0] == "Not shown by these runs."
 
 
+@pytest.mark.parametrize("noise", [1e-9, 0.01, 0.03, 0.1, 1.0, 30.0])
+@pytest.mark.parametrize("shift", [0.0, 1e-6, 0.01, 0.03, 1.0])
+def test_no_sentence_has_brackets_in_brackets(shift, noise):
+    runs = runs_of("position=RoPE", BASE)
+    for name in ("position=T5", "position=ALiBi"):
+        draws = np.random.default_rng(len(name)).normal(0, noise, 5)
+        runs += runs_of(name, [base + shift + each for base, each in zip(BASE, draws, strict=True)])
+    runs += runs_of("position=Learned", [math.nan, *BASE[1:]])
+    for text in (*prose.sentences(answer(runs)), *(each.verdict.sentence for each in answer(runs).rows)):
+        depth = 0
+        for letter in text:
+            depth += (letter == "(") - (letter == ")")
+            assert depth in (0, 1), text
+
+
 def test_many_undecided_variants_are_counted_and_not_listed():
     runs = study(dict.fromkeys(("default", *(f"a={index}" for index in range(8))), 1.7), start=4)
     (_, sentence) = prose.sentences(answer(runs))

@@ -258,10 +258,10 @@ def _needing(rows: Sequence[Row]) -> str:
         return f"{len(rows)} variants ({low}{f' to {high}' if low != high else ''} would be needed)"
     result = []
     for row in rows:
-        seeds = seeds_text(row.verdict.needed, row.verdict.fewest, row.verdict.most)
+        seeds = seeds_text(row.verdict.needed, row.verdict.fewest, row.verdict.most, bracketed=True)
         pieces = [failure_text(row.failures, len(row.figures))] if row.failures else []
         if row.outcome is None:
-            pieces.append("identical" if _identical(row) else f"{seeds} would be needed")
+            pieces.append("identical" if _identical(row) else seeds)
         result.append(f"{row.label} ({'; '.join(pieces)})")
     return join_words(result, MANY)
 

@@ -309,19 +309,26 @@ def judge(
     corrected = f", corrected for {tests} comparisons" if pair.p <= level else ""
     return Verdict(
         "not distinguishable",
-        f"not distinguishable with {pair.n} seeds{corrected}; {seeds_text(needed, fewest, most)} would be needed",
+        f"not distinguishable with {pair.n} seeds{corrected}; {seeds_text(needed, fewest, most)}",
         needed,
         fewest,
         most,
     )
 
 
-def seeds_text(needed: int | None, fewest: int | None, most: int | None) -> str:
-    """``about 14 (6 to more than 1,000)``; without a range where its ends are rounded to the same."""
+def seeds_text(needed: int | None, fewest: int | None, most: int | None, bracketed: bool = False) -> str:
+    """``about 14 (6 to more than 1,000) would be needed``; without a range where its ends are rounded to the same.
+
+    Where the text itself is ``bracketed``, the range follows a comma: ``about 14 would be needed, range 6 to 90``.
+    """
     if needed is None:
-        return f"more than {MAX_SEEDS:,}" + (f" ({round_count(fewest)} or more)" if fewest else "")
-    ends = [round_count(count) if count else f"more than {MAX_SEEDS:,}" for count in (fewest, most)]
-    return f"about {round_count(needed)}" + ("" if ends[0] == ends[1] else f" ({ends[0]} to {ends[1]})")
+        count, span = f"more than {MAX_SEEDS:,}", f"{round_count(fewest)} or more" if fewest else ""
+    else:
+        ends = [round_count(count) if count else f"more than {MAX_SEEDS:,}" for count in (fewest, most)]
+        count, span = f"about {round_count(needed)}", "" if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
+    if bracketed:
+        return f"{count} would be needed" + (f", range {span}" if span else "")
+    return count + (f" ({span})" if span else "") + " would be needed"
 
 
 def round_count(count: int) -> str:
