@@ -92,6 +92,16 @@ def changed_files(manifest: Mapping[str, Any], home: Path) -> list[str]:
     return [name for name, digest in files.items() if (home / name).is_file() and sha256(home / name) != digest]
 
 
+def is_recorded(name: str, home: Path, folder: Path) -> bool:
+    """Whether a file of a run folder is one that some checkpoint in ``folder`` was trained with, as its manifest says.
+
+    A run that went on with accepted changes has another configuration than its older checkpoints.
+    """
+    digest = sha256(home / name)
+    manifests = map(read_manifest, sorted((folder / FOLDER).glob("*.json")))
+    return any(manifest is not None and manifest.get("files", {}).get(name) == digest for manifest in manifests)
+
+
 def newest_intact(folder: Path) -> IntactCheckpoint:
     """The newest intact checkpoint below a folder: by step, then by its number among those of the run, then by time
     (last, since clocks may be set back).

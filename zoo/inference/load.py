@@ -10,7 +10,7 @@ import torch
 from zoo.errors import CheckpointError, UsageError
 from zoo.finetuning.finetune import add_adapters, tune_of_config
 from zoo.inference import checkpoint_manifest, part_versions, weight_files
-from zoo.inference.find_run import ModelLocation, find_model
+from zoo.inference.find_run import CONFIG, ModelLocation, find_model
 from zoo.inference.rebuild_task import current_options, rebuild_task
 from zoo.inference.trained_model import Trained
 from zoo.inference.trained_tasks import use
@@ -57,6 +57,9 @@ def check_files(place: ModelLocation) -> None:
         return
     manifest = checkpoint_manifest.verify(place.weights)
     names = checkpoint_manifest.changed_files(manifest, place.folder)
+    checkpoints = place.weights.parent
+    if CONFIG in names and checkpoint_manifest.is_recorded(CONFIG, place.folder, checkpoints):
+        names.remove(CONFIG)  # of training that continued with accepted changes, which leave the architecture as it is
     if names:
         raise CheckpointError(f"{place.folder / names[0]} is not the file that {place.weights.name} was trained with.")
 
