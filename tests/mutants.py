@@ -664,8 +664,8 @@ MUTANTS = [
         ),
         (
             "training/memory_estimate.py",
-            "max(self.batch, self.gradients)",
-            "min(self.batch, self.gradients)",
+            "self.peak = max(self.peak, self.in_use)",
+            "self.peak = self.in_use",
             "training/test_memory_estimate.py",
         ),
         (

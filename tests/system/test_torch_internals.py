@@ -15,6 +15,8 @@ from zoo.system import torch_internals
 PATH = "zoo/system/torch_internals.py"
 CANARIES = [
     Canary("torch", torch._subclasses.fake_tensor, "FakeTensorMode"),
+    Canary("torch", torch._subclasses.fake_tensor, "FakeTensor"),
+    Canary("torch", torch._subclasses.fake_tensor, "unset_fake_temporarily"),
     Canary("torch", torch.utils._python_dispatch, "TorchDispatchMode"),
     Canary("torch", torch.Tensor, "_version"),
     Canary("torch", torch, "_C"),
@@ -65,6 +67,16 @@ def test_transforms_are_seen():
         calls.append(torch_internals.function_transforms_active())
     assert calls == [True, True]
     assert not torch_internals.function_transforms_active()
+
+
+def test_tensors_without_memory_are_known_and_left_for_those_that_have_it():
+    with torch_internals.fake_tensors():
+        fake = torch.zeros(2)
+        with torch_internals.outside_fake_tensors():
+            real = torch.ones(2)
+    assert torch_internals.is_fake(fake)
+    assert not torch_internals.is_fake(real)
+    assert real.tolist() == [1.0, 1.0]
 
 
 def test_changes_are_counted():

@@ -10,9 +10,12 @@ import torch
 
 from tests.test_recipes import build
 from zoo.cli.fit_summary import memory_of
+from zoo.system.torch_internals import fake_tensors, is_fake
 from zoo.tasks.lm import CausalLM
+from zoo.tasks.recurrent import RNNSeq2Seq
+from zoo.tasks.translation import Translation
 from zoo.training import memory_estimate
-from zoo.training.memory_estimate import estimate, rows
+from zoo.training.memory_estimate import MemoryCounter, estimate, full_batch, packed_shape, rows, training_batch
 
 TOLERANCE = 0.15
 PARTS = ["", "ffn=SwiGLU position=RoPE norm=RMSNorm", "backend=Naive"]
@@ -22,12 +25,12 @@ import os, sys, torch
 torch.set_num_threads(1)
 from bench.study import peak_above
 from zoo import registry
-from zoo.training.memory_estimate import estimate
+from zoo.training.memory_estimate import estimate, full_batch
 from zoo.tasks.lm import CausalLM
 def measure(parts):
     parts = {k: registry.get(k, v) for k, v in parts.items()}
     task = CausalLM(4096, 256, dim=256, depth=4, heads=4, **parts).train()
-    expected = estimate(task, 8)
+    expected = estimate(task, full_batch(task, 8))
     optimizer = task.make_optimizer()
     tokens = torch.randint(4096, (8, 257))
     def step(rows=8, length=256):
@@ -67,11 +70,117 @@ def test_a_language_model_takes_what_was_said(parts, estimates_and_peaks):
 def test_tasks_of_every_kind_can_be_estimated_and_batches_count(name):
     task = build(name, torch.device("cpu"), small=True)
     before = [p.clone() for p in task.net.parameters()]
-    one, four = estimate(task, 1), estimate(task, 4)
+    one, four = (estimate(task, full_batch(task, count)) for count in (1, 4))
     assert one[:3] == four[:3]
-    assert 0 < one.batch < four.batch < 5 * one.batch
+    assert one.gradients <= one.batch < four.batch < 5 * one.batch
     assert all(torch.equal(*pair) for pair in zip(before, task.net.parameters(), strict=True))
     assert not any(p.is_meta for p in task.net.parameters())
+
+
+def test_estimates_draw_no_random_number():
+    task = build("translation-tiny", torch.device("cpu"), small=True)
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    estimate(task, full_batch(task, 2))
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_memory_counts_as_long_as_it_is_used_and_views_do_not_count():
+    given = torch.zeros(10)
+    with fake_tensors(), MemoryCounter([given]) as counter:
+        first = torch.zeros(1000)
+        second = first + 1
+        assert counter.in_use == counter.peak == 8000
+        view = second[:10].view(2, 5)
+        given.add_(1)
+        assert counter.in_use == 8000
+        del first
+        assert counter.in_use == 4000
+        del second
+        assert counter.in_use == 4000  # the view keeps all of it
+        del view
+        assert (counter.in_use, counter.peak) == (0, 8000)
+
+
+def test_integers_have_values_in_an_estimate_and_other_numbers_have_none():
+    mask = torch.tensor([True, False, True, True])
+    with fake_tensors() as mode, MemoryCounter([mask]):
+        x = torch.zeros(4, 2)
+        assert is_fake(x)
+        assert x[mask].shape == (3, 2)
+        assert mask.nonzero()[:, 0].tolist() == [0, 2, 3]
+        assert (torch.arange(3) + 1).tolist() == [1, 2, 3]
+        assert is_fake(mode.from_tensor(torch.rand(2)) * 2)
+        assert is_fake(torch.arange(2**23) == 0)  # too many to be computed for an estimate
+
+
+def test_packed_sequences_have_torchs_shapes():
+    x, lengths = torch.rand(3, 5, 2), torch.tensor([5, 4, 1])
+    expected = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+    with fake_tensors() as mode:
+        data, counts = packed_shape(mode.from_tensor(x), lengths, True)
+    assert data.shape == expected.data.shape
+    assert counts.tolist() == expected.batch_sizes.tolist()
+
+
+@pytest.mark.parametrize("name", ["translation-tiny", "translation-rnn"])
+def test_padding_that_is_removed_takes_no_memory(name):
+    task = build(name, torch.device("cpu"), small=True)
+    whole = full_batch(task, 16)
+    padded = {**whole, "source_valid": whole["source_valid"].clone()}
+    padded["source_valid"][1:, 4:] = False
+    assert estimate(task, padded).batch < 0.9 * estimate(task, whole).batch
+
+
+def test_what_a_loss_keeps_and_frees_counts():
+    """A recurrent model has all logits, their log-softmax and its gradient at once; the chunked loss never has."""
+    rows, length, words = 64, 32, 4096
+    logits = 4 * rows * (length - 1) * words
+    options = {"source_vocab_size": 64, "target_vocab_size": words, "max_length": length, "dim": 16}
+    task = RNNSeq2Seq(**options)
+    assert 2 * logits < estimate(task, full_batch(task, rows)).batch < 4 * logits
+    task = Translation(**options, depth=1, heads=2)
+    assert estimate(task, full_batch(task, rows)).batch < logits
+
+
+class Stories:
+    """Data with batches of three lengths, of which the second is the longest."""
+
+    num_workers, streams = 3, {}
+
+    def train_dataloader(self):
+        """Batches whose lengths differ."""
+        assert self.num_workers == 0
+        return [
+            {"inputs": torch.zeros(2, length, dtype=torch.long), "targets": torch.zeros(2, length)}
+            for length in (3, 7, 5)
+        ]
+
+
+def test_the_largest_of_the_first_batches_is_taken_where_lengths_differ():
+    task, data = CausalLM(31, 8, dim=16, depth=1, heads=2), Stories()
+    batch, description = training_batch(task, 12, data)
+    assert batch["inputs"].shape == (2, 7)
+    assert description == "the largest of the first 9 batches"
+    assert data.num_workers == 3
+    batch, description = training_batch(task, 12, None)
+    assert batch["inputs"].shape == (12, 8)
+    assert description == "a batch of 12 at full length"
+    images = build("vit-tiny", torch.device("cpu"), small=True)
+    batch, description = training_batch(images, 5, Stories())  # which are all of one size
+    assert len(batch["images"]) == 5
+    with pytest.raises(NotImplementedError, match="how many samples"):
+        training_batch(task, 0, None)
+
+
+def test_a_task_without_samples_of_full_length_is_not_estimated():
+    class Short(CausalLM):
+        def sample(self, rows):
+            return {"inputs": torch.zeros(rows, 4, dtype=torch.long)}
+
+    with pytest.raises(NotImplementedError, match="Short makes no samples of the greatest length"):
+        full_batch(Short(31, 8, dim=16, depth=1, heads=2), 2)
 
 
 def test_rows_come_from_the_options_of_the_data():

@@ -141,7 +141,7 @@ class ZooCLI(LightningCLI):
         """The trainer, with zoo's logger and callbacks unless the configuration replaces them."""
         trainer_config = self.plan.config["trainer"]
         if self.command == "fit":
-            extras = make_logger_and_callbacks(self.model, self.run_folder, self.plan, self.facts)
+            extras = make_logger_and_callbacks(self.model, self.data, self.run_folder, self.plan, self.facts)
             callbacks = [item for item in extras.pop("callbacks", []) if is_enabled(item, trainer_config)]
             bars = any(isinstance(item, ProgressBar) for item in callbacks)
             extras = {**({} if bars else {"enable_progress_bar": False}), **extras}
@@ -284,14 +284,14 @@ def _last_state(home: Path) -> Path | None:
     return newest.resolve() if newest else None
 
 
-def make_logger_and_callbacks(task: Any, home: Path, plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
+def make_logger_and_callbacks(task: Any, data: Any, home: Path, plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
     """Logger and callbacks of a training run; prints the header."""
     from zoo.training.model_cost import cost
     from zoo.training.setup import CheckpointOptions, make_logger_and_callbacks
 
     model_cost = cost(task)
     if run_folder.first_rank():
-        print(fit_summary.header(plan, task, model_cost), flush=True)
+        print(fit_summary.header(plan, task, model_cost, data), flush=True)
     checkpoint_options = CheckpointOptions(
         plan.command.save_every, plan.command.on_nonfinite, facts, resume.logged_positions(plan),
         plan.command.on_imprecise,

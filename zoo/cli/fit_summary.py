@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from zoo.config.run_config import Plan
     from zoo.config.run_folder import Run
+    from zoo.data.data import Data
     from zoo.tasks.task import Task
     from zoo.training.model_cost import Cost
 
@@ -30,7 +31,7 @@ def entry(label: str, text: str) -> str:
     )  # fmt: skip
 
 
-def header(plan: Plan, task: Task, cost: Cost) -> str:
+def header(plan: Plan, task: Task, cost: Cost, data: Data | None = None) -> str:
     """What is trained, on which data, for how long, and where it is written; its parts, size and memory."""
     run, options = plan.run, plan.config["model"]["init_args"]
     data = str(plan.config["data"]["class_path"]).rpartition(".")[2]
@@ -45,7 +46,7 @@ def header(plan: Plan, task: Task, cost: Cost) -> str:
         *layers(options),
         training(task, options),
         entry("size", size),
-        memory_of(task, plan),
+        memory_of(task, plan, data),
         entry("folder", str(run.folder)),
     ]
     return "\n".join(filter(None, lines))
@@ -97,22 +98,22 @@ def training(task: Task, options: Mapping[str, Any]) -> str:
     return entry("train", " · ".join(words)) if words else ""
 
 
-def memory_of(task: Task, plan: Plan) -> str:
+def memory_of(task: Task, plan: Plan, data: Data | None = None) -> str:
     """About how much memory a step takes; empty where it cannot be estimated."""
     import torch
 
-    from zoo.training.memory_estimate import device_memory, estimate, reason_against, rows
+    from zoo.training.memory_estimate import device_memory, estimate, reason_against, rows, training_batch
 
-    trainer, data = plan.config["trainer"], plan.config["data"]
-    try:
-        count = 0 if reason_against(plan.config) else rows(task, data.get("init_args") or {})
-        need = estimate(task, count) if count else None
-    except Exception:  # the net of a plugin may need real values, which an estimate on the meta device lacks
+    if reason_against(plan.config):
         return ""
-    if need is None:
+    trainer = plan.config["trainer"]
+    try:
+        batch, description = training_batch(task, rows(task, plan.config["data"].get("init_args") or {}), data)
+        need = estimate(task, batch)
+    except Exception:  # a part of a plugin may need real values, which an estimate lacks
         return ""
     own = f"{megabytes(need.weights + need.states)} weights and optimiser"
-    text = f"about {megabytes(need.total)}: {own}, {megabytes(need.batch)} a batch of {count} at full length"
+    text = f"about {megabytes(need.total)}: {own}, {megabytes(need.batch)} {description}"
     gpu = torch.cuda.is_available() and trainer.get("accelerator", "auto") in ("auto", "gpu", "cuda")
     limit = device_memory(torch.device("cuda" if gpu else "cpu"))
     if limit is not None and need.total > limit:

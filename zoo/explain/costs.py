@@ -5,19 +5,21 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from torch import nn
 
 from zoo import registry
+from zoo.errors import ZooError
 from zoo.explain.ceilings import Ceilings
 from zoo.explain.subjects import Subject
 from zoo.explain.trace import Operation, Trace, trace
 from zoo.logging.run_record import tensors
 from zoo.parts.block import Block
 from zoo.parts.ffn import RealTokens
-from zoo.training.memory_estimate import Estimate, estimate
+from zoo.training.memory_estimate import Estimate, estimate, training_batch
 from zoo.training.model_cost import meta_copy
 
 PART_KINDS = tuple(kind for kind in registry.STACK_KINDS if kind != "block")
@@ -65,6 +67,7 @@ class Explanation:
     parts: list[Row]
     blocks: list[tuple[str, list[Operation]]]  # the title and the operations of each kind of block
     memory: Estimate | None
+    batch: str  # what the memory is of, in words
 
     @functools.cached_property
     def total_seconds(self) -> float:
@@ -88,20 +91,28 @@ def explain(subject: Subject, ceilings: Ceilings) -> Explanation:
     net = meta_copy(subject.task.net)
     traced = trace(net, *arguments)
     rows = part_rows(net, traced, ceilings)
-    memory = _memory(subject)
+    memory, batch = step_memory(subject)
     blocks = [(title, list(inside)) for title, inside in block_operations(net, traced)]
-    return Explanation(subject, traced, net, subject.task.unit, units, ceilings, rows, blocks, memory)
+    return Explanation(subject, traced, net, subject.task.unit, units, ceilings, rows, blocks, memory, batch)
 
 
-def _memory(subject: Subject) -> Estimate | None:
-    """The memory of a training step; None where no batch size is known, or where it cannot be estimated."""
-    if not subject.rows:
-        return None
+def step_memory(subject: Subject) -> tuple[Estimate | None, str]:
+    """The memory of a training step, and of which batch in words; None where no batch is known, or none can be traced.
+
+    The batch is one of the data's own where those are here.
+    """
+    data = None
+    if subject.data is not None:
+        with suppress(ZooError, OSError):
+            data = subject.data()
+    if data is None and not subject.rows:
+        return None, ""
     try:
-        return estimate(subject.task, subject.rows)
+        batch, description = training_batch(subject.task, subject.rows, data)
+        return estimate(subject.task, batch), description
     except Exception as error:  # a part of a plugin may need numbers
         subject.notes.append(f"the memory of a step cannot be estimated: {' '.join(str(error).split())[:200]}")
-        return None
+        return None, ""
 
 
 def bound_of(operations: Sequence[Operation], ceilings: Ceilings) -> str:

@@ -104,10 +104,11 @@ def memory_lines(explanation: Explanation) -> list[str]:
     memory = explanation.memory
     if memory is None:
         return []
-    parts = zip(("weights", "gradients", "optimiser", "kept for the backward pass"), memory, strict=True)
-    sizes = ", ".join(f"{name} {quantity(size, 'B')}" for name, size in parts)
-    rows = explanation.subject.rows
-    return [f"Memory of a step with {rows} samples of the greatest length: {quantity(memory.total, 'B')} ({sizes})"]
+    sizes = (
+        f"weights {quantity(memory.weights, 'B')}, optimiser {quantity(memory.states, 'B')}, and at most "
+        f"{quantity(memory.batch, 'B')} during the step, of which gradients are {quantity(memory.gradients, 'B')}"
+    )
+    return [f"Memory of a step with {explanation.batch}: {quantity(memory.total, 'B')} ({sizes})"]
 
 
 def ceilings_line(explanation: Explanation) -> str:
@@ -214,7 +215,9 @@ def as_values(explanation: Explanation, inside: Inside | None = None) -> dict[st
             }
             for one in explanation.traced.operations
         ],
-        "memory": None if memory is None else {**memory._asdict(), "total": memory.total, "rows": subject.rows},
+        "memory": None
+        if memory is None
+        else {**memory._asdict(), "total": memory.total, "rows": subject.rows, "of": explanation.batch},
         "options": [one._asdict() for one in subject.options],
         "notes": subject.notes,
         "numerics": [one._asdict() for one in subject.numerics],

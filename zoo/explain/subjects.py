@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from zoo.compare.measure_model import CostMeter
 from zoo.config import data_sizes, run_config, yaml_source
 from zoo.config.fit_options import Command
 from zoo.config.layers import MISSING, Node
+from zoo.data.data import Data
 from zoo.errors import StorageError, UsageError, ZooError
 from zoo.inference.find_run import EXPORT, WEIGHTS, ModelLocation, find_model
 from zoo.inference.load import load
@@ -54,6 +56,7 @@ class Subject:
     notes: list[str] = field(default_factory=list)
     numerics: list[PartError] = field(default_factory=list)  # of the first batch of training
     config: Mapping[str, Any] = field(default_factory=dict)  # sections model, data, trainer; none of a part
+    data: Callable[[], Data] | None = None  # ready to be read; raises a ZooError where it cannot be prepared
 
 
 def find_subject(words: Sequence[str], settings: Sequence[Any] = (), where: Mapping[str, Any] | None = None) -> Subject:
@@ -105,7 +108,9 @@ def recipe_subject(name: str, settings: Sequence[Any], allow: Sequence[str] = ()
     values = [OptionValue(key, _text(value), _short(origins.get(key, DEFAULT))) for key, value in flat.items()]
     count = _rows(task, config, notes)
     title = f"recipe {recipe_files.find_recipe(name).stem}" + "".join(f" {text}" for _, _, text in settings)
-    return Subject(title, task, values, count, False, open_model, notes, config=full)
+    here = not (missing and notes and notes[-1].startswith("sizes"))
+    data_of = partial(load_data, meter, config) if here else None
+    return Subject(title, task, values, count, False, open_model, notes, config=full, data=data_of)
 
 
 def trained_subject(name: str, runs: str, allow: Sequence[str]) -> Subject:
@@ -133,7 +138,8 @@ def trained_subject(name: str, runs: str, allow: Sequence[str]) -> Subject:
             f"on the first batch of training, in {dtype}, the part farthest from its float64 formula was {worst.name}, "
             f"{worst.part}: {worst.error:.1e} of the largest value; rounding explains {worst.tolerance:.1e}"
         )
-    return Subject(f"{kind} {name}", task, values, count, True, open_model, notes, numerics, place.config)
+    data = partial(load_data, CostMeter(tuple(allow)), place.config)
+    return Subject(f"{kind} {name}", task, values, count, True, open_model, notes, numerics, place.config, data)
 
 
 def _rows(task: Task, config: Mapping[str, Any], notes: list[str]) -> int:
@@ -220,7 +226,7 @@ def _sizes_of_data(
         return small, f"sizes that the data would set are small ones ({sizes}): {reason}"
 
 
-def load_data(meter: CostMeter, config: Mapping[str, Any]) -> Any:
+def load_data(meter: CostMeter, config: Mapping[str, Any]) -> Data:
     """The data of a configuration, ready to be read. Raises UsageError where it has none."""
     if not config.get("data"):
         raise UsageError("no data is chosen")

@@ -10,10 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from zoo.parts.derivatives import differentiable_gradients, transformed
+from zoo.system.torch_internals import is_fake
 
 IGNORED = -100
 ROWS = 512  # tokens whose logits exist at the same time
 CACHE = 2**20  # bytes of float32 weights that stay in a core's cache between the passes over them
+FAKE_PARTS = 2  # of the rows of logits without numbers, whose memory is estimated
 
 
 def cross_entropy(
@@ -62,11 +64,13 @@ def full_cross_entropy(
 
 def rows_in_cache(logits: Tensor) -> int:
     """How many of the rows of logits (N, V) to take through softmax, loss and slope at a time: as many as stay in the
-    cache of a core, at least one; all of them on other devices, and where a compiler fuses the passes anyway.
+    cache of a core, at least one; all of them on other devices, and where a compiler fuses the passes anyway. Logits
+    without numbers are taken in a few parts, for nothing is gained by more.
     """
     if logits.device.type != "cpu" or torch.compiler.is_compiling():
         return len(logits)
-    return max(1, CACHE // (4 * logits.size(1)))
+    rows = max(1, CACHE // (4 * logits.size(1)))
+    return max(rows, len(logits) // FAKE_PARTS) if is_fake(logits) else rows
 
 
 class _Chunked(torch.autograd.Function):

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -24,6 +24,19 @@ def fake_tensors() -> Any:
     The public "meta" device has no kernels of a CPU, and autograd keeps other tensors for other kernels.
     """
     return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def is_fake(tensor: Tensor) -> bool:
+    """Whether a tensor (any shape) has no memory, since it was made by ``fake_tensors``: it is a `FakeTensor`."""
+    return isinstance(tensor, FakeTensor)
+
+
+def outside_fake_tensors() -> Any:
+    """A context in which tensors have memory again, although it stands in that of ``fake_tensors``.
+
+    `unset_fake_temporarily`: the public way leaves every mode, also those that only watch.
+    """
+    return unset_fake_temporarily()
 
 
 def change_count(tensor: Tensor) -> int:

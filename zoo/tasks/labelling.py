@@ -24,7 +24,6 @@ class Labelling(Task):
 
     kind = "task"  # a base, as Task is: it has no network of its own
     data_sizes: ClassVar = {"vocab_size": 64, "num_classes": 5, "max_length": 64}
-    sample_length: ClassVar[int] = 16  # most tokens of a text of ``sample``
     in_matrix = False  # its stack is used as Translation's encoder is
     monitored_metrics: ClassVar[Directions] = {"accuracy": "max", "f1": "max", "loss": "min"}
     net: TextEncoder

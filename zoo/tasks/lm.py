@@ -99,7 +99,7 @@ class LanguageTask(Task):
 
     def sample(self, rows: int) -> dict[str, Tensor]:
         """Random inputs and targets (rows, T), with their bytes (rows,)."""
-        length = min(self.net.max_length, 16)
+        length = min(self.net.max_length, self.sample_length)
         tokens = torch.randint(self.net.vocab_size, (rows, length + 1))
         return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:], "bytes": torch.full((rows,), 4 * length)}
 

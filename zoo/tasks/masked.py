@@ -120,7 +120,7 @@ class MaskedLM(Task):
 
     def sample(self, rows: int) -> dict[str, Tensor]:
         """Random tokens (rows, T) of which 30 % are hidden, and targets (rows, T), -100 at the others."""
-        length = min(self.net.max_length, 16)
+        length = min(self.net.max_length, self.sample_length)
         tokens = torch.randint(self.net.vocab_size, (rows, length))
         hidden = torch.rand(rows, length) < 0.3
         hidden[:, 0] = True

@@ -24,6 +24,7 @@ class DPO(Task):
     """
 
     in_matrix = False  # its stack is CausalLM's
+    sample_length = 12
     unit = "pair"
     prediction = "the preferred answer"
     learns_from = "pairs of answers, the preferred one and another"
@@ -113,7 +114,7 @@ class DPO(Task):
 
     def sample(self, rows: int) -> dict[str, Tensor]:
         """Random pairs (rows, T) with their masks, and the lengths of prompts (rows,)."""
-        length = min(self.net.max_length, 12)
+        length = min(self.net.max_length, self.sample_length)
         pairs = torch.randint(self.net.vocab_size, (2, rows, length))
         valid = torch.arange(length) < torch.randint(length // 2, length + 1, (2, rows, 1))
         return {

@@ -39,6 +39,7 @@ class Task(LightningModule):
     data_sizes: ClassVar[dict[str, int]] = {}  # options that the data sets where they are None, and a small value each
     monitored_metrics: ClassVar[Directions] = {"loss": "min"}  # of a validation; the first one decides
     in_matrix: ClassVar[bool] = True  # `zoo matrix` builds it; False where another task needs the same of a stack
+    sample_length: int = 16  # most tokens of a text of ``sample``
     fixed_length: ClassVar[bool] = False  # whether all its texts have one length, of which padding is a part
     tokens_seen: Tensor
 

@@ -73,7 +73,8 @@ class Transcription(TranslationTask):
 
     def sample(self, rows: int) -> dict[str, Any]:
         """Random sounds (rows, N) and targets (rows, T) with their masks; nothing is decoded."""
-        samples, length = min(self.net.max_samples, 2000), min(self.net.max_length, 8)
+        samples = min(self.net.max_samples, 250 * self.sample_length)
+        length = min(self.net.max_length, self.sample_length)
         words = self.net.target_embedding.num_embeddings
         source_end = torch.randint(samples // 2, samples + 1, (rows, 1))
         target_end = torch.randint(2, length + 1, (rows, 1))

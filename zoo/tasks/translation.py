@@ -52,6 +52,7 @@ class TranslationTask(Task):
     kind = "task"  # a base, as Task is: it has no network of its own
     data_sizes: ClassVar = {"source_vocab_size": 64, "target_vocab_size": 64, "max_length": 64}
     monitored_metrics: ClassVar[Directions] = {"loss": "min", "bleu": "max", "exact": "max"}
+    sample_length = 8
 
     def __init__(
         self,
@@ -176,7 +177,7 @@ class TranslationTask(Task):
     def sample(self, rows: int) -> dict[str, Any]:
         """Random source (rows, S) and target (rows, T) with their masks; nothing is decoded."""
         words = min(module.num_embeddings for module in self.net.modules() if isinstance(module, nn.Embedding))
-        length, end = min(self.translator.max_length, 8), torch.randint(2, 9, (2, rows, 1))
+        length, end = min(self.translator.max_length, self.sample_length), torch.randint(2, 9, (2, rows, 1))
         source_valid, target_valid = torch.arange(length) < end
         return {
             "source": torch.randint(words, (rows, length)), "source_valid": source_valid,

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
-from collections.abc import Mapping
+import weakref
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from zoo.models.loss import ROWS
-from zoo.system.torch_internals import fake_tensors
+from zoo.data.data import Data
+from zoo.models.initialization import preserve_rng
+from zoo.system.torch_internals import TorchDispatchMode, fake_tensors, is_fake, outside_fake_tensors
 from zoo.tasks.preference import DPO
 from zoo.tasks.task import Task
 
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 STATES = 2  # numbers per weight that optimisers like Adam keep
+BATCHES = 9  # of training, whose largest is taken
+LARGE = 2**22  # integers: more are not computed, only their shape
 
 
 class Estimate(NamedTuple):
-    """Bytes of weights, of gradients, of the optimiser's state, and of what a batch keeps for its backward pass."""
+    """Bytes of weights, of gradients, of the optimiser's state, and of what a step has at most in addition.
+
+    The last one is what autograd keeps, the gradients that exist by then, and what operations write and free again.
+    """
 
     weights: int
     gradients: int
@@ -31,25 +40,19 @@ class Estimate(NamedTuple):
 
     @property
     def total(self) -> int:
-        """At most, beside what Python, torch and the data take.
-
-        When a batch has most, the gradients of the step before are gone and its own are not there yet.
-        """
-        return self.weights + self.states + max(self.batch, self.gradients)
+        """At most, beside what Python, torch and the data take."""
+        return self.weights + self.states + self.batch
 
 
-def estimate(task: Task, rows: int) -> Estimate:
-    """The memory of a step with ``rows`` samples of the greatest length in float32, without accumulation.
+def estimate(task: Task, batch: Any) -> Estimate:
+    """The memory of a step with a batch in float32, without accumulation and recomputation.
 
-    What autograd keeps is added up over a forward of tensors that have shapes and no memory. Padding that is removed,
-    recomputation and what kernels need while they run are not known. Where a loss goes over a vocabulary, its slice of
-    logits, which becomes that of their slope, and the gradient of its matrix, are counted.
+    Loss and gradients are computed with tensors that have shapes and no memory, and the memory is counted that would be
+    in use at each time. What kernels use only while they run is not known.
     """
-    weights = sum(p.nbytes for p in task.net.parameters())
-    gradients = sum(p.nbytes for p in task.net.parameters() if p.requires_grad)
-    output = getattr(task.net, "output", None)
-    logits = ROWS * output.size(0) * 4 + output.nbytes if isinstance(output, Tensor) else 0
-    return Estimate(weights, gradients, STATES * gradients, saved_for_backward(task, rows) + logits)
+    weights = sum(p.nbytes for p in task.parameters())
+    gradients = sum(p.nbytes for p in task.parameters() if p.requires_grad)
+    return Estimate(weights, gradients, STATES * gradients, peak_of_step(task, batch))
 
 
 def device_memory(device: torch.device) -> int | None:
@@ -68,31 +71,180 @@ def device_memory(device: torch.device) -> int | None:
     return min((limit for limit in limits if limit > 0), default=None)
 
 
-def saved_for_backward(task: Task, rows: int) -> int:
-    """Bytes that autograd keeps of a forward, each block of memory once, and no parameter."""
-    arguments, _ = task.example()
+def peak_of_step(task: Task, batch: Any) -> int:
+    """The most bytes that loss and gradients of a batch take at one time, beside weights, buffers and the batch.
+
+    Floating-point tensors have no numbers. Integers such as tokens and the places of padding have theirs, because
+    shapes depend on them where padding is removed. Raises what torch raises where a shape depends on other numbers.
+    """
     with fake_tensors() as mode:
         copies: dict[int, object] = {
-            id(b): torch.empty(b.shape, dtype=b.dtype) if b.is_meta else mode.from_tensor(b) for b in task.net.buffers()
+            id(b): torch.empty(b.shape, dtype=b.dtype) if b.is_meta else mode.from_tensor(b)
+            for b in nn.Module.buffers(task)
         }
         copies |= {
             id(p): nn.Parameter(torch.empty(p.shape, dtype=p.dtype), requires_grad=p.requires_grad)
-            for p in task.net.parameters()
+            for p in task.parameters()
         }
-        net = copy.deepcopy(task.net, copies).train()
-        weights = {id(storage): storage for storage in map(Tensor.untyped_storage, (*net.parameters(), *net.buffers()))}
-        saved: dict[int, torch.UntypedStorage] = {}  # by their ids, which are unique while they live
+    twin = copy.copy(task)  # a deep copy would copy the trainer of a task that has one
+    modules = {name: copy.deepcopy(child, copies) for name, child in task.named_children() if list(child.parameters())}
+    twin._modules = {**task._modules, **{name: child.train() for name, child in modules.items()}}
+    twin.training = True
+    batch = {name: mode.from_tensor(one) if is_floating(one) else one for name, one in batch.items()}
+    own = [*tensors_in(list(copies.values())), *tensors_in(batch)]
+    with mode, MemoryCounter(own) as counter:
+        loss = twin.loss(batch)
+        (loss.total / loss.size).backward()
+    return counter.peak
 
-        def save(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
-            if id(storage) not in weights:
-                saved[id(storage)] = storage
-            return tensor
 
-        inputs = [torch.zeros((rows, *each.shape[1:]), dtype=each.dtype) for each in arguments]
-        with torch.autograd.graph.saved_tensors_hooks(save, lambda x: x):
-            net(*inputs)
-        return sum(storage.nbytes() for storage in saved.values())
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors of any shape in a value, which may be a list, tuple or dictionary of others."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from tensors_in(one)
+    elif isinstance(value, dict):
+        yield from tensors_in(list(value.values()))
+
+
+def is_floating(value: object) -> bool:
+    """Whether a value is a tensor of floating-point numbers, of any shape."""
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+class MemoryCounter(TorchDispatchMode):
+    """Counts the bytes of the results of operations for as long as any tensor uses them, and ``peak``, their most.
+
+    To be entered below tensors without numbers. Operations on tensors that have numbers compute them, unless they are
+    ``LARGE``.
+    """
+
+    def __init__(self, ignored: list[Tensor]) -> None:
+        """The memory of ``ignored``, tensors of any shape, does not count."""
+        super().__init__()
+        self.in_use = self.peak = 0
+        self.ignored = [one.untyped_storage() for one in ignored]  # their ids are unique while they live
+        self.storages: dict[int, Any] = {id(one): one for one in self.ignored}  # and weak references to counted ones
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The result of an operation, whose memory is counted."""
+        kwargs = kwargs or {}
+        if has_numbers(operation, args, kwargs):
+            with outside_fake_tensors():
+                result = operation(*args, **kwargs)
+        elif operation is torch.ops.aten._pack_padded_sequence.default:
+            result = packed_shape(*args)
+        else:
+            result = operation(*with_places(operation, args), **kwargs)
+        for tensor in tensors_in(result):
+            self.count(tensor)
+        return result
+
+    def count(self, tensor: Tensor) -> None:
+        """Count the memory of a tensor of any shape, unless it is counted already."""
+        storage = tensor.untyped_storage()
+        key, size = id(storage), storage.nbytes()
+        if key in self.storages:
+            return
+
+        def release(_: object) -> None:
+            self.in_use -= size
+            del self.storages[key]
+
+        self.storages[key] = weakref.ref(storage, release)
+        self.in_use += size
+        self.peak = max(self.peak, self.in_use)
+
+
+def has_numbers(operation: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether the result of an operation can be computed: from tensors with numbers, or from no tensor as integers."""
+    tensors = list(tensors_in(args)) + list(tensors_in(kwargs))
+    if any(map(is_fake, tensors)):
+        return False
+    if tensors:
+        shapes = [one.shape for one in tensors]
+        with suppress(RuntimeError):  # shapes that do not go together, as those of an index
+            shapes = [torch.broadcast_shapes(*shapes)]
+        return max(map(math.prod, shapes)) <= LARGE
+    numbers = [one for value in args for one in (value if isinstance(value, (list, tuple)) else [value])]
+    numbers = [one for one in numbers if isinstance(one, (int, float))]
+    dtype = kwargs.get("dtype")
+    if dtype is None:
+        return operation.overloadpacket is torch.ops.aten.arange and all(isinstance(one, int) for one in numbers)
+    sizes = [abs(one) for one in numbers if isinstance(one, int) and one]
+    return not dtype.is_floating_point and math.prod(sizes) <= LARGE
+
+
+INDEXING = (torch.ops.aten.index.Tensor, torch.ops.aten.index_put.default, torch.ops.aten.index_put_.default)
+
+
+def with_places(operation: Any, args: Any) -> Any:
+    """The arguments of an operation that indexes, with the places of a mask's true values instead of the mask."""
+    if operation not in INDEXING:
+        return args
+    places: list[Tensor | None] = []
+    for index in args[1]:
+        if index is None or index.dtype != torch.bool or is_fake(index):
+            places.append(index)
+        else:
+            with outside_fake_tensors():
+                places += index.nonzero(as_tuple=True)
+    return args[0], places, *args[2:]
+
+
+def packed_shape(x: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
+    """What torch packs padded sequences into, x (B, T, ...) or (T, B, ...): (N, ...) without numbers, and how many of
+    the sequences are at least as long as each step.
+    """
+    with outside_fake_tensors():
+        counts = (lengths[:, None] > torch.arange(int(lengths.max()))).sum(0)
+        total = int(lengths.sum())
+    return x.new_empty((total, *x.shape[2:])), counts
+
+
+def training_batch(task: Task, rows: int, data: Data | None) -> tuple[Any, str]:
+    """A batch as a step of training takes it, and what it is, in words.
+
+    That of the data where lengths differ between batches, else a random one of ``rows`` samples of full length. Raises
+    NotImplementedError where there is neither.
+    """
+    alike = any(one.dim() > 3 for one in task.example()[0])  # images and clips have one size
+    if data is not None and not data.streams and not (alike and rows):
+        return largest_batch(data), f"the largest of the first {BATCHES} batches"
+    if not rows:
+        raise NotImplementedError("the data does not say how many samples a batch has")
+    return full_batch(task, rows), f"a batch of {rows} at full length"
+
+
+def largest_batch(data: Data) -> Any:
+    """The largest of the first batches of training, loaded in this process."""
+    workers, data.num_workers = data.num_workers, 0
+    try:
+        return max(islice(data.train_dataloader(), BATCHES), key=batch_size)
+    finally:
+        data.num_workers = workers
+
+
+def batch_size(batch: Any) -> int:
+    """The bytes of a batch's tensors."""
+    return sum(one.nbytes for one in tensors_in(batch))
+
+
+def full_batch(task: Task, rows: int) -> Any:
+    """A random batch of ``rows`` samples of the length of the task's example, without padding.
+
+    Raises NotImplementedError where a task makes no such samples.
+    """
+    expected = {one.shape[1:] for one in task.example()[0]}
+    longer = copy.copy(task)
+    longer.sample_length = max(shape[0] for shape in expected)
+    with preserve_rng():
+        batch = longer.sample(rows)
+    if not any(isinstance(one, Tensor) and one.shape[1:] in expected for one in batch.values()):
+        raise NotImplementedError(f"{type(task).__name__} makes no samples of the greatest length")
+    return {name: torch.ones_like(one) if name.endswith("valid") else one for name, one in batch.items()}
 
 
 def rows(task: Task, data: Mapping[str, Any]) -> int:
