@@ -291,7 +291,9 @@ def make_logger_and_callbacks(task: Any, data: Any, home: Path, plan: Plan, fact
 
     model_cost = cost(task)
     if run_folder.first_rank():
-        print(fit_summary.header(plan, task, model_cost, data), flush=True)
+        print(fit_summary.header(plan, task, model_cost), flush=True)
+        if memory := fit_summary.memory_of(task, plan, data):  # takes longer than the lines before
+            print(memory, flush=True)
     checkpoint_options = CheckpointOptions(
         plan.command.save_every, plan.command.on_nonfinite, facts, resume.logged_positions(plan),
         plan.command.on_imprecise,

@@ -31,8 +31,8 @@ def entry(label: str, text: str) -> str:
     )  # fmt: skip
 
 
-def header(plan: Plan, task: Task, cost: Cost, data: Data | None = None) -> str:
-    """What is trained, on which data, for how long, and where it is written; its parts, size and memory."""
+def header(plan: Plan, task: Task, cost: Cost) -> str:
+    """What is trained, on which data, for how long, and where it is written; its parts and size."""
     run, options = plan.run, plan.config["model"]["init_args"]
     data = str(plan.config["data"]["class_path"]).rpartition(".")[2]
     verb = "Resuming" if "resume" in plan.command.flags else "Training"
@@ -46,7 +46,6 @@ def header(plan: Plan, task: Task, cost: Cost, data: Data | None = None) -> str:
         *layers(options),
         training(task, options),
         entry("size", size),
-        memory_of(task, plan, data),
         entry("folder", str(run.folder)),
     ]
     return "\n".join(filter(None, lines))
@@ -99,7 +98,7 @@ def training(task: Task, options: Mapping[str, Any]) -> str:
 
 
 def memory_of(task: Task, plan: Plan, data: Data | None = None) -> str:
-    """About how much memory a step takes; empty where it cannot be estimated."""
+    """The header's last line, about how much memory a step takes; empty where it cannot be estimated."""
     import torch
 
     from zoo.training.memory_estimate import device_memory, estimate, reason_against, rows, training_batch
