@@ -39,8 +39,11 @@ def test_threads_sleep_while_they_wait_beside_other_work():
 
 @pytest.mark.parametrize(
     ("others", "own", "cores", "sleeps"),
-    [(0, "2", 2, False), (1, "2", 2, True), (0, "", 2, False), (1, "", 64, True), (1, "8", 64, False),
-     (56, "8", 64, False), (57, "8", 64, True), (1, "8,4", 8, True), (1, "many", 8, True), (9, "1", 8, True), (0, "16", 8, False)],
+    [
+        *[(0, "2", 2, False), (1, "2", 2, True), (0, "", 2, False), (1, "", 64, True), (1, "8", 64, False)],
+        *[(56, "8", 64, False), (57, "8", 64, True), (1, "8,4", 8, True), (1, "many", 8, True)],
+        *[(9, "1", 8, True), (0, "16", 8, False)],
+    ],
 )  # fmt: skip
 def test_threads_sleep_only_where_others_leave_too_few_cores(others, own, cores, sleeps, monkeypatch):
     for one in DECIDED:
