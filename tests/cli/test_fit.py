@@ -182,24 +182,27 @@ def test_evaluate_and_resume(zoo, work):
     assert err == "error: cannot resume: model.dim is 16 in the checkpoint and 32 in your config.\n"
 
 
-def test_a_run_whose_best_is_older_than_an_accepted_change_is_used(zoo, work):
-    assert zoo("fit", "lm-toy")[0] == 0
+def test_a_run_whose_best_is_older_than_an_accepted_change_is_used(work, cache):
+    def zoo(*words):
+        done = forks.run([sys.executable, "-m", "zoo", *words], text=True, timeout=240)
+        return done.returncode, done.stderr
+
+    assert zoo("fit", "lm-toy.yaml") == (0, "")
     home = work / "runs/lm-toy/default/s1"
-    worse = ("--trainer.max_steps", "6", "--model.optimizer.maximize", "true", "--model.lr", "0.3")
-    code, _, err = zoo("fit", str(home), "--resume", "--accept-changes", *worse)
-    assert (code, err) == (0, "")
-    last, best = (
-        torch.load(home / f"checkpoints/{name}.ckpt", weights_only=True, mmap=True) for name in ("last", "best")
-    )
+    worse = ("--trainer.max_steps=6", "--model.optimizer.maximize=true", "--model.lr=0.3")
+    code, err = zoo("fit", str(home), "--resume", *worse)
+    assert (code, "go on with yours: --accept-changes" in err.lower()) == (2, True), err
+    assert zoo("fit", str(home), "--resume", "--accept-changes", *worse) == (0, "")
+    last, best = (torch.load(home / f"checkpoints/{name}.ckpt", weights_only=True) for name in ("last", "best"))
     assert best["global_step"] <= 3 < last["global_step"] == 6, "the new options make it worse"
     assert all(
         group["maximize"] and group["initial_lr"] == 0.3 for group in last["optimizer_states"][0]["param_groups"]
     )
-    assert zoo("generate", str(home), "--length", "2", "--prompt", "a")[0] == 0
-    assert zoo("validate", str(home))[0] == 0
+    assert zoo("generate", str(home), "--length=2", "--prompt=a") == (0, "")
+    assert zoo("validate", str(home)) == (0, "")
     config = home / "config.yaml"
     config.write_text(config.read_text() + "# changed by hand\n")
-    code, _, err = zoo("generate", str(home), "--length", "2", "--prompt", "a")
+    code, err = zoo("generate", str(home), "--length=2", "--prompt=a")
     assert (code, "config.yaml is not the file that best.ckpt was trained with" in err) == (5, True)
 
 

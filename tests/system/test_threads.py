@@ -14,6 +14,7 @@ PROGRAM = """
 import sys
 from zoo.system import threads
 threads.running_elsewhere = lambda: int(sys.argv[1])
+threads.available_cores = lambda: 4
 from zoo.cli import main
 assert main(["fit", "lm-tiny", "--print-config"]) == 0
 import torch
@@ -23,7 +24,7 @@ import torch
 def spin_count(running, **settings):
     """How often a thread of `zoo fit` spins, beside so many running threads and with these settings."""
     env = {name: value for name, value in os.environ.items() if name not in DECIDED}
-    env |= {"OMP_DISPLAY_ENV": "verbose", **settings}
+    env |= {"OMP_DISPLAY_ENV": "verbose", "OMP_NUM_THREADS": "4", **settings}
     words = [sys.executable, "-c", PROGRAM, str(running)]
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
     if "OPENMP DISPLAY ENVIRONMENT BEGIN" not in done.stderr:
@@ -34,6 +35,24 @@ def spin_count(running, **settings):
 def test_threads_sleep_while_they_wait_beside_other_work():
     assert spin_count(1) == 0
     assert spin_count(0) > 0
+
+
+@pytest.mark.parametrize(
+    ("others", "own", "cores", "sleeps"),
+    [
+        *[(0, "2", 2, False), (1, "2", 2, True), (0, "", 2, False), (1, "", 64, True), (1, "8", 64, False)],
+        *[(56, "8", 64, False), (57, "8", 64, True), (1, "8,4", 8, True), (1, "many", 8, True)],
+        *[(9, "1", 8, True), (0, "16", 8, False)],
+    ],
+)  # fmt: skip
+def test_threads_sleep_only_where_others_leave_too_few_cores(others, own, cores, sleeps, monkeypatch):
+    for one in DECIDED:
+        monkeypatch.delenv(one, raising=False)
+    monkeypatch.setattr(threads, "running_elsewhere", lambda: others)
+    monkeypatch.setattr(threads, "available_cores", lambda: cores)
+    monkeypatch.setenv("OMP_NUM_THREADS", own)
+    threads.wait_as_fits_the_load()
+    assert (os.environ.pop(POLICY, None) == threads.PASSIVE) is sleeps
 
 
 @pytest.mark.parametrize(("name", "value", "count"), [("OMP_WAIT_POLICY", "ACTIVE", 30000000000),
@@ -47,6 +66,7 @@ def test_any_setting_of_the_user_leaves_the_policy_alone(name, monkeypatch):
     for one in DECIDED:
         monkeypatch.delenv(one, raising=False)
     monkeypatch.setattr(threads, "running_elsewhere", lambda: 3)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv(name, "1")
     threads.wait_as_fits_the_load()
     assert [one for one in DECIDED if one in os.environ] == [name]

@@ -4,6 +4,7 @@ import types
 
 import pytest
 import torch
+import torch._functorch.config
 import torch._subclasses.fake_tensor
 import torch.utils._python_dispatch
 from torch.autograd import forward_ad
@@ -27,6 +28,8 @@ CANARIES = [
     Canary("torch", torch.nn.Module(), "_compiled_call_impl"),
     Canary("torch", torch.nn.modules.module, "_global_forward_hooks"),
     Canary("torch", torch.nn.modules.module, "_global_forward_pre_hooks"),
+    Canary("torch", torch, "_functorch"),
+    Canary("torch", torch._functorch, "config"),
     Canary("torch", torch.ops.aten.view.default, "_schema"),
     Canary("torch", torch.ops.aten, "_softmax_backward_data"),
     Canary("torch", torch.ops.mkldnn, "_reorder_linear_weight"),
@@ -35,6 +38,10 @@ CANARIES = [
 ]
 WRITER = Canary("torch", SummaryWriter, "_get_file_writer", ("self",))
 EVENT_FILES = "zoo/logging/event_files.py"  # beside the module: TensorBoard is imported only where a run logs
+
+
+def test_torch_can_compile_gradients_along_with_values():
+    assert torch._functorch.config.force_non_lazy_backward_lowering in (True, False)
 
 
 @pytest.mark.parametrize("canary", CANARIES, ids=str)

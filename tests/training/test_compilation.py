@@ -5,6 +5,8 @@ import os
 
 import pytest
 import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.backends.debugging import boxed_nop as nop
 
 from zoo.parts.ffn import MoE
 from zoo.system import kernel_choice
@@ -63,6 +65,39 @@ def test_without_a_compiler_it_goes_on_and_says_so(monkeypatch, caplog):
         "not compiled, going on without: RuntimeError: no C++ compiler"
     ]
     assert len(result) == len(gradients(eager, batch))
+
+
+@pytest.mark.parametrize("failing", ["fw_compiler", "bw_compiler"])
+def test_whatever_cannot_be_compiled_it_goes_on_and_says_so(failing, monkeypatch, caplog):
+    def refuse(*args, **kwargs):
+        raise OSError("No space left on device")
+
+    compiled, compilers = torch.compile, {"fw_compiler": nop, "bw_compiler": nop} | {failing: refuse}
+    monkeypatch.setattr(torch, "compile", lambda function: compiled(function, backend=aot_autograd(**compilers)))
+    monkeypatch.setenv(kernel_choice.SWITCH, "plain")  # as in a run that repeats a choice: nothing is measured
+    eager, batch = small()
+    task, _ = small()
+    compile_loss(task)
+    results = [gradients(one, batch) for one in (task, eager)]
+    assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
+    (message,) = [record.getMessage() for record in caplog.records if record.name == compilation.__name__]
+    assert "not compiled, going on without" in message
+    assert "No space left on device" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("one\ntwo", "RuntimeError: one"),
+        ("backend='inductor' raised:\nCppError: failed\n\nCommand:\ng++ x\n\n/usr/bin/ld: No space left on device\n",
+         "CppError: failed; /usr/bin/ld: No space left on device"),
+        ("backend='inductor' raised:\nInvalidCxxCompiler: No working C++ compiler found in ...",
+         "InvalidCxxCompiler: No working C++ compiler found in ..."),
+        ("", "RuntimeError:"),
+    ],
+)  # fmt: skip
+def test_the_reason_is_a_line_that_says_something(text, expected):
+    assert compilation.reason(RuntimeError(text)) == expected
 
 
 def test_an_error_of_the_loss_itself_is_not_hidden(monkeypatch):

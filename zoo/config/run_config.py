@@ -179,10 +179,21 @@ def make_plan(command: fit_options.Command, config_draft: Draft, against: Schema
     changes = run_folder.differences(full.values, base.values, full.defaults)
     if command.name:
         variant = run_folder.check_name(command.name)
+    elif own := run_to_resume(command, config_draft.recipe, recipe, seed):
+        variant = own  # options that change are changes of this run, where --accept-changes allows them
     else:
         base_name = earlier or run_folder.DEFAULT
         variant = run_folder.variant_folder(Path(command.runs, recipe), changes, base_name, full.classes)
     return Plan(command, full, run_folder.Run(Path(command.runs), recipe, variant, seed), config_draft.recipe)
+
+
+def run_to_resume(command: fit_options.Command, source: Path | None, recipe: str, seed: int) -> str | None:
+    """The variant of the run whose configuration the command names, where --resume means this very run."""
+    if source is None or source.name != run_folder.CONFIG or "resume" not in command.flags:
+        return None
+    home = source.resolve().parent
+    own = run_folder.Run(Path(command.runs), recipe, home.parent.name, seed)
+    return own.variant if own.folder.resolve() == home else None
 
 
 def task_options(command: fit_options.Command, config_draft: Draft, against: Schema) -> frozenset[str]:

@@ -200,7 +200,10 @@ def check(run: Run, overwrite: bool = False, resume: bool = False) -> None:
         return
     if resume:
         if not folder.is_dir():
-            raise UsageError(f"nothing to resume: {folder} does not exist. Start it without --resume.")
+            raise UsageError(
+                f"nothing to resume: {folder} does not exist. Start it without --resume, or name the run to continue "
+                "with other options: zoo fit RUN --resume --accept-changes"
+            )
         return
     if not folder.exists():
         return

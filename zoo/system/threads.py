@@ -18,12 +18,27 @@ LOADAVG = Path("/proc/loadavg")
 
 
 def wait_as_fits_the_load() -> None:
-    """Let threads sleep while they wait, where other processes compute too and the environment does not say otherwise.
+    """Let threads sleep while they wait, where other processes compute on cores that they need and the environment does
+    not say otherwise.
 
     To be called before torch is imported, since OpenMP reads the environment when it is loaded.
     """
-    if not any(name in os.environ for name in DECIDED) and running_elsewhere() >= 1:
+    if any(name in os.environ for name in DECIDED):
+        return
+    others = running_elsewhere()
+    if others >= 1 and others + own_threads() > available_cores():
         os.environ[POLICY] = PASSIVE
+
+
+def available_cores() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def own_threads() -> int:
+    """How many threads an operation of this process will have: as the environment says, or one for each core."""
+    number = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(number) if number.isdecimal() and int(number) > 0 else available_cores()
 
 
 def running_elsewhere() -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch._functorch.config
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.autograd import forward_ad
@@ -109,6 +110,15 @@ def keep_autocast_cache() -> None:
     The cache is that of all threads, and the outermost context of any of them clears it; no public name prevents that.
     """
     torch.autocast_increment_nesting()
+
+
+def compile_backward_with_forward() -> None:
+    """Have torch.compile make the program of the gradients in the call that makes that of the values, or raise there.
+
+    `torch._functorch.config.force_non_lazy_backward_lowering`: otherwise it is made in the first backward pass, whose
+    caller cannot take another way any more.
+    """
+    torch._functorch.config.force_non_lazy_backward_lowering = True  # type: ignore[attr-defined]
 
 
 def raised_by_compiler(error: BaseException) -> bool:

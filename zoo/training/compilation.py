@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from zoo.errors import StorageError
 from zoo.io.cache_folder import cache_root
 from zoo.parts.ffn import aux_losses
 from zoo.system import kernel_choice
+from zoo.system.torch_internals import compile_backward_with_forward
 
 if TYPE_CHECKING:
     from zoo.tasks.task import Loss, Task
@@ -34,6 +36,9 @@ def compile_loss(task: Task) -> None:
     Where torch cannot compile, a warning says why. Compiled programs stay in the cache folder for the next run.
     """
     keep_programs()
+    compile_backward_with_forward()
+    # it says which CUDA it would use, on machines without a GPU too
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     eager, compiled = task.loss, torch.compile(task.loss)
     way = ""
 
@@ -48,13 +53,23 @@ def compile_loss(task: Task) -> None:
         except Exception as error:  # whatever the compiler raises: the loss raises an error of its own again below
             task.loss = eager  # type: ignore[method-assign]
             result = eager(batch)
-            reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            log.warning("not compiled, going on without: %s", reason)
+            log.warning("not compiled, going on without: %s", reason(error))
             return result
         task.loss = eager  # type: ignore[method-assign]
         return eager(batch)
 
     task.loss = loss  # type: ignore[method-assign]
+
+
+def reason(error: Exception) -> str:
+    """What an error of the compiler says, in one line: its first one that says something, and what a tool's ends with.
+
+    The compiler puts "backend='inductor' raised:" first, and the output of a C++ compiler after its command.
+    """
+    lines = [line.strip() for line in f"{type(error).__name__}: {error}".splitlines()]
+    lines = [line for line in lines if line and not line.endswith("raised:")] or lines
+    last = [line for line in lines if re.search(r"no space|cannot|not found|denied|error:", line, re.IGNORECASE)]
+    return "; ".join(dict.fromkeys(line[:200] for line in (lines[0], *last[-2:])))
 
 
 def keep_programs() -> None:
