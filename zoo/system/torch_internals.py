@@ -5,7 +5,8 @@ Every function says which name it stands for and why no public one does.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 # `TorchDispatchMode` sees every operation on tensors, and its public kin, `torch.overrides.TorchFunctionMode`, only
 # calls of Python functions: what a module like `nn.MultiheadAttention` computes inside of one stays hidden from it.
 __all__ = ["TorchDispatchMode"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def fake_tensors() -> Any:
@@ -96,6 +99,15 @@ def keep_autocast_cache() -> None:
     The cache is that of all threads, and the outermost context of any of them clears it; no public name prevents that.
     """
     torch.autocast_increment_nesting()
+
+
+def assume_constant_result(function: F) -> F:
+    """Have a compiler call a function once and keep its result: `_dynamo_marked_constant`.
+
+    `torch.compiler.assume_constant_result` sets the same, and imports the whole compiler for it.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 def raised_by_compiler(error: BaseException) -> bool:
