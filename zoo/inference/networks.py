@@ -51,7 +51,7 @@ class Network:
     """How a task makes its network, and the class that uses it.
 
     ``training`` are options of the task that its network lacks, besides TRAINING; ``derive`` gives the options of the
-    network that follow from those of the task.
+    network that follow from those of training.
     """
 
     path: str
@@ -60,11 +60,11 @@ class Network:
     derive: Callable[[Options], dict[str, Any]] = _no_more
 
     def split_options(self, options: Options) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The options of a task's network, and the others. Raises TypeError for values that are no such options."""
+        """The options that a task shares with its network, and those of training."""
         training = self.training | TRAINING
         own = {name: value for name, value in options.items() if name not in training}
         others = {name: value for name, value in options.items() if name in training}
-        return {**own, **self.derive(options)}, others
+        return own, others
 
     def trained_class(self) -> type[Trained]:
         """The class of trained models of the task, imported."""

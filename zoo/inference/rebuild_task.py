@@ -37,17 +37,18 @@ def rebuild_network(
     """The network of the task in ``config["model"]``, with random weights, and the section in the words of today.
 
     The task is not imported. Options of training are not read; the classes that they name must be allowed. None for a
-    task that is not in NETWORKS.
+    task that is not in NETWORKS, and for options that `rebuild_task` refuses as a whole.
 
     Raises PluginError or UsageError as `rebuild_task` does.
     """
     model = renames.update_classes(_as_dicts(config["model"]), str(source))
-    network = NETWORKS.get(model["class_path"])
-    if network is None:
+    network, init_args = NETWORKS.get(model["class_path"]), model.get("init_args") or {}
+    if network is None or not isinstance(init_args, Mapping):
         return None
+    options, others = network.split_options(init_args)
     try:
-        options, others = network.split_options(model.get("init_args") or {})
-    except (TypeError, AttributeError) as error:
+        more = network.derive(others)
+    except TypeError as error:
         raise UsageError(f"{source} cannot be built with this version of zoo: {error}") from error
     for path in class_paths(others):
         _check_allowed(path, source, allow)
@@ -55,8 +56,8 @@ def rebuild_network(
     module, _, name = network.path.rpartition(".")
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(import_object(module, name), "model", fail_untyped=False, required=True)
-    module_of_task = TaskNetwork(_instantiate(parser, own, source), allow)
-    return module_of_task, {"class_path": model["class_path"], "init_args": {**others, **own["init_args"]}}
+    net = _instantiate(parser, {**own, "init_args": {**own["init_args"], **more}}, source)
+    return TaskNetwork(net, allow), {"class_path": model["class_path"], "init_args": {**others, **own["init_args"]}}
 
 
 def task_of_network(module: TaskNetwork, place: ModelLocation) -> Task:

@@ -110,6 +110,16 @@ def assume_constant_result(function: F) -> F:
     return function
 
 
+def with_sizes_of_data(compiled: F) -> F:
+    """A compiled function whose graphs include operations that the data decide the size of, such as the tokens of an
+    expert: `torch._dynamo.config.capture_dynamic_output_shape_ops`. By default a graph ends before each of them.
+    """
+    import torch._dynamo.config  # here: it imports the compiler
+
+    function: F = torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)(compiled)
+    return function
+
+
 def raised_by_compiler(error: BaseException) -> bool:
     """Whether torch.compile could not take a function: its errors are classes of `torch._dynamo`, and have no other."""
     return "torch._dynamo" in type(error).__module__ or "dynamo" in str(error).lower()

@@ -16,6 +16,7 @@ from zoo.errors import StorageError
 from zoo.io.cache_folder import cache_root
 from zoo.parts.ffn import aux_losses
 from zoo.system import kernel_choice
+from zoo.system.torch_internals import with_sizes_of_data
 
 if TYPE_CHECKING:
     from zoo.tasks.task import Loss, Task
@@ -34,7 +35,7 @@ def compile_loss(task: Task) -> None:
     Where torch cannot compile, a warning says why. Compiled programs stay in the cache folder for the next run.
     """
     keep_programs()
-    eager, compiled = task.loss, torch.compile(task.loss)
+    eager, compiled = task.loss, with_sizes_of_data(torch.compile(task.loss))
     way = ""
 
     def loss(batch: Any) -> Loss:
