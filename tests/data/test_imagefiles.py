@@ -177,3 +177,14 @@ def test_a_picture_with_more_pixels_than_may_be_unpacked_is_refused_by_its_heade
     Image.new("RGB", (11, 10)).save(path)
     with pytest.raises(UsageError, match=r"picture.png has 11 × 10 pixels"):
         Files([str(path)])(0)
+
+
+@pytest.mark.parametrize("size", [(24, 16), (16, 24), (7, 5), (16, 16), (33, 16), (300, 17), (16, 301), (1, 1)])
+def test_the_middle_square_is_that_of_torchvision(size):
+    """Exactly: a model is used with what it was trained with."""
+    functional = pytest.importorskip("torchvision.transforms.functional")
+    noise = np.random.default_rng(sum(size)).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    image = Image.fromarray(noise)
+    for side in (5, 16):
+        expected = functional.pil_to_tensor(functional.center_crop(functional.resize(image, [side]), [side]))
+        assert torch.equal(imagefiles.middle_square(image, side), expected)

@@ -35,6 +35,9 @@ CANARIES = [
     Canary("torch", torch.ops.mkldnn, "_reorder_linear_weight"),
     Canary("torch", torch.ops.mkldnn, "_linear_pointwise"),
     Canary("torch", torch.ops.mkldnn, "_is_mkldnn_bf16_supported"),
+    Canary("torch", lambda: torch.compiler.assume_constant_result(lambda: 0), "_dynamo_marked_constant"),
+    Canary("torch", torch, "_dynamo"),
+    Canary("torch", lambda: torch._dynamo.config, "capture_dynamic_output_shape_ops"),
 ]
 WRITER = Canary("torch", SummaryWriter, "_get_file_writer", ("self",))
 EVENT_FILES = "zoo/logging/event_files.py"  # beside the module: TensorBoard is imported only where a run logs

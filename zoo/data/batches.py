@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch.utilities import rank_zero_only
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from zoo.errors import UsageError
@@ -262,13 +261,18 @@ class Loader(DataLoader[dict[str, Any]]):
         self.batches.position.resume(int(state["epoch"]), int(state["served"]) if same else 0)
         if not same:
             self.anew = True
-            rank_zero_only(log.warning)(
-                "the data, the seed or the batches changed since the checkpoint: its epoch starts anew"
-            )
+            log_once("the data, the seed or the batches changed since the checkpoint: its epoch starts anew")
 
 
 def _whole(batch: Any) -> Any:
     return batch  # __getitems__ has made it already
+
+
+def log_once(message: str, *values: object) -> None:
+    """A warning, formatted with ``values``, that only the first process gives."""
+    from lightning.pytorch.utilities import rank_zero_only  # here: what is only read needs no Lightning
+
+    rank_zero_only(log.warning)(message, *values)
 
 
 def generator(*seed: int) -> np.random.Generator:

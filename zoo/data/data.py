@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -10,15 +9,14 @@ from typing import Any, ClassVar
 
 import torch
 from lightning.pytorch import LightningDataModule
-from lightning.pytorch.utilities import rank_zero_only
 
 from zoo.data.batches import BatchDataset, Batches, Loader, Plan, RowPlan
+from zoo.data.batches import log_once as log_once
 from zoo.data.streams import Stream, StreamLoader
 from zoo.errors import UsageError
 from zoo.renames import RenamedOptions
 from zoo.value_checks import at_least, at_most
 
-log = logging.getLogger(__name__)
 MOST_WORKERS = 1024  # processes that load
 
 
@@ -144,9 +142,3 @@ def require_fraction(**options: float) -> None:
     for name, value in options.items():
         if not 0 < value < 1:
             raise UsageError(f"{name} is {value}: it must lie between 0 and 1, both excluded")
-
-
-@rank_zero_only
-def log_once(message: str) -> None:
-    """A warning that only the first process gives."""
-    log.warning(message)

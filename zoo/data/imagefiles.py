@@ -12,7 +12,7 @@ from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 
 from zoo.data.cache import digest
-from zoo.data.imagedata import Pixels
+from zoo.data.pixels import Pixels
 from zoo.errors import UsageError
 
 MOST_PIXELS = 64 * 10**6  # a file of kilobytes can unpack to gigabytes
@@ -39,8 +39,6 @@ class FilePixels(Pixels):
         return digest([self.identity, self.count, self.size])
 
     def _one(self, index: int) -> Tensor:
-        from torchvision.transforms.functional import center_crop, pil_to_tensor, resize
-
         image = self.image(index)
         try:
             image.draft("RGB", (self.size, self.size))  # lets JPEG leave out what is not needed
@@ -48,7 +46,18 @@ class FilePixels(Pixels):
         except UNREADABLE as error:
             name = getattr(image, "filename", "") or f"image {index}"
             raise UsageError(f"{name} cannot be read as an image: {error}") from error
-        return pil_to_tensor(center_crop(resize(colours, [self.size]), [self.size]))
+        return middle_square(colours, self.size)
+
+
+def middle_square(image: Image.Image, size: int) -> Tensor:
+    """The middle (C, size, size) of an image whose short side is made ``size`` long: torchvision's resize and crop."""
+    width, height = image.size
+    short = min(width, height)
+    if short != size:
+        image = image.resize((int(size * width / short), int(size * height / short)), Image.Resampling.BILINEAR)
+    left, top = round((image.width - size) / 2), round((image.height - size) / 2)
+    square = image.crop((left, top, left + size, top + size))
+    return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
 
 
 def upright(image: Image.Image) -> Image.Image:

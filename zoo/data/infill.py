@@ -10,12 +10,12 @@ import torch
 
 from zoo.data.batches import BatchDataset, generator
 from zoo.data.derived import FromText, Stream
+from zoo.data.infill_prompt import MIDDLE, PREFIX, SUFFIX, Marks
 from zoo.data.stdlib import StdlibDocs
 from zoo.data.text import IGNORE, Blocks, TextData
 from zoo.data.tokenizer import EOS, Tokenizer
 from zoo.errors import UsageError
 
-PREFIX, SUFFIX, MIDDLE = "<fim_prefix>", "<fim_suffix>", "<fim_middle>"
 MARKS = 4  # tokens that an infilled document has more: the three above, and <eos> behind the middle
 SHORTEST = 3  # tokens of a document that is worth filling in
 
@@ -26,20 +26,6 @@ class Parts(NamedTuple):
     prefix: np.ndarray
     middle: np.ndarray
     suffix: np.ndarray
-
-
-class Marks(NamedTuple):
-    """The numbers of the special tokens."""
-
-    prefix: int
-    suffix: int
-    middle: int
-    end: int
-
-
-def prompt_tokens(prefix: list[int], suffix: list[int], marks: Marks) -> list[int]:
-    """``<fim_prefix> prefix <fim_suffix> suffix <fim_middle>``, which a middle and <eos> follow."""
-    return [marks.prefix, *prefix, marks.suffix, *suffix, marks.middle]
 
 
 def arrange(parts: Parts, marks: Marks, suffix_first: bool) -> tuple[np.ndarray, np.ndarray]:

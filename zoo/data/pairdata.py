@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,15 +12,13 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
-from lightning.pytorch.utilities import rank_zero_only
 
-from zoo.data.batches import BatchDataset, Plan, TokenPlan, round_up
+from zoo.data.batches import BatchDataset, Plan, TokenPlan, log_once, round_up
 from zoo.data.cache import cached_entry, map_array, write_array, write_json
 from zoo.data.data import Data, at_least
 from zoo.data.tokenizer import BOS, EOS, PAD, Tokenizer, language_token
 from zoo.errors import UsageError
 
-log = logging.getLogger(__name__)
 SPECIALS = (PAD, BOS, EOS)  # 0, 1, 2
 Span: TypeAlias = tuple[int, int]  # [start, end)
 TooLong: TypeAlias = Literal["error", "skip"]
@@ -251,7 +248,7 @@ class PairData(Data):
             )
         if len(long) == len(longest):
             raise UsageError(f"all {len(long)} pairs of the {split} split are longer than max_length={self.max_length}")
-        rank_zero_only(log.warning)(
+        log_once(
             "%d of %d %s pairs are longer than max_length=%d tokens and are left out",
             *(len(long), len(longest), split, self.max_length),
         )

@@ -8,7 +8,6 @@ number of processes, and either may change between a stop and a resume.
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -18,13 +17,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
-from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from zoo.data.batches import log_once
 from zoo.errors import UsageError, ZooError
 
-log = logging.getLogger(__name__)
 Sample: TypeAlias = dict[str, Tensor]
 CHUNK = 16  # samples that a shard gives at a time; a resume reads at most as many of each shard again
 PATIENCE = timedelta(minutes=10)  # for a process that hangs
@@ -282,9 +280,7 @@ class StreamLoader:
         self._states = {n: one for n, one in state_dict["shards"].items() if n in self.shards} if same else {}
         self.anew = not same or state_dict["rows"] != self.rows * self.world
         if not same:
-            rank_zero_only(log.warning)(
-                "the data, the seed or the shards changed since the checkpoint: its epoch starts anew"
-            )
+            log_once("the data, the seed or the shards changed since the checkpoint: its epoch starts anew")
 
 
 class EpochSetter:

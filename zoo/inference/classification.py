@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
-from zoo.data.imagedata import ArrayPixels, Images, Split, resize_images
 from zoo.data.imagefiles import UNREADABLE, FilePixels, open_header, upright
+from zoo.data.pixels import ArrayPixels, Images, Split, resize_images
 from zoo.errors import UsageError
 from zoo.inference.find_run import ModelLocation
+from zoo.inference.networks import TaskNetwork
 from zoo.inference.trained_model import Trained
 from zoo.io import limits
-from zoo.tasks.task import Task
+
+if TYPE_CHECKING:
+    from zoo.tasks.task import Task
 
 Resize: TypeAlias = Literal["crop", "stretch"]
 Picture: TypeAlias = str | Path | Image.Image | np.ndarray
@@ -45,7 +48,7 @@ class TrainedClassification(Trained):
 
     files = ("images.json",)
 
-    def __init__(self, task: Task, place: ModelLocation) -> None:
+    def __init__(self, task: Task | TaskNetwork, place: ModelLocation) -> None:
         super().__init__(task, place)
         path = place.file("images.json")
         self.names, self.mean, self.std, self.size, self.channels = prepare_image(path)

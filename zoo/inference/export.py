@@ -31,11 +31,11 @@ def export(trained: Trained, folder: Path, force: bool = False) -> Path:
         with atomic_files.replace_files(folder, EXPORT) as draft:
             for name in trained.files:
                 atomic_files.copy(place.file(name), draft / name)
-            weight_files.write_weights(trained.task, draft / WEIGHTS)
+            weight_files.write_weights(trained.module, draft / WEIGHTS)
             about = {
                 "format": FORMAT,
                 "zoo": version("zoo-transformers"),
-                "kind": type(trained.task).__name__,
+                "kind": trained.task_name,
                 "parts": part_versions.records_of_model(place)
                 or part_versions.packages_used({"model": place.config["model"]}),
                 "model": place.config["model"],

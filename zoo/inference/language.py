@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import cast, overload
+from typing import TYPE_CHECKING, cast, overload
 
 import torch
 from torch import Tensor
 
-from zoo.data.dialogue import Conversation, Turn, chat_tokens, has_chat_template
-from zoo.data.infill import MIDDLE, PREFIX, SUFFIX, Marks, prompt_tokens
+from zoo.data.conversation import Conversation, Turn, chat_tokens, has_chat_template
+from zoo.data.infill_prompt import MIDDLE, PREFIX, SUFFIX, Marks, prompt_tokens
 from zoo.data.tokenizer import EOS, Tokenizer
 from zoo.errors import UsageError
 from zoo.inference.find_run import ModelLocation
+from zoo.inference.networks import TaskNetwork
 from zoo.inference.stop_strings import Stopping, cut_at_stop
 from zoo.inference.trained_model import Gap, GeneratedText, Score, Trained, as_list
 from zoo.models.decoding_state import State
 from zoo.models.generation import GenerationConfig, generate, independent_search
 from zoo.models.speculation import Draft, DraftModel, PromptLookup, check_state, generate_speculatively
-from zoo.tasks.task import Task
+
+if TYPE_CHECKING:
+    from zoo.tasks.task import Task
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +41,7 @@ class TrainedLanguageModel(Trained):
     warned_of_length = False  # a warning is said once
     draft: TrainedLanguageModel | str | None = None  # of speculative decoding
 
-    def __init__(self, task: Task, place: ModelLocation) -> None:
+    def __init__(self, task: Task | TaskNetwork, place: ModelLocation) -> None:
         super().__init__(task, place)
         self.tokenizer = Tokenizer.load(place.file("tokenizer.json"))
         self.check_entries("vocab_size", self.tokenizer.vocab_size, "tokenizer.json")
@@ -178,7 +181,7 @@ class TrainedLanguageModel(Trained):
         if isinstance(prompt, Conversation):
             return chat_tokens(self.tokenizer, prompt)[0]
         if isinstance(prompt, Gap):
-            name = type(self.task).__name__
+            name = self.task_name
             raise UsageError(
                 f"{self.place.folder} is a {name}, which continues a text: it was not trained to fill in before a "
                 "suffix, as --model FIM is."

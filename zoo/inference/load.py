@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -11,10 +12,15 @@ from zoo.errors import CheckpointError, UsageError
 from zoo.finetuning.finetune import add_adapters, tune_of_config
 from zoo.inference import checkpoint_manifest, part_versions, weight_files
 from zoo.inference.find_run import CONFIG, ModelLocation, find_model
-from zoo.inference.rebuild_task import current_options, rebuild_task
+from zoo.inference.networks import NETWORKS, TaskNetwork
+from zoo.inference.rebuild_task import current_options, rebuild_network, rebuild_task
 from zoo.inference.trained_model import Trained
-from zoo.inference.trained_tasks import use
 from zoo.parts.lora import merge
+
+if TYPE_CHECKING:
+    from zoo.tasks.task import Task
+
+Module = TypeVar("Module", "Task", TaskNetwork)
 
 
 def load(
@@ -38,17 +44,29 @@ def load(
     records = part_versions.records_of_model(place)
     part_versions.require_packages(records)
     part_versions.warn_versions(records)
-    model = current_options(place.config["model"], place.source, tuple(allow))
+    network = None if bare else rebuild_network(place.config, place.source, tuple(allow))
+    model = current_options(place.config["model"], place.source, tuple(allow)) if network is None else network[1]
     place = replace(place, config={**place.config, "model": model})
-    task = rebuild_task(place.config, place.source, tuple(allow))
+    if network is not None:
+        module = fill(network[0], place, device)
+        return NETWORKS[model["class_path"]].trained_class()(module, place)
+    task = fill(rebuild_task(place.config, place.source, tuple(allow)), place, device)
+    if bare:
+        return Trained(task, place)
+    from zoo.inference.trained_tasks import use  # here: it imports every task
+
+    return use(task, place)
+
+
+def fill(module: Module, place: ModelLocation, device: str) -> Module:
+    """A task or its network with the weights of a model, adapters merged, in evaluation on a device."""
     check_files(place)
     tune = tune_of_config(place.config)
     if tune is not None and tune.rank:
-        add_adapters(task.net, tune)
-    weight_files.load_tensors(task, weight_files.read_tensors(place.weights), place.weights)
-    merge(task.net)
-    task = task.eval().requires_grad_(False).to(choose_device(device))
-    return Trained(task, place) if bare else use(task, place)
+        add_adapters(module.net, tune)
+    weight_files.load_tensors(module, weight_files.read_tensors(place.weights), place.weights)
+    merge(module.net)
+    return module.eval().requires_grad_(False).to(choose_device(device))
 
 
 def check_files(place: ModelLocation) -> None:

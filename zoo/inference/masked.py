@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, cast, overload
+from typing import TYPE_CHECKING, NamedTuple, cast, overload
 
 import torch
 from torch import Tensor
@@ -12,9 +12,12 @@ from zoo.data.tokenizer import CLS, MASK, Tokenizer
 from zoo.errors import UsageError
 from zoo.inference.classification import Guess
 from zoo.inference.find_run import ModelLocation
+from zoo.inference.networks import TaskNetwork
 from zoo.inference.trained_model import Score, Trained, as_list
 from zoo.models.pseudo_likelihood import pseudo_log_probabilities
-from zoo.tasks.task import Task
+
+if TYPE_CHECKING:
+    from zoo.tasks.task import Task
 
 BLANK = "[MASK]"
 
@@ -31,7 +34,7 @@ class TrainedMaskedLM(Trained):
 
     files = ("tokenizer.json",)
 
-    def __init__(self, task: Task, place: ModelLocation) -> None:
+    def __init__(self, task: Task | TaskNetwork, place: ModelLocation) -> None:
         super().__init__(task, place)
         self.tokenizer = Tokenizer.load(place.file("tokenizer.json"))
         for name in (CLS, MASK):

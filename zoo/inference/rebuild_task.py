@@ -1,20 +1,24 @@
-"""Rebuild a task from the complete configuration that its run saved."""
+"""Rebuild a task, or its network alone, from the complete configuration that its run saved."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jsonargparse import ArgumentParser, Namespace
 
 from zoo import registry, renames
 from zoo.errors import PluginError, UsageError, ZooError
+from zoo.inference.find_run import ModelLocation
 from zoo.inference.import_policy import admit_class, apply_policy, class_paths, is_allowed, stdlib_reason
+from zoo.inference.networks import NETWORKS, TaskNetwork
 from zoo.plugins.safe_import import describe_import_error, import_object
-from zoo.tasks.task import Task
+
+if TYPE_CHECKING:
+    from zoo.tasks.task import Task
 
 
 def rebuild_task(config: Mapping[str, Any], source: Path, allow: tuple[str, ...] = ()) -> Task:
@@ -23,8 +27,48 @@ def rebuild_task(config: Mapping[str, Any], source: Path, allow: tuple[str, ...]
 
     Raises PluginError or UsageError if a class cannot be imported or built.
     """
-    model = current_options(config["model"], source, allow)
-    parser = task_parser()
+    task: Task = _instantiate(task_parser(), current_options(config["model"], source, allow), source)
+    return task
+
+
+def rebuild_network(
+    config: Mapping[str, Any], source: Path, allow: tuple[str, ...] = ()
+) -> tuple[TaskNetwork, dict[str, Any]] | None:
+    """The network of the task in ``config["model"]``, with random weights, and the section in the words of today.
+
+    The task is not imported. Options of training are not read; the classes that they name must be allowed. None for a
+    task that is not in NETWORKS, and for options that `rebuild_task` refuses as a whole.
+
+    Raises PluginError or UsageError as `rebuild_task` does.
+    """
+    model = renames.update_classes(_as_dicts(config["model"]), str(source))
+    network, init_args = NETWORKS.get(model["class_path"]), model.get("init_args") or {}
+    if network is None or not isinstance(init_args, Mapping):
+        return None
+    options, others = network.split_options(init_args)
+    try:
+        more = network.derive(others)
+    except TypeError as error:
+        raise UsageError(f"{source} cannot be built with this version of zoo: {error}") from error
+    for path in class_paths(others):
+        _check_allowed(path, source, allow)
+    own = current_options({"class_path": network.path, "init_args": options}, source, allow)
+    module, _, name = network.path.rpartition(".")
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(import_object(module, name), "model", fail_untyped=False, required=True)
+    net = _instantiate(parser, {**own, "init_args": {**own["init_args"], **more}}, source)
+    return TaskNetwork(net, allow), {"class_path": model["class_path"], "init_args": {**others, **own["init_args"]}}
+
+
+def task_of_network(module: TaskNetwork, place: ModelLocation) -> Task:
+    """The task whose network with trained weights this is, in evaluation. Raises UsageError as `rebuild_task` does."""
+    task = rebuild_task(place.config, place.source, module.allow)
+    task.net, task.tokens_seen = module.net, module.tokens_seen
+    return task.eval().requires_grad_(False).to(module.device)
+
+
+def _instantiate(parser: ArgumentParser, model: Mapping[str, Any], source: Path) -> Any:
+    """What a configuration describes as ``model``. Raises UsageError where it cannot be built."""
     try:
         parsed = parser.parse_object({"model": dict(model)})
         _refuse_functions("model", parsed.model, source)
@@ -57,6 +101,8 @@ def import_classes(section: object, source: Path, allow: tuple[str, ...] = ()) -
 
 def task_parser() -> ArgumentParser:
     """A parser for the configuration of a task."""
+    from zoo.tasks.task import Task  # here: networks are rebuilt without Lightning
+
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(Task, "model", fail_untyped=False, required=True)
     return parser
@@ -109,15 +155,8 @@ def _refuse_functions(name: str, value: object, source: Path) -> None:
 
 def _import_class(path: str, source: Path, allow: tuple[str, ...]) -> None:
     """Import a class. Raises PluginError or UsageError if it is not installed or not allowed."""
+    _check_allowed(path, source, allow)
     module, _, name = path.rpartition(".")
-    if not is_allowed(path, allow):
-        if reason := stdlib_reason(path):
-            raise UsageError(f"the class path {path!r:.200} is not imported: {reason}. ← {source}")
-        raise PluginError(
-            f"the model needs {path}, and no installed package provides it as a part of zoo.\n"
-            f"Install the package of {module.partition('.')[0] or path}, or, if you trust the module, add: "
-            f"--allow-import {module} ← {source}"
-        )
     try:
         cls = import_object(module, name)
     except KeyboardInterrupt:
@@ -129,6 +168,19 @@ def _import_class(path: str, source: Path, allow: tuple[str, ...]) -> None:
     if not is_allowed(f"{cls.__module__}.{cls.__qualname__}", allow):
         raise PluginError(f"{path} is {cls.__module__}.{cls.__qualname__}, which may not be named. ← {source}")
     admit_class(cls, path)
+
+
+def _check_allowed(path: str, source: Path, allow: tuple[str, ...]) -> None:
+    """Raise PluginError or UsageError for a class path that may not be imported."""
+    module = path.rpartition(".")[0]
+    if not is_allowed(path, allow):
+        if reason := stdlib_reason(path):
+            raise UsageError(f"the class path {path!r:.200} is not imported: {reason}. ← {source}")
+        raise PluginError(
+            f"the model needs {path}, and no installed package provides it as a part of zoo.\n"
+            f"Install the package of {module.partition('.')[0] or path}, or, if you trust the module, add: "
+            f"--allow-import {module} ← {source}"
+        )
 
 
 def _root_cause(error: BaseException) -> BaseException:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from zoo.errors import CheckpointError, NonFiniteError, UsageError
 from zoo.inference.find_run import ModelLocation
+from zoo.inference.networks import TaskNetwork
 from zoo.parts.few_row_linear import Linear, Packed
 from zoo.parts.int8 import quantize
-from zoo.tasks.task import Task
+
+if TYPE_CHECKING:
+    from zoo.tasks.task import Task
 
 ABILITIES = ("generate", "translate", "classify", "score", "fill", "tag", "transcribe", "chat")
 
@@ -57,21 +60,25 @@ class CannotError(UsageError, AttributeError):
 
 
 class Trained:
-    """A task with its trained weights and files; subclasses add methods such as ``generate`` and ``classify``."""
+    """A model with its trained weights and files; subclasses add methods such as ``generate`` and ``classify``.
+
+    It is made from a task, or from the network of one, which needs no Lightning; ``module`` is what it was made from.
+    """
 
     rounded: Sequence[Packed] = ()  # matrices in 8 bits, which are used while they are referenced
     files: tuple[str, ...] = ()  # files of the run folder that inference needs, such as tokenizer.json
 
-    def __init__(self, task: Task, place: ModelLocation) -> None:
-        self.task, self.place = task, place
+    def __init__(self, task: Task | TaskNetwork, place: ModelLocation) -> None:
+        self.module: Task | TaskNetwork = task
+        self.place = place
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({type(self.task).__name__}, {self.place.weights})"
+        return f"{type(self).__name__}({self.task_name}, {self.place.weights})"
 
     def __getattr__(self, name: str) -> Any:
         if name in ABILITIES:
             own = ", ".join(self.abilities)
-            raise CannotError(f"{self.place.folder} is a {type(self.task).__name__}: it can {own}, and cannot {name}.")
+            raise CannotError(f"{self.place.folder} is a {self.task_name}: it can {own}, and cannot {name}.")
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     @property
@@ -80,14 +87,28 @@ class Trained:
         return [one for one in ABILITIES if hasattr(type(self), one)]
 
     @property
+    def task(self) -> Task:
+        """The task, a LightningModule that holds ``net``: with its loss and metrics, which import Lightning."""
+        if isinstance(self.module, TaskNetwork):
+            from zoo.inference.rebuild_task import task_of_network
+
+            self.module = task_of_network(self.module, self.place)
+        return self.module
+
+    @property
+    def task_name(self) -> str:
+        """The name of the task's class."""
+        return str(self.place.config["model"]["class_path"]).rpartition(".")[2]
+
+    @property
     def net(self) -> Any:
         """The model itself, a torch module."""
-        return self.task.net
+        return self.module.net
 
     @property
     def device(self) -> torch.device:
         """The device of the weights."""
-        return self.task.device  # not that of the first parameter: n-gram models have none
+        return self.module.device  # not that of the first parameter: n-gram models have none
 
     def use_bf16(self) -> None:
         """Hold all weights in bfloat16 from now on, half the bytes, and compute in it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import wave
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -13,9 +13,12 @@ import torch
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 from zoo.inference.find_run import ModelLocation
+from zoo.inference.networks import TaskNetwork
 from zoo.inference.trained_model import GeneratedText, Trained
 from zoo.models.generation import GenerationConfig, generate
-from zoo.tasks.task import Task
+
+if TYPE_CHECKING:
+    from zoo.tasks.task import Task
 
 Sound: TypeAlias = str | Path | np.ndarray
 ROWS = 16  # sounds that are written down at once
@@ -26,7 +29,7 @@ class TrainedTranscription(Trained):
 
     files = ("target-tokenizer.json",)
 
-    def __init__(self, task: Task, place: ModelLocation) -> None:
+    def __init__(self, task: Task | TaskNetwork, place: ModelLocation) -> None:
         super().__init__(task, place)
         self.target_tokenizer = Tokenizer.load(place.file(self.files[0]))
         self.check_entries("target_vocab_size", self.target_tokenizer.vocab_size, self.files[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Literal, TypeAlias, overload
 
 import torch
 from torch import Tensor
@@ -15,10 +15,13 @@ from zoo.data.tokenfile import FORCED
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 from zoo.inference.find_run import ModelLocation
+from zoo.inference.networks import TaskNetwork
 from zoo.inference.trained_model import GeneratedText, Score, Trained, as_list
 from zoo.models.generation import GenerationConfig, generate
 from zoo.registry import suggest
-from zoo.tasks.task import Task
+
+if TYPE_CHECKING:
+    from zoo.tasks.task import Task
 
 log = logging.getLogger(__name__)
 TooLong: TypeAlias = Literal["error", "skip", "truncate"]
@@ -37,7 +40,7 @@ class TrainedTranslation(Trained):
 
     files = ("source-tokenizer.json", "target-tokenizer.json")
 
-    def __init__(self, task: Task, place: ModelLocation) -> None:
+    def __init__(self, task: Task | TaskNetwork, place: ModelLocation) -> None:
         super().__init__(task, place)
         self.source_tokenizer, self.target_tokenizer = (Tokenizer.load(place.file(name)) for name in self.files)
         for side, file in zip(("source", "target"), self.files, strict=True):

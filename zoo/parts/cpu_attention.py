@@ -12,7 +12,7 @@ from torch import Tensor
 from zoo.parts.derivatives import differentiable_gradients, transformed
 from zoo.parts.pattern import Pattern
 from zoo.system import kernel_choice
-from zoo.system.torch_internals import softmax_backward
+from zoo.system.torch_internals import assume_constant_result, softmax_backward
 
 LARGEST = 2**28  # bytes of float32 scores of one call: the weights are kept for the backward pass
 CACHE = 2**21  # bytes of float32 scores that stay in a core's caches between the passes over them
@@ -44,7 +44,7 @@ def upper_power_of_two(size: int) -> int:
     return power
 
 
-@torch.compiler.assume_constant_result  # what is compiled holds the kernel that was measured
+@assume_constant_result  # what is compiled holds the kernel that was measured
 def fastest_kernel(queries: int, keys: int, width: int, training: bool, masked: bool, dropout: bool) -> str:
     """The kernel for calls in bfloat16 of so many queries and keys: "fused", which is torch's own, or "products"."""
     words = ["bf16 attention", "training" if training else "evaluation", *["masked"] * masked, *["dropout"] * dropout]

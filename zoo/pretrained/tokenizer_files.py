@@ -9,7 +9,7 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from zoo.data.dialogue import CHAT_TEMPLATE, has_chat_template
+from zoo.data.conversation import CHAT_TEMPLATE, has_chat_template
 from zoo.data.native import native_call
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError

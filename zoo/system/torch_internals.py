@@ -5,10 +5,10 @@ Every function says which name it stands for and why no public one does.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
-import torch._functorch.config
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.autograd import forward_ad
@@ -17,6 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 # `TorchDispatchMode` sees every operation on tensors, and its public kin, `torch.overrides.TorchFunctionMode`, only
 # calls of Python functions: what a module like `nn.MultiheadAttention` computes inside of one stays hidden from it.
 __all__ = ["TorchDispatchMode"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def fake_tensors() -> Any:
@@ -118,7 +120,28 @@ def compile_backward_with_forward() -> None:
     `torch._functorch.config.force_non_lazy_backward_lowering`: otherwise it is made in the first backward pass, whose
     caller cannot take another way any more.
     """
+    import torch._functorch.config  # here: it imports the compiler
+
     torch._functorch.config.force_non_lazy_backward_lowering = True  # type: ignore[attr-defined]
+
+
+def assume_constant_result(function: F) -> F:
+    """Have a compiler call a function once and keep its result: `_dynamo_marked_constant`.
+
+    `torch.compiler.assume_constant_result` sets the same, and imports the whole compiler for it.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+def with_sizes_of_data(compiled: F) -> F:
+    """A compiled function whose graphs include operations that the data decide the size of, such as the tokens of an
+    expert: `torch._dynamo.config.capture_dynamic_output_shape_ops`. By default a graph ends before each of them.
+    """
+    import torch._dynamo.config  # here: it imports the compiler
+
+    function: F = torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)(compiled)
+    return function
 
 
 def raised_by_compiler(error: BaseException) -> bool:

@@ -17,7 +17,7 @@ from zoo.errors import StorageError
 from zoo.io.cache_folder import cache_root
 from zoo.parts.ffn import aux_losses
 from zoo.system import kernel_choice
-from zoo.system.torch_internals import compile_backward_with_forward
+from zoo.system.torch_internals import compile_backward_with_forward, with_sizes_of_data
 
 if TYPE_CHECKING:
     from zoo.tasks.task import Loss, Task
@@ -39,7 +39,7 @@ def compile_loss(task: Task) -> None:
     compile_backward_with_forward()
     # it says which CUDA it would use, on machines without a GPU too
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-    eager, compiled = task.loss, torch.compile(task.loss)
+    eager, compiled = task.loss, with_sizes_of_data(torch.compile(task.loss))
     way = ""
 
     def loss(batch: Any) -> Loss:
