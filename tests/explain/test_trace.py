@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.explain.operation_counts import check_flops, check_operations, part_task
 from tests.plugin_paths import write_metadata
-from tests.test_recipes import RECIPES, build
+from tests.test_recipes import DISTINCT, RECIPES, build
 from zoo import registry
 from zoo.explain.trace import trace
 from zoo.models.stack import Stack
@@ -39,7 +39,7 @@ def counts_agree(task):
     return traced
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_flops_of_every_recipe_are_those_of_flop_counter_mode(name):
     assert counts_agree(build(name, small=True)).flops >= 0
 
@@ -50,7 +50,7 @@ def test_flops_of_every_recipe_at_its_own_size_are_those_of_flop_counter_mode(na
     counts_agree(build(name))
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_operations_of_every_recipe_are_those_that_the_profiler_counts(name):
     assert check_operations(build(name, torch.device("cpu"), small=True)) > 0
 
