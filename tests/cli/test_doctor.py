@@ -48,7 +48,7 @@ def install(folder, count: int, modules: int) -> None:
         (["doctor"], 20),
     ],
 )
-def test_cost_per_part(site, command, modules, capsys):
+def test_cost_per_part(site, command, modules, capsys, forked_children):
     costs = []
     for count in (40, 160):
         install(site(), count, modules)
