@@ -4,6 +4,8 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import pytest
+
 Row = dict[str, Any]
 
 
@@ -44,3 +46,31 @@ def uncovered(rows: Iterable[Row], accepted: Iterable[Row], strength: int = 3) -
         return {part for row in every for part in itertools.combinations(row.items(), min(strength, len(row)))}
 
     return combinations(accepted) - combinations(rows)
+
+
+def covering_params(*choices: Iterable[Any], strength: int = 2) -> list[Any]:
+    """All rows of these choices for pytest's parametrize; a covering array's are without the mark of campaigns."""
+    factors = [list(one) for one in choices]
+    numbers = {str(place): range(len(one)) for place, one in enumerate(factors)}
+    return _params(factors, {tuple(row.values()) for row in covering(numbers, strength)})
+
+
+def choices_in_turn(*choices: Iterable[Any]) -> list[Any]:
+    """All rows of these choices for pytest's parametrize; the mark of campaigns is on all but a few of them.
+
+    The n-th row of the default run holds the n-th choice of each factor, and begins again where one ends: every choice
+    occurs, beside others.
+    """
+    factors = [list(one) for one in choices]
+    turns = range(max(map(len, factors)))
+    return _params(factors, {tuple(turn % len(one) for one in factors) for turn in turns})
+
+
+def _params(factors: list[list[Any]], default: set[tuple[int, ...]]) -> list[Any]:
+    return [
+        pytest.param(
+            *(one[number] for one, number in zip(factors, row, strict=True)),
+            marks=[] if row in default else [pytest.mark.campaign],
+        )
+        for row in itertools.product(*(range(len(one)) for one in factors))
+    ]

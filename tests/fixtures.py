@@ -1,6 +1,7 @@
 """Toy parts, packages on sys.path and a folder to train in, for every test of the command line."""
 
 import importlib
+import multiprocessing
 import subprocess
 import sys
 from pathlib import Path
@@ -98,6 +99,29 @@ def zoo(capsys):
 def forked_children(monkeypatch):
     """The processes of Python that the tested code starts are forks of one that has imported the libraries."""
     monkeypatch.setattr(subprocess, "Popen", forks.Popen)
+
+
+@pytest.fixture
+def forked_runs(monkeypatch):
+    """The runs of a comparison are such forks, too. They do not end with it: that needs real processes."""
+    from zoo.compare import execute
+
+    def start(words, *, preexec_fn, **options):
+        return forks.Popen(words, **options)
+
+    monkeypatch.setattr(execute.subprocess, "Popen", start)
+
+
+@pytest.fixture
+def forked_spawns(monkeypatch):
+    """Processes that the tested code spawns by multiprocessing are forks of one that has imported torch.
+
+    The methods of starting that it asks for. Its environment at that moment is not theirs.
+    """
+    forks, methods = multiprocessing.get_context("forkserver"), []
+    forks.set_forkserver_preload(["torch", "pytest"])
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method=None: methods.append(method) or forks)
+    return methods
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,6 @@ A private name has one leading underscore. What counts:
 import ast
 import importlib
 import inspect
-import textwrap
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -33,13 +32,38 @@ class Use(NamedTuple):
     name: str
 
 
+@cache
+def syntax(path):
+    """The syntax tree of a file."""
+    return ast.parse(Path(path).read_text(encoding="utf-8"))
+
+
+@cache
+def classes_in(path):
+    """The syntax of the classes of a file by qualified name. inspect.getsource would read the file for each of them."""
+    result = {}
+
+    def collect(node, prefix):
+        for part in ast.iter_child_nodes(node):
+            if isinstance(part, ast.ClassDef):
+                result.setdefault(prefix + part.name, part)
+                collect(part, f"{prefix}{part.name}.")
+            elif isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
+                collect(part, f"{prefix}{part.name}.<locals>.")
+            else:
+                collect(part, prefix)
+
+    collect(syntax(path), "")
+    return result
+
+
 def is_private(name):
     return name.startswith("_") and not name.startswith("__")
 
 
 def uses(path):
     """Every use of another package's private names in a file of zoo."""
-    tree = ast.parse(path.read_text())
+    tree = syntax(path)
     where = path.relative_to(ROOT).as_posix()
     files = {Use(where, line, name) for line, name in [*by_syntax(tree), *by_class(path, tree)]}
     return sorted(files)
@@ -87,7 +111,7 @@ def set_names(tree):
 @cache
 def defined_in_zoo():
     """Private names that zoo defines and no package that it derives classes from has: they can only be zoo's."""
-    names = {name for path in (ROOT / "zoo").rglob("*.py") for name in set_names(ast.parse(path.read_text()))}
+    names = {name for path in (ROOT / "zoo").rglob("*.py") for name in set_names(syntax(path))}
     return names - {name for base in foreign_bases() for name in private_names(base)}
 
 
@@ -95,7 +119,7 @@ def classes(path):
     """The classes of a module, with their syntax."""
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     module = importlib.import_module(name)
-    for node in ast.parse(path.read_text()).body:
+    for node in syntax(path).body:
         if isinstance(node, ast.ClassDef):
             yield getattr(module, node.name), node
 
@@ -118,9 +142,10 @@ def private_names(base):
     """Private names that a class defines, on itself or on its objects."""
     names = {name for name in vars(base) if is_private(name)} - {"_abc_impl"}
     try:
-        return names | set(set_names(ast.parse(textwrap.dedent(inspect.getsource(base)))))
+        node = classes_in(inspect.getsourcefile(base)).get(base.__qualname__)
     except (OSError, TypeError):  # a class without source
         return names
+    return names | set(set_names(node) if node else ())
 
 
 def by_class(path, tree):

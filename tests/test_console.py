@@ -341,11 +341,20 @@ class Terminal(io.TextIOWrapper):
         return True
 
 
-@pytest.mark.parametrize(
-    ("encoding", "stream"), [("utf-8", io.TextIOWrapper), ("ascii", io.TextIOWrapper), ("utf-8", Terminal)],
-    ids=["utf8", "ascii", "terminal"],
-)  # fmt: skip
-@pytest.mark.parametrize("command", COMMANDS)
+STREAMS = {"utf8": ("utf-8", io.TextIOWrapper), "ascii": ("ascii", io.TextIOWrapper), "terminal": ("utf-8", Terminal)}
+# these read names, files and options as `fit` does, which the default run tries with every stream
+LIKE_FIT = {"validate": "utf8", "test": "ascii", "predict": "terminal"}
+CASES = [
+    pytest.param(
+        command, *stream, id=f"{command}-{name}",
+        marks=[pytest.mark.campaign] if LIKE_FIT.get(command, name) != name else [],
+    )
+    for command in COMMANDS
+    for name, stream in STREAMS.items()
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "encoding", "stream"), CASES)
 def test_no_command_prints_a_foreign_control(command, encoding, stream, site, tmp_path, monkeypatch):
     home = tmp_path / "home"
     home.mkdir()

@@ -2,7 +2,7 @@
 
 import itertools
 
-from tests.covering import covering, uncovered
+from tests.covering import choices_in_turn, covering, covering_params, uncovered
 
 FACTORS = {"a": "xyz", "b": [1, 2, 3, 4], "c": "pq", "d": [True, False], "e": "uvw"}
 ALL = [dict(zip(FACTORS, row, strict=True)) for row in itertools.product(*FACTORS.values())]
@@ -30,3 +30,20 @@ def test_pairs_and_everything():
     assert len(covering(FACTORS, 2)) <= 16
     assert len(covering({"a": "xy", "b": "pq"})) == 4
     assert covering({"a": "x"}, 1) == [{"a": "x"}]
+
+
+def test_every_choice_is_in_the_default_run_and_every_row_in_a_campaign():
+    rows = choices_in_turn("abcde", [1, 2, 3])
+    assert [row.values for row in rows] == list(itertools.product("abcde", [1, 2, 3]))
+    default = [row.values for row in rows if not row.marks]
+    assert default == [("a", 1), ("b", 2), ("c", 3), ("d", 1), ("e", 2)]
+    assert {mark.name for row in rows for mark in row.marks} == {"campaign"}
+
+
+def test_pairs_are_in_the_default_run_and_every_row_in_a_campaign():
+    rows = covering_params("abcde", [1, 2, 3], "xy")
+    assert [row.values for row in rows] == list(itertools.product("abcde", [1, 2, 3], "xy"))
+    named = [dict(zip("nop", row.values, strict=True)) for row in rows]
+    default = [row for row, param in zip(named, rows, strict=True) if not param.marks]
+    assert uncovered(default, named, 2) == set()
+    assert len(default) <= 18 < len(rows)

@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -162,9 +161,9 @@ def test_every_row_of_the_checklist_names_commands_and_all_of_them_are_valid(tmp
 
 def validate(commands: list[str], folder: Path) -> str:
     """What is wrong with commands, where all plugins of this repository are installed."""
-    done = subprocess.run(
+    done = forks.run(
         [sys.executable, "-m", "tests.documented_commands"], input="\n".join(commands), cwd=ROOT,
-        env=write_metadata(folder / "site"), capture_output=True, text=True, timeout=300,
+        env=write_metadata(folder / "site"), text=True, timeout=300,
     )  # fmt: skip
     assert not done.stderr, done.stderr
     return done.stdout

@@ -58,23 +58,50 @@ BODIES = {
 META = torch.device("meta")
 
 
+# recipes whose models differ in their sizes alone, and so are one model at the small size, by the one that is tested
+ALIKE = {
+    "bart-large": "bart-base",
+    "bert-large": "bert-base",
+    "dialogue-tiny": "lm-tiny",
+    "lm-stream": "lm-tiny",
+    "copy-tiny": "induction-tiny",
+    "parity-tiny": "induction-tiny",
+    "recall-tiny": "induction-tiny",
+    "gpt2-medium": "gpt2-small",
+    "gpt2-large": "gpt2-small",
+    "gpt2-xl": "gpt2-small",
+    "llama-13b": "llama-7b",
+    "llama-30b": "llama-7b",
+    "llama-65b": "llama-7b",
+    "multilingual-tiny": "translation-tiny",
+    "questions-tiny": "translation-tiny",
+    "translation-multi30k": "summary-tiny",
+    "t5-base": "t5-small",
+    "t5-large": "t5-small",
+    "vit-s16": "vit-b16",
+    "vit-l16": "vit-b16",
+    "vit-ti16": "vit-b16",
+    "vit-glyphs": "vit-tiny",
+}
+DISTINCT = [name for name in RECIPES if name not in ALIKE]
+TRAINING = {"lr", "schedule", "optimizer", "label_smoothing"}  # options of a task that its model does not depend on
 SMALL = {"dim": 32, "depth": 2, "heads": 4, "vocab_size": 64, "source_vocab_size": 64, "target_vocab_size": 64}
+
+
+def make_plan(name: str) -> run_config.Plan:
+    """What `zoo fit` plans for a recipe."""
+    parsed = fit_options.parse("fit", [name])
+    return run_config.make_plan(parsed, run_config.read_draft(parsed))
 
 
 def build(name: str, device: torch.device = META, small: bool = False) -> Task:
     """The task of a recipe as `zoo fit` would build it, or the same parts at a size that tests can run."""
-    parsed = fit_options.parse("fit", [name])
-    config = run_config.make_plan(parsed, run_config.read_draft(parsed)).config["model"]
+    plan = make_plan(name)
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(Task, "model")
-    filled = parser.parse_object({"model": config})
+    filled = parser.parse_object({"model": plan.config["model"]})
     blanks = filled.model.init_args
-    for key, value in (
-        run_config.make_plan(parsed, run_config.read_draft(parsed))
-        .resolved.classes["model"]
-        .small_sizes(blanks)
-        .items()
-    ):
+    for key, value in plan.resolved.classes["model"].small_sizes(blanks).items():
         if blanks[key] is None:
             blanks[key] = value
     if small:
@@ -108,6 +135,20 @@ def test_recipe_builds_at_the_size_of_its_header(name):
     # the data decides the vocabulary
     blank = any(word in name for word in ("tiny", "multi30k", "shakespeare", "stream"))
     assert blank or total == pytest.approx(claimed, rel=0.05, abs=0.05e6)
+
+
+def test_recipes_that_are_alike_have_the_same_model_but_for_its_size():
+    """Tests of small models try one of them."""
+
+    def structure(name: str) -> dict:
+        model = make_plan(name).config["model"]
+        others = SMALL.keys() | TRAINING
+        return {"": model["class_path"]} | {k: v for k, v in model["init_args"].items() if k not in others}
+
+    structures = {name: structure(name) for name in {*ALIKE, *ALIKE.values()}}
+    assert not set(ALIKE) & set(ALIKE.values())
+    for name, like in ALIKE.items():
+        assert structures[name] == structures[like], name
 
 
 @pytest.mark.parametrize("name", BODIES)

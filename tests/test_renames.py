@@ -459,13 +459,18 @@ def test_no_recipe_has_an_old_name(path):
 
 
 @functools.cache
-def related(name, path):
-    """Whether a part, task or data module of this name has the options of a class."""
+def bases_of(name):
+    """The class paths of a part, task or data module of this name and of its bases."""
     for kind in registry.KINDS:
         for part in registry.parts(kind):
             if part.name.lower() == name.lower() and part.builtin:
-                return path in [f"{base.__module__}.{base.__qualname__}" for base in part.load().__mro__]
-    return False
+                return {f"{base.__module__}.{base.__qualname__}" for base in part.load().__mro__}
+    return set()
+
+
+def related(name, path):
+    """Whether a part, task or data module of this name has the options of a class."""
+    return path in bases_of(name)
 
 
 SOURCES = [

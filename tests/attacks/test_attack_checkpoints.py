@@ -18,6 +18,7 @@ import torch
 import yaml
 
 import zoo
+from tests.covering import choices_in_turn
 from zoo.errors import ZooError
 from zoo.inference import weight_files
 from zoo.inference.safe_pickle import screen_pickle
@@ -126,15 +127,13 @@ def test_the_run_of_the_attacks_is_sound(run):
     assert set(screen_pickle(path(run))) == set(content())
 
 
-@pytest.mark.parametrize("holder", HOLDERS)
-@pytest.mark.parametrize("payload", PAYLOADS)
+@pytest.mark.parametrize(("payload", "holder"), choices_in_turn(PAYLOADS, HOLDERS))
 def test_pickles_are_refused(run, canary, payload, holder):
     save(run, HOLDERS[holder](PAYLOADS[payload](canary)))
     assert "last.ckpt" in loads(run, canary)
 
 
-@pytest.mark.parametrize("payload", ["os.system", "eval", "subprocess.Popen"])
-@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize(("payload", "protocol"), choices_in_turn(["os.system", "eval", "subprocess.Popen"], range(6)))
 def test_every_protocol_is_refused(run, canary, payload, protocol):
     pickled = pickle.dumps(content(x=0) | {"state_dict": {}, "x": PAYLOADS[payload](canary)}, protocol)
     archive(run, pickled)
@@ -389,8 +388,7 @@ CALLED = ["os.system", "builtins.eval", "torch.hub.load", "zoo.recipe_files.copy
           "zoo.__main__.main"]  # fmt: skip
 
 
-@pytest.mark.parametrize("target", CALLED)
-@pytest.mark.parametrize("form", ["text", "class", "deep", "task", "nested"])
+@pytest.mark.parametrize(("target", "form"), choices_in_turn(CALLED, ["text", "class", "deep", "task", "nested"]))
 def test_the_configuration_of_a_run_names_no_code(run, exported, evil, canary, target, form):
     node = {"class_path": target, "init_args": {"args": ["touch", str(canary.file)]}}
     options = dict(MODEL["init_args"])

@@ -3,6 +3,8 @@
 
 import pytest
 
+from tests.covering import choices_in_turn
+
 TARGETS = [
     "os.system", "posix.system", "subprocess.Popen", "subprocess.run", "subprocess.check_output", "builtins.eval",
     "builtins.exec", "builtins.__import__", "builtins.open", "importlib.import_module", "runpy.run_path", "pty.spawn",
@@ -92,7 +94,7 @@ def recipe(place: str, target: str) -> str:
     return MODEL.format(**{name: text if name == where else "" for name in ("model", "data", "trainer")})
 
 
-CASES = [(place, target) for place in PLACES for target in MAIN] + [
+CASES = choices_in_turn(PLACES, MAIN) + [
     (place, target)
     for target in TARGETS
     for place in ("callbacks", "logger, by a text", "norm", "a function of a callback")

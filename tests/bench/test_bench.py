@@ -11,28 +11,10 @@ from bench import arena, ceilings, report, workloads
 from bench.arena import Entrant, Record
 from bench.workloads import WORKLOADS, Workload
 
-HOME = "tests.bench.test_bench:"
+HOME = "tests.bench.measured:"
 
 
-def counting(loss=1.0):
-    """An entrant that says how often it was called."""
-    return lambda number: loss + number
-
-
-def broken():
-    raise ValueError("no such model\nmore")
-
-
-def breaks_later():
-    def step(number):
-        if number == 2:
-            raise ArithmeticError("overflow")
-        return 1.0
-
-    return step
-
-
-def test_entrants_take_turns_in_processes_of_their_own_and_one_that_fails_stops_nobody():
+def test_entrants_take_turns_in_processes_of_their_own_and_one_that_fails_stops_nobody(forked_spawns):
     entrants = [
         Entrant("a", HOME + "counting"),
         Entrant("b", HOME + "broken"),
@@ -40,6 +22,7 @@ def test_entrants_take_turns_in_processes_of_their_own_and_one_that_fails_stops_
         Entrant("d", HOME + "counting", {"loss": 5.0}, ours=True),
     ]
     a, b, c, d = arena.compete(entrants, first=2, turns=2, steps=3, clock="cpu")
+    assert forked_spawns == ["spawn"]
     assert (a.losses, d.losses) == ([1.0, 2.0], [5.0, 6.0])
     assert len(a.seconds) == len(d.seconds) == 2
     assert b.failed.startswith("ValueError: no such model")
@@ -143,7 +126,7 @@ def test_an_unknown_workload_is_refused(capsys):
     assert "unknown workload 'gpt9'" in capsys.readouterr().err
 
 
-def test_the_program_writes_both_files(tmp_path, monkeypatch):
+def test_the_program_writes_both_files(tmp_path, monkeypatch, forked_spawns):
     entrants = (Entrant("zoo", HOME + "counting", ours=True), Entrant("peer", HOME + "counting"))
     monkeypatch.setattr(program, "WORKLOADS", {"tiny": Workload("tiny", "counting", entrants, goal=0.1)})
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from bench import __main__ as program
-from bench import studies, study
+from bench import studies
 from bench.study import RETURN_MEMORY, Options, Table, exponent, fresh
 
-HOME = "tests.bench.test_study:"
+HOME = "tests.bench.measured:"
 
 
 def test_an_exponent_is_that_of_the_power_law():
@@ -21,29 +21,16 @@ def test_an_exponent_is_that_of_the_power_law():
     assert exponent([4], [5]) is None
 
 
-def grown(megabytes):
-    """By how much this process grows when so much is held, and again afterwards: a peak starts anew."""
-
-    def hold(size):
-        return lambda: torch.ones(size * 2**18)
-
-    hold(1)()
-    return [study.peak_above(hold(size)) for size in (megabytes, megabytes // 4)]
-
-
 def test_a_peak_is_what_was_held_at_most():
     most, less = fresh(HOME + "grown", RETURN_MEMORY, megabytes=64)
     assert most == pytest.approx(64 * 2**20, rel=0.1)
     assert less == pytest.approx(16 * 2**20, rel=0.1)
 
 
-def fails():
-    raise ValueError("no such thing\nmore")
-
-
-def test_what_fails_elsewhere_is_told_here():
+def test_what_fails_elsewhere_is_told_here(forked_spawns):
     with pytest.raises(RuntimeError, match="ValueError: no such thing"):
         fresh(HOME + "fails")
+    assert forked_spawns == ["spawn"]
 
 
 def test_a_table_shows_figures_with_three_digits():
@@ -53,17 +40,13 @@ def test_a_table_shows_figures_with_three_digits():
 
 
 def test_memory_of_tiled_attention_is_linear_and_of_naive_quadratic():
-    result = {
-        name: fresh("bench.studies.attention:points", RETURN_MEMORY, name=name, pattern_name="causal",
-                    lengths=[512, 1024, 2048], clock="cpu", seconds=0.0)
-        for name in ("Naive", "Tiled")
-    }  # fmt: skip
+    result = fresh(HOME + "curves", RETURN_MEMORY, names=["Tiled", "Naive"])
     powers = {name: exponent(list(curve), [memory for _, memory in curve.values()]) for name, curve in result.items()}
     assert powers["Naive"] > 1.7
     assert powers["Tiled"] < 1.15
 
 
-def test_a_pattern_that_a_backend_refuses_is_said():
+def test_a_pattern_that_a_backend_refuses_is_said(forked_spawns):
     with pytest.raises(RuntimeError, match="Flash does not lower valid"):
         fresh(
             "bench.studies.attention:points",

@@ -21,8 +21,9 @@ def run(name, home, *words, within=300):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
-def test_killed_runs_end_like_undisturbed_ones(tmp_path):
-    out = run("kills", tmp_path, "--kills", "4", "--tasks", "lm")
+@pytest.mark.parametrize("kills", [2, pytest.param(4, marks=pytest.mark.campaign)])
+def test_killed_runs_end_like_undisturbed_ones(tmp_path, kills):
+    out = run("kills", tmp_path, "--kills", str(kills), "--tasks", "lm")
     assert '"problems": []' in out
 
 
@@ -46,8 +47,9 @@ def test_two_gigabytes_train_in_flat_memory_and_resume_to_the_bit(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
-def test_signalled_runs_are_saved_at_the_step_and_end_like_undisturbed_ones(tmp_path):
-    out = run("signals", tmp_path, "--rounds", "4")
+@pytest.mark.parametrize("rounds", [2, pytest.param(4, marks=pytest.mark.campaign)])
+def test_signalled_runs_are_saved_at_the_step_and_end_like_undisturbed_ones(tmp_path, rounds):
+    out = run("signals", tmp_path, "--rounds", str(rounds))
     assert '"problems": []' in out
-    assert '"stopped": 4' in out
-    assert '"at the step": 4' in out
+    assert f'"stopped": {rounds}' in out
+    assert f'"at the step": {rounds}' in out

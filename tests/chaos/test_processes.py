@@ -74,6 +74,7 @@ def test_a_signal_to_the_second_process_saves_and_ends_both(work):
     assert f"interrupted by SIGUSR1: step {step} is saved" in err
 
 
+@pytest.mark.campaign  # tests/chaos/test_sequences.py sends a signal to the second process, later
 @pytest.mark.parametrize("delay", [0.0, 0.05])
 def test_a_signal_to_a_second_process_that_has_just_been_started_ends_both(work, delay):
     """Before it has imported anything: the signal waits for its handler, and that for the first batch."""

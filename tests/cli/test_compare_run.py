@@ -15,7 +15,7 @@ from zoo.compare import journal
 from zoo.compare.plan import Point
 
 
-def test_a_shard_whose_others_are_missing_prints_no_table(zoo, work):
+def test_a_shard_whose_others_are_missing_prints_no_table(zoo, work, forked_runs):
     words = ["compare", "./lm-toy.yaml", "--vary", "model.norm=rmsnorm,layernorm", "--seeds", "1"]
     code, out, err = zoo(*words, "--shard", "2/2")  # the second of two seeds
     assert code == 0, err

@@ -39,18 +39,19 @@ def install(folder, count: int, modules: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "modules"),
+    ("command", "modules", "few"),
     [
-        (["list"], 1),
-        (["list"], 20),
-        (["list", "norm", "--json"], 20),
-        (["list", "norm", "many*"], 20),
-        (["doctor"], 20),
+        (["list"], 1, 40),
+        (["list"], 20, 40),
+        (["list", "norm", "--json"], 20, 40),
+        (["list", "norm", "many*"], 20, 40),
+        (["doctor"], 20, 12),
+        pytest.param(["doctor"], 20, 40, marks=pytest.mark.campaign),  # a process for each
     ],
 )
-def test_cost_per_part(site, command, modules, capsys):
+def test_cost_per_part(site, command, modules, few, capsys, forked_children):
     costs = []
-    for count in (40, 160):
+    for count in (few, 4 * few):
         install(site(), count, modules)
         site()
         main(["list", "position"])  # imports what is needed

@@ -29,9 +29,8 @@ def broken(kind, error):
 @pytest.mark.parametrize("reason", REASONS)
 @pytest.mark.parametrize("kind", SUBJECTS)
 def test_a_part_that_cannot_be_built_fails(kind, reason):
-    outcomes = [check.outcome() for check in checks(broken(kind, REASONS[reason])) if check.name not in WITHOUT_PART]
-    statuses = {outcome.name: outcome.status for outcome in outcomes}
-    assert "FAIL" in statuses.values(), statuses
+    building = (check for check in checks(broken(kind, REASONS[reason])) if check.name not in WITHOUT_PART)
+    assert any(check.outcome().status == "FAIL" for check in building)
 
 
 @pytest.mark.parametrize("kind", ["norm", "ffn", "attention", "position"])

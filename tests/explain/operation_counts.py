@@ -1,6 +1,7 @@
 """Counts of a traced call beside independent ones: torch's FlopCounterMode, and the events of torch's profiler.
 
     python -m tests.explain.operation_counts        # for every recipe of installed plugins, and every part of theirs
+    python -m tests.explain.operation_counts 3      # for every third recipe, and every third part of each kind
 
 prints a JSON object: for each recipe and part, what disagrees, or that nothing does.
 """
@@ -91,16 +92,17 @@ def part_task(kind: str, cls: type, device: str = "cpu") -> Task:
     raise refusal
 
 
-def main() -> int:
-    """Check what the installed plugins have."""
+def main(every: int = 1) -> int:
+    """Check what the installed plugins have, or one in ``every`` of it."""
     outcomes = {}
-    for recipe in (one for one in recipe_files.recipes() if not one.builtin):
+    for recipe in [one for one in recipe_files.recipes() if not one.builtin][::every]:
         name = recipe.name
         outcomes |= outcomes_of(f"recipe {name}", lambda device, name=name: test_recipes.build(name, device))
-    for part in (one for kind in registry.STACK_KINDS for one in registry.parts(kind) if not one.builtin):
-        outcomes |= outcomes_of(
-            f"{part.kind} {part.name}", lambda device, part=part: part_task(part.kind, part.load(), device)
-        )
+    for kind in registry.STACK_KINDS:
+        for part in [one for one in registry.parts(kind) if not one.builtin][::every]:
+            outcomes |= outcomes_of(
+                f"{part.kind} {part.name}", lambda device, part=part: part_task(part.kind, part.load(), device)
+            )
     json.dump(outcomes, sys.stdout, indent=1)
     return 0
 
@@ -118,4 +120,4 @@ def outcomes_of(title: str, build) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*map(int, sys.argv[1:])))

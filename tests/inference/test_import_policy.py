@@ -7,6 +7,7 @@ import pytest
 from jsonargparse import Namespace
 
 from tests.chaos import toys
+from tests.covering import choices_in_turn
 from zoo import registry
 from zoo.cli import fit, main, tensorboard
 from zoo.cli.commands import COMMANDS
@@ -32,8 +33,7 @@ def answered(capsys, *words) -> str:
     return message
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("slot", SLOTS)
+@pytest.mark.parametrize(("slot", "path"), choices_in_turn(SLOTS, PATHS))
 def test_a_class_path_of_the_standard_library_is_no_part(slot, path, capsys):
     message = answered(capsys, "fit", "lm-tiny", f"--{slot}", path, "--print_config")
     assert f"the class path {path!r} is not imported: it belongs to Python's standard library" in message
@@ -61,8 +61,10 @@ def test_what_may_name_a_part_is_not_foreign():
 CONFIGS = [{"model_type": "gpt2"}, {"architectures": ["LlamaForCausalLM"]}, {"architecture": "vit_tiny_patch16_224"}]
 
 
-@pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("command", ["generate", "translate", "classify", "fill", "tag", "export", "fit", "test"])
+READERS = ["generate", "translate", "classify", "fill", "tag", "export", "fit", "test"]
+
+
+@pytest.mark.parametrize(("command", "config"), choices_in_turn(READERS, CONFIGS))
 def test_a_published_checkpoint_is_sent_to_the_import(command, config, tmp_path, capsys):
     folder = tmp_path / "published"
     folder.mkdir()

@@ -9,6 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.covering import covering_params
 from zoo import registry
 from zoo.conformance.combinations import tasks
 from zoo.errors import UsageError
@@ -47,13 +48,18 @@ def layer(attention, position, extent, **options):
         return None
 
 
-@pytest.mark.parametrize("extent", EXTENTS)
-@pytest.mark.parametrize("position", names("position"))
-@pytest.mark.parametrize("attention", names("attention"))
+OPTIONS = {
+    "plain": {}, "window": {"window": 3}, "padded": {"padded": True},
+    "all": {"window": 2, "padded": True, "grouped": True},
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "options", [{}, {"window": 3}, {"padded": True}, {"window": 2, "padded": True, "grouped": True}], ids=str
+    ("attention", "position", "options", "extent"),
+    covering_params(names("attention"), names("position"), OPTIONS, EXTENTS),
 )
 def test_chosen_rows_and_heads_are_those_of_all_weights(attention, position, extent, options):
+    options = OPTIONS[options]
     net = layer(attention, position, EXTENTS[extent], **options)
     if net is None:
         return

@@ -7,6 +7,7 @@ import pytest
 import torch
 from small import KINDS, covering_rows, language, names, ours, part_options, refused, seq2seq, vit
 
+from tests.covering import choices_in_turn
 from zoo.conformance.combinations import attempt
 from zoo.errors import UsageError
 from zoo.tasks.classification import Classification
@@ -63,8 +64,7 @@ def test_any_of_our_parts_that_do_not_refuse_each_other_train_in_one_model(model
     assert {name: str(verdict) for name, verdict in verdicts.items() if verdict.status != "trains"} == {}
 
 
-@models
-@pytest.mark.parametrize("attention", names("attention"))
+@pytest.mark.parametrize(("attention", "model"), choices_in_turn(names("attention"), MODELS))
 def test_every_attention_trains_or_is_refused_with_every_position_and_backend(model, attention):
     fixed = ("attention", [attention]), ("position", names("position"))
     assert wrong(model, *fixed) == []

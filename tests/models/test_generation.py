@@ -8,7 +8,7 @@ import yaml
 from small import covering_cases, part_options
 
 from tests.conformance.published import GatedConvolution, Retention, TokenShift
-from tests.test_recipes import RECIPES, build
+from tests.test_recipes import DISTINCT, build
 from zoo import recipe_files
 from zoo.errors import UsageError
 from zoo.models import LanguageModel, Seq2Seq
@@ -149,7 +149,7 @@ def test_all_ways_of_writing_agree_for_parts_with_states_of_their_own(parts):
     check_translation(sharpen(Seq2Seq(V, V, 32, **sizes, **parts)), V)
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if task_of(name) in WRITERS])
+@pytest.mark.parametrize("name", [name for name in DISTINCT if task_of(name) in WRITERS])
 @torch.no_grad()
 def test_all_ways_of_writing_agree_for_the_parts_of_every_recipe(name):
     net = build(name, torch.device("cpu"), small=True).net.double()

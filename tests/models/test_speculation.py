@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 from tests.models.test_generation import STATES, WRITERS, V, rows, sharpen, sizes_and_classes, task_of
-from tests.test_recipes import RECIPES, build
+from tests.test_recipes import DISTINCT, build
 from zoo.errors import UsageError
 from zoo.models import LanguageModel, Seq2Seq
 from zoo.models.decoding_state import LanguageState
@@ -74,7 +74,7 @@ def test_greedy_text_is_that_of_plain_decoding_for_parts_with_states_of_their_ow
     check_speculation(model, V, own_draft=model)
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if task_of(name) in (*WRITERS, "FIM")])
+@pytest.mark.parametrize("name", [name for name in DISTINCT if task_of(name) in (*WRITERS, "FIM")])
 @torch.no_grad()
 def test_greedy_text_is_that_of_plain_decoding_for_every_recipe(name):
     net = build(name, torch.device("cpu"), small=True).net.double()
