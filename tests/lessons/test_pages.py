@@ -137,6 +137,28 @@ def test_what_is_printed_is_left_out_where_its_input_is_changed():
     assert "PE(1)" in labels
 
 
+def test_words_beside_a_heat_map_stand_in_the_readers_language():
+    (words,) = [event for event in run("cat").events if event.kind == "heat" and event.fields["columns"]]
+    assert render.render(words, "en").splitlines()[1].split() == ["cat", "eats", "fish"]
+    assert render.render(words, "zh").splitlines()[1].split() == ["猫", "吃", "鱼"]
+
+
+def test_the_prediction_of_a_kernel_follows_from_the_numbers_on_the_page():
+    events = run("attention").events
+    (weights,) = [event.fields["values"] for event in events if event.kind == "bars" and not event.measured]
+    shown = {event.fields["label"]["en"]: event.fields["value"] for event in events if event.kind == "value"}
+    prediction = sum(weight * value for weight, value in zip(weights.values(), shown["the values"], strict=True))
+    assert prediction == pytest.approx(shown["prediction: the sum of weights times values"])
+
+
+def test_what_is_said_of_the_ladder_is_what_its_bars_show():
+    """Counts of more letters are better, and networks of a few seconds come near the best count."""
+    (bars,) = [event.fields["values"] for event in run("ladder").events if event.kind == "bars" and event.measured]
+    assert bars["1-gram"] > bars["2-gram"] > bars["3-gram"]
+    for name in ("NNLM", "LSTM", "Transformer"):
+        assert abs(bars[name] - bars["3-gram"]) < 0.3
+
+
 def test_a_larger_model_has_a_lower_loss():
     (bars,) = [event for event in run("attention").events if event.kind == "bars" and event.measured]
     bits = list(bars.fields["values"].values())

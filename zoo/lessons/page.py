@@ -159,15 +159,15 @@ class Page:
         self,
         label: Pair | str,
         matrix: Any,
-        names: Sequence[str],
-        columns: Sequence[str] = (),
+        names: Sequence[Pair | str],
+        columns: Sequence[Pair | str] = (),
         measured: bool = False,
         rows: str = "",
     ) -> None:
         """A matrix as shades, dark where it is large; ``names`` of its rows, ``columns`` of its columns."""
         self.report(
-            "heat", rows, measured, label=both(label), matrix=as_lists(matrix), names=list(names),
-            columns=list(columns),
+            "heat", rows, measured, label=both(label), matrix=as_lists(matrix),
+            names=list(map(both, names)), columns=list(map(both, columns)),
         )  # fmt: skip
 
     def exercise(

@@ -224,13 +224,13 @@ def _heat(event: Event, language: str) -> str:
     matrix: list[list[float]] = fields["matrix"]
     items = flatten(matrix)
     low, span = min(items), (max(items) - min(items)) or 1.0
-    width = max(map(display_width, fields["names"]))
-    columns = fields["columns"]
+    names, columns = ([in_language(name, language) for name in fields[key]] for key in ("names", "columns"))
+    width = max(map(display_width, names))
     cell = max([2, *(display_width(name) + 1 for name in columns)])
     lines = [f"  {in_language(fields['label'], language)}"]
     if columns:
         lines.append("    " + " " * width + " " + "".join(pad(name, cell) for name in columns).rstrip())
-    for name, line in zip(fields["names"], matrix, strict=True):
+    for name, line in zip(names, matrix, strict=True):
         shades = [SHADES[min(int((item - low) / span * len(SHADES)), len(SHADES) - 1)] for item in line]
         lines.append(f"    {pad(name, width)} " + "".join(pad(shade * (cell - 1), cell) for shade in shades).rstrip())
     return "\n".join(lines)

@@ -73,7 +73,8 @@ page.bars(
     ("weights at x = 1.2 of the values at 0, 1, 2, 3", "x = 1.2 处，位于 0、1、2、3 的各值的权重"),
     {f"{place:g}": float(weight) for place, weight in zip(places, weights, strict=True)},
 )
-page.show(("prediction", "预测"), weights @ values)
+page.show(("the values", "各值"), values)
+page.show(("prediction: the sum of weights times values", "预测：权重乘以值，求和"), weights @ values)
 page.show(
     ("sums of the weights of zoo's Gaussian and Additive", "zoo 的 Gaussian 与 Additive 的权重之和"),
     [

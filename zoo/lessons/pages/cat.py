@@ -336,7 +336,7 @@ with torch.no_grad():
     tokens = LayerNorm(4)(placed)
     weights = attention.weights(tokens[None], pattern=Pattern())[0, 0]
     mixed = attention(tokens[None], pattern=Pattern())[0]
-names = [("cat", "dog", "fish", "eats")[row] for row in ids.tolist()]
+names = [(("cat", "猫"), ("dog", "狗"), ("fish", "鱼"), ("eats", "吃"))[row] for row in ids.tolist()]
 page.show(("normalised tokens", "归一化后的词"), tokens)
 page.heat(("who looks at whom: rows ask, columns answer", "谁看谁：行提问，列回答"), weights, names, names)
 page.show(("shares", "份额"), weights)
@@ -350,7 +350,7 @@ page.show(("stream of the first word", "第一个词的流"), placed[0] + mixed[
 # Self-attention is four matrix products: one for queries, keys and values together, one for scores, one for the sum
 # of values, one for the output. A block has two more for its feed-forward network. Counted here while zoo's block
 # runs, with operations per byte that move in 32 bits: above the ratio of a machine (10 to 300) a product is bound by
-# computing.
+# computing, below it by moving them.
 # %% [markdown] lang="zh"
 # ## 编译器看到的
 #

@@ -56,8 +56,8 @@ page = open_page(LESSON)
 #
 # A language model gives each sentence a probability: the product of each word's probability after the words before
 # it. With a bigram, only the last word counts. Nine short sentences are enough to prefer apples to tables, although
-# nobody ate either with "I" here. One is added to every count, so that a pair that never occurred is improbable and
-# not impossible.
+# neither follows "I like eating" in them. One is added to every count, so that a pair that never occurred is improbable
+# and not impossible.
 # %% [markdown] lang="zh"
 # # 通向 Transformer 的阶梯
 #
@@ -337,14 +337,16 @@ page.claim(
 # %% [markdown] lang="en"
 # ## The whole ladder on one text
 #
-# Letters of Python's help texts, bits a letter on text that was not trained on. Models that count need no training.
-# The networks train for a few seconds here, so they are far from their best; longer contexts help at every step. `zoo
-# fit lm-tiny` and `zoo compare` take the time that a fair answer needs.
+# Letters of Python's help texts, bits a letter on text that was not trained on. Models that count need no training,
+# and the longer the context, the better. The networks train for a few seconds here and are far from their best: they
+# come near the 3-gram, which has counted all of the text, although they could use more of what stands before a
+# letter. `zoo fit lm-tiny` and `zoo compare` take the time that a fair answer needs.
 # %% [markdown] lang="zh"
 # ## 同一段文字上的整个阶梯
 #
-# Python 帮助文本的字母，在没有训练过的文字上每个字母的比特数。数数的模型不需要训练；网络在这里只训练几秒，远没有到最
-# 好。每一级都说明更长的上下文有帮助。公平的答案需要更多时间：`zoo fit lm-tiny`、`zoo compare`。
+# Python 帮助文本的字母，在没有训练过的文字上每个字母的比特数。数数的模型不需要训练，看得越长越好。网络在这里只训练几
+# 秒，远没有到最好：虽然能利用更长的前文，也只是接近数完全文的 3-gram。公平的答案需要更多时间：`zoo fit lm-tiny`、`zoo
+# compare`。
 # %% tags=["slow"]
 text = re.sub("[^a-z]+", " ", " ".join(topics[name] for name in sorted(topics)).lower())[:160_000]
 ids = torch.tensor([" abcdefghijklmnopqrstuvwxyz".index(letter) for letter in text])
