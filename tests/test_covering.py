@@ -43,7 +43,7 @@ def test_every_choice_is_in_the_default_run_and_every_row_in_a_campaign():
 def test_pairs_are_in_the_default_run_and_every_row_in_a_campaign():
     rows = covering_params("abcde", [1, 2, 3], "xy")
     assert [row.values for row in rows] == list(itertools.product("abcde", [1, 2, 3], "xy"))
-    named = [dict(zip("nop", row.values, strict=True)) for row in rows]
-    default = [row for row, param in zip(named, rows, strict=True) if not param.marks]
-    assert uncovered(default, named, 2) == set()
+    every_row = [dict(zip("nop", row.values, strict=True)) for row in rows]
+    default = [row for row, param in zip(every_row, rows, strict=True) if not param.marks]
+    assert uncovered(default, every_row, 2) == set()
     assert len(default) <= 18 < len(rows)

@@ -128,7 +128,7 @@ def test_nothing_that_a_part_started_outlives_the_command(acted, zoo, tmp_path):
     pytest.fail("it still runs")
 
 
-@pytest.mark.parametrize("name", ["loops", "sleeps_forever"])
+@pytest.mark.parametrize("name", ["loops", pytest.param("sleeps_forever", marks=pytest.mark.campaign)])
 def test_a_check_that_never_ends_fails_and_the_rest_is_not_run(acted, zoo, name):
     start = time.monotonic()
     code, out, _ = zoo("check", "x.Bad", "--only", f"fine,{name},known_failure", "--timeout", "4")

@@ -158,9 +158,10 @@ def test_simultaneous_runs_have_devices_of_their_own(tmp_path):
     assert journal(other)[0][5] == os.environ.get("CUDA_VISIBLE_DEVICES", "-")
 
 
-def test_kill_9_at_any_moment_loses_and_repeats_no_run(tmp_path, undisturbed):
+@pytest.mark.parametrize("kills", [3, pytest.param(6, marks=pytest.mark.campaign)])
+def test_kill_9_at_any_moment_loses_and_repeats_no_run(tmp_path, undisturbed, kills):
     draw = random.Random(3)
-    for _ in range(6):
+    for _ in range(kills):
         process = start(tmp_path, {"step": 0.03}, jobs=2)
         until(lambda: any(each["child"] and start_time(each["child"]) for each in holding(tmp_path)))
         time.sleep(draw.uniform(0.0, 0.6))

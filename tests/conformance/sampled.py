@@ -3,6 +3,7 @@
 Every check runs on the part as it is. Of the other situations in which it is tried (the part with another value of
 each option, the part in a stack that looks at a memory) every second check meets one: these checks of a part take its
 situations in turn, so that each situation meets some checks, and each check other situations from part to part.
+Checks that start the compiler, processes or a training are for some parts of a kind only: see `is_for`.
 """
 
 from collections import Counter
@@ -16,6 +17,14 @@ from zoo.conformance.subject import Subject
 
 Situation = tuple[str, Subject]
 EVERY = 2  # one check in so many meets another situation
+COSTLY = ("learns_two_samples", "processes_agree")  # of which each part of a stack meets one
+
+
+def is_for(check: str, number: int) -> bool:
+    """Whether the default run has a check of this name for the part of this number among those of its kind."""
+    if check == "compiles":
+        return number == 0
+    return check not in COSTLY or COSTLY.index(check) == number % len(COSTLY)
 
 
 class Situations:

@@ -39,7 +39,15 @@ def counts_agree(task):
     return traced
 
 
-@pytest.mark.parametrize("name", DISTINCT)
+# in the default run a recipe is counted by one of torch's two, and in a campaign by both
+def half(names, first):
+    return [
+        pytest.param(name, marks=[] if number % 2 == first else [pytest.mark.campaign])
+        for number, name in enumerate(names)
+    ]
+
+
+@pytest.mark.parametrize("name", half(DISTINCT, 0))
 def test_flops_of_every_recipe_are_those_of_flop_counter_mode(name):
     assert counts_agree(build(name, small=True)).flops >= 0
 
@@ -50,7 +58,7 @@ def test_flops_of_every_recipe_at_its_own_size_are_those_of_flop_counter_mode(na
     counts_agree(build(name))
 
 
-@pytest.mark.parametrize("name", DISTINCT)
+@pytest.mark.parametrize("name", half(DISTINCT, 1))
 def test_operations_of_every_recipe_are_those_that_the_profiler_counts(name):
     assert check_operations(build(name, torch.device("cpu"), small=True)) > 0
 

@@ -48,12 +48,12 @@ def covering_rows(model, *kinds, strength=2, **choices):
     return covering(factors, strength, accepted=lambda row: not refused(model, row))
 
 
-def covering_cases(model, *kinds, **choices):
+def covering_cases(model, *kinds, strength=2, **choices):
     """covering_rows as cases of a test, and as cases of a campaign the rows in which all triples occur."""
-    pairs = covering_rows(model, *kinds, **choices)
-    triples = [row for row in covering_rows(model, *kinds, strength=3, **choices) if row not in pairs]
+    rows = covering_rows(model, *kinds, strength=strength, **choices)
+    triples = [row for row in covering_rows(model, *kinds, strength=3, **choices) if row not in rows]
     campaign = [pytest.param(row, marks=pytest.mark.campaign) for row in triples]
-    return [*(pytest.param(row) for row in pairs), *campaign]
+    return [*(pytest.param(row) for row in rows), *campaign]
 
 
 def part_options(parts):

@@ -111,8 +111,9 @@ def check_translation(model, vocabulary):
 
 
 def rows(model):
-    """Parts of a model in which all pairs occur that do not refuse each other."""
-    cases = covering_cases(model, "position", "attention", "backend", window=[None, 3])
+    """Parts of a model: of a language model all pairs that do not refuse each other, of a translation each one."""
+    strength = 2 if model == "LanguageModel" else 1
+    cases = covering_cases(model, "position", "attention", "backend", strength=strength, window=[None, 3])
     return pytest.mark.parametrize("parts", cases, ids=lambda row: "-".join(map(str, row.values())))
 
 

@@ -339,31 +339,38 @@ def no_state_between_calls(subject: Subject) -> None:
 IMPORTS: dict[tuple[str, str], dict[str, Any]] = {}  # what is known of modules, by name and by what was there before
 PROGRAM = """
 import sys, time, json, io, os, contextlib
-import torch, {ready}
+import torch
 import socket
-for module in {modules!r}:
-    sys.stdout.flush()
+for ready, modules in {groups!r}:
     child = os.fork()
     if child:
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if code:
-            print(json.dumps([module, {{'error': f'it ended the process with code {{code}}'}}]), flush=True)
+        os.waitpid(child, 0)
         continue
-    said, net, out, error = io.StringIO(), [], sys.stdout, None
-    def refuse(*a, **k):
-        net.append(1)
-        raise OSError('no network during import')
-    socket.socket.connect = refuse
-    begun = time.process_time()
-    try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            __import__(module)
-    except BaseException as failure:
-        error = f'{{type(failure).__name__}}: {{failure}}'
-    seen = {{'seconds': time.process_time() - begun, 'said': said.getvalue()[:200], 'network': bool(net),
-            'cuda': torch.cuda.is_initialized()}}
-    out.write(json.dumps([module, {{'error': error}} if error else seen]) + chr(10))
-    out.flush()
+    exec('import ' + ready)
+    for module in modules:
+        sys.stdout.flush()
+        child = os.fork()
+        if child:
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            if code:
+                print(json.dumps([ready, module, {{'error': f'it ended the process with code {{code}}'}}]), flush=True)
+            continue
+        said, net, out, error = io.StringIO(), [], sys.stdout, None
+        def refuse(*a, **k):
+            net.append(1)
+            raise OSError('no network during import')
+        socket.socket.connect = refuse
+        begun = time.process_time()
+        try:
+            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+                __import__(module)
+        except BaseException as failure:
+            error = f'{{type(failure).__name__}}: {{failure}}'
+        seen = {{'seconds': time.process_time() - begun, 'said': said.getvalue()[:200], 'network': bool(net),
+                'cuda': torch.cuda.is_initialized()}}
+        out.write(json.dumps([ready, module, {{'error': error}} if error else seen]) + chr(10))
+        out.flush()
+        os._exit(0)
     os._exit(0)
 """
 
@@ -373,23 +380,26 @@ def ready_for(kind: str) -> str:
     return "zoo.models.stack" if kind in STACK_KINDS else "zoo.tasks.task, zoo.data.data"
 
 
-def import_in_fresh_processes(modules: list[str], ready: str) -> None:
-    """Note how each module is imported in a process that has torch and ``ready`` already, and nothing else.
+def import_in_fresh_processes(groups: dict[str, list[str]]) -> None:
+    """Note how each module is imported in a process that has torch and what is ready already, and nothing else.
 
-    One process imports these; it forks for each module.
+    ``groups`` holds the modules by what is ready, as ``ready_for`` says it. One process imports torch; it forks for
+    what is ready, and that for each module.
     """
-    program = PROGRAM.format(ready=ready, modules=modules)
+    program = PROGRAM.format(groups=list(groups.items()))
+    count = sum(map(len, groups.values()))
     done = subprocess.run(
         [sys.executable, "-c", "import sys; sys.path[:] = " + repr(sys.path) + "\n" + program],
-        capture_output=True, text=True, timeout=60 + 10 * len(modules), check=False,
+        capture_output=True, text=True, timeout=60 + 10 * count, check=False,
     )  # fmt: skip
     for line in done.stdout.splitlines():
         if line.startswith("["):
-            module, imported = json.loads(line)
+            ready, module, imported = json.loads(line)
             IMPORTS[module, ready] = imported
     error = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    for module in modules:
-        IMPORTS.setdefault((module, ready), {"error": error})
+    for ready, modules in groups.items():
+        for module in modules:
+            IMPORTS.setdefault((module, ready), {"error": error})
 
 
 @once
@@ -397,7 +407,7 @@ def clean_import(subject: Subject) -> None:
     """Importing the module takes under two seconds, prints nothing, opens no connection and starts no GPU."""
     module, ready = subject.part.__module__, ready_for(subject.kind)
     if (module, ready) not in IMPORTS:
-        import_in_fresh_processes([module], ready)
+        import_in_fresh_processes({ready: [module]})
     report = IMPORTS[module, ready]
     require("error" not in report, f"it cannot be imported in a fresh process: {report.get('error')}")
     require(
