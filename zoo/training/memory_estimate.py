@@ -8,6 +8,7 @@ import os
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -212,24 +213,24 @@ def training_batch(task: Task, rows: int, data: Data | None) -> tuple[Any, str]:
     """
     alike = any(one.dim() > 3 for one in task.example()[0])  # images and clips have one size
     if data is not None and not data.streams and not (alike and rows):
-        return largest_batch(data), f"the largest of the first {BATCHES} batches"
+        batches = largest_batches(data)
+        largest = batches[0] if len(batches) == 1 else max(batches, key=partial(peak_of_step, task))
+        return largest, f"the largest of the first {BATCHES} batches"
     if not rows:
         raise NotImplementedError("the data does not say how many samples a batch has")
     return full_batch(task, rows), f"a batch of {rows} at full length"
 
 
-def largest_batch(data: Data) -> Any:
-    """The largest of the first batches of training, loaded in this process."""
+def largest_batches(data: Data) -> list[Any]:
+    """Of the first batches of training, loaded in this process, the largest of each tensor: none decides alone."""
     workers, data.num_workers = data.num_workers, 0
     try:
-        return max(islice(data.train_dataloader(), BATCHES), key=batch_size)
+        batches = list(islice(data.train_dataloader(), BATCHES))
     finally:
         data.num_workers = workers
-
-
-def batch_size(batch: Any) -> int:
-    """The bytes of a batch's tensors."""
-    return sum(one.nbytes for one in tensors_in(batch))
+    names = [name for name, one in batches[0].items() if isinstance(one, Tensor)]
+    largest = [max(batches, key=lambda batch, name=name: batch[name].nbytes) for name in names]
+    return list({id(batch): batch for batch in largest}.values())
 
 
 def full_batch(task: Task, rows: int) -> Any:
