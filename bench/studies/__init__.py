@@ -10,6 +10,7 @@ NAMES = (
     "attention",
     "curves",
     "operations",
+    "roofline",
     "bounds",
     "overhead",
     "startup",
