@@ -1,5 +1,6 @@
 """Where a training step spends its time: FLOPs and bytes of each operation, its share of the time, and what the machine
-allows. Counted as `zoo explain` counts, forward, backward and optimizer; timed by torch's profiler.
+allows. Counted as `zoo explain` counts, forward and backward; timed by torch's profiler, with the optimizer,
+whose fused kernel returns nothing: its bytes are not counted, and its time is among the others.
 """
 
 from __future__ import annotations
@@ -75,19 +76,19 @@ def roofline(step: Step, ceilings: Ceilings, turns: int, title: str) -> Table:
     small = [name for name in milliseconds if name not in costs or milliseconds[name] < SMALLEST * whole]
     for name in sorted(milliseconds.keys() - set(small), key=lambda name: -milliseconds[name]):
         table.rows.append(row(name, costs[name], milliseconds[name], whole))
-    rest = Costs()
+    others = Costs()
     for name in (costs.keys() & set(small)) | (costs.keys() - milliseconds.keys()):
         one = costs[name]
-        rest.calls, rest.flops, rest.traffic = (
-            rest.calls + one.calls,
-            rest.flops + one.flops,
-            rest.traffic + one.traffic,
+        others.calls, others.flops, others.traffic = (
+            others.calls + one.calls,
+            others.flops + one.flops,
+            others.traffic + one.traffic,
         )
-        rest.least, rest.compute = rest.least + one.least, rest.compute + one.compute
+        others.least, others.compute = others.least + one.least, others.compute + one.compute
     table.rows.append(
-        row("all others, views and the interpreter", rest, sum(milliseconds[name] for name in small), whole)
+        row("all others, views and the interpreter", others, sum(milliseconds[name] for name in small), whole)
     )
-    total = Costs(*(sum(getattr(one, field) for one in costs.values()) for field in vars(rest)))
+    total = Costs(*(sum(getattr(one, field) for one in costs.values()) for field in vars(others)))
     table.rows.append(row("the step", total, whole, whole))
     table.notes.append(
         f"Ceilings: {ceilings.flops / 1e9:.0f} GFLOP/s of products, {ceilings.bandwidth / 1e9:.1f} GB/s of memory; "

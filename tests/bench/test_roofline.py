@@ -21,7 +21,6 @@ def test_costs_are_those_of_the_whole_step(step):
     with FlopCounterMode(display=False) as counter:
         step.run(0)
     assert sum(one.flops for one in costs.values()) == counter.get_total_flops() > 0
-    assert costs["fused_adamw"].calls == len(step.optimizer.param_groups)
     assert all(one.least >= one.traffic / 1e9 - 1e-12 for one in costs.values())
 
 

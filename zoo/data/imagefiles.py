@@ -55,8 +55,8 @@ def middle_square(image: Image.Image, size: int) -> Tensor:
     short = min(width, height)
     if short != size:
         image = image.resize((int(size * width / short), int(size * height / short)), Image.Resampling.BILINEAR)
-    left, top = round((image.width - size) / 2), round((image.height - size) / 2)
-    square = image.crop((left, top, left + size, top + size))
+    x, y = round((image.width - size) / 2), round((image.height - size) / 2)
+    square = image.crop((x, y, x + size, y + size))
     return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
 
 

@@ -42,7 +42,8 @@ class TaskNetwork(nn.Module):
         return self.tokens_seen.device
 
 
-def _no_more(options: Options) -> dict[str, Any]:
+def no_options(options: Options) -> dict[str, Any]:
+    """No option of the network follows from those of training."""
     return {}
 
 
@@ -57,7 +58,7 @@ class Network:
     path: str
     trained: str
     training: frozenset[str] = frozenset()
-    derive: Callable[[Options], dict[str, Any]] = _no_more
+    derive: Callable[[Options], dict[str, Any]] = no_options
 
     def split_options(self, options: Options) -> tuple[dict[str, Any], dict[str, Any]]:
         """The options that a task shares with its network, and those of training."""
@@ -73,7 +74,7 @@ class Network:
         return cls
 
 
-def _has_pairs(options: Options) -> dict[str, Any]:
+def pairs_of_texts(options: Options) -> dict[str, Any]:
     """The head that tells whether a text follows another exists where its loss counts."""
     return {"pairs": (options.get("next_sentence") or 0.0) > 0}
 
@@ -99,7 +100,7 @@ NETWORKS: Mapping[str, Network] = {
     ),
     "zoo.tasks.masked.MaskedLM": Network(
         "zoo.models.encoder.MaskedLanguageModel", "zoo.inference.masked.TrainedMaskedLM",
-        frozenset({"mask_token", "next_sentence"}), _has_pairs,
+        frozenset({"mask_token", "next_sentence"}), pairs_of_texts,
     ),
     "zoo.tasks.labelling.SequenceClassification": Network(
         "zoo.models.encoder.TextClassifier", TEXT_CLASSES, SMOOTHING
