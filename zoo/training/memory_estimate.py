@@ -87,10 +87,9 @@ def peak_of_step(task: Task, batch: Any) -> int:
             id(p): nn.Parameter(torch.empty(p.shape, dtype=p.dtype), requires_grad=p.requires_grad)
             for p in task.parameters()
         }
-    twin = copy.copy(task)  # a deep copy would copy the trainer of a task that has one
-    modules = {name: copy.deepcopy(child, copies) for name, child in task.named_children() if list(child.parameters())}
-    twin._modules = {**task._modules, **{name: child.train() for name, child in modules.items()}}
-    twin.training = True
+    with suppress(RuntimeError):  # where no trainer is attached
+        copies[id(task.trainer)] = task.trainer
+    twin = copy.deepcopy(task, copies).train()
     batch = {name: mode.from_tensor(one) if is_floating(one) else one for name, one in batch.items()}
     own = [*tensors_in(list(copies.values())), *tensors_in(batch)]
     with mode, MemoryCounter(own) as counter:
