@@ -28,6 +28,7 @@ CANARIES = [
     Canary("torch", torch.nn.modules.module, "_global_forward_hooks"),
     Canary("torch", torch.nn.modules.module, "_global_forward_pre_hooks"),
     Canary("torch", torch.ops.aten.view.default, "_schema"),
+    Canary("torch", torch.ops.aten, "_pack_padded_sequence"),
     Canary("torch", torch.ops.aten, "_softmax_backward_data"),
     Canary("torch", torch.ops.mkldnn, "_reorder_linear_weight"),
     Canary("torch", torch.ops.mkldnn, "_linear_pointwise"),

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from zoo.data.data import Data
 from zoo.models.initialization import preserve_rng
-from zoo.system.torch_internals import TorchDispatchMode, fake_tensors, is_fake, outside_fake_tensors
+from zoo.system.torch_internals import TorchDispatchMode, fake_tensors, is_fake, outside_fake_tensors, packs_sequences
 from zoo.tasks.preference import DPO
 from zoo.tasks.task import Task
 
@@ -134,7 +134,7 @@ class MemoryCounter(TorchDispatchMode):
         if has_numbers(operation, args, kwargs):
             with outside_fake_tensors():
                 result = operation(*args, **kwargs)
-        elif operation is torch.ops.aten._pack_padded_sequence.default:
+        elif packs_sequences(operation):
             result = packed_shape(*args)
         else:
             result = operation(*with_places(operation, args), **kwargs)
