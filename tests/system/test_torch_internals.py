@@ -31,6 +31,7 @@ CANARIES = [
     Canary("torch", torch, "_functorch"),
     Canary("torch", torch._functorch, "config"),
     Canary("torch", torch.ops.aten.view.default, "_schema"),
+    Canary("torch", torch.ops.aten, "_pack_padded_sequence"),
     Canary("torch", torch.ops.aten, "_softmax_backward_data"),
     Canary("torch", torch.ops.mkldnn, "_reorder_linear_weight"),
     Canary("torch", torch.ops.mkldnn, "_linear_pointwise"),

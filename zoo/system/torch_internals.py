@@ -74,6 +74,14 @@ def is_view(operation: Any) -> bool:
     return any(one.alias_info is not None and not one.alias_info.is_write for one in operation._schema.arguments)
 
 
+def packs_sequences(operation: Any) -> bool:
+    """Whether an operation (OpOverload) packs padded sequences, of a shape that depends on lengths.
+
+    `aten::_pack_padded_sequence`, which the public function of that name calls.
+    """
+    return operation is torch.ops.aten._pack_padded_sequence.default
+
+
 def softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
     """The gradient of the scores from that of their softmax over the last dimension, all (..., T, S).
 

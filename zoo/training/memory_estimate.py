@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from zoo.data.data import Data
 from zoo.models.initialization import preserve_rng
-from zoo.system.torch_internals import TorchDispatchMode, fake_tensors, is_fake, outside_fake_tensors
+from zoo.system.torch_internals import TorchDispatchMode, fake_tensors, is_fake, outside_fake_tensors, packs_sequences
 from zoo.tasks.preference import DPO
 from zoo.tasks.task import Task
 
@@ -87,10 +87,9 @@ def peak_of_step(task: Task, batch: Any) -> int:
             id(p): nn.Parameter(torch.empty(p.shape, dtype=p.dtype), requires_grad=p.requires_grad)
             for p in task.parameters()
         }
-    twin = copy.copy(task)  # a deep copy would copy the trainer of a task that has one
-    modules = {name: copy.deepcopy(child, copies) for name, child in task.named_children() if list(child.parameters())}
-    twin._modules = {**task._modules, **{name: child.train() for name, child in modules.items()}}
-    twin.training = True
+    with suppress(RuntimeError):  # where no trainer is attached
+        copies[id(task.trainer)] = task.trainer
+    twin = copy.deepcopy(task, copies).train()
     batch = {name: mode.from_tensor(one) if is_floating(one) else one for name, one in batch.items()}
     own = [*tensors_in(list(copies.values())), *tensors_in(batch)]
     with mode, MemoryCounter(own) as counter:
@@ -135,7 +134,7 @@ class MemoryCounter(TorchDispatchMode):
         if has_numbers(operation, args, kwargs):
             with outside_fake_tensors():
                 result = operation(*args, **kwargs)
-        elif operation is torch.ops.aten._pack_padded_sequence.default:
+        elif packs_sequences(operation):
             result = packed_shape(*args)
         else:
             result = operation(*with_places(operation, args), **kwargs)
