@@ -42,7 +42,7 @@ def step(batch):
 step(batches[0])
 weights = sum(one.nbytes for one in task.parameters())
 states = sum(one.nbytes for state in optimizer.state.values() for one in state.values() if one.dim())
-print(memory.total, max(peak_above(lambda: step(batch)) for batch in batches[1:]) + weights + states)
+print(memory.total, max(peak_above(lambda: step(batch)) for batch in batches[1:] or batches) + weights + states)
 """
 
 WRAPPED = """\

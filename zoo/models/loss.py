@@ -10,12 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from zoo.parts.derivatives import differentiable_gradients, transformed
-from zoo.system.torch_internals import is_fake
 
 IGNORED = -100
 ROWS = 512  # tokens whose logits exist at the same time
 CACHE = 2**20  # bytes of float32 weights that stay in a core's cache between the passes over them
-FAKE_PARTS = 2  # of the rows of logits without numbers, whose memory is estimated
+FAKE_PARTS = 2  # parts of the rows of logits without numbers, whose memory is estimated
 
 
 def cross_entropy(
@@ -70,7 +69,7 @@ def rows_in_cache(logits: Tensor) -> int:
     if logits.device.type != "cpu" or torch.compiler.is_compiling():
         return len(logits)
     rows = max(1, CACHE // (4 * logits.size(1)))
-    return max(rows, len(logits) // FAKE_PARTS) if is_fake(logits) else rows
+    return rows if type(logits) is Tensor else max(rows, len(logits) // FAKE_PARTS)  # a subclass has no numbers
 
 
 class _Chunked(torch.autograd.Function):

@@ -130,7 +130,7 @@ def compile_backward_with_forward() -> None:
     """
     import torch._functorch.config  # here: it imports the compiler
 
-    torch._functorch.config.force_non_lazy_backward_lowering = True  # type: ignore[attr-defined]
+    torch._functorch.config.force_non_lazy_backward_lowering = True
 
 
 def assume_constant_result(function: F) -> F:

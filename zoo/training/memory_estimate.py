@@ -228,7 +228,8 @@ def largest_batches(data: Data) -> list[Any]:
     finally:
         data.num_workers = workers
     names = [name for name, one in batches[0].items() if isinstance(one, Tensor)]
-    largest = [max(batches, key=lambda batch, name=name: batch[name].nbytes) for name in names]
+    sizes = [[batch[name].nbytes for batch in batches] for name in names]
+    largest = [batches[one.index(max(one))] for one in sizes]
     return list({id(batch): batch for batch in largest}.values())
 
 
