@@ -5,15 +5,8 @@ import json
 import pytest
 import torch
 
-from zoo.data.dialogue import (
-    CHAT_TEMPLATE,
-    SPECIALS,
-    Conversation,
-    DialogueFiles,
-    Turn,
-    chat_tokens,
-    has_chat_template,
-)
+from zoo.data.conversation import CHAT_TEMPLATE, SPECIALS, Conversation, Turn, chat_tokens, has_chat_template
+from zoo.data.dialogue import DialogueFiles
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 

@@ -5,8 +5,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from zoo.data.infill import EOS, MIDDLE, PREFIX, SUFFIX, InfillText, Marks, Parts, arrange, prompt_tokens
+from zoo.data.infill import InfillText, Parts, arrange
+from zoo.data.infill_prompt import MIDDLE, PREFIX, SUFFIX, Marks, prompt_tokens
 from zoo.data.text import TextFiles
+from zoo.data.tokenizer import EOS
 from zoo.errors import UsageError
 
 LENGTH = 48

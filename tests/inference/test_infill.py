@@ -6,7 +6,8 @@ import torch
 import zoo
 from tests.inference.conftest import CPU, SMALL, STEPS, TEXT
 from zoo.cli import main
-from zoo.data.infill import EOS, MIDDLE, PREFIX, SUFFIX
+from zoo.data.infill_prompt import MIDDLE, PREFIX, SUFFIX
+from zoo.data.tokenizer import EOS
 from zoo.errors import UsageError
 from zoo.inference.trained_model import Gap
 from zoo.inference.weight_files import read_tensors

@@ -146,9 +146,9 @@ def test_words_beside_a_heat_map_stand_in_the_readers_language():
 def test_the_prediction_of_a_kernel_follows_from_the_numbers_on_the_page():
     events = run("attention").events
     (weights,) = [event.fields["values"] for event in events if event.kind == "bars" and not event.measured]
-    shown = {event.fields["label"]["en"]: event.fields["value"] for event in events if event.kind == "value"}
-    prediction = sum(weight * value for weight, value in zip(weights.values(), shown["the values"], strict=True))
-    assert prediction == pytest.approx(shown["prediction: the sum of weights times values"])
+    numbers = {event.fields["label"]["en"]: event.fields["value"] for event in events if event.kind == "value"}
+    prediction = sum(weight * value for weight, value in zip(weights.values(), numbers["the values"], strict=True))
+    assert prediction == pytest.approx(numbers["prediction: the sum of weights times values"])
 
 
 def test_what_is_said_of_the_ladder_is_what_its_bars_show():

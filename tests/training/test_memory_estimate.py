@@ -87,13 +87,13 @@ def test_estimates_draw_no_random_number():
 
 
 def test_memory_counts_as_long_as_it_is_used_and_views_do_not_count():
-    given = torch.zeros(10)
-    with fake_tensors(), MemoryCounter([given]) as counter:
+    batch = torch.zeros(10)
+    with fake_tensors(), MemoryCounter([batch]) as counter:
         first = torch.zeros(1000)
         second = first + 1
         assert counter.in_use == counter.peak == 8000
         view = second[:10].view(2, 5)
-        given.add_(1)
+        batch.add_(1)
         assert counter.in_use == 8000
         del first
         assert counter.in_use == 4000
