@@ -41,13 +41,34 @@ def test_a_last_batch_too_small_for_all_joins_the_one_before(items):
     assert len({len(batches) for batches in per_rank}) == 1 or items < 4
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
-def test_training_loses_fewer_samples_than_there_are_processes(world):
-    for plan in plans(world, 5):
-        flat = [i for batches in dealt(plan) for batch in batches for i in batch]
-        assert len(set(flat)) == len(flat)
-        assert plan.edges[-1] == len(flat)
-        assert len(flat) > {RowPlan: 103, TokenPlan: len(LENGTHS)}[type(plan)] - world
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_training_has_every_sample_once_in_equally_many_batches_within_the_budget(rows, world):
+    for items in range(world, 40):
+        per_rank = dealt(RowPlan(items, rows * world, world, 5))
+        assert sorted(i for batches in per_rank for batch in batches for i in batch) == list(range(items))
+        assert len({len(batches) for batches in per_rank}) == 1
+        sizes = [len(batch) for batches in per_rank for batch in batches]
+        assert min(sizes) >= 1
+        assert max(sizes) <= rows + (rows == 1), "more than its rows only where a batch before could lend none"
+
+
+@pytest.mark.parametrize("world", [2, 3, 5])
+@pytest.mark.parametrize("seed", range(12))
+def test_the_longest_samples_are_trained_on_by_several_processes_too(seed, world):
+    """They are the last ones of the sorted samples, which a batch for fewer samples than processes would leave out."""
+    draw = np.random.default_rng(seed)
+    lengths = np.append(draw.integers(1, 60, int(draw.integers(world, 90))), draw.integers(57, 121, world - 1))
+    plan, width = TokenPlan(lengths, 128 * world, world, seed), -(-lengths // 8) * 8
+    per_rank = dealt(plan, 2)
+    assert sorted(i for batches in per_rank for batch in batches for i in batch) == list(range(len(lengths)))
+    assert len({len(batches) for batches in per_rank}) == 1
+    for batch in (batch for batches in per_rank for batch in batches):
+        assert (len(batch) - 1) * width[batch].max() <= 128
+
+
+def test_fewer_samples_than_processes_are_left_out_of_training():
+    assert dealt(RowPlan(2, 8, 4, 5)) == [[], [], [], []]
 
 
 def test_two_processes_share_the_global_batches_of_one():
@@ -108,13 +129,14 @@ def test_uniform_draws_are_uniform_and_independent():
 
 
 @pytest.mark.parametrize("plan", [RowPlan(13, 4, 1, 5), TokenPlan(np.full(13, 8), 32, 1, 5)])
-def test_batches_that_another_number_of_processes_leaves_out_are_noticed(plan):
-    """The last batch of one sample is none for two processes; with one fewer the order of the others is another."""
+def test_last_batches_that_another_number_of_processes_changes_are_noticed(plan):
+    """Two processes take the last batch of one sample with another one of the batch before it."""
     shared = RowPlan(13, 4, 2, 5) if isinstance(plan, RowPlan) else TokenPlan(np.full(13, 8), 32, 2, 5)
-    assert (plan.count, shared.count) == (4, 3)
-    assert not shared.agrees(plan.identity())
+    assert (plan.count, shared.count) == (4, 4)
     assert shared.agrees(shared.identity())
-    assert shared.agrees(shared.identity()[:-1])  # as an older version wrote it
+    for older in (plan.identity(), plan.identity()[:-1], plan.identity()[:-2], [*shared.identity()[:-2], 3]):
+        assert not shared.agrees(older)
+        assert plan.agrees(older) == (older[-1] != 3)
 
 
 class Numbers(BatchDataset):

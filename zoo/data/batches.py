@@ -36,17 +36,22 @@ class Indices(list[int]):
 class Plan(ABC):
     """Global batches of one split. `count` is the same in every epoch: Lightning asks for it only once.
 
-    Training (`seed` is given): a last incomplete batch is kept if every process gets a sample of it, else dropped; the
-    epoch's order decides which samples that are. Evaluation (`seed` is None): always the same order, every sample
-    exactly once; a last batch too small for all processes joins the one before, so that all get equally many batches.
+    An epoch has every sample exactly once, in as many batches for each process. In training (`seed` is given), a last
+    batch with fewer samples than processes takes some of the batch before it; where that would have too few then, and
+    in evaluation (`seed` is None), which always has the same order, it joins that batch. A single batch of fewer
+    samples than processes is left out of training.
     """
 
     def __init__(self, edges: list[int], world: int, seed: int | None) -> None:
         """Batch i holds the samples ``edges[i]`` to ``edges[i + 1]`` of the epoch's order."""
-        if len(edges) > 1 and edges[-1] - edges[-2] < world:
-            if seed is not None:
-                edges = edges[:-1]
-            elif len(edges) > 2:
+        missing = world - (edges[-1] - edges[-2]) if len(edges) > 1 else 0
+        self.rearranged = missing > 0  # its last batches are not those of one process
+        if missing > 0:
+            if len(edges) == 2:
+                edges = edges[:1] if seed is not None else edges
+            elif seed is not None and edges[-2] - edges[-3] - missing >= world:
+                edges = [*edges[:-2], edges[-2] - missing, edges[-1]]
+            else:
                 edges = [*edges[:-2], edges[-1]]
         self.edges, self.world, self.seed = np.array(edges), world, seed
 
@@ -67,12 +72,18 @@ class Plan(ABC):
 
     @abstractmethod
     def identity(self) -> list[int | None]:
-        """Numbers that agree where two plans give the same batches; `count`, which depends on `world`, is the last."""
+        """Numbers that agree where two plans give the same batches; the last two are those of ``end``."""
+
+    def end(self) -> list[int | None]:
+        """The number of batches and the first sample of the last one, which may depend on `world`."""
+        return [self.count, int(self.edges[-2]) if self.count else 0]
 
     def agrees(self, identity: list[int | None]) -> bool:
-        """Whether the plan of this identity gives the same batches; one that an older version wrote has no count."""
+        """Whether the plan of this identity gives the same batches; those of older versions lack one or both numbers of
+        the end, and have not rearranged it.
+        """
         own = self.identity()
-        return identity in (own, own[:-1])
+        return identity == own or (not self.rearranged and identity in (own[:-1], own[:-2]))
 
 
 class RowPlan(Plan):
@@ -88,8 +99,8 @@ class RowPlan(Plan):
         return order, np.arange(self.count)
 
     def identity(self) -> list[int | None]:
-        """Items, rows per batch, seed and number of batches."""
-        return [self.items, self.rows, self.seed, self.count]
+        """Items, rows per batch, seed and the end."""
+        return [self.items, self.rows, self.seed, *self.end()]
 
 
 class TokenPlan(Plan):
@@ -97,8 +108,8 @@ class TokenPlan(Plan):
 
     Samples are sorted by rounded length, in random order where it is equal, and the batches are shuffled. The sorted
     lengths are the same in every epoch, so the number of batches is too, which shuffled pools could not promise. A
-    process's share of a batch exceeds ``tokens / world`` by less than one row. Raises UsageError for a sample longer
-    than one process's budget.
+    process's share of a batch exceeds ``tokens / world`` by less than one row, in the last one by at most one. Raises
+    UsageError for a sample longer than one process's budget.
     """
 
     def __init__(self, lengths: np.ndarray, tokens: int, world: int, seed: int | None) -> None:
@@ -128,8 +139,8 @@ class TokenPlan(Plan):
         return order[np.argsort(self.width[order], kind="stable")], draw.permutation(self.count)
 
     def identity(self) -> list[int | None]:
-        """Items, their tokens in all, tokens per batch, seed and number of batches."""
-        return [len(self.width), int(self.width.sum()), self.tokens, self.seed, self.count]
+        """Items, their tokens in all, tokens per batch, seed and the end."""
+        return [len(self.width), int(self.width.sum()), self.tokens, self.seed, *self.end()]
 
 
 @dataclass
