@@ -72,7 +72,8 @@ def test_a_recipe_with_overrides_trains_resumes_and_is_exported(zoo, plugin):
     code, _, err = zoo("fit", "lm-toy", "--model.depth", "2", "--resume")
     assert code == 2
     assert "model.overrides is" in err
-    assert zoo("export", str(home), "exported")[0] == 0
+    code, _, err = zoo("export", str(home), "exported")
+    assert (code, err) == (0, "")
     net = library.load("exported").net
     assert parts(net) == [("Mine", "MLP"), ("MultiHead", "RealTokens")]
     assert net.stack.windows == [None, 5]

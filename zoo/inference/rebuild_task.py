@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,8 +37,8 @@ def rebuild_network(
 ) -> tuple[TaskNetwork, dict[str, Any]] | None:
     """The network of the task in ``config["model"]``, with random weights, and the section in the words of today.
 
-    The task is not imported. Options of training are not read; the classes that they name must be allowed. None for a
-    task that is not in NETWORKS, and for options that `rebuild_task` refuses as a whole.
+    The task is not imported. Options of training are not read; what they name must be classes that are allowed. None
+    for a task that is not in NETWORKS, and for options that `rebuild_task` refuses as a whole.
 
     Raises PluginError or UsageError as `rebuild_task` does.
     """
@@ -51,7 +52,7 @@ def rebuild_network(
     except TypeError as error:
         raise UsageError(f"{source} cannot be built with this version of zoo: {error}") from error
     for path in class_paths(others):
-        _check_allowed(path, source, allow)
+        _import_class(path, source, allow)
     own = current_options({"class_path": network.path, "init_args": options}, source, allow)
     module, _, name = network.path.rpartition(".")
     parser = ArgumentParser(exit_on_error=False)
@@ -70,7 +71,7 @@ def task_of_network(module: TaskNetwork, place: ModelLocation) -> Task:
 def _instantiate(parser: ArgumentParser, model: Mapping[str, Any], source: Path) -> Any:
     """What a configuration describes as ``model``. Raises UsageError where it cannot be built."""
     try:
-        parsed = parser.parse_object({"model": dict(model)})
+        parsed = parser.parse_object({"model": copy.deepcopy(dict(model))})  # it changes dictionaries within lists
         _refuse_functions("model", parsed.model, source)
         with torch.random.fork_rng(devices=[]):  # initial weights are random, and replaced later
             return parser.instantiate(parsed).model
