@@ -189,7 +189,7 @@ def test_the_list_says_what_it_knows_and_imports_nothing(work):
 
 
 def test_the_doctor_tries_each_and_survives(work):
-    patience = "from zoo.cli import import_probe, main; import_probe.probe.__defaults__ = (5.0,); "  # for p-minute
+    patience = "from zoo.cli import import_probe, main; import_probe.probe.__defaults__ = (8.0,); "  # for p-minute
     done = child(work, "doctor", "--json", code=f"{patience}sys.exit(main())")
     assert (done.returncode, done.stderr) == (2, "")
     report = json.loads(done.stdout)
