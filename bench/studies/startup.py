@@ -1,7 +1,8 @@
 """How long every command takes to answer, in processes that were never started before; medians.
 
-``zoo fit`` is timed up to its first line (what is trained) and up to the line that names the device, behind which the
-first step begins; the yardstick is ``import torch, lightning``. ``zoo generate`` is timed for one token of an export,
+``zoo fit`` is timed up to its first line (what is trained), up to the line that names the device, behind which the
+first step begins, and up to the line that says that one step is finished and saved, which is later than the step
+itself; the yardstick is ``import torch, lightning``. ``zoo generate`` is timed for one token of an export,
 which an earlier process has read, beside the imports that it cannot do without.
 """
 
@@ -23,8 +24,9 @@ FREE = (
     ["fit", "--help"], ["generate", "--help"], ["compare", "--help"], ["fit", "lm-tny"],
 )  # fmt: skip
 LIMIT, ABOVE, TIMES, TOKEN = 0.5, 1.5, 1.2, 2.5
+LINES = {"first line": "", "device line": "device", "first step finished and saved": "finished"}
 IMPORTS = ("torch", "torch, lightning")
-SHORT = ["--trainer.max_steps", "1", "--trainer.limit_val_batches", "1", "--trainer.num_sanity_val_steps", "0"]
+SHORT = ["--trainer.max_steps", "1", "--trainer.limit_val_batches", "0", "--trainer.num_sanity_val_steps", "0"]
 
 
 def study(options: Options) -> list[Table]:
@@ -39,14 +41,13 @@ def study(options: Options) -> list[Table]:
                 seconds_of_turns.append(_whole([sys.executable, "-m", "zoo", *words], folder, options.clock))
             seconds = statistics.median(seconds_of_turns)
             light.rows.append([f"zoo {' '.join(words)}", seconds, _judged(seconds, LIMIT)])
-        lines: dict[str, list[float]] = {"import torch, lightning": [], "first line": [], "device line": []}
+        lines: dict[str, list[float]] = {"import torch, lightning": [], **{name: [] for name in LINES}}
         for _ in range(options.turns):
             lines["import torch, lightning"].append(
                 _whole([sys.executable, "-c", "import torch, lightning"], folder, options.clock)
             )
-            first, device = _lines(folder, options.clock)
-            lines["first line"].append(first)
-            lines["device line"].append(device)
+            for name, seconds in _lines(folder, options.clock).items():
+                lines[name].append(seconds)
         token = first_token(folder, options)
     heavy = Table("Start-up of `zoo fit lm-tiny`", ["until", "s", "above the import", "goal", "ratio", "goal of it"])
     base = statistics.median(lines["import torch, lightning"])
@@ -94,11 +95,11 @@ def _whole(command: list[str], folder: str, clock: str) -> float:
     return time.perf_counter() - start
 
 
-def _lines(folder: str, clock: str) -> tuple[float, float]:
-    """Seconds until the first line of a training run, and until the one about the device."""
+def _lines(folder: str, clock: str) -> dict[str, float]:
+    """Seconds until each line of ``LINES`` that a training run of one step writes."""
     command = [sys.executable, "-m", "zoo", "fit", "lm-tiny", "--runs", f"{folder}/runs", "--overwrite"]
     command += SHORT
-    lines: list[float] = []
+    seconds: dict[str, float] = {}
     start = time.perf_counter()
     with subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -106,12 +107,13 @@ def _lines(folder: str, clock: str) -> tuple[float, float]:
     ) as process:  # fmt: skip
         assert process.stdout is not None
         for line in process.stdout:
-            if not lines or line.lstrip().startswith("device"):
-                lines.append(_spent(process.pid) if clock == "cpu" else time.perf_counter() - start)
+            for name, beginning in LINES.items():
+                if name not in seconds and line.lstrip().startswith(beginning):
+                    seconds[name] = _spent(process.pid) if clock == "cpu" else time.perf_counter() - start
         errors = process.stderr.read() if process.stderr else ""
-    if len(lines) < 2:
-        raise RuntimeError(f"zoo fit lm-tiny said too little: {errors[-300:]}")
-    return lines[0], lines[1]
+    if len(seconds) < len(LINES):
+        raise RuntimeError(f"zoo fit lm-tiny wrote too few lines: {errors[-300:]}")
+    return seconds
 
 
 def _spent(pid: int) -> float:

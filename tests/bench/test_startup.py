@@ -18,7 +18,7 @@ def run_without_processes(monkeypatch, seconds, code=0):
     monkeypatch.setattr(
         startup, "_whole", lambda command, *_: next(time for word, time in seconds.items() if word in command)
     )
-    monkeypatch.setattr(startup, "_lines", lambda *_: (seconds["fit"], seconds["fit"]))
+    monkeypatch.setattr(startup, "_lines", lambda *_: dict.fromkeys(startup.LINES, seconds["fit"]))
     return commands
 
 
@@ -40,7 +40,14 @@ def test_a_fit_is_judged_by_its_ratio_to_the_import(fit, judgement, monkeypatch)
     run_without_processes(monkeypatch, {**TIMES, "fit": fit})
     heavy = startup.study(Options(turns=1))[1]
     assert heavy.rows[0] == ["import torch, lightning", 2.0, 0.0, "", "", ""]
-    assert heavy.rows[2][4:] == [fit / 2.0, judgement]
+    assert [row[0] for row in heavy.rows[1:]] == ["first line", "device line", "first step finished and saved"]
+    assert all(row[4:] == [fit / 2.0, judgement] for row in heavy.rows[1:])
+
+
+def test_a_real_fit_writes_every_line_that_is_timed(tmp_path):
+    seconds = startup._lines(str(tmp_path), "wall")
+    assert list(seconds) == list(startup.LINES)
+    assert 0 < seconds["first line"] <= seconds["device line"] < seconds["first step finished and saved"]
 
 
 def test_an_export_that_fails_is_no_figure(monkeypatch, tmp_path):

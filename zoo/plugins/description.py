@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from zoo.registry import Part
+from zoo.system.garbage_collection import pause_collection
 
 # number of leading constructor arguments that the model passes itself, by kind: they are not options of the user
 CLASS_PARAMETERS = {
@@ -174,11 +175,15 @@ _paths: dict[str, Path | None] = {}
 
 @contextlib.contextmanager
 def cache_lookups() -> Iterator[None]:
-    """Search for each module only once inside the block, in which nothing must be installed."""
+    """Search for each module only once inside the block, in which nothing must be installed.
+
+    Syntax trees live until the end, so that the garbage collector would walk all of them for nothing.
+    """
     global _specs
     before, _specs = _specs, {} if _specs is None else _specs
     try:
-        yield
+        with pause_collection():
+            yield
     finally:
         _specs = before
         _paths.clear()
@@ -269,11 +274,24 @@ def _classes_and_imports(
     for node in parsed.body:
         if isinstance(node, ast.ClassDef):
             classes.setdefault(node.name, node)
-    for inner in ast.walk(parsed):
+    for inner in _statements(parsed):
         if isinstance(inner, ast.ImportFrom):
             for alias in inner.names:
                 imports.setdefault(alias.asname or alias.name, (inner, alias))
     return classes, imports
+
+
+def _statements(tree: ast.AST) -> Iterator[ast.stmt]:
+    """Every statement below a node, the nearest levels first; expressions, most of a tree, are not visited."""
+    level: list[ast.AST] = [tree]
+    while level:
+        level = [
+            inner
+            for node in level
+            for field in ("body", "orelse", "handlers", "finalbody", "cases")
+            for inner in getattr(node, field, ())
+        ]
+        yield from (node for node in level if isinstance(node, ast.stmt))
 
 
 def _find(module: str, name: str, hops: int = MAX_HOPS) -> _ClassSource | None:
