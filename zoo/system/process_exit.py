@@ -76,4 +76,5 @@ def _is_on_disk(file: io.IOBase) -> bool:
 
 
 def _subclasses(cls: type) -> set[type]:
-    return {cls}.union(*(_subclasses(inner) for inner in cls.__subclasses__()))
+    inner: list[type] = cls.__subclasses__()
+    return {cls}.union(*map(_subclasses, inner))
