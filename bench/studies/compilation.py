@@ -7,6 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.study import PATIENCE, Options, Table
@@ -34,10 +35,12 @@ def study(options: Options) -> list[Table]:
 def start(sizes: tuple[int, int, int], cache: str, threads: int, turns: int) -> tuple[float, float, float]:
     """Of a fresh process: seconds of the first compiled step, and of a later step, eager and compiled."""
     env = {**os.environ, "ZOO_CACHE": cache, "OMP_NUM_THREADS": str(threads), SWITCH: "plain"}
-    env.pop("TORCHINDUCTOR_CACHE_DIR", None)
+    env.pop("TORCHINDUCTOR_CACHE_DIR", None)  # programs are kept in the cache, as those of a run
     code = f"from bench.studies.compilation import time_steps; print(*time_steps({sizes!r}, {turns}))"
     words = [sys.executable, "-c", code]
     done = subprocess.run(words, env=env, stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=True)
+    if not (Path(cache) / "compiled").is_dir():
+        raise RuntimeError("the compiler kept its programs elsewhere, so that a first start has those of others")
     first, eager, compiled = map(float, done.stdout.split())
     return first, eager, compiled
 

@@ -5,6 +5,7 @@ import types
 import pytest
 import torch
 import torch._functorch.config
+import torch._inductor.runtime.cache_dir_utils
 import torch._subclasses.fake_tensor
 import torch.utils._python_dispatch
 from torch.autograd import forward_ad
@@ -38,6 +39,7 @@ CANARIES = [
     Canary("torch", torch.ops.mkldnn, "_is_mkldnn_bf16_supported"),
     Canary("torch", lambda: torch.compiler.assume_constant_result(lambda: 0), "_dynamo_marked_constant"),
     Canary("torch", torch, "_dynamo"),
+    Canary("torch", torch._inductor.runtime.cache_dir_utils, "default_cache_dir"),
 ]
 WRITER = Canary("torch", SummaryWriter, "_get_file_writer", ("self",))
 EVENT_FILES = "zoo/logging/event_files.py"  # beside the module: TensorBoard is imported only where a run logs
@@ -46,6 +48,10 @@ EVENT_FILES = "zoo/logging/event_files.py"  # beside the module: TensorBoard is 
 def test_torch_has_the_options_of_its_compiler_that_zoo_sets():
     assert torch._functorch.config.force_non_lazy_backward_lowering in (True, False)
     assert torch._dynamo.config.capture_dynamic_output_shape_ops in (True, False)
+
+
+def test_torch_has_the_folder_of_its_compiler():
+    assert torch_internals.default_compiler_cache() == torch._inductor.runtime.cache_dir_utils.default_cache_dir()
 
 
 @pytest.mark.parametrize("canary", CANARIES, ids=str)

@@ -2,11 +2,14 @@
 
 import logging
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import boxed_nop as nop
+from torch._inductor.runtime import cache_dir_utils
 
 from zoo.parts.ffn import MoE
 from zoo.system import kernel_choice
@@ -229,3 +232,26 @@ def test_programs_stay_in_the_cache_folder(monkeypatch, tmp_path):
     monkeypatch.setenv(compilation.COMPILER_CACHE, "/mine")
     compilation.keep_programs()
     assert os.environ[compilation.COMPILER_CACHE] == "/mine"
+
+
+def test_programs_stay_in_the_cache_folder_where_torch_has_named_its_own(monkeypatch, tmp_path):
+    """Which it does while Lightning is imported; the compiler itself says which folder it uses."""
+    monkeypatch.delenv(compilation.COMPILER_CACHE)
+    assert cache_dir_utils.cache_dir() == os.environ[compilation.COMPILER_CACHE]
+    compilation.keep_programs()
+    assert cache_dir_utils.cache_dir() == str(tmp_path / "cache" / "compiled")
+
+
+@pytest.mark.campaign
+def test_a_run_leaves_its_programs_in_the_cache_folder(tmp_path):
+    """In a process of its own: what was imported before decides."""
+    names = {name: value for name, value in os.environ.items() if name != compilation.COMPILER_CACHE}
+    options = ["--trainer.max_steps", "1", "--trainer.limit_val_batches", "0", "--model.dim", "8", "--model.depth", "1"]
+    words = [sys.executable, "-m", "zoo", "fit", "lm-tiny", "--compile", "--runs", str(tmp_path / "runs"), *options]
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    env = {**names, "ZOO_CACHE": str(tmp_path / "cache"), "TMPDIR": str(temporary), kernel_choice.SWITCH: "plain"}
+    process = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert list((tmp_path / "cache" / "compiled").rglob("*.so"))
+    assert not list(temporary.rglob("*.so"))

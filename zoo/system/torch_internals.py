@@ -152,6 +152,16 @@ def with_sizes_of_data(compiled: F) -> F:
     return function
 
 
+def default_compiler_cache() -> str:
+    """The folder that torch's compiler keeps programs in, and writes into the environment, where that names none.
+
+    Modules of torch that Lightning imports ask for the folder, so that the variable is set before anything is compiled.
+    """
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    return default_cache_dir()
+
+
 def raised_by_compiler(error: BaseException) -> bool:
     """Whether torch.compile could not take a function: its errors are classes of `torch._dynamo`, and have no other."""
     return "torch._dynamo" in type(error).__module__ or "dynamo" in str(error).lower()

@@ -17,7 +17,7 @@ from zoo.errors import StorageError
 from zoo.io.cache_folder import cache_root
 from zoo.parts.ffn import aux_losses
 from zoo.system import kernel_choice
-from zoo.system.torch_internals import compile_backward_with_forward, with_sizes_of_data
+from zoo.system.torch_internals import compile_backward_with_forward, default_compiler_cache, with_sizes_of_data
 
 if TYPE_CHECKING:
     from zoo.tasks.task import Loss, Task
@@ -73,8 +73,8 @@ def reason(error: Exception) -> str:
 
 
 def keep_programs() -> None:
-    """Let the compiler keep its programs in zoo's cache folder, unless the environment names another."""
-    if COMPILER_CACHE not in os.environ:
+    """Let the compiler keep its programs in zoo's cache folder, unless the environment names another than torch does."""
+    if os.environ.get(COMPILER_CACHE) in (None, default_compiler_cache()):
         with suppress(StorageError):  # without a home it keeps them in the folder of temporary files
             os.environ[COMPILER_CACHE] = str(cache_root() / "compiled")
 
