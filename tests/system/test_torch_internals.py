@@ -47,6 +47,7 @@ EVENT_FILES = "zoo/logging/event_files.py"  # beside the module: TensorBoard is 
 
 def test_torch_has_the_options_of_its_compiler_that_zoo_sets():
     assert torch._functorch.config.force_non_lazy_backward_lowering in (True, False)
+    assert torch._functorch.config.autograd_cache_allow_custom_autograd_functions in (True, False)
     assert torch._dynamo.config.capture_dynamic_output_shape_ops in (True, False)
 
 

@@ -255,3 +255,48 @@ def test_a_run_leaves_its_programs_in_the_cache_folder(tmp_path):
     assert process.returncode == 0, process.stderr
     assert list((tmp_path / "cache" / "compiled").rglob("*.so"))
     assert not list(temporary.rglob("*.so"))
+
+
+OWN_GRADIENTS = """
+import os, sys, torch
+from torch._dynamo.utils import counters
+from zoo.system import torch_internals
+
+torch_internals.keep_programs_of_own_gradients()
+factor, power, constant = map(int, sys.argv[1:])
+table = torch.full((4,), float(constant))
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x * w * factor
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        for _ in range(power):
+            g = g * 2
+        return g * w, g * x * table
+
+tensors = [torch.full((4,), 3.0, requires_grad=True) for _ in range(2)]
+torch.compile(lambda x, w: Product.apply(x, w).sum())(*tensors).backward()
+kept = counters["aot_autograd"]["autograd_cache_hit"]
+print(kept, *(int(one.grad[0]) for one in tensors), flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.campaign
+def test_a_program_of_another_own_gradient_is_not_used(tmp_path):
+    """Forward, backward or a constant tensor differ from those of a process before; the last two differ in nothing."""
+    env = {**os.environ, compilation.COMPILER_CACHE: str(tmp_path)}
+    results = []
+    for words in ("1 1 1", "1 2 1", "2 2 1", "2 2 5", "2 2 5"):
+        command = [sys.executable, "-c", OWN_GRADIENTS, *words.split()]
+        process = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert process.returncode == 0, process.stderr
+        results.append(tuple(map(int, process.stdout.split())))
+    assert [gradients for _, *gradients in results] == [[6, 6], [12, 12], [12, 12], [12, 60], [12, 60]]
+    assert [kept for kept, *_ in results[:3]] == [0, 0, 0]
+    assert results[4][0] == 1

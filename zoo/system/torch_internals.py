@@ -133,6 +133,18 @@ def compile_backward_with_forward() -> None:
     torch._functorch.config.force_non_lazy_backward_lowering = True
 
 
+def keep_programs_of_own_gradients() -> None:
+    """Have torch.compile keep the program of a loss with an own `torch.autograd.Function` for later processes, as it
+    does with others: `torch._functorch.config.autograd_cache_allow_custom_autograd_functions`, where torch has it.
+
+    The operations of both passes are part of the key. Without it, every process derives the gradients anew.
+    """
+    import torch._functorch.config  # here: it imports the compiler
+
+    if hasattr(torch._functorch.config, "autograd_cache_allow_custom_autograd_functions"):
+        torch._functorch.config.autograd_cache_allow_custom_autograd_functions = True
+
+
 def assume_constant_result(function: F) -> F:
     """Have a compiler call a function once and keep its result: `_dynamo_marked_constant`.
 

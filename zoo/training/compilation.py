@@ -17,7 +17,12 @@ from zoo.errors import StorageError
 from zoo.io.cache_folder import cache_root
 from zoo.parts.ffn import aux_losses
 from zoo.system import kernel_choice
-from zoo.system.torch_internals import compile_backward_with_forward, default_compiler_cache, with_sizes_of_data
+from zoo.system.torch_internals import (
+    compile_backward_with_forward,
+    default_compiler_cache,
+    keep_programs_of_own_gradients,
+    with_sizes_of_data,
+)
 
 if TYPE_CHECKING:
     from zoo.tasks.task import Loss, Task
@@ -37,6 +42,7 @@ def compile_loss(task: Task) -> None:
     """
     keep_programs()
     compile_backward_with_forward()
+    keep_programs_of_own_gradients()
     # it says which CUDA it would use, on machines without a GPU too
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     eager, compiled = task.loss, with_sizes_of_data(torch.compile(task.loss))
@@ -73,7 +79,7 @@ def reason(error: Exception) -> str:
 
 
 def keep_programs() -> None:
-    """Let the compiler keep its programs in zoo's cache folder, unless the environment names another than torch does."""
+    """Let the compiler keep its programs in zoo's cache folder, unless the user names another."""
     if os.environ.get(COMPILER_CACHE) in (None, default_compiler_cache()):
         with suppress(StorageError):  # without a home it keeps them in the folder of temporary files
             os.environ[COMPILER_CACHE] = str(cache_root() / "compiled")
