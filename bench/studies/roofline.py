@@ -1,6 +1,5 @@
 """Where a training step spends its time: FLOPs and bytes of each operation, its share of the time, and what the machine
-allows. Counted as `zoo explain` counts, forward and backward; timed by torch's profiler, with the optimizer,
-whose fused kernel returns nothing: its bytes are not counted, and its time is among the others.
+allows. Counted as `zoo explain` counts, forward, backward and the optimizer; timed by torch's profiler.
 """
 
 from __future__ import annotations

@@ -24,6 +24,20 @@ def test_costs_are_those_of_the_whole_step(step):
     assert all(one.least >= one.traffic / 1e9 - 1e-12 for one in costs.values())
 
 
+def test_the_optimizer_reads_four_numbers_of_each_weight_and_writes_three(step):
+    """Weight, gradient and two moments; all but the gradient are written. Counts of steps are numbers of their own."""
+    weights = [torch.randn(5, 3, requires_grad=True), torch.randn(7, requires_grad=True)]
+    optimizer = torch.optim.AdamW(weights, fused=True)
+    sum(one.sum() for one in weights).backward()
+    recorder = roofline.StepRecorder()
+    with recorder:
+        optimizer.step()
+    (fused,) = (one for one in recorder.operations if one.name == "fused_adamw")
+    assert fused.write == 4 * 3 * (15 + 7)
+    assert fused.read == 4 * (4 * (15 + 7) + len(weights))
+    assert roofline.count(step, Ceilings(1e9, 1e9))["fused_adamw"].traffic > 0
+
+
 def test_the_rows_of_a_table_are_the_whole_step(step):
     table = roofline.roofline(step, Ceilings(1e9, 1e9), 2, "a step")
     *rows, whole = table.rows

@@ -112,6 +112,18 @@ def test_views_are_told_from_copies():
     assert not torch_internals.is_view(aten.add_.Tensor)
 
 
+def test_what_an_operation_writes_into_is_known():
+    x, y = torch.ones(2), torch.ones(2)
+    written = torch_internals.written_arguments
+    assert written(torch.ops.aten.add_.Tensor, (x, y), {}) == [x]
+    assert written(torch.ops.aten.add.Tensor, (x, y), {}) == []
+    assert written(torch.ops.aten.add.out, (x, y), {"out": x}) == [x]
+    fused, lists = torch.ops.aten._fused_adamw_.default, [[x], [y], [x], [x], [], [x]]
+    assert written(fused, lists, {}) == [[x], [x], [x], []]
+    assert written(fused, lists, {"grad_scale": y}) == [[x], [y], [x], [x], []]
+    assert written(torch.cond, lists, {}) == []
+
+
 def test_the_gradient_of_a_softmax_is_autograds():
     scores = torch.randn(2, 3, 5, requires_grad=True)
     weights, grad = scores.softmax(-1), torch.randn(2, 3, 5)

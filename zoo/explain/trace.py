@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry
 
 from zoo.logging.run_record import tensors
-from zoo.system.torch_internals import TorchDispatchMode, is_view
+from zoo.system.torch_internals import TorchDispatchMode, is_view, written_arguments
 
 FREE = ("_unsafe_view", "empty", "arange")  # no work and no traffic, though their schemas do not say so
 GATHERS = (
@@ -120,6 +120,7 @@ class Recorder(TorchDispatchMode):
                 return out
         out = func(*args, **kwargs)
         results = [one for _, one in tensors(out)]
+        results = results or [one for _, one in tensors(written_arguments(func, args, kwargs))]  # optimizers in place
         operands = [one for _, one in tensors((args, kwargs))]
         source = tuple(dict.fromkeys(number for one in operands for number in self.sources.get(id(one), ())))
         if results and (packet is func or not is_view(func)) and packet.__name__ not in FREE:

@@ -5,7 +5,7 @@ Every function says which name it stands for and why no public one does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -72,6 +72,21 @@ def call_is_altered(module: nn.Module) -> bool:
 def is_view(operation: Any) -> bool:
     """Whether an operation (OpOverload) returns views of its arguments: from its `_schema`."""
     return any(one.alias_info is not None and not one.alias_info.is_write for one in operation._schema.arguments)
+
+
+def written_arguments(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The arguments that an operation (OpOverload) writes into, by its `_schema`; none of a higher-order operator.
+
+    Fused optimizers declare their gradients as written, which they divide by the scale of a `grad_scale` only.
+    """
+    schema = getattr(operation, "_schema", None)
+    if schema is None:
+        return []
+    values = dict(zip((one.name for one in schema.arguments), args, strict=False)) | dict(kwargs)
+    written = {one.name for one in schema.arguments if one.alias_info is not None and one.alias_info.is_write}
+    if values.get("grad_scale") is None:
+        written.discard("grads")
+    return [value for name, value in values.items() if name in written]
 
 
 def packs_sequences(operation: Any) -> bool:
