@@ -64,9 +64,11 @@ def test_the_kernels_of_this_machine_are_shown_with_their_times(tmp_path, monkey
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path))
     monkeypatch.setenv(kernel_choice.SWITCH, "measured")
     measured = iter(itertools.cycle([(2e-4, 1e-4), (1e-4, 3e-4)]))
-    monkeypatch.setattr(
-        kernel_choice, "measure", lambda kernels: dict(zip(kernels, next(measured), strict=True)), raising=True
-    )
+
+    def measure(kernels):
+        return dict(zip(kernels, next(measured) if "linear" in kernels else (1e-4, 2e-5), strict=True))
+
+    monkeypatch.setattr(kernel_choice, "measure", measure)
     monkeypatch.setattr(few_row_linear, "EXAMPLE", 4)
     monkeypatch.setattr(cpu_attention, "EXAMPLE", 4)
     try:
@@ -76,6 +78,8 @@ def test_the_kernels_of_this_machine_are_shown_with_their_times(tmp_path, monkey
         assert lines[1].startswith(f"kernels    measured (ZOO_KERNELS), stored in {tmp_path}")
         (one,) = [line.split() for line in lines if line.startswith("products 1 x 384 x 1152")]
         assert " ".join(one[6:]) == "columns linear 200 us columns 100 us (0.50)"
+        (packed,) = [line.split() for line in lines if line.startswith("packed products 1 x 384 x 1152")]
+        assert " ".join(packed[7:]) == "packed columns 100 us packed 20 us (0.20)"
         (two,) = [line.split() for line in lines if line.startswith("products 1 x 384 x 8192")]
         assert " ".join(two[6:]) == "linear linear 100 us columns 300 us (3.00)"
         assert main(["doctor", "--kernels", "--json"]) == 0

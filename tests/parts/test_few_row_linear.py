@@ -18,6 +18,7 @@ from zoo.system import torch_internals
 def _rivals_of_torch_are_the_fastest(monkeypatch):
     """Whatever this machine is fast at, the kernels of this module are used."""
     monkeypatch.setattr(module, "fastest_kernel", lambda rows, weight: "columns" if rows <= COLUMNS else "packed")
+    monkeypatch.setattr(module, "is_faster_packed", lambda rows, weight: rows > COLUMNS)
 
 
 needs_onednn = pytest.mark.skipif(not torch_internals.can_reorder_weights(), reason="torch has no products of oneDNN")
@@ -83,7 +84,7 @@ def test_a_packed_matrix_serves_while_it_is_held_and_not_changed():
 @pytest.mark.parametrize("rows", [1, 2, 8, FEW])
 @torch.no_grad()
 def test_matrices_in_bfloat16_are_packed_for_any_few_rows(rows, monkeypatch):
-    monkeypatch.setattr(module, "fastest_kernel", lambda rows, weight: "packed")
+    monkeypatch.setattr(module, "is_faster_packed", lambda rows, weight: True)
     products, product = [], Packed.product
     monkeypatch.setattr(Packed, "product", lambda *call: products.append(1) or product(*call))
     x, weight, bias = (torch.randn(*sizes).bfloat16() for sizes in ((rows, 48), (40, 48), (40,)))
@@ -108,10 +109,56 @@ def test_kernels_of_each_type_are_measured_apart(monkeypatch):
         (("products", 1, 48, 40), ("linear", "columns")),
         (("bf16 products", 1, 48, 40), ("linear", "packed")),
     ]
-    kernels = module._examples(2, 48, 40, "packed", torch.bfloat16)
+    kernels = module._examples(2, 48, 40, ("linear", "packed"), torch.bfloat16)
     assert list(kernels) == ["linear", "packed"]
     for kernel in kernels.values():
         kernel()
+
+
+@pytest.mark.parametrize("unpacked", ["linear", "columns"])
+@pytest.mark.parametrize("answer", [True, False])
+@torch.no_grad()
+def test_a_packed_matrix_competes_with_the_faster_of_both_others(answer, unpacked, monkeypatch):
+    """For one or two rows of float32; for other products the other kernel is torch's own, and there is one question."""
+    monkeypatch.undo()
+    classes = []
+
+    def choose(call, kernels, prepare):
+        classes.append((call, kernels))
+        packed = call[0] == "packed products" or call[1] > COLUMNS or "bf16" in call[0]
+        return ("packed" if answer else kernels[0]) if packed else unpacked
+
+    monkeypatch.setattr(module.kernel_choice, "choose", choose)
+    weight = torch.empty(40, 48)
+    assert [module.is_faster_packed(rows, weight) for rows in (1, 2, 3)] == [answer] * 3
+    assert module.is_faster_packed(1, weight.bfloat16()) == answer
+    assert classes == [
+        (("products", 1, 48, 40), ("linear", "columns")),
+        (("packed products", 1, 48, 40), (unpacked, "packed")),
+        (("products", 2, 48, 40), ("linear", "columns")),
+        (("packed products", 2, 48, 40), (unpacked, "packed")),
+        (("products", 3, 48, 40), ("linear", "packed")),
+        (("bf16 products", 1, 48, 40), ("linear", "packed")),
+    ]
+
+
+@needs_onednn
+@pytest.mark.parametrize("rows", [1, 2])
+@torch.no_grad()
+def test_one_and_two_rows_are_multiplied_with_a_packed_matrix_where_that_is_faster(rows, monkeypatch):
+    monkeypatch.setattr(module, "is_faster_packed", lambda rows, weight: True)
+    products, product = [], Packed.product
+    monkeypatch.setattr(Packed, "product", lambda *call: products.append(1) or product(*call))
+    x, weight, bias = torch.randn(rows, 1, 48), torch.randn(40, 48), torch.randn(40)
+    exact = F.linear(x.double(), weight.double(), bias.double())
+    packed = packs([weight], rows)
+    torch.testing.assert_close(linear(x, weight, bias).double(), exact, atol=1e-4, rtol=1e-5)
+    assert len(packed) == len(products) == 1
+    assert not module.uses_torch_kernel(rows, weight)
+    weight.mul_(2)
+    torch.testing.assert_close(linear(x, weight), F.linear(x, weight), atol=1e-4, rtol=1e-5)
+    assert len(products) == 1
+    del packed
 
 
 @torch.no_grad()
@@ -128,10 +175,12 @@ def test_nothing_is_packed_where_it_would_not_serve(monkeypatch):
         assert packs([weight], 8) == []
 
 
+@pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("rows", [1, 2, 3, 8])
 @torch.no_grad()
-def test_a_model_writes_what_it_writes_without_these_kernels(rows, monkeypatch):
+def test_a_model_writes_what_it_writes_without_these_kernels(rows, packed, monkeypatch):
     """Log-probabilities of the written tokens, step by step, against those of one float64 forward."""
+    monkeypatch.setattr(module, "is_faster_packed", lambda rows, weight: packed)
     model = LanguageModel(61, 32, dim=32, depth=2, heads=4).eval()
     for parameter in model.parameters():
         parameter.mul_(2)
@@ -179,6 +228,9 @@ def test_the_kernel_that_was_measured_as_faster_computes(monkeypatch):
     monkeypatch.setattr(Packed, "product", lambda self, x, bias: calls.append("packed") or x @ self.weight.T)
     for kernel in ("columns", "packed", "linear"):
         monkeypatch.setattr(module, "fastest_kernel", lambda rows, weight, kernel=kernel: kernel)
+        monkeypatch.setattr(
+            module, "is_faster_packed", lambda rows, weight, kernel=kernel: rows > COLUMNS and kernel == "packed"
+        )
         packed = packs([weight], 8)
         assert len(packed) == (kernel == "packed")
         for rows in (1, 2, 8):
@@ -187,10 +239,16 @@ def test_the_kernel_that_was_measured_as_faster_computes(monkeypatch):
     assert calls == ["columns", "columns", "packed"]
 
 
-@pytest.mark.parametrize(("rows", "rival"), [(1, "columns"), (2, "columns"), (3, "packed"), (9, "packed")])
-def test_what_is_measured_are_the_kernels_that_are_used(rows, rival, monkeypatch):
+@pytest.mark.parametrize(
+    ("rows", "kernels"),
+    [
+        (1, ("linear", "columns")), (2, ("linear", "columns")), (3, ("linear", "packed")), (9, ("linear", "packed")),
+        (1, ("columns", "packed")), (2, ("linear", "packed")),
+    ],
+)  # fmt: skip
+def test_what_is_measured_are_the_kernels_that_are_used(rows, kernels, monkeypatch):
     """Each example reads matrices that no cache holds, at most of ``EXAMPLE`` bytes, and calls the kernel."""
-    if rival == "packed" and not torch_internals.can_reorder_weights():
+    if "packed" in kernels and not torch_internals.can_reorder_weights():
         pytest.skip("torch has no products of oneDNN")
     monkeypatch.setattr(module, "EXAMPLE", 3 * 4 * 40 * 48)
     shapes, calls = [], []
@@ -198,10 +256,13 @@ def test_what_is_measured_are_the_kernels_that_are_used(rows, rival, monkeypatch
     monkeypatch.setattr(F, "linear", lambda x, weight: shapes.append((*x.shape, *weight.shape)))
     monkeypatch.setattr(module, "product_by_columns", lambda *call: calls.append(product(*call).shape))
     monkeypatch.setattr(torch_internals, "reordered_linear", lambda *call: calls.append(reordered(*call).shape))
-    kernels = module._examples(rows, 48, 40, rival)
-    assert list(kernels) == ["linear", rival]
-    for kernel in kernels.values():
+    examples = module._examples(rows, 48, 40, kernels)
+    assert list(examples) == list(kernels)
+    for kernel in examples.values():
         kernel()
-    assert shapes == [(rows, 48, 40, 48)] * 3
-    assert calls == [(rows, 40)] * 3
-    assert list(module._examples(1, 48, 10**6, "columns")) == ["linear", "columns"]  # and not 192 MB of numbers
+    assert shapes == [(rows, 48, 40, 48)] * (3 * ("linear" in kernels))
+    assert calls == [(rows, 40)] * (3 * len(set(kernels) - {"linear"}))
+    assert list(module._examples(1, 48, 10**6, ("linear", "columns"))) == [
+        "linear",
+        "columns",
+    ]  # and not 192 MB of numbers

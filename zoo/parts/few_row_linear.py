@@ -1,8 +1,8 @@
 """Products with few rows, as in a step of decoding, by the kernel that is fastest at them on this machine.
 
 A CPU's matrix library is made for many rows. With one or two, W x^T with two columns takes half as long on an AMD EPYC,
-and twice as long on an Intel Xeon with AMX. From three rows on oneDNN may be faster, if it may reorder the matrix once:
-``packs`` does that for generation. `zoo.system.kernel_choice` measures which of them to use.
+and twice as long on an Intel Xeon with AMX. oneDNN may be faster, if it may reorder the matrix once: ``packs`` does that
+for generation; on a newer EPYC it takes half as long for one row. `zoo.system.kernel_choice` measures which to use.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class Packed:
         self.sample = None if flat is None else flat[:: max(1, len(flat) // SAMPLE) | 1]
         self.before = None if self.sample is None else self.sample.tobytes()
         self.matrix = self.lay(weight.detach())
+        self.choices: dict[int, bool] = {}  # by rows
 
     @staticmethod
     def lay(weight: Tensor) -> Any:
@@ -64,7 +65,10 @@ class Packed:
 
     def serves(self, rows: int) -> bool:
         """Whether its product is used for so many rows."""
-        return least_rows(self.weight) <= rows <= FEW and fastest_kernel(rows, self.weight) == "packed"
+        choice = self.choices.get(rows)
+        if choice is None:
+            choice = self.choices[rows] = rows <= FEW and is_faster_packed(rows, self.weight)
+        return choice
 
     @property
     def current(self) -> bool:
@@ -106,7 +110,7 @@ def uses_torch_kernel(rows: int, weight: Tensor) -> bool:
 
 
 def least_rows(weight: Tensor) -> int:
-    """The rows from which products with a matrix may be faster packed: fewer of float32 may be faster as W x^T."""
+    """The rows from which the packed matrix is the only rival of torch's kernel: fewer of float32 have W x^T, too."""
     return COLUMNS + 1 if weight.dtype is torch.float32 else 1
 
 
@@ -119,35 +123,50 @@ def product_by_columns(x: Tensor, weight: Tensor) -> Tensor:
 
 def fastest_kernel(rows: int, weight: Tensor) -> str:
     """The kernel for products of at most ``FEW`` rows with a matrix (out, in): "linear", which is torch's own, or
-    "columns" (W x^T) or "packed" (oneDNN). From eight rows on classes end at powers of two.
+    "columns" (W x^T) of one or two rows, "packed" (oneDNN) of more. From eight rows on classes end at powers of two.
     """
     rows = rows if rows <= 8 else 1 << (rows - 1).bit_length()
     rival = "columns" if rows < least_rows(weight) else "packed"
+    return _choose("products", rows, weight, ("linear", rival))
+
+
+def is_faster_packed(rows: int, weight: Tensor) -> bool:
+    """Whether products of at most ``FEW`` rows with a matrix (out, in) are faster with the matrix packed."""
+    kernel = fastest_kernel(rows, weight)
+    if rows >= least_rows(weight):
+        return kernel == "packed"
+    return _choose("packed products", rows, weight, (kernel, "packed")) == "packed"
+
+
+def _choose(what: str, rows: int, weight: Tensor, kernels: tuple[str, str]) -> str:
     out, width = weight.shape
-    what = "products" if weight.dtype is torch.float32 else "bf16 products"
-    return kernel_choice.choose(
-        (what, rows, width, out), ("linear", rival), lambda: _examples(rows, width, out, rival, weight.dtype)
-    )
+    dtype = weight.dtype
+    what = what if dtype is torch.float32 else f"bf16 {what}"
+    return kernel_choice.choose((what, rows, width, out), kernels, lambda: _examples(rows, width, out, kernels, dtype))
 
 
 def measure_common() -> None:
     """Choose the kernels of some common products, as `zoo doctor --kernels` shows them."""
     for rows in COMMON_ROWS if torch_internals.can_reorder_weights() else range(1, COLUMNS + 1):
         for width, out in COMMON_MATRICES:
-            fastest_kernel(rows, torch.empty(out, width, device="meta"))
+            weight = torch.empty(out, width, device="meta")
+            if torch_internals.can_reorder_weights():
+                is_faster_packed(rows, weight)
+            else:
+                fastest_kernel(rows, weight)
 
 
 def _examples(
-    rows: int, width: int, out: int, rival: str, dtype: torch.dtype = torch.float32
+    rows: int, width: int, out: int, kernels: tuple[str, str], dtype: torch.dtype = torch.float32
 ) -> dict[str, Callable[[], object]]:
-    """Products with as many matrices (out, in) as a core's cache does not hold, by torch's kernel and by its rival."""
+    """Products with as many matrices (out, in) as a core's cache does not hold, by each of the kernels."""
     row = width * dtype.itemsize
     out = max(1, min(out, EXAMPLE // row))
     numbers = torch.Generator().manual_seed(0)
     x = torch.randn(rows, width, generator=numbers, dtype=torch.float32).to(dtype)
     count = max(1, EXAMPLE // (row * out))
     weights = [torch.randn(out, width, generator=numbers, dtype=torch.float32).to(dtype) for _ in range(min(count, 64))]
-    packed = [] if rival == "columns" else [torch_internals.reorder_weight(weight) for weight in weights]
+    packed = [torch_internals.reorder_weight(weight) for weight in weights] if "packed" in kernels else []
 
     @torch.no_grad()
     def linear() -> None:
@@ -164,7 +183,8 @@ def _examples(
         for weight in packed:
             torch_internals.reordered_linear(x, weight, None)
 
-    return {"linear": linear, rival: columns if rival == "columns" else packed_products}
+    examples = {"linear": linear, "columns": columns, "packed": packed_products}
+    return {name: examples[name] for name in kernels}
 
 
 def is_inference(x: Tensor, weight: Tensor) -> bool:
@@ -190,9 +210,9 @@ def packs(weights: Iterable[Tensor], rows: int) -> list[Packed]:
         weight
         for weight in weights
         if can_serve(weight)
-        and least_rows(weight) <= rows <= FEW
+        and 1 <= rows <= FEW
         and torch_internals.can_reorder_weights(weight.dtype)
-        and fastest_kernel(rows, weight) == "packed"
+        and is_faster_packed(rows, weight)
     ]
     return [] if sum(weight.nbytes for weight in served) > LARGEST else [pack_once(weight, Packed) for weight in served]
 
