@@ -9,6 +9,7 @@ import torch._inductor.runtime.cache_dir_utils
 import torch._subclasses.fake_tensor
 import torch.utils._python_dispatch
 from torch.autograd import forward_ad
+from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.tensorboard import SummaryWriter
 
 from tests.private_names import ROOT, Canary, check, uses
@@ -23,6 +24,7 @@ CANARIES = [
     Canary("torch", torch.Tensor, "_version"),
     Canary("torch", torch, "_C"),
     Canary("torch", torch._C, "_are_functorch_transforms_active"),
+    Canary("torch", torch._C, "_len_torch_dispatch_stack"),
     Canary("torch", forward_ad, "_current_level"),
     Canary("torch", torch.nn.Module(), "_forward_hooks"),
     Canary("torch", torch.nn.Module(), "_forward_pre_hooks"),
@@ -85,6 +87,15 @@ def test_transforms_are_seen():
         calls.append(torch_internals.function_transforms_active())
     assert calls == [True, True]
     assert not torch_internals.function_transforms_active()
+
+
+def test_observers_of_operations_are_seen():
+    assert not torch_internals.operations_are_observed()
+    with FlopCounterMode(display=False):
+        assert torch_internals.operations_are_observed()
+    with torch_internals.fake_tensors():
+        assert torch_internals.operations_are_observed()
+    assert not torch_internals.operations_are_observed()
 
 
 def test_tensors_without_memory_are_known_and_left_for_those_that_have_it():

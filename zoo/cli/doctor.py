@@ -120,13 +120,14 @@ def run(options: ParsedOptions) -> int:
 
 def show_kernels(as_json: bool) -> int:
     """`zoo doctor --kernels`: the classes of calls that were measured on this machine, common ones now if need be."""
-    from zoo.parts import cpu_attention, few_row_linear
+    from zoo.parts import cpu_attention, few_row_linear, training_products
     from zoo.system import kernel_choice
 
     mode = kernel_choice.mode()
     if mode != "plain":
         few_row_linear.measure_common()
         cpu_attention.measure_common()
+        training_products.measure()
     path, times = kernel_choice.choice_file(), kernel_choice.stored()
     kernels = {
         words: next(iter(seconds)) if mode == "plain" else kernel_choice.fastest(seconds)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from zoo.parts import training_products
 from zoo.parts.derivatives import differentiable_gradients, transformed
 
 IGNORED = -100
@@ -85,12 +86,14 @@ class _Chunked(torch.autograd.Function):
         dw = torch.zeros_like(weight, dtype=wide) if needed[1] else None
         db = torch.zeros_like(bias, dtype=wide) if needed[2] else None
         spread = smoothing / weight.size(0)
+        by_onednn = any(needed) and not torch.compiler.is_compiling() and training_products.serves(x[:rows], weight)
+        linear = training_products.product if by_onednn else F.linear
         for first in range(0, x.size(0), rows):
             part = slice(first, first + rows)
             place, real = places[part], mask[part][:, None]
             # a row of padding may hold anything, and inf * 0 is nan
             inputs = torch.where(real, x[part], 0.0)
-            logits = F.linear(inputs, weight, bias)
+            logits = linear(inputs, weight, bias)
             losses = x.new_empty((len(inputs), 1), dtype=wide)
             step = len(inputs) if db is not None else rows_in_cache(logits)
             for start in range(0, len(inputs), step):
@@ -116,10 +119,13 @@ class _Chunked(torch.autograd.Function):
                 continue
             slope = logits
             if dx is not None:
-                dx[part] = torch.where(real, slope @ weight, 0.0)
+                product = linear(slope, weight.t()) if by_onednn else slope @ weight
+                dx[part] = torch.where(real, product, 0.0)
             if dw is None:
                 continue
-            if dw.dtype == x.dtype:
+            if by_onednn:
+                training_products.add_product(dw, slope.t(), inputs.t())
+            elif dw.dtype == x.dtype:
                 dw.addmm_(slope.T, inputs)
             else:
                 dw += slope.T @ inputs

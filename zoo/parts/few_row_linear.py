@@ -1,8 +1,8 @@
 """Products with few rows, as in a step of decoding, by the kernel that is fastest at them on this machine.
 
 A CPU's matrix library is made for many rows. With one or two, W x^T with two columns takes half as long on an AMD EPYC,
-and twice as long on an Intel Xeon with AMX. oneDNN may be faster, if it may reorder the matrix once: ``packs`` does that
-for generation; on a newer EPYC it takes half as long for one row. `zoo.system.kernel_choice` measures which to use.
+and twice as long on an Intel Xeon with AMX. oneDNN may be faster, if it may reorder the matrix once, as ``packs`` does
+for generation; on a newer EPYC it halves the time of one row. `zoo.system.kernel_choice` measures which to use.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from zoo.parts import training_products
 from zoo.parts.derivatives import transformed
 from zoo.system import kernel_choice, torch_internals
 
@@ -84,9 +85,11 @@ _packed: weakref.WeakValueDictionary[int, Packed] = weakref.WeakValueDictionary(
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b for x (..., in) and W (out, in), as ``F.linear`` to within rounding."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return F.linear(x, weight, bias)
     rows = x.numel() // x.size(-1) if x.size(-1) else 0
+    if rows > FEW and torch.is_grad_enabled():
+        return training_products.linear(x, weight, bias)
     if not rows or (rows > FEW and not _packed) or not is_inference(x, weight):
         return F.linear(x, weight, bias)
     packed = _packed.get(id(weight))

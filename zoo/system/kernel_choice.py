@@ -35,6 +35,8 @@ ROUNDS = 7  # in which each kernel is timed once, after one that is not
 LEAST = 2e-4  # seconds of one timing: faster calls are repeated
 WAIT = 5.0  # seconds for another process that stores a choice
 
+TRAINING_PRODUCTS = ("training products", 512, 384, 1152)  # a class of `zoo.parts.training_products`
+
 Prepare = Callable[[], Mapping[str, Callable[[], object]]]
 
 _kernels: dict[tuple[Hashable, ...], str] = {}  # of the classes that this process met
@@ -76,13 +78,18 @@ def record() -> dict[str, Any]:
 
 
 def adopt(content: object) -> None:
-    """Use the kernels of a record from now on; what is no record changes nothing."""
+    """Use the kernels of a record from now on; what is no record changes nothing.
+
+    A run whose record has no kernel for training products made none that could be chosen, or is older than the choice:
+    it goes on with torch's own.
+    """
     global _recorded_mode
     choices = content.get("choices") if isinstance(content, Mapping) else None
     if not isinstance(content, Mapping) or not isinstance(choices, Mapping):
         return
     forget()
     _recorded_mode = content["mode"] if content.get("mode") in MODES else ""
+    _recorded[words_of(TRAINING_PRODUCTS)] = "linear"
     _recorded.update({str(words): str(kernel) for words, kernel in choices.items()})
 
 

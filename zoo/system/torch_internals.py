@@ -129,6 +129,19 @@ def reordered_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x.contiguous(), weight, bias, "none", [], "")
 
 
+def dense_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x (N, in) W^T + b to (N, out) by oneDNN, without a graph: `mkldnn::_linear_pointwise`. Both may be transposes.
+
+    Public products of float32 are MKL's.
+    """
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+def operations_are_observed() -> bool:
+    """Whether a `TorchDispatchMode` sees the operations of this thread: `torch._C._len_torch_dispatch_stack`."""
+    return torch._C._len_torch_dispatch_stack() > 0
+
+
 def keep_autocast_cache() -> None:
     """Have autocast leave its cache as it is from now on, in this thread: `torch.autocast_increment_nesting`.
 
