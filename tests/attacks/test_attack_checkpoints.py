@@ -182,7 +182,7 @@ def test_pickles_written_by_hand_are_refused(run, canary, name):
 
 @pytest.mark.parametrize("value", [b"}", b"]", b"c__builtin__\nset\n)R"], ids=["dict", "list", "set"])
 def test_attributes_of_all_but_an_ordered_dict_are_refused(run, canary, value):
-    """In a checkpoint without another fault: an OrderedDict, which has the versions of modules, is read without them."""
+    """In a checkpoint with no other fault: an OrderedDict, which has versions of modules, is read without them."""
     beginning, end = b"\x80\x02}X\x01\x00\x00\x00a", b"}X\x01\x00\x00\x00bK\x01sbs."
     archive(run, beginning + b"ccollections\nOrderedDict\n)R" + end)
     assert screen_pickle(path(run)) == {"a": {}}

@@ -67,7 +67,7 @@ def test_a_language_model_takes_what_was_said(parts, estimates_and_peaks):
 
 
 def small_task(name: str):
-    """The task of a recipe at a small size; a recurrent one of short sequences, as an estimate follows each position."""
+    """The task of a recipe at a small size; a recurrent one is traced at each position, so its sequences are short."""
     task = build(name, torch.device("cpu"), small=True)
     if isinstance(task, RNNSeq2Seq):
         task = RNNSeq2Seq(source_vocab_size=64, target_vocab_size=64, max_length=12, dim=32)
