@@ -20,6 +20,7 @@ import threading
 import traceback
 import types
 
+os.fsync = lambda file: os.fstat(getattr(file, "fileno", lambda: file)()) and None  # as in tests/conftest.py
 STANDARD = ("stdin", "stdout", "stderr")
 
 

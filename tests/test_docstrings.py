@@ -4,8 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
+from tests.rows import try_each
 from zoo import registry
 from zoo.plugins.description import describe, describe_class
 
@@ -43,12 +42,12 @@ def shapeless(source):
     ]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+@try_each(FILES, lambda path: str(path.relative_to(ROOT)))
 def test_public_definitions_have_docstrings(path):
     assert undocumented(path.read_text()) == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+@try_each(FILES, lambda path: str(path.relative_to(ROOT)))
 def test_functions_that_return_tensors_give_shapes(path):
     assert shapeless(path.read_text()) == []
 
@@ -85,7 +84,7 @@ PARTS = [  # those of torch, such as its AdamW, have torch's own documentation
 ]
 
 
-@pytest.mark.parametrize("part", PARTS, ids=lambda part: f"{part.kind} {part.name}")
+@try_each(PARTS, lambda part: f"{part.kind} {part.name}")
 def test_every_option_has_a_phrase(part):
     without = [option.name for option in describe(part).options if not option.about]
     assert not without, f"{part}: say what they are below Args: in the docstring of __init__"

@@ -1,6 +1,7 @@
 """What must not grow: parameters per function, import directions; and what must agree: names."""
 
 import ast
+import functools
 import graphlib
 import importlib
 import inspect
@@ -10,9 +11,8 @@ import tomllib
 from importlib.metadata import entry_points
 from pathlib import Path
 
-import pytest
-
 import zoo
+from tests.rows import try_each
 from zoo import registry
 
 ROOT = Path(__file__).parent.parent
@@ -54,9 +54,14 @@ def id_of(path):
     return str(path.relative_to(ROOT))
 
 
+@functools.cache
+def parse(path):
+    return ast.parse(path.read_text())
+
+
 def imports(path):
     """Every module that a file imports, anywhere in it."""
-    return imported(ast.parse(path.read_text()))
+    return imported(parse(path))
 
 
 def imported(tree):
@@ -72,7 +77,7 @@ def layer(path):
     return path.relative_to(ROOT / "zoo").with_suffix("").parts[0]
 
 
-@pytest.mark.parametrize("path", FILES, ids=id_of)
+@try_each(FILES, id_of)
 def test_imports_run_one_way(path):
     inside, outside = MAY_IMPORT.get(layer(path), (None, None))
     for name in imports(path):
@@ -106,9 +111,9 @@ def run_time(path):
     yield from imported(tree)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=id_of)
+@try_each(SOURCES, id_of)
 def test_a_function_has_at_most_ten_parameters(path):
-    tree = ast.parse(path.read_text())
+    tree = parse(path)
     owners = {child: node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for child in node.body}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
@@ -118,7 +123,7 @@ def test_a_function_has_at_most_ten_parameters(path):
             assert count <= 10 or slots, f"{getattr(node, 'name', 'lambda')} has {count}"
 
 
-@pytest.mark.parametrize(("group", "name", "target"), DECLARED)
+@try_each(DECLARED, "{} {} {}".format)
 def test_an_entry_point_names_a_documented_class_of_its_kind(group, name, target):
     module, _, attribute = target.partition(":")
     cls = getattr(importlib.import_module(module), attribute)
@@ -149,15 +154,20 @@ def modules():
     return [info.name for info in pkgutil.walk_packages(zoo.__path__, "zoo.") if not info.name.endswith("__main__")]
 
 
+@functools.cache
+def is_open(method):
+    return "raise NotImplementedError" in inspect.getsource(method)
+
+
 def is_base(cls):
     """A kind itself, or a class that leaves a method to its subclasses."""
     methods = [getattr(cls, name) for name in dir(cls) if inspect.isfunction(getattr(cls, name, None))]
     ours = [method for method in methods if method.__module__.startswith("zoo.")]
-    open_ones = [method for method in ours if "raise NotImplementedError" in inspect.getsource(method)]
+    open_ones = [method for method in ours if is_open(method)]
     return "kind" in vars(cls) or inspect.isabstract(cls) or bool(open_ones)
 
 
-@pytest.mark.parametrize("name", modules())
+@try_each(modules())
 def test_a_public_class_of_a_kind_is_an_entry_point_or_a_documented_base(name):
     targets = {target for _, _, target in DECLARED}
     for cls in vars(importlib.import_module(name)).values():

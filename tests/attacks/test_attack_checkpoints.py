@@ -180,6 +180,16 @@ def test_pickles_written_by_hand_are_refused(run, canary, name):
     assert time.process_time() - start < 10
 
 
+@pytest.mark.parametrize("value", [b"}", b"]", b"c__builtin__\nset\n)R"], ids=["dict", "list", "set"])
+def test_attributes_of_all_but_an_ordered_dict_are_refused(run, canary, value):
+    """In a checkpoint with no other fault: an OrderedDict, which has versions of modules, is read without them."""
+    beginning, end = b"\x80\x02}X\x01\x00\x00\x00a", b"}X\x01\x00\x00\x00bK\x01sbs."
+    archive(run, beginning + b"ccollections\nOrderedDict\n)R" + end)
+    assert screen_pickle(path(run)) == {"a": {}}
+    archive(run, beginning + value + end)
+    assert "its pickle sets attributes" in loads(run, canary)
+
+
 def shared(levels: int):
     result = [0]
     for _ in range(levels):

@@ -5,22 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.rows import try_each
 from zoo.cli import commands, main
 from zoo.config.option_parser import Option, ParsedOptions
 from zoo.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 SHELLS = {"completion": ["bash"]}
-CASES = [
-    pytest.param(command, option, id=f"{command.name}-{option.name}")
-    for command in commands.COMMANDS.values()
-    for option in command.all_options
-]
-FLAGS = [
-    one for one in CASES if one.values[1].type is bool and one.values[1] is not commands.COMMANDS["fit"].all_options[-1]
-]
-VALUED = [one for one in CASES if one.values[1].type is not bool]
-TYPED = [one for one in VALUED if not one.values[1].key and (one.values[1].type is not str or one.values[1].choices)]
+CASES = [(command, option) for command in commands.COMMANDS.values() for option in command.all_options]
+NAME = "{0.name}-{1.name}".format
+FLAGS = [one for one in CASES if one[1].type is bool and one[1] is not commands.COMMANDS["fit"].all_options[-1]]
+VALUED = [one for one in CASES if one[1].type is not bool]
+TYPED = [one for one in VALUED if not one[1].key and (one[1].type is not str or one[1].choices)]
 
 
 def words_of(command):
@@ -53,7 +49,7 @@ def stored(options: ParsedOptions, option: Option):
     return options.values[option.destination]
 
 
-@pytest.mark.parametrize(("command", "option"), VALUED)
+@try_each(VALUED, NAME)
 def test_a_value_follows_the_option_or_an_equals_sign(command, option):
     text = good_value(option)
     value = text if option.key else option.convert(text)
@@ -69,7 +65,7 @@ def test_a_value_follows_the_option_or_an_equals_sign(command, option):
                 assert options.settings == [(option.key, text, " ".join(argv))]
 
 
-@pytest.mark.parametrize(("command", "option"), FLAGS)
+@try_each(FLAGS, NAME)
 def test_a_flag_can_be_turned_off(command, option):
     name = option.name
     for argv, value in {
@@ -82,7 +78,7 @@ def test_a_flag_can_be_turned_off(command, option):
     assert f"'--{name}' takes true, false or no value, got 'maybe'." in refusal(command, f"--{name}=maybe")
 
 
-@pytest.mark.parametrize(("command", "option"), VALUED)
+@try_each(VALUED, NAME)
 def test_an_option_at_the_end_needs_its_value(command, option):
     if option.key:  # the configuration says so, with the option's type: see test_import_policy
         assert stored(parse(command, f"--{option.name}"), option) is True
@@ -91,7 +87,7 @@ def test_an_option_at_the_end_needs_its_value(command, option):
         assert refusal(command, *argv).startswith(f"'--{option.name}' needs {option.requirement}.")
 
 
-@pytest.mark.parametrize(("command", "option"), TYPED)
+@try_each(TYPED, NAME)
 def test_a_value_of_the_wrong_type_is_refused(command, option):
     wrong = ["x", "", "nan"] + (["1.5"] if option.type is int else []) + (["-1"] if option.above == 0 else [])
     for text in wrong:
@@ -100,7 +96,7 @@ def test_a_value_of_the_wrong_type_is_refused(command, option):
             assert message.startswith(f"'--{option.name}' must be {option.requirement}, got {text!r}.")
 
 
-@pytest.mark.parametrize(("command", "option"), CASES)
+@try_each(CASES, NAME)
 def test_typing_errors_and_abbreviations_are_refused_with_a_suggestion(command, option):
     if option.name.count(".") or "*" in command.open_options or not option.heading:
         return
@@ -119,7 +115,7 @@ def test_typing_errors_and_abbreviations_are_refused_with_a_suggestion(command, 
         assert any(text in refusal(command, f"--{whole}") for text in (f"--{option.name}'", elsewhere))
 
 
-@pytest.mark.parametrize(("command", "option"), VALUED)
+@try_each(VALUED, NAME)
 def test_the_last_of_several_values_counts_unless_all_do(command, option):
     first, last = (
         good_value(option),
@@ -213,12 +209,12 @@ def test_argparse_is_used_in_one_module():
     assert users == ["option_parser.py"]
 
 
-NAMES_AND_PATHS = [one for one in VALUED if one.values[1].type is str and not one.values[1].key
-         and not one.values[1].choices and one.values[1].metavar not in ("", "TEXT")]  # fmt: skip
+NAMES_AND_PATHS = [one for one in VALUED if one[1].type is str and not one[1].key
+         and not one[1].choices and one[1].metavar not in ("", "TEXT")]  # fmt: skip
 
 
 @pytest.mark.parametrize("empty", ["", " ", "\t"])
-@pytest.mark.parametrize(("command", "option"), NAMES_AND_PATHS)
+@try_each(NAMES_AND_PATHS, NAME)
 def test_a_name_or_a_path_is_not_empty(command, option, empty):
     """``--name ''`` of a script whose variable is not set was taken for no name at all."""
     assert "got an empty value" in refusal(command, f"{option.strings[0]}={empty}")

@@ -145,7 +145,7 @@ def test_repeated_numbers_are_read_once():
             return x.expand(100, 4) * 2.0
 
     (one,) = trace(Spread(), torch.randn(4)).operations
-    assert (one.read, one.write) == (16, 1600)
+    assert (one.read, one.write, one.traffic) == (16, 1600, 1616)
 
 
 def test_a_part_of_a_part_counts_in_its_own_module():

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from zoo.data.cache import cached_entry, write_json
 from zoo.data.data import require_fraction
 from zoo.data.pairdata import Pair, PairData
-from zoo.data.stdlib import StdlibDocs, library_files
+from zoo.data.stdlib import StdlibDocs, library_files, walk_statements
 
 LEAST, MOST, LONGEST = 2, 8, 100  # parameters, and characters of a signature
 RECEIVERS = ("self", "cls")
@@ -104,7 +104,7 @@ def signatures_of(source: bytes) -> Iterator[Signature]:
             tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return  # the library ships a few files that are wrong on purpose
-    for node in ast.walk(tree):
+    for node in walk_statements(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             defaults = parameters_of(node.args)
             text = f"{node.name}({', '.join(_parameter_text(*one) for one in defaults.items())})"

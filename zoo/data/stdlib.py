@@ -9,6 +9,7 @@ import os
 import platform
 import sysconfig
 import warnings
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -37,6 +38,7 @@ SHORTEST = 60  # characters: shorter docstrings are mostly names and signatures
 LEAST_FILES = 200
 LEAST_TEXTS = 1000  # a complete library has four times as many
 ORDER = 20170612  # fixed seed of the order of documents
+STATEMENTS = frozenset(["body", "orelse", "finalbody", "handlers", "cases"])  # the fields of a node that hold them
 TYPOGRAPHY = str.maketrans({"’": "'", "‘": "'", "”": '"', "“": '"', "…": "...", "—": "--", "–": "-", "´": "'"})
 
 
@@ -137,6 +139,17 @@ def to_ascii(text: str) -> str:
     return text.translate(TYPOGRAPHY).encode("ascii", "replace").decode()
 
 
+def walk_statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """The module and its statements in the order of ``ast.walk``; not its expressions, which define nothing."""
+    queue: deque[ast.AST] = deque([tree])
+    while queue:
+        node = queue.popleft()
+        yield node
+        for field in node._fields:
+            if field in STATEMENTS and isinstance(children := getattr(node, field), list):  # a lambda's body is a node
+                queue.extend(children)
+
+
 def _docstrings(file: Path) -> Iterator[str]:
     try:
         with warnings.catch_warnings():  # about invalid escapes in the library's own strings
@@ -144,7 +157,7 @@ def _docstrings(file: Path) -> Iterator[str]:
             tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError):
         return  # the library ships a few files that are wrong on purpose
-    for node in ast.walk(tree):
+    for node in walk_statements(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text and len(text) > SHORTEST:
