@@ -125,14 +125,14 @@ def test_views_are_told_from_copies():
 
 def test_what_an_operation_writes_into_is_known():
     x, y = torch.ones(2), torch.ones(2)
-    written = torch_internals.written_arguments
-    assert written(torch.ops.aten.add_.Tensor, (x, y), {}) == [x]
-    assert written(torch.ops.aten.add.Tensor, (x, y), {}) == []
-    assert written(torch.ops.aten.add.out, (x, y), {"out": x}) == [x]
+    arguments = torch_internals.written_arguments
+    assert arguments(torch.ops.aten.add_.Tensor, (x, y), {}) == [x]
+    assert arguments(torch.ops.aten.add.Tensor, (x, y), {}) == []
+    assert arguments(torch.ops.aten.add.out, (x, y), {"out": x}) == [x]
     fused, lists = torch.ops.aten._fused_adamw_.default, [[x], [y], [x], [x], [], [x]]
-    assert written(fused, lists, {}) == [[x], [x], [x], []]
-    assert written(fused, lists, {"grad_scale": y}) == [[x], [y], [x], [x], []]
-    assert written(torch.cond, lists, {}) == []
+    assert arguments(fused, lists, {}) == [[x], [x], [x], []]
+    assert arguments(fused, lists, {"grad_scale": y}) == [[x], [y], [x], [x], []]
+    assert arguments(torch.cond, lists, {}) == []
 
 
 def test_the_gradient_of_a_softmax_is_autograds():

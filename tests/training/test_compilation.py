@@ -298,5 +298,5 @@ def test_a_program_of_another_own_gradient_is_not_used(tmp_path):
         assert process.returncode == 0, process.stderr
         results.append(tuple(map(int, process.stdout.split())))
     assert [gradients for _, *gradients in results] == [[6, 6], [12, 12], [12, 12], [12, 60], [12, 60]]
-    assert [kept for kept, *_ in results[:3]] == [0, 0, 0]
+    assert [hits for hits, *_ in results[:3]] == [0, 0, 0]
     assert results[4][0] == 1

@@ -20,6 +20,7 @@ from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 from zoo.plugins import discovery
 from zoo.plugins.description import cache_lookups, describe
+from zoo.system.garbage_collection import pause_collection
 
 FORMAT, VERSION = "zoo-index", 1
 FIELDS = ("kind", "name", "distribution", "version", "path", "summary", "paper")
@@ -63,7 +64,7 @@ def run(options: ParsedOptions) -> int:
 
 def installed_entries() -> list[Entry]:
     """The parts that can be selected by name, as an index has them."""
-    with cache_lookups():
+    with pause_collection(), cache_lookups():  # syntax trees live until the end
         entries = []
         for part in (part for kind in registry.KINDS for part in registry.parts(kind)):
             about = describe(part)

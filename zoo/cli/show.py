@@ -14,6 +14,7 @@ from zoo.errors import UsageError
 from zoo.plugins import diagnosis, interfaces
 from zoo.plugins.description import Option, cache_lookups, describe
 from zoo.registry import Part
+from zoo.system.garbage_collection import pause_collection
 
 # the type of an option that takes a part
 PART = re.compile(r"Callable\[.*\b(Position|Backend|Attention|Norm|FFN|Block|Init)\]|\b(Optimizer|Schedule)Factory")
@@ -43,7 +44,7 @@ def list_parts(options: ParsedOptions) -> int:
     ]
     if not parts:
         raise UsageError(f"no part matches {pattern!r}. See all: zoo list")
-    with cache_lookups():
+    with pause_collection(), cache_lookups():  # syntax trees live until the end
         if options.get("json"):
             tables.as_json([_summary(part) for part in parts])
             return 0

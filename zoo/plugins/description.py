@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from zoo.registry import Part
-from zoo.system.garbage_collection import pause_collection
 
 # number of leading constructor arguments that the model passes itself, by kind: they are not options of the user
 CLASS_PARAMETERS = {
@@ -175,15 +174,11 @@ _paths: dict[str, Path | None] = {}
 
 @contextlib.contextmanager
 def cache_lookups() -> Iterator[None]:
-    """Search for each module only once inside the block, in which nothing must be installed.
-
-    Syntax trees live until the end, so that the garbage collector would walk all of them for nothing.
-    """
+    """Search for each module only once inside the block, in which nothing must be installed."""
     global _specs
     before, _specs = _specs, {} if _specs is None else _specs
     try:
-        with pause_collection():
-            yield
+        yield
     finally:
         _specs = before
         _paths.clear()

@@ -43,6 +43,7 @@ _kernels: dict[tuple[Hashable, ...], str] = {}  # of the classes that this proce
 _times: dict[str, dict[str, float]] = {}  # seconds of each kernel, by the class in words
 _recorded: dict[str, str] = {}  # of the run that is resumed
 _recorded_mode = ""
+_resumed = False  # whether a record was adopted
 
 
 def choose(call: tuple[Hashable, ...], kernels: Sequence[str], prepare: Prepare) -> str:
@@ -83,20 +84,20 @@ def adopt(content: object) -> None:
     A run whose record has no kernel for training products made none that could be chosen, or is older than the choice:
     it goes on with torch's own.
     """
-    global _recorded_mode
+    global _recorded_mode, _resumed
     choices = content.get("choices") if isinstance(content, Mapping) else None
     if not isinstance(content, Mapping) or not isinstance(choices, Mapping):
         return
     forget()
+    _resumed = True
     _recorded_mode = content["mode"] if content.get("mode") in MODES else ""
-    _recorded[words_of(TRAINING_PRODUCTS)] = "linear"
     _recorded.update({str(words): str(kernel) for words, kernel in choices.items()})
 
 
 def forget() -> None:
     """Forget every choice of this process; those in the cache folder stay."""
-    global _recorded_mode
-    _recorded_mode = ""
+    global _recorded_mode, _resumed
+    _recorded_mode, _resumed = "", False
     for choices in (_kernels, _times, _recorded):
         choices.clear()
 
@@ -167,6 +168,8 @@ def _settle(words: str, kernels: Sequence[str], prepare: Prepare) -> str:
         return kernels[0]
     if _recorded.get(words) in kernels:
         return _recorded[words]
+    if _resumed and words == words_of(TRAINING_PRODUCTS):
+        return kernels[0]
     results: list[dict[str, float] | BaseException] = []
 
     def work() -> None:

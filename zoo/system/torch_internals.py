@@ -83,10 +83,10 @@ def written_arguments(operation: Any, args: Sequence[Any], kwargs: Mapping[str, 
     if schema is None:
         return []
     values = dict(zip((one.name for one in schema.arguments), args, strict=False)) | dict(kwargs)
-    written = {one.name for one in schema.arguments if one.alias_info is not None and one.alias_info.is_write}
+    names = {one.name for one in schema.arguments if one.alias_info is not None and one.alias_info.is_write}
     if values.get("grad_scale") is None:
-        written.discard("grads")
-    return [value for name, value in values.items() if name in written]
+        names.discard("grads")
+    return [value for name, value in values.items() if name in names]
 
 
 def packs_sequences(operation: Any) -> bool:
