@@ -87,7 +87,7 @@ class _Chunked(torch.autograd.Function):
         db = torch.zeros_like(bias, dtype=wide) if needed[2] else None
         spread = smoothing / weight.size(0)
         by_onednn = any(needed) and not torch.compiler.is_compiling() and training_products.serves(x[:rows], weight)
-        linear = training_products.product_by_blocks if by_onednn else F.linear
+        linear = training_products.product if by_onednn else F.linear
         for first in range(0, x.size(0), rows):
             part = slice(first, first + rows)
             place, real = places[part], mask[part][:, None]
@@ -119,12 +119,12 @@ class _Chunked(torch.autograd.Function):
                 continue
             slope = logits
             if dx is not None:
-                gradient = training_products.input_gradient(slope, weight) if by_onednn else slope @ weight
+                gradient = linear(slope, weight.t()) if by_onednn else slope @ weight
                 dx[part] = torch.where(real, gradient, 0.0)
             if dw is None:
                 continue
             if by_onednn:
-                training_products.add_weight_gradient(dw, slope, inputs)
+                dw += linear(slope.t(), inputs.t())
             elif dw.dtype == x.dtype:
                 dw.addmm_(slope.T, inputs)
             else:

@@ -19,7 +19,6 @@ from zoo.system import kernel_choice, torch_internals
 
 CALL = kernel_choice.TRAINING_PRODUCTS
 LEAST = 2**22  # multiply-adds of a product, below which calling takes as long as multiplying
-BLOCK = 2**21  # numbers of a vocabulary's matrix that are multiplied at a time
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -50,37 +49,6 @@ def serves(x: Tensor, weight: Tensor) -> bool:
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b, (N, out), for x (N, in) and W (out, in), either of them perhaps a transpose; without gradients."""
     return torch_internals.dense_linear(_dense(x), _dense(weight), bias)
-
-
-def product_by_blocks(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """``product`` of x (N, in) and a long W (out, in), (N, out): oneDNN lays out a copy of some rows of W at a time."""
-    blocks = _blocks(weight)
-    if len(blocks) == 1:
-        return product(x, weight, bias)
-    out = x.new_empty(len(x), len(weight))
-    for block in blocks:
-        out[:, block] = product(x, weight[block], None if bias is None else bias[block])
-    return out
-
-
-def input_gradient(grad: Tensor, weight: Tensor) -> Tensor:
-    """The gradient of x, (N, in), from that of ``product_by_blocks``, (N, out)."""
-    first, *others = _blocks(weight)
-    total = product(grad[:, first], weight[first].t())
-    for block in others:
-        total += product(grad[:, block], weight[block].t())
-    return total
-
-
-def add_weight_gradient(total: Tensor, grad: Tensor, x: Tensor) -> None:
-    """Add the gradient of W to ``total`` (out, in), from that of ``product_by_blocks``, (N, out), and x (N, in)."""
-    for block in _blocks(total):
-        total[block] += product(grad[:, block].t(), x.t())
-
-
-def _blocks(weight: Tensor) -> list[slice]:
-    rows = max(1, BLOCK // weight.size(1))
-    return [slice(start, start + rows) for start in range(0, len(weight), rows)]
 
 
 def _dense(x: Tensor) -> Tensor:
