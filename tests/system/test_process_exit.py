@@ -70,6 +70,34 @@ return 0
     assert gzip.decompress((tmp_path / "packed").read_bytes()) == b"line"
 
 
+@pytest.mark.parametrize(
+    ("make", "is_complete"),
+    [
+        ("import zipfile; kept = zipfile.ZipFile('made', 'w'); kept.writestr('a', b'line')",
+         "import zipfile; zipfile.ZipFile('made').read('a') == b'line'"),
+        ("import wave; kept = wave.open('made', 'wb'); kept.setparams((1, 1, 8, 0, 'NONE', '')); "
+         "kept._nframes = 2; kept.writeframesraw(bytes(4))",
+         "import wave; wave.open('made').getnframes() == 4"),
+        ("import shelve, dbm.dumb; kept = shelve.Shelf(dbm.dumb.open('made'), writeback=True); "
+         "kept['a'] = []; kept['a'].append(1)",
+         "import shelve, dbm.dumb; shelve.Shelf(dbm.dumb.open('made'))['a'] == [1]"),
+        ("import tempfile; kept = tempfile.NamedTemporaryFile(dir='.')", "import os; os.listdir() == []"),
+        ("import gc; kept = open('made', 'w'); kept.write('line'); gc.freeze()", "open('made').read() == 'line'"),
+    ],
+)  # fmt: skip
+def test_what_finalizers_of_the_library_write_or_remove_is_complete(
+    make: str, is_complete: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Archives, sounds, shelves, temporary files that are open at the end, and frozen objects."""
+    process = run(f"import os\nglobal kept\nos.chdir(sys.argv[1])\n{make}\nreturn 0", str(tmp_path))
+    assert (process.returncode, process.stderr) == (0, "")
+    monkeypatch.chdir(tmp_path)
+    imports, _, check = is_complete.rpartition("; ")
+    names: dict[str, object] = {}
+    exec(imports, names)
+    assert eval(check, names)
+
+
 def test_an_open_pipe_that_nobody_reads_does_not_hold_the_process_up() -> None:
     body = """
 import os, threading

@@ -225,3 +225,35 @@ def test_the_header_warns_of_a_step_that_does_not_fit(limit, warns, monkeypatch)
     line = memory_of(task, SimpleNamespace(config=config))
     assert line.startswith("  memory  about ")
     assert (" more than the 1 MB here: take a smaller batch" in " ".join(line.split())) is warns
+
+
+@pytest.mark.parametrize("error", [RuntimeError("needs\nnumbers"), KeyError("a part"), OSError("no file"), TypeError()])
+def test_the_header_says_why_memory_is_unknown(error, monkeypatch):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(memory_estimate, "estimate", fail)
+    task = build("lm-tiny", torch.device("cpu"), small=True)
+    config = {"trainer": {}, "model": {"init_args": {}}, "data": {"init_args": {"batch_size": 4}}}
+    reason = " ".join(str(error).split()) or "TypeError"
+    assert memory_of(task, SimpleNamespace(config=config)) == f"  memory  unknown: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "options", "reason"),
+    [({"precision": "bf16-mixed"}, {}, "with precision bf16-mixed"), ({}, {"recompute": True}, "with recompute")],
+)
+def test_the_header_says_which_option_the_estimate_does_not_know(trainer, options, reason):
+    config = {"trainer": trainer, "model": {"init_args": options}, "data": {"init_args": {"batch_size": 4}}}
+    task = build("lm-tiny", torch.device("cpu"), small=True)
+    assert memory_of(task, SimpleNamespace(config=config)) == f"  memory  unknown {reason}"
+
+
+def test_an_error_that_no_part_means_is_not_hidden(monkeypatch):
+    def fail(*_):
+        raise NameError("a fault")
+
+    monkeypatch.setattr(memory_estimate, "estimate", fail)
+    config = {"trainer": {}, "model": {"init_args": {}}, "data": {"init_args": {"batch_size": 4}}}
+    with pytest.raises(NameError):
+        memory_of(build("lm-tiny", torch.device("cpu"), small=True), SimpleNamespace(config=config))

@@ -8,6 +8,8 @@ import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from zoo.errors import ZooError
+
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
 
@@ -20,6 +22,18 @@ if TYPE_CHECKING:
 WIDTH = 80  # columns
 LABEL = 10  # of them for what a line is about
 PARTS = ("position", "attention", "backend", "norm", "ffn", "block")
+# what parts and data raise that need real values or files: torch's own errors are RuntimeError or NotImplementedError
+ESTIMATE_ERRORS = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    AssertionError,
+    OSError,
+    ZooError,
+)
 TRAINING = ("optimizer", "schedule", "init")  # shown where they are not the default
 
 
@@ -98,19 +112,23 @@ def training(task: Task, options: Mapping[str, Any]) -> str:
 
 
 def memory_of(task: Task, plan: Plan, data: Data | None = None) -> str:
-    """The header's last line, about how much memory a step takes; empty where it cannot be estimated."""
+    """The header's last line, about how much memory a step takes, or why that is unknown.
+
+    Parts of plugins run on tensors without numbers, which may raise anything; such a run may train all the same.
+    """
     import torch
 
     from zoo.training.memory_estimate import device_memory, estimate, reason_against, rows, training_batch
 
-    if reason_against(plan.config):
-        return ""
+    if reason := reason_against(plan.config):
+        return entry("memory", f"unknown {reason}")
     trainer = plan.config["trainer"]
     try:
         batch, description = training_batch(task, rows(task, plan.config["data"].get("init_args") or {}), data)
         need = estimate(task, batch)
-    except Exception:  # a part of a plugin may need real values, which an estimate lacks
-        return ""
+    except ESTIMATE_ERRORS as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        return entry("memory", f"unknown: {reason}")
     own = f"{megabytes(need.weights + need.states)} weights and optimiser"
     text = f"about {megabytes(need.total)}: {own}, {megabytes(need.batch)} {description}"
     gpu = torch.cuda.is_available() and trainer.get("accelerator", "auto") in ("auto", "gpu", "cuda")

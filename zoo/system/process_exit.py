@@ -13,7 +13,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 
 def exit_with(main: Callable[[], int]) -> NoReturn:
@@ -42,7 +42,10 @@ def _end_process(codes: list[int]) -> None:
     try:
         if "logging" in sys.modules:
             sys.modules["logging"].shutdown()
-        _close_files()
+        gc.unfreeze()  # else objects that a library has frozen are not listed
+        objects = [one for generation in range(3) for one in reversed(gc.get_objects(generation))]
+        _finalize_standard_objects(objects)
+        _close_files(objects)
         sys.stdout.flush()
         sys.stderr.flush()
     except Exception:  # a full disk, a closed pipe: the interpreter reports it
@@ -50,12 +53,28 @@ def _end_process(codes: list[int]) -> None:
     os._exit(codes[0])
 
 
-def _close_files() -> None:
+def _finalize_standard_objects(objects: list[Any]) -> None:
+    """Call ``__del__`` of objects whose class has it from Python's library, in their order: the newest is first.
+
+    These are few, and some write or remove files: an archive its table, a sound its header, a shelf its cache.
+    """
+    types = set(filter(_has_standard_finalizer, set(map(type, objects))))
+    for one in [one for one in objects if type(one) in types] if types else []:
+        type(one).__del__(one)
+
+
+def _has_standard_finalizer(cls: type) -> bool:
+    """Whether a class has ``__del__`` from a module of Python's library; files are closed by themselves."""
+    module = getattr(getattr(cls, "__del__", None), "__module__", None)
+    return str(module).partition(".")[0] in sys.stdlib_module_names and not issubclass(cls, io.IOBase.__mro__[-2])
+
+
+def _close_files(objects: list[Any]) -> None:
     """Write what files on a disk hold that nobody has closed, as their finalizers would; a pipe may wait for ever."""
     types = _subclasses(io.IOBase.__mro__[-2])  # of classes written in C too
     standard = (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__)
     layers = {id(layer) for stream in standard for layer in (stream, getattr(stream, "buffer", None))}
-    files = [file for file in gc.get_objects() if type(file) in types and id(file) not in layers]
+    files = [file for file in objects if type(file) in types and id(file) not in layers]
     for file in sorted(files, key=_depth):
         if not file.closed and _is_on_disk(file):
             file.close()
