@@ -22,7 +22,9 @@ from zoo.explain.trace import Operation, Recorder
 STYLE, VOCABULARY = "gpt2", 8192
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SMALLEST = 0.005  # share of the time of an operation with a row of its own
-COPIES = {"to_copy": "copy", "clone": "copy"}  # the profiler has the time of both at the copy inside
+# one name for what is one kind of operation: the profiler has the time of both copies at the copy inside, and products
+# are torch's while they are counted and may be oneDNN's while they are timed
+KINDS = {"to_copy": "copy", "clone": "copy"} | dict.fromkeys(("mm", "addmm", "linear_pointwise"), "matrix products")
 COLUMNS = ["operation", "calls", "GFLOP", "MB", "FLOP per byte", "bound by", "ms", "share, %", "of the ceiling, %"]
 
 
@@ -123,7 +125,7 @@ def count(step: Step, ceilings: Ceilings) -> dict[str, Costs]:
         step.run(0)
     costs: dict[str, Costs] = defaultdict(Costs)
     for operation in recorder.operations:
-        costs[COPIES.get(operation.name, operation.name)].add(operation, ceilings)
+        costs[KINDS.get(operation.name, operation.name)].add(operation, ceilings)
     return dict(costs)
 
 
@@ -142,5 +144,6 @@ def time_operations(step: Step, turns: int) -> dict[str, float]:
     milliseconds: dict[str, float] = defaultdict(float)
     for event in recorded.key_averages():
         if not event.key.startswith("ProfilerStep"):
-            milliseconds[event.key.rpartition("::")[2].strip("_")] += share * event.self_cpu_time_total / 1e3 / turns
+            name = event.key.rpartition("::")[2].strip("_")
+            milliseconds[KINDS.get(name, name)] += share * event.self_cpu_time_total / 1e3 / turns
     return dict(milliseconds)

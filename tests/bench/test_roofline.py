@@ -7,6 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench.studies import roofline
 from bench.workloads import language
 from zoo.explain.ceilings import Ceilings
+from zoo.parts import training_products
 
 
 @pytest.fixture
@@ -38,7 +39,10 @@ def test_the_optimizer_reads_four_numbers_of_each_weight_and_writes_three(step):
     assert roofline.count(step, Ceilings(1e9, 1e9))["fused_adamw"].traffic > 0
 
 
-def test_the_rows_of_a_table_are_the_whole_step(step):
+@pytest.mark.parametrize("kernel", ["linear", "onednn"])
+def test_the_rows_of_a_table_are_the_whole_step(kernel, step, monkeypatch):
+    monkeypatch.setattr(training_products, "_is_faster", lambda: kernel == "onednn")
+    monkeypatch.setattr(training_products, "LEAST", 1)
     table = roofline.roofline(step, Ceilings(1e9, 1e9), 2, "a step")
     *rows, whole = table.rows
     assert whole[0] == "the step"
@@ -46,7 +50,8 @@ def test_the_rows_of_a_table_are_the_whole_step(step):
         place = list(table.columns).index(column)
         assert sum(row[place] for row in rows) == pytest.approx(whole[place])
     assert whole[list(table.columns).index("share, %")] == pytest.approx(100)
-    assert "mm" in {row[0] for row in rows}
+    products = next(row for row in rows if row[0] == "matrix products")
+    assert products[list(table.columns).index("ms")] > 0 < products[list(table.columns).index("GFLOP")]
     assert all(row[list(table.columns).index("bound by")] in ("compute", "memory") for row in rows)
 
 

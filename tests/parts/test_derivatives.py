@@ -17,7 +17,7 @@ from tests.models.small import SIZES, WORDS, names, spread
 from zoo import registry
 from zoo.errors import UsageError
 from zoo.models.loss import cross_entropy
-from zoo.parts import cpu_attention
+from zoo.parts import cpu_attention, training_products
 from zoo.parts.backend import Tiled
 from zoo.parts.derivatives import first_derivatives_only
 from zoo.parts.pattern import Pattern
@@ -62,6 +62,12 @@ CASES = {
         (partial(attention, cpu_attention.attention, "causal", 0.0), (*HEADS, TABLE)),
         *[(partial(attention, cpu_attention.attention, "valid", rate), (*HEADS, TABLE)) for rate in (0.5, 1.0)],
     ],
+    "zoo.parts.training_products._Linear": [
+        (training_products.linear, LOSS),
+        (training_products.linear, (*LOSS, (6,))),
+        (training_products.linear, ((2, 4, 3), (6, 3), (6,))),
+        (partial(loss, smoothing=0.1), (*LOSS, (6,))),
+    ],
     "zoo.parts.recompute._Recomputed": [
         (twice, ((2, 3), (3, 4))),
         *[(partial(attention, Tiled(2), "causal", rate), HEADS) for rate in (0.0, 0.5, 1.0)],
@@ -71,6 +77,16 @@ CASES = {
 EACH = [
     pytest.param(*case, id=f"{name.rpartition('.')[2]}{n}") for name, row in CASES.items() for n, case in enumerate(row)
 ]
+
+
+@pytest.fixture(autouse=True)
+def _products_in_float64(request, monkeypatch):
+    """For the cases of training products: oneDNN has none in the type that derivatives are checked in."""
+    if "_Linear" in request.node.name:
+        monkeypatch.setattr(training_products, "TYPE", torch.float64)
+        monkeypatch.setattr(training_products, "LEAST", 1)
+        monkeypatch.setattr(training_products, "_is_faster", lambda: True)
+        monkeypatch.setattr(training_products.torch_internals, "dense_linear", torch.nn.functional.linear)
 
 
 def functions(folder):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.test_recipes import build
+from zoo import registry
 from zoo.cli.fit_summary import memory_of
 from zoo.system.torch_internals import fake_tensors, is_fake
 from zoo.tasks.lm import CausalLM
@@ -18,6 +19,7 @@ from zoo.training import memory_estimate
 from zoo.training.memory_estimate import MemoryCounter, estimate, full_batch, packed_shape, rows, training_batch
 
 TOLERANCE = 0.15
+EMA_REASON = "with EMA, which keeps a copy of the weights"
 PARTS = ["", "ffn=SwiGLU position=RoPE norm=RMSNorm", "backend=Naive"]
 # a fork for each of its arguments prints the estimate and the peak
 PROBE = """
@@ -241,12 +243,45 @@ def test_the_header_says_why_memory_is_unknown(error, monkeypatch):
 
 @pytest.mark.parametrize(
     ("trainer", "options", "reason"),
-    [({"precision": "bf16-mixed"}, {}, "with precision bf16-mixed"), ({}, {"recompute": True}, "with recompute")],
+    [
+        ({"precision": "bf16-mixed"}, {}, "with precision bf16-mixed"),
+        ({}, {"recompute": True}, "with recompute"),
+        ({"accumulate_grad_batches": 4}, {}, "with accumulate_grad_batches"),
+        (
+            {"callbacks": [{"class_path": "zoo.training.weight_averages.EMA"}]},
+            {},
+            "with EMA, which keeps a copy of the weights",
+        ),
+        ({"callbacks": "EMA"}, {}, "with EMA, which keeps a copy of the weights"),
+    ],
 )
 def test_the_header_says_which_option_the_estimate_does_not_know(trainer, options, reason):
     config = {"trainer": trainer, "model": {"init_args": options}, "data": {"init_args": {"batch_size": 4}}}
     task = build("lm-tiny", torch.device("cpu"), small=True)
     assert memory_of(task, SimpleNamespace(config=config)) == f"  memory  unknown {reason}"
+
+
+@pytest.mark.parametrize("name", [part.name for part in registry.parts("optimizer")])
+def test_what_an_optimizer_keeps_is_seen(name):
+    """Against its state after a step of the whole model; blocks of 8-bit states end with a weight."""
+    if name == "AdamW8bit":
+        pytest.importorskip("bitsandbytes")
+    task = CausalLM(512, 32, dim=160, depth=1, heads=4, optimizer=registry.get("optimizer", name))
+    before = torch.random.get_rng_state()
+    estimated = memory_estimate.optimizer_bytes(task)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert all(parameter.grad is None for parameter in task.parameters())
+    optimizer = task.make_optimizer()
+    for parameter in task.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    states = {
+        one.data_ptr(): one.nbytes
+        for state in optimizer.state.values()
+        for one in state.values()
+        if isinstance(one, torch.Tensor) and one.dim()
+    }
+    assert estimated == pytest.approx(sum(states.values()), rel=0.03)
 
 
 def test_an_error_that_no_part_means_is_not_hidden(monkeypatch):

@@ -18,6 +18,7 @@ from zoo.parts.derivatives import differentiable_gradients, transformed
 from zoo.system import kernel_choice, torch_internals
 
 CALL = kernel_choice.TRAINING_PRODUCTS
+TYPE = torch.float32  # oneDNN has bfloat16 too, as torch has by itself
 LEAST = 2**22  # multiply-adds of a product, below which calling takes as long as multiplying
 
 
@@ -33,7 +34,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def serves(x: Tensor, weight: Tensor) -> bool:
     """Whether products of x (..., in) and W (out, in) in a training step are those of this module."""
     return (
-        x.dtype is weight.dtype is torch.float32
+        x.dtype is weight.dtype is TYPE
         and x.numel() * weight.size(0) >= LEAST
         and x.device.type == weight.device.type == "cpu"
         and type(x) in (Tensor, nn.Parameter)

@@ -23,7 +23,7 @@ from zoo.tasks.preference import DPO
 from zoo.tasks.task import Task
 
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
-STATES = 2  # numbers per weight that optimisers like Adam keep
+STAND_IN = 128  # the most rows or columns of a weight for which an optimiser's state is made
 BATCHES = 9  # of training, whose largest is taken
 LARGE = 2**22  # integers: more are not computed, only their shape
 
@@ -53,7 +53,31 @@ def estimate(task: Task, batch: Any) -> Estimate:
     """
     weights = sum(p.nbytes for p in task.parameters())
     gradients = sum(p.nbytes for p in task.parameters() if p.requires_grad)
-    return Estimate(weights, gradients, STATES * gradients, peak_of_step(task, batch))
+    return Estimate(weights, gradients, optimizer_bytes(task), peak_of_step(task, batch))
+
+
+def optimizer_bytes(task: Task) -> int:
+    """What the optimiser of a task will keep: seen after a step with small weights in the places of the task's own.
+
+    A state that has a number for each weight, or for each block of them, grows with the weight.
+    """
+    optimizer = task.make_optimizer()
+    growth: dict[Tensor, float] = {}
+    for group in optimizer.param_groups:
+        weights, group["params"] = group["params"], []
+        for weight in weights:
+            small = torch.zeros([min(size, STAND_IN) for size in weight.shape], dtype=weight.dtype, requires_grad=True)
+            small.grad = torch.ones_like(small)
+            growth[small] = weight.numel() / max(1, small.numel())
+            group["params"].append(small)
+    optimizer.step()
+    sizes = {
+        state.data_ptr(): state.nbytes * growth[weight]
+        for weight, states in optimizer.state.items()
+        for state in states.values()
+        if isinstance(state, Tensor) and state.dim()
+    }
+    return round(sum(sizes.values()))
 
 
 def device_memory(device: torch.device) -> int | None:
@@ -273,4 +297,11 @@ def reason_against(config: Mapping[str, Any]) -> str:
         return f"with precision {trainer['precision']}"
     if (model.get("init_args") or {}).get("recompute"):
         return "with recompute"
+    if int(trainer.get("accumulate_grad_batches") or 1) > 1:
+        return "with accumulate_grad_batches"
+    callbacks = trainer.get("callbacks") or []
+    callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
+    names = [one.get("class_path", "") if isinstance(one, Mapping) else one for one in callbacks]
+    if any(str(name).rpartition(".")[2] == "EMA" for name in names):
+        return "with EMA, which keeps a copy of the weights"
     return ""
