@@ -598,6 +598,13 @@ MUTANTS = [
             "pretrained/test_bert.py pretrained/test_config_keys.py",
         ),
         # system, tasks, training, the rest
+        (
+            "system/threads.py",
+            "if switch.sleeping else BUSY",
+            "if not switch.sleeping else BUSY",
+            "system/test_threads.py",
+        ),
+        ("system/threads.py", "- threads + 2", "- threads + 1", "system/test_threads.py"),
         ("system/malloc.py", 'in ("0", "no", "off", "false"):', 'in ("1",):', "system/test_malloc.py"),
         (
             "system/garbage_collection.py",

@@ -140,8 +140,9 @@ def test_a_step_beside_other_work_is_timed_in_every_situation(monkeypatch):
 
     monkeypatch.setattr(busy, "measure", measure)
     (table,) = busy.study(Options(turns=2))
-    assert len(calls) == 2 * 3 * 3
-    assert table.rows[:2] == [[2, "spinning", 20.0, 40.0, 60.0], [2, "passive", 10.0, 20.0, 30.0]]
+    assert len(calls) == 2 * 4 * 3
+    assert table.rows[:2] == [[2, "spinning", 20.0, 40.0, 60.0], [2, "sleeping", 10.0, 20.0, 30.0]]
+    assert [row[:2] for row in table.rows[2:]] == [[2, "following"], [1, "sleeping"]]
     assert table.notes[0].endswith("2.00 beside a busy process, 3.00 two at once, relative to alone.")
 
 
@@ -178,9 +179,14 @@ def test_two_trainings_are_timed_at_once(monkeypatch):
 
     monkeypatch.setattr(busy.subprocess, "Popen", start)
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
-    assert busy.measure(2, "passive", "two at once") == 3.0
+    assert busy.measure(2, "sleeping", "two at once") == 3.0
     assert busy.measure(2, "spinning", "beside a busy process") == 2.0
     assert len(started) == 4
+    monkeypatch.setattr(busy.subprocess, "Popen", popen)
+    monkeypatch.setattr(busy, "STEPS", 1)
+    monkeypatch.setattr(busy, "WARM", 1)
+    monkeypatch.setattr(busy, "PERIOD", 0.0)
+    assert busy.step(following=True) > 0
 
 
 @pytest.mark.parametrize("name", studies.NAMES)

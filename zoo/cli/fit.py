@@ -33,7 +33,7 @@ from zoo.inference.find_run import find_checkpoint, run_of_checkpoint
 from zoo.io import atomic_files
 from zoo.io.locks import RunLock
 from zoo.logging import progress_bar
-from zoo.system import garbage_collection
+from zoo.system import garbage_collection, threads
 from zoo.system.stop_signals import exit_code
 from zoo.training import distributed, out_of_memory
 from zoo.training.callbacks import Provenance
@@ -357,7 +357,8 @@ def run_plan(plan: Plan, schema: Schema) -> int:
     if plan.command.subcommand == "fit":
         run_folder.check(plan.run, *plan.reuse)
     try:
-        ZooCLI(plan, schema).run()
+        with threads.follow_load():
+            ZooCLI(plan, schema).run()
     except StopRequested as stopped:
         if run_folder.first_rank():
             print(stop_message(stopped), file=sys.stderr)

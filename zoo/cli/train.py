@@ -10,7 +10,7 @@ from zoo.config import fit_options, run_config, run_folder
 from zoo.config.fit_options import Command
 from zoo.config.option_parser import ParsedOptions
 from zoo.config.run_config import Draft
-from zoo.system import garbage_collection, malloc, threads
+from zoo.system import garbage_collection, malloc
 
 if TYPE_CHECKING:
     from zoo.config.resolve import Schema
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 def run(options: ParsedOptions) -> int:
     """Plan the run, then hand it to Lightning; or print its configuration, or every option."""
-    threads.wait_as_fits_the_load()
     command = fit_options.from_parsed(options)
     doctor.warn_of_unknown_plugins()
     lists_options = "help-all" in command.flags
