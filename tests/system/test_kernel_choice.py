@@ -102,6 +102,33 @@ def test_other_threads_and_another_torch_are_measured_anew(measured, monkeypatch
     assert any(name.startswith("another-processor-") for name in files)
 
 
+EPYC = "processor\t: 0\ncpu family\t: {}\nmodel\t\t: {}\nmodel name\t: AMD EPYC\nflags\t\t: fpu\n\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (2 * EPYC.format(25, 17), "AMD EPYC (family 25, model 17)"),
+        (EPYC.format(26, 2), "AMD EPYC (family 26, model 2)"),
+        ("CPU implementer\t: 0x41\nCPU part\t: 0xd40\n", "aarch64 (implementer 0x41, part 0xd40)"),
+        ("", "aarch64"),
+        (None, "aarch64"),
+    ],
+)
+def test_generations_of_one_name_are_two_processors(content, name, tmp_path, monkeypatch):
+    """Two machines that both said "AMD EPYC" multiplied at 90 and 200 GFLOP/s by the same kernel."""
+    monkeypatch.setattr(kernel_choice, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(kernel_choice.platform, "processor", lambda: "")
+    monkeypatch.setattr(kernel_choice.platform, "machine", lambda: "aarch64")
+    if content is not None:
+        kernel_choice.CPUINFO.write_text(content)
+    kernel_choice.processor_name.cache_clear()
+    try:
+        assert kernel_choice.processor_name() == name
+    finally:
+        kernel_choice.processor_name.cache_clear()
+
+
 def test_a_resumed_run_uses_the_kernels_of_its_record(measured, monkeypatch):
     measured.append((2.0, 1.0))
     assert choose(CALL, NAMES, prepare) == "columns"

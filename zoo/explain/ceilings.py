@@ -21,6 +21,7 @@ from zoo.errors import StorageError
 from zoo.explain.trace import Operation
 from zoo.io import atomic_files
 from zoo.system import torch_internals
+from zoo.system.kernel_choice import CPUINFO, processor_name
 
 SIZES = (512, 1024, 1536)
 VERSION = 3  # of the file in the cache
@@ -160,10 +161,9 @@ def this_machine(again: bool = False) -> Ceilings:
 def processor() -> str:
     """The name of the processor, with its instructions for matrices."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = CPUINFO.read_text("utf-8", "replace").splitlines()
     except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        return processor_name()
     flags = next((line for line in lines if line.startswith("flags")), "").split()
     extra = [flag for flag in ("avx512f", "avx512_bf16", "amx_bf16") if flag in flags]
-    return f"{names[0] if names else platform.machine()} ({', '.join(extra)})"
+    return f"{processor_name()} ({', '.join(extra)})"

@@ -32,6 +32,8 @@ from zoo.system import torch_internals
 SWITCH, MODES = "ZOO_KERNELS", ("measured", "plain")
 MARGIN = 0.03  # the share of torch's time that a rival must save
 ROUNDS = 7  # in which each kernel is timed once, after one that is not
+CPUINFO = Path("/proc/cpuinfo")
+GENERATION = {"cpu family": "family", "model": "model", "CPU implementer": "implementer", "CPU part": "part"}
 LEAST = 2e-4  # seconds of one timing: faster calls are repeated
 WAIT = 5.0  # seconds for another process that stores a choice
 
@@ -142,13 +144,21 @@ def measure(kernels: Mapping[str, Callable[[], object]]) -> dict[str, float]:
 
 @cache
 def processor_name() -> str:
-    """The name of this machine's processor."""
+    """The name of this machine's processor, with the numbers that tell its generation where the system says them.
+
+    Virtual machines call several generations by one name, such as "AMD EPYC", which multiply at other speeds.
+    """
     try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
+        lines = CPUINFO.read_text("utf-8", "replace").splitlines()
     except OSError:
         lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    fields: dict[str, str] = {}
+    for line in lines:
+        field, _, value = line.partition(":")
+        fields.setdefault(field.strip(), value.strip())  # of the first core
+    name = fields.get("model name") or platform.processor() or platform.machine()
+    numbers = [f"{label} {fields[field]}" for field, label in GENERATION.items() if fields.get(field)]
+    return f"{name} ({', '.join(numbers)})" if numbers else name
 
 
 def choice_file() -> Path:
