@@ -158,9 +158,7 @@ def _build(entrant: Entrant) -> tuple[int, Callable[[int], float | None]]:
     if entrant.release:
         use_release(entrant.release)
     if entrant.keep:
-        from zoo.system.malloc import keep_freed_memory
-
-        keep_freed_memory()
+        _keep_freed_memory()
     module, _, name = entrant.factory.partition(":")
     import torch
 
@@ -169,6 +167,15 @@ def _build(entrant: Entrant) -> tuple[int, Callable[[int], float | None]]:
     before = peak()
     torch.manual_seed(0)
     return before, factory(**entrant.options)
+
+
+def _keep_freed_memory() -> None:
+    """Keep freed memory as `zoo fit` does; version 0.1.0 has it in another module."""
+    try:
+        from zoo.system.malloc import keep_freed_memory
+    except ModuleNotFoundError:
+        from zoo.memory import keep as keep_freed_memory
+    keep_freed_memory()
 
 
 def peak() -> int:

@@ -103,6 +103,25 @@ def test_an_entrant_of_a_release_imports_its_zoo(release):
     assert (result["error"], result["figures"]) == ("", {"age": "old"})
 
 
+@pytest.mark.parametrize(("module", "function"), [("system/malloc", "keep_freed_memory"), ("memory", "keep")])
+def test_freed_memory_is_kept_by_releases_of_either_layout(release, module, function):
+    """Version 0.1.0 has another module: a whole gate against it failed in every contest."""
+    path = release / "zoo" / f"{module}.py"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"import zoo\n\ndef {function}():\n    zoo.age = 'kept by the release'\n")
+    (release / "zoo" / "steps.py").write_text("def build():\n    return None\n")
+
+    def age_of(entrant):
+        arena._build(entrant)
+        import zoo
+
+        return {"age": zoo.age}
+
+    entrant = Entrant(gate.RELEASE, "zoo.steps:build", {}, keep=True, release=str(release))
+    result = run_apart(lambda sizes: age_of(entrant), None, 60)
+    assert (result["error"], result["figures"]) == ("", {"age": "kept by the release"})
+
+
 def test_entrants_name_the_release_that_they_import(release):
     ours, other = CONTESTS[0].entrants(str(release))
     assert (ours.release, other.release) == ("", str(release))

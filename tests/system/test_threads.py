@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -169,6 +170,26 @@ def test_a_team_is_begun_where_it_is_small_and_there_are_not_more_threads_than_c
     assert calls == ([cores - own + 2] if sleeps else [])  # with ours and theirs there is one thread more than cores
     switch.set_sleeping(False)
     assert not switch.sleeping
+
+
+@has_openmp
+@pytest.mark.parametrize("allowed", range(3))
+def test_where_no_more_threads_can_be_started_nothing_changes(allowed, monkeypatch):
+    """libgomp would end the process."""
+    start, starts = threading.Thread.start, []
+
+    def start_or_refuse(thread):
+        starts.append(thread)
+        if len(starts) > allowed:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_refuse)
+    monkeypatch.setattr(SpinSwitch, "_hold_team", lambda *_: pytest.fail("a team was begun"))
+    switch = SpinSwitch(LIBRARY, LIBRARY.omp_get_num_procs() - 1)  # three threads
+    switch.set_sleeping(True)
+    assert not switch.sleeping
+    assert not [thread for thread in starts[:allowed] if thread.is_alive()]
 
 
 @has_statistics

@@ -88,10 +88,16 @@ class SpinSwitch:
         return self._end is not None
 
     def set_sleeping(self, sleeping: bool) -> None:
-        """Begin the second team, or end it; nothing where the state is this one, or a team would be too large."""
+        """Begin the second team, or end it.
+
+        Nothing changes where the state is this one, a team would be too large, or the system allows no more threads:
+        libgomp would end the process.
+        """
         if sleeping == self.sleeping or not 2 <= self.size <= LARGEST_TEAM:
             return
         if sleeping:
+            if not can_start_threads(self.size):
+                return
             ready, self._end = threading.Event(), threading.Event()
             self._owner = threading.Thread(
                 target=self._hold_team, args=(ready, self._end), name="zoo-team", daemon=True
@@ -110,6 +116,23 @@ class SpinSwitch:
         self.library.GOMP_parallel(nothing, None, ctypes.c_uint(self.size), ctypes.c_uint(0))
         ready.set()
         end.wait()
+
+
+def can_start_threads(number: int) -> bool:
+    """Whether the system lets this process start so many threads more; each of them ends at once."""
+    end, members = threading.Event(), []
+    try:
+        for _ in range(number):
+            member = threading.Thread(target=end.wait, daemon=True)
+            member.start()
+            members.append(member)
+        return True
+    except (RuntimeError, MemoryError):
+        return False
+    finally:
+        end.set()
+        for member in members:
+            member.join()
 
 
 def openmp_library() -> ctypes.CDLL | None:
