@@ -13,6 +13,7 @@ import re
 import statistics
 import subprocess
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -84,23 +85,23 @@ def run(
     """
     if turns < 2:
         raise ValueError(f"an interval needs at least 2 turns, got {turns}")
-    folder = results / "releases" / re.sub(r"\W+", "-", against)
-    release, revision = unpack(against, folder), _git("rev-parse", "--short", "HEAD")
     path = results / f"{re.sub(r'[^a-z0-9]+', '-', str(about['processor']).lower()).strip('-')}.json"
     history = json.loads(path.read_text("utf-8")) if path.exists() else []
     entry: dict[str, Any] = {
-        "date": datetime.date.today().isoformat(), "revision": revision, "against": against, "clock": clock,
-        "machine": about, "contests": {},
+        "date": datetime.date.today().isoformat(), "revision": _git("rev-parse", "--short", "HEAD"),
+        "against": against, "clock": clock, "machine": about, "contests": {},
     }  # fmt: skip
-    for contest in CONTESTS:
-        if names is not None and contest.name not in names:
-            continue
-        entry["contests"][contest.name] = judge(
-            contest, *compete(contest.entrants(str(release)), first=2, turns=turns, steps=1, clock=clock)
-        )
-        results.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps([*history, entry], indent=1) + "\n", "utf-8")
-        print(line(contest.name, entry["contests"][contest.name]), flush=True)
+    with tempfile.TemporaryDirectory() as folder:  # outside of the repository, whose tests read its files
+        release = unpack(against, Path(folder))
+        for contest in CONTESTS:
+            if names is not None and contest.name not in names:
+                continue
+            entry["contests"][contest.name] = judge(
+                contest, *compete(contest.entrants(str(release)), first=2, turns=turns, steps=1, clock=clock)
+            )
+            results.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps([*history, entry], indent=1) + "\n", "utf-8")
+            print(line(contest.name, entry["contests"][contest.name]), flush=True)
     path.with_suffix(".md").write_text("\n\n".join(map(markdown, [*history, entry])) + "\n", "utf-8")
     return 1 if any(one["verdict"] in ("slower", "failed") for one in entry["contests"].values()) else 0
 

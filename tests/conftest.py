@@ -56,6 +56,7 @@ def pytest_collection_finish():
     gc.enable()
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 100)  # as `zoo fit` does: tests of many small tensors took an eighth longer
 
 
 def pytest_unconfigure():

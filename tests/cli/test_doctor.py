@@ -69,23 +69,23 @@ def test_the_kernels_of_this_machine_are_shown_with_their_times(tmp_path, monkey
         return dict(zip(kernels, next(measured) if "linear" in kernels else (1e-4, 2e-5), strict=True))
 
     monkeypatch.setattr(kernel_choice, "measure", measure)
-    monkeypatch.setattr(few_row_linear, "EXAMPLE", 4)
+    monkeypatch.setattr(few_row_linear, "SIZES", (1,))
     monkeypatch.setattr(cpu_attention, "EXAMPLE", 4)
     try:
         kernel_choice.forget()
         assert main(["doctor", "--kernels"]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[1].startswith(f"kernels    measured (ZOO_KERNELS), stored in {tmp_path}")
-        (one,) = [line.split() for line in lines if line.startswith("products 1 x 384 x 1152")]
-        assert " ".join(one[6:]) == "columns linear 200 us columns 100 us (0.50)"
-        (packed,) = [line.split() for line in lines if line.startswith("packed products 1 x 384 x 1152")]
-        assert " ".join(packed[7:]) == "packed columns 100 us packed 20 us (0.20)"
-        (two,) = [line.split() for line in lines if line.startswith("products 1 x 384 x 8192")]
-        assert " ".join(two[6:]) == "linear linear 100 us columns 300 us (3.00)"
+        (one,) = [line.split() for line in lines if line.startswith("products in 1 MB 1 x 384 x 1152")]
+        assert " ".join(one[9:]) == "columns linear 200 us columns 100 us (0.50)"
+        (packed,) = [line.split() for line in lines if line.startswith("packed products in 1 MB 1 x 384 x 1152")]
+        assert " ".join(packed[10:]) == "packed columns 100 us packed 20 us (0.20)"
+        (two,) = [line.split() for line in lines if line.startswith("products in 1 MB 1 x 384 x 8192")]
+        assert " ".join(two[9:]) == "linear linear 100 us columns 300 us (3.00)"
         assert main(["doctor", "--kernels", "--json"]) == 0
         report = json.loads(capsys.readouterr().out)
         assert report["processor"] == kernel_choice.processor_name()
-        assert report["choices"]["products 1 x 384 x 1152"] == {
+        assert report["choices"]["products in 1 MB 1 x 384 x 1152"] == {
             "kernel": "columns", "seconds": {"linear": 2e-4, "columns": 1e-4},
         }  # fmt: skip
         assert "bf16 attention training 64 x 64 x 64" in report["choices"]

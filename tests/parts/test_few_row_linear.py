@@ -5,6 +5,7 @@ import gc
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from zoo.models import LanguageModel
 from zoo.models.generation import GenerationConfig, generate
@@ -106,10 +107,10 @@ def test_kernels_of_each_type_are_measured_apart(monkeypatch):
     for dtype in (torch.float32, torch.bfloat16):
         module.fastest_kernel(1, torch.empty(40, 48, dtype=dtype))
     assert classes == [
-        (("products", 1, 48, 40), ("linear", "columns")),
-        (("bf16 products", 1, 48, 40), ("linear", "packed")),
+        (("products in 64 MB", 1, 48, 40), ("linear", "columns")),
+        (("bf16 products in 64 MB", 1, 48, 40), ("linear", "packed")),
     ]
-    kernels = module._examples(2, 48, 40, ("linear", "packed"), torch.bfloat16)
+    kernels = module._examples(2, 48, 40, ("linear", "packed"), torch.bfloat16, 1)
     assert list(kernels) == ["linear", "packed"]
     for kernel in kernels.values():
         kernel()
@@ -125,7 +126,7 @@ def test_a_packed_matrix_competes_with_the_faster_of_both_others(answer, unpacke
 
     def choose(call, kernels, prepare):
         classes.append((call, kernels))
-        packed = call[0] == "packed products" or call[1] > COLUMNS or "bf16" in call[0]
+        packed = call[0].startswith("packed") or call[1] > COLUMNS or "bf16" in call[0]
         return ("packed" if answer else kernels[0]) if packed else unpacked
 
     monkeypatch.setattr(module.kernel_choice, "choose", choose)
@@ -133,12 +134,12 @@ def test_a_packed_matrix_competes_with_the_faster_of_both_others(answer, unpacke
     assert [module.is_faster_packed(rows, weight) for rows in (1, 2, 3)] == [answer] * 3
     assert module.is_faster_packed(1, weight.bfloat16()) == answer
     assert classes == [
-        (("products", 1, 48, 40), ("linear", "columns")),
-        (("packed products", 1, 48, 40), (unpacked, "packed")),
-        (("products", 2, 48, 40), ("linear", "columns")),
-        (("packed products", 2, 48, 40), (unpacked, "packed")),
-        (("products", 3, 48, 40), ("linear", "packed")),
-        (("bf16 products", 1, 48, 40), ("linear", "packed")),
+        (("products in 64 MB", 1, 48, 40), ("linear", "columns")),
+        (("packed products in 64 MB", 1, 48, 40), (unpacked, "packed")),
+        (("products in 64 MB", 2, 48, 40), ("linear", "columns")),
+        (("packed products in 64 MB", 2, 48, 40), (unpacked, "packed")),
+        (("products in 64 MB", 3, 48, 40), ("linear", "packed")),
+        (("bf16 products in 64 MB", 1, 48, 40), ("linear", "packed")),
     ]
 
 
@@ -239,6 +240,22 @@ def test_the_kernel_that_was_measured_as_faster_computes(monkeypatch):
     assert calls == ["columns", "columns", "packed"]
 
 
+@pytest.mark.parametrize(("megabytes", "size"), [(0.1, 4), (4, 4), (4.1, 16), (16, 16), (17, 64), (64, 64), (300, 64)])
+@torch.no_grad()
+def test_a_choice_is_that_of_as_many_bytes_as_a_step_reads(megabytes, size, monkeypatch):
+    """Matrices of a small model stay in the caches: torch's kernel was twice as fast there, W x^T elsewhere."""
+    monkeypatch.undo()
+    calls = []
+    monkeypatch.setattr(module.kernel_choice, "choose", lambda call, kernels, prepare: calls.append(call) or kernels[0])
+    part, others = torch.empty(48, 40), torch.empty(1, int(megabytes * 2**20 / 4) - 48 * 40)
+    packs([part, others, torch.empty(3)], 1)
+    linear(torch.empty(1, 40), part)
+    assert {call[0].removeprefix("packed ") for call in calls} == {f"products in {size} MB"}
+    packs([part], 1)
+    assert module.size_class(part) == 4  # now that of a step which reads nothing else
+    assert module.size_class(torch.empty(48, 40)) == 64  # of which nothing is known
+
+
 @pytest.mark.parametrize(
     ("rows", "kernels"),
     [
@@ -247,22 +264,41 @@ def test_the_kernel_that_was_measured_as_faster_computes(monkeypatch):
     ],
 )  # fmt: skip
 def test_what_is_measured_are_the_kernels_that_are_used(rows, kernels, monkeypatch):
-    """Each example reads matrices that no cache holds, at most of ``EXAMPLE`` bytes, and calls the kernel."""
+    """Each example calls its kernel with one matrix after the other, so that each comes back after all others."""
     if "packed" in kernels and not torch_internals.can_reorder_weights():
         pytest.skip("torch has no products of oneDNN")
-    monkeypatch.setattr(module, "EXAMPLE", 3 * 4 * 40 * 48)
-    shapes, calls = [], []
-    product, reordered = module.product_by_columns, torch_internals.reordered_linear
-    monkeypatch.setattr(F, "linear", lambda x, weight: shapes.append((*x.shape, *weight.shape)))
-    monkeypatch.setattr(module, "product_by_columns", lambda *call: calls.append(product(*call).shape))
-    monkeypatch.setattr(torch_internals, "reordered_linear", lambda *call: calls.append(reordered(*call).shape))
-    examples = module._examples(rows, 48, 40, kernels)
+    count = 2**20 // (4 * 300 * 200)
+    monkeypatch.setattr(module, "EXAMPLE", 3 * 4 * 300 * 200)
+    shapes, calls = [], {name: [] for name in ("linear", "columns", "packed")}
+    product, reordered, ordinary = module.product_by_columns, torch_internals.reordered_linear, F.linear
+
+    def record(name, function, matrix):
+        def call(x, weight, *others):
+            calls[name].append(matrix(weight))
+            shapes.append(function(x, weight, *others).shape)
+
+        return call
+
+    monkeypatch.setattr(F, "linear", record("linear", ordinary, Tensor.data_ptr))
+    monkeypatch.setattr(module, "product_by_columns", record("columns", product, Tensor.data_ptr))
+    monkeypatch.setattr(torch_internals, "reordered_linear", record("packed", reordered, id))
+    examples = module._examples(rows, 200, 300, kernels, torch.float32, 1)
     assert list(examples) == list(kernels)
-    for kernel in examples.values():
+    for kernel in (*examples.values(), *examples.values()):
         kernel()
-    assert shapes == [(rows, 48, 40, 48)] * (3 * ("linear" in kernels))
-    assert calls == [(rows, 40)] * (3 * len(set(kernels) - {"linear"}))
-    assert list(module._examples(1, 48, 10**6, ("linear", "columns"))) == [
-        "linear",
-        "columns",
-    ]  # and not 192 MB of numbers
+    assert set(shapes) == {(rows, 300)}
+    for name in kernels:
+        assert len(calls[name]) == 6
+        assert len(set(calls[name])) == min(count, 6)
+        assert calls[name] == (calls[name][:count] * 3)[:6]
+    assert not any(calls[name] for name in set(calls) - set(kernels))
+
+
+@pytest.mark.parametrize("out", [1, 40, 10**6])
+def test_a_measurement_takes_no_more_memory_than_its_size(out, monkeypatch):
+    sizes = []
+    monkeypatch.setattr(torch, "full", lambda shape, *_, **__: sizes.append(shape) or torch.empty(1))
+    module._examples(1, 48, out, ("linear", "columns"), torch.float32, 1)
+    count, height, width = sizes[1]
+    assert count * height * width * 4 <= 2**20
+    assert count <= module.MATRICES

@@ -7,6 +7,7 @@ for generation; on a newer EPYC it halves the time of one row. `zoo.system.kerne
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from zoo.parts import training_products
 from zoo.parts.derivatives import transformed
@@ -22,7 +24,11 @@ from zoo.system import kernel_choice, torch_internals
 TYPES = (torch.float32, torch.bfloat16)
 FEW = 32  # rows; with more the ordinary kernels are as good
 COLUMNS = 2  # rows up to which W x^T may be the fastest
-EXAMPLE = 2**23  # bytes of the matrices that a measurement reads in turns: more than a core's cache holds
+# megabytes of matrices that a step reads one after the other: those of a small model stay in the processor's caches,
+# those of a larger one do not, and another kernel is the fastest
+SIZES = (4, 16, 64)
+EXAMPLE = 2**23  # bytes of the matrices that are timed together
+MATRICES = 512  # of a measurement, at most
 COMMON_ROWS, COMMON_MATRICES = (1, 2, 4, 8, 32), ((384, 1152), (384, 8192))
 SAMPLE = 200  # numbers of a matrix that are compared to notice changes that torch does not count
 LARGEST = 2**30  # bytes of matrices up to which a reordered copy is made
@@ -81,6 +87,7 @@ class Packed:
 
 
 _packed: weakref.WeakValueDictionary[int, Packed] = weakref.WeakValueDictionary()
+_read_together: WeakIdKeyDictionary = WeakIdKeyDictionary()  # bytes of the matrices that a step reads, by each of them
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -143,50 +150,59 @@ def is_faster_packed(rows: int, weight: Tensor) -> bool:
 
 def _choose(what: str, rows: int, weight: Tensor, kernels: tuple[str, str]) -> str:
     out, width = weight.shape
-    dtype = weight.dtype
-    what = what if dtype is torch.float32 else f"bf16 {what}"
-    return kernel_choice.choose((what, rows, width, out), kernels, lambda: _examples(rows, width, out, kernels, dtype))
+    dtype, size = weight.dtype, size_class(weight)
+    what = f"{what if dtype is torch.float32 else f'bf16 {what}'} in {size} MB"
+    return kernel_choice.choose(
+        (what, rows, width, out), kernels, lambda: _examples(rows, width, out, kernels, dtype, size)
+    )
+
+
+def size_class(weight: Tensor) -> int:
+    """The megabytes of ``SIZES`` for the matrices that a step reads together with this one; the most if unknown."""
+    size = _read_together.get(weight, SIZES[-1] << 20)
+    return next((one for one in SIZES if size <= one << 20), SIZES[-1])
 
 
 def measure_common() -> None:
     """Choose the kernels of some common products, as `zoo doctor --kernels` shows them."""
-    for rows in COMMON_ROWS if torch_internals.can_reorder_weights() else range(1, COLUMNS + 1):
-        for width, out in COMMON_MATRICES:
-            weight = torch.empty(out, width, device="meta")
-            if torch_internals.can_reorder_weights():
-                is_faster_packed(rows, weight)
-            else:
-                fastest_kernel(rows, weight)
+    for size in (SIZES[0], SIZES[-1]):
+        for rows in COMMON_ROWS if torch_internals.can_reorder_weights() else range(1, COLUMNS + 1):
+            for width, out in COMMON_MATRICES:
+                weight = torch.empty(out, width, device="meta")
+                _read_together[weight] = size << 20
+                if torch_internals.can_reorder_weights():
+                    is_faster_packed(rows, weight)
+                else:
+                    fastest_kernel(rows, weight)
 
 
 def _examples(
-    rows: int, width: int, out: int, kernels: tuple[str, str], dtype: torch.dtype = torch.float32
+    rows: int, width: int, out: int, kernels: tuple[str, str], dtype: torch.dtype, size: int
 ) -> dict[str, Callable[[], object]]:
-    """Products with as many matrices (out, in) as a core's cache does not hold, by each of the kernels."""
+    """Products with the next of so many matrices (out, in) that they take ``size`` MB, by each of the kernels."""
     row = width * dtype.itemsize
-    out = max(1, min(out, EXAMPLE // row))
-    numbers = torch.Generator().manual_seed(0)
-    x = torch.randn(rows, width, generator=numbers, dtype=torch.float32).to(dtype)
-    count = max(1, EXAMPLE // (row * out))
-    weights = [torch.randn(out, width, generator=numbers, dtype=torch.float32).to(dtype) for _ in range(min(count, 64))]
+    out = max(1, min(out, (size << 20) // row))
+    count = max(1, min((size << 20) // (row * out), MATRICES))
+    x = torch.full((rows, width), 0.5, dtype=dtype)
+    weights = list(torch.full((count, out, width), 0.5, dtype=dtype))
     packed = [torch_internals.reorder_weight(weight) for weight in weights] if "packed" in kernels else []
+    together = max(1, min(count, EXAMPLE // (row * out)))
 
-    @torch.no_grad()
-    def linear() -> None:
-        for weight in weights:
-            F.linear(x, weight)
+    def in_turns(product: Callable[[Any], object], matrices: list[Any]) -> Callable[[], None]:
+        turns = itertools.cycle(matrices)
 
-    @torch.no_grad()
-    def columns() -> None:
-        for weight in weights:
-            product_by_columns(x, weight)
+        @torch.no_grad()
+        def call() -> None:
+            for matrix in itertools.islice(turns, together):
+                product(matrix)
 
-    @torch.no_grad()
-    def packed_products() -> None:
-        for weight in packed:
-            torch_internals.reordered_linear(x, weight, None)
+        return call
 
-    examples = {"linear": linear, "columns": columns, "packed": packed_products}
+    examples: dict[str, Callable[[], object]] = {
+        "linear": in_turns(lambda weight: F.linear(x, weight), weights),
+        "columns": in_turns(lambda weight: product_by_columns(x, weight), weights),
+        "packed": in_turns(lambda weight: torch_internals.reordered_linear(x, weight, None), packed),
+    }
     return {name: examples[name] for name in kernels}
 
 
@@ -209,13 +225,14 @@ def packs(weights: Iterable[Tensor], rows: int) -> list[Packed]:
     Nothing is done where it does not help: few or many rows, other devices and types, more than ``LARGEST`` bytes,
     matrices for which torch's own kernel is as fast.
     """
+    candidates = [weight for weight in weights if can_serve(weight)]
+    size = sum(weight.nbytes for weight in candidates)
+    for weight in candidates:
+        _read_together[weight] = size
     served = [
         weight
-        for weight in weights
-        if can_serve(weight)
-        and 1 <= rows <= FEW
-        and torch_internals.can_reorder_weights(weight.dtype)
-        and is_faster_packed(rows, weight)
+        for weight in candidates
+        if 1 <= rows <= FEW and torch_internals.can_reorder_weights(weight.dtype) and is_faster_packed(rows, weight)
     ]
     return [] if sum(weight.nbytes for weight in served) > LARGEST else [pack_once(weight, Packed) for weight in served]
 
