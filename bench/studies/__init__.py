@@ -22,6 +22,7 @@ NAMES = (
     "speculation",
     "busy",
     "compilation",
+    "kernels",
     "claims",
 )
 

@@ -10,6 +10,8 @@ import torch
 
 from bench import __main__ as program
 from bench import studies
+from bench.arena import Record
+from bench.gate import CONTESTS
 from bench.study import RETURN_MEMORY, Options, Table, exponent, fresh
 
 HOME = "tests.bench.measured:"
@@ -144,6 +146,36 @@ def test_a_step_beside_other_work_is_timed_in_every_situation(monkeypatch):
     assert table.rows[:2] == [[2, "spinning", 20.0, 40.0, 60.0], [2, "sleeping", 10.0, 20.0, 30.0]]
     assert [row[:2] for row in table.rows[2:]] == [[2, "following"], [1, "sleeping"]]
     assert table.notes[0].endswith("2.00 beside a busy process, 3.00 two at once, relative to alone.")
+
+
+@pytest.mark.parametrize(("factor", "note"), [(1.5, "none"), (1.0, "none"), (0.9, "gpt2-fp32, generation-1")])
+def test_measured_kernels_are_compared_with_torchs_own(factor, note, monkeypatch):
+    kernels = importlib.import_module("bench.studies.kernels")
+    monkeypatch.setattr(
+        kernels, "CONTESTS", [one for one in CONTESTS if one.name in ("gpt2-fp32", "generation-1", "gpt2-fp32-plain")]
+    )
+
+    def compete(entrants, *, first, turns, steps, clock):
+        assert [entrant.env for entrant in entrants] == [{}, {"ZOO_KERNELS": "plain"}]
+        loss = None if "writing" in entrants[0].factory else 6.0
+        return [
+            Record(entrant, [0.01 * scale * (1 + 0.001 * turn) for turn in range(turns)], [loss, loss and loss + scale])
+            for entrant, scale in zip(entrants, (1.0, factor), strict=True)
+        ]
+
+    monkeypatch.setattr(kernels, "compete", compete)
+    (table,) = kernels.study(Options(turns=3))
+    assert [row[0] for row in table.rows] == ["gpt2-fp32", "generation-1"]
+    assert [row[3] for row in table.rows] == [pytest.approx(factor)] * 2
+    assert [row[-1] for row in table.rows] == [pytest.approx(abs(factor - 1)), None]
+    assert table.notes[0].endswith(f"3%: {note}. Texts have no loss.")
+
+
+def test_a_workload_that_fails_ends_the_comparison_of_kernels(monkeypatch):
+    kernels = importlib.import_module("bench.studies.kernels")
+    monkeypatch.setattr(kernels, "compete", lambda entrants, **_: [Record(one, failed="no memory") for one in entrants])
+    with pytest.raises(RuntimeError, match="gpt2-fp32: no memory"):
+        kernels.study(Options(turns=2))
 
 
 def test_first_steps_and_later_ones_are_timed_by_cache(monkeypatch, tmp_path):
