@@ -85,7 +85,8 @@ def test_a_mixture_of_experts_is_one_graph_whatever_its_experts_serve(backend, d
     torch._dynamo.reset()
     counters.clear()
     torch.manual_seed(0)
-    task = CausalLM(31, 8, dim=16, depth=depth, heads=2, ffn=functools.partial(MoE, experts=experts, top_k=top_k)).train()
+    mixture = functools.partial(MoE, experts=experts, top_k=top_k)
+    task = CausalLM(31, 8, dim=16, depth=depth, heads=2, ffn=mixture).train()
     eager = task.loss
     compile_loss(task)
     shares = []

@@ -50,22 +50,18 @@ for words in sys.argv[1:]:
 """
 
 
-@pytest.fixture(scope="module")
-def estimates_and_peaks():
-    """In bytes, of each of PARTS: in processes whose allocator gives memory back, which is set at their start."""
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak of a process can be set back on Linux only")
+@pytest.mark.parametrize("models", [PARTS[:1], pytest.param(PARTS, marks=pytest.mark.campaign)], ids=["one", "all"])
+def test_a_language_model_takes_what_was_said(models):
+    """In a process whose allocator gives memory back, which is set at its start."""
     from bench.study import RETURN_MEMORY
 
     env = {**os.environ, **RETURN_MEMORY, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", PROBE, *PARTS], env=env, capture_output=True, text=True, timeout=400)
+    done = subprocess.run([sys.executable, "-c", PROBE, *models], env=env, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
-    return dict(zip(PARTS, (tuple(map(int, line.split())) for line in done.stdout.splitlines()), strict=True))
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak of a process can be set back on Linux only")
-@pytest.mark.parametrize("parts", PARTS)
-def test_a_language_model_takes_what_was_said(parts, estimates_and_peaks):
-    estimate, peak = estimates_and_peaks[parts]
-    assert estimate == pytest.approx(peak, rel=TOLERANCE)
+    pairs = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    for parts, (said, peak) in zip(models, pairs, strict=True):
+        assert said == pytest.approx(peak, rel=TOLERANCE), parts
 
 
 def small_task(name: str):
