@@ -154,10 +154,14 @@ def test_flash_never_needs_a_mask_which_the_kernel_of_a_gpu_does_not_take(monkey
     assert masks == [None]
 
 
-@backends
-@pytest.mark.parametrize("words", ["", "causal", "causal window", "window valid bias"])
-@pytest.mark.parametrize(("T", "S", "offset"), [(37, 37, 0), (11, 41, 30), (1, 129, 128)])
-def test_a_backend_equals_naive_at_odd_sizes(backend, words, T, S, offset):
+ODD = [(37, 37, 0), (11, 41, 30), (1, 129, 128)]
+
+
+@pytest.mark.parametrize(
+    ("backend", "words", "sizes"), covering_params(BACKENDS, ["", "causal", "causal window", "window valid bias"], ODD)
+)
+def test_a_backend_equals_naive_at_odd_sizes(backend, words, sizes):
+    T, S, offset = sizes
     part, results = BACKENDS[backend](), []
     if not pattern_of(words, S, offset, None).needs <= part.supports:
         return

@@ -104,7 +104,7 @@ def saved_state(home):
         ("lm", 1, "on_validation_batch_start", 2),  # a validation is cut short
         ("lm", 1, "on_validation_batch_start", 6),  # that of the last step
         ("translation", 2, "on_train_batch_end", 5),
-        ("classification", 1, "on_train_batch_end", 12),
+        pytest.param("classification", 1, "on_train_batch_end", 12, marks=pytest.mark.campaign),
         ("stream", 1, "on_train_batch_end", 9),
     ],
 )
