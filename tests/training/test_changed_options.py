@@ -68,7 +68,7 @@ def pairs():
         yield pytest.param(before, after, marks=[] if by_default else [pytest.mark.campaign])
 
 
-@pytest.mark.parametrize(("before", "after"), pairs())
+@pytest.mark.parametrize(("before", "after"), list(pairs()))
 def test_every_optimizer_goes_on_after_every_other(before, after):
     task, optimizer, scheduler = make(after, Linear, lr=5e-4)
     initial = options_of(optimizer)
