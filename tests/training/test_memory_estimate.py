@@ -61,8 +61,8 @@ def test_a_language_model_takes_what_was_said(models):
     done = forks.run([sys.executable, "-c", PROBE, *models], env=env, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
     pairs = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
-    for parts, (said, peak) in zip(models, pairs, strict=True):
-        assert said == pytest.approx(peak, rel=TOLERANCE), parts
+    for parts, (estimated, peak) in zip(models, pairs, strict=True):
+        assert estimated == pytest.approx(peak, rel=TOLERANCE), parts
 
 
 def small_task(name: str):
